@@ -1,0 +1,16 @@
+"""A job queue inside the SQL database a team already has, worked off by Dagster, analysed by Spark."""
+
+from dagster_sqlqueue.__about__ import __version__ as __version__
+from dagster_sqlqueue.consumer import Consumer as Consumer
+from dagster_sqlqueue.consumer import DrainSummary as DrainSummary
+from dagster_sqlqueue.database import Database as Database
+from dagster_sqlqueue.errors import QueueError as QueueError
+from dagster_sqlqueue.model import Backoff as Backoff
+from dagster_sqlqueue.model import Done as Done
+from dagster_sqlqueue.model import Job as Job
+from dagster_sqlqueue.model import NewJob as NewJob
+from dagster_sqlqueue.model import QueueSpec as QueueSpec
+from dagster_sqlqueue.model import Reject as Reject
+from dagster_sqlqueue.model import Retry as Retry
+from dagster_sqlqueue.model import Snooze as Snooze
+from dagster_sqlqueue.queue import SqlQueue as SqlQueue

@@ -1,0 +1,305 @@
+"""Connections, transactions and retries: the one place that talks to a driver.
+
+A statement runs on a connection of the pool in autocommit (one round trip), in a transaction of ours, or inside the
+caller's own transaction. Every connection of the pool is READ COMMITTED, in UTC, and carries an application name.
+"""
+
+import contextlib
+import logging
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import psycopg
+import sqlalchemy as sa
+import tenacity
+from psycopg.rows import tuple_row
+from sqlalchemy.engine import make_url
+from sqlalchemy.orm import Session
+
+from dagster_sqlqueue import statements
+from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput, SchemaMissing
+
+logger = logging.getLogger("dagster_sqlqueue")
+
+Row: TypeAlias = tuple[Any, ...]
+Parameters: TypeAlias = Mapping[str, object]
+
+CallerConnection: TypeAlias = psycopg.Connection[Any] | sa.Connection | Session
+"""What a caller may hand in to have a verb run inside his own transaction."""
+
+_TRUSTED_SECONDS = 0.5
+"""A connection that idled for longer is tested before it is used: one round trip, which a busy one is spared."""
+
+_SERIALIZATION = {"40001", "40P01"}
+_GONE = {"57P01", "57P02", "57P03", "08000", "08003", "08006", "08001", "08004"}
+
+
+class Executor(Protocol):
+    """Something that runs one statement and gives its rows."""
+
+    def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
+        """Run the statement of the SQL file `name`; a statement that returns no rows gives an empty sequence."""
+        ...
+
+
+def parse_url(url: str) -> sa.URL:
+    """Read a database URL and name the driver in it.
+
+    Args:
+        url: `postgresql://user:password@host:port/database`, with or without `+psycopg`.
+
+    Raises:
+        InvalidInput: it does not parse, or names another database or driver. The message never holds the password.
+    """
+    try:
+        parsed = make_url(url)
+    except (sa.exc.ArgumentError, ValueError):
+        raise InvalidInput(
+            "the database URL does not parse; it is written postgresql://user:password@host:5432/database"
+        ) from None
+    if parsed.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
+        raise InvalidInput(
+            f"the database URL begins with {parsed.drivername!r}; this release works with PostgreSQL through psycopg 3:"
+            " begin it with postgresql://"
+        )
+    return parsed.set(drivername="postgresql+psycopg")
+
+
+class Database:
+    """A pool of connections to one schema of one database.
+
+    Args:
+        url: see `parse_url`.
+        schema: where the queue's tables are.
+        pool_size: the most connections kept and opened at a time.
+        application_name: what `pg_stat_activity` shows.
+        connect_timeout: seconds.
+        statement_timeout: seconds; None for the server's own.
+
+    Raises:
+        InvalidInput: a setting is not usable. Nothing is connected before the first statement.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        schema: str = statements.DEFAULT_SCHEMA,
+        pool_size: int = 5,
+        application_name: str = "dagster-sqlqueue",
+        connect_timeout: int = 10,
+        statement_timeout: float | None = None,
+    ) -> None:
+        statements.quote_schema(schema)
+        if pool_size < 1:
+            raise InvalidInput(f"pool_size is {pool_size}; it must be at least 1")
+        self.schema = schema
+        self._url = parse_url(url)
+        self._settings = [
+            "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
+            "SET TIME ZONE 'UTC'",
+        ]
+        if statement_timeout is not None:
+            self._settings.append(f"SET statement_timeout = {round(statement_timeout * 1000)}")
+        self.engine = sa.create_engine(
+            self._url,
+            pool_size=pool_size,
+            max_overflow=0,
+            hide_parameters=True,
+            isolation_level="AUTOCOMMIT",
+            connect_args={
+                "connect_timeout": connect_timeout,
+                "application_name": application_name[:63],
+                "keepalives_idle": 30,
+                "keepalives_interval": 10,
+                "keepalives_count": 3,
+            },
+        )
+        sa.event.listen(self.engine, "connect", self._prepare_connection)
+        sa.event.listen(self.engine, "checkin", _note_idle)
+        sa.event.listen(self.engine, "checkout", _test_if_idle)
+
+    def __repr__(self) -> str:
+        return f"Database({self.where!r}, schema={self.schema!r})"
+
+    @property
+    def where(self) -> str:
+        """Host, port and database: all of the URL that may be shown."""
+        host = self._url.host or self._url.query.get("host") or "the local socket"
+        port = f":{self._url.port}" if self._url.port else ""
+        return f"{host}{port}/{self._url.database or ''}"
+
+    def close(self) -> None:
+        """Close the pool's connections."""
+        self.engine.dispose()
+
+    def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
+        """Run one statement in autocommit; a serialization failure or deadlock is tried again.
+
+        Raises:
+            DatabaseUnavailable, SchemaMissing: see the classes.
+            psycopg.Error: any other answer of the database.
+        """
+        sql = statements.load(name, self.schema)
+        for attempt in _retrying():
+            with attempt, self.connection() as connection:
+                return _execute(connection, sql, parameters)
+        raise AssertionError("unreachable")
+
+    @contextlib.contextmanager
+    def transaction(self) -> "Iterator[Transaction]":
+        """A transaction of ours: committed at the end of the block, rolled back by an exception.
+
+        Raises:
+            DatabaseUnavailable, SchemaMissing: see the classes.
+        """
+        with self.connection() as connection, connection.transaction():
+            yield Transaction(connection, self.schema)
+
+    @contextlib.contextmanager
+    def connection(self) -> "Iterator[psycopg.Connection[Any]]":
+        """A driver connection of the pool, in autocommit. A broken one does not go back into the pool."""
+        with self._translated():
+            pooled = self.engine.raw_connection()
+            driver = pooled.driver_connection
+            assert isinstance(driver, psycopg.Connection)
+            try:
+                yield driver
+            except BaseException:
+                if driver.broken or driver.closed:
+                    pooled.invalidate()
+                raise
+            finally:
+                pooled.close()
+
+    def joined(self, connection: CallerConnection | None) -> "Database | Transaction | _SqlAlchemyExecutor":
+        """Where to run a statement: the caller's transaction if he gives one, else this pool.
+
+        Raises:
+            InvalidInput: the object is not a connection that can be joined.
+        """
+        match connection:
+            case None:
+                return self
+            case psycopg.Connection():
+                return Transaction(connection, self.schema)
+            case sa.Connection():
+                return _SqlAlchemyExecutor(connection, self.schema)
+            case Session():
+                return _SqlAlchemyExecutor(connection.connection(), self.schema)
+            case _:
+                raise InvalidInput(
+                    f"connection is a {type(connection).__name__}; give a psycopg.Connection, a SQLAlchemy Connection on"
+                    " psycopg, or an ORM Session"
+                )
+
+    def _prepare_connection(self, driver: "psycopg.Connection[Any]", _record: object) -> None:
+        for setting in self._settings:
+            driver.execute(setting.encode())
+        if not driver.autocommit:
+            driver.commit()
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (sa.exc.OperationalError, psycopg.OperationalError) as error:
+            original = error.orig if isinstance(error, sa.exc.OperationalError) else error
+            state = getattr(original, "sqlstate", None)
+            if state is None or state in _GONE or state.startswith("28") or state == "3D000":
+                raise DatabaseUnavailable(self._unavailable(str(original), state)) from None
+            raise
+        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedFunction) as e:
+            if f"{self.schema}." in str(e) or f'"{self.schema}"' in str(e):
+                raise SchemaMissing(
+                    f"schema {self.schema!r} of {self.where} does not hold the queue's tables: {_first_line(str(e))}."
+                    " Make them with: sqlqueue init"
+                ) from None
+            raise
+
+    def _unavailable(self, reason: str, state: str | None) -> str:
+        if self._url.password:
+            reason = reason.replace(str(self._url.password), "***")
+        reason = " ".join(line.strip() for line in reason.splitlines() if line.strip())
+        reason = re.sub(r"^connection failed: |Multiple connection attempts failed\. All failures were: ", "", reason)
+        if "password authentication failed" in reason or state in ("28P01", "28000"):
+            cure = "check user and password in SQLQUEUE_URL"
+        elif "does not exist" in reason:
+            cure = "check the database and user in SQLQUEUE_URL"
+        else:
+            cure = "check that the server runs and that SQLQUEUE_URL names its host and port"
+        return f"cannot use the database {self.where}: {reason}; {cure}"
+
+
+class Transaction:
+    """Statements inside one transaction on a driver connection: ours, or the caller's."""
+
+    def __init__(self, connection: "psycopg.Connection[Any]", schema: str) -> None:
+        self.connection = connection
+        self._schema = schema
+
+    def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
+        """Run one statement; what it did stands or falls with the transaction."""
+        return _execute(self.connection, statements.load(name, self._schema), parameters)
+
+    @contextlib.contextmanager
+    def atomic(self) -> Iterator["Transaction"]:
+        """Make several statements one whole: a savepoint inside the caller's transaction, or one of its own."""
+        with self.connection.transaction():
+            yield self
+
+
+class _SqlAlchemyExecutor:
+    """Statements on a SQLAlchemy connection, through SQLAlchemy: it would not commit what it did not see begin."""
+
+    def __init__(self, connection: sa.Connection, schema: str) -> None:
+        if connection.dialect.driver != "psycopg":
+            raise InvalidInput(
+                f"the SQLAlchemy connection uses the driver {connection.dialect.driver!r}; make its engine with"
+                " postgresql+psycopg://"
+            )
+        self._connection = connection
+        self._schema = schema
+
+    def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
+        result = self._connection.exec_driver_sql(statements.load(name, self._schema), dict(parameters))
+        return [tuple(row) for row in result] if result.returns_rows else []
+
+    @contextlib.contextmanager
+    def atomic(self) -> "Iterator[_SqlAlchemyExecutor]":
+        with self._connection.begin_nested():
+            yield self
+
+
+def _note_idle(_driver: object, record: Any) -> None:
+    record.info["idle_since"] = time.monotonic()
+
+
+def _test_if_idle(driver: "psycopg.Connection[Any]", record: Any, _proxy: object) -> None:
+    if time.monotonic() - record.info.get("idle_since", time.monotonic()) < _TRUSTED_SECONDS:
+        return
+    try:
+        driver.execute("SELECT 1")
+    except psycopg.Error as error:
+        raise sa.exc.DisconnectionError() from error
+
+
+def _execute(connection: "psycopg.Connection[Any]", sql: str, parameters: Parameters) -> Sequence[Row]:
+    with connection.cursor(row_factory=tuple_row) as cursor:
+        cursor.execute(sql.encode(), parameters)
+        return cursor.fetchall() if cursor.description else []
+
+
+def _retrying() -> tenacity.Retrying:
+    return tenacity.Retrying(
+        retry=tenacity.retry_if_exception(lambda e: getattr(e, "sqlstate", None) in _SERIALIZATION),
+        wait=tenacity.wait_random_exponential(multiplier=0.005, max=1),
+        stop=tenacity.stop_after_attempt(8),
+        reraise=True,
+    )
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0].rstrip(".") if text.strip() else ""

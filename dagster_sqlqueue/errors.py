@@ -1,0 +1,70 @@
+"""What can go wrong, as one tree.
+
+| error | cause | cure |
+| --- | --- | --- |
+| `QueueError` | the root: catch it to catch everything below | |
+| `InvalidInput` | an argument, a setting or a payload is not usable | the message names the value and the rule |
+| `InvalidPayload` | a payload does not fit its queue's model | the message names the row and the field |
+| `UnknownQueue` | no queue of that name in this schema | `create_queue`, or correct the name |
+| `LeaseLost` | a write came after the lease had passed on | stop working on the job; another consumer has it |
+| `DatabaseUnavailable` | no connection, or the server refused it | the message says what was tried, never the password |
+| `SchemaMissing` | the schema's tables are not there | `sqlqueue init` |
+| `SchemaTooOld` | the tables are older than this library | `sqlqueue init` |
+| `SchemaTooNew` | the tables are newer than this library | upgrade the package |
+| `BatchLost` | a batch was taken over, or its jobs were | run the consumption again: it finds the new state |
+| `EmbeddedServerError` | the embedded PostgreSQL does not start | the message quotes its log |
+| `JavaNotFound` | no Java that Spark can use | the message names the three ways to provide one |
+| `OutputNotWritable` | results cannot be written to a directory | choose another, or mend its permissions |
+"""
+
+
+class QueueError(Exception):
+    """The root of every error raised by this package."""
+
+
+class InvalidInput(QueueError, ValueError):
+    """An argument, a setting or a payload is not usable; nothing was written."""
+
+
+class InvalidPayload(InvalidInput):
+    """A payload does not fit its queue's model; nothing of the call was enqueued."""
+
+
+class UnknownQueue(QueueError, LookupError):
+    """No queue of that name exists in the schema."""
+
+
+class LeaseLost(QueueError):
+    """The lease of at least one job was no longer current; the database refused the write for it."""
+
+
+class DatabaseUnavailable(QueueError):
+    """The database cannot be reached or refused the connection."""
+
+
+class SchemaMissing(QueueError):
+    """The schema, or its tables, do not exist."""
+
+
+class SchemaTooOld(QueueError):
+    """The schema lacks migrations that this library needs."""
+
+
+class SchemaTooNew(QueueError):
+    """The schema has migrations that this library does not know."""
+
+
+class BatchLost(LeaseLost):
+    """A sealed batch was taken over by somebody else, or some of its jobs were."""
+
+
+class EmbeddedServerError(QueueError):
+    """The embedded PostgreSQL server could not be started."""
+
+
+class JavaNotFound(QueueError):
+    """No Java that Spark can use was found."""
+
+
+class OutputNotWritable(QueueError):
+    """A directory for results does not exist and cannot be made, or cannot be written to."""

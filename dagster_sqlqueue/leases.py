@@ -1,0 +1,103 @@
+"""Keeping the leases of a batch alive while a handler works, from a thread of its own."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Self
+from uuid import UUID
+
+from dagster_sqlqueue.errors import QueueError
+from dagster_sqlqueue.model import ClaimedJob
+from dagster_sqlqueue.queue import SqlQueue
+
+logger = logging.getLogger("dagster_sqlqueue")
+
+
+class LeaseKeeper:
+    """Extends the leases of the jobs in hand once they are past their half: one statement for all of them.
+
+    Args:
+        queue: where the jobs were claimed.
+        lease_seconds: the length of a lease.
+        job_timeout_seconds: how long one job may take. Past it nothing in hand is extended any more: the leases run out
+            and other consumers take the jobs, while the fence keeps the hanging handler from ending them.
+        beat: called from the thread twice a lease, also while no job is in hand.
+    """
+
+    def __init__(
+        self,
+        queue: SqlQueue,
+        *,
+        lease_seconds: float,
+        job_timeout_seconds: float,
+        beat: Callable[[], None] | None = None,
+    ) -> None:
+        self._queue = queue
+        self._lease_seconds = lease_seconds
+        self._job_timeout = job_timeout_seconds
+        self._beat = beat
+        self._lock = threading.Lock()
+        self._held: dict[UUID, ClaimedJob] = {}
+        self._lost: set[UUID] = set()
+        self._extended_at = 0.0
+        self._job_began: float | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sqlqueue-heartbeat", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def hold(self, jobs: Sequence[ClaimedJob]) -> None:
+        """Take charge of freshly claimed jobs."""
+        with self._lock:
+            self._held = {job.id: job for job in jobs}
+            self._lost.clear()
+            self._extended_at = time.monotonic()
+
+    def begin(self, job: ClaimedJob) -> bool:
+        """Note that a handler begins this job; false when its lease is lost already and it must not begin."""
+        with self._lock:
+            self._job_began = time.monotonic()
+            return job.id not in self._lost
+
+    def end(self) -> None:
+        """Note that the handler returned."""
+        with self._lock:
+            self._job_began = None
+
+    def let_go(self, jobs: Sequence[ClaimedJob]) -> None:
+        """Stop extending these: they were ended or given back."""
+        with self._lock:
+            for job in jobs:
+                self._held.pop(job.id, None)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._lease_seconds / 4):
+            try:
+                self._extend()
+                if self._beat is not None:
+                    self._beat()
+            except QueueError as error:
+                logger.warning("heartbeat failed, it is tried again: %s", error)
+            except Exception:
+                logger.exception("heartbeat failed, it is tried again")
+
+    def _extend(self) -> None:
+        with self._lock:
+            now = time.monotonic()
+            hanging = self._job_began is not None and now - self._job_began > self._job_timeout
+            if not self._held or hanging or now - self._extended_at < self._lease_seconds / 2:
+                return
+            jobs = list(self._held.values())
+        kept = self._queue.heartbeat(jobs, lease_seconds=self._lease_seconds)
+        with self._lock:
+            self._extended_at = now
+            for job in jobs:
+                if job.id not in kept and self._held.pop(job.id, None) is not None:
+                    self._lost.add(job.id)

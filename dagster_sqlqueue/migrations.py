@@ -1,0 +1,121 @@
+"""The schema's versions: numbered SQL files, applied in order, under a lock, each recorded in its own transaction."""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from dagster_sqlqueue import statements
+from dagster_sqlqueue.database import Database
+from dagster_sqlqueue.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
+
+_NAME = re.compile(r"^(\d{4})_([a-z0-9_]+)\.sql$")
+_LOCK = 0x73716C71756575
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One numbered file under `sql/<dialect>/migrations/`."""
+
+    version: int
+    name: str
+    text: str
+
+
+def available() -> list[Migration]:
+    """Every migration of this library, in order."""
+    found = []
+    for file in (statements.folder() / "migrations").iterdir():
+        if match := _NAME.match(file.name):
+            found.append(Migration(int(match[1]), match[2], file.read_text(encoding="utf-8")))
+    return sorted(found, key=lambda migration: migration.version)
+
+
+def migrate(database: Database) -> list[Migration]:
+    """Bring the schema to this library's version, making it if it is not there.
+
+    Safe to call again and from several processes at once: one applies, the others wait and find nothing to do. A
+    migration that fails leaves the schema at the version before it.
+
+    Returns:
+        The migrations that this call applied.
+
+    Raises:
+        SchemaTooNew: the schema has migrations that this library does not know.
+        DatabaseUnavailable: see the class.
+    """
+    applied = []
+    with database.connection() as connection, _locked(connection):
+        _prepare(connection, database.schema)
+        present = _versions(connection, database.schema)
+        _refuse_newer(present, database)
+        for migration in available():
+            if migration.version in present:
+                continue
+            with connection.transaction():
+                connection.execute(statements.in_schema(migration.text, database.schema).encode())
+                connection.execute(
+                    statements.load("record_version", database.schema).encode(),
+                    {"version": migration.version, "name": migration.name},
+                )
+            applied.append(migration)
+    database.run("make_archive_partitions", {"days": 7})
+    return applied
+
+
+def check(database: Database) -> int:
+    """The schema's version, when it is the one of this library.
+
+    Raises:
+        SchemaMissing: the tables are not there.
+        SchemaTooOld: migrations are missing.
+        SchemaTooNew: it has migrations that this library does not know.
+    """
+    with database.connection() as connection:
+        try:
+            present = _versions(connection, database.schema)
+        except psycopg.errors.UndefinedTable:
+            raise SchemaMissing(
+                f"schema {database.schema!r} of {database.where} does not hold the queue's tables."
+                " Make them with: sqlqueue init"
+            ) from None
+    _refuse_newer(present, database)
+    missing = [m for m in available() if m.version not in present]
+    if missing:
+        names = ", ".join(f"{m.version:04}_{m.name}" for m in missing)
+        raise SchemaTooOld(
+            f"schema {database.schema!r} of {database.where} is at version {max(present, default=0)} and lacks {names}."
+            " Apply them with: sqlqueue init"
+        )
+    return max(present)
+
+
+def _refuse_newer(present: set[int], database: Database) -> None:
+    newest = available()[-1].version
+    if present and max(present) > newest:
+        raise SchemaTooNew(
+            f"schema {database.schema!r} of {database.where} is at version {max(present)}, this library knows versions up"
+            f" to {newest}. Upgrade it with: pip install --upgrade dagster-sqlqueue"
+        )
+
+
+def _versions(connection: "psycopg.Connection[Any]", schema: str) -> set[int]:
+    return {row[0] for row in connection.execute(statements.load("versions", schema).encode())}
+
+
+def _prepare(connection: "psycopg.Connection[Any]", schema: str) -> None:
+    with connection.transaction():
+        connection.execute(statements.in_schema(statements.load("prepare_schema"), schema).encode())
+
+
+@contextlib.contextmanager
+def _locked(connection: "psycopg.Connection[Any]") -> Iterator[None]:
+    connection.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
+    try:
+        yield
+    finally:
+        if not connection.broken:
+            connection.execute("SELECT pg_advisory_unlock(%s)", (_LOCK,))

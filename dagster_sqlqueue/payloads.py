@@ -1,0 +1,157 @@
+"""From what a caller hands in to the columns of an enqueue: validation, ids, buckets. No I/O."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from itertools import islice
+from typing import Any, TypeVar
+from uuid import UUID
+
+import pydantic
+from pydantic import BaseModel
+from uuid_utils.compat import uuid7
+
+from dagster_sqlqueue.errors import InvalidInput, InvalidPayload
+from dagster_sqlqueue.model import NewJob, Payload, QueueSpec
+
+Item = TypeVar("Item")
+
+_PLURALS = {
+    "id": "ids",
+    "hash": "hashes",
+    "priority": "priorities",
+    "run_at": "run_ats",
+    "max_attempts": "max_attempts",
+    "unique_key": "unique_keys",
+    "ordering_key": "ordering_keys",
+    "payload": "payloads",
+}
+
+MAX_PAYLOAD_BYTES = 1_000_000
+_KEY_LIMIT = 1_000
+
+
+def bucket_hash(job_id: UUID, ordering_key: str | None) -> int:
+    """The number whose remainder is the bucket: from the ordering key where there is one, else from the id's random end.
+
+    A key's hash is the first four bytes of its SHA-256, the top bit cleared: every database and language can compute it.
+    """
+    if ordering_key is None:
+        return int.from_bytes(job_id.bytes[-4:]) & 0x7FFFFFFF
+    return int.from_bytes(hashlib.sha256(ordering_key.encode()).digest()[:4]) & 0x7FFFFFFF
+
+
+def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """The items in lists of at most `size`, without holding more than one."""
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+def columns(spec: QueueSpec[Payload], jobs: Iterable[Any], first_row: int = 0) -> dict[str, list[Any]]:
+    """The parallel arrays of an enqueue.
+
+    Args:
+        spec: the queue.
+        jobs: `NewJob`s, or payloads alone.
+        first_row: the number of the first job, for messages.
+
+    Raises:
+        InvalidPayload: a payload does not fit the model; the message names the row and the field.
+        InvalidInput: anything else about a job is not usable; the message names the row.
+    """
+    rows = [values(spec, job, row) for row, job in enumerate(jobs, first_row)]
+    return {plural: [row[single] for row in rows] for single, plural in _PLURALS.items()}
+
+
+def values(spec: QueueSpec[Any], job: Any, row: int = 0) -> dict[str, Any]:
+    """The columns of one job.
+
+    Raises:
+        InvalidPayload, InvalidInput: as for `columns`.
+    """
+    new = job if isinstance(job, NewJob) else NewJob(job)
+    _check(new, row)
+    job_id = new.id or uuid7()
+    return {
+        "id": job_id,
+        "hash": bucket_hash(job_id, new.ordering_key),
+        "priority": new.priority,
+        "run_at": new.run_at,
+        "max_attempts": new.max_attempts,
+        "unique_key": new.unique_key,
+        "ordering_key": new.ordering_key,
+        "payload": _payload_text(spec, new.payload, row),
+    }
+
+
+def parse(spec: QueueSpec[Payload], text: str) -> Payload:
+    """The payload as its model.
+
+    Raises:
+        InvalidPayload: it does not fit; the message names the fields.
+    """
+    try:
+        return spec.payload.model_validate_json(text)
+    except pydantic.ValidationError as error:
+        raise InvalidPayload(f"payload does not fit {spec.payload.__name__}: {_fields(error)}") from None
+
+
+def _payload_text(spec: QueueSpec[Payload], payload: object, row: int) -> str:
+    try:
+        if isinstance(payload, BaseModel) and not isinstance(payload, spec.payload):
+            raise InvalidPayload(
+                f"row {row}: the payload is a {type(payload).__name__}; queue {spec.name!r} takes {spec.payload.__name__}"
+            )
+        model = payload if isinstance(payload, spec.payload) else spec.payload.model_validate(payload)
+        text = model.model_dump_json()
+    except pydantic.ValidationError as error:
+        raise InvalidPayload(
+            f"row {row}: the payload does not fit {spec.payload.__name__} of queue {spec.name!r}: {_fields(error)}"
+        ) from None
+    except (pydantic.errors.PydanticUserError, ValueError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise InvalidPayload(f"row {row}: the payload cannot be written as JSON: {error}") from None
+    if "\\u0000" in text and _holds_nul(model.model_dump(mode="json")):
+        raise InvalidPayload(
+            f"row {row}: the payload holds a NUL character, which the database cannot store; remove it"
+        )
+    if len(text) > MAX_PAYLOAD_BYTES:
+        raise InvalidPayload(
+            f"row {row}: the payload has {len(text):,} characters, the limit is {MAX_PAYLOAD_BYTES:,};"
+            " store the data elsewhere and enqueue a reference to it"
+        )
+    return text
+
+
+def _holds_nul(value: object) -> bool:
+    match value:
+        case str():
+            return "\x00" in value
+        case dict():
+            return any(_holds_nul(part) for pair in value.items() for part in pair)
+        case list():
+            return any(_holds_nul(part) for part in value)
+        case _:
+            return False
+
+
+def _check(job: NewJob[Any], row: int) -> None:
+    if not isinstance(job.priority, int) or not 0 <= job.priority <= 9:
+        raise InvalidInput(f"row {row}: priority is {job.priority!r}; it must be 0 to 9, higher runs first")
+    if job.run_at is not None and (not isinstance(job.run_at, datetime) or job.run_at.utcoffset() is None):
+        raise InvalidInput(f"row {row}: run_at is {job.run_at!r}; it must be a datetime with a time zone")
+    if job.max_attempts is not None and job.max_attempts < 1:
+        raise InvalidInput(f"row {row}: max_attempts is {job.max_attempts}; it must be at least 1")
+    for name, key in (("unique_key", job.unique_key), ("ordering_key", job.ordering_key)):
+        if key is not None and (not 0 < len(key) <= _KEY_LIMIT or "\x00" in key):
+            raise InvalidInput(f"row {row}: {name} must have 1 to {_KEY_LIMIT} characters, none of them NUL")
+
+
+def _fields(error: pydantic.ValidationError) -> str:
+    problems = [
+        f"{'.'.join(str(part) for part in problem['loc']) or 'the payload'}: {problem['msg']}"
+        for problem in error.errors(include_input=False, include_url=False, include_context=False)
+    ]
+    return "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")

@@ -1,0 +1,64 @@
+"""The SQL files: found, checked and prepared for the driver, one verb a file.
+
+In the files a parameter is written `:name` and the schema `sqlqueue`, so that a person can paste them into psql after
+`\\set name value`. Here they become the driver's `%(name)s` and the schema of the installation.
+"""
+
+import re
+from functools import cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from dagster_sqlqueue.errors import InvalidInput
+
+DEFAULT_SCHEMA = "sqlqueue"
+
+_SCHEMA = re.compile(r"^[A-Za-z_][A-Za-z0-9_$]{0,62}$")
+_COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
+_PARAMETER = re.compile(r"(?<![:\w']):([a-z_][a-z0-9_]*)")
+
+
+def quote_schema(schema: str) -> str:
+    """The schema's name as a quoted SQL identifier.
+
+    Raises:
+        InvalidInput: it is empty, longer than 63 characters, begins with `pg_`, or holds anything but letters, digits,
+            `_` and `$`.
+    """
+    if not _SCHEMA.match(schema) or schema.lower().startswith("pg_"):
+        raise InvalidInput(
+            f"schema {schema!r} is not usable: a schema name has 1 to 63 letters, digits, '_' or '$', begins with a"
+            " letter or '_', and not with 'pg_'"
+        )
+    return f'"{schema}"'
+
+
+def folder(dialect: str = "postgresql") -> Traversable:
+    """Where the SQL files of a dialect are: inside the installed package, or in the checkout beside it."""
+    packaged = resources.files("dagster_sqlqueue") / "sql" / dialect
+    if packaged.is_dir():
+        return packaged
+    return Path(__file__).resolve().parent.parent / "sql" / dialect
+
+
+def in_schema(text: str, schema: str) -> str:
+    """The text of a file with its literal schema `sqlqueue` replaced by another one, quoted."""
+    quoted = quote_schema(schema)
+    return re.sub(rf"\b{DEFAULT_SCHEMA}\b(?=[.;])", lambda _: quoted, text).replace(
+        f"'{DEFAULT_SCHEMA}'", f"'{schema}'"
+    )
+
+
+@cache
+def load(name: str, schema: str = DEFAULT_SCHEMA, dialect: str = "postgresql") -> str:
+    """The statement of the file `name.sql`, ready for a driver that takes `%(name)s` parameters.
+
+    Raises:
+        InvalidInput: there is no such file, or the schema's name is not usable.
+    """
+    file = folder(dialect) / f"{name}.sql"
+    if not file.is_file():
+        raise InvalidInput(f"there is no SQL file {name!r} for {dialect}")
+    text = _COMMENT.sub("", file.read_text(encoding="utf-8")).strip()
+    return _PARAMETER.sub(r"%(\1)s", in_schema(text.replace("%", "%%"), schema))

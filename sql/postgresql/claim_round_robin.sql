@@ -1,0 +1,48 @@
+-- Claim up to :limit due jobs, bucket after bucket in the order given: highest priority first, then the oldest.
+--
+-- Source: the bucketed round robin published for CockroachDB by Goodman, with two repairs. The lease has a deadline of
+-- its own (the published reaper looked at the time of execution and republished an old backlog at once), and rows are
+-- locked inside the branch that picks them, on the base table, with the order and the limit at that same level (a lock
+-- outside a view or a UNION locks nothing in PostgreSQL).
+--
+-- A job is due when available_at has passed, whatever its state: a running job whose lease ran out is claimed like a
+-- queued one. The walk over the ten priorities keeps each probe a plain range of the index job_claim.
+--
+-- Parameters: queue text; buckets smallint[]; limit integer; lease_seconds float8; worker text.
+-- Returns: the jobs under their new lease. attempt > max_attempts: the lease ran out on the last attempt, and the caller
+--   archives the job as failed instead of handing it out.
+-- Locks: the rows returned, in index order; rows locked by others are skipped. Guards: I3 (lease_no grows), I4, I5.
+WITH head AS MATERIALIZED (
+    SELECT due.id
+    FROM unnest(CAST(:buckets AS smallint[])) AS b (bucket)
+    CROSS JOIN LATERAL (
+        SELECT candidate.id
+        FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority)
+        CROSS JOIN LATERAL (
+            SELECT j.id
+            FROM sqlqueue.job AS j
+            WHERE j.queue = :queue
+              AND j.bucket = b.bucket
+              AND j.priority = CAST(level.priority AS smallint)
+              AND j.available_at <= statement_timestamp()
+            ORDER BY j.available_at, j.id
+            LIMIT :limit
+            FOR UPDATE SKIP LOCKED
+        ) AS candidate
+        LIMIT :limit
+    ) AS due
+    LIMIT :limit
+)
+UPDATE sqlqueue.job AS j
+SET state = 'running',
+    available_at = statement_timestamp() + make_interval(secs => :lease_seconds),
+    lease_no = j.lease_no + 1,
+    attempt = j.attempt + 1,
+    started_at = statement_timestamp(),
+    claimed_by = :worker,
+    batch_id = NULL
+FROM head
+WHERE j.id = head.id
+RETURNING
+    j.id, j.bucket, j.priority, j.lease_no, j.attempt, j.max_attempts, j.created_at, j.available_at AS lease_until,
+    j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error

@@ -1,0 +1,27 @@
+-- End jobs: move them from the live table to the archive, each under its fence.
+--
+-- Parameters: ids uuid[]; lease_nos bigint[]; states text[] (succeeded, failed or cancelled); results text[] (JSON or
+--   null); errors text[] (null: keep the last one).
+-- Returns: the id of each job that was ended. One that is missing was refused: its lease is not the current one.
+-- Locks: the deleted rows, in the order of the arrays. Guards: I2, I3; with the caller's own writes in one transaction, I7.
+WITH finished AS (
+    DELETE FROM sqlqueue.job AS j
+    USING unnest(
+        CAST(:ids AS uuid[]), CAST(:lease_nos AS bigint[]), CAST(:states AS text[]), CAST(:results AS text[]),
+        CAST(:errors AS text[])
+    ) AS ended (id, lease_no, state, result, error)
+    WHERE j.id = ended.id
+      AND j.lease_no = ended.lease_no
+      AND j.state = 'running'
+    RETURNING j.*, ended.state AS end_state, ended.result AS end_result, ended.error AS end_error
+)
+INSERT INTO sqlqueue.job_archive (
+    id, queue, bucket, priority, state, lease_no, attempt, max_attempts, created_at, started_at, finished_at, claimed_by,
+    batch_id, unique_key, ordering_key, region, payload, result, error
+)
+SELECT
+    id, queue, bucket, priority, end_state, lease_no, LEAST(attempt, max_attempts), max_attempts, created_at, started_at,
+    statement_timestamp(), claimed_by, batch_id, unique_key, ordering_key, region, payload,
+    CAST(end_result AS jsonb), COALESCE(end_error, error)
+FROM finished
+RETURNING id

@@ -1,0 +1,14 @@
+-- Take back those of the jobs just enqueued in this transaction that had been enqueued before and are finished by now.
+--
+-- An enqueue that is sent again (its commit got no answer, or the producer gave deterministic ids) meets its live jobs
+-- in the unique index, but not its finished ones. It has to be a second statement of the same transaction: its newer
+-- snapshot sees the archive row of a job that was completed while the insert was waiting for it.
+--
+-- Parameters: ids uuid[] (what the enqueue returned).
+-- Returns: the id of each job that was taken back.
+-- Locks: rows inserted by this transaction only. Guards: I1, I2 (one id ends once).
+DELETE FROM sqlqueue.job AS j
+USING unnest(CAST(:ids AS uuid[])) AS sent (id)
+WHERE j.id = sent.id
+  AND EXISTS (SELECT FROM sqlqueue.job_archive AS a WHERE a.id = sent.id)
+RETURNING j.id

@@ -1,0 +1,2 @@
+-- Note a migration as applied, in its own transaction. Parameters: version integer; name text.
+INSERT INTO sqlqueue.schema_version (version, name) VALUES (:version, :name)
