@@ -1,0 +1,31 @@
+-- Send to the dead letter the due jobs of a bucket that have no attempt left: their last lease ran out. The ordinary
+-- claim does it for the jobs it meets; a queue that is only ever sealed into batches needs it said.
+--
+-- Parameters: queue text; bucket smallint. Returns: one row: how many jobs.
+-- Locks: the deleted rows; rows locked by others are skipped. Guards: I1, I2.
+WITH spent AS MATERIALIZED (
+    SELECT j.id
+    FROM sqlqueue.job AS j
+    WHERE j.queue = :queue
+      AND j.bucket = CAST(:bucket AS smallint)
+      AND j.available_at <= statement_timestamp()
+      AND j.attempt >= j.max_attempts
+    FOR UPDATE SKIP LOCKED
+), finished AS (
+    DELETE FROM sqlqueue.job AS j
+    USING spent
+    WHERE j.id = spent.id
+    RETURNING j.*
+), archived AS (
+    INSERT INTO sqlqueue.job_archive (
+        id, queue, bucket, priority, state, lease_no, attempt, max_attempts, created_at, started_at, finished_at,
+        claimed_by, batch_id, unique_key, ordering_key, region, payload, error
+    )
+    SELECT
+        id, queue, bucket, priority, 'failed', lease_no, attempt, max_attempts, created_at, started_at,
+        statement_timestamp(), claimed_by, batch_id, unique_key, ordering_key, region, payload,
+        COALESCE(error, 'the lease ran out on the last attempt: its consumer died or hung')
+    FROM finished
+    RETURNING id
+)
+SELECT count(*) FROM archived
