@@ -7,7 +7,6 @@ current Python versions, so its data files are found and read without importing 
 import calendar
 import csv
 import functools
-import hashlib
 import importlib.util
 import io
 import re
@@ -24,6 +23,7 @@ from zoneinfo import ZoneInfo
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from dagster_sqlqueue.errors import InvalidInput, QueueError
+from dagster_sqlqueue.payloads import stable_id
 
 YEAR = 2013
 DEFAULT_RANGE = f"{YEAR}-01"
@@ -231,15 +231,8 @@ def count_flights(first: date, last: date) -> int:
 
 
 def job_id(event: FlightEvent) -> uuid.UUID:
-    """The flight's job id, always the same one, so that a flight enqueued twice is one job.
-
-    It is laid out as a version 7 UUID: 48 bits of the scheduled departure in milliseconds, which make ids sort by
-    it, and 74 bits of the SHA-256 of the flight's key in place of the random ones.
-    """
-    milliseconds = int(event.scheduled_departure.timestamp()) * 1000
-    digest = int.from_bytes(hashlib.sha256(event.key.encode()).digest()[:10], "big") >> 6
-    high, low = digest >> 62, digest & ((1 << 62) - 1)
-    return uuid.UUID(int=milliseconds << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | low)
+    """The flight's job id, always the same one, so that a flight enqueued twice is one job."""
+    return stable_id(event.scheduled_departure, event.key)
 
 
 def outcome_of(event: FlightEvent) -> Outcome:

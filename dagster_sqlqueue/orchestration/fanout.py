@@ -1,0 +1,182 @@
+"""Fan-out through the queue: one job for each account and day, due just after midnight where the account lives."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import dagster as dg
+from pydantic import BaseModel
+
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model import NewJob, QueueSpec
+from dagster_sqlqueue.orchestration.assets import queue_asset_key
+from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.payloads import stable_id
+
+ZONE_FIRST = ZoneInfo("Pacific/Kiritimati")
+"""Where a day begins, and so ends, before it does anywhere else."""
+
+
+class DailyAccount(BaseModel):
+    """The payload of a fanned-out job: which account's day is to be worked on."""
+
+    account: str
+    day: date
+    zone: str
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """An account and where it lives.
+
+    Args:
+        name: unique among the accounts.
+        zone: an IANA time zone.
+    """
+
+    name: str
+    zone: str
+
+
+def due_at(day: date, zone: str, at: time = time(0, 1)) -> datetime:
+    """The moment after a day's end at which its job is due: `at` on the next day, by the account's clock.
+
+    A time that daylight saving skips is the moment the clocks were moved on; one that comes twice is the first.
+    """
+    return datetime.combine(day + timedelta(days=1), at, tzinfo=ZoneInfo(zone))
+
+
+def daily_jobs(queue: str, day: date, accounts: Iterable[Account]) -> list[NewJob[DailyAccount]]:
+    """One job for each account and the day. Its id is made of both, so that a second fan-out adds nothing."""
+    jobs = []
+    for account in accounts:
+        run_at = due_at(day, account.zone)
+        jobs.append(
+            NewJob(
+                DailyAccount(account=account.name, day=day, zone=account.zone),
+                run_at=run_at,
+                unique_key=f"{account.name}/{day}",
+                id=stable_id(run_at, f"{queue}/{account.name}/{day}"),
+            )
+        )
+    return jobs
+
+
+def build_fanout_asset(
+    spec: QueueSpec[DailyAccount],
+    accounts: Callable[[], Iterable[Account]],
+    partitions_def: dg.DailyPartitionsDefinition,
+    *,
+    group_name: str = "queues",
+    deps: Sequence[Any] = (),
+) -> dg.AssetsDefinition:
+    """The queue as a daily-partitioned asset: materialising a day enqueues one job for each account.
+
+    A range of days is one run. Running a day again adds nothing, also when its jobs are done.
+
+    Args:
+        spec: the queue of the daily jobs.
+        accounts: asked once a run.
+        partitions_def: the days.
+        group_name: the asset's group.
+        deps: assets that the days' jobs are about.
+    """
+
+    @dg.asset(
+        key=queue_asset_key(spec.name),
+        partitions_def=partitions_def,
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        group_name=group_name,
+        kinds={"postgres", "sqlqueue"},
+        deps=deps,
+        description=f"The job queue `{spec.name}`, one partition a day: one job for each account, due at 00:01 of the"
+        " account's own time zone when the day has ended there.",
+    )
+    def fan_out(context: dg.AssetExecutionContext, sqlqueue: SqlQueueResource) -> dg.MaterializeResult[Any]:
+        everyone = list(accounts())
+        if not everyone:
+            raise InvalidInput(f"there is no account to fan out to for the queue {spec.name!r}")
+        total = 0
+        for key in context.partition_keys:
+            jobs = daily_jobs(spec.name, date.fromisoformat(key), everyone)
+            done = sqlqueue.queue.enqueue_many(spec, jobs, sent_before=True)
+            total += done.inserted
+            context.add_asset_metadata(
+                {
+                    "jobs_enqueued": done.inserted,
+                    "jobs_there_already": done.duplicates,
+                    "first_due": dg.MetadataValue.timestamp(min(job.run_at for job in jobs if job.run_at)),
+                    "last_due": dg.MetadataValue.timestamp(max(job.run_at for job in jobs if job.run_at)),
+                },
+                partition_key=key,
+            )
+        context.log.info("%s: %d jobs for %d days and %d accounts", spec.name, total, len(context.partition_keys), len(everyone))
+        return dg.MaterializeResult(metadata={"accounts": len(everyone)})
+
+    return fan_out
+
+
+def build_fanout_schedule(
+    asset: dg.AssetsDefinition,
+    *,
+    name: str | None = None,
+    cron_schedule: str = "1 * * * *",
+    default_status: dg.DefaultScheduleStatus = dg.DefaultScheduleStatus.STOPPED,
+) -> dg.ScheduleDefinition:
+    """A schedule that fans out every day that has ended somewhere and was not fanned out yet, as one run.
+
+    It catches up by itself: days missed while nothing ran, or whose run failed, are in the next tick's range. The jobs
+    carry their own due times, so it does not matter when in the day the tick comes, only that it is before the first
+    account's midnight; hourly is plenty.
+    """
+    key = asset.key
+    partitions_def = asset.partitions_def
+    if not isinstance(partitions_def, dg.DailyPartitionsDefinition):
+        raise InvalidInput(f"asset {key.to_user_string()} has no daily partitions; the fan-out schedule needs them")
+    schedule_name = name or f"{key.path[-1]}_fanout"
+    target = dg.define_asset_job(f"{schedule_name}_job", dg.AssetSelection.assets(key), executor_def=dg.in_process_executor)
+
+    @dg.schedule(
+        name=schedule_name,
+        target=target,
+        cron_schedule=cron_schedule,
+        execution_timezone="UTC",
+        default_status=default_status,
+        description="Fans out the days that have ended: one job for each account, due at 00:01 of its own zone.",
+    )
+    def fanout(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        ended = ended_days(partitions_def, context.scheduled_execution_time)
+        done = context.instance.get_materialized_partitions(key)
+        missing = [day for day in ended if day not in done]
+        if not missing:
+            return dg.SkipReason(f"all {len(ended)} days that have ended are fanned out")
+        active = dg.RunsFilter(job_name=target.name, statuses=IN_PROGRESS)
+        if context.instance.get_runs_count(active):
+            return dg.SkipReason(f"a run is fanning out already; {len(missing)} days were missing")
+        return range_request(missing[0], missing[-1])
+
+    return fanout
+
+
+def ended_days(partitions_def: dg.DailyPartitionsDefinition, now: datetime) -> list[str]:
+    """The days that have ended in at least one time zone."""
+    today = now.astimezone(ZONE_FIRST).date()
+    return [key for key in partitions_def.get_partition_keys() if date.fromisoformat(key) < today]
+
+
+def range_request(first: str, last: str, **tags: str) -> dg.RunRequest:
+    """One run for a range of daily partitions."""
+    return dg.RunRequest(
+        tags={"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last, **tags}
+    )
+
+
+IN_PROGRESS = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]

@@ -1,0 +1,171 @@
+"""Consuming daily jobs with Spark, exactly once: seal, read, publish.
+
+Each day's due jobs are sealed into a batch by the driver. Spark reads the batches and the archived events of the days,
+and computes. One transaction then swaps the days' rows of the SQL table in and ends the jobs; Parquet files are staged
+before it and moved into place after it. A run that is killed at any point leaves its jobs to the next one, and a run
+that was overtaken is refused.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from dagster_sqlqueue import batches
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.spark import results
+
+logger = logging.getLogger("dagster_sqlqueue")
+
+STAGING = ".staging"
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveRead:
+    """What of an archived queue a computation reads.
+
+    Args:
+        queue: the queue whose finished jobs are read.
+        columns: the name of each column, and where it comes from and as what, as the option `columns` of the `sqlqueue`
+            data source takes it. It must hold `day` and `account`.
+        states: the archive states to read.
+    """
+
+    queue: str
+    columns: Mapping[str, Mapping[str, str]]
+    states: tuple[str, ...] = ("succeeded", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class DayDone:
+    """One day of a consumption: the jobs ended by it and the rows that its results now have."""
+
+    day: str
+    jobs: int
+    rows: int
+
+
+Compute = Callable[[DataFrame], DataFrame]
+
+
+def consume_days(
+    queue: SqlQueue,
+    spark: SparkSession,
+    compute: Compute,
+    *,
+    name: str,
+    daily_queue: str,
+    read: ArchiveRead,
+    days: Sequence[str],
+    owner: str,
+    table: str,
+    output: Path,
+    lease_seconds: float = 60.0,
+) -> tuple[list[DayDone], pa.Table]:
+    """Consume the due daily jobs of some days and replace the results of those days.
+
+    A day's results cover the accounts whose job is in its batch and those whose job was done before, so that consuming
+    a day again, or in several turns as the accounts' midnights come, always gives the whole day.
+
+    Args:
+        queue: where both queues are.
+        spark: a session with the data source `sqlqueue` registered.
+        compute: from the days' events (the columns of `read`) to the results, which have the columns `day` and
+            `account` and one row for each of their pairs.
+        name: what the batches are for; batch keys begin with it.
+        daily_queue: the queue of the daily jobs, whose payloads hold `account` and `day`.
+        read: the events to read.
+        days: ISO dates.
+        owner: who consumes, for people to read.
+        table: the SQL table of the results, made if it is not there.
+        output: the directory of the Parquet files, `day=…` below it.
+        lease_seconds: how long the batches hold without a heartbeat.
+
+    Returns:
+        What was done for each day, and the rows.
+
+    Raises:
+        BatchLost: somebody else consumes one of the days.
+        OutputNotWritable: nothing was consumed.
+        UnknownQueue: one of the queues does not exist.
+    """
+    results.writable(output)
+    queue.settings(read.queue)
+    for day in days:
+        _finish_earlier(queue, f"{name}/{day}")
+    sealed = [
+        batches.seal(
+            queue, daily_queue, f"{name}/{day}", owner=owner, filter={"day": day}, lease_seconds=lease_seconds
+        )
+        for day in days
+    ]
+    with batches.kept(queue, sealed, lease_seconds=lease_seconds) as still_ours:
+        staged = output / STAGING / f"{sealed[0].id}-{sealed[0].token}"
+        frame = compute(_events(spark, read, _accounts(spark, daily_queue, sealed, days), days)).cache()
+        try:
+            rows = frame.sort("day", "account").toArrow()
+            frame.coalesce(1).write.mode("overwrite").partitionBy("day").parquet(str(staged))
+        finally:
+            frame.unpersist()
+        results.stage_empty_days(staged, "day", days)
+        still_ours()
+        place = {"staged": str(staged), "output": str(output), "days": list(days), "table": table}
+        with queue.database.transaction() as transaction:
+            results.replace_days(
+                transaction.connection, table, rows, "day", ("day", "account"), [date.fromisoformat(d) for d in days]
+            )
+            for batch in sealed:
+                batches.publish(queue, batch, transaction, output=place)
+    results.move_into_place(staged, output, "day", days)
+    counts: dict[str, int] = {}
+    for day in rows.column("day").to_pylist():
+        counts[str(day)] = counts.get(str(day), 0) + 1
+    done = [DayDone(day, batch.job_count, counts.get(day, 0)) for day, batch in zip(days, sealed, strict=True)]
+    return done, rows
+
+
+def _finish_earlier(queue: SqlQueue, key: str) -> None:
+    """A run that was killed between its transaction and the move of its files has it done here."""
+    for place in batches.outputs(queue, key):
+        staged = Path(place["staged"])
+        if staged.is_dir():
+            logger.info("moving the files of %s into place, which an earlier run could not", key)
+            results.move_into_place(staged, Path(place["output"]), "day", place["days"])
+
+
+def _accounts(spark: SparkSession, daily_queue: str, sealed: Sequence[batches.Batch], days: Sequence[str]) -> DataFrame:
+    columns = json.dumps(
+        {"day": {"path": "payload.day", "type": "date"}, "account": {"path": "payload.account", "type": "string"}}
+    )
+    source = spark.read.format("sqlqueue").option("queue", daily_queue).option("columns", columns)
+    before = source.option("state", "archive").option("states", "succeeded").option("where", _between(days)).load()
+    ids = [str(batch.id) for batch in sealed if batch.job_count]
+    if not ids:
+        return before.select("day", "account").distinct()
+    now = source.option("state", "batch").option("batch_id", ",".join(ids)).option("where", "[]").load()
+    return before.select("day", "account").union(now.select("day", "account")).distinct()
+
+
+def _events(spark: SparkSession, read: ArchiveRead, accounts: DataFrame, days: Sequence[str]) -> DataFrame:
+    events = (
+        spark.read.format("sqlqueue")
+        .option("queue", read.queue)
+        .option("state", "archive")
+        .option("states", ",".join(read.states))
+        .option("columns", json.dumps({name: dict(column) for name, column in read.columns.items()}))
+        .option("where", _between(days))
+        .load()
+    )
+    return events.select(*read.columns).join(accounts.hint("broadcast"), ["day", "account"], "left_semi")
+
+
+def _between(days: Sequence[str]) -> str:
+    return json.dumps(
+        [{"column": "day", "op": ">=", "value": min(days)}, {"column": "day", "op": "<=", "value": max(days)}]
+    )
