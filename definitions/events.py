@@ -39,7 +39,9 @@ def handle_flight(job: Job[FlightEvent]) -> Done | Retry:
             f" {flight.dep_time:04} and reported no arrival"
         )
     if status == "diverted" and job.attempt == 1:
-        return Retry(f"{flight.carrier}{flight.flight} of {flight.day} landed without an arrival delay: report incomplete")
+        return Retry(
+            f"{flight.carrier}{flight.flight} of {flight.day} landed without an arrival delay: report incomplete"
+        )
     return Done({"status": status})
 
 

@@ -262,6 +262,13 @@ _TERRITORIES = {
 
 
 @functools.cache
+def destinations() -> tuple[str, ...]:
+    """The codes of every airport that a flight of the year goes to, in alphabetical order."""
+    with _open_text("flights") as file:
+        return tuple(sorted({row["dest"] for row in csv.DictReader(file)}))
+
+
+@functools.cache
 def _airports() -> dict[str, tuple[str, str]]:
     with _open_text("airports") as text:
         table = {row["faa"]: (row["name"], row["tzone"]) for row in csv.DictReader(text)}

@@ -111,7 +111,9 @@ def build_drain_op(
         out=dg.Out(dict, description="How many jobs were claimed, succeeded, retried, failed, …"),
         tags={"kind": "sqlqueue"},
     )
-    def drain(context: dg.OpExecutionContext, config: DrainConfig, sqlqueue: SqlQueueResource) -> dg.Output[dict[str, Any]]:
+    def drain(
+        context: dg.OpExecutionContext, config: DrainConfig, sqlqueue: SqlQueueResource
+    ) -> dg.Output[dict[str, Any]]:
         queue = sqlqueue.queue
         lease = lease_seconds or spec.lease_seconds
         slot = _slot(spec.name, config)

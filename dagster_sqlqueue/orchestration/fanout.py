@@ -112,7 +112,9 @@ def build_fanout_asset(
                 },
                 partition_key=key,
             )
-        context.log.info("%s: %d jobs for %d days and %d accounts", spec.name, total, len(context.partition_keys), len(everyone))
+        context.log.info(
+            "%s: %d jobs for %d days and %d accounts", spec.name, total, len(context.partition_keys), len(everyone)
+        )
         return dg.MaterializeResult(metadata={"accounts": len(everyone)})
 
     return fan_out
@@ -136,7 +138,9 @@ def build_fanout_schedule(
     if not isinstance(partitions_def, dg.DailyPartitionsDefinition):
         raise InvalidInput(f"asset {key.to_user_string()} has no daily partitions; the fan-out schedule needs them")
     schedule_name = name or f"{key.path[-1]}_fanout"
-    target = dg.define_asset_job(f"{schedule_name}_job", dg.AssetSelection.assets(key), executor_def=dg.in_process_executor)
+    target = dg.define_asset_job(
+        f"{schedule_name}_job", dg.AssetSelection.assets(key), executor_def=dg.in_process_executor
+    )
 
     @dg.schedule(
         name=schedule_name,

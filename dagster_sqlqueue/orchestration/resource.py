@@ -70,5 +70,7 @@ class SqlQueueResource(dg.ConfigurableResource[Any]):
             InvalidInput: the resource is not open.
         """
         if self._queue is None:
-            raise InvalidInput("the resource is not open: use it inside a run or tick, or with: with resource.open() as queue")
+            raise InvalidInput(
+                "the resource is not open: use it inside a run or tick, or with: with resource.open() as queue"
+            )
         return self._queue

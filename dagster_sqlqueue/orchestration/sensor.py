@@ -73,7 +73,9 @@ def build_sqlqueue_sensor(
         queue = sqlqueue.queue
         heads = queue.peek_heads(queue_name)
         depth = queue.depth(queue_name, cap=chosen.max_runs * chosen.jobs_per_run)
-        requests = [_request(consumer, slot, heads, chosen) for slot in reserve(queue, queue_name, heads, depth, chosen)]
+        requests = [
+            _request(consumer, slot, heads, chosen) for slot in reserve(queue, queue_name, heads, depth, chosen)
+        ]
         events, cursor = _observed(context.cursor, queue_name, heads, depth)
         status = status_line(queue_name, heads, depth)
         context.log.info("%s; %d runs requested", status, len(requests))

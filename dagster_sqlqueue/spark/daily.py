@@ -100,9 +100,7 @@ def consume_days(
     for day in days:
         _finish_earlier(queue, f"{name}/{day}")
     sealed = [
-        batches.seal(
-            queue, daily_queue, f"{name}/{day}", owner=owner, filter={"day": day}, lease_seconds=lease_seconds
-        )
+        batches.seal(queue, daily_queue, f"{name}/{day}", owner=owner, filter={"day": day}, lease_seconds=lease_seconds)
         for day in days
     ]
     with batches.kept(queue, sealed, lease_seconds=lease_seconds) as still_ours:

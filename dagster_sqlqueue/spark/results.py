@@ -59,7 +59,12 @@ def table_identifier(table: str) -> sql.Identifier:
 
 
 def replace_days(
-    connection: "psycopg.Connection[Any]", table: str, rows: pa.Table, day_column: str, key: Sequence[str], days: Sequence[Any]
+    connection: "psycopg.Connection[Any]",
+    table: str,
+    rows: pa.Table,
+    day_column: str,
+    key: Sequence[str],
+    days: Sequence[Any],
 ) -> None:
     """Put the rows into a SQL table in place of all its rows of these days, inside the caller's transaction.
 
@@ -117,4 +122,6 @@ def _sql_type(field: pa.Field) -> str:
     for matches, name in _SQL_TYPES:
         if matches(field.type):
             return name
-    raise InvalidInput(f"column {field.name!r} of the result has the type {field.type}, which has no SQL counterpart here")
+    raise InvalidInput(
+        f"column {field.name!r} of the result has the type {field.type}, which has no SQL counterpart here"
+    )

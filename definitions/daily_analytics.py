@@ -1,0 +1,123 @@
+"""Daily analytics: one job for each airport and day, consumed by Spark from the archived events."""
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import dagster as dg
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from dagster_sqlqueue import QueueSpec
+from dagster_sqlqueue.embedded import home
+from dagster_sqlqueue.orchestration import (
+    Account,
+    DailyAccount,
+    SqlQueueResource,
+    build_fanout_asset,
+    build_fanout_schedule,
+)
+from dagster_sqlqueue.spark.assets import SparkResource, build_daily_sensor, sqlqueue_daily_asset
+from dagster_sqlqueue.spark.daily import ArchiveRead
+from definitions.flights import airport_zone, destinations, parse_range
+
+TABLE = "public.airport_daily"
+
+first_day, last_day = parse_range(os.environ.get("FLIGHTS"))
+days = dg.DailyPartitionsDefinition(
+    start_date=first_day.isoformat(), end_date=(last_day + timedelta(days=1)).isoformat()
+)
+
+daily_analytics = QueueSpec("daily_analytics", DailyAccount, bucket_count=16, lease_seconds=120, max_attempts=5)
+
+
+def accounts() -> list[Account]:
+    """Every airport that flights of the source go to."""
+    return [Account(code, str(airport_zone(code))) for code in destinations()]
+
+
+def output_directory() -> Path:
+    """Where the Parquet files go."""
+    return home() / "output" / "airport_daily"
+
+
+fan_out = build_fanout_asset(daily_analytics, accounts, days)
+
+reads = ArchiveRead(
+    "events",
+    columns={
+        "day": {"path": "payload.day", "type": "date"},
+        "account": {"path": "payload.dest", "type": "string"},
+        "carrier": {"path": "payload.carrier", "type": "string"},
+        "hour": {"path": "payload.hour", "type": "bigint"},
+        "dep_time": {"path": "payload.dep_time", "type": "bigint"},
+        "arr_delay": {"path": "payload.arr_delay", "type": "double"},
+    },
+)
+
+
+def figures(rows: pa.Table) -> dict[str, int | float]:
+    """What the asset's page plots for each day."""
+    flights = pc.sum(rows["flights"]).as_py()
+    delays = pc.sum(pc.multiply(rows["mean_arr_delay"], rows["arrived"])).as_py() or 0.0
+    return {
+        "flights": flights,
+        "cancelled": pc.sum(rows["cancelled"]).as_py(),
+        "mean_arrival_delay_minutes": round(delays / max(pc.sum(rows["arrived"]).as_py(), 1), 2),
+    }
+
+
+@sqlqueue_daily_asset(
+    daily_analytics, reads=reads, partitions_def=days, table=TABLE, output=output_directory, figures=figures
+)
+def airport_daily(events: DataFrame) -> DataFrame:
+    """Each airport's day: flights, cancellations, arrival delays, busiest hour and top carrier."""
+    key = ["day", "account"]
+    totals = events.groupBy(*key).agg(
+        F.count("*").alias("flights"),
+        F.sum(F.col("dep_time").isNull().cast("bigint")).alias("cancelled"),
+        F.count("arr_delay").alias("arrived"),
+        F.avg("arr_delay").alias("mean_arr_delay"),
+        F.percentile("arr_delay", F.lit(0.95)).alias("p95_arr_delay"),
+    )
+    return totals.join(_most_frequent(events, "hour", "busiest_hour"), key).join(
+        _most_frequent(events, "carrier", "top_carrier"), key
+    )
+
+
+def _most_frequent(events: DataFrame, column: str, name: str) -> DataFrame:
+    counts = events.groupBy("day", "account", column).count()
+    rank = Window.partitionBy("day", "account").orderBy(F.desc("count"), F.asc(column))
+    return (
+        counts.withColumn("rank", F.row_number().over(rank))
+        .where("rank = 1")
+        .select("day", "account", F.col(column).alias(name))
+    )
+
+
+schedule = build_fanout_schedule(
+    fan_out,
+    cron_schedule=os.environ.get("SQLQUEUE_FANOUT_CRON", "1 * * * *"),
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+)
+sensor = build_daily_sensor(
+    airport_daily,
+    daily_analytics,
+    upstream="events",
+    minimum_interval_seconds=5,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+)
+
+defs = dg.Definitions(
+    assets=[fan_out, airport_daily],
+    schedules=[schedule],
+    sensors=[sensor],
+    resources={
+        "sqlqueue": SqlQueueResource(
+            url=dg.EnvVar("SQLQUEUE_URL"), schema_name=os.environ.get("SQLQUEUE_SCHEMA", "sqlqueue")
+        ),
+        "spark": SparkResource(),
+    },
+)

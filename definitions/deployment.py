@@ -1,0 +1,100 @@
+"""What `make demo` and `make ui` share: a database with the queues, a Dagster instance, and the environment for both."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue.embedded import home, serve
+from dagster_sqlqueue.errors import InvalidInput
+from definitions.daily_analytics import daily_analytics
+from definitions.events import events
+
+PROJECT = Path(__file__).resolve().parent.parent
+WORKSPACE = PROJECT / "workspace.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """A database that serves, and where everything is."""
+
+    queue: SqlQueue
+    home: Path
+    environment: dict[str, str]
+
+    @property
+    def dagster_home(self) -> Path:
+        """The Dagster instance's directory."""
+        return self.home / "dagster"
+
+
+@contextmanager
+def deployment() -> Iterator[Deployment]:
+    """Start the database if it is ours to start, bring the schema up to date, make the queues; stop it all at the end."""
+    directory = home().resolve()
+    dagster_home = directory / "dagster"
+    try:
+        dagster_home.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(Path(__file__).with_name("dagster.yaml"), dagster_home / "dagster.yaml")
+    except OSError as error:
+        raise InvalidInput(
+            f"the state directory {directory} cannot be written to: {error.strerror}. Set SQLQUEUE_HOME to another one"
+        ) from None
+    with ExitStack() as stack:
+        url = stack.enter_context(serve(directory / "postgres"))
+        schema = os.environ.get("SQLQUEUE_SCHEMA", "sqlqueue")
+        queue = stack.enter_context(SqlQueue(url, schema=schema, application_name="dagster-sqlqueue/demo"))
+        queue.init()
+        queue.create_queue(events)
+        queue.create_queue(daily_analytics)
+        environment = {
+            **os.environ,
+            "SQLQUEUE_URL": url,
+            "SQLQUEUE_HOME": str(directory),
+            "DAGSTER_HOME": str(dagster_home),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")])),
+        }
+        yield Deployment(queue, directory, environment)
+
+
+@contextmanager
+def running(
+    arguments: Sequence[str], environment: dict[str, str], log: Path | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A command of this Python environment as a process group of its own, which is ended as a whole."""
+    command = [str(Path(sys.executable).with_name(arguments[0])), *arguments[1:]]
+    with ExitStack() as stack:
+        output = None if log is None else stack.enter_context(log.open("ab"))
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            cwd=PROJECT,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT if output else None,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            end_group(process)
+
+
+def end_group(process: subprocess.Popen[bytes], patience_seconds: float = 20.0) -> None:
+    """Ask a process group to end, wait, and end what is left of it."""
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, sign)
+        except ProcessLookupError:
+            break
+        try:
+            process.wait(patience_seconds)
+        except subprocess.TimeoutExpired:
+            continue
+    process.wait()

@@ -1,0 +1,10 @@
+-- The first and the last day of the jobs that are due on a queue of daily jobs (payloads with a field "day").
+--
+-- Parameters: queue text; cap integer (the most jobs looked at). Returns: one row: first, last, jobs. Locks: none.
+SELECT min(due.day) AS first, max(due.day) AS last, count(*) AS jobs
+FROM (
+    SELECT j.payload ->> 'day' AS day
+    FROM sqlqueue.job AS j
+    WHERE j.queue = :queue AND j.available_at <= statement_timestamp()
+    LIMIT :cap
+) AS due
