@@ -108,7 +108,7 @@ def _versions(connection: "psycopg.Connection[Any]", schema: str) -> set[int]:
 
 def _prepare(connection: "psycopg.Connection[Any]", schema: str) -> None:
     with connection.transaction():
-        connection.execute(statements.in_schema(statements.load("prepare_schema"), schema).encode())
+        connection.execute(statements.load("prepare_schema", schema).encode())
 
 
 @contextlib.contextmanager
