@@ -285,7 +285,7 @@ class SqlQueue:
             if isinstance(back, Snooze)
             else backoff.delay(job.attempt)
             if back.after is None
-            else back.after
+            else float(back.after)
             for job, back in jobs
         ]
         rows = self.database.run(

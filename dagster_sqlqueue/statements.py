@@ -16,6 +16,7 @@ DEFAULT_SCHEMA = "sqlqueue"
 
 _SCHEMA = re.compile(r"^[A-Za-z_][A-Za-z0-9_$]{0,62}$")
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
+_ARRAY = re.compile(r"CAST\(:([a-z_][a-z0-9_]*) AS ([a-z0-9]+)\[\]\)")
 _PARAMETER = re.compile(r"(?<![:\w']):([a-z_][a-z0-9_]*)")
 
 
@@ -61,4 +62,6 @@ def load(name: str, schema: str = DEFAULT_SCHEMA, dialect: str = "postgresql") -
     if not file.is_file():
         raise InvalidInput(f"there is no SQL file {name!r} for {dialect}")
     text = _COMMENT.sub("", file.read_text(encoding="utf-8")).strip()
-    return _PARAMETER.sub(r"%(\1)s", in_schema(text.replace("%", "%%"), schema))
+    # Arrays go in binary: written as text, each quote of a JSON payload is escaped in Python, at a third of the speed.
+    text = _ARRAY.sub(r"CAST(%(\1)b AS \2[])", in_schema(text.replace("%", "%%"), schema))
+    return _PARAMETER.sub(r"%(\1)s", text)
