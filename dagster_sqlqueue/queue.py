@@ -280,14 +280,7 @@ class SqlQueue:
         Returns:
             The ids that were accepted.
         """
-        delays = [
-            back.seconds
-            if isinstance(back, Snooze)
-            else backoff.delay(job.attempt)
-            if back.after is None
-            else float(back.after)
-            for job, back in jobs
-        ]
+        delays = [_delay(job, back, backoff) for job, back in jobs]
         rows = self.database.run(
             "requeue",
             {
@@ -365,6 +358,14 @@ class SqlQueue:
             f"there is no queue {queue!r} in schema {self.database.schema!r} of {self.database.where} (there are: {names})."
             " Make it with create_queue, or with: sqlqueue create"
         )
+
+
+def _delay(job: ClaimedJob, back: Retry | Snooze, backoff: Backoff) -> float:
+    match back:
+        case Snooze(seconds) | Retry(_, float() | int() as seconds):
+            return float(seconds)
+        case _:
+            return backoff.delay(job.attempt)
 
 
 def _fences(jobs: Sequence[ClaimedJob]) -> dict[str, list[object]]:
