@@ -15,15 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from dagster_sqlqueue import batches
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark import results
+from dagster_sqlqueue.spark.source import FORMAT, ddl
 
 logger = logging.getLogger("dagster_sqlqueue")
 
 STAGING = ".staging"
+
+_ACCOUNT = {"day": {"path": "payload.day", "type": "date"}, "account": {"path": "payload.account", "type": "string"}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,29 +141,25 @@ def _finish_earlier(queue: SqlQueue, key: str) -> None:
 
 
 def _accounts(spark: SparkSession, daily_queue: str, sealed: Sequence[batches.Batch], days: Sequence[str]) -> DataFrame:
-    columns = json.dumps(
-        {"day": {"path": "payload.day", "type": "date"}, "account": {"path": "payload.account", "type": "string"}}
-    )
-    source = spark.read.format("sqlqueue").option("queue", daily_queue).option("columns", columns)
+    source = _reader(spark, daily_queue, _ACCOUNT)
     before = source.option("state", "archive").option("states", "succeeded").option("where", _between(days)).load()
     ids = [str(batch.id) for batch in sealed if batch.job_count]
     if not ids:
-        return before.select("day", "account").distinct()
+        return before.distinct()
     now = source.option("state", "batch").option("batch_id", ",".join(ids)).option("where", "[]").load()
-    return before.select("day", "account").union(now.select("day", "account")).distinct()
+    return before.union(now).distinct()
 
 
 def _events(spark: SparkSession, read: ArchiveRead, accounts: DataFrame, days: Sequence[str]) -> DataFrame:
-    events = (
-        spark.read.format("sqlqueue")
-        .option("queue", read.queue)
-        .option("state", "archive")
-        .option("states", ",".join(read.states))
-        .option("columns", json.dumps({name: dict(column) for name, column in read.columns.items()}))
-        .option("where", _between(days))
-        .load()
-    )
-    return events.select(*read.columns).join(accounts.hint("broadcast"), ["day", "account"], "left_semi")
+    reader = _reader(spark, read.queue, read.columns).option("state", "archive").option("states", ",".join(read.states))
+    events = reader.option("where", _between(days)).load()
+    return events.join(accounts.hint("broadcast"), ["day", "account"], "left_semi")
+
+
+def _reader(spark: SparkSession, queue: str, columns: Mapping[str, Mapping[str, str]]) -> DataFrameReader:
+    reader = spark.read.format(FORMAT).option("queue", queue)
+    reader = reader.option("columns", json.dumps({name: dict(column) for name, column in columns.items()}))
+    return reader.schema(ddl({name: column["type"] for name, column in columns.items()}))
 
 
 def _between(days: Sequence[str]) -> str:

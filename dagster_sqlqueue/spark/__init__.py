@@ -1,0 +1,1 @@
+"""The queue in Spark: session, data source, consumption, assets."""
