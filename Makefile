@@ -1,0 +1,68 @@
+# What a newcomer needs: make demo, make test, make ui. Python 3.11 or newer and make are all it asks for.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STATE  := $(or $(SQLQUEUE_HOME),.sqlqueue)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test ui bench lint format lock clean distclean
+
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+demo: $(VENV)/demo ## Run the main job on real flights, headless, and check the result (FLIGHTS=2013-01, or all)
+	@SQLQUEUE_FANOUT_CRON='* * * * *' $(BIN)/python -m definitions.demo
+
+ui: $(VENV)/demo ## Open the same deployment in the Dagster UI (SQLQUEUE_UI_PORT=3000)
+	@$(BIN)/python -m definitions.ui
+
+test: $(VENV)/dev ## Run every test
+	$(BIN)/python -m pytest
+
+bench: $(VENV)/dev ## Measure every figure of the README
+	$(BIN)/python -m benchmarks
+
+lint: $(VENV)/dev ## Lint, format check, types, and the rules of who may import whom
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/dev ## Format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock: ## Pin the newest versions that fit, with hashes (needs uv)
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+	    --no-emit-index-url --no-emit-find-links --extra demo -o requirements/demo.txt pyproject.toml requirements/build.in
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+	    --no-emit-index-url --no-emit-find-links --extra dev -c requirements/demo.txt -o requirements/dev.txt pyproject.toml requirements/build.in
+
+clean: ## Stop the embedded database and remove the state of demo and UI
+	@if [ -d "$(STATE)/postgres" ] && [ -x $(BIN)/python ]; then $(BIN)/python -m dagster_sqlqueue.embedded stop "$(STATE)/postgres"; fi
+	rm -rf "$(STATE)/postgres" "$(STATE)/dagster" "$(STATE)/java" "$(STATE)/output"
+
+distclean: clean ## Remove the virtual environment too
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+
+# Bytecode is compiled once: where Python is told not to write it, every start would compile all of Dagster again.
+define install
+	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/$(1).txt
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	-@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib dagster_sqlqueue definitions >/dev/null 2>&1
+	@touch $@
+endef
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "Python 3.11 or newer is needed, $(PYTHON) is $$($(PYTHON) -V 2>&1); say make PYTHON=python3.12 …" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/demo: requirements/demo.txt pyproject.toml | $(BIN)/python
+	@echo "Installing into $(VENV) (once, some minutes) …"
+	$(call install,demo)
+
+$(VENV)/dev: requirements/dev.txt pyproject.toml | $(BIN)/python
+	@echo "Installing into $(VENV) (once, some minutes) …"
+	$(call install,dev)

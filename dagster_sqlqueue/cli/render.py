@@ -1,0 +1,80 @@
+"""Results for people and for programs. What came out of the database is never taken as markup or as terminal codes."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_PIPED_WIDTH = 180
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """The text with every character that could steer a terminal written as an escape; `lines` keeps line breaks."""
+    return "".join(
+        c if c.isprintable() or (lines and c in "\n\t") else c.encode("unicode_escape").decode() for c in text
+    )
+
+
+def shortened(text: str, limit: int) -> str:
+    """The first line, cut to so many characters."""
+    first, *more = text.strip().splitlines() or [""]
+    cut = printable(first)
+    return cut if len(cut) <= limit and not more else f"{cut[: limit - 2].rstrip()} …"
+
+
+def moment(when: datetime) -> str:
+    """In UTC, to the second."""
+    return f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+
+
+def duration(seconds: float | None) -> str:
+    """For people: two units at most."""
+    if seconds is None:
+        return "–"
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)
+    if minutes < 60:
+        return f"{minutes} min {int(seconds % 60)} s"
+    return f"{hours} h {minutes % 60} min" if hours < 48 else f"{days} d {hours % 24} h"
+
+
+def count(figure: int, cap: int) -> str:
+    """A figure that was counted up to a cap."""
+    return f"{figure:,}+" if figure >= cap else f"{figure:,}"
+
+
+def emit_json(value: object) -> None:
+    """To standard output. Every character beyond ASCII is escaped, so that no encoding and no terminal can stumble."""
+    sys.stdout.write(json.dumps(value, indent=2, default=_plain) + "\n")
+
+
+def say(line: str | Text = "") -> None:
+    """One line to standard output."""
+    console().print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> None:
+    """A table to standard output; cells are text, never markup, unless they are `Text` already."""
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        grid.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    for row in rows:
+        grid.add_row(*(cell if isinstance(cell, Text) else Text(printable(str(cell))) for cell in row))
+    console().print(grid)
+
+
+def console() -> Console:
+    """Standard output as it is now."""
+    out = Console(file=sys.stdout, highlight=False)
+    return out if out.is_terminal else Console(file=sys.stdout, highlight=False, width=_PIPED_WIDTH)
+
+
+def _plain(value: object) -> object:
+    return value.isoformat() if isinstance(value, datetime) else str(value)

@@ -1,0 +1,162 @@
+"""What every command shares: where the database is, how results are shown, how errors end."""
+
+import inspect
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, cast
+
+import typer
+from sqlalchemy.exc import SQLAlchemyError
+
+from dagster_sqlqueue import migrations
+from dagster_sqlqueue.database import Database, parse_url
+from dagster_sqlqueue.embedded import EmbeddedPostgres, home
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.statements import DEFAULT_SCHEMA
+
+PANEL = "Database and output"
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        show_default=False,
+        rich_help_panel=PANEL,
+        help="The database: postgresql://user:password@host:5432/database. Other users of the machine can read a"
+        " command line: prefer the environment variable SQLQUEUE_URL. With neither, the embedded server of this project is"
+        " used, if it has been started once (SQLQUEUE_HOME, or .sqlqueue in this directory).",
+    ),
+]
+Schema = Annotated[
+    str | None,
+    typer.Option(
+        "--schema",
+        metavar="NAME",
+        show_default=False,
+        rich_help_panel=PANEL,
+        help=f"The schema that holds the queue's tables; or the environment variable SQLQUEUE_SCHEMA; else"
+        f" {DEFAULT_SCHEMA}.",
+    ),
+]
+Json = Annotated[
+    bool, typer.Option("--json", show_default=False, rich_help_panel=PANEL, help="Print JSON, for programs to read.")
+]
+
+
+@dataclass(frozen=True)
+class Session:
+    """The options that every command takes, as given before or after the command's name."""
+
+    url: str | None = None
+    schema: str | None = None
+    as_json: bool = False
+
+    def __repr__(self) -> str:
+        return f"Session(schema={self.schema!r}, as_json={self.as_json})"
+
+    def secrets(self) -> list[str]:
+        """What must not appear in any message."""
+        url = self._url
+        if url is None:
+            return []
+        try:
+            password = parse_url(url).password
+        except InvalidInput:
+            return [url]
+        return [url, str(password)] if password else []
+
+    @contextmanager
+    def queue(self, *, checked: bool = True, pool_size: int = 2) -> Iterator[SqlQueue]:
+        """The queues of the database, for the block.
+
+        Args:
+            checked: refuse a schema that is missing or of another version.
+            pool_size: connections.
+
+        Raises:
+            InvalidInput: no database is named, or its URL is not usable.
+            EmbeddedServerError: the embedded server does not start.
+            SchemaMissing, SchemaTooOld, SchemaTooNew: `checked`, and so it is.
+        """
+        schema = self.schema or os.environ.get("SQLQUEUE_SCHEMA") or DEFAULT_SCHEMA
+        with ExitStack() as stack:
+            database = Database(
+                self._url or stack.enter_context(_embedded()).url,
+                schema=schema,
+                pool_size=pool_size,
+                application_name="sqlqueue",
+            )
+            queue = stack.enter_context(SqlQueue(database))
+            if checked:
+                migrations.check(database)
+            yield queue
+
+    @property
+    def _url(self) -> str | None:
+        url = self.url or os.environ.get("SQLQUEUE_URL") or None
+        if url and "@" in _database_of(url):
+            raise InvalidInput(
+                "the database URL has an '@' after the host's '/': write the characters @ : / ? # % of a password as"
+                " %40 %3A %2F %3F %23 %25"
+            )
+        return url
+
+
+def _database_of(url: str) -> str:
+    try:
+        return parse_url(url).database or ""
+    except InvalidInput:
+        return ""
+
+
+@contextmanager
+def _embedded() -> Iterator[EmbeddedPostgres]:
+    directory = home() / "postgres"
+    if not (directory / "PG_VERSION").exists():
+        raise InvalidInput(
+            "no database is named: set SQLQUEUE_URL, or give --url postgresql://user:password@host:5432/database (and"
+            f" there is no embedded server in {directory}, which the demo makes)"
+        )
+    with EmbeddedPostgres(directory) as server:
+        yield server
+
+
+def command(app: typer.Typer, name: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function of a `Session` and its own options as a command that takes the shared options as well."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(context: typer.Context, url: Url, schema: Schema, as_json: Json, **own: Any) -> None:
+            outer = cast(Session, context.obj)
+            session = replace(
+                outer, url=url or outer.url, schema=schema or outer.schema, as_json=as_json or outer.as_json
+            )
+            context.find_root().obj = session
+            function(session, **own)
+
+        own = list(inspect.signature(function).parameters.values())[1:]
+        shared = [
+            inspect.Parameter("url", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Url),
+            inspect.Parameter("schema", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Schema),
+            inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json),
+        ]
+        context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
+        run.__signature__ = inspect.Signature([context, *keyword, *shared])  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in [context, *keyword, *shared]}
+        run.__doc__ = function.__doc__
+        run.__name__ = function.__name__
+        app.command(name)(run)
+        return function
+
+    return register
+
+
+def refusal(error: Exception) -> str:
+    """What the database said, when it refused a statement for a reason that has no class of its own."""
+    original = getattr(error, "orig", None) or error if isinstance(error, SQLAlchemyError) else error
+    lines = str(original).strip().splitlines() or [type(original).__name__]
+    return f"the database refused: {lines[0]}"
