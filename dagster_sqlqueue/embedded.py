@@ -6,6 +6,7 @@
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -104,11 +105,12 @@ def stop_server(directory: Path) -> bool:
         info = PostmasterInfo.read_from_pgdata(directory)
     except AssertionError:
         info = None
-    if info is None or not info.is_running():
+    process = info.process if info is not None and info.is_running() else None
+    if process is None:
         return False
-    info.process.send_signal(2)
-    with contextlib.suppress(psutil.TimeoutExpired):
-        info.process.wait(30)
+    with contextlib.suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
     return True
 
 

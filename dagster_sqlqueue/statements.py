@@ -1,7 +1,7 @@
-"""The SQL files: found, checked and prepared for the driver, one verb a file.
+r"""The SQL files: found, checked and prepared for the driver, one verb a file.
 
 In the files a parameter is written `:name` and the schema `sqlqueue`, so that a person can paste them into psql after
-`\\set name value`. Here they become the driver's `%(name)s` and the schema of the installation.
+`\set name value`. Here they become the driver's `%(name)s` and the schema of the installation.
 """
 
 import re

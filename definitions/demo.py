@@ -13,12 +13,14 @@ from datetime import date, timedelta
 import dagster as dg
 import pandas as pd
 import pyarrow.dataset as ds
+from psycopg import sql
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from dagster_sqlqueue import NewJob
 from dagster_sqlqueue.errors import QueueError
+from dagster_sqlqueue.spark.results import table_identifier
 from definitions.daily_analytics import TABLE, airport_daily, daily_analytics, output_directory
 from definitions.deployment import WORKSPACE, Deployment, deployment, running
 from definitions.events import events
@@ -175,7 +177,8 @@ def _check(at: Deployment, first: date, last: date) -> pd.DataFrame:
     files = ds.dataset(output_directory(), partitioning="hive", exclude_invalid_files=False).to_table().to_pandas()
     chosen = files["day"].astype(str).between(first.isoformat(), last.isoformat())
     with at.queue.database.connection() as connection:
-        cursor = connection.execute(f"SELECT * FROM {TABLE} WHERE day BETWEEN %s AND %s".encode(), (first, last))
+        query = sql.SQL("SELECT * FROM {} WHERE day BETWEEN %s AND %s").format(table_identifier(TABLE))
+        cursor = connection.execute(query, (first, last))
         columns = [column.name for column in cursor.description or []]
         table = pd.DataFrame(cursor.fetchall(), columns=columns)
     for name, actual in (("SQL table", table), ("Parquet files", files[chosen])):
@@ -186,16 +189,23 @@ def _check(at: Deployment, first: date, last: date) -> pd.DataFrame:
 
 def _report(console: Console, stages: Stages, rows: pd.DataFrame, day: date, seconds: float) -> None:
     top = rows[rows["day"] == day].sort_values(["flights", "account"], ascending=[False, True]).head(10)
-    table = Table(title=f"\nairport_daily of {day}: the ten busiest of {rows['account'].nunique()} destinations")
-    for heading in ("airport", "name", "flights", "cancelled", "mean delay", "p95 delay", "busiest hour", "carrier"):
-        table.add_column(heading, justify="left" if heading in ("airport", "name", "carrier") else "right")
-    for row in top.itertuples():
+    table = Table(title=f"airport_daily of {day}: the ten busiest of {rows['account'].nunique()} destinations")
+    for heading in ("airport", "flights", "cancelled", "mean delay", "p95 delay", "busiest hour", "carrier"):
+        table.add_column(heading, justify="left" if heading in ("airport", "carrier") else "right")
+    for row in top.to_dict("records"):
         table.add_row(
-            row.account, airport_name(row.account), str(row.flights), str(row.cancelled), f"{row.mean_arr_delay:.1f} min",
-            f"{row.p95_arr_delay:.0f} min", f"{row.busiest_hour}:00", row.top_carrier,
-        )  # fmt: skip
+            f"{row['account']} {airport_name(str(row['account']))}",
+            str(row["flights"]),
+            str(row["cancelled"]),
+            f"{row['mean_arr_delay']:.1f} min",
+            f"{row['p95_arr_delay']:.0f} min",
+            f"{row['busiest_hour']}:00",
+            str(row["top_carrier"]),
+        )
+    console.print()
     console.print(table)
-    times = Table(title="\nStages", show_footer=True)
+    console.print()
+    times = Table(title="Stages", show_footer=True)
     times.add_column("stage", footer="in all")
     times.add_column("seconds", justify="right", footer=f"{seconds:.1f}")
     times.add_column("", footer=f"{len(rows):,} rows equal to the source files")

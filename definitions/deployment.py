@@ -1,4 +1,4 @@
-"""What `make demo` and `make ui` share: a database with the queues, a Dagster instance, and the environment for both."""
+"""What `make demo` and `make ui` share: a database with the queues, a Dagster instance, the environment for both."""
 
 import os
 import shutil
@@ -36,7 +36,7 @@ class Deployment:
 
 @contextmanager
 def deployment() -> Iterator[Deployment]:
-    """Start the database if it is ours to start, bring the schema up to date, make the queues; stop it all at the end."""
+    """Start the database if it is ours to start, bring the schema up to date, make the queues; stop it at the end."""
     directory = home().resolve()
     dagster_home = directory / "dagster"
     try:

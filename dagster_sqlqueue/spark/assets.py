@@ -86,7 +86,7 @@ def sqlqueue_daily_asset(
     """
 
     def decorate(compute: Compute) -> dg.AssetsDefinition:
-        asset_name = name or getattr(compute, "__name__", spec.name)
+        asset_name: str = name or str(getattr(compute, "__name__", spec.name))
 
         @dg.asset(
             name=asset_name,

@@ -1,6 +1,5 @@
 """Where the results of a consumption go: rows of a SQL table, and Parquet files partitioned by day."""
 
-import os
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -113,8 +112,8 @@ def move_into_place(staged: Path, output: Path, day_column: str, days: Sequence[
         new, place = staged / name, output / name
         if new.exists():
             if place.exists():
-                os.rename(place, staged / f".old-{name}")
-            os.rename(new, place)
+                place.rename(staged / f".old-{name}")
+            new.rename(place)
     shutil.rmtree(staged)
 
 
