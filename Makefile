@@ -34,9 +34,9 @@ format: $(VENV)/dev ## Format the code
 	$(BIN)/ruff format .
 
 lock: ## Pin the newest versions that fit, with hashes (needs uv)
-	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-strip-extras \
 	    --no-emit-index-url --no-emit-find-links --extra demo -o requirements/demo.txt pyproject.toml requirements/build.in
-	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-strip-extras \
 	    --no-emit-index-url --no-emit-find-links --extra dev -c requirements/demo.txt -o requirements/dev.txt pyproject.toml requirements/build.in
 
 clean: ## Stop the embedded database and remove the state of demo and UI

@@ -346,7 +346,7 @@ class SqlQueue:
     def archived(self, queue: str, *, since_seconds: float, cap: int = 100_000) -> dict[str, int]:
         """How many jobs ended within the last seconds, by archive state, counted up to `cap` together."""
         parameters = {"queue": check_queue_name(queue), "since_seconds": since_seconds, "cap": cap}
-        return dict(self.database.run("archive_counts", parameters))  # type: ignore[arg-type]
+        return dict(self.database.run("archive_counts", parameters))
 
     def _check_exists(self, queue: str, executor: Executor) -> None:
         if not executor.run("queues", {"name": queue}):

@@ -1,7 +1,9 @@
 """The commands' frame: shared options before the command, errors as one line, exit codes."""
 
+import os
+import re
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import psycopg
 import typer
@@ -10,7 +12,7 @@ from typer.core import TyperGroup
 
 from dagster_sqlqueue import __version__
 from dagster_sqlqueue.cli import doctor, look, write
-from dagster_sqlqueue.cli.render import printable
+from dagster_sqlqueue.cli.render import printable, say
 from dagster_sqlqueue.cli.session import Json, Schema, Session, Url, refusal
 from dagster_sqlqueue.errors import (
     DatabaseUnavailable,
@@ -23,57 +25,113 @@ from dagster_sqlqueue.errors import (
     UnknownQueue,
 )
 
-EXIT_CODES = """
-Exit codes: 0 done. 1 doctor found a failure. 2 bad input or usage. 3 the database is not available, or refused.
-4 the schema is missing, too old or too new. 5 unknown queue. 130 interrupted. Errors are one line on standard error.
-"""
+EXIT_CODES = """Exit codes: 0 done; 1 doctor found a failure; 2 bad input or usage; 3 the database is not available, or
+refused; 4 the schema is missing, too old or too new; 5 unknown queue. An error is one line on standard error.
+
+First steps: sqlqueue init, then sqlqueue create orders, then sqlqueue enqueue orders '{"order": 1}', then
+sqlqueue peek orders."""
+
+_CODES: list[tuple[type[Exception], int]] = [
+    (InvalidInput, 2),
+    (DatabaseUnavailable, 3),
+    (EmbeddedServerError, 3),
+    (SchemaMissing, 4),
+    (SchemaTooOld, 4),
+    (SchemaTooNew, 4),
+    (UnknownQueue, 5),
+    (psycopg.Error, 3),
+    (SQLAlchemyError, 3),
+]
+_CREDENTIALS = re.compile(r"://[^\s/]*@")
+_CLOSED_PIPE = 141
 
 
 class Commands(TyperGroup):
-    """The group of all commands; turns every error into a line and a code."""
+    """The group of all commands; every error ends as a line on standard error and an exit code."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Run the command line and exit."""
-        session = extra["obj"] = Session()
+        """Run a command line and exit."""
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="backslashreplace")
         try:
-            extra["standalone_mode"] = False
-            sys.exit(super().main(*args, **extra) or 0)
+            code = super().main(*args, **{**extra, "standalone_mode": False})
+        except typer.TyperException as error:
+            code = _report(_usage(error), 2)
+        except typer.Abort:
+            code = 130
+        sys.exit(code if isinstance(code, int) else 0)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was named."""
+        try:
+            super().invoke(ctx)
+            sys.stdout.flush()
         except (QueueError, psycopg.Error, SQLAlchemyError) as error:
             message = str(error) if isinstance(error, QueueError) else refusal(error)
-            sys.exit(_report(message, _code(error), getattr(error, "__sqlqueue__", session)))
-        except typer.TyperException as error:
-            sys.exit(_report(_usage(error), 2, session))
+            code = next((code for kind, code in _CODES if isinstance(error, kind)), 1)
+            raise typer.Exit(_report(message, code, ctx.obj)) from None
         except BrokenPipeError:
-            sys.stderr.close()
-            sys.exit(0)
-        except typer.Abort:
-            sys.exit(130)
+            # Whoever read our output has gone; the interpreter must not try to write the rest at its exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(_CLOSED_PIPE) from None
 
 
 app = typer.Typer(
     name="sqlqueue",
     cls=Commands,
-    no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    epilog=EXIT_CODES,
+    epilog=EXIT_CODES.replace("\n\n", "\0").replace("\n", " ").replace("\0", "\n\n"),
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        say(f"sqlqueue {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _shared(
+    context: typer.Context,
+    url: Url = None,
+    schema: Schema = None,
+    as_json: Json = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, show_default=False, help="Show the version.")
+    ] = False,
+) -> None:
+    """Queues of jobs in a PostgreSQL database: make them, put jobs on them, look at them, find what is wrong.
+
+    The options below may stand before or after the command.
+    """
+    context.obj = Session(url, schema, as_json)
+    if context.invoked_subcommand is None:
+        say(context.get_help())
+
+
 write.register(app)
 look.register(app)
 doctor.register(app)
 
 
-@app.callback()
-def shared(
-    context: typer.Context, url: Url = None, schema: Schema = None, as_json: Json = False, version: bool = False
-) -> None:
-    pass
-
-
 def main() -> None:
     """The entry point of the program `sqlqueue`."""
     app(prog_name="sqlqueue")
+
+
+def _report(message: str, code: int, session: Session | None = None) -> int:
+    for secret in session.secrets() if session else []:
+        message = message.replace(secret, "***")
+    line = printable(" ".join(_CREDENTIALS.sub("://***@", message).split()))
+    sys.stderr.write(f"error: {line}\n")
+    return code
+
+
+def _usage(error: typer.TyperException) -> str:
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else "sqlqueue"
+    return f"{error.format_message().rstrip('.')}; see: {path} --help"

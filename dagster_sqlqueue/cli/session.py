@@ -60,11 +60,9 @@ class Session:
 
     def secrets(self) -> list[str]:
         """What must not appear in any message."""
-        url = self._url
-        if url is None:
-            return []
+        url = self.url or os.environ.get("SQLQUEUE_URL") or ""
         try:
-            password = parse_url(url).password
+            password = parse_url(url).password if url else None
         except InvalidInput:
             return [url]
         return [url, str(password)] if password else []
@@ -157,6 +155,6 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[Callable[...
 
 def refusal(error: Exception) -> str:
     """What the database said, when it refused a statement for a reason that has no class of its own."""
-    original = getattr(error, "orig", None) or error if isinstance(error, SQLAlchemyError) else error
+    original = (getattr(error, "orig", None) or error) if isinstance(error, SQLAlchemyError) else error
     lines = str(original).strip().splitlines() or [type(original).__name__]
     return f"the database refused: {lines[0]}"
