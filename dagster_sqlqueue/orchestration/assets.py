@@ -1,11 +1,21 @@
 """Queues as assets."""
 
-from collections.abc import Sequence
+import contextlib
+import warnings
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import dagster as dg
 
 from dagster_sqlqueue.model import QueueSpec
+
+
+@contextlib.contextmanager
+def single_run_backfills() -> Iterator[None]:
+    """Around an asset whose ranges of partitions are one run: Dagster calls that argument of `asset` beta."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dg.BetaWarning)
+        yield
 
 
 def queue_asset_key(queue: str) -> dg.AssetKey:

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model import NewJob, QueueSpec
-from dagster_sqlqueue.orchestration.assets import queue_asset_key
+from dagster_sqlqueue.orchestration.assets import queue_asset_key, single_run_backfills
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.payloads import stable_id
 
@@ -83,39 +83,40 @@ def build_fanout_asset(
         group_name: the asset's group.
         deps: assets that the days' jobs are about.
     """
+    with single_run_backfills():
 
-    @dg.asset(
-        key=queue_asset_key(spec.name),
-        partitions_def=partitions_def,
-        backfill_policy=dg.BackfillPolicy.single_run(),
-        group_name=group_name,
-        kinds={"postgres", "sqlqueue"},
-        deps=deps,
-        description=f"The job queue `{spec.name}`, one partition a day: one job for each account, due at 00:01 of the"
-        " account's own time zone when the day has ended there.",
-    )
-    def fan_out(context: dg.AssetExecutionContext, sqlqueue: SqlQueueResource) -> dg.MaterializeResult[Any]:
-        everyone = list(accounts())
-        if not everyone:
-            raise InvalidInput(f"there is no account to fan out to for the queue {spec.name!r}")
-        total = 0
-        for key in context.partition_keys:
-            jobs = daily_jobs(spec.name, date.fromisoformat(key), everyone)
-            done = sqlqueue.queue.enqueue_many(spec, jobs, sent_before=True)
-            total += done.inserted
-            context.add_asset_metadata(
-                {
-                    "jobs_enqueued": done.inserted,
-                    "jobs_there_already": done.duplicates,
-                    "first_due": dg.MetadataValue.timestamp(min(job.run_at for job in jobs if job.run_at)),
-                    "last_due": dg.MetadataValue.timestamp(max(job.run_at for job in jobs if job.run_at)),
-                },
-                partition_key=key,
-            )
-        context.log.info(
-            "%s: %d jobs for %d days and %d accounts", spec.name, total, len(context.partition_keys), len(everyone)
+        @dg.asset(
+            key=queue_asset_key(spec.name),
+            partitions_def=partitions_def,
+            backfill_policy=dg.BackfillPolicy.single_run(),
+            group_name=group_name,
+            kinds={"postgres", "sqlqueue"},
+            deps=deps,
+            description=f"The job queue `{spec.name}`, one partition a day: one job for each account, due at 00:01 of the"
+            " account's own time zone when the day has ended there.",
         )
-        return dg.MaterializeResult(metadata={"accounts": len(everyone)})
+        def fan_out(context: dg.AssetExecutionContext, sqlqueue: SqlQueueResource) -> dg.MaterializeResult[Any]:
+            everyone = list(accounts())
+            if not everyone:
+                raise InvalidInput(f"there is no account to fan out to for the queue {spec.name!r}")
+            total = 0
+            for key in context.partition_keys:
+                jobs = daily_jobs(spec.name, date.fromisoformat(key), everyone)
+                done = sqlqueue.queue.enqueue_many(spec, jobs, sent_before=True)
+                total += done.inserted
+                context.add_asset_metadata(
+                    {
+                        "jobs_enqueued": done.inserted,
+                        "jobs_there_already": done.duplicates,
+                        "first_due": dg.MetadataValue.timestamp(min(job.run_at for job in jobs if job.run_at)),
+                        "last_due": dg.MetadataValue.timestamp(max(job.run_at for job in jobs if job.run_at)),
+                    },
+                    partition_key=key,
+                )
+            context.log.info(
+                "%s: %d jobs for %d days and %d accounts", spec.name, total, len(context.partition_keys), len(everyone)
+            )
+            return dg.MaterializeResult(metadata={"accounts": len(everyone)})
 
     return fan_out
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model import QueueSpec
-from dagster_sqlqueue.orchestration.assets import queue_asset_key
+from dagster_sqlqueue.orchestration.assets import queue_asset_key, single_run_backfills
 from dagster_sqlqueue.orchestration.fanout import IN_PROGRESS, DailyAccount, range_request
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.spark.daily import ArchiveRead, Compute, DayDone, consume_days
@@ -88,41 +88,43 @@ def sqlqueue_daily_asset(
     def decorate(compute: Compute) -> dg.AssetsDefinition:
         asset_name: str = name or str(getattr(compute, "__name__", spec.name))
 
-        @dg.asset(
-            name=asset_name,
-            partitions_def=partitions_def,
-            backfill_policy=dg.BackfillPolicy.single_run(),
-            group_name=group_name,
-            kinds={"spark", "parquet", "postgres"},
-            deps=[queue_asset_key(reads.queue), queue_asset_key(spec.name), *deps],
-            description=compute.__doc__,
-            metadata={"dagster/table_name": table},
-            pool=pool,
-        )
-        def daily(
-            context: dg.AssetExecutionContext, sqlqueue: SqlQueueResource, spark: SparkResource
-        ) -> dg.MaterializeResult[Any]:
-            directory = output()
-            with spark.session(asset_name) as session:
-                register_source(session, sqlqueue.url, sqlqueue.schema_name)
-                done, rows = consume_days(
-                    sqlqueue.queue,
-                    session,
-                    compute,
-                    name=asset_name,
-                    daily_queue=spec.name,
-                    read=reads,
-                    days=list(context.partition_keys),
-                    owner=f"run/{context.run.run_id}",
-                    table=table,
-                    output=directory,
-                )
-            for day in done:
-                context.add_asset_metadata(_partition_metadata(day, rows, figures), partition_key=day.day)
-            context.log.info(
-                "%s: %d jobs, %d rows, %d days", asset_name, sum(d.jobs for d in done), rows.num_rows, len(done)
+        with single_run_backfills():
+
+            @dg.asset(
+                name=asset_name,
+                partitions_def=partitions_def,
+                backfill_policy=dg.BackfillPolicy.single_run(),
+                group_name=group_name,
+                kinds={"spark", "parquet", "postgres"},
+                deps=[queue_asset_key(reads.queue), queue_asset_key(spec.name), *deps],
+                description=compute.__doc__,
+                metadata={"dagster/table_name": table},
+                pool=pool,
             )
-            return dg.MaterializeResult(metadata={"parquet": dg.MetadataValue.path(str(directory))})
+            def daily(
+                context: dg.AssetExecutionContext, sqlqueue: SqlQueueResource, spark: SparkResource
+            ) -> dg.MaterializeResult[Any]:
+                directory = output()
+                with spark.session(asset_name) as session:
+                    register_source(session, sqlqueue.url, sqlqueue.schema_name)
+                    done, rows = consume_days(
+                        sqlqueue.queue,
+                        session,
+                        compute,
+                        name=asset_name,
+                        daily_queue=spec.name,
+                        read=reads,
+                        days=list(context.partition_keys),
+                        owner=f"run/{context.run.run_id}",
+                        table=table,
+                        output=directory,
+                    )
+                for day in done:
+                    context.add_asset_metadata(_partition_metadata(day, rows, figures), partition_key=day.day)
+                context.log.info(
+                    "%s: %d jobs, %d rows, %d days", asset_name, sum(d.jobs for d in done), rows.num_rows, len(done)
+                )
+                return dg.MaterializeResult(metadata={"parquet": dg.MetadataValue.path(str(directory))})
 
         return daily
 
