@@ -39,10 +39,12 @@ def duration(seconds: float | None) -> str:
         return "–"
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)
-    if minutes < 60:
-        return f"{minutes} min {int(seconds % 60)} s"
-    return f"{hours} h {minutes % 60} min" if hours < 48 else f"{days} d {hours % 24} h"
+    whole = int(seconds)
+    for unit, size, smaller, part in (("d", 86_400, "h", 3_600), ("h", 3_600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= size:
+            rest = whole % size // part
+            return f"{whole // size} {unit} {rest} {smaller}" if rest else f"{whole // size} {unit}"
+    raise AssertionError("unreachable")
 
 
 def count(figure: int, cap: int) -> str:

@@ -27,8 +27,8 @@ Url = Annotated[
         show_default=False,
         rich_help_panel=PANEL,
         help="The database: postgresql://user:password@host:5432/database. Other users of the machine can read a"
-        " command line: prefer the environment variable SQLQUEUE_URL. With neither, the embedded server of this project is"
-        " used, if it has been started once (SQLQUEUE_HOME, or .sqlqueue in this directory).",
+        " command line: prefer the environment variable SQLQUEUE_URL. With neither, the embedded server of this project"
+        " is used, if it has been started once (SQLQUEUE_HOME, or .sqlqueue in this directory).",
     ),
 ]
 Schema = Annotated[
@@ -44,6 +44,18 @@ Schema = Annotated[
 ]
 Json = Annotated[
     bool, typer.Option("--json", show_default=False, rich_help_panel=PANEL, help="Print JSON, for programs to read.")
+]
+
+
+_OwnUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        show_default=False,
+        rich_help_panel=PANEL,
+        help="The database; else SQLQUEUE_URL, else the embedded server. See: sqlqueue --help",
+    ),
 ]
 
 
@@ -127,7 +139,7 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[Callable[...
     """Register a function of a `Session` and its own options as a command that takes the shared options as well."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        def run(context: typer.Context, url: Url, schema: Schema, as_json: Json, **own: Any) -> None:
+        def run(context: typer.Context, url: str | None, schema: str | None, as_json: bool, **own: Any) -> None:
             outer = cast(Session, context.obj)
             session = replace(
                 outer, url=url or outer.url, schema=schema or outer.schema, as_json=as_json or outer.as_json
@@ -137,7 +149,7 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[Callable[...
 
         own = list(inspect.signature(function).parameters.values())[1:]
         shared = [
-            inspect.Parameter("url", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Url),
+            inspect.Parameter("url", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_OwnUrl),
             inspect.Parameter("schema", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Schema),
             inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json),
         ]
@@ -145,12 +157,17 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[Callable[...
         keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
         run.__signature__ = inspect.Signature([context, *keyword, *shared])  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in [context, *keyword, *shared]}
-        run.__doc__ = function.__doc__
+        run.__doc__ = _reflowed(function)
         run.__name__ = function.__name__
         app.command(name)(run)
         return function
 
     return register
+
+
+def _reflowed(function: Callable[..., Any]) -> str:
+    paragraphs = (inspect.getdoc(function) or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 def refusal(error: Exception) -> str:

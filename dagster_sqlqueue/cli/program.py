@@ -42,7 +42,7 @@ _CODES: list[tuple[type[Exception], int]] = [
     (psycopg.Error, 3),
     (SQLAlchemyError, 3),
 ]
-_CREDENTIALS = re.compile(r"://[^\s/]*@")
+_CREDENTIALS = re.compile(r"://(?!user:password@)[^\s/]*@")
 _CLOSED_PIPE = 141
 
 
