@@ -1,7 +1,6 @@
 """`make demo`: the main job, end to end, on real flights, through a real daemon, with the result checked."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -22,7 +21,7 @@ from dagster_sqlqueue import NewJob
 from dagster_sqlqueue.errors import QueueError
 from dagster_sqlqueue.spark.results import table_identifier
 from definitions.daily_analytics import TABLE, airport_daily, daily_analytics, output_directory
-from definitions.deployment import WORKSPACE, Deployment, deployment, running
+from definitions.deployment import WORKSPACE, Deployment, deployment, end_gently, running
 from definitions.events import events
 from definitions.expected import differences, expected_numbers
 from definitions.flights import airport_name, count_flights, job_id, parse_range, read_flights
@@ -53,7 +52,7 @@ class Stages:
 def main() -> int:
     """Run the demo; 0 when the result is right."""
     console = Console()
-    signal.signal(signal.SIGTERM, _interrupt)
+    end_gently()
     try:
         first, last = parse_range(os.environ.get("FLIGHTS"))
         run(console, first, last)
@@ -212,10 +211,6 @@ def _report(console: Console, stages: Stages, rows: pd.DataFrame, day: date, sec
     for name, took in stages.seconds.items():
         times.add_row(name, f"{took:.1f}", stages.notes.get(name, ""))
     console.print(times)
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -7,12 +7,13 @@ import sys
 from rich.console import Console
 
 from dagster_sqlqueue.errors import InvalidInput, QueueError
-from definitions.deployment import WORKSPACE, deployment, running
+from definitions.deployment import WORKSPACE, deployment, end_gently, running
 
 
 def main() -> int:
     """Serve the UI on SQLQUEUE_UI_PORT (3000)."""
     console = Console()
+    end_gently()
     try:
         port = _port()
         with (

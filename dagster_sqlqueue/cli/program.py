@@ -11,7 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from typer.core import TyperGroup
 
 from dagster_sqlqueue import __version__
-from dagster_sqlqueue.cli import doctor, look, write
+from dagster_sqlqueue.cli import doctor, look, prepare, write
 from dagster_sqlqueue.cli.render import printable, say
 from dagster_sqlqueue.cli.session import Json, Schema, Session, Url, refusal
 from dagster_sqlqueue.errors import (
@@ -113,6 +113,7 @@ def _shared(
         say(context.get_help())
 
 
+prepare.register(app)
 write.register(app)
 look.register(app)
 doctor.register(app)

@@ -154,4 +154,4 @@ def _observed(
     if before.get("figures") == still or (still[0] and now - before.get("at", 0.0) < _OBSERVE_SECONDS / 6):
         return [], cursor
     events = [dg.AssetObservation(queue_asset_key(name), metadata=figures)]
-    return events, json.dumps({"at": now, "figures": still})
+    return events, json.dumps({"at": round(now), "figures": still})
