@@ -5,7 +5,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, BinaryIO, Self
 
 import pydantic
@@ -14,6 +14,7 @@ from pydantic import JsonValue, RootModel, model_validator
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from dagster_sqlqueue import payloads
 from dagster_sqlqueue.cli import render
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload
@@ -21,6 +22,7 @@ from dagster_sqlqueue.model import NewJob, QueueSpec
 from dagster_sqlqueue.queue import SqlQueue
 
 _PROGRESS_EVERY = 1_000
+_LONGEST_LINE = 8 * payloads.MAX_PAYLOAD_BYTES
 
 
 class AnyObject(RootModel[dict[str, JsonValue]]):
@@ -87,7 +89,10 @@ def enqueue(
     if payload not in (None, "-"):
         job = NewJob(_parsed(payload, "the payload"), **settings)
         with session.queue() as target:
-            job_id = target.enqueue(spec, job)
+            try:
+                job_id = target.enqueue(spec, job)
+            except InvalidInput as error:
+                raise InvalidInput(f"{str(error).removeprefix('row 0: ')}; nothing was enqueued") from None
         duplicate = job_id is None
         _tell(session, queue, int(not duplicate), int(duplicate), None if duplicate else str(job_id))
         return
@@ -103,7 +108,9 @@ def _enqueue_lines(
 
     def jobs() -> Iterator[NewJob[AnyObject]]:
         row = 0
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(iter(lambda: lines.readline(_LONGEST_LINE), b""), 1):
+            if len(line) == _LONGEST_LINE:
+                raise InvalidInput(f"line {number} has more than {_LONGEST_LINE:,} bytes; nothing was enqueued")
             text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
             if not text.strip():
                 blanks.append(row)
@@ -153,7 +160,10 @@ def _moment(text: str | None) -> datetime | None:
         raise InvalidInput(f"--run-at {text!r} is not a time; write it as 2026-01-31T08:00:00Z") from None
     if when.utcoffset() is None:
         raise InvalidInput(f"--run-at {text!r} has no time zone; end it with Z for UTC, or with an offset as +02:00")
-    return when
+    try:
+        return when.astimezone(UTC)
+    except OverflowError:
+        raise InvalidInput(f"--run-at {text!r} is not within the years 1 to 9999 in UTC") from None
 
 
 def _is_finite(value: JsonValue) -> bool:

@@ -1,0 +1,20 @@
+"""The command line, bound to the schema of a test."""
+
+import pytest
+
+from dagster_sqlqueue import SqlQueue
+from tests.cli.support import Cli
+
+
+@pytest.fixture
+def bare(url: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """In a schema where nothing was made yet."""
+    for name in ("SQLQUEUE_URL", "SQLQUEUE_SCHEMA", "SQLQUEUE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    return Cli({"SQLQUEUE_URL": url, "SQLQUEUE_SCHEMA": schema})
+
+
+@pytest.fixture
+def cli(bare: Cli, queue: SqlQueue) -> Cli:
+    """In the schema of `queue`, with its queue `work`."""
+    return bare

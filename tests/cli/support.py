@@ -1,0 +1,56 @@
+"""Runs the command line in this process, or in one of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner, Result
+
+from dagster_sqlqueue.cli import app
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Cli:
+    """`sqlqueue` with an environment."""
+
+    environment: dict[str, str]
+
+    def run(self, *arguments: str, stdin: str | bytes | None = None) -> Result:
+        """The result of a command; an exception that is no exit is raised."""
+        result = CliRunner().invoke(app, list(arguments), input=stdin, env=self.environment, prog_name="sqlqueue")
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    def json(self, *arguments: str, stdin: str | bytes | None = None) -> Any:
+        """What a command that succeeds prints under `--json`."""
+        result = self.run(*arguments, "--json", stdin=stdin)
+        assert result.exit_code == 0, result.stderr
+        return json.loads(result.stdout)
+
+    def refused(self, code: int, *arguments: str, stdin: str | bytes | None = None) -> str:
+        """The one line of a command that ends with an error."""
+        result = self.run(*arguments, stdin=stdin)
+        assert (result.exit_code, result.stdout) == (code, ""), result.output
+        assert result.stderr.startswith("error: ")
+        assert result.stderr.count("\n") == 1
+        assert "Traceback" not in result.stderr
+        return result.stderr.removeprefix("error: ").strip()
+
+    def process(self, *arguments: str, stdin: bytes = b"", **extra: str) -> "subprocess.CompletedProcess[bytes]":
+        """A command in a process of its own."""
+        environment = {**os.environ, **self.environment, **extra, "PYTHONPATH": str(PROJECT)}
+        return subprocess.run(
+            [sys.executable, "-m", "dagster_sqlqueue.cli", *arguments],
+            input=stdin,
+            capture_output=True,
+            env=environment,
+            timeout=60,
+            check=False,
+        )

@@ -1,0 +1,117 @@
+"""`enqueue`: from the command line and from standard input."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from dagster_sqlqueue import SqlQueue
+from tests.cli.support import Cli
+
+
+def test_one_job(cli: Cli, queue: SqlQueue) -> None:
+    done = cli.json("enqueue", "work", '{"order": 1, "deep": {"x": [null, true, 1.5]}}', "--priority", "7")
+    assert (done["queue"], done["inserted"], done["duplicates"]) == ("work", 1, 0)
+    (job,) = queue.peek("work")
+    assert str(job.id) == done["id"]
+    assert job.priority == 7
+    assert json.loads(job.payload) == {"order": 1, "deep": {"x": [None, True, 1.5]}}
+
+
+def test_all_options(cli: Cli, queue: SqlQueue) -> None:
+    options = ["--run-at", "2037-01-31T08:00:00+02:00", "--unique-key", "u", "--ordering-key", "o"]
+    assert "enqueued " in cli.run("enqueue", "work", "{}", *options).stdout
+    (job,) = queue.peek("work")
+    assert job.available_at == datetime(2037, 1, 31, 6, tzinfo=UTC)
+    assert (job.unique_key, job.ordering_key) == ("u", "o")
+    again = cli.run("enqueue", "work", "{}", "--unique-key", "u")
+    assert again.exit_code == 0
+    assert "enqueued 0 jobs on work; 1 left out: a live job has the same unique key" in again.stdout
+
+
+def test_many_lines(cli: Cli, queue: SqlQueue) -> None:
+    lines = "".join(f'{{"n": {n}}}\n' for n in range(4_500))
+    assert cli.json("enqueue", "work", "-", stdin=lines) == {"queue": "work", "inserted": 4_500, "duplicates": 0}
+    assert queue.depth("work").ready == 4_500
+
+
+def test_standard_input_is_read_when_no_payload_is_given(cli: Cli, queue: SqlQueue) -> None:
+    stdin = '\ufeff{"a": "é"}\r\n\n  \n{"a": 2}'.encode()
+    assert "enqueued 2 jobs on work" in cli.run("enqueue", "work", stdin=stdin).stdout
+    assert {json.loads(job.payload)["a"] for job in queue.peek("work")} == {"é", 2}
+
+
+@pytest.mark.parametrize(
+    ("payload", "said"),
+    [
+        ("[1]", "Input should be an object"),
+        ('"text"', "Input should be an object"),
+        ("{", "Invalid JSON"),
+        ("", "Invalid JSON"),
+        ('{"a": 1} {"b": 2}', "Invalid JSON"),
+        ('{"a": NaN}', "NaN"),
+        ('{"a": {"b": [1e400]}}', "beyond the range"),
+        ('{"a": "\\u0000"}', "NUL"),
+        ('{"a": "\\ud800"}', "Invalid JSON"),
+        ('{"a":' * 5_000 + "1" + "}" * 5_000, "recursion limit"),
+        ('{"a": "' + "x" * 1_000_001 + '"}', "limit is 1,000,000"),
+        ("'; DROP TABLE job; --", "Invalid JSON"),
+    ],
+)
+def test_bad_payloads_enqueue_nothing(cli: Cli, queue: SqlQueue, payload: str, said: str) -> None:
+    alone = cli.refused(2, "enqueue", "work", "--", payload)
+    assert said in alone
+    assert not alone.startswith("row ")
+    if payload:
+        many = cli.refused(2, "enqueue", "work", "-", stdin=f'{{"a": 1}}\n\n{payload}\n{{"a": 2}}\n')
+        assert said in many
+        assert many.startswith("line 3")
+        assert many.endswith("nothing was enqueued")
+    assert queue.depth("work").live == 0
+
+
+def test_bytes_that_are_no_text(cli: Cli, queue: SqlQueue) -> None:
+    assert cli.refused(2, "enqueue", "work", "-", stdin=b'{"a": 1}\n{"a": "\xff\xfe"}\n').startswith("line 2 ")
+    done = cli.process("enqueue", "work", b'{"a": "\xff"}'.decode(errors="surrogateescape"))
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"error: the payload is not a JSON object")
+    assert queue.depth("work").live == 0
+
+
+def test_a_line_without_end_is_refused(cli: Cli) -> None:
+    assert "more than" in cli.refused(2, "enqueue", "work", "-", stdin=b"x" * 8_000_001)
+
+
+def test_nothing_on_standard_input(cli: Cli) -> None:
+    assert "held no payload" in cli.refused(2, "enqueue", "work", "-", stdin="\n\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--priority", "10"], "priority is 10"),
+        (["--priority", "high"], "valid integer"),
+        (["--run-at", "tomorrow"], "'tomorrow' is not a time"),
+        (["--run-at", "2026-01-31T08:00:00"], "has no time zone"),
+        (["--run-at", "9999-12-31T23:59:59-12:00"], "years 1 to 9999"),
+        (["--unique-key", ""], "unique_key must have 1 to 1000 characters"),
+        (["--ordering-key", "x" * 1_001], "ordering_key must have"),
+        (["--surprise"], "No such option"),
+        (["extra"], "unexpected extra argument"),
+    ],
+)
+def test_bad_options(cli: Cli, queue: SqlQueue, options: list[str], said: str) -> None:
+    assert said in cli.refused(2, "enqueue", "work", "{}", *options)
+    assert queue.depth("work").live == 0
+
+
+def test_a_unique_key_goes_with_one_job_only(cli: Cli, queue: SqlQueue) -> None:
+    assert "line 3" in cli.refused(2, "enqueue", "work", "-", "--unique-key", "u", stdin="{}\n\n{}\n")
+    assert queue.depth("work").live == 0
+
+
+def test_an_unknown_queue(cli: Cli) -> None:
+    for arguments in (["enqueue", "nosuch", "{}"], ["peek", "nosuch"], ["stats", "nosuch"], ["dead", "nosuch"]):
+        assert "there is no queue 'nosuch'" in cli.refused(5, *arguments)
+    assert "there is no queue" in cli.refused(5, "enqueue", "nosuch", "-", stdin="{}")
+    assert "is not usable" in cli.refused(2, "peek", "no such")
