@@ -40,7 +40,7 @@ lock: ## Pin the newest versions that fit, with hashes (needs uv)
 	    --no-emit-index-url --no-emit-find-links --extra dev -c requirements/demo.txt -o requirements/dev.txt pyproject.toml requirements/build.in
 
 clean: ## Stop the embedded database and remove the state of demo and UI
-	@if [ -d "$(STATE)/postgres" ] && [ -x $(BIN)/python ]; then $(BIN)/python -m dagster_sqlqueue.embedded stop "$(STATE)/postgres"; fi
+	@if [ -e "$(STATE)/postgres/postmaster.pid" ]; then $(PYTHON) dagster_sqlqueue/embedded/supervisor.py stop "$(STATE)/postgres"; fi
 	rm -rf "$(STATE)/postgres" "$(STATE)/dagster" "$(STATE)/java" "$(STATE)/output"
 
 distclean: clean ## Remove the virtual environment too
@@ -50,7 +50,7 @@ distclean: clean ## Remove the virtual environment too
 define install
 	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/$(1).txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
-	-@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib dagster_sqlqueue definitions >/dev/null 2>&1
+	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib dagster_sqlqueue definitions >/dev/null 2>&1 || true
 	@touch $@
 endef
 

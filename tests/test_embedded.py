@@ -1,0 +1,328 @@
+import contextlib
+import functools
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import site
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from dagster_sqlqueue.embedded import EmbeddedPostgres, home, launch, serve, stop_server, supervisor
+from dagster_sqlqueue.errors import EmbeddedServerError
+
+PROJECT = Path(__file__).resolve().parent.parent
+HOLD = """
+import signal, sys
+from pathlib import Path
+from dagster_sqlqueue.embedded import EmbeddedPostgres
+with EmbeddedPostgres(Path(sys.argv[1])) as server:
+    print(server.url, flush=True)
+    signal.pause()
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    directory = tmp_path_factory.mktemp("a state, with spaces and 'quotes'") / "postgres"
+    with EmbeddedPostgres(directory) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory whose server has stopped."""
+    directory = tmp_path_factory.mktemp("template") / "postgres"
+    with EmbeddedPostgres(directory):
+        pass
+    return directory
+
+
+@pytest.fixture
+def data(template: Path, tmp_path: Path) -> Iterator[Path]:
+    directory = tmp_path / "postgres"
+    subprocess.run(["cp", "-a", str(template), str(directory)], check=True)
+    yield directory
+    stop_server(directory)
+
+
+def rows(url: str, statement: str) -> list[tuple[object, ...]]:
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+        cursor = connection.execute(statement)
+        return cursor.fetchall() if cursor.description else []
+
+
+def until(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
+    end, pause = time.monotonic() + seconds, threading.Event()
+    while not condition() and time.monotonic() < end:
+        pause.wait(0.05)
+    return condition()
+
+
+def down(directory: Path) -> bool:
+    return supervisor.postmaster(directory) is None
+
+
+def hold(directory: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(directory)],
+        cwd=PROJECT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def url_of(holder: subprocess.Popen[str]) -> str:
+    assert holder.stdout is not None
+    return holder.stdout.readline().strip()
+
+
+def test_its_url_serves_sqlalchemy_and_libpq(server: EmbeddedPostgres) -> None:
+    engine = sa.create_engine(server.url)
+    with engine.connect() as connection:
+        assert connection.scalar(sa.text("show server_version")).startswith("18")
+    engine.dispose()
+    assert rows(server.url, "select current_setting('fsync'), current_setting('TimeZone')") == [("on", "UTC")]
+    assert server.start() == server.url
+
+
+def test_it_listens_on_no_port_and_only_to_its_owner(server: EmbeddedPostgres) -> None:
+    assert rows(server.url, "show listen_addresses") == [("",)]
+    assert server.directory.stat().st_mode & 0o077 == 0
+    sockets = Path(str(rows(server.url, "show unix_socket_directories")[0][0]))
+    assert sockets.stat().st_mode & 0o077 == 0
+
+
+def test_what_steers_postgresql_elsewhere_does_not_steer_it(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGPORT", "6000")
+    monkeypatch.setenv("PGDATA", "/nowhere")
+    with EmbeddedPostgres(data) as running:
+        assert rows(running.url, "select 1") == [(1,)]
+
+
+def test_the_last_handle_stops_it_and_a_path_may_be_long(data: Path) -> None:
+    long = data.parent.joinpath("d" * 100, "e" * 100)
+    long.parent.mkdir()
+    data.rename(long)
+    first, second = EmbeddedPostgres(long), EmbeddedPostgres(long)
+    assert first.start() == second.start()
+    sockets = Path(str(rows(first.url, "show unix_socket_directories")[0][0]))
+    first.stop()
+    assert rows(second.url, "select 1") == [(1,)]
+    second.stop()
+    second.stop()
+    assert down(long)
+    assert until(lambda: not sockets.exists())
+    with pytest.raises(EmbeddedServerError, match="is not running"):
+        _ = first.url
+
+
+def test_several_processes_may_open_an_empty_directory_at_once(tmp_path: Path) -> None:
+    directory = tmp_path / "postgres"
+    holders = [hold(directory) for _ in range(3)]
+    urls = {url_of(holder) for holder in holders}
+    assert len(urls) == 1
+    for holder in holders:
+        assert not down(directory)
+        holder.send_signal(signal.SIGINT)
+        holder.communicate()
+    assert down(directory)
+
+
+def test_a_process_that_is_killed_leaves_no_server(data: Path) -> None:
+    with hold(data) as holder:
+        url = url_of(holder)
+        rows(url, "create table kept as select 1 as one")
+        holder.kill()
+    assert until(lambda: down(data))
+    with EmbeddedPostgres(data) as again:
+        assert rows(again.url, "table kept") == [(1,)]
+
+
+def test_a_killed_process_keeps_no_server_from_the_others(data: Path) -> None:
+    with EmbeddedPostgres(data) as running:
+        with hold(data) as holder:
+            assert url_of(holder) == running.url
+            holder.kill()
+        assert rows(running.url, "select 1") == [(1,)]
+    assert down(data)
+
+
+def test_ctrl_c_leaves_no_server(data: Path) -> None:
+    with hold(data) as holder:
+        url_of(holder)
+        os.killpg(holder.pid, signal.SIGINT)
+        _, errors = holder.communicate()
+    assert "KeyboardInterrupt" in errors
+    assert down(data)
+
+
+def test_a_killed_server_is_started_again(data: Path) -> None:
+    first = EmbeddedPostgres(data)
+    rows(first.start(), "create table kept as select 1 as one")
+    pid = supervisor.postmaster(data)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    assert until(lambda: down(data))
+    assert (data / "postmaster.pid").exists()
+    with EmbeddedPostgres(data) as second:
+        assert rows(second.url, "table kept") == [(1,)]
+        first.stop()
+        assert rows(second.url, "table kept") == [(1,)]
+    assert down(data)
+
+
+def test_a_number_that_passed_on_to_another_process_is_no_server(data: Path) -> None:
+    stale = data / "postmaster.pid"
+    stale.write_text(f"{os.getpid()}\n{data}\n1700000000\n5432\n{data}\n\n  1 1\nready\n")
+    shutil.chown(stale, data.stat().st_uid, data.stat().st_gid)
+    with EmbeddedPostgres(data) as running:
+        assert rows(running.url, "select 1") == [(1,)]
+
+
+def test_a_database_half_made_is_made_anew(tmp_path: Path) -> None:
+    directory = tmp_path / "postgres"
+    (directory / launch.UNFINISHED / "base").mkdir(parents=True)
+    (directory / "global").mkdir()
+    (directory / "postgresql.conf").write_text("nonsense")
+    with EmbeddedPostgres(directory) as running:
+        assert rows(running.url, "select 1") == [(1,)]
+    assert not (directory / launch.UNFINISHED).exists()
+
+
+def test_the_command_stops_a_server_whoever_uses_it(data: Path) -> None:
+    command = [sys.executable, "-m", "dagster_sqlqueue.embedded", "stop", str(data)]
+    with EmbeddedPostgres(data):
+        subprocess.run(command, cwd=PROJECT, check=True)
+        assert down(data)
+        subprocess.run(command, cwd=PROJECT, check=True)
+        shutil.rmtree(data)
+    assert not data.exists()
+
+
+def test_the_end_of_the_log_is_quoted(data: Path) -> None:
+    with (data / "postgresql.conf").open("a") as settings:
+        settings.write("no_such_setting = 1\n")
+    with pytest.raises(EmbeddedServerError, match=r"the server ended; its log says: .*no_such_setting.*make clean"):
+        EmbeddedPostgres(data).start()
+    assert down(data)
+
+
+def test_data_of_another_version_is_refused(data: Path) -> None:
+    (data / "PG_VERSION").write_text("16\n")
+    with pytest.raises(EmbeddedServerError, match=r"made by PostgreSQL 16, and the server here is 18.*SQLQUEUE_HOME"):
+        EmbeddedPostgres(data).start()
+
+
+def test_a_directory_with_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("irreplaceable")
+    with pytest.raises(EmbeddedServerError, match=r"holds something else: thesis\.txt.*SQLQUEUE_HOME"):
+        EmbeddedPostgres(tmp_path).start()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "postgres").write_text("")
+    with pytest.raises(EmbeddedServerError, match=r"postgres: File exists\. Make it a directory"):
+        EmbeddedPostgres(tmp_path / "postgres").start()
+
+
+def test_a_missing_parent_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EmbeddedServerError, match=r"its parent .*/nowhere is not a directory"):
+        EmbeddedPostgres(tmp_path / "nowhere" / "postgres").start()
+
+
+def test_the_wheel_missing_is_named_with_its_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(EmbeddedServerError, match=r"pip install 'dagster-sqlqueue\[embedded\]'.*SQLQUEUE_URL"):
+        EmbeddedPostgres(tmp_path / "postgres").start()
+
+
+def test_the_state_directory_is_where_the_variable_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SQLQUEUE_HOME", raising=False)
+    assert home() == tmp_path / ".sqlqueue"
+    monkeypatch.setenv("SQLQUEUE_HOME", "elsewhere")
+    assert home() == tmp_path / "elsewhere"
+    assert EmbeddedPostgres().directory == tmp_path / "elsewhere" / "postgres"
+
+
+def test_a_server_of_the_users_own_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SQLQUEUE_URL", "postgresql://example/database")
+    with serve(tmp_path / "nowhere" / "postgres") as url:
+        assert url == "postgresql://example/database"
+
+
+def test_without_one_the_embedded_server_serves(server: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SQLQUEUE_URL", raising=False)
+    with serve(server.directory) as url:
+        assert url == server.url
+    assert rows(url, "select 1") == [(1,)]
+
+
+@pytest.fixture
+def as_nobody() -> Iterator[tuple[Path, Callable[[str], subprocess.CompletedProcess[str]]]]:
+    """A directory of an account without rights, and a way to run Python as that account."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become somebody else; the other tests have run without rights")
+    nobody = pwd.getpwnam("nobody")
+    with tempfile.TemporaryDirectory() as name:
+        shutil.chown(name, nobody.pw_uid, nobody.pw_gid)
+
+        def run(code: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                [python, "-c", code],
+                cwd=name,
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join([str(PROJECT), *site.getsitepackages()]),
+                    "HOME": name,
+                },
+                user=nobody.pw_uid,
+                group=nobody.pw_gid,
+                extra_groups=[],
+                capture_output=True,
+                text=True,
+            )
+
+        # The Python of a virtual environment may lie in root's home, where nobody else can reach it.
+        for python in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
+            with contextlib.suppress(OSError):
+                if run("import dagster_sqlqueue", python).returncode == 0:
+                    yield Path(name), functools.partial(run, python=python)
+                    return
+        pytest.skip("this Python, or the project, lies where other accounts cannot reach it")
+
+
+def test_it_runs_without_rights_and_names_what_it_cannot_write(
+    as_nobody: tuple[Path, Callable[[str], subprocess.CompletedProcess[str]]],
+) -> None:
+    directory, run = as_nobody
+    code = """
+import psycopg
+from pathlib import Path
+from dagster_sqlqueue.embedded import EmbeddedPostgres
+with EmbeddedPostgres(Path("postgres")) as server:
+    print(psycopg.connect(server.url.replace("+psycopg", "")).execute("select 1").fetchall())
+"""
+    done = run(code)
+    assert done.stdout.strip() == "[(1,)]", done.stderr
+    with EmbeddedPostgres(directory / "postgres") as as_root:
+        assert rows(as_root.url, "select 1") == [(1,)]
+    assert (directory / "postgres" / "PG_VERSION").stat().st_uid == directory.stat().st_uid
+    shutil.chown(directory, 0, 0)
+    refused = run(code.replace('postgres"', 'other"'))
+    assert "EmbeddedServerError" in refused.stderr
+    assert "Permission denied. Make it a directory that this user can write to" in refused.stderr
