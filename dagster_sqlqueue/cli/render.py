@@ -14,6 +14,11 @@ from rich.text import Text
 _PIPED_WIDTH = 180
 
 
+class _Output(Console):
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def printable(text: str, *, lines: bool = False) -> str:
     """The text with every character that could steer a terminal written as an escape; `lines` keeps line breaks."""
     return "".join(
@@ -74,8 +79,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Seque
 
 def console() -> Console:
     """Standard output as it is now."""
-    out = Console(file=sys.stdout, highlight=False)
-    return out if out.is_terminal else Console(file=sys.stdout, highlight=False, width=_PIPED_WIDTH)
+    out = _Output(file=sys.stdout, highlight=False)
+    return out if out.is_terminal else _Output(file=sys.stdout, highlight=False, width=_PIPED_WIDTH)
 
 
 def _plain(value: object) -> object:

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 
+import pytest
+
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.model import ArchiveState
 from dagster_sqlqueue.queue import Ending
@@ -111,13 +113,14 @@ def test_limits_are_checked(cli: Cli) -> None:
         cli.refused(2, "peek", "work", "--limit", limit)
 
 
-def test_a_reader_that_goes_away(cli: Cli) -> None:
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_reader_that_goes_away(cli: Cli, form: list[str]) -> None:
     cli.run("enqueue", "work", "-", stdin='{"a": 1}\n' * 2_000)
     peek = subprocess.Popen(
-        [sys.executable, "-m", "dagster_sqlqueue.cli", "peek", "work", "--limit", "2000"],
+        [sys.executable, "-m", "dagster_sqlqueue.cli", "peek", "work", "--limit", "2000", *form],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, **cli.environment, "PYTHONPATH": str(PROJECT)},
+        env={**os.environ, **cli.environment, "PYTHONPATH": str(PROJECT), "PYTHONUNBUFFERED": ""},
     )
     assert peek.stdout
     assert peek.stderr
