@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -45,7 +45,7 @@ def due_at(day: date, zone: str, at: time = time(0, 1)) -> datetime:
 
     A time that daylight saving skips is the moment the clocks were moved on; one that comes twice is the first.
     """
-    return datetime.combine(day + timedelta(days=1), at, tzinfo=ZoneInfo(zone))
+    return datetime.combine(day + timedelta(days=1), at, tzinfo=ZoneInfo(zone)).astimezone(UTC)
 
 
 def daily_jobs(queue: str, day: date, accounts: Iterable[Account]) -> list[NewJob[DailyAccount]]:
