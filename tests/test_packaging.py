@@ -1,0 +1,112 @@
+import itertools
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from email import message_from_string
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+PROJECT = Path(__file__).resolve().parent.parent
+LOCKS = ["demo.txt", "dev.txt"]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the wheel and the source distribution."""
+    directory = tmp_path_factory.mktemp("dist")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-d", str(directory)], cwd=PROJECT, check=True, capture_output=True
+    )
+    return directory
+
+
+def pins(lock: str) -> dict[str, Requirement]:
+    text = (PROJECT / "requirements" / lock).read_text().replace("\\\n", " ")
+    found = [Requirement(line.partition("--hash")[0].strip()) for line in text.splitlines() if line.strip()]
+    return {canonicalize_name(pin.name): pin for pin in found}
+
+
+def declared(*extras: str) -> list[Requirement]:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    found = [*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])]
+    wanted = [Requirement(line) for line in found]
+    own = [requirement for requirement in wanted if requirement.name == project["name"]]
+    return [requirement for requirement in wanted if requirement not in own] + [
+        inner for requirement in own for inner in declared(*requirement.extras)
+    ]
+
+
+def test_the_wheel_carries_the_statements_and_the_types(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        metadata = message_from_string(archive.read(next(n for n in names if n.endswith("METADATA"))).decode())
+        scripts = archive.read(next(n for n in names if n.endswith("entry_points.txt"))).decode()
+    statements = {f"dagster_sqlqueue/{path.relative_to(PROJECT)}" for path in PROJECT.glob("sql/**/*.sql")}
+    assert len(statements) > 10
+    assert statements <= names
+    modules = {str(path.relative_to(PROJECT)) for path in PROJECT.glob("dagster_sqlqueue/**/*.py")}
+    assert modules <= names
+    assert "dagster_sqlqueue/py.typed" in names
+    assert {name.partition("/")[0] for name in names} == {
+        "dagster_sqlqueue",
+        wheel.name.partition("-py3")[0] + ".dist-info",
+    }
+    assert metadata["Name"] == "dagster-sqlqueue"
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert "sqlqueue = dagster_sqlqueue.cli:main" in scripts
+
+
+def test_an_installed_wheel_finds_its_statements(built: Path, tmp_path: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    code = (
+        "import dagster_sqlqueue; from dagster_sqlqueue import statements;"
+        " print(dagster_sqlqueue.__file__, 'UPDATE' in statements.load('claim_round_robin'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)}
+    )
+    assert done.stdout.split() == [str(tmp_path / "dagster_sqlqueue" / "__init__.py"), "True"], done.stderr
+
+
+def test_the_source_distribution_can_build_the_wheel(built: Path) -> None:
+    (source,) = built.glob("*.tar.gz")
+    with tarfile.open(source) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"pyproject.toml", "README.md", "LICENSE", "sql/postgresql/enqueue.sql"} <= names
+    assert not [name for name in names if name.startswith(("tests/", ".venv", ".sqlqueue"))]
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_holds_names_versions_and_hashes_and_no_address(lock: str) -> None:
+    lines = (PROJECT / "requirements" / lock).read_text().splitlines()
+    assert lines
+    pin = re.compile(r"[a-z0-9._-]+(\[[a-z0-9,._-]+\])?==[^ /@]+( ; [^/@]+)? \\")
+    a_hash = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
+    assert [line for line in lines if not pin.fullmatch(line) and not a_hash.fullmatch(line)] == []
+    assert not [line for line, after in itertools.pairwise(lines) if pin.fullmatch(line) and pin.fullmatch(after)]
+
+
+@pytest.mark.parametrize(("lock", "extra"), [("demo.txt", "demo"), ("dev.txt", "dev")])
+def test_a_lock_fits_what_the_project_asks_for(lock: str, extra: str) -> None:
+    pinned = pins(lock)
+    for wanted in declared(extra):
+        pin = pinned[canonicalize_name(wanted.name)]
+        (version,) = [Version(specifier.version) for specifier in pin.specifier]
+        assert version in wanted.specifier, f"{pin} against {wanted}"
+        assert wanted.extras <= pin.extras, f"{pin} against {wanted}"
+    assert {"hatchling", "editables"} <= set(pinned)
+
+
+def test_both_locks_agree() -> None:
+    demo, dev = pins("demo.txt"), pins("dev.txt")
+    assert {name: str(pin) for name, pin in demo.items()} == {name: str(dev[name]) for name in demo if name in dev}
