@@ -9,17 +9,19 @@
 -- queued one. The walk over the ten priorities keeps each probe a plain range of the index job_claim.
 --
 -- Parameters: queue text; buckets smallint[]; limit integer; lease_seconds float8; worker text.
--- Returns: the jobs under their new lease. attempt > max_attempts: the lease ran out on the last attempt, and the caller
+-- Returns: the jobs under their new lease, in the order in which they were due. attempt > max_attempts: the lease ran out on the last attempt, and the caller
 --   archives the job as failed instead of handing it out.
+-- Plan: the ids go to the update as an array, for which the planner always takes the primary key; joined, a large :limit
+--   made it read the whole table.
 -- Locks: the rows returned, in index order; rows locked by others are skipped. Guards: I3 (lease_no grows), I4, I5.
 WITH head AS MATERIALIZED (
-    SELECT due.id
+    SELECT due.id, due.available_at
     FROM unnest(CAST(:buckets AS smallint[])) AS b (bucket)
     CROSS JOIN LATERAL (
-        SELECT candidate.id
+        SELECT candidate.id, candidate.available_at
         FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority)
         CROSS JOIN LATERAL (
-            SELECT j.id
+            SELECT j.id, j.available_at
             FROM sqlqueue.job AS j
             WHERE j.queue = :queue
               AND j.bucket = b.bucket
@@ -32,17 +34,22 @@ WITH head AS MATERIALIZED (
         LIMIT :limit
     ) AS due
     LIMIT :limit
+), claimed AS (
+    UPDATE sqlqueue.job AS j
+    SET state = 'running',
+        available_at = statement_timestamp() + make_interval(secs => :lease_seconds),
+        lease_no = j.lease_no + 1,
+        attempt = j.attempt + 1,
+        started_at = statement_timestamp(),
+        claimed_by = :worker,
+        batch_id = NULL
+    WHERE j.id = ANY (ARRAY(SELECT head.id FROM head))
+    RETURNING
+        j.id, j.bucket, j.priority, j.lease_no, j.attempt, j.max_attempts, j.created_at, j.available_at AS lease_until,
+        j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error
 )
-UPDATE sqlqueue.job AS j
-SET state = 'running',
-    available_at = statement_timestamp() + make_interval(secs => :lease_seconds),
-    lease_no = j.lease_no + 1,
-    attempt = j.attempt + 1,
-    started_at = statement_timestamp(),
-    claimed_by = :worker,
-    batch_id = NULL
-FROM head
-WHERE j.id = head.id
-RETURNING
-    j.id, j.bucket, j.priority, j.lease_no, j.attempt, j.max_attempts, j.created_at, j.available_at AS lease_until,
-    j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error
+SELECT claimed.*
+FROM claimed
+JOIN head ON head.id = claimed.id
+ORDER BY
+    array_position(CAST(:buckets AS smallint[]), claimed.bucket), claimed.priority DESC, head.available_at, claimed.id
