@@ -1,6 +1,7 @@
 """What a queue, a job and an outcome are. No I/O."""
 
 import enum
+import math
 import random
 import re
 from dataclasses import dataclass, field
@@ -15,7 +16,11 @@ from dagster_sqlqueue.errors import InvalidInput
 Payload = TypeVar("Payload", bound=BaseModel)
 Json: TypeAlias = "dict[str, Any] | list[Any] | str | int | float | bool | None"
 
-_QUEUE_NAME = re.compile(r"^[a-z][a-z0-9_]{0,62}$")
+MAX_ATTEMPTS = 1_000_000
+MAX_DELAY_SECONDS = 100 * 366 * 86_400.0
+"""Leases, delays and backoffs end within the range of the database's timestamps."""
+
+_QUEUE_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
 class ArchiveState(enum.StrEnum):
@@ -47,14 +52,24 @@ class Backoff:
     jitter: float = 0.2
 
     def __post_init__(self) -> None:
-        if self.seconds < 0 or self.max_seconds < 0 or self.factor < 1 or not 0 <= self.jitter <= 1:
+        usable = (
+            0 <= self.seconds < math.inf
+            and 0 <= self.max_seconds <= MAX_DELAY_SECONDS
+            and 1 <= self.factor < math.inf
+            and 0 <= self.jitter <= 1
+        )
+        if not usable:
             raise InvalidInput(
-                f"{self} is not usable: seconds and max_seconds must not be negative, factor at least 1, jitter 0 to 1"
+                f"{self} is not usable: seconds and max_seconds must not be negative, max_seconds at most a hundred years,"
+                " factor at least 1, jitter 0 to 1"
             )
 
     def delay(self, attempt: int) -> float:
         """Seconds to wait after this attempt (1 is the first)."""
-        full = min(self.seconds * self.factor ** min(max(attempt - 1, 0), 64), self.max_seconds)
+        try:
+            full = min(self.seconds * self.factor ** max(attempt - 1, 0), self.max_seconds)
+        except OverflowError:
+            full = self.max_seconds if self.seconds else 0.0
         return full * (1 - self.jitter * random.random())
 
 
@@ -85,10 +100,14 @@ class QueueSpec(Generic[Payload]):
         check_queue_name(self.name)
         if not 1 <= self.bucket_count <= 1024:
             raise InvalidInput(f"bucket_count of queue {self.name!r} is {self.bucket_count}; it must be 1 to 1024")
-        if self.lease_seconds <= 0:
-            raise InvalidInput(f"lease_seconds of queue {self.name!r} is {self.lease_seconds}; it must be positive")
-        if self.max_attempts < 1:
-            raise InvalidInput(f"max_attempts of queue {self.name!r} is {self.max_attempts}; it must be at least 1")
+        if not 0 < self.lease_seconds <= MAX_DELAY_SECONDS:
+            raise InvalidInput(
+                f"lease_seconds of queue {self.name!r} is {self.lease_seconds}; it must be positive, at most a hundred years"
+            )
+        if not 1 <= self.max_attempts <= MAX_ATTEMPTS:
+            raise InvalidInput(
+                f"max_attempts of queue {self.name!r} is {self.max_attempts}; it must be 1 to {MAX_ATTEMPTS:,}"
+            )
 
 
 def check_queue_name(name: str) -> str:
@@ -97,7 +116,7 @@ def check_queue_name(name: str) -> str:
     Raises:
         InvalidInput: it may not.
     """
-    if not isinstance(name, str) or not _QUEUE_NAME.match(name):
+    if not isinstance(name, str) or not _QUEUE_NAME.fullmatch(name):
         raise InvalidInput(
             f"queue name {name!r} is not usable: 1 to 63 lower-case letters, digits or '_', beginning with a letter"
         )
@@ -201,12 +220,20 @@ class Retry:
     error: str
     after: float | None = None
 
+    def __post_init__(self) -> None:
+        _check_text("Retry", self.error)
+        if self.after is not None:
+            _check_delay("Retry", self.after)
+
 
 @dataclass(frozen=True, slots=True)
 class Snooze:
     """Not now: again after `seconds`, and this attempt does not count."""
 
     seconds: float
+
+    def __post_init__(self) -> None:
+        _check_delay("Snooze", self.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +242,23 @@ class Reject:
 
     reason: str
 
+    def __post_init__(self) -> None:
+        _check_text("Reject", self.reason)
+
 
 Outcome: TypeAlias = Done | Retry | Snooze | Reject
+
+
+def _check_text(outcome: str, text: object) -> None:
+    if not isinstance(text, str):
+        raise InvalidInput(f"{outcome} was given {text!r} as its reason; give a text, such as str(error)")
+
+
+def _check_delay(outcome: str, seconds: object) -> None:
+    if not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_DELAY_SECONDS:
+        raise InvalidInput(
+            f"{outcome} was given {seconds!r} as its delay; give seconds, not negative and at most a hundred years"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +273,10 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """How many jobs a queue holds. A figure equal to `cap` means "at least"."""
+    """How many jobs a queue holds, counted up to `cap`: once the jobs that are due, and once all others together.
+
+    `ready` equal to `cap` means "at least"; so does each of the others when their sum is equal to it.
+    """
 
     ready: int
     running: int

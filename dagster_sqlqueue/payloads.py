@@ -1,7 +1,8 @@
 """From what a caller hands in to the columns of an enqueue: validation, ids, buckets. No I/O."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import islice
 from typing import Any, TypeVar
@@ -12,7 +13,7 @@ from pydantic import BaseModel
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload
-from dagster_sqlqueue.model import NewJob, Payload, QueueSpec
+from dagster_sqlqueue.model import MAX_ATTEMPTS, NewJob, Payload, QueueSpec
 
 Item = TypeVar("Item")
 
@@ -118,8 +119,10 @@ def _payload_text(spec: QueueSpec[Payload], payload: object, row: int) -> str:
             raise InvalidPayload(
                 f"row {row}: the payload is a {type(payload).__name__}; queue {spec.name!r} takes {spec.payload.__name__}"
             )
+        if isinstance(payload, Mapping) and not isinstance(payload, dict):
+            payload = dict(payload)
         model = payload if isinstance(payload, spec.payload) else spec.payload.model_validate(payload)
-        text = model.model_dump_json()
+        text = model.model_dump_json(by_alias=True, round_trip=True)
     except pydantic.ValidationError as error:
         raise InvalidPayload(
             f"row {row}: the payload does not fit {spec.payload.__name__} of queue {spec.name!r}: {_fields(error)}"
@@ -127,41 +130,74 @@ def _payload_text(spec: QueueSpec[Payload], payload: object, row: int) -> str:
     except (pydantic.errors.PydanticUserError, ValueError) as error:
         if isinstance(error, InvalidInput):
             raise
-        raise InvalidPayload(f"row {row}: the payload cannot be written as JSON: {error}") from None
-    if "\\u0000" in text and _holds_nul(model.model_dump(mode="json")):
+        problem = _unstorable(model.model_dump(by_alias=True))
+        raise InvalidPayload(f"row {row}: the payload cannot be written as JSON: {problem or error}") from None
+    if any(sign in text for sign in _SUSPICIOUS) and (problem := _unstorable(model.model_dump(by_alias=True))):
+        raise InvalidPayload(f"row {row}: the payload cannot be stored: {problem}")
+    size = len(text) if text.isascii() else len(text.encode())
+    if size > MAX_PAYLOAD_BYTES:
         raise InvalidPayload(
-            f"row {row}: the payload holds a NUL character, which the database cannot store; remove it"
-        )
-    if len(text) > MAX_PAYLOAD_BYTES:
-        raise InvalidPayload(
-            f"row {row}: the payload has {len(text):,} characters, the limit is {MAX_PAYLOAD_BYTES:,};"
+            f"row {row}: the payload has {size:,} bytes, the limit is {MAX_PAYLOAD_BYTES:,};"
             " store the data elsewhere and enqueue a reference to it"
         )
     return text
 
 
-def _holds_nul(value: object) -> bool:
+_SUSPICIOUS = ("\\u0000", "null", "NaN", "Infinity")
+
+
+def _unstorable(value: object, place: str = "") -> str | None:
+    """The first part of a payload that JSON, or the database's JSON, does not have: where it is, and what."""
+    inside = f"{place}." if place else ""
     match value:
-        case str():
-            return "\x00" in value
-        case dict():
-            return any(_holds_nul(part) for pair in value.items() for part in pair)
-        case list():
-            return any(_holds_nul(part) for part in value)
+        case str() if problem := unstorable_text(value):
+            return f"{place or 'the payload'} {problem}; remove it"
+        case float() if not math.isfinite(value):
+            return f"{place or 'the payload'} is {value}, a number that JSON does not have; send None or leave it out"
+        case Mapping():
+            parts = [
+                (key, part) for name, part in value.items() for key, part in ((place, name), (f"{inside}{name}", part))
+            ]
+        case list() | tuple() | set() | frozenset():
+            parts = [(f"{inside}{index}", part) for index, part in enumerate(value)]
         case _:
-            return False
+            return None
+    return next((problem for key, part in parts if (problem := _unstorable(part, key))), None)
+
+
+def unstorable_text(text: str) -> str | None:
+    """What keeps a text out of the database, in words; None when nothing does."""
+    if "\x00" in text:
+        return "holds a NUL character, which the database cannot store"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "holds a lone surrogate, which is no character"
+    return None
+
+
+def storable_text(text: str) -> str:
+    """The text without what would keep it out of the database."""
+    return text.replace("\x00", "").encode("utf-8", "replace").decode()
 
 
 def _check(job: NewJob[Any], row: int) -> None:
+    if job.id is not None and not isinstance(job.id, UUID):
+        raise InvalidInput(f"row {row}: id is {job.id!r}; it must be a uuid.UUID")
     if not isinstance(job.priority, int) or not 0 <= job.priority <= 9:
         raise InvalidInput(f"row {row}: priority is {job.priority!r}; it must be 0 to 9, higher runs first")
     if job.run_at is not None and (not isinstance(job.run_at, datetime) or job.run_at.utcoffset() is None):
         raise InvalidInput(f"row {row}: run_at is {job.run_at!r}; it must be a datetime with a time zone")
-    if job.max_attempts is not None and job.max_attempts < 1:
-        raise InvalidInput(f"row {row}: max_attempts is {job.max_attempts}; it must be at least 1")
+    most = job.max_attempts
+    if most is not None and (not isinstance(most, int) or not 1 <= most <= MAX_ATTEMPTS):
+        raise InvalidInput(f"row {row}: max_attempts is {most!r}; it must be 1 to {MAX_ATTEMPTS:,}")
     for name, key in (("unique_key", job.unique_key), ("ordering_key", job.ordering_key)):
-        if key is not None and (not 0 < len(key) <= _KEY_LIMIT or "\x00" in key):
-            raise InvalidInput(f"row {row}: {name} must have 1 to {_KEY_LIMIT} characters, none of them NUL")
+        if key is None:
+            continue
+        if not isinstance(key, str) or not 0 < len(key) <= _KEY_LIMIT:
+            raise InvalidInput(f"row {row}: {name} must be a text of 1 to {_KEY_LIMIT:,} characters")
+        if problem := unstorable_text(key):
+            raise InvalidInput(f"row {row}: {name} {problem}; remove it")
 
 
 def _fields(error: pydantic.ValidationError) -> str:

@@ -10,6 +10,7 @@ from dagster_sqlqueue import migrations, payloads
 from dagster_sqlqueue.database import CallerConnection, Database, Executor
 from dagster_sqlqueue.errors import InvalidInput, LeaseLost, UnknownQueue
 from dagster_sqlqueue.model import (
+    MAX_DELAY_SECONDS,
     ArchiveState,
     Backoff,
     ClaimedJob,
@@ -104,7 +105,7 @@ class SqlQueue:
         """
         rows = self.database.run("queues", {"name": check_queue_name(queue)})
         if not rows:
-            raise self._unknown(queue)
+            raise self._unknown(queue, self.database)
         return _settings(rows[0])
 
     def enqueue(
@@ -203,8 +204,8 @@ class SqlQueue:
         check_queue_name(queue)
         if not 1 <= limit <= _MAX_BATCH:
             raise InvalidInput(f"limit is {limit}; a claim takes 1 to {_MAX_BATCH:,} jobs")
-        if lease_seconds <= 0:
-            raise InvalidInput(f"lease_seconds is {lease_seconds}; it must be positive")
+        if not 0 < lease_seconds <= MAX_DELAY_SECONDS:
+            raise InvalidInput(f"lease_seconds is {lease_seconds}; it must be positive, at most a hundred years")
         if not buckets or min(buckets) < 0 or max(buckets) > 1023:
             raise InvalidInput(f"buckets is {list(buckets)}; name at least one, each 0 to 1023")
         rows = self.database.run(
@@ -327,7 +328,7 @@ class SqlQueue:
         return [WaitingJob(*row) for row in rows]
 
     def depth(self, queue: str, *, cap: int = 10_000) -> Depth:
-        """How many jobs the queue holds, each figure counted up to `cap`.
+        """How many jobs the queue holds: those that are due counted up to `cap`, and the others together up to `cap`.
 
         Raises:
             UnknownQueue: there is no such queue.
@@ -350,10 +351,10 @@ class SqlQueue:
 
     def _check_exists(self, queue: str, executor: Executor) -> None:
         if not executor.run("queues", {"name": queue}):
-            raise self._unknown(queue)
+            raise self._unknown(queue, executor)
 
-    def _unknown(self, queue: str) -> UnknownQueue:
-        names = ", ".join(settings.name for settings in self.queues()) or "none"
+    def _unknown(self, queue: str, executor: Executor) -> UnknownQueue:
+        names = ", ".join(row[0] for row in executor.run("queues", {"name": None})) or "none"
         return UnknownQueue(
             f"there is no queue {queue!r} in schema {self.database.schema!r} of {self.database.where} (there are: {names})."
             " Make it with create_queue, or with: sqlqueue create"

@@ -14,7 +14,7 @@ from dagster_sqlqueue.errors import InvalidInput
 
 DEFAULT_SCHEMA = "sqlqueue"
 
-_SCHEMA = re.compile(r"^[A-Za-z_][A-Za-z0-9_$]{0,62}$")
+_SCHEMA = re.compile(r"[A-Za-z_][A-Za-z0-9_$]{0,62}")
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 _ARRAY = re.compile(r"CAST\(:([a-z_][a-z0-9_]*) AS ([a-z0-9]+)\[\]\)")
 _PARAMETER = re.compile(r"(?<![:\w']):([a-z_][a-z0-9_]*)")
@@ -27,7 +27,7 @@ def quote_schema(schema: str) -> str:
         InvalidInput: it is empty, longer than 63 characters, begins with `pg_`, or holds anything but letters, digits,
             `_` and `$`.
     """
-    if not _SCHEMA.match(schema) or schema.lower().startswith("pg_"):
+    if not isinstance(schema, str) or not _SCHEMA.fullmatch(schema) or schema.lower().startswith("pg_"):
         raise InvalidInput(
             f"schema {schema!r} is not usable: a schema name has 1 to 63 letters, digits, '_' or '$', begins with a"
             " letter or '_', and not with 'pg_'"

@@ -1,8 +1,10 @@
--- How many jobs a queue holds, without counting a backlog row by row: each count stops at the cap.
+-- How many jobs a queue holds, without counting a backlog row by row: the count of what is due stops at the cap, and so
+-- does that of all the others together.
 --
 -- Parameters: queue text; cap integer.
 -- Returns: one row: ready (due now), running (under a lease), scheduled (due later: first runs, retries and snoozes
---   alike), held. A figure equal to the cap means "at least". Locks: none.
+--   alike), held. Ready equal to the cap means "at least", and so does each of the others when their sum is equal to it.
+-- Locks: none.
 WITH lane AS MATERIALIZED (
     SELECT CAST(b.bucket AS smallint) AS bucket, CAST(level.priority AS smallint) AS priority
     FROM (
