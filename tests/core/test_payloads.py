@@ -1,0 +1,164 @@
+"""What is refused at the door, and that nothing of the call gets in with it."""
+
+import tracemalloc
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from pydantic import BaseModel, Field
+
+from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue.errors import InvalidInput, InvalidPayload
+from dagster_sqlqueue.payloads import MAX_PAYLOAD_BYTES, stable_id
+from dagster_sqlqueue.queue import Enqueued
+from tests.core.support import Work, claim, make_due, value
+
+
+class Flight(BaseModel):
+    number: int = Field(alias="flightNo")
+    delay: float = 0.0
+    tags: dict[str, list[str]] = {}
+
+
+BAD_PAYLOADS = [
+    ({"n": "many"}, r"n: Input should be a valid integer"),
+    ({"note": "x"}, "n: Field required"),
+    (["n", 1], "the payload: "),
+    (None, "the payload: "),
+    ({"n": 1, "note": "a\x00b"}, "note.*NUL"),
+    ({"n": 1, "note": "a\ud800b"}, "note.*surrogate"),
+    ({"n": 1, "note": "x" * MAX_PAYLOAD_BYTES}, "the limit is 1,000,000"),
+    ({"n": 1, "note": "ü" * (MAX_PAYLOAD_BYTES // 2)}, "the limit is 1,000,000"),
+    (Flight(flightNo=1), "the payload is a Flight; queue 'work' takes Work"),
+]
+
+
+@pytest.mark.parametrize(("payload", "message"), BAD_PAYLOADS)
+def test_a_payload_that_does_not_fit_is_named_by_row_and_field(
+    queue: SqlQueue, spec: QueueSpec[Work], payload: Any, message: str
+) -> None:
+    with pytest.raises(InvalidPayload, match=rf"(?s)^row 0: .*{message}"):
+        queue.enqueue(spec, payload)
+    jobs: list[Any] = [Work(n=n) for n in range(4_500)]
+    jobs[4_321] = payload
+    with pytest.raises(InvalidPayload, match=rf"(?s)^row 4321: .*{message}"):
+        queue.enqueue_many(spec, iter(jobs))
+    assert value(queue, "SELECT count(*) FROM {s}.job") == 0
+
+
+BAD_JOBS = [
+    ({"run_at": datetime(2026, 1, 1)}, "run_at is .* time zone"),
+    ({"run_at": "2026-01-01"}, "run_at is '2026-01-01'"),
+    ({"priority": -1}, "priority is -1"),
+    ({"priority": 10}, "priority is 10"),
+    ({"priority": 1.5}, "priority is 1.5"),
+    ({"max_attempts": 0}, "max_attempts is 0"),
+    ({"max_attempts": "3"}, "max_attempts is '3'"),
+    ({"max_attempts": 2**31}, "max_attempts is 2147483648"),
+    ({"unique_key": ""}, "unique_key"),
+    ({"unique_key": "x" * 1_001}, "unique_key"),
+    ({"unique_key": "a\x00"}, "unique_key"),
+    ({"unique_key": "a\ud800"}, "unique_key"),
+    ({"unique_key": 7}, "unique_key"),
+    ({"ordering_key": "a\ud800"}, "ordering_key"),
+    ({"ordering_key": 7}, "ordering_key"),
+    ({"id": "7"}, "id is '7'"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), BAD_JOBS)
+def test_a_setting_that_makes_no_sense_is_named_by_row(
+    queue: SqlQueue, spec: QueueSpec[Work], settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidInput, match=rf"^row 0: .*{message}"):
+        queue.enqueue(spec, NewJob(Work(n=1), **settings))
+    jobs = [*[Work(n=n) for n in range(2_000)], NewJob(Work(n=1), **settings)]
+    with pytest.raises(InvalidInput, match=rf"^row 2000: .*{message}"):
+        queue.enqueue_many(spec, jobs)
+    assert value(queue, "SELECT count(*) FROM {s}.job") == 0
+
+
+def test_several_wrong_fields_are_all_named(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    with pytest.raises(InvalidPayload, match=r"n: .*; note: "):
+        queue.enqueue(spec, {"n": "x", "note": 7})
+
+
+def test_the_message_names_the_place_inside_the_payload(queue: SqlQueue) -> None:
+    spec = QueueSpec("flights", Flight)
+    queue.create_queue(spec)
+    with pytest.raises(InvalidPayload, match=r"tags\.late\.1.*NUL"):
+        queue.enqueue(spec, {"flightNo": 1, "tags": {"late": ["a", "b\x00"]}})
+    with pytest.raises(InvalidPayload, match=r"tags.*NUL"):
+        queue.enqueue(spec, {"flightNo": 1, "tags": {"la\x00te": []}})
+
+
+@pytest.mark.parametrize("delay", [float("nan"), float("inf")])
+def test_a_number_that_json_does_not_have_is_refused_and_not_made_null(queue: SqlQueue, delay: float) -> None:
+    spec = QueueSpec("flights", Flight)
+    queue.create_queue(spec)
+    with pytest.raises(InvalidPayload, match=r"row 0: .*delay"):
+        queue.enqueue(spec, {"flightNo": 1, "delay": delay})
+
+
+def test_a_model_with_aliases_comes_back_as_itself(queue: SqlQueue) -> None:
+    from dagster_sqlqueue import Consumer
+
+    spec = QueueSpec("flights", Flight)
+    queue.create_queue(spec)
+    queue.enqueue(spec, {"flightNo": 7, "delay": 1.5})
+    seen = []
+    summary = Consumer(queue, spec, lambda job: seen.append(job.payload)).drain()
+    assert seen == [Flight(flightNo=7, delay=1.5)]
+    assert summary.succeeded == 1
+
+
+def test_a_unique_key_is_ignored_while_live_and_taken_again_when_finished(
+    queue: SqlQueue, spec: QueueSpec[Work]
+) -> None:
+    assert queue.enqueue(spec, NewJob(Work(n=1), unique_key="u"))
+    assert queue.enqueue(spec, NewJob(Work(n=2), unique_key="u")) is None
+    assert queue.enqueue_many(spec, [NewJob(Work(n=3), unique_key=key) for key in "uvv"]) == Enqueued(1, 2)
+    jobs = claim(queue)
+    assert queue.enqueue(spec, NewJob(Work(n=4), unique_key="u")) is None
+    queue.complete(jobs)
+    assert queue.enqueue(spec, NewJob(Work(n=5), unique_key="u"))
+    assert value(queue, "SELECT count(*) FROM {s}.job") == 1
+
+
+def test_the_same_id_lands_once(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    jobs = [NewJob(Work(n=n), id=uuid4()) for n in range(10)]
+    assert queue.enqueue_many(spec, jobs, sent_before=True) == Enqueued(10, 0)
+    assert queue.enqueue_many(spec, jobs, sent_before=True) == Enqueued(0, 10)
+    assert queue.enqueue(spec, jobs[0]) is None
+    claimed = claim(queue)
+    queue.complete(claimed[:4])
+    assert queue.fail(claimed[4], "x", backoff=spec.backoff)
+    more = NewJob(Work(n=10), id=uuid4())
+    assert queue.enqueue_many(spec, [*jobs, more], sent_before=True) == Enqueued(1, 10)
+    make_due(queue)
+    queue.complete(claim(queue))
+    assert queue.enqueue_many(spec, [*jobs, more], sent_before=True) == Enqueued(0, 11)
+    assert value(queue, "SELECT count(*) FROM {s}.job") == 0
+    assert value(queue, "SELECT count(DISTINCT id) FROM {s}.job_archive") == 11
+    assert value(queue, "SELECT count(*) FROM {s}.job_archive") == 11
+
+
+def test_a_stable_id_is_a_uuid_of_version_7_and_always_the_same() -> None:
+    moment = datetime(2013, 1, 1, 12, tzinfo=UTC)
+    one = stable_id(moment, "UA 1545")
+    assert one == stable_id(moment, "UA 1545") != stable_id(moment, "UA 1546")
+    assert (one.version, one.variant) == (7, UUID(int=one.int).variant)
+    assert one < stable_id(datetime(2013, 1, 2, tzinfo=UTC), "UA 1545")
+
+
+def test_a_generator_is_read_in_constant_memory(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.enqueue_many(spec, (Work(n=n, note="x" * 100) for n in range(4_000)))
+    tracemalloc.start()
+    try:
+        assert queue.enqueue_many(spec, (Work(n=n, note="x" * 100) for n in range(50_000))).inserted == 50_000
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # A chunk is 2,000 jobs of about 2 kB each with its arrays and their binary form; all of them would be 25 times that.
+    assert peak < 12_000_000
