@@ -14,9 +14,10 @@ from typing import Any, Protocol, TypeAlias
 import psycopg
 import sqlalchemy as sa
 import tenacity
+from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from sqlalchemy.engine import make_url
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session
 
 from dagster_sqlqueue import statements
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput, SchemaMissing
@@ -26,13 +27,18 @@ logger = logging.getLogger("dagster_sqlqueue")
 Row: TypeAlias = tuple[Any, ...]
 Parameters: TypeAlias = Mapping[str, object]
 
-CallerConnection: TypeAlias = psycopg.Connection[Any] | sa.Connection | Session
+CallerConnection: TypeAlias = psycopg.Connection[Any] | sa.Connection | Session | scoped_session[Any]
 """What a caller may hand in to have a verb run inside his own transaction."""
 
 _TRUSTED_SECONDS = 0.5
 """A connection that idled for longer is tested before it is used: one round trip, which a busy one is spared."""
 
 _SERIALIZATION = {"40001", "40P01"}
+_MISSING = (
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.UndefinedFunction,
+    psycopg.errors.InvalidSchemaName,
+)
 _GONE = {"57P01", "57P02", "57P03", "08000", "08003", "08006", "08001", "08004"}
 
 
@@ -156,7 +162,7 @@ class Database:
             DatabaseUnavailable, SchemaMissing: see the classes.
         """
         with self.connection() as connection, connection.transaction():
-            yield Transaction(connection, self.schema)
+            yield Transaction(connection, self)
 
     @contextlib.contextmanager
     def connection(self) -> "Iterator[psycopg.Connection[Any]]":
@@ -184,11 +190,11 @@ class Database:
             case None:
                 return self
             case psycopg.Connection():
-                return Transaction(connection, self.schema)
+                return Transaction(connection, self)
             case sa.Connection():
-                return _SqlAlchemyExecutor(connection, self.schema)
-            case Session():
-                return _SqlAlchemyExecutor(connection.connection(), self.schema)
+                return _SqlAlchemyExecutor(connection, self)
+            case Session() | scoped_session():
+                return _SqlAlchemyExecutor(connection.connection(), self)
             case _:
                 raise InvalidInput(
                     f"connection is a {type(connection).__name__}; give a psycopg.Connection, a SQLAlchemy Connection on"
@@ -202,21 +208,34 @@ class Database:
             driver.commit()
 
     @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
+    def naming_schema(self) -> Iterator[None]:
+        """Say which command makes the tables when a statement of the block does not find them.
+
+        Raises:
+            SchemaMissing: in place of the driver's error.
+        """
         try:
             yield
+        except (psycopg.ProgrammingError, sa.exc.ProgrammingError) as error:
+            original = error.orig if isinstance(error, sa.exc.ProgrammingError) else error
+            text = str(original)
+            if isinstance(original, _MISSING) and (f"{self.schema}." in text or f'"{self.schema}"' in text):
+                raise SchemaMissing(
+                    f"schema {self.schema!r} of {self.where} does not hold the queue's tables: {_first_line(text)}."
+                    " Make them with: sqlqueue init"
+                ) from None
+            raise
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            with self.naming_schema():
+                yield
         except (sa.exc.OperationalError, psycopg.OperationalError) as error:
             original = error.orig if isinstance(error, sa.exc.OperationalError) else error
             state = getattr(original, "sqlstate", None)
             if state is None or state in _GONE or state.startswith("28") or state == "3D000":
                 raise DatabaseUnavailable(self._unavailable(str(original), state)) from None
-            raise
-        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedFunction) as e:
-            if f"{self.schema}." in str(e) or f'"{self.schema}"' in str(e):
-                raise SchemaMissing(
-                    f"schema {self.schema!r} of {self.where} does not hold the queue's tables: {_first_line(str(e))}."
-                    " Make them with: sqlqueue init"
-                ) from None
             raise
 
     def _unavailable(self, reason: str, state: str | None) -> str:
@@ -236,17 +255,25 @@ class Database:
 class Transaction:
     """Statements inside one transaction on a driver connection: ours, or the caller's."""
 
-    def __init__(self, connection: "psycopg.Connection[Any]", schema: str) -> None:
+    def __init__(self, connection: "psycopg.Connection[Any]", database: Database) -> None:
         self.connection = connection
-        self._schema = schema
+        self._database = database
 
     def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
         """Run one statement; what it did stands or falls with the transaction."""
-        return _execute(self.connection, statements.load(name, self._schema), parameters)
+        with self._database.naming_schema():
+            return _execute(self.connection, statements.load(name, self._database.schema), parameters)
 
     @contextlib.contextmanager
     def atomic(self) -> Iterator["Transaction"]:
-        """Make several statements one whole: a savepoint inside the caller's transaction, or one of its own."""
+        """Make several statements one whole: a savepoint inside the caller's transaction.
+
+        Only on a connection in autocommit that is in no transaction they are committed at the end of the block.
+        """
+        if not self.connection.autocommit and self.connection.info.transaction_status is TransactionStatus.IDLE:
+            # The caller's transaction begins with his first statement, which this is: a block begun before it would be
+            # psycopg's own, and committed.
+            self.connection.execute("SELECT 1")
         with self.connection.transaction():
             yield self
 
@@ -254,21 +281,28 @@ class Transaction:
 class _SqlAlchemyExecutor:
     """Statements on a SQLAlchemy connection, through SQLAlchemy: it would not commit what it did not see begin."""
 
-    def __init__(self, connection: sa.Connection, schema: str) -> None:
+    def __init__(self, connection: sa.Connection, database: Database) -> None:
         if connection.dialect.driver != "psycopg":
             raise InvalidInput(
                 f"the SQLAlchemy connection uses the driver {connection.dialect.driver!r}; make its engine with"
                 " postgresql+psycopg://"
             )
         self._connection = connection
-        self._schema = schema
+        self._database = database
 
     def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
-        result = self._connection.exec_driver_sql(statements.load(name, self._schema), dict(parameters))
-        return [tuple(row) for row in result] if result.returns_rows else []
+        with self._database.naming_schema():
+            sql = statements.load(name, self._database.schema)
+            result = self._connection.exec_driver_sql(sql, dict(parameters))
+            return [tuple(row) for row in result] if result.returns_rows else []
 
     @contextlib.contextmanager
     def atomic(self) -> "Iterator[_SqlAlchemyExecutor]":
+        driver = self._connection.connection.driver_connection
+        if isinstance(driver, psycopg.Connection) and driver.autocommit:
+            with driver.transaction():
+                yield self
+            return
         with self._connection.begin_nested():
             yield self
 
@@ -287,7 +321,8 @@ def _test_if_idle(driver: "psycopg.Connection[Any]", record: Any, _proxy: object
 
 
 def _execute(connection: "psycopg.Connection[Any]", sql: str, parameters: Parameters) -> Sequence[Row]:
-    with connection.cursor(row_factory=tuple_row) as cursor:
+    # Not connection.cursor(): the caller's connection may make cursors that bind in another way.
+    with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
         cursor.execute(sql.encode(), parameters)
         return cursor.fetchall() if cursor.description else []
 

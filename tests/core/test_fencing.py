@@ -1,0 +1,144 @@
+"""A write under a lease that is not the current one is refused."""
+
+from collections.abc import Callable
+
+import pytest
+
+from dagster_sqlqueue import NewJob, QueueSpec, Retry, Snooze, SqlQueue
+from dagster_sqlqueue.errors import LeaseLost
+from dagster_sqlqueue.model import ClaimedJob
+from tests.core.support import Work, claim, make_due, rows, value
+
+
+@pytest.fixture
+def overtaken(queue: SqlQueue, spec: QueueSpec[Work]) -> tuple[ClaimedJob, ClaimedJob]:
+    """A job's lease that ran out, and the lease of the one who claimed it after."""
+    queue.enqueue(spec, Work(n=1))
+    (old,) = claim(queue, worker="old")
+    make_due(queue)
+    (new,) = claim(queue, worker="new")
+    assert (old.id, old.lease_no, new.lease_no, new.attempt) == (new.id, 1, 2, 2)
+    return old, new
+
+
+def snapshot(queue: SqlQueue) -> list[tuple[object, ...]]:
+    return rows(queue, "SELECT * FROM {s}.job") + rows(queue, "SELECT * FROM {s}.job_archive")
+
+
+WRITES: dict[str, Callable[[SqlQueue, ClaimedJob, QueueSpec[Work]], object]] = {
+    "complete": lambda queue, job, spec: queue.complete([job]),
+    "fail": lambda queue, job, spec: queue.fail(job, "x", backoff=spec.backoff),
+    "fail for good": lambda queue, job, spec: queue.fail(
+        ClaimedJob(**{**{name: getattr(job, name) for name in job.__slots__}, "max_attempts": 1}),
+        "x",
+        backoff=spec.backoff,
+    ),
+}
+QUIET: dict[str, Callable[[SqlQueue, ClaimedJob, QueueSpec[Work]], object]] = {
+    "heartbeat": lambda queue, job, spec: queue.heartbeat([job], lease_seconds=99),
+    "retry": lambda queue, job, spec: queue.requeue([(job, Retry("x"))], backoff=spec.backoff),
+    "snooze": lambda queue, job, spec: queue.requeue([(job, Snooze(1))], backoff=spec.backoff),
+    "release": lambda queue, job, spec: queue.release([job]),
+    "ended by us": lambda queue, job, spec: queue.ended_by_us([job]),
+}
+
+
+@pytest.mark.parametrize("write", list(WRITES))
+def test_a_stale_ending_raises_and_changes_nothing(
+    queue: SqlQueue, spec: QueueSpec[Work], overtaken: tuple[ClaimedJob, ClaimedJob], write: str
+) -> None:
+    before = snapshot(queue)
+    with pytest.raises(LeaseLost, match=rf"lease of 1 of 1 jobs.*{overtaken[0].id}"):
+        WRITES[write](queue, overtaken[0], spec)
+    assert snapshot(queue) == before
+    queue.complete([overtaken[1]])
+
+
+@pytest.mark.parametrize("write", list(QUIET))
+def test_any_other_stale_write_is_refused_and_changes_nothing(
+    queue: SqlQueue, spec: QueueSpec[Work], overtaken: tuple[ClaimedJob, ClaimedJob], write: str
+) -> None:
+    before = snapshot(queue)
+    assert QUIET[write](queue, overtaken[0], spec) == set()
+    assert snapshot(queue) == before
+
+
+@pytest.mark.parametrize("write", list(WRITES))
+def test_after_the_end_nothing_is_accepted_any_more(queue: SqlQueue, spec: QueueSpec[Work], write: str) -> None:
+    queue.enqueue(spec, Work(n=1))
+    (job,) = claim(queue)
+    queue.complete([job])
+    before = snapshot(queue)
+    with pytest.raises(LeaseLost):
+        WRITES[write](queue, job, spec)
+    for quiet in ("heartbeat", "retry", "snooze", "release"):
+        assert QUIET[quiet](queue, job, spec) == set()
+    assert snapshot(queue) == before
+
+
+def test_after_giving_it_back_the_same_lease_is_not_current(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.enqueue(spec, Work(n=1))
+    (job,) = claim(queue)
+    queue.release([job])
+    with pytest.raises(LeaseLost):
+        queue.complete([job])
+    assert queue.heartbeat([job], lease_seconds=1) == set()
+
+
+def test_of_several_only_the_stale_one_is_refused(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.enqueue_many(spec, [Work(n=n) for n in range(3)])
+    jobs = claim(queue)
+    rows(queue, "UPDATE {s}.job SET available_at = now() WHERE id = %s", jobs[1].id)
+    (again,) = claim(queue)
+    with pytest.raises(LeaseLost, match="lease of 1 of 3 jobs"):
+        queue.complete(jobs)
+    assert queue.archived("work", since_seconds=60) == {"succeeded": 2}
+    queue.complete([again])
+
+
+def test_a_lease_that_ran_out_and_was_not_claimed_is_still_current(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.enqueue(spec, Work(n=1))
+    jobs = claim(queue)
+    make_due(queue)
+    assert queue.heartbeat(jobs, lease_seconds=30) == {jobs[0].id}
+    assert claim(queue) == []
+    queue.complete(jobs)
+
+
+def test_a_lease_that_ran_out_on_the_last_attempt_ends_in_the_dead_letter(
+    queue: SqlQueue, spec: QueueSpec[Work]
+) -> None:
+    queue.enqueue(spec, NewJob(Work(n=1), max_attempts=2))
+    queue.enqueue(spec, NewJob(Work(n=2), max_attempts=2))
+    (first, second) = claim(queue)
+    assert queue.fail(first, "the error before", backoff=spec.backoff)
+    make_due(queue)
+    assert len(claim(queue)) == 2
+    make_due(queue)
+    assert claim(queue) == []
+    dead = {letter.id: letter for letter in queue.dead_letters("work")}
+    assert [dead[job.id].attempt for job in (first, second)] == [2, 2]
+    for job in (first, second):
+        assert "the lease ran out on the last of 2 attempts: its consumer died or hung" in (dead[job.id].error or "")
+    assert "the error before" in (dead[first.id].error or "")
+    with pytest.raises(LeaseLost):
+        queue.complete([first])
+    assert value(queue, "SELECT count(*) FROM {s}.job_archive") == 2
+
+
+def test_lease_numbers_only_grow(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.enqueue(spec, NewJob(Work(n=1), max_attempts=50))
+    seen = []
+    for turn in range(12):
+        (job,) = claim(queue)
+        seen.append(job.lease_no)
+        match turn % 4:
+            case 0:
+                queue.release([job])
+            case 1:
+                queue.fail(job, "x", backoff=spec.backoff)
+            case 2:
+                queue.requeue([(job, Snooze(0))], backoff=spec.backoff)
+            case _:
+                make_due(queue)
+    assert seen == list(range(1, 13))
