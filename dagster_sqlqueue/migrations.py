@@ -62,7 +62,7 @@ def migrate(database: Database) -> list[Migration]:
                     {"version": migration.version, "name": migration.name},
                 )
             applied.append(migration)
-    database.run("make_archive_partitions", {"days": 7})
+        connection.execute(statements.load("make_archive_partitions", database.schema).encode(), {"days": 7})
     return applied
 
 

@@ -7,6 +7,8 @@ DECLARE
     opens timestamptz := timezone('UTC', CAST(day AS timestamp));
     closes timestamptz := timezone('UTC', CAST(day + 1 AS timestamp));
 BEGIN
+    -- Two at once: the second waits here, and then finds the partition made.
+    LOCK TABLE sqlqueue.job_archive IN SHARE UPDATE EXCLUSIVE MODE;
     IF to_regclass(format('%I.%I', 'sqlqueue', partition)) IS NOT NULL
         OR EXISTS (
             SELECT FROM sqlqueue.job_archive_default AS d WHERE d.finished_at >= opens AND d.finished_at < closes
