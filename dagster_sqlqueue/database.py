@@ -65,6 +65,8 @@ def parse_url(url: str) -> sa.URL:
         raise InvalidInput(
             "the database URL does not parse; it is written postgresql://user:password@host:5432/database"
         ) from None
+    if "@" in (parsed.host or ""):
+        raise InvalidInput("the database URL holds more than one '@'; write one that is part of the password as %40")
     if parsed.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
         raise InvalidInput(
             f"the database URL begins with {parsed.drivername!r}; this release works with PostgreSQL through psycopg 3:"
@@ -239,11 +241,13 @@ class Database:
             raise
 
     def _unavailable(self, reason: str, state: str | None) -> str:
-        if self._url.password:
-            reason = reason.replace(str(self._url.password), "***")
         reason = " ".join(line.strip() for line in reason.splitlines() if line.strip())
         reason = re.sub(r"^connection failed: |Multiple connection attempts failed\. All failures were: ", "", reason)
-        if "password authentication failed" in reason or state in ("28P01", "28000"):
+        if (
+            "password authentication failed" in reason
+            or "no password supplied" in reason
+            or state in ("28P01", "28000")
+        ):
             cure = "check user and password in SQLQUEUE_URL"
         elif "does not exist" in reason:
             cure = "check the database and user in SQLQUEUE_URL"
