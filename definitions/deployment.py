@@ -63,12 +63,6 @@ def deployment() -> Iterator[Deployment]:
         yield Deployment(queue, directory, environment)
 
 
-def end_gently() -> None:
-    """Have SIGINT and SIGTERM end this process through its context managers, also when it was started ignoring them."""
-    for sign in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(sign, signal.default_int_handler)
-
-
 @contextmanager
 def running(
     arguments: Sequence[str], environment: dict[str, str], log: Path | None = None

@@ -1,21 +1,28 @@
 """`make ui`: the demo's deployment in the Dagster UI, sensors on, until Ctrl-C."""
 
 import os
+import signal
 import socket
 import sys
 
 from rich.console import Console
+from rich.markup import escape
 
 from dagster_sqlqueue.errors import InvalidInput, QueueError
-from definitions.deployment import WORKSPACE, deployment, end_gently, running
+from definitions.flights import parse_range
 
 
 def main() -> int:
     """Serve the UI on SQLQUEUE_UI_PORT (3000)."""
     console = Console()
-    end_gently()
+    for sign in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(sign, signal.default_int_handler)
     try:
         port = _port()
+        parse_range(os.environ.get("FLIGHTS"))
+        # The code locations read FLIGHTS when they are imported: not before it is known to be usable.
+        from definitions.deployment import WORKSPACE, deployment, running
+
         with (
             deployment() as at,
             running(["dagster", "dev", "-w", str(WORKSPACE), "-p", str(port)], at.environment) as ui,
@@ -27,7 +34,7 @@ def main() -> int:
     except KeyboardInterrupt:
         return 0
     except QueueError as error:
-        console.print(f"[red]error:[/] {error}", highlight=False, soft_wrap=True)
+        console.print(f"[red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         return 1
 
 
