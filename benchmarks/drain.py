@@ -1,0 +1,121 @@
+"""Drain: the library's loop with a handler that does nothing, beside the same two statements driven by pgbench.
+
+pgbench runs the claim and the finish of `sql/postgresql/`, as the library does: one client, each statement in its own
+transaction, prepared, batches of 100, the buckets in rotation, and the ids and lease numbers that the claim returned given
+to the finish. It cannot
+hold an array, so what the claim answers stands in a WITH and comes back as arrays in text; rows are not sent to it and
+nothing is parsed, which is to its advantage.
+"""
+
+import os
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+
+from psycopg import conninfo
+
+from benchmarks.harness import SPEC, Bench, Event, Figure, note, rounds
+from dagster_sqlqueue import Consumer, Job, statements
+from dagster_sqlqueue.embedded import launch
+
+COMMAND = "python -m benchmarks drain"
+_BATCH = 100
+_RATE = re.compile(r"^tps = ([0-9.]+)", re.MULTILINE)
+_OUTERMOST = re.compile(r"^(SELECT|UPDATE)", re.MULTILINE)
+_PARAMETER = re.compile(r"%\((\w+)\)[sb]")
+
+_ANSWER = """, answer AS (
+{answer}
+)
+SELECT
+    COALESCE(CAST(array_agg(id) AS text), '{{}}') AS ids,
+    COALESCE(CAST(array_agg(lease_no) AS text), '{{}}') AS lease_nos,
+    COALESCE(CAST(array_agg(CAST('succeeded' AS text)) AS text), '{{}}') AS states,
+    COALESCE(CAST(array_agg(CAST(NULL AS text)) AS text), '{{}}') AS results,
+    COALESCE(CAST(array_agg(CAST(NULL AS text)) AS text), '{{}}') AS errors,
+    CAST((CAST(:buckets AS smallint[]))[2:] || (CAST(:buckets AS smallint[]))[1] AS text) AS buckets
+FROM answer
+\\gset
+"""
+
+
+def measure(bench: Bench) -> list[Figure]:
+    """The figures of draining."""
+    jobs = 16_000 if bench.quick else 64_000
+    note(f"drain: rounds of {jobs:,} jobs in batches of {_BATCH}, the library and pgbench in turns")
+
+    def library() -> float:
+        bench.fill(jobs)
+        summary = Consumer(bench.queue, SPEC, _nothing, batch_size=_BATCH).drain()
+        assert (summary.succeeded, summary.batches) == (jobs, jobs // _BATCH), summary
+        return summary.jobs_per_second
+
+    with tempfile.TemporaryDirectory(prefix="sqlqueue-pgbench-") as directory:
+        script = Path(directory) / "drain.sql"
+        script.write_text(_script(bench.queue.database.schema))
+
+        def pgbench() -> float:
+            bench.fill(jobs)
+            rate = _BATCH * _pgbench(bench.url, script, transactions=jobs // _BATCH)
+            ((archived,),) = bench.execute("SELECT count(*) FROM {s}.job_archive")
+            assert archived == jobs, f"pgbench drained {archived} of {jobs} jobs"
+            return rate
+
+        ours, theirs = rounds(3 if bench.quick else 7, library, pgbench)
+    shares = [100 * a / b for a, b in zip(ours, theirs, strict=True)]
+    return [
+        Figure("drain, no-op handler, one process", "jobs/s", ours, COMMAND, floor=10_000),
+        Figure("  the same SQL by pgbench", "jobs/s", theirs, COMMAND),
+        Figure("  share of pgbench", "%", shares, COMMAND, floor=50),
+    ]
+
+
+def _nothing(job: Job[Event]) -> None:
+    pass
+
+
+def _script(schema: str) -> str:
+    claim = _for_pgbench("claim_round_robin", schema)
+    last = list(_OUTERMOST.finditer(claim))[-1].start()
+    claim = claim[:last].rstrip() + _ANSWER.format(answer=claim[last:])
+    return f"{claim}\n{_for_pgbench('finish', schema)};\n"
+
+
+def _for_pgbench(name: str, schema: str) -> str:
+    return _PARAMETER.sub(r":\1", statements.load(name, schema)).replace("%%", "%")
+
+
+def _pgbench(url: str, script: Path, transactions: int) -> float:
+    lanes = ",".join(str(bucket) for bucket in range(SPEC.bucket_count))
+    variables = {
+        "buckets": f"{{{lanes}}}",
+        "queue": SPEC.name,
+        "limit": _BATCH,
+        "lease_seconds": 60,
+        "worker": "pgbench",
+    }
+    defined = [f"--define={name}={value}" for name, value in variables.items()]
+    server = {name: str(value) for name, value in conninfo.conninfo_to_dict(url).items()}
+    # A command line can be read by every user of the machine: the password goes by the environment.
+    password = {"PGPASSWORD": server.pop("password")} if server.get("password") else {}
+    done = subprocess.run(
+        [
+            launch.programs() / "pgbench",
+            "--no-vacuum",
+            "--protocol=prepared",
+            "--client=1",
+            f"--transactions={transactions}",
+            f"--file={script}",
+            *defined,
+            conninfo.make_conninfo(**server),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **password, "PGOPTIONS": "-c timezone=UTC"},
+    )
+    rate = _RATE.search(done.stdout)
+    if done.returncode or not rate or " 0 (0.000%)" not in done.stdout:
+        raise RuntimeError(f"pgbench failed: {done.stderr or done.stdout}")
+    return float(rate[1])

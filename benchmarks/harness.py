@@ -1,0 +1,136 @@
+"""What the benchmarks share: a server, a schema that is thrown away, rounds, and figures with their floors."""
+
+import contextlib
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from pydantic import BaseModel
+
+from dagster_sqlqueue import QueueSpec, SqlQueue
+from dagster_sqlqueue.embedded import EmbeddedPostgres
+
+
+class Event(BaseModel):
+    """About 150 bytes of JSON."""
+
+    account: str
+    kind: str
+    number: int
+    amount: float
+    note: str
+
+
+SPEC = QueueSpec("bench", Event, bucket_count=16)
+
+
+def event(number: int) -> dict[str, Any]:
+    """A payload as an application has it, before it is validated."""
+    return {
+        "account": f"account-{number % 105:03}",
+        "kind": "arrived",
+        "number": number,
+        "amount": number * 0.25,
+        "note": "somewhat more than sixty characters of text, as an event has it.",
+    }
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured figure: the rounds' values, and the floor that their median is held to."""
+
+    name: str
+    unit: str
+    rounds: Sequence[float]
+    command: str
+    floor: float | None = None
+    at_most: bool = False
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.rounds)
+
+    @property
+    def passed(self) -> bool:
+        if self.floor is None:
+            return True
+        return self.median <= self.floor if self.at_most else self.median >= self.floor
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where to measure, and how long."""
+
+    queue: SqlQueue
+    url: str
+    quick: bool
+
+    def execute(self, statement: str) -> list[tuple[Any, ...]]:
+        """Run a statement with `{s}` for the schema, each in autocommit."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            text = sql.SQL(statement).format(s=sql.Identifier(self.queue.database.schema))
+            cursor = connection.execute(text)
+            return cursor.fetchall() if cursor.description else []
+
+    def empty(self) -> None:
+        """Remove every job, and what they left behind."""
+        self.execute("TRUNCATE {s}.job, {s}.job_archive")
+
+    def settle(self) -> None:
+        """Bring statistics up to date and the disk to rest, so that a round pays for its own work only."""
+        self.execute("VACUUM (ANALYZE) {s}.job")
+        self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """Write out what earlier work left, where the user may ask for it."""
+        with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
+            self.execute("CHECKPOINT")
+
+    def fill(self, jobs: int) -> None:
+        """Empty the queue and put so many due jobs on it."""
+        self.empty()
+        self.queue.enqueue_many(SPEC, (event(number) for number in range(jobs)))
+        self.settle()
+
+
+def note(text: str) -> None:
+    """Say what is going on, on standard error."""
+    print(f"  {text}", file=sys.stderr, flush=True)
+
+
+def rounds(count: int, *measures: Callable[[], float]) -> list[list[float]]:
+    """The values of each measure: one warm-up of each, then rounds that take them in turns."""
+    for measure in measures:
+        measure()
+    found: list[list[float]] = [[] for _ in measures]
+    for _ in range(count):
+        for values, measure in zip(found, measures, strict=True):
+            values.append(measure())
+    return found
+
+
+@contextmanager
+def opened(quick: bool) -> Iterator[Bench]:
+    """A schema of its own: on the server of `SQLQUEUE_URL`, or on one that lives in a temporary directory."""
+    with ExitStack() as stack:
+        url = os.environ.get("SQLQUEUE_URL")
+        if not url:
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="sqlqueue-bench-"))
+            Path(directory).chmod(0o755)
+            url = stack.enter_context(EmbeddedPostgres(Path(directory) / "postgres")).url
+        queue = stack.enter_context(SqlQueue(url, schema=f"sqlqueue_bench_{os.getpid()}"))
+        bench = Bench(queue, url.replace("postgresql+psycopg://", "postgresql://"), quick)
+        queue.init()
+        try:
+            queue.create_queue(SPEC)
+            yield bench
+        finally:
+            bench.execute("DROP SCHEMA IF EXISTS {s} CASCADE")
