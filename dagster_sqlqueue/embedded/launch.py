@@ -206,9 +206,12 @@ def _environment() -> dict[str, str]:
 def _open_to_others(programs: Path) -> None:
     """Let the server's account run the programs: root may have installed them for itself alone."""
     _let_through(programs)
-    if (programs / "postgres").stat().st_mode & 0o005 != 0o005 or programs.stat().st_mode & 0o001 == 0:
-        for path in (programs.parent, *programs.parent.rglob("*")):
-            if not path.is_symlink():
+    if (programs / "postgres").stat().st_mode & 0o005 == 0o005:
+        return
+    wheel = programs.parent.parent
+    for tree in (programs.parent, wheel.with_name(f"{wheel.name}.libs")):
+        for path in (tree, *tree.rglob("*")):
+            if path.exists() and not path.is_symlink():
                 mode = path.stat().st_mode
                 path.chmod(mode | stat.S_IROTH | (stat.S_IXOTH if mode & stat.S_IXUSR else 0))
 
