@@ -19,7 +19,8 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from dagster_sqlqueue import batches
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark import results
-from dagster_sqlqueue.spark.source import FORMAT, ddl
+from dagster_sqlqueue.spark.options import FORMAT
+from dagster_sqlqueue.spark.source import ddl
 
 logger = logging.getLogger("dagster_sqlqueue")
 
