@@ -18,6 +18,7 @@ from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue.database import Transaction
 from dagster_sqlqueue.errors import BatchLost, QueueError
+from dagster_sqlqueue.payloads import storable_text
 from dagster_sqlqueue.queue import SqlQueue
 
 logger = logging.getLogger("dagster_sqlqueue")
@@ -97,7 +98,9 @@ def publish(queue: SqlQueue, batch: Batch, transaction: Transaction, *, output: 
 
 def abandon(queue: SqlQueue, batch: Batch, reason: str) -> int:
     """Give the batch's jobs back at once, their attempt spent. Gives their number; 0 when it is not ours any more."""
-    rows = queue.database.run("batch_abandon", {"batch_id": batch.id, "token": batch.token, "error": reason[:10_000]})
+    rows = queue.database.run(
+        "batch_abandon", {"batch_id": batch.id, "token": batch.token, "error": storable_text(reason)[:10_000]}
+    )
     return int(rows[0][0]) if rows else 0
 
 

@@ -1,6 +1,5 @@
 """The drain loop: claim a batch, handle it, finish it, until the buckets are empty or the time is up."""
 
-import json
 import logging
 import os
 import socket
@@ -19,6 +18,7 @@ from dagster_sqlqueue import payloads
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput, InvalidPayload
 from dagster_sqlqueue.leases import LeaseKeeper
 from dagster_sqlqueue.model import (
+    MAX_DELAY_SECONDS,
     ArchiveState,
     ClaimedJob,
     Done,
@@ -30,7 +30,7 @@ from dagster_sqlqueue.model import (
     Retry,
     Snooze,
 )
-from dagster_sqlqueue.queue import Ending, SqlQueue
+from dagster_sqlqueue.queue import MAX_BATCH, Ending, SqlQueue
 
 logger = logging.getLogger("dagster_sqlqueue")
 
@@ -113,14 +113,20 @@ class Consumer(Generic[Payload]):
         self._handler = handler
         self._buckets = None if buckets is None else list(buckets)
         self._batch_size = batch_size
-        self._lease_seconds = lease_seconds or spec.lease_seconds
+        self._lease_seconds = spec.lease_seconds if lease_seconds is None else lease_seconds
         self._job_timeout = 10 * self._lease_seconds if job_timeout_seconds is None else job_timeout_seconds
         self._beat = beat
         self._stopping = threading.Event()
         self.worker = worker or f"{socket.gethostname()}/{os.getpid()}/{str(uuid7())[-8:]}"
         self.summary = DrainSummary()
-        if self._job_timeout <= 0:
+        if not 0 < self._lease_seconds <= MAX_DELAY_SECONDS:
+            raise InvalidInput(f"lease_seconds is {lease_seconds}; it must be positive, at most a hundred years")
+        if not self._job_timeout > 0:
             raise InvalidInput(f"job_timeout_seconds is {job_timeout_seconds}; it must be positive")
+        if not 1 <= batch_size <= MAX_BATCH:
+            raise InvalidInput(f"batch_size is {batch_size}; it must be 1 to {MAX_BATCH:,}")
+        if self._buckets is not None and (not self._buckets or min(self._buckets) < 0 or max(self._buckets) > 1023):
+            raise InvalidInput(f"buckets is {self._buckets}; name at least one, each 0 to 1023, or give None for all")
 
     def stop(self) -> None:
         """End the drain after the job in hand; what was claimed and not begun is given back. May come from any thread."""
@@ -139,7 +145,7 @@ class Consumer(Generic[Payload]):
         """
         began = time.monotonic()
         settings = self._queue.settings(self._spec.name)
-        lanes = self._buckets or list(range(settings.bucket_count))
+        lanes = list(range(settings.bucket_count)) if self._buckets is None else self._buckets
         keeper = LeaseKeeper(
             self._queue,
             lease_seconds=self._lease_seconds,
@@ -204,10 +210,12 @@ class Consumer(Generic[Payload]):
                     flushed_at = time.monotonic()
         finally:
             keeper.end()
-            self._settle(settled, keeper)
-            if open_jobs:
-                self.summary.released += len(self._queue.release(list(open_jobs.values())))
+            try:
+                self._settle(settled, keeper)
+            finally:
                 keeper.let_go(jobs)
+                if open_jobs:
+                    self.summary.released += len(self._queue.release(list(open_jobs.values())))
 
     def _handle(self, claimed: ClaimedJob) -> Outcome:
         try:
@@ -228,11 +236,11 @@ class Consumer(Generic[Payload]):
                 case Done(result):
                     endings.append(Ending(job, ArchiveState.SUCCEEDED, result=result))
                 case Reject(reason):
-                    endings.append(Ending(job, ArchiveState.FAILED, error=_storable(reason)))
+                    endings.append(Ending(job, ArchiveState.FAILED, error=_brief(reason)))
                 case Retry(error, _) if job.last_attempt:
-                    endings.append(Ending(job, ArchiveState.FAILED, error=_storable(error)))
+                    endings.append(Ending(job, ArchiveState.FAILED, error=_brief(error)))
                 case Retry(error, after):
-                    back.append((job, Retry(_storable(error), after)))
+                    back.append((job, Retry(_brief(error), after)))
                 case Snooze():
                     back.append((job, outcome))
         if endings:
@@ -308,9 +316,7 @@ def _checked(outcome: Any) -> Outcome:
         case None:
             return Done()
         case Done(result):
-            text = json.dumps(result, allow_nan=False)
-            if "\\u0000" in text:
-                raise InvalidInput("the handler's result holds a NUL character, which the database cannot store")
+            payloads.result_text(result)
             return Done(result)
         case Retry() | Snooze() | Reject():
             return outcome
@@ -321,8 +327,12 @@ def _checked(outcome: Any) -> Outcome:
 
 
 def _describe(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}\n\n{''.join(traceback.format_exception(error))}"
+    try:
+        message = str(error)
+    except Exception:
+        message = "(its message could not be made)"
+    return f"{type(error).__name__}: {message}\n\n{''.join(traceback.format_exception(error))}"
 
 
-def _storable(text: str) -> str:
-    return text.replace("\x00", "").encode("utf-8", "replace").decode()[:_ERROR_LIMIT]
+def _brief(text: str) -> str:
+    return payloads.storable_text(text)[:_ERROR_LIMIT]

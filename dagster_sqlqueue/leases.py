@@ -99,5 +99,7 @@ class LeaseKeeper:
         with self._lock:
             self._extended_at = now
             for job in jobs:
-                if job.id not in kept and self._held.pop(job.id, None) is not None:
+                # Compared as a whole: a job given back meanwhile may be in hand again, under a newer lease.
+                if job.id not in kept and self._held.get(job.id) is job:
+                    del self._held[job.id]
                     self._lost.add(job.id)

@@ -1,6 +1,7 @@
 """From what a caller hands in to the columns of an enqueue: validation, ids, buckets. No I/O."""
 
 import hashlib
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
@@ -130,9 +131,9 @@ def _payload_text(spec: QueueSpec[Payload], payload: object, row: int) -> str:
     except (pydantic.errors.PydanticUserError, ValueError) as error:
         if isinstance(error, InvalidInput):
             raise
-        problem = _unstorable(model.model_dump(by_alias=True))
+        problem = unstorable(model.model_dump(by_alias=True))
         raise InvalidPayload(f"row {row}: the payload cannot be written as JSON: {problem or error}") from None
-    if any(sign in text for sign in _SUSPICIOUS) and (problem := _unstorable(model.model_dump(by_alias=True))):
+    if any(sign in text for sign in _SUSPICIOUS) and (problem := unstorable(model.model_dump(by_alias=True))):
         raise InvalidPayload(f"row {row}: the payload cannot be stored: {problem}")
     size = len(text) if text.isascii() else len(text.encode())
     if size > MAX_PAYLOAD_BYTES:
@@ -146,14 +147,14 @@ def _payload_text(spec: QueueSpec[Payload], payload: object, row: int) -> str:
 _SUSPICIOUS = ("\\u0000", "null", "NaN", "Infinity")
 
 
-def _unstorable(value: object, place: str = "") -> str | None:
-    """The first part of a payload that JSON, or the database's JSON, does not have: where it is, and what."""
+def unstorable(value: object, place: str = "") -> str | None:
+    """The first part of a value that JSON, or the database's JSON, does not have: where it is, and what."""
     inside = f"{place}." if place else ""
     match value:
         case str() if problem := unstorable_text(value):
-            return f"{place or 'the payload'} {problem}; remove it"
+            return f"{place or 'it'} {problem}; remove it"
         case float() if not math.isfinite(value):
-            return f"{place or 'the payload'} is {value}, a number that JSON does not have; send None or leave it out"
+            return f"{place or 'it'} is {value}, a number that JSON does not have; send None or leave it out"
         case Mapping():
             parts = [
                 (key, part) for name, part in value.items() for key, part in ((place, name), (f"{inside}{name}", part))
@@ -162,7 +163,24 @@ def _unstorable(value: object, place: str = "") -> str | None:
             parts = [(f"{inside}{index}", part) for index, part in enumerate(value)]
         case _:
             return None
-    return next((problem for key, part in parts if (problem := _unstorable(part, key))), None)
+    return next((problem for key, part in parts if (problem := unstorable(part, key))), None)
+
+
+def result_text(result: object) -> str | None:
+    """A handler's result as JSON; None for none.
+
+    Raises:
+        InvalidInput: it cannot be written as JSON, or the database could not store it.
+    """
+    if result is None:
+        return None
+    try:
+        text = json.dumps(result, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"the result cannot be written as JSON: {error}") from None
+    if ("\\u0000" in text or "\\ud" in text) and (problem := unstorable(result)):
+        raise InvalidInput(f"the result cannot be stored: {problem}")
+    return text
 
 
 def unstorable_text(text: str) -> str | None:

@@ -1,6 +1,5 @@
 """The verbs people call: enqueue, claim, complete, fail, and what looks at a queue."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, cast
@@ -28,7 +27,7 @@ from dagster_sqlqueue.model import (
 )
 
 _CHUNK = 2_000
-_MAX_BATCH = 10_000
+MAX_BATCH = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +201,8 @@ class SqlQueue:
             InvalidInput: an argument is out of range.
         """
         check_queue_name(queue)
-        if not 1 <= limit <= _MAX_BATCH:
-            raise InvalidInput(f"limit is {limit}; a claim takes 1 to {_MAX_BATCH:,} jobs")
+        if not 1 <= limit <= MAX_BATCH:
+            raise InvalidInput(f"limit is {limit}; a claim takes 1 to {MAX_BATCH:,} jobs")
         if not 0 < lease_seconds <= MAX_DELAY_SECONDS:
             raise InvalidInput(f"lease_seconds is {lease_seconds}; it must be positive, at most a hundred years")
         if not buckets or min(buckets) < 0 or max(buckets) > 1023:
@@ -234,14 +233,17 @@ class SqlQueue:
 
         Returns:
             The ids that were accepted; a job that is missing was refused, because its lease is not the current one.
+
+        Raises:
+            InvalidInput: a result cannot be stored as JSON; nothing was written.
         """
         rows = (executor or self.database).run(
             "finish",
             {
                 **_fences([ending.job for ending in endings]),
                 "states": [ending.state.value for ending in endings],
-                "results": [None if e.result is None else json.dumps(e.result, allow_nan=False) for e in endings],
-                "errors": [ending.error for ending in endings],
+                "results": [payloads.result_text(ending.result) for ending in endings],
+                "errors": [ending.error and payloads.storable_text(ending.error) for ending in endings],
             },
         )
         return {row[0] for row in rows}
@@ -287,7 +289,7 @@ class SqlQueue:
             {
                 **_fences([job for job, _ in jobs]),
                 "delays": delays,
-                "errors": [back.error if isinstance(back, Retry) else None for _, back in jobs],
+                "errors": [payloads.storable_text(back.error) if isinstance(back, Retry) else None for _, back in jobs],
                 "spent": [isinstance(back, Retry) for _, back in jobs],
             },
         )
