@@ -150,11 +150,11 @@ class Database:
             DatabaseUnavailable, SchemaMissing: see the classes.
             psycopg.Error: any other answer of the database.
         """
-        sql = statements.load(name, self.schema)
-        for attempt in _retrying():
-            with attempt, self.connection() as connection:
-                return _execute(connection, sql, parameters)
-        raise AssertionError("unreachable")
+        return _RETRYING(self._run_once, statements.load(name, self.schema), parameters)
+
+    def _run_once(self, sql: str, parameters: Parameters) -> Sequence[Row]:
+        with self.connection() as connection:
+            return _execute(connection, sql, parameters)
 
     @contextlib.contextmanager
     def transaction(self) -> "Iterator[Transaction]":
@@ -164,7 +164,14 @@ class Database:
             DatabaseUnavailable, SchemaMissing: see the classes.
         """
         with self.connection() as connection, connection.transaction():
-            yield Transaction(connection, self)
+            try:
+                yield Transaction(connection, self)
+            except Exception:
+                raise
+            except BaseException:
+                # An interrupt may come in the middle of a statement: closing is the one rollback that works then.
+                connection.close()
+                raise
 
     @contextlib.contextmanager
     def connection(self) -> "Iterator[psycopg.Connection[Any]]":
@@ -331,13 +338,12 @@ def _execute(connection: "psycopg.Connection[Any]", sql: str, parameters: Parame
         return cursor.fetchall() if cursor.description else []
 
 
-def _retrying() -> tenacity.Retrying:
-    return tenacity.Retrying(
-        retry=tenacity.retry_if_exception(lambda e: getattr(e, "sqlstate", None) in _SERIALIZATION),
-        wait=tenacity.wait_random_exponential(multiplier=0.005, max=1),
-        stop=tenacity.stop_after_attempt(8),
-        reraise=True,
-    )
+_RETRYING = tenacity.Retrying(
+    retry=tenacity.retry_if_exception(lambda e: getattr(e, "sqlstate", None) in _SERIALIZATION),
+    wait=tenacity.wait_random_exponential(multiplier=0.005, max=1),
+    stop=tenacity.stop_after_attempt(8),
+    reraise=True,
+)
 
 
 def _first_line(text: str) -> str:

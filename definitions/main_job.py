@@ -64,7 +64,7 @@ def run(console: Console, first: date, last: date) -> None:
     _report(console, stages, rows, last, time.monotonic() - began)
     if dead:
         reason = (dead[0].error or "").splitlines()[0]
-        console.print(f"\nLatest dead letter: [yellow]{escape(reason)}[/] (after {dead[0].attempt} attempts)", highlight=False)
+        console.print(f"\nLatest dead letter: [yellow]{escape(reason)}[/]", highlight=False)
     console.print(
         "\nNext: [bold]make ui[/] opens the same deployment in the Dagster UI."
         f"\nResults: SQL table {TABLE}; Parquet in {output_directory()}; the daemon's log in"

@@ -1,0 +1,37 @@
+"""A queue of one's own: `SQLQUEUE_URL=postgresql://… python docs/first_queue.py`, or load it with `dagster dev -f`."""
+
+import dagster as dg
+from pydantic import BaseModel
+
+from dagster_sqlqueue import Done, Job, QueueSpec
+from dagster_sqlqueue.orchestration import SqlQueueResource, build_sqlqueue_sensor, queue_consumer
+
+
+class Email(BaseModel):
+    to: str
+    subject: str
+
+
+emails = QueueSpec("emails", Email, max_attempts=3)
+
+
+@queue_consumer(emails)
+def send_email(job: Job[Email]) -> Done:
+    return Done({"sent_to": job.payload.to})
+
+
+defs = dg.Definitions(
+    jobs=[send_email.job],
+    sensors=[build_sqlqueue_sensor(send_email, default_status=dg.DefaultSensorStatus.RUNNING)],
+    resources={"sqlqueue": SqlQueueResource(url=dg.EnvVar("SQLQUEUE_URL"))},
+)
+
+if __name__ == "__main__":
+    import os
+
+    from dagster_sqlqueue import SqlQueue
+
+    with SqlQueue(os.environ["SQLQUEUE_URL"]) as queue:
+        queue.init()
+        queue.create_queue(emails)
+        print(queue.enqueue(emails, Email(to="ada@example.org", subject="Hello")))

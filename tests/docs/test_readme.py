@@ -1,0 +1,52 @@
+"""What the README says, run."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from dagster_sqlqueue import SqlQueue
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+def quoted() -> str:
+    """The README's first queue."""
+    (found,) = re.findall(r"```python\n(import dagster.*?)```", (PROJECT / "README.md").read_text(), re.DOTALL)
+    return str(found)
+
+
+def test_the_readme_quotes_the_example() -> None:
+    example = (PROJECT / "docs" / "first_queue.py").read_text()
+    body = example.split('"""', 2)[2].split("if __name__")[0]
+    squeeze = re.compile(r"\s*\n\s*")
+    assert squeeze.sub("\n", quoted()).strip() == squeeze.sub("\n", body).strip()
+
+
+def test_the_first_queue_works(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = {**os.environ, "SQLQUEUE_URL": url}
+    example = PROJECT / "docs" / "first_queue.py"
+    done = subprocess.run([sys.executable, example], env=environment, capture_output=True, text=True, check=True)
+    assert len(done.stdout.strip()) == 36
+    names: dict[str, object] = {"__name__": "first_queue"}
+    exec(compile(example.read_text(), example, "exec"), names)
+    defs = names["defs"]
+    assert isinstance(defs, dg.Definitions)
+    monkeypatch.setenv("SQLQUEUE_URL", url)
+    with dg.instance_for_test() as instance:
+        result = defs.resolve_job_def("drain_emails").execute_in_process(
+            instance=instance, run_config={"ops": {"work_off_emails": {"config": {"linger_seconds": 0}}}}
+        )
+    assert result.output_for_node("work_off_emails")["succeeded"] == 1
+    with SqlQueue(url) as queue:
+        assert queue.depth("emails").live == 0
+
+
+def test_make_help_names_every_target_of_the_readme() -> None:
+    listed = subprocess.run(["make", "help"], cwd=PROJECT, capture_output=True, text=True, check=True).stdout
+    for target in set(re.findall(r"make (\w+)", (PROJECT / "README.md").read_text())) - {"are"}:
+        assert re.search(rf"^{target} ", listed, re.MULTILINE), target
