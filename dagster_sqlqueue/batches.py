@@ -128,6 +128,8 @@ def kept(queue: SqlQueue, batches: list[Batch], *, lease_seconds: float = 60.0) 
                         lost.append(batch.key)
                 except QueueError as error:
                     logger.warning("a batch's lease could not be extended, it is tried again: %s", error)
+                except Exception:
+                    logger.exception("a batch's lease could not be extended, it is tried again")
 
     def check() -> None:
         if lost:
