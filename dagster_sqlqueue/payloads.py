@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, TypeVar
 from uuid import UUID
@@ -206,6 +206,8 @@ def _check(job: NewJob[Any], row: int) -> None:
         raise InvalidInput(f"row {row}: priority is {job.priority!r}; it must be 0 to 9, higher runs first")
     if job.run_at is not None and (not isinstance(job.run_at, datetime) or job.run_at.utcoffset() is None):
         raise InvalidInput(f"row {row}: run_at is {job.run_at!r}; it must be a datetime with a time zone")
+    if job.run_at is not None and not _in_utc(job.run_at):
+        raise InvalidInput(f"row {row}: run_at is {job.run_at!r}; in UTC it must lie within the years 1 to 9999")
     most = job.max_attempts
     if most is not None and (not isinstance(most, int) or not 1 <= most <= MAX_ATTEMPTS):
         raise InvalidInput(f"row {row}: max_attempts is {most!r}; it must be 1 to {MAX_ATTEMPTS:,}")
@@ -216,6 +218,14 @@ def _check(job: NewJob[Any], row: int) -> None:
             raise InvalidInput(f"row {row}: {name} must be a text of 1 to {_KEY_LIMIT:,} characters")
         if problem := unstorable_text(key):
             raise InvalidInput(f"row {row}: {name} {problem}; remove it")
+
+
+def _in_utc(moment: datetime) -> bool:
+    try:
+        moment.astimezone(UTC)
+    except (OverflowError, ValueError):
+        return False
+    return True
 
 
 def _fields(error: pydantic.ValidationError) -> str:

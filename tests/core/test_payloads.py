@@ -1,7 +1,7 @@
 """What is refused at the door, and that nothing of the call gets in with it."""
 
 import tracemalloc
-from datetime import UTC, datetime
+from datetime import datetime, timedelta, timezone
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -50,6 +50,8 @@ def test_a_payload_that_does_not_fit_is_named_by_row_and_field(
 BAD_JOBS = [
     ({"run_at": datetime(2026, 1, 1)}, "run_at is .* time zone"),
     ({"run_at": "2026-01-01"}, "run_at is '2026-01-01'"),
+    ({"run_at": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=12)))}, "run_at is .* years 1 to 9999"),
+    ({"run_at": datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-12)))}, "run_at is .* years 1 to 9999"),
     ({"priority": -1}, "priority is -1"),
     ({"priority": 10}, "priority is 10"),
     ({"priority": 1.5}, "priority is 1.5"),
