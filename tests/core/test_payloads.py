@@ -1,7 +1,7 @@
 """What is refused at the door, and that nothing of the call gets in with it."""
 
 import tracemalloc
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from uuid import UUID, uuid4
 
