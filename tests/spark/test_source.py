@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql.functions import spark_partition_id
 
 from dagster_sqlqueue import QueueSpec, SqlQueue, batches
 from dagster_sqlqueue.errors import InvalidInput
@@ -154,7 +154,7 @@ def test_each_row_is_in_one_slice_and_slices_hold_about_as_many_rows(queue: SqlQ
         .schema("n int")
         .load()
     )
-    slices = [size for _, size in frame.groupBy(F.spark_partition_id()).count().collect()]
+    slices = [size for _, size in frame.groupBy(spark_partition_id()).count().collect()]
     assert len(slices) == 10
     assert max(slices) <= 103
     assert [n for (n,) in listed(frame.orderBy("n"))] == sorted(range(1000), key=lambda n: repr((n,)))
