@@ -22,8 +22,8 @@ from dagster_sqlqueue import (
     Snooze,
     SqlQueue,
 )
-from dagster_sqlqueue.errors import InvalidInput, UnknownQueue
-from tests.core.support import Work, claim, make_due, rows, until, value
+from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput, UnknownQueue
+from tests.core.support import Work, claim, make_due, own_server, rows, until, value
 
 Handler = Callable[[Job[Work]], Any]
 
@@ -385,3 +385,48 @@ def test_a_lost_lease_is_told_in_the_log(
 
     assert drain(queue, spec, overtaken).stale == 1
     assert "work: 1 writes were refused: their leases had passed on" in caplog.text
+
+
+class LosingAnswers(SqlQueue):
+    """What it asks of the database happens; the first answer of each kind gets lost with the connection."""
+
+    lost: set[str]
+
+    def _lose(self, verb: str) -> None:
+        if verb not in self.lost:
+            self.lost.add(verb)
+            raise DatabaseUnavailable(f"the answer to {verb} got lost")
+
+    def finish(self, endings: Any, **named: Any) -> Any:
+        accepted = super().finish(endings, **named)
+        self._lose("finish")
+        return accepted
+
+    def requeue(self, jobs: Any, **named: Any) -> Any:
+        accepted = super().requeue(jobs, **named)
+        self._lose("requeue")
+        return accepted
+
+
+def test_an_ending_whose_answer_got_lost_is_found_again(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.enqueue_many(spec, [Work(n=n) for n in range(10)])
+    losing = LosingAnswers(queue.database)
+    losing.lost = set()
+    summary = drain(losing, spec, lambda job: Snooze(60) if job.payload.n < 4 else None)
+    assert losing.lost == {"finish", "requeue"}
+    assert (summary.succeeded, summary.snoozed, summary.stale) == (6, 4, 0)
+    assert queue.archived("work", since_seconds=60) == {"succeeded": 6}
+    assert queue.depth("work").scheduled == 4
+
+
+def test_a_database_that_stays_away_for_longer_than_a_lease_ends_the_drain(spec: QueueSpec[Work]) -> None:
+    with own_server() as server, SqlQueue(server.url) as queue:
+        queue.init()
+        queue.create_queue(spec)
+        queue.enqueue(spec, Work(n=1))
+        consumer = Consumer(queue, spec, lambda job: server.stop(), lease_seconds=0.5)
+        with pytest.raises(DatabaseUnavailable, match="check that the server runs"):
+            consumer.drain()
+        server.start()
+        until(lambda: Consumer(queue, spec, lambda job: None).drain().succeeded)
+        assert queue.archived("work", since_seconds=60) == {"succeeded": 1}
