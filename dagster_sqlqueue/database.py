@@ -83,7 +83,7 @@ class Database:
         schema: where the queue's tables are.
         pool_size: the most connections kept and opened at a time.
         application_name: what `pg_stat_activity` shows.
-        connect_timeout: seconds.
+        connect_timeout: seconds to wait for the server, or for a connection of the pool to become free.
         statement_timeout: seconds; None for the server's own.
 
     Raises:
@@ -115,6 +115,7 @@ class Database:
             self._url,
             pool_size=pool_size,
             max_overflow=0,
+            pool_timeout=connect_timeout,
             hide_parameters=True,
             isolation_level="AUTOCOMMIT",
             connect_args={
@@ -240,14 +241,25 @@ class Database:
         try:
             with self.naming_schema():
                 yield
+        except sa.exc.TimeoutError:
+            raise DatabaseUnavailable(
+                f"none of the {self.engine.pool.size()} connections to {self.where} became free in time; raise pool_size to"  # type: ignore[attr-defined]
+                " the number of threads that use the queue"
+            ) from None
         except (sa.exc.OperationalError, psycopg.OperationalError) as error:
             original = error.orig if isinstance(error, sa.exc.OperationalError) else error
             state = getattr(original, "sqlstate", None)
             if state is None or state in _GONE or state.startswith("28") or state == "3D000":
-                raise DatabaseUnavailable(self._unavailable(str(original), state)) from None
+                raise self.unavailable(str(original), state) from None
             raise
 
-    def _unavailable(self, reason: str, state: str | None) -> str:
+    def unavailable(self, reason: str, state: str | None = None) -> DatabaseUnavailable:
+        """The error that says why this database cannot be used, and what to do.
+
+        Args:
+            reason: the driver's words.
+            state: the SQLSTATE, if there is one.
+        """
         reason = " ".join(line.strip() for line in reason.splitlines() if line.strip())
         reason = re.sub(r"^connection failed: |Multiple connection attempts failed\. All failures were: ", "", reason)
         if (
@@ -260,7 +272,7 @@ class Database:
             cure = "check the database and user in SQLQUEUE_URL"
         else:
             cure = "check that the server runs and that SQLQUEUE_URL names its host and port"
-        return f"cannot use the database {self.where}: {reason}; {cure}"
+        return DatabaseUnavailable(f"cannot use the database {self.where}: {reason}; {cure}")
 
 
 class Transaction:

@@ -280,6 +280,15 @@ def test_a_terminated_connection_does_not_come_back(queue: SqlQueue, spec: Queue
     assert queue.enqueue(spec, Work(n=1))
 
 
+def test_a_pool_that_is_used_up_is_told_with_its_cure(url: str) -> None:
+    with (
+        SqlQueue(url, pool_size=1, connect_timeout=1) as queue,
+        queue.database.connection(),
+        pytest.raises(DatabaseUnavailable, match=r"none of the 1 connections to .*; raise pool_size"),
+    ):
+        queue.depth("work")
+
+
 def test_a_deadlock_or_a_conflict_is_tried_again_by_itself(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     rows(
         queue,
