@@ -41,7 +41,7 @@ lock: ## Pin the newest versions that fit, with hashes (needs uv)
 
 clean: ## Stop the embedded database and remove the state of demo and UI
 	@if [ -e "$(STATE)/postgres/postmaster.pid" ]; then $(PYTHON) dagster_sqlqueue/embedded/supervisor.py stop "$(STATE)/postgres"; fi
-	rm -rf "$(STATE)/postgres" "$(STATE)/dagster" "$(STATE)/java" "$(STATE)/output"
+	rm -rf "$(STATE)/postgres" "$(STATE)"/dagster* "$(STATE)/java" "$(STATE)/output"
 
 distclean: clean ## Remove the virtual environment too
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

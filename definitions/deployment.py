@@ -1,5 +1,6 @@
 """What `make demo` and `make ui` share: a database with the queues, a Dagster instance, the environment for both."""
 
+import hashlib
 import os
 import shutil
 import signal
@@ -10,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue import Database, SqlQueue
 from dagster_sqlqueue.embedded import home, serve
 from dagster_sqlqueue.errors import InvalidInput
 from definitions.daily_analytics import daily_analytics
@@ -25,31 +26,18 @@ class Deployment:
     """A database that serves, and where everything is."""
 
     queue: SqlQueue
-    home: Path
+    dagster_home: Path
     environment: dict[str, str]
-
-    @property
-    def dagster_home(self) -> Path:
-        """The Dagster instance's directory."""
-        return self.home / "dagster"
 
 
 @contextmanager
 def deployment() -> Iterator[Deployment]:
     """Start the database if it is ours to start, bring the schema up to date, make the queues; stop it at the end."""
     directory = home().resolve()
-    dagster_home = directory / "dagster"
-    try:
-        dagster_home.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(Path(__file__).with_name("dagster.yaml"), dagster_home / "dagster.yaml")
-    except OSError as error:
-        raise InvalidInput(
-            f"the state directory {directory} cannot be written to: {error.strerror}. Set SQLQUEUE_HOME to another one"
-        ) from None
     with ExitStack() as stack:
+        dagster_home = _instance(directory)
         url = stack.enter_context(serve(directory / "postgres"))
-        schema = os.environ.get("SQLQUEUE_SCHEMA", "sqlqueue")
-        queue = stack.enter_context(SqlQueue(url, schema=schema, application_name="dagster-sqlqueue/demo"))
+        queue = stack.enter_context(SqlQueue(url, schema=_schema(), application_name="dagster-sqlqueue/demo"))
         queue.init()
         queue.create_queue(events)
         queue.create_queue(daily_analytics)
@@ -60,7 +48,27 @@ def deployment() -> Iterator[Deployment]:
             "DAGSTER_HOME": str(dagster_home),
             "PYTHONPATH": os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")])),
         }
-        yield Deployment(queue, directory, environment)
+        yield Deployment(queue, dagster_home, environment)
+
+
+def _schema() -> str:
+    return os.environ.get("SQLQUEUE_SCHEMA", "sqlqueue")
+
+
+def _instance(directory: Path) -> Path:
+    """The Dagster instance that belongs to the database: what one has materialised says nothing about another."""
+    name = "dagster"
+    if url := os.environ.get("SQLQUEUE_URL"):
+        where = f"{Database(url).where} {_schema()}"
+        name = f"dagster-{hashlib.sha256(where.encode()).hexdigest()[:8]}"
+    try:
+        (directory / name).mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(Path(__file__).with_name("dagster.yaml"), directory / name / "dagster.yaml")
+    except OSError as error:
+        raise InvalidInput(
+            f"the state directory {directory} cannot be written to: {error.strerror}. Set SQLQUEUE_HOME to another one"
+        ) from None
+    return directory / name
 
 
 @contextmanager

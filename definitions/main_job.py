@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import dagster as dg
 import pandas as pd
@@ -101,10 +101,13 @@ def _stages(at: Deployment, stages: Stages, progress: Progress, first: date, las
         if _all_done(at, instance, days):
             stages.notes["enqueue"] += "; everything was worked off already"
             return
+        began = datetime.now(UTC)
         with running(["dagster-daemon", "run", "-w", str(WORKSPACE)], at.environment, log) as daemon:
             with stages.timed("drain (sensor, runs)"):
                 task = progress.add_task("work off events", total=at.queue.depth(events.name, cap=_EVERYTHING).live)
-                for left in _watch(daemon, at, lambda: at.queue.depth(events.name, cap=_EVERYTHING).live):
+                for left in _watch(
+                    daemon, at, instance, began, lambda: at.queue.depth(events.name, cap=_EVERYTHING).live
+                ):
                     progress.update(task, completed=(progress.tasks[task].total or 0) - left)
             ended = at.queue.archived(events.name, since_seconds=86_400, cap=_EVERYTHING)
             stages.notes["drain (sensor, runs)"] = ", ".join(
@@ -112,7 +115,7 @@ def _stages(at: Deployment, stages: Stages, progress: Progress, first: date, las
             )
             with stages.timed("daily analytics (schedule, Spark)"):
                 task = progress.add_task("fan out and consume with Spark", total=len(days))
-                for left in _watch(daemon, at, lambda: len(_missing(at, instance, days))):
+                for left in _watch(daemon, at, instance, began, lambda: len(_missing(at, instance, days))):
                     progress.update(task, completed=len(days) - left)
         stages.notes["daily analytics (schedule, Spark)"] = _spark_note(instance, len(days))
 
@@ -126,20 +129,51 @@ def _missing(at: Deployment, instance: dg.DagsterInstance, days: list[str]) -> s
     return missing or (set(days[-1:]) if at.queue.depth(daily_analytics.name).live else set())
 
 
-def _watch(daemon: "subprocess.Popen[bytes]", at: Deployment, left: Callable[[], int]) -> Iterator[int]:
-    """The count as it falls to 0; an error when the daemon ends, or nothing moves for long."""
+def _watch(
+    daemon: "subprocess.Popen[bytes]",
+    at: Deployment,
+    instance: dg.DagsterInstance,
+    began: datetime,
+    left: Callable[[], int],
+) -> Iterator[int]:
+    """The count as it falls to 0; an error when the daemon ends, a run fails, or nothing moves for long."""
     best, moved = left(), time.monotonic()
     while best:
         yield best
         time.sleep(0.5)
         if daemon.poll() is not None:
             raise DemoFailed(f"the Dagster daemon ended by itself:\n{_tail(at)}")
+        if failed := _failure(instance, began) or _dead_day(at):
+            raise DemoFailed(failed)
         now = left()
         if now != best:
             best, moved = now, time.monotonic()
         elif time.monotonic() - moved > STALL_SECONDS:
             raise DemoFailed(f"nothing moved for {STALL_SECONDS:.0f} s; the daemon's log ends with:\n{_tail(at)}")
     yield 0
+
+
+def _failure(instance: dg.DagsterInstance, began: datetime) -> str | None:
+    failed = dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], created_after=began)
+    for run in instance.get_runs(failed, limit=1):
+        reasons = [
+            record.dagster_event.step_failure_data.error
+            for record in instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
+            if record.dagster_event is not None
+        ]
+        error = reasons[0] if reasons else None
+        while error is not None and error.cause is not None:
+            error = error.cause
+        reason = error.message.strip() if error is not None else "it ended without a word; see the daemon's log"
+        return f"run {run.run_id} of {run.job_name} failed: {reason}"
+    return None
+
+
+def _dead_day(at: Deployment) -> str | None:
+    for letter in at.queue.dead_letters(daily_analytics.name, limit=1):
+        reason = (letter.error or "").splitlines()[0]
+        return f"the daily job {letter.unique_key} ended in the dead letter ({reason}); its day cannot be completed"
+    return None
 
 
 def _tail(at: Deployment, lines: int = 30) -> str:

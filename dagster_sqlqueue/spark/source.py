@@ -18,8 +18,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
+from typing import Any
 
 import pyarrow as pa
+from psycopg.conninfo import make_conninfo
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
@@ -119,8 +121,6 @@ class _Reader(DataSourceReader):
         assert isinstance(partition, Slice)
         if partition.condition is None:
             return
-        import adbc_driver_postgresql.dbapi as adbc
-
         url, schema = self._where
         table = "job" if parts.of_batches(self._options) else "job_archive"
         where = " AND ".join([partition.condition, *self._conditions])
@@ -128,7 +128,7 @@ class _Reader(DataSourceReader):
         sql = f"SELECT {self._select} FROM {statements.quote_schema(schema)}.{table} WHERE {where}"  # noqa: S608
         target = _arrow_schema(self._schema)
         with (
-            adbc.connect(_libpq(url)) as connection,
+            _connected(url) as connection,
             connection.cursor(adbc_stmt_kwargs={"adbc.postgresql.batch_size_hint_bytes": str(2**21)}) as cursor,
         ):
             cursor.execute("SET TIME ZONE 'UTC'")  # what a timestamp without a zone in a payload is taken for
@@ -149,7 +149,24 @@ def _arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def _libpq(url: str) -> str:
-    parsed = parse_url(url).set(drivername="postgresql")
-    settings = {"connect_timeout": "10", "application_name": _APPLICATION}
-    ours = {name: value for name, value in settings.items() if name not in parsed.query}
-    return parsed.update_query_dict(ours).render_as_string(hide_password=False)
+    """The URL as libpq's `name=value` list: it takes any password, where a URI wants it encoded in libpq's own way."""
+    parsed = parse_url(url)
+    named = {
+        "host": parsed.host,
+        "port": parsed.port,
+        "user": parsed.username,
+        "password": parsed.password,
+        "dbname": parsed.database,
+    }
+    query = {name: ",".join(value) if isinstance(value, tuple) else value for name, value in parsed.query.items()}
+    settings = {"connect_timeout": "10", "application_name": _APPLICATION, **named, **query}
+    return make_conninfo(**{name: str(value) for name, value in settings.items() if value is not None})
+
+
+def _connected(url: str) -> Any:
+    import adbc_driver_postgresql.dbapi as adbc
+
+    try:
+        return adbc.connect(_libpq(url))
+    except adbc.Error as error:
+        raise Database(url).unavailable(str(error)) from None
