@@ -8,6 +8,7 @@ that was overtaken is refused.
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -17,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from dagster_sqlqueue import batches
+from dagster_sqlqueue.errors import BatchLost, InvalidInput, OutputNotWritable
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark import results
 from dagster_sqlqueue.spark.options import FORMAT
@@ -25,6 +27,8 @@ from dagster_sqlqueue.spark.source import ddl
 logger = logging.getLogger("dagster_sqlqueue")
 
 STAGING = ".staging"
+
+_KEY = ("day", "account")
 
 _ACCOUNT = {"day": {"path": "payload.day", "type": "date"}, "account": {"path": "payload.account", "type": "string"}}
 
@@ -95,40 +99,66 @@ def consume_days(
 
     Raises:
         BatchLost: somebody else consumes one of the days.
+        InvalidInput: the days, the table's name or the results are not usable. Nothing was written, and the jobs are due
+            again.
         OutputNotWritable: nothing was consumed.
         UnknownQueue: one of the queues does not exist.
     """
-    results.writable(output)
+    dates = _dates(days)
+    ordered = [day.isoformat() for day in dates]
+    output = results.writable(output.absolute())
+    results.table_identifier(table)
     queue.settings(read.queue)
-    for day in days:
-        _finish_earlier(queue, f"{name}/{day}")
-    sealed = [
-        batches.seal(queue, daily_queue, f"{name}/{day}", owner=owner, filter={"day": day}, lease_seconds=lease_seconds)
-        for day in days
-    ]
+    sealed: list[batches.Batch] = []
     with batches.kept(queue, sealed, lease_seconds=lease_seconds) as still_ours:
-        staged = output / STAGING / f"{sealed[0].id}-{sealed[0].token}"
-        frame = compute(_events(spark, read, _accounts(spark, daily_queue, sealed, days), days)).cache()
-        try:
-            rows = frame.sort("day", "account").toArrow()
-            frame.coalesce(1).write.mode("overwrite").partitionBy("day").parquet(str(staged))
-        finally:
-            frame.unpersist()
-        results.stage_empty_days(staged, "day", days)
-        still_ours()
-        place = {"staged": str(staged), "output": str(output), "days": list(days), "table": table}
-        with queue.database.transaction() as transaction:
-            results.replace_days(
-                transaction.connection, table, rows, "day", ("day", "account"), [date.fromisoformat(d) for d in days]
+        # Always in the order of the days: two runs that share some wait for each other, and never in a circle.
+        for day in ordered:
+            key = f"{name}/{day}"
+            sealed.append(
+                batches.seal(queue, daily_queue, key, owner=owner, filter={"day": day}, lease_seconds=lease_seconds)
             )
-            for batch in sealed:
-                batches.publish(queue, batch, transaction, output=place)
-    results.move_into_place(staged, output, "day", days)
-    counts: dict[str, int] = {}
-    for day in rows.column("day").to_pylist():
-        counts[str(day)] = counts.get(str(day), 0) + 1
-    done = [DayDone(day, batch.job_count, counts.get(day, 0)) for day, batch in zip(days, sealed, strict=True)]
-    return done, rows
+            _finish_earlier(queue, key)
+        staging = output / STAGING
+        for batch in sealed:
+            results.discard(staging, str(batch.id))
+        events = _events(spark, read, _accounts(spark, daily_queue, sealed, ordered), ordered)
+        rows = _computed(compute, events, dates)
+        still_ours()
+        staged = staging / f"{sealed[0].id}-{sealed[0].token}"
+        place = {"staged": str(staged), "output": str(output), "days": ordered, "table": table}
+        try:
+            results.stage(rows, staged, "day", dates)
+            with queue.database.transaction() as transaction:
+                results.replace_days(transaction.connection, table, rows, "day", _KEY, dates)
+                for batch in sealed:
+                    batches.publish(queue, batch, transaction, output=place)
+        except (InvalidInput, BatchLost, OutputNotWritable):
+            # After any other error the transaction may have been committed all the same, and then the files are due.
+            results.discard(staging, str(sealed[0].id))
+            raise
+    results.move_into_place(staged, output, "day", ordered)
+    counts = Counter(day.isoformat() for day in rows.column("day").to_pylist())
+    return [DayDone(day, batch.job_count, counts[day]) for day, batch in zip(ordered, sealed, strict=True)], rows
+
+
+def _dates(days: Sequence[str]) -> list[date]:
+    try:
+        dates = sorted({date.fromisoformat(day) for day in days})
+    except ValueError as error:
+        raise InvalidInput(f"days is {list(days)}: {error}; write days as 2013-01-31") from None
+    if not dates:
+        raise InvalidInput("days is empty; name at least one, as 2013-01-31")
+    return dates
+
+
+def _computed(compute: Compute, events: DataFrame, dates: Sequence[date]) -> pa.Table:
+    frame = compute(events)
+    if not isinstance(frame, DataFrame):
+        raise InvalidInput(f"the computation gave a {type(frame).__name__}; it must give a Spark DataFrame")
+    # One row more than may be published: enough to tell, and never more than the driver can hold.
+    rows = frame.limit(results.MAX_ROWS + 1).toArrow()
+    results.check(rows, _KEY, dates)
+    return rows.sort_by([(name, "ascending") for name in _KEY])
 
 
 def _finish_earlier(queue: SqlQueue, key: str) -> None:
@@ -142,7 +172,7 @@ def _finish_earlier(queue: SqlQueue, key: str) -> None:
 
 def _accounts(spark: SparkSession, daily_queue: str, sealed: Sequence[batches.Batch], days: Sequence[str]) -> DataFrame:
     source = _reader(spark, daily_queue, _ACCOUNT)
-    before = source.option("state", "archive").option("states", "succeeded").option("where", _between(days)).load()
+    before = source.option("state", "archive").option("states", "succeeded").option("where", _of(days)).load()
     ids = [str(batch.id) for batch in sealed if batch.job_count]
     if not ids:
         return before.distinct()
@@ -152,7 +182,7 @@ def _accounts(spark: SparkSession, daily_queue: str, sealed: Sequence[batches.Ba
 
 def _events(spark: SparkSession, read: ArchiveRead, accounts: DataFrame, days: Sequence[str]) -> DataFrame:
     reader = _reader(spark, read.queue, read.columns).option("state", "archive").option("states", ",".join(read.states))
-    events = reader.option("where", _between(days)).load()
+    events = reader.option("where", _of(days)).load()
     return events.join(accounts.hint("broadcast"), ["day", "account"], "left_semi")
 
 
@@ -162,7 +192,5 @@ def _reader(spark: SparkSession, queue: str, columns: Mapping[str, Mapping[str, 
     return reader.schema(ddl({name: column["type"] for name, column in columns.items()}))
 
 
-def _between(days: Sequence[str]) -> str:
-    return json.dumps(
-        [{"column": "day", "op": ">=", "value": min(days)}, {"column": "day", "op": "<=", "value": max(days)}]
-    )
+def _of(days: Sequence[str]) -> str:
+    return json.dumps([{"column": "day", "op": "in", "value": list(days)}])

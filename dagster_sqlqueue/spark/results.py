@@ -1,16 +1,24 @@
 """Where the results of a consumption go: rows of a SQL table, and Parquet files partitioned by day."""
 
+import contextlib
+import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from psycopg import sql
 
 from dagster_sqlqueue.errors import InvalidInput, OutputNotWritable
+
+with contextlib.suppress(ImportError):  # Windows, where a directory in use cannot be moved away anyway
+    import fcntl
 
 MAX_ROWS = 100_000
 """The most rows that are written to SQL inside the publishing transaction."""
@@ -38,10 +46,7 @@ def writable(directory: Path) -> Path:
         with tempfile.NamedTemporaryFile(dir=directory, prefix=".probe-"):
             pass
     except OSError as error:
-        raise OutputNotWritable(
-            f"results cannot be written to {directory}: {error.strerror or error}. Choose another directory, or mend its"
-            " permissions"
-        ) from None
+        raise _not_writable(directory, error) from None
     return directory
 
 
@@ -57,6 +62,40 @@ def table_identifier(table: str) -> sql.Identifier:
     return sql.Identifier(*parts)
 
 
+def check(rows: pa.Table, key: Sequence[str], days: Sequence[date]) -> None:
+    """See that rows can be the results of some days; the first column of `key` is the day.
+
+    Raises:
+        InvalidInput: more than `MAX_ROWS` rows, a column missing or without a SQL counterpart, a row of another day, or two
+            rows of one key.
+    """
+    if rows.num_rows > MAX_ROWS:
+        raise InvalidInput(
+            f"the result has more than {MAX_ROWS:,} rows, the limit for the publishing transaction; aggregate further, or"
+            " write to files only"
+        )
+    if missing := [name for name in key if name not in rows.column_names]:
+        raise InvalidInput(f"the result has no column {missing[0]!r}; it has {', '.join(rows.column_names)}")
+    if twice := {name for name in rows.column_names if rows.column_names.count(name) > 1}:
+        raise InvalidInput(f"the result has more than one column {sorted(twice)[0]!r}; give them different names")
+    for field in rows.schema:
+        _sql_type(field)
+    if not pa.types.is_date(rows.schema.field(key[0]).type):
+        raise InvalidInput(
+            f"column {key[0]!r} of the result has the type {rows.schema.field(key[0]).type}; it must be date"
+        )
+    seen = set()
+    for values in zip(*(rows.column(name).to_pylist() for name in key), strict=True):
+        where = ", ".join(f"{name} {value}" for name, value in zip(key, values, strict=True))
+        if None in values:
+            raise InvalidInput(f"the result has a row with {where}; neither of them may be missing")
+        if values[0] not in days:
+            raise InvalidInput(f"the result has a row with {where}, and that day was not asked for")
+        if values in seen:
+            raise InvalidInput(f"the result has more than one row with {where}; there may be one for each")
+        seen.add(values)
+
+
 def replace_days(
     connection: "psycopg.Connection[Any]",
     table: str,
@@ -70,51 +109,96 @@ def replace_days(
     The table is made from the rows' columns, with `key` as primary key, if it is not there.
 
     Raises:
-        InvalidInput: more than `MAX_ROWS` rows, a column type without a SQL counterpart, or an unusable table name.
+        InvalidInput: a column type without a SQL counterpart, an unusable table name, or a table that does not take the
+            rows.
     """
-    if rows.num_rows > MAX_ROWS:
-        raise InvalidInput(
-            f"the result has {rows.num_rows:,} rows, the limit for the publishing transaction is {MAX_ROWS:,}; aggregate"
-            " further, or write to files only"
-        )
     target = table_identifier(table)
     names = sql.SQL(", ").join(sql.Identifier(name) for name in rows.column_names)
-    connection.execute(
-        sql.SQL("CREATE TABLE IF NOT EXISTS {} ({}, PRIMARY KEY ({}))").format(
-            target,
-            sql.SQL(", ").join(
-                sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(_sql_type(field))) for field in rows.schema
-            ),
-            sql.SQL(", ").join(sql.Identifier(name) for name in key),
+    create = sql.SQL("CREATE TABLE IF NOT EXISTS {} ({}, PRIMARY KEY ({}))").format(
+        target,
+        sql.SQL(", ").join(
+            sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(_sql_type(field))) for field in rows.schema
+        ),
+        sql.SQL(", ").join(sql.Identifier(name) for name in key),
+    )
+    try:
+        connection.execute(create)
+        connection.execute(
+            sql.SQL("DELETE FROM {} WHERE {} = ANY(%s)").format(target, sql.Identifier(day_column)), (list(days),)
         )
-    )
-    connection.execute(
-        sql.SQL("DELETE FROM {} WHERE {} = ANY(%s)").format(target, sql.Identifier(day_column)), (list(days),)
-    )
-    with connection.cursor() as cursor, cursor.copy(sql.SQL("COPY {} ({}) FROM STDIN").format(target, names)) as copy:
-        for row in zip(*(column.to_pylist() for column in rows.columns), strict=True):
-            copy.write_row(row)
+        with (
+            connection.cursor() as cursor,
+            cursor.copy(sql.SQL("COPY {} ({}) FROM STDIN").format(target, names)) as copy,
+        ):
+            for row in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+                copy.write_row(row)
+    except (psycopg.ProgrammingError, psycopg.DataError, psycopg.IntegrityError) as error:
+        raise InvalidInput(
+            f"the table {table!r} does not take the results: {error.diag.message_primary or error}. Mend or drop it, or name"
+            " another one"
+        ) from error
 
 
-def stage_empty_days(staged: Path, day_column: str, days: Sequence[str]) -> None:
-    """Give the days without rows an empty directory, so that `move_into_place` empties their places too."""
-    for day in days:
-        (staged / f"{day_column}={day}").mkdir(parents=True, exist_ok=True)
+def stage(rows: pa.Table, staged: Path, day_column: str, days: Sequence[date]) -> None:
+    """Write the rows as Parquet, a directory `day=…` for each day, also for one without rows.
+
+    Raises:
+        OutputNotWritable: the files cannot be written.
+    """
+    try:
+        for day in days:
+            directory = staged / f"{day_column}={day}"
+            directory.mkdir(parents=True)
+            of_day = rows.filter(pc.equal(rows[day_column], pa.scalar(day))).drop_columns([day_column])
+            pq.write_table(of_day, directory / "part-0.parquet", compression="zstd")
+    except OSError as error:
+        raise _not_writable(staged, error) from None
 
 
 def move_into_place(staged: Path, output: Path, day_column: str, days: Sequence[str]) -> None:
     """Make the staged files those of their days: each `day=…` directory is replaced as a whole.
 
-    May be repeated after an interruption at any point; the staging directory goes last.
+    May be repeated after an interruption at any point, and by several at a time; the staging directory goes last, and
+    where it is gone somebody else has done it all.
     """
-    for day in days:
-        name = f"{day_column}={day}"
-        new, place = staged / name, output / name
-        if new.exists():
-            if place.exists():
-                place.rename(staged / f".old-{name}")
-            new.rename(place)
-    shutil.rmtree(staged)
+    with _alone(staged.parent):
+        if not staged.is_dir():
+            return
+        for day in days:
+            name = f"{day_column}={day}"
+            new, place = staged / name, output / name
+            if new.exists():
+                if place.exists():
+                    place.rename(staged / f".old-{name}")
+                new.rename(place)
+        shutil.rmtree(staged)
+
+
+def discard(staging: Path, batch: str) -> None:
+    """Remove what was staged for a batch and never published."""
+    for staged in staging.glob(f"{batch}-*"):
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _alone(staging: Path) -> Iterator[None]:
+    """One mover at a time: a slow run and the one that finishes its work for it."""
+    lock = os.open(staging, os.O_RDONLY)
+    try:
+        with contextlib.suppress(
+            OSError
+        ):  # where the file system has no locks, runs of one day are still one at a time
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _not_writable(directory: Path, error: OSError) -> OutputNotWritable:
+    return OutputNotWritable(
+        f"results cannot be written to {directory}: {error.strerror or error}. Choose another directory, or mend its"
+        " permissions"
+    )
 
 
 def _sql_type(field: pa.Field) -> str:

@@ -1,0 +1,318 @@
+"""Daily jobs consumed with Spark, compared with the same numbers computed in plain Python."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from dagster_sqlqueue import SqlQueue, batches
+from dagster_sqlqueue.errors import BatchLost, InvalidInput, OutputNotWritable, UnknownQueue
+from dagster_sqlqueue.spark import daily, results
+from tests.core.support import make_due, rows
+from tests.spark.daily_support import (
+    DAYS,
+    add,
+    compute,
+    consume,
+    endings,
+    expected,
+    in_files,
+    in_table,
+    once,
+    prepare,
+    waiting,
+)
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+def nothing_was_done(queue: SqlQueue, output: Path) -> None:
+    assert in_table(queue) == []
+    assert in_files(output) == []
+    assert endings(queue) == []
+    assert list(output.glob(".staging/*")) == []
+
+
+def test_days_are_computed_published_and_idempotent(queue: SqlQueue, spark: SparkSession, output: Path) -> None:
+    prepare(queue)
+    done, computed = consume(queue, spark, output, DAYS[::-1])
+    assert [tuple(row.values()) for row in computed.to_pylist()] == expected(DAYS)
+    assert [(day.day, day.jobs, day.rows) for day in done] == [(DAYS[0], 3, 3), (DAYS[1], 3, 2), (DAYS[2], 3, 3)]
+    for _ in range(2):
+        assert in_table(queue) == expected(DAYS)
+        assert in_files(output) == expected(DAYS)
+        assert endings(queue) == once()
+        assert waiting(queue) == []
+        again, _ = consume(queue, spark, output)
+        assert [(day.jobs, day.rows) for day in again] == [(0, 3), (0, 2), (0, 3)]
+    assert list(output.glob(".staging/*")) == []
+    assert spark.read.parquet(str(output)).where("account = 'ATL'").count() == 3
+
+
+def test_jobs_of_other_accounts_extend_the_day(queue: SqlQueue, spark: SparkSession, output: Path) -> None:
+    prepare(queue, DAYS[:1], ["ATL"])
+    consume(queue, spark, output, DAYS[:1])
+    assert in_table(queue) == expected(DAYS[:1], ["ATL"])
+    add(queue, DAYS[:1], ["BOS"])
+    done, _ = consume(queue, spark, output, DAYS[:1])
+    assert (done[0].jobs, done[0].rows) == (1, 2)
+    assert in_table(queue) == in_files(output) == expected(DAYS[:1], ["ATL", "BOS"])
+
+
+def test_days_between_those_asked_for_are_left_alone(queue: SqlQueue, spark: SparkSession, output: Path) -> None:
+    prepare(queue)
+    consume(queue, spark, output, DAYS[1:2])
+    consume(queue, spark, output, [DAYS[2], DAYS[0], DAYS[2]])
+    assert in_table(queue) == in_files(output) == expected(DAYS)
+    assert endings(queue) == once()
+
+
+def test_a_day_without_rows_is_emptied(queue: SqlQueue, spark: SparkSession, output: Path) -> None:
+    prepare(queue, DAYS[:1])
+    consume(queue, spark, output, DAYS[:1])
+    consume(queue, spark, output, DAYS[:1], compute=lambda events: compute(events).where("false"))
+    assert in_table(queue) == in_files(output) == []
+    assert spark.read.parquet(str(output)).count() == 0
+
+
+def test_every_type_that_has_a_counterpart_is_written(queue: SqlQueue, spark: SparkSession, output: Path) -> None:
+    prepare(queue, DAYS[:1], ["ATL"])
+    moment = "timestamp'2013-01-01 12:00:00' AS t"
+    values = f"1.5D AS d, 12.30BD AS n, true AS b, {moment}, 'x\\ty\\n' AS s, CAST(NULL AS int) AS nil"
+    consume(
+        queue,
+        spark,
+        output,
+        DAYS[:1],
+        compute=lambda events: compute(events).selectExpr("day", "account", *values.split(", ")),
+    )
+    found = rows(queue, "SELECT d, n, b, t, s, nil FROM {s}.results")[0]
+    assert (found[0], str(found[1]), found[2], found[3].isoformat(), *found[4:]) == (
+        1.5, "12.30", True, "2013-01-01T12:00:00+00:00", "x\ty\n", None
+    )  # fmt: skip
+
+
+def broken(events: DataFrame) -> DataFrame:
+    raise RuntimeError("the café is closed")
+
+
+def broken_in_spark(events: DataFrame) -> DataFrame:
+    return compute(events.withColumn("size", sf.expr("raise_error('the café is closed')").cast("bigint")))
+
+
+@pytest.mark.parametrize("bad", [broken, broken_in_spark])
+def test_a_computation_that_raises_gives_the_jobs_back_at_once(
+    queue: SqlQueue, spark: SparkSession, output: Path, bad: Callable[[DataFrame], DataFrame]
+) -> None:
+    prepare(queue)
+    with pytest.raises(Exception, match="the café is closed"):
+        consume(queue, spark, output, compute=bad)
+    nothing_was_done(queue, output)
+    assert {(state, attempt) for state, attempt, _ in waiting(queue)} == {("queued", 1)}
+    assert all("the café is closed" in str(error) for *_, error in waiting(queue))
+    consume(queue, spark, output)
+    assert in_table(queue) == in_files(output) == expected(DAYS)
+    assert endings(queue) == once()
+
+
+def too_many(events: DataFrame) -> DataFrame:
+    spread = compute(events).withColumn("n", sf.explode(sf.sequence(sf.lit(1), sf.lit(results.MAX_ROWS))))
+    return spread.withColumn("account", sf.concat("account", "n"))
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (too_many, "more than 100,000 rows"),
+        (lambda events: events.count(), "gave a int; it must give a Spark DataFrame"),
+        (lambda events: compute(events).drop("account"), "no column 'account'; it has day, events, size"),
+        (lambda events: compute(events).withColumn("list", sf.array("size")), "column 'list' .* has the type list"),
+        (lambda events: compute(events).withColumn("day", sf.col("day").cast("string")), "it must be date"),
+        (lambda events: compute(events).withColumn("day", sf.expr("day + 100")), "that day was not asked for"),
+        (lambda events: compute(events).withColumn("account", sf.lit("all")), "one row with day 2013-01-01, account all"),
+        (lambda events: compute(events).withColumn("account", sf.lit(None).cast("string")), "account None; neither"),
+        (lambda events: compute(events).select("*", sf.lit(1).alias("size")), "more than one column 'size'"),
+    ],
+)  # fmt: skip
+def test_a_result_that_cannot_be_published_is_refused_and_the_jobs_are_due_again(
+    queue: SqlQueue, spark: SparkSession, output: Path, bad: Any, said: str
+) -> None:
+    prepare(queue, DAYS[:1])
+    with pytest.raises(InvalidInput, match=said):
+        consume(queue, spark, output, DAYS[:1], compute=bad)
+    nothing_was_done(queue, output)
+    assert {(state, attempt) for state, attempt, _ in waiting(queue)} == {("queued", 1)}
+
+
+@pytest.mark.parametrize(
+    ("definition", "said"),
+    [
+        ("(day date, account text)", "the table .* does not take the results: column .* does not exist"),
+        ("(day date, account text, events bigint, size bool)", "does not take the results: invalid input syntax"),
+        ("(day date, account text, events bigint, size bigint CHECK (size < 0))", "violates check constraint"),
+    ],
+)
+def test_a_table_of_another_shape_is_named(
+    queue: SqlQueue, spark: SparkSession, output: Path, definition: str, said: str
+) -> None:
+    prepare(queue, DAYS[:1])
+    rows(queue, f"CREATE TABLE {{s}}.results {definition}")
+    with pytest.raises(InvalidInput, match=said):
+        consume(queue, spark, output, DAYS[:1])
+    assert rows(queue, "SELECT FROM {s}.results") == []
+    assert endings(queue) == []
+    assert list(output.glob(".staging/*")) == []
+
+
+def test_what_is_wrong_from_the_start_seals_nothing(queue: SqlQueue, spark: SparkSession, output: Path) -> None:
+    prepare(queue, DAYS[:1])
+    output.write_text("a file")
+    with pytest.raises(OutputNotWritable, match=r"cannot be written to .*the output"):
+        consume(queue, spark, output, DAYS[:1])
+    output.unlink()
+    for changes, error, said in (
+        ({"table": "a.b.c"}, InvalidInput, "table 'a.b.c' is not usable"),
+        ({"table": "x" * 64}, InvalidInput, "is not usable"),
+        ({"days": []}, InvalidInput, "days is empty"),
+        ({"days": ["01/31/2013"]}, InvalidInput, "write days as 2013-01-31"),
+        ({"daily_queue": "nope"}, UnknownQueue, "there is no queue 'nope'"),
+        ({"read": daily.ArchiveRead("gone", {})}, UnknownQueue, "there is no queue 'gone'"),
+    ):
+        with pytest.raises(error, match=said):
+            consume(queue, spark, output, **{"days": DAYS[:1], **changes})  # type: ignore[arg-type]
+    assert {(state, attempt) for state, attempt, _ in waiting(queue)} == {("queued", 0)}
+
+
+def test_a_hostile_table_name_is_a_name(queue: SqlQueue, spark: SparkSession, output: Path) -> None:
+    prepare(queue, DAYS[:1])
+    name = 'x"; DROP TABLE job; --'
+    consume(queue, spark, output, DAYS[:1], table=f"{queue.database.schema}.{name}")
+    assert rows(queue, 'SELECT count(*) FROM {s}."x""; DROP TABLE job; --"') == [(3,)]
+
+
+def test_a_run_that_was_overtaken_writes_nothing(queue: SqlQueue, spark: SparkSession, output: Path) -> None:
+    prepare(queue)
+
+    def overtaken(events: DataFrame) -> DataFrame:
+        make_due(queue)
+        batches.seal(queue, "daily", f"test/{DAYS[1]}", owner="another", filter={"day": DAYS[1]})
+        return compute(events)
+
+    with pytest.raises(BatchLost, match=f"batch 'test/{DAYS[1]}'"):
+        consume(queue, spark, output, compute=overtaken)
+    nothing_was_done(queue, output)
+    states = rows(
+        queue, "SELECT payload->>'day', state, count(*) FROM {s}.job WHERE queue = 'daily' GROUP BY 1, 2 ORDER BY 1"
+    )
+    assert states == [(DAYS[0], "queued", 3), (DAYS[1], "running", 3), (DAYS[2], "queued", 3)]
+
+
+def test_a_day_that_somebody_else_holds_gives_the_others_back(
+    queue: SqlQueue, spark: SparkSession, output: Path
+) -> None:
+    prepare(queue)
+    held = batches.seal(queue, "daily", f"test/{DAYS[1]}", owner="somebody", filter={"day": DAYS[1]}, lease_seconds=60)
+    with pytest.raises(BatchLost, match="is held by 'somebody'"):
+        consume(queue, spark, output, lease_seconds=0.5)
+    nothing_was_done(queue, output)
+    assert [state for state, _, _ in waiting(queue)].count("running") == held.job_count == 3
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue.spark import daily, results
+from tests.spark.daily_support import DAYS, as_arrow, consume, expected
+
+url, schema, output, point = sys.argv[1:]
+def die(*arguments, **keywords):
+    os.kill(os.getpid(), signal.SIGKILL)
+def then_die(function):
+    def both(*arguments, **keywords):
+        function(*arguments, **keywords)
+        die()
+    return both
+# What is to be published is handed in, so that this process needs no Spark.
+daily._accounts = daily._events = lambda *arguments: None
+daily._computed = lambda *arguments: as_arrow(expected(DAYS))
+if point == "sealed":
+    daily._computed = die
+elif point == "staged":
+    results.stage = then_die(results.stage)
+elif point == "written":
+    results.replace_days = then_die(results.replace_days)
+elif point == "published":
+    results.move_into_place = die
+elif point == "moving":
+    rename = Path.rename
+    def one(path, target):
+        rename(path, target)
+        if path.name == f"day={DAYS[1]}" and path.parent == Path(output):
+            die()
+    Path.rename = one
+with SqlQueue(url, schema=schema) as queue:
+    consume(queue, None, Path(output), owner="killed", lease_seconds=30)
+"""
+
+
+@pytest.mark.parametrize("point", ["sealed", "staged", "written", "published", "moving"])
+def test_a_run_that_is_killed_is_finished_by_the_next(
+    queue: SqlQueue, spark: SparkSession, output: Path, url: str, point: str
+) -> None:
+    prepare(queue)
+    for day in DAYS:  # an earlier result, which has to go
+        results.stage(
+            pa.table({"day": [date.fromisoformat(day)], "account": ["old"], "events": [0], "size": [0]}),
+            output / "old",
+            "day",
+            [date.fromisoformat(day)],
+        )
+        (output / "old" / f"day={day}").rename(output / f"day={day}")
+    (output / "old").rmdir()
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, url, queue.database.schema, str(output), point],
+        env={**os.environ, "PYTHONPATH": str(PROJECT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert killed.returncode == -9, killed.stderr
+    published = point in ("published", "moving")
+    assert endings(queue) == (once() if published else [])
+    assert in_table(queue) == (expected(DAYS) if published else [])
+    assert in_files(output) != expected(DAYS)
+    make_due(queue)
+    done, _ = consume(queue, spark, output)
+    assert [day.jobs for day in done] == ([0] * 3 if published else [3] * 3)
+    assert endings(queue) == once()
+    assert in_table(queue) == in_files(output) == expected(DAYS)
+    assert waiting(queue) == []
+    assert list(output.glob(".staging/*")) == []
+    assert {path.name for path in output.iterdir()} == {".staging", *(f"day={day}" for day in DAYS)}
+
+
+def test_the_files_of_a_killed_run_are_moved_even_when_the_next_one_fails(
+    queue: SqlQueue, spark: SparkSession, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(queue)
+
+    def killed(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(results, "move_into_place", killed)
+        with pytest.raises(KeyboardInterrupt):
+            consume(queue, spark, output)
+    assert in_table(queue) == expected(DAYS)
+    with pytest.raises(RuntimeError):
+        consume(queue, spark, output, DAYS[2:], compute=broken)
+    assert in_files(output) == expected(DAYS)
