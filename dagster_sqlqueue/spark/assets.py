@@ -152,7 +152,8 @@ def build_daily_sensor(
         minimum_interval_seconds: between two looks.
         default_status: off unless said otherwise.
     """
-    if not isinstance(asset.partitions_def, dg.DailyPartitionsDefinition):
+    partitions_def = asset.partitions_def
+    if not isinstance(partitions_def, dg.DailyPartitionsDefinition):
         raise InvalidInput(f"asset {asset.key.to_user_string()} has no daily partitions; the daily sensor needs them")
     sensor_name = name or f"{spec.name}_sensor"
     job = dg.define_asset_job(
@@ -174,9 +175,13 @@ def build_daily_sensor(
             return dg.SkipReason(f"{spec.name}: nothing due" + (f", next in {min(waits):.0f} s" if waits else ""))
         if context.instance.get_runs_count(dg.RunsFilter(job_name=job.name, statuses=IN_PROGRESS)):
             return dg.SkipReason(f"{spec.name}: a run is consuming already")
-        first, last, count = queue.database.run("due_days", {"queue": spec.name, "cap": 100_000})[0]
+        # Where an account's day ends before the partitions' one does, its jobs are due before their partition is there.
+        keys = partitions_def.get_partition_keys()
+        bounds = {"earliest": keys[0], "latest": keys[-1]} if keys else {"earliest": "", "latest": ""}
+        first, last, count = queue.database.run("due_days", {"queue": spec.name, "cap": 100_000, **bounds})[0]
         if not count:
-            return dg.SkipReason(f"{spec.name}: due jobs were taken meanwhile")
+            among = f"from {keys[0]} to {keys[-1]}" if keys else "none yet"
+            return dg.SkipReason(f"{spec.name}: no job is due for one of the asset's partitions ({among})")
         open_events, seen = queue.database.run(
             "open_days", {"queue": upstream, "first": first, "last": last, "cap": 50_000}
         )[0]
