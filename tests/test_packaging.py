@@ -110,3 +110,16 @@ def test_a_lock_fits_what_the_project_asks_for(lock: str, extra: str) -> None:
 def test_both_locks_agree() -> None:
     demo, dev = pins("demo.txt"), pins("dev.txt")
     assert {name: str(pin) for name, pin in demo.items()} == {name: str(dev[name]) for name in demo if name in dev}
+
+
+def test_the_core_needs_neither_dagster_nor_spark() -> None:
+    contracts = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    core = next(contract["source_modules"] for contract in contracts if "Dagster nor Spark" in contract["name"])
+    code = (
+        "import importlib, sys\n"
+        f"for name in ['dagster_sqlqueue', *{core}]:\n"
+        "    importlib.import_module(name)\n"
+        "print(sorted({'dagster', 'pyspark', 'py4j', 'pandas', 'pyarrow', 'typer', 'rich'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
