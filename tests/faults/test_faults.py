@@ -46,6 +46,7 @@ def test_kills_in_mid_batch_lose_nothing(fleet: Fleet) -> None:
         alive.append(fleet.start(**settings))
     until(lambda: fleet.live() == 0)
     for survivor in alive:
+        until(lambda survivor=survivor: fleet.read(survivor, "ready"))
         fleet.signal(survivor, signal.SIGTERM)
     fleet.join()
     assert fleet.verdict() == []
