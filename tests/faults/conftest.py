@@ -43,8 +43,9 @@ class Fleet:
         return history
 
     def read(self, history: Path, event: str | None = None) -> list[dict[str, Any]]:
-        """The events of a history so far."""
-        lines = history.read_text().splitlines() if history.exists() else []
+        """The events of a history so far, without a line that is being written or was cut off by a kill."""
+        text = history.read_text() if history.exists() else ""
+        lines = text[: text.rfind("\n") + 1].splitlines()
         events = [json.loads(line) for line in lines]
         return [found for found in events if event in (None, found["event"])]
 
