@@ -1,5 +1,6 @@
 """A Java that Spark can use: `JAVA_HOME`, then the path, then the JDK of a wheel."""
 
+import hashlib
 import importlib.util
 import os
 import re
@@ -113,8 +114,10 @@ def _reason(error: Exception) -> str:
 
 
 def _wrapped(java: Path, directory: Path) -> Path:
-    script = directory / "bin" / "java"
     text = _WRAPPER.format(java=shlex.quote(str(java)), module=_MODULE)
+    # A directory for each JDK: sessions of one project may use different ones at the same time.
+    directory = directory / hashlib.sha256(text.encode()).hexdigest()[:12]
+    script = directory / "bin" / "java"
     try:
         if not script.exists() or script.read_text() != text:
             script.parent.mkdir(parents=True, exist_ok=True)

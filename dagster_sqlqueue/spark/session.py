@@ -2,12 +2,14 @@
 
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,18 +58,37 @@ class SparkSettings:
     conf: Mapping[str, str] = field(default_factory=dict)
 
 
+_lock = threading.Lock()
+_users = 0
+_opened = ExitStack()
+
+
 @contextmanager
 def open_spark(settings: SparkSettings | None = None) -> Iterator[SparkSession]:
-    """A session for the block, stopped at its end; one that runs in the process already is used and left running.
+    """A session for the block, stopped when the last block that uses it ends; one that was started elsewhere is used and
+    left running.
 
     Raises:
         JavaNotFound: no Java that Spark can use.
         InvalidInput: Spark does not start with these settings, or its master cannot be reached.
     """
-    if (running := _running()) is not None:
-        yield running
-        return
-    chosen = settings or SparkSettings()
+    global _users
+    with _lock:
+        running = _running()
+        session = running or _opened.enter_context(_session(settings or SparkSettings()))
+        ours = running is None or _users > 0
+        _users += ours
+    try:
+        yield session
+    finally:
+        with _lock:
+            _users -= ours
+            if ours and not _users:
+                _opened.close()
+
+
+@contextmanager
+def _session(chosen: SparkSettings) -> Iterator[SparkSession]:
     _check_reachable(chosen.master)
     local = chosen.master.startswith("local")
     with tempfile.TemporaryDirectory(prefix="sqlqueue-spark-", ignore_cleanup_errors=True) as scratch:
@@ -90,7 +111,8 @@ def _start(settings: SparkSettings, conf: Mapping[str, str]) -> SparkSession:
     for key, value in conf.items():
         builder = builder.config(key, value)
     try:
-        return builder.getOrCreate()
+        with _interrupts():
+            return builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
         java = getattr(error, "java_exception", None)
         reason = str(error) if java is None else str(java.getMessage())
@@ -134,6 +156,19 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def _interrupts() -> Iterator[None]:
+    """Spark takes Ctrl-C from whoever had it, Dagster say, and keeps it even when stopped. The end of the block
+    stops the jobs as well.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 def _conf(settings: SparkSettings, scratch: Path, local: bool) -> dict[str, str]:

@@ -16,11 +16,12 @@ A read covers the rows that were there when it was planned, as far as their fini
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from psycopg.conninfo import make_conninfo
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -28,12 +29,15 @@ from pyspark.sql.types import StructType
 
 from dagster_sqlqueue import statements
 from dagster_sqlqueue.database import Database, parse_url
+from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark import options as parts
 from dagster_sqlqueue.spark.options import FORMAT
 
 _APPLICATION = "dagster-sqlqueue/spark"
 _MAX_PARTITIONS = 1_000
+_DATES = date.min, date.max
+_MOMENTS = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass
@@ -131,7 +135,9 @@ class _Reader(DataSourceReader):
             _connected(url) as connection,
             connection.cursor(adbc_stmt_kwargs={"adbc.postgresql.batch_size_hint_bytes": str(2**21)}) as cursor,
         ):
-            cursor.execute("SET TIME ZONE 'UTC'")  # what a timestamp without a zone in a payload is taken for
+            # What a timestamp without a zone, and a date like 1/2/2013, in a payload are taken for: a role may have its own.
+            cursor.execute("SET TIME ZONE 'UTC'")
+            cursor.execute("SET datestyle = 'ISO, MDY'")
             cursor.execute(sql)
             for batch in cursor.fetch_record_batch():
                 yield _fitted(batch, target)
@@ -139,7 +145,20 @@ class _Reader(DataSourceReader):
 
 def _fitted(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
     arrays = [batch.column(n).cast(field.type) for n, field in enumerate(target)]
+    for array, field in zip(arrays, target, strict=True):
+        if pa.types.is_temporal(field.type):
+            _refuse_infinite(array, field)
     return pa.RecordBatch.from_arrays(arrays, schema=target)
+
+
+def _refuse_infinite(array: pa.Array, field: pa.Field) -> None:
+    """The database's infinity arrives as a number that wrapped around, and would be read as a day long before Christ."""
+    low, high = (pa.scalar(end, field.type) for end in (_DATES if pa.types.is_date(field.type) else _MOMENTS))
+    if pc.any(pc.or_(pc.less(array, low), pc.greater(array, high))).as_py():
+        raise InvalidInput(
+            f"column {field.name!r} holds a value outside the years 1 to 9999, such as infinity, which Spark's types cannot"
+            " hold: declare it as string"
+        )
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:
@@ -151,16 +170,11 @@ def _arrow_schema(schema: StructType) -> pa.Schema:
 def _libpq(url: str) -> str:
     """The URL as libpq's `name=value` list: it takes any password, where a URI wants it encoded in libpq's own way."""
     parsed = parse_url(url)
-    named = {
-        "host": parsed.host,
-        "port": parsed.port,
-        "user": parsed.username,
-        "password": parsed.password,
-        "dbname": parsed.database,
-    }
-    query = {name: ",".join(value) if isinstance(value, tuple) else value for name, value in parsed.query.items()}
-    settings = {"connect_timeout": "10", "application_name": _APPLICATION, **named, **query}
-    return make_conninfo(**{name: str(value) for name, value in settings.items() if value is not None})
+    # SQLAlchemy's own reading: host=a:1&host=b:2 are several hosts, each with its port.
+    _, named = parsed.get_dialect()().create_connect_args(parsed)
+    settings = {"connect_timeout": "10", "application_name": _APPLICATION, **named}
+    listed = {name: ",".join(value) if isinstance(value, tuple) else value for name, value in settings.items()}
+    return make_conninfo(**{name: str(value) for name, value in listed.items()})
 
 
 def _connected(url: str) -> Any:

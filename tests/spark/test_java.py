@@ -106,7 +106,7 @@ def test_a_java_without_the_module_gets_a_wrapper_that_drops_the_flag(
     monkeypatch.setenv("JAVA_HOME", str(home))
     state = tmp_path / "a state"
     found = find_java(state)
-    assert found.path == state / "java"
+    assert found.path.parent == state / "java"
     given = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "", "*", "--add-modules=other"]
     done = subprocess.run([found.path / "bin" / "java", *given], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["[-Xmx1g]", "[a b]", "[]", "[*]", "[--add-modules=other]"]
@@ -122,8 +122,18 @@ def test_the_wrapper_is_never_wrapped(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [entry.name for entry in (first.path / "bin").iterdir()] == ["java"]
 
 
+def test_each_java_has_a_wrapper_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for name in ("one", "other"):
+        home = fake(tmp_path / name, speaking("21.0.8", "java.sql", tmp_path / name) + f"\necho {name}")
+        monkeypatch.setenv("JAVA_HOME", str(home))
+        found.append(find_java(tmp_path).path)
+    ran = [subprocess.run([path / "bin" / "java"], capture_output=True, text=True, check=True) for path in found]
+    assert [done.stdout.splitlines()[-1] for done in ran] == ["one", "other"]
+
+
 def test_a_wrapper_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake(tmp_path / "jdk", speaking("21.0.8", "java.sql"))))
     (tmp_path / "state").write_text("a file")
-    with pytest.raises(JavaNotFound, match=r"cannot be written to .*state/java: .*Set SQLQUEUE_HOME"):
+    with pytest.raises(JavaNotFound, match=r"cannot be written to .*state/java/.*: .*Set SQLQUEUE_HOME"):
         find_java(tmp_path / "state")

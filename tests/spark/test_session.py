@@ -155,6 +155,54 @@ def test_a_master_that_cannot_be_reached_is_named_at_once(monkeypatch: pytest.Mo
     assert "local[*]" in str(caught.value)
 
 
+def test_a_session_lasts_until_its_last_user_leaves_and_ctrl_c_is_given_back(tmp_path: Path) -> None:
+    code = """
+import signal, threading
+before = signal.getsignal(signal.SIGINT)
+inside, leave = threading.Event(), threading.Event()
+def other():
+    with open_spark(settings):
+        inside.set()
+        leave.wait(60)
+thread = threading.Thread(target=other)
+with open_spark(settings) as first:
+    thread.start()
+    inside.wait(60)
+print("still", first.range(3).count())
+leave.set()
+thread.join()
+print("children", children())
+with open_spark(settings) as again:
+    print("again", again.range(4).count())
+print("interrupt", signal.getsignal(signal.SIGINT) is before)
+"""
+    done = run(code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["still 3", "children []", "again 4", "interrupt True"]
+
+
+def test_ctrl_c_in_the_middle_of_a_job_ends_it_and_the_jvm(tmp_path: Path) -> None:
+    code = """
+import signal, threading, time
+def interrupt(spark):
+    while not spark.sparkContext.statusTracker().getActiveJobsIds():
+        threading.Event().wait(0.05)
+    os.kill(os.getpid(), signal.SIGINT)
+started = 0.0
+try:
+    with open_spark(settings) as spark:
+        threading.Thread(target=interrupt, args=(spark,), daemon=True).start()
+        started = time.monotonic()
+        spark.sql("SELECT max(hash(a.id, b.id)) FROM range(2000000) a, range(2000000) b").collect()
+except KeyboardInterrupt:
+    print("interrupted", time.monotonic() - started < 40)
+print("children", children())
+"""
+    done = run(code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["interrupted True", "children []"]
+
+
 def test_a_running_session_is_used_and_left_running(session: SparkSession) -> None:
     with open_spark(SparkSettings(app_name="another")) as same:
         assert same.sparkContext is session.sparkContext

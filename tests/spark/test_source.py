@@ -9,6 +9,7 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.functions import spark_partition_id
+from sqlalchemy.engine import make_url
 
 from dagster_sqlqueue import QueueSpec, SqlQueue, batches
 from dagster_sqlqueue.errors import InvalidInput
@@ -320,3 +321,31 @@ def test_a_server_that_is_gone_when_spark_reads_is_named_without_its_password(
     with pytest.raises(PySparkException, match="job_archive") as caught:
         frame.count()
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["timestamp", "date"])
+def test_infinity_is_refused_and_not_read_as_a_day_long_ago(
+    queue: SqlQueue, reader: DataFrameReader, kind: str
+) -> None:
+    archive(queue, [Done({"t": "infinity"})])
+    frame = reader.option("columns", json.dumps({"t": {"path": "payload.t", "type": kind}})).schema(f"t {kind}").load()
+    with pytest.raises(PySparkException, match="column 't' holds a value outside the years 1 to 9999"):
+        frame.count()
+
+
+def test_dates_are_read_alike_whatever_the_role_is_used_to(queue: SqlQueue, reader: DataFrameReader) -> None:
+    archive(queue, [Done({"d": "02/01/2013"})])
+    rows(queue, "ALTER ROLE CURRENT_USER SET datestyle = 'ISO, DMY'")
+    try:
+        columns = json.dumps({"d": {"path": "payload.d", "type": "date"}})
+        assert reader.option("columns", columns).schema("d date").load().first() == (date(2013, 2, 1),)
+    finally:
+        rows(queue, "ALTER ROLE CURRENT_USER RESET datestyle")
+
+
+def test_several_hosts_are_read_as_sqlalchemy_reads_them(session: SparkSession, queue: SqlQueue, url: str) -> None:
+    place = make_url(url).query["host"]
+    several = f"postgresql://postgres@/postgres?host={place}:5432&host={place}:5432"
+    register_source(session, several, queue.database.schema)
+    archive(queue, [Done()])
+    assert session.read.format(FORMAT).option("queue", "work").load().count() == 1
