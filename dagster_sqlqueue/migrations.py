@@ -113,9 +113,9 @@ def _prepare(connection: "psycopg.Connection[Any]", schema: str) -> None:
 
 @contextlib.contextmanager
 def _locked(connection: "psycopg.Connection[Any]") -> Iterator[None]:
-    connection.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
+    connection.execute(statements.load("migration_lock").encode(), {"key": _LOCK})
     try:
         yield
     finally:
         if not connection.broken:
-            connection.execute("SELECT pg_advisory_unlock(%s)", (_LOCK,))
+            connection.execute(statements.load("migration_unlock").encode(), {"key": _LOCK})

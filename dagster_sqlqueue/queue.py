@@ -76,6 +76,14 @@ class SqlQueue:
         """Make the schema or bring it to this library's version; gives the migrations that were applied."""
         return migrations.migrate(self.database)
 
+    def check_schema(self) -> int:
+        """The schema's version, when it is the one of this library.
+
+        Raises:
+            SchemaMissing, SchemaTooOld, SchemaTooNew: the message names the command that mends it.
+        """
+        return migrations.check(self.database)
+
     def create_queue(self, spec: QueueSpec[Any]) -> QueueSettings:
         """Make the queue, or bring the settings of an existing one up to date; its bucket count stays as it is."""
         rows = self.database.run(

@@ -115,6 +115,7 @@ def build_drain_op(
         context: dg.OpExecutionContext, config: DrainConfig, sqlqueue: SqlQueueResource
     ) -> dg.Output[dict[str, Any]]:
         queue = sqlqueue.queue
+        queue.check_schema()
         lease = lease_seconds or spec.lease_seconds
         slot = _slot(spec.name, config)
         hold = max(60.0, 2 * lease)

@@ -71,6 +71,7 @@ def build_sqlqueue_sensor(
     )
     def bucket_heads(context: dg.SensorEvaluationContext, sqlqueue: SqlQueueResource) -> dg.SensorResult:
         queue = sqlqueue.queue
+        queue.check_schema()
         heads = queue.peek_heads(queue_name)
         depth = queue.depth(queue_name, cap=chosen.max_runs * chosen.jobs_per_run)
         requests = [

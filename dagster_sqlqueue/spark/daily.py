@@ -108,6 +108,7 @@ def consume_days(
     ordered = [day.isoformat() for day in dates]
     output = results.writable(output.absolute())
     results.table_identifier(table)
+    queue.check_schema()
     queue.settings(read.queue)
     sealed: list[batches.Batch] = []
     with batches.kept(queue, sealed, lease_seconds=lease_seconds) as still_ours:

@@ -7,7 +7,7 @@ import dagster as dg
 import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue, slots
-from dagster_sqlqueue.errors import DatabaseUnavailable
+from dagster_sqlqueue.errors import DatabaseUnavailable, SchemaMissing, SchemaTooNew, SchemaTooOld
 from dagster_sqlqueue.orchestration import QueueConsumer, SensorSettings, SqlQueueResource, build_sqlqueue_sensor
 from tests.core.support import Work, make_due, rows
 
@@ -156,3 +156,31 @@ def test_a_database_that_is_away_fails_the_tick_and_hides_the_password(
         tick(sensor, away, instance)
     assert "s3cret" not in str(refused.value)
     assert "127.0.0.1:1/nowhere" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "cure"),
+    [
+        ("DELETE FROM {s}.schema_version WHERE version = 3", SchemaTooOld, "sqlqueue init"),
+        ("INSERT INTO {s}.schema_version VALUES (9999, 'future')", SchemaTooNew, "pip install --upgrade"),
+        ("DROP SCHEMA {s} CASCADE", SchemaMissing, "sqlqueue init"),
+    ],
+)
+def test_another_version_of_the_schema_fails_the_tick_and_the_run_with_the_cure(
+    queue: SqlQueue,
+    consumer: QueueConsumer[Work],
+    sensor: dg.SensorDefinition,
+    resource: SqlQueueResource,
+    instance: dg.DagsterInstance,
+    change: str,
+    error: type[Exception],
+    cure: str,
+) -> None:
+    rows(queue, change)
+    with pytest.raises(error, match=cure):
+        tick(sensor, resource, instance)
+    run = consumer.job.execute_in_process(resources={"sqlqueue": resource}, instance=instance, raise_on_error=False)
+    assert not run.success
+    failure = run.failure_data_for_node("work_off_work")
+    assert failure is not None
+    assert cure in str(failure.error)

@@ -1,0 +1,4 @@
+-- Let one process at a time apply migrations, until migration_unlock or the end of the session.
+--
+-- Parameters: key bigint. Locks: an advisory lock, waited for.
+SELECT pg_advisory_lock(:key)

@@ -1,0 +1,2 @@
+-- Let the next process apply migrations. Parameters: key bigint.
+SELECT pg_advisory_unlock(:key)
