@@ -22,7 +22,7 @@ class LeaseKeeper:
         lease_seconds: the length of a lease.
         job_timeout_seconds: how long one job may take. Past it nothing in hand is extended any more: the leases run out
             and other consumers take the jobs, while the fence keeps the hanging handler from ending them.
-        beat: called from the thread twice a lease, also while no job is in hand.
+        beat: called from the thread four times a lease, also while no job is in hand.
     """
 
     def __init__(

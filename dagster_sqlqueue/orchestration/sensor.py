@@ -17,7 +17,8 @@ from dagster_sqlqueue.orchestration.consumer import QueueConsumer
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.queue import SqlQueue
 
-_OBSERVE_SECONDS = 60.0
+_OBSERVE_SECONDS = 10.0
+"""While a backlog is worked off its depth changes at every tick; it is observed this often at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ def _observed(
     before = json.loads(cursor) if cursor else {}
     still = [depth.ready, depth.running, depth.scheduled, depth.held]
     now = time.time()
-    if before.get("figures") == still or (still[0] and now - before.get("at", 0.0) < _OBSERVE_SECONDS / 6):
+    if before.get("figures") == still or (still[0] and now - before.get("at", 0.0) < _OBSERVE_SECONDS):
         return [], cursor
     events = [dg.AssetObservation(queue_asset_key(name), metadata=figures)]
     return events, json.dumps({"at": round(now), "figures": still})
