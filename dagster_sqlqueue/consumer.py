@@ -17,20 +17,10 @@ from uuid_utils.compat import uuid7
 from dagster_sqlqueue import payloads
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput, InvalidPayload
 from dagster_sqlqueue.leases import LeaseKeeper
-from dagster_sqlqueue.model import (
-    MAX_DELAY_SECONDS,
-    ArchiveState,
-    ClaimedJob,
-    Done,
-    Job,
-    Outcome,
-    Payload,
-    QueueSpec,
-    Reject,
-    Retry,
-    Snooze,
-)
+from dagster_sqlqueue.model import ArchiveState, ClaimedJob, Job
+from dagster_sqlqueue.outcomes import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.queue import MAX_BATCH, Ending, SqlQueue
+from dagster_sqlqueue.settings import MAX_DELAY_SECONDS, Backoff, Payload, QueueSpec
 
 logger = logging.getLogger("dagster_sqlqueue")
 
@@ -51,6 +41,8 @@ class DrainSummary:
         retried: jobs given back to be tried again.
         snoozed: jobs given back without spending the attempt.
         failed: jobs sent to the dead letter.
+        held: jobs set aside until somebody decides.
+        cancelled: jobs ended as cancelled.
         stale: writes refused because the lease had passed on.
         released: jobs claimed and given back unbegun, when the drain was stopped.
         batches: claims that found something.
@@ -62,6 +54,8 @@ class DrainSummary:
     retried: int = 0
     snoozed: int = 0
     failed: int = 0
+    held: int = 0
+    cancelled: int = 0
     stale: int = 0
     released: int = 0
     batches: int = 0
@@ -70,7 +64,12 @@ class DrainSummary:
     @property
     def jobs_per_second(self) -> float:
         """Jobs ended or given back for each second."""
-        return (self.succeeded + self.retried + self.snoozed + self.failed) / self.seconds if self.seconds else 0.0
+        return self.handled / self.seconds if self.seconds else 0.0
+
+    @property
+    def handled(self) -> int:
+        """Jobs that a handler worked on, and whose outcome was accepted."""
+        return self.succeeded + self.retried + self.snoozed + self.failed + self.held + self.cancelled
 
 
 class Consumer(Generic[Payload]):
@@ -116,6 +115,7 @@ class Consumer(Generic[Payload]):
         self._lease_seconds = spec.lease_seconds if lease_seconds is None else lease_seconds
         self._job_timeout = 10 * self._lease_seconds if job_timeout_seconds is None else job_timeout_seconds
         self._beat = beat
+        self._custom_backoff = None if isinstance(spec.backoff, Backoff) else spec.backoff
         self._stopping = threading.Event()
         self.worker = worker or f"{socket.gethostname()}/{os.getpid()}/{str(uuid7())[-8:]}"
         self.summary = DrainSummary()
@@ -196,11 +196,12 @@ class Consumer(Generic[Payload]):
             for claimed in jobs:
                 if self._stopping.is_set():
                     break
-                if not keeper.begin(claimed):
+                cancellation = keeper.begin(claimed)
+                if cancellation is None:
                     del open_jobs[claimed.id]
                     self.summary.stale += 1
                     continue
-                outcome = self._handle(claimed)
+                outcome = self._handle(claimed, cancellation)
                 keeper.end()
                 del open_jobs[claimed.id]
                 settled.append((claimed, outcome))
@@ -217,13 +218,13 @@ class Consumer(Generic[Payload]):
                 if open_jobs:
                     self.summary.released += len(self._queue.release(list(open_jobs.values())))
 
-    def _handle(self, claimed: ClaimedJob) -> Outcome:
+    def _handle(self, claimed: ClaimedJob, cancellation: threading.Event) -> Outcome:
         try:
             payload = payloads.parse(self._spec, claimed.payload)
         except InvalidPayload as error:
             return Reject(str(error))
         try:
-            outcome = self._handler(_job(self._spec.name, claimed, payload))
+            outcome = self._handler(_job(claimed, payload, cancellation))
             return _checked(outcome)
         except Exception as error:
             return Retry(_describe(error))
@@ -231,22 +232,29 @@ class Consumer(Generic[Payload]):
     def _settle(self, settled: Sequence[tuple[ClaimedJob, Outcome]], keeper: LeaseKeeper) -> None:
         endings: list[Ending] = []
         back: list[tuple[ClaimedJob, Retry | Snooze]] = []
+        aside: list[tuple[ClaimedJob, str]] = []
         for job, outcome in settled:
             match outcome:
                 case Done(result):
                     endings.append(Ending(job, ArchiveState.SUCCEEDED, result=result))
-                case Reject(reason):
-                    endings.append(Ending(job, ArchiveState.FAILED, error=_brief(reason)))
-                case Retry(error, _) if job.last_attempt:
-                    endings.append(Ending(job, ArchiveState.FAILED, error=_brief(error)))
-                case Retry(error, after):
+                case Cancel(reason):
+                    endings.append(Ending(job, ArchiveState.CANCELLED, error=_brief(reason)))
+                case Hold(reason):
+                    aside.append((job, _brief(reason)))
+                case Retry(error, after) if not job.last_attempt:
                     back.append((job, Retry(_brief(error), after)))
                 case Snooze():
                     back.append((job, outcome))
+                case Retry(reason, _) | Reject(reason) if self._queue.stops_key(job):
+                    aside.append((job, _brief(reason)))
+                case Retry(reason, _) | Reject(reason):
+                    endings.append(Ending(job, ArchiveState.FAILED, error=_brief(reason)))
         if endings:
             self._finish(endings)
         if back:
             self._give_back(back)
+        if aside:
+            self._set_aside(aside)
         keeper.let_go([job for job, _ in settled])
 
     def _finish(self, endings: Sequence[Ending]) -> None:
@@ -258,20 +266,32 @@ class Consumer(Generic[Payload]):
             accepted |= self._queue.ended_by_us([e.job for e in endings if e.job.id not in accepted])
         done = sum(e.state is ArchiveState.SUCCEEDED for e in endings if e.job.id in accepted)
         self.summary.succeeded += done
-        self.summary.failed += len(accepted) - done
+        cancelled = sum(e.state is ArchiveState.CANCELLED for e in endings if e.job.id in accepted)
+        self.summary.cancelled += cancelled
+        self.summary.failed += len(accepted) - done - cancelled
         self._count_stale(len(endings) - len(accepted))
 
     def _give_back(self, back: Sequence[tuple[ClaimedJob, Retry | Snooze]]) -> None:
         accepted: set[UUID] = set()
         for attempt in self._patiently():
             with attempt:
-                accepted = self._queue.requeue(back, backoff=self._spec.backoff)
+                accepted = self._queue.requeue(back, backoff=self._custom_backoff)
         if attempt.retry_state.attempt_number > 1:
             accepted = {job.id for job, _ in back}
         retried = sum(isinstance(how, Retry) for job, how in back if job.id in accepted)
         self.summary.retried += retried
         self.summary.snoozed += len(accepted) - retried
         self._count_stale(len(back) - len(accepted))
+
+    def _set_aside(self, aside: Sequence[tuple[ClaimedJob, str]]) -> None:
+        accepted: set[UUID] = set()
+        for attempt in self._patiently():
+            with attempt:
+                accepted = self._queue.hold(aside)
+        if attempt.retry_state.attempt_number > 1:
+            accepted = {job.id for job, _ in aside}
+        self.summary.held += len(accepted)
+        self._count_stale(len(aside) - len(accepted))
 
     def _count_stale(self, jobs: int) -> None:
         if jobs:
@@ -295,10 +315,10 @@ def _rotated(lanes: Sequence[int], *, after: int) -> list[int]:
     return [*lanes[turn:], *lanes[:turn]]
 
 
-def _job(queue: str, claimed: ClaimedJob, payload: Payload) -> Job[Payload]:
+def _job(claimed: ClaimedJob, payload: Payload, cancellation: threading.Event) -> Job[Payload]:
     return Job(
         id=claimed.id,
-        queue=queue,
+        queue=claimed.queue,
         payload=payload,
         lease_no=claimed.lease_no,
         attempt=claimed.attempt,
@@ -308,6 +328,8 @@ def _job(queue: str, claimed: ClaimedJob, payload: Payload) -> Job[Payload]:
         unique_key=claimed.unique_key,
         ordering_key=claimed.ordering_key,
         error=claimed.error,
+        tags=claimed.tags,
+        cancellation=cancellation,
     )
 
 
@@ -318,11 +340,12 @@ def _checked(outcome: Any) -> Outcome:
         case Done(result):
             payloads.result_text(result)
             return Done(result)
-        case Retry() | Snooze() | Reject():
+        case Retry() | Snooze() | Hold() | Reject() | Cancel():
             return outcome
         case _:
             raise InvalidInput(
-                f"the handler returned a {type(outcome).__name__}; return Done(…), Retry(…), Snooze(…), Reject(…) or None"
+                f"the handler returned a {type(outcome).__name__}; return Done(…), Retry(…), Snooze(…),"
+                " Hold(…), Reject(…), Cancel(…) or None"
             )
 
 

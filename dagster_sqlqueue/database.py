@@ -8,8 +8,8 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 import psycopg
 import sqlalchemy as sa
@@ -24,6 +24,7 @@ from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput, SchemaMis
 
 logger = logging.getLogger("dagster_sqlqueue")
 
+T = TypeVar("T")
 Row: TypeAlias = tuple[Any, ...]
 Parameters: TypeAlias = Mapping[str, object]
 
@@ -156,6 +157,18 @@ class Database:
     def _run_once(self, sql: str, parameters: Parameters) -> Sequence[Row]:
         with self.connection() as connection:
             return _execute(connection, sql, parameters)
+
+    def transact(self, work: "Callable[[Transaction], T]") -> T:
+        """Run `work` in one transaction of ours; a serialization failure or deadlock begins it again from the start.
+
+        Raises:
+            DatabaseUnavailable, SchemaMissing: see the classes. Whatever `work` raises, after a rollback.
+        """
+        return cast(T, _RETRYING(self._transact_once, work))
+
+    def _transact_once(self, work: "Callable[[Transaction], T]") -> T:
+        with self.transaction() as transaction:
+            return work(transaction)
 
     @contextlib.contextmanager
     def transaction(self) -> "Iterator[Transaction]":

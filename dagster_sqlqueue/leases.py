@@ -20,8 +20,9 @@ class LeaseKeeper:
     Args:
         queue: where the jobs were claimed.
         lease_seconds: the length of a lease.
-        job_timeout_seconds: how long one job may take. Past it nothing in hand is extended any more: the leases run out
-            and other consumers take the jobs, while the fence keeps the hanging handler from ending them.
+        job_timeout_seconds: how long a job may take that does not say so itself. Past it nothing in hand is extended any
+            more: the leases run out and other consumers take the jobs, while the fence keeps the hanging handler from
+            ending them.
         beat: called from the thread four times a lease, also while no job is in hand.
     """
 
@@ -40,8 +41,10 @@ class LeaseKeeper:
         self._lock = threading.Lock()
         self._held: dict[UUID, ClaimedJob] = {}
         self._lost: set[UUID] = set()
+        self._cancellations: dict[UUID, threading.Event] = {}
         self._extended_at = 0.0
         self._job_began: float | None = None
+        self._job_may_take = job_timeout_seconds
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sqlqueue-heartbeat", daemon=True)
 
@@ -58,13 +61,19 @@ class LeaseKeeper:
         with self._lock:
             self._held = {job.id: job for job in jobs}
             self._lost.clear()
+            self._cancellations.clear()
             self._extended_at = time.monotonic()
 
-    def begin(self, job: ClaimedJob) -> bool:
-        """Note that a handler begins this job; false when its lease is lost already and it must not begin."""
+    def begin(self, job: ClaimedJob) -> threading.Event | None:
+        """Note that a handler begins this job. Gives the event that says that somebody wants it cancelled; None when its
+        lease is lost already and it must not begin.
+        """
         with self._lock:
+            if job.id in self._lost:
+                return None
             self._job_began = time.monotonic()
-            return job.id not in self._lost
+            self._job_may_take = self._job_timeout if job.timeout_seconds is None else job.timeout_seconds
+            return self._cancellations.setdefault(job.id, threading.Event())
 
     def end(self) -> None:
         """Note that the handler returned."""
@@ -91,15 +100,17 @@ class LeaseKeeper:
     def _extend(self) -> None:
         with self._lock:
             now = time.monotonic()
-            hanging = self._job_began is not None and now - self._job_began > self._job_timeout
+            hanging = self._job_began is not None and now - self._job_began > self._job_may_take
             if not self._held or hanging or now - self._extended_at < self._lease_seconds / 2:
                 return
             jobs = list(self._held.values())
         kept = self._queue.heartbeat(jobs, lease_seconds=self._lease_seconds)
         with self._lock:
             self._extended_at = now
+            for job_id in kept.cancel_requested:
+                self._cancellations.setdefault(job_id, threading.Event()).set()
             for job in jobs:
                 # Compared as a whole: a job given back meanwhile may be in hand again, under a newer lease.
-                if job.id not in kept and self._held.get(job.id) is job:
+                if job.id not in kept.held and self._held.get(job.id) is job:
                     del self._held[job.id]
                     self._lost.add(job.id)

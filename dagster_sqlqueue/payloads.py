@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import astuple
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, TypeVar
@@ -14,7 +15,8 @@ from pydantic import BaseModel
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload
-from dagster_sqlqueue.model import MAX_ATTEMPTS, NewJob, Payload, QueueSpec
+from dagster_sqlqueue.model import NewJob
+from dagster_sqlqueue.settings import MAX_ATTEMPTS, MAX_DELAY_SECONDS, Backoff, Payload, QueueSpec
 
 Item = TypeVar("Item")
 
@@ -26,6 +28,10 @@ _PLURALS = {
     "max_attempts": "max_attempts",
     "unique_key": "unique_keys",
     "ordering_key": "ordering_keys",
+    "timeout_seconds": "timeouts",
+    "backoff": "backoffs",
+    "tags": "tags",
+    "region": "regions",
     "payload": "payloads",
 }
 
@@ -98,6 +104,10 @@ def values(spec: QueueSpec[Any], job: Any, row: int = 0) -> dict[str, Any]:
         "max_attempts": new.max_attempts,
         "unique_key": new.unique_key,
         "ordering_key": new.ordering_key,
+        "timeout_seconds": new.timeout_seconds,
+        "backoff": new.backoff and _array_text(astuple(new.backoff)),
+        "tags": _array_text(new.tags) if new.tags else None,
+        "region": new.region,
         "payload": _payload_text(spec, new.payload, row),
     }
 
@@ -222,13 +232,32 @@ def _check(job: NewJob[Any], row: int) -> None:
     most = job.max_attempts
     if most is not None and (not isinstance(most, int) or not 1 <= most <= MAX_ATTEMPTS):
         raise InvalidInput(f"row {row}: max_attempts is {most!r}; it must be 1 to {MAX_ATTEMPTS:,}")
-    for name, key in (("unique_key", job.unique_key), ("ordering_key", job.ordering_key)):
+    if job.timeout_seconds is not None and not (
+        isinstance(job.timeout_seconds, int | float) and 0 < job.timeout_seconds <= MAX_DELAY_SECONDS
+    ):
+        raise InvalidInput(
+            f"row {row}: timeout_seconds is {job.timeout_seconds!r}; it must be positive, at most a hundred years"
+        )
+    if job.backoff is not None and not isinstance(job.backoff, Backoff):
+        raise InvalidInput(f"row {row}: backoff is {job.backoff!r}; it must be a Backoff")
+    if job.tags and (isinstance(job.tags, str) or not all(isinstance(tag, str) and tag for tag in job.tags)):
+        raise InvalidInput(f"row {row}: tags is {job.tags!r}; it must be a sequence of texts, none empty")
+    for tag in job.tags:
+        if problem := unstorable_text(tag):
+            raise InvalidInput(f"row {row}: a tag {problem}; remove it")
+    for name, key in (("unique_key", job.unique_key), ("ordering_key", job.ordering_key), ("region", job.region)):
         if key is None:
             continue
         if not isinstance(key, str) or not 0 < len(key) <= _KEY_LIMIT:
             raise InvalidInput(f"row {row}: {name} must be a text of 1 to {_KEY_LIMIT:,} characters")
         if problem := unstorable_text(key):
             raise InvalidInput(f"row {row}: {name} {problem}; remove it")
+
+
+def _array_text(values: Iterable[object]) -> str:
+    """The literal of a SQL array: an array of arrays must not be ragged, so these travel as texts."""
+    quoted = (str(value).replace("\\", "\\\\").replace('"', '\\"') for value in values)
+    return "{" + ",".join(f'"{value}"' for value in quoted) + "}"
 
 
 def _in_utc(moment: datetime) -> bool:

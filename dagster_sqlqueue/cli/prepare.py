@@ -11,7 +11,7 @@ from dagster_sqlqueue.cli import render
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.cli.write import AnyObject
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model import Backoff, QueueSettings, QueueSpec, check_queue_name
+from dagster_sqlqueue.settings import Backoff, QueueSettings, QueueSpec, check_queue_name
 
 _LARGEST = 2**31 - 1
 _NEW = QueueSpec("new", AnyObject)
@@ -105,6 +105,7 @@ def create(
     with session.queue() as queue:
         before = next((known for known in queue.queues() if known.name == name), None)
         old: QueueSettings | QueueSpec[AnyObject] = before or _NEW
+        pause = old.backoff if isinstance(old.backoff, Backoff) else Backoff()
         spec = QueueSpec(
             name,
             AnyObject,
@@ -112,10 +113,19 @@ def create(
             lease_seconds=_finite("--lease", lease, old.lease_seconds),
             max_attempts=_finite("--max-attempts", max_attempts, old.max_attempts),
             backoff=Backoff(
-                _finite("--backoff", backoff, old.backoff.seconds),
-                _finite("--backoff-factor", backoff_factor, old.backoff.factor),
-                _finite("--backoff-max", backoff_max, old.backoff.max_seconds),
+                _finite("--backoff", backoff, pause.seconds),
+                _finite("--backoff-factor", backoff_factor, pause.factor),
+                _finite("--backoff-max", backoff_max, pause.max_seconds),
+                pause.jitter,
             ),
+            strategy=old.strategy,
+            ordered=old.ordered,
+            on_poison=old.on_poison,
+            timeout_seconds=old.timeout_seconds,
+            max_running=old.max_running,
+            max_running_per_key=old.max_running_per_key,
+            rate=old.rate,
+            retention_days=old.retention_days,
         )
         settings = queue.create_queue(spec)
     if session.as_json:

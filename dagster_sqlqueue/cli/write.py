@@ -18,8 +18,9 @@ from dagster_sqlqueue import payloads
 from dagster_sqlqueue.cli import render
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload
-from dagster_sqlqueue.model import NewJob, QueueSpec
+from dagster_sqlqueue.model import NewJob
 from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.settings import QueueSpec
 
 _PROGRESS_EVERY = 1_000
 _LONGEST_LINE = 8 * payloads.MAX_PAYLOAD_BYTES

@@ -7,7 +7,7 @@ from typing import Any
 
 import dagster as dg
 
-from dagster_sqlqueue.model import QueueSpec
+from dagster_sqlqueue.settings import QueueSpec
 
 
 @contextlib.contextmanager

@@ -10,9 +10,9 @@ from pydantic import Field
 
 from dagster_sqlqueue import slots
 from dagster_sqlqueue.consumer import Consumer, DrainSummary, Handler
-from dagster_sqlqueue.model import Payload, QueueSpec
 from dagster_sqlqueue.orchestration.assets import queue_asset_key
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.settings import Payload, QueueSpec
 
 RESOURCE_KEY = "sqlqueue"
 

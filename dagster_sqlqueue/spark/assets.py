@@ -11,10 +11,10 @@ from pydantic import Field
 from pyspark.sql import SparkSession
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model import QueueSpec
 from dagster_sqlqueue.orchestration.assets import queue_asset_key, single_run_backfills
 from dagster_sqlqueue.orchestration.fanout import IN_PROGRESS, DailyAccount, range_request
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.settings import QueueSpec
 from dagster_sqlqueue.spark.daily import ArchiveRead, Compute, DayDone, consume_days
 from dagster_sqlqueue.spark.session import SparkSettings, open_spark
 from dagster_sqlqueue.spark.source import register_source

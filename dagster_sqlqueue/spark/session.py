@@ -80,11 +80,24 @@ def open_spark(settings: SparkSettings | None = None) -> Iterator[SparkSession]:
         _users += ours
     try:
         yield session
+    except Py4JError as error:
+        # Interrupted in the middle of a call, Py4J tidies up over the connection that the interrupt broke, and raises that.
+        if interrupt := _interrupt_behind(error):
+            raise interrupt from error
+        raise
     finally:
         with _lock:
             _users -= ours
             if ours and not _users:
                 _opened.close()
+
+
+def _interrupt_behind(error: BaseException) -> BaseException | None:
+    """The KeyboardInterrupt or SystemExit, Dagster's included, while whose handling the error arose."""
+    behind = error.__context__
+    while behind is not None and isinstance(behind, Exception):
+        behind = behind.__context__
+    return behind
 
 
 @contextmanager

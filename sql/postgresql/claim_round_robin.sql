@@ -6,17 +6,21 @@
 -- outside a view or a UNION locks nothing in PostgreSQL).
 --
 -- A job is due when available_at has passed, whatever its state: a running job whose lease ran out is claimed like a
--- queued one. The walk over the ten priorities keeps each probe a plain range of the index job_claim.
+-- queued one. The walk over the ten priorities keeps each probe a plain range of the index job_claim. It is
+-- pick_round_robin and grant in one statement, for queues without turns and limits: one round trip instead of two.
 --
--- Parameters: queue text; buckets smallint[]; limit integer; lease_seconds float8; worker text.
--- Returns: the jobs under their new lease, in the order in which they were due. attempt > max_attempts: the lease ran out on the last attempt, and the caller
---   archives the job as failed instead of handing it out.
+-- Parameters: queue text; revision bigint (of the settings that the caller knows; under another, or in a paused queue,
+--   nothing is claimed); buckets smallint[]; hints text (a timestamptz[] with ten elements for each bucket given, for
+--   the priorities 9 to 0: where to begin; '{}': at the very beginning); limit integer; lease_seconds float8; worker
+--   text.
+-- Returns: the jobs under their new lease, in the order in which they were due. attempt > max_attempts: the lease ran
+--   out on the last attempt, and the caller archives the job as failed instead of handing it out.
 -- Plan: the ids go to the update as an array, for which the planner always takes the primary key; joined, a large :limit
 --   made it read the whole table.
 -- Locks: the rows returned, in index order; rows locked by others are skipped. Guards: I3 (lease_no grows), I4, I5.
 WITH head AS MATERIALIZED (
     SELECT due.id, due.available_at
-    FROM unnest(CAST(:buckets AS smallint[])) AS b (bucket)
+    FROM unnest(CAST(:buckets AS smallint[])) WITH ORDINALITY AS b (bucket, place)
     CROSS JOIN LATERAL (
         SELECT candidate.id, candidate.available_at
         FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority)
@@ -26,6 +30,9 @@ WITH head AS MATERIALIZED (
             WHERE j.queue = :queue
               AND j.bucket = b.bucket
               AND j.priority = CAST(level.priority AS smallint)
+              AND j.available_at >= COALESCE(
+                  (SELECT CAST(CAST(:hints AS text) AS timestamptz[]))[10 * b.place - level.priority], '-infinity'
+              )
               AND j.available_at <= statement_timestamp()
             ORDER BY j.available_at, j.id
             LIMIT :limit
@@ -33,6 +40,10 @@ WITH head AS MATERIALIZED (
         ) AS candidate
         LIMIT :limit
     ) AS due
+    WHERE EXISTS (
+        SELECT FROM sqlqueue.queue AS q
+        WHERE q.name = :queue AND q.revision = :revision AND q.paused_at IS NULL
+    )
     LIMIT :limit
 ), claimed AS (
     UPDATE sqlqueue.job AS j
@@ -46,9 +57,14 @@ WITH head AS MATERIALIZED (
     WHERE j.id = ANY (ARRAY(SELECT head.id FROM head))
     RETURNING
         j.id, j.bucket, j.priority, j.lease_no, j.attempt, j.max_attempts, j.created_at, j.available_at AS lease_until,
-        j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error
+        j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error, j.tags, j.order_no,
+        j.timeout_seconds, j.backoff, j.cancel_requested_at, j.limited
 )
-SELECT claimed.*
+SELECT
+    claimed.id, claimed.bucket, claimed.priority, claimed.lease_no, claimed.attempt, claimed.max_attempts,
+    claimed.created_at, claimed.lease_until, claimed.unique_key, claimed.ordering_key, claimed.payload, claimed.error,
+    head.available_at AS due_at, claimed.tags, claimed.order_no, claimed.timeout_seconds, claimed.backoff,
+    claimed.cancel_requested_at IS NOT NULL AS cancel_requested, claimed.limited
 FROM claimed
 JOIN head ON head.id = claimed.id
 ORDER BY

@@ -1,22 +1,38 @@
 -- Put one job on a queue. (enqueue_many takes arrays; binding those for a single row costs a third of its speed.)
 --
--- Parameters: queue text; id uuid; hash integer (not negative: the bucket is the hash modulo the queue's count);
---   priority smallint; run_at timestamptz (null: due now); max_attempts integer (null: the queue's); unique_key text;
---   ordering_key text; payload text (JSON).
--- Returns: the job's id. No row: a live job has the same id or unique key, or the queue does not exist.
--- Locks: the inserted row only. Guards: I1 (it is one transaction with whatever the caller does beside it), I6.
+-- Parameters: queue text; id uuid; hash integer (not negative: the bucket is the hash modulo the queue's count, or picks
+--   one of the region's buckets); priority smallint; run_at timestamptz (null: due now); max_attempts integer, backoff
+--   float8[] and timeout_seconds float8 (null: the queue's); unique_key, ordering_key text; tags text[] (null: none);
+--   region text (null: any bucket); payload text (JSON).
+-- Returns: the job's id. No row: a live job has the same id or unique key, or the queue does not exist. A region without
+--   a bucket violates the not-null constraint of the bucket.
+-- Locks: the inserted row only. Guards: I1 (it is one transaction with whatever the caller does beside it), I5, I6.
 INSERT INTO sqlqueue.job (
-    id, queue, bucket, priority, available_at, max_attempts, unique_key, ordering_key, payload
+    id, queue, bucket, priority, available_at, run_at, max_attempts, unique_key, ordering_key, order_no, region,
+    timeout_seconds, backoff, tags, payload
 )
 SELECT
     CAST(:id AS uuid),
     q.name,
-    CAST(:hash AS integer) % q.bucket_count,
+    CASE WHEN CAST(:region AS text) IS NULL THEN CAST(:hash AS integer) % q.bucket_count ELSE (
+        SELECT own.buckets[1 + CAST(:hash AS integer) % cardinality(own.buckets)]
+        FROM (
+            SELECT array_agg(b.bucket ORDER BY b.bucket) AS buckets
+            FROM sqlqueue.bucket AS b
+            WHERE b.queue = q.name AND b.region = CAST(:region AS text) AND b.bucket < q.bucket_count
+        ) AS own
+    ) END,
     CAST(:priority AS smallint),
+    COALESCE(CAST(:run_at AS timestamptz), now()),
     COALESCE(CAST(:run_at AS timestamptz), now()),
     COALESCE(CAST(:max_attempts AS integer), q.max_attempts),
     CAST(:unique_key AS text),
     CAST(:ordering_key AS text),
+    CASE WHEN q.keyed AND CAST(:ordering_key AS text) IS NOT NULL THEN nextval('sqlqueue.job_order') END,
+    COALESCE(CAST(:region AS text), 'local'),
+    COALESCE(CAST(:timeout_seconds AS float8), q.timeout_seconds),
+    CAST(CAST(:backoff AS text) AS float8[]),
+    COALESCE(CAST(CAST(:tags AS text) AS text[]), '{}'),
     CAST(:payload AS jsonb)
 FROM sqlqueue.queue AS q
 WHERE q.name = :queue

@@ -1,30 +1,49 @@
 -- Put many jobs on a queue: one row for each element of the parallel arrays, in their order.
 --
--- Parameters: queue text; ids uuid[]; hashes integer[] (not negative: the bucket is the hash modulo the queue's count);
---   priorities smallint[]; run_ats timestamptz[] (null: due now); max_attempts integer[] (null: the queue's);
---   unique_keys text[]; ordering_keys text[]; payloads text[] (JSON).
+-- Parameters: queue text; ids uuid[]; hashes integer[] (not negative: the bucket is the hash modulo the queue's count, or
+--   picks one of the region's buckets); priorities smallint[]; run_ats timestamptz[] (null: due now); max_attempts
+--   integer[] and timeouts float8[] (null: the queue's); unique_keys, ordering_keys, regions text[]; backoffs text[]
+--   (each a float8[], null: the queue's); tags text[] (each a text[], null: none); payloads text[] (JSON).
 -- Returns: the id of each job that was inserted. A live job with the same id or unique key makes its row a duplicate,
---   which is left out. No row at all also means that the queue does not exist.
--- Locks: the inserted rows only. Guards: I1 (it is one transaction with whatever the caller does beside it), I6.
+--   which is left out. No row at all also means that the queue does not exist. A region without a bucket violates the
+--   not-null constraint of the bucket.
+-- Locks: the inserted rows only. Guards: I1 (it is one transaction with whatever the caller does beside it), I5, I6.
 INSERT INTO sqlqueue.job (
-    id, queue, bucket, priority, available_at, max_attempts, unique_key, ordering_key, payload
+    id, queue, bucket, priority, available_at, run_at, max_attempts, unique_key, ordering_key, order_no, region,
+    timeout_seconds, backoff, tags, payload
 )
 SELECT
     new.id,
     q.name,
-    new.hash % q.bucket_count,
+    CASE WHEN new.region IS NULL THEN new.hash % q.bucket_count ELSE (
+        SELECT own.buckets[1 + new.hash % cardinality(own.buckets)]
+        FROM (
+            SELECT array_agg(b.bucket ORDER BY b.bucket) AS buckets
+            FROM sqlqueue.bucket AS b
+            WHERE b.queue = q.name AND b.region = new.region AND b.bucket < q.bucket_count
+        ) AS own
+    ) END,
     new.priority,
+    COALESCE(new.run_at, now()),
     COALESCE(new.run_at, now()),
     COALESCE(new.max_attempts, q.max_attempts),
     new.unique_key,
     new.ordering_key,
+    CASE WHEN q.keyed AND new.ordering_key IS NOT NULL THEN nextval('sqlqueue.job_order') END,
+    COALESCE(new.region, 'local'),
+    COALESCE(new.timeout, q.timeout_seconds),
+    CAST(new.backoff AS float8[]),
+    COALESCE(CAST(new.tags AS text[]), '{}'),
     CAST(new.payload AS jsonb)
 FROM sqlqueue.queue AS q
 CROSS JOIN unnest(
     CAST(:ids AS uuid[]), CAST(:hashes AS integer[]), CAST(:priorities AS smallint[]), CAST(:run_ats AS timestamptz[]),
     CAST(:max_attempts AS integer[]), CAST(:unique_keys AS text[]), CAST(:ordering_keys AS text[]),
+    CAST(:timeouts AS float8[]), CAST(:backoffs AS text[]), CAST(:tags AS text[]), CAST(:regions AS text[]),
     CAST(:payloads AS text[])
-) AS new (id, hash, priority, run_at, max_attempts, unique_key, ordering_key, payload)
+) AS new (
+    id, hash, priority, run_at, max_attempts, unique_key, ordering_key, timeout, backoff, tags, region, payload
+)
 WHERE q.name = :queue
 ON CONFLICT DO NOTHING
 RETURNING id

@@ -16,12 +16,13 @@ WITH finished AS (
     RETURNING j.*, ended.state AS end_state, ended.result AS end_result, ended.error AS end_error
 )
 INSERT INTO sqlqueue.job_archive (
-    id, queue, bucket, priority, state, lease_no, attempt, max_attempts, created_at, started_at, finished_at, claimed_by,
-    batch_id, unique_key, ordering_key, region, payload, result, error
+    id, queue, bucket, priority, state, lease_no, attempt, max_attempts, run_at, created_at, started_at, finished_at,
+    claimed_by, batch_id, unique_key, ordering_key, order_no, region, timeout_seconds, backoff, tags, payload, result,
+    error
 )
 SELECT
-    id, queue, bucket, priority, end_state, lease_no, LEAST(attempt, max_attempts), max_attempts, created_at, started_at,
-    statement_timestamp(), claimed_by, batch_id, unique_key, ordering_key, region, payload,
-    CAST(end_result AS jsonb), COALESCE(end_error, error)
+    id, queue, bucket, priority, end_state, lease_no, LEAST(attempt, max_attempts), max_attempts, run_at, created_at,
+    started_at, statement_timestamp(), claimed_by, batch_id, unique_key, ordering_key, order_no, region,
+    timeout_seconds, backoff, tags, payload, CAST(end_result AS jsonb), COALESCE(end_error, error)
 FROM finished
 RETURNING id

@@ -1,12 +1,15 @@
 -- Extend the leases of a whole batch in one statement, each under its fence.
 --
 -- Parameters: ids uuid[]; lease_nos bigint[]; lease_seconds float8 (from now).
--- Returns: the id of each job whose lease was extended. One that is missing is lost: somebody else has it, or it ended.
--- Locks: the updated rows, in the order of the arrays. Guards: I3, I4.
+-- Returns: the id of each job whose lease was extended, and whether somebody wants it cancelled. One that is missing is
+--   lost: somebody else has it, it ended, or it ran out where others may have begun in its place (a limit, a key).
+-- Locks: the updated rows, in the order of the arrays; for limits and keys the transaction holds limit_lock and key_wait.
+-- Guards: I3, I4, I9.
 UPDATE sqlqueue.job AS j
 SET available_at = statement_timestamp() + make_interval(secs => :lease_seconds)
 FROM unnest(CAST(:ids AS uuid[]), CAST(:lease_nos AS bigint[])) AS lease (id, lease_no)
 WHERE j.id = lease.id
   AND j.lease_no = lease.lease_no
   AND j.state = 'running'
-RETURNING j.id
+  AND (j.available_at > statement_timestamp() OR NOT (j.limited OR j.order_no IS NOT NULL))
+RETURNING j.id, j.cancel_requested_at IS NOT NULL AS cancel_requested

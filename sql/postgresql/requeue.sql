@@ -1,22 +1,25 @@
--- Give claimed jobs back to their queue, each under its fence, to be due again after a delay: a retry, a snooze, or
--- work that was claimed and not begun.
+-- Give claimed jobs back to their queue, each under its fence, to be due again after a delay or at a moment: a retry, a
+-- snooze, or work that was claimed and not begun.
 --
--- Parameters: ids uuid[]; lease_nos bigint[]; delays float8[] (seconds from now); errors text[] (null: keep the last
---   one); spent boolean[] (false: this attempt does not count).
+-- Parameters: ids uuid[]; lease_nos bigint[]; delays float8[] (seconds from now; null: see moments); moments
+--   timestamptz[]; errors text[] (null: keep the last one); spent boolean[] (false: this attempt does not count).
 -- Returns: the id of each job given back. One that is missing was refused: its lease is not the current one.
 -- Locks: the updated rows, in the order of the arrays. Guards: I1, I3 (lease_no stays, so the old lease is not current
 --   again: the state is no longer running).
 UPDATE sqlqueue.job AS j
 SET state = 'queued',
-    available_at = statement_timestamp() + make_interval(secs => back.delay),
+    available_at = COALESCE(
+        statement_timestamp() + make_interval(secs => back.delay), GREATEST(back.moment, statement_timestamp())
+    ),
     attempt = j.attempt - CASE WHEN back.spent THEN 0 ELSE 1 END,
     claimed_by = NULL,
+    claim_token = NULL,
     batch_id = NULL,
     error = COALESCE(back.error, j.error)
 FROM unnest(
-    CAST(:ids AS uuid[]), CAST(:lease_nos AS bigint[]), CAST(:delays AS float8[]), CAST(:errors AS text[]),
-    CAST(:spent AS boolean[])
-) AS back (id, lease_no, delay, error, spent)
+    CAST(:ids AS uuid[]), CAST(:lease_nos AS bigint[]), CAST(:delays AS float8[]), CAST(:moments AS timestamptz[]),
+    CAST(:errors AS text[]), CAST(:spent AS boolean[])
+) AS back (id, lease_no, delay, moment, error, spent)
 WHERE j.id = back.id
   AND j.lease_no = back.lease_no
   AND j.state = 'running'

@@ -35,7 +35,7 @@ WRITES: dict[str, Callable[[SqlQueue, ClaimedJob, QueueSpec[Work]], object]] = {
     ),
 }
 QUIET: dict[str, Callable[[SqlQueue, ClaimedJob, QueueSpec[Work]], object]] = {
-    "heartbeat": lambda queue, job, spec: queue.heartbeat([job], lease_seconds=99),
+    "heartbeat": lambda queue, job, spec: queue.heartbeat([job], lease_seconds=99).held,
     "retry": lambda queue, job, spec: queue.requeue([(job, Retry("x"))], backoff=spec.backoff),
     "snooze": lambda queue, job, spec: queue.requeue([(job, Snooze(1))], backoff=spec.backoff),
     "release": lambda queue, job, spec: queue.release([job]),
@@ -82,7 +82,7 @@ def test_after_giving_it_back_the_same_lease_is_not_current(queue: SqlQueue, spe
     queue.release([job])
     with pytest.raises(LeaseLost):
         queue.complete([job])
-    assert queue.heartbeat([job], lease_seconds=1) == set()
+    assert queue.heartbeat([job], lease_seconds=1).held == set()
 
 
 def test_of_several_only_the_stale_one_is_refused(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
@@ -100,7 +100,7 @@ def test_a_lease_that_ran_out_and_was_not_claimed_is_still_current(queue: SqlQue
     queue.enqueue(spec, Work(n=1))
     jobs = claim(queue)
     make_due(queue)
-    assert queue.heartbeat(jobs, lease_seconds=30) == {jobs[0].id}
+    assert queue.heartbeat(jobs, lease_seconds=30).held == {jobs[0].id}
     assert claim(queue) == []
     queue.complete(jobs)
 

@@ -153,7 +153,7 @@ def test_released_jobs_are_due_at_once_as_if_never_claimed(queue: SqlQueue, spec
 def test_a_heartbeat_extends_the_lease_from_now(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     queue.enqueue_many(spec, [Work(n=n) for n in range(3)])
     jobs = claim(queue, lease_seconds=1)
-    assert queue.heartbeat(jobs[:2], lease_seconds=100) == {job.id for job in jobs[:2]}
+    assert queue.heartbeat(jobs[:2], lease_seconds=100).held == {job.id for job in jobs[:2]}
     left = dict(rows(queue, "SELECT id, extract(epoch FROM available_at - now()) FROM {s}.job"))
     assert all(99 < left[job.id] <= 100 for job in jobs[:2])
     assert left[jobs[2].id] <= 1
@@ -340,7 +340,7 @@ def test_a_backoff_refuses_what_makes_no_sense(arguments: dict[str, float]) -> N
 
 
 def test_a_backoff_grows_to_its_bound_and_never_beyond() -> None:
-    assert [Backoff(1, 2, 10, jitter=0).delay(attempt) for attempt in (0, 1, 2, 3, 4, 5, 10_000)] == [
+    assert [Backoff(1, 2, 10, jitter=0)(attempt) for attempt in (0, 1, 2, 3, 4, 5, 10_000)] == [
         1,
         1,
         2,
@@ -349,8 +349,8 @@ def test_a_backoff_grows_to_its_bound_and_never_beyond() -> None:
         10,
         10,
     ]
-    assert Backoff(1, 1e300, 10, jitter=0).delay(50) == 10
-    assert all(5 <= Backoff(10, jitter=0.5).delay(1) <= 10 for _ in range(100))
+    assert Backoff(1, 1e300, 10, jitter=0)(50) == 10
+    assert all(5 <= Backoff(10, jitter=0.5)(1) <= 10 for _ in range(100))
 
 
 def test_enqueue_many_counts(queue: SqlQueue, spec: QueueSpec[Work]) -> None:

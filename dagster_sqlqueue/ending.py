@@ -1,0 +1,237 @@
+"""The verbs of whoever holds a lease: end a job, give it back, set it aside, keep it. Each write carries its fence."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from dagster_sqlqueue import payloads
+from dagster_sqlqueue.database import Executor, Row
+from dagster_sqlqueue.errors import LeaseLost
+from dagster_sqlqueue.model import ArchiveState, ClaimedJob
+from dagster_sqlqueue.outcomes import Retry, Snooze
+from dagster_sqlqueue.settings import Backoff, BackoffPolicy, PoisonPolicy
+from dagster_sqlqueue.verbs import Verbs
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How one claimed job is to end, for `SqlQueue.finish`."""
+
+    job: ClaimedJob
+    state: ArchiveState
+    result: object = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a heartbeat said: the jobs that are still held, and those of them that somebody wants cancelled."""
+
+    held: set[UUID]
+    cancel_requested: set[UUID]
+
+
+class EndingVerbs(Verbs):
+    """What may be done under a lease."""
+
+    def finish(self, endings: Sequence[Ending], *, executor: Executor | None = None) -> set[UUID]:
+        """Move claimed jobs to the archive, each under its fence.
+
+        Args:
+            endings: the jobs and how each ended.
+            executor: a `Database.transaction` to do it in together with other writes (exactly-once effect).
+
+        Returns:
+            The ids that were accepted; a job that is missing was refused, because its lease is not the current one.
+
+        Raises:
+            InvalidInput: a result cannot be stored as JSON; nothing was written.
+        """
+        parameters = {
+            **_fences([ending.job for ending in endings]),
+            "states": [ending.state.value for ending in endings],
+            "results": [payloads.result_text(ending.result) for ending in endings],
+            "errors": [ending.error and payloads.storable_text(ending.error) for ending in endings],
+        }
+        return self._write("finish", parameters, [ending.job for ending in endings], executor)
+
+    def complete(self, jobs: Sequence[ClaimedJob], *, executor: Executor | None = None) -> None:
+        """End jobs as succeeded.
+
+        Raises:
+            LeaseLost: some were refused; the others are completed, unless `executor` is given and rolls back.
+        """
+        demand_all(jobs, self.finish([Ending(job, ArchiveState.SUCCEEDED) for job in jobs], executor=executor))
+
+    def fail(
+        self, job: ClaimedJob, error: str, *, backoff: BackoffPolicy | None = None, after: float | None = None
+    ) -> bool:
+        """Report a failed attempt: due again after the backoff, or if it was the last, the dead letter; in an ordered
+        queue that stops at poisoned jobs it is held instead.
+
+        Args:
+            job: as claimed.
+            error: what went wrong, kept with the job.
+            backoff: instead of the job's own or the queue's.
+            after: seconds to wait instead.
+
+        Returns:
+            Whether the job will be tried again.
+
+        Raises:
+            LeaseLost: the write was refused.
+        """
+        if not job.last_attempt:
+            demand_all([job], self.requeue([(job, Retry(error, after))], backoff=backoff))
+            return True
+        if self.stops_key(job):
+            demand_all([job], self.hold([(job, error)]))
+        else:
+            demand_all([job], self.finish([Ending(job, ArchiveState.FAILED, error=error)]))
+        return False
+
+    def requeue(
+        self,
+        jobs: Sequence[tuple[ClaimedJob, Retry | Snooze]],
+        *,
+        backoff: BackoffPolicy | None = None,
+        executor: Executor | None = None,
+    ) -> set[UUID]:
+        """Give claimed jobs back to be due later: a retry spends the attempt, a snooze does not.
+
+        Args:
+            jobs: each with how it goes back.
+            backoff: for retries that name no delay and have no backoff of their own; None for the queue's.
+            executor: a transaction to do it in.
+
+        Returns:
+            The ids that were accepted.
+        """
+        parameters = {
+            **_fences([job for job, _ in jobs]),
+            "delays": [self._delay(job, back, backoff) for job, back in jobs],
+            "moments": [_moment(back) for _, back in jobs],
+            "errors": [payloads.storable_text(back.error) if isinstance(back, Retry) else None for _, back in jobs],
+            "spent": [isinstance(back, Retry) for _, back in jobs],
+        }
+        return self._write("requeue", parameters, [job for job, _ in jobs], executor)
+
+    def release(self, jobs: Sequence[ClaimedJob]) -> set[UUID]:
+        """Give back jobs that were claimed and not begun; they are due at once. Gives the ids that were accepted."""
+        return self.requeue([(job, Snooze(0)) for job in jobs]) if jobs else set()
+
+    def hold(self, jobs: Sequence[tuple[ClaimedJob, str]], *, executor: Executor | None = None) -> set[UUID]:
+        """Set claimed jobs aside, each with the reason, no attempt spent. Gives the ids that were accepted."""
+        parameters = {
+            **_fences([job for job, _ in jobs]),
+            "reasons": [payloads.storable_text(reason) for _, reason in jobs],
+        }
+        return self._write("hold", parameters, [job for job, _ in jobs], executor)
+
+    def heartbeat(self, jobs: Sequence[ClaimedJob], *, lease_seconds: float) -> Kept:
+        """Extend leases, counted from now.
+
+        A lease that ran out and that nobody took is extended like any other, except where others may have begun in its
+        place: under a limit, or in a keyed queue.
+        """
+        parameters = {**_fences(jobs), "lease_seconds": lease_seconds}
+        turning = [job for job in jobs if job.turns]
+        if not turning:
+            rows = self.database.run("heartbeat", parameters)
+        else:
+            rows = self.database.transact(lambda executor: self._locked_run(executor, "heartbeat", parameters, turning))
+        self._count_stale(jobs, {row[0] for row in rows})
+        return Kept({row[0] for row in rows}, {row[0] for row in rows if row[1]})
+
+    def ended_by_us(self, jobs: Sequence[ClaimedJob]) -> set[UUID]:
+        """Which of these jobs were ended under exactly these leases: asked when the answer to `finish` got lost."""
+        return {row[0] for row in self.database.run("finished_under", _fences(jobs))}
+
+    def stops_key(self, job: ClaimedJob) -> bool:
+        """Whether the job's key stops when it has failed for good: it is held then, not archived."""
+        return job.order_no is not None and self.last_seen(job.queue).on_poison is PoisonPolicy.STOP
+
+    def _delay(self, job: ClaimedJob, back: Retry | Snooze, backoff: BackoffPolicy | None) -> float | None:
+        if isinstance(back, Snooze):
+            return None if isinstance(back.until, datetime) else float(back.until)
+        if back.after is not None:
+            return float(back.after)
+        policy = Backoff(*job.backoff) if job.backoff else backoff or self.last_seen(job.queue).backoff
+        return max(float(policy(job.attempt)), 0.0)
+
+    def _write(
+        self, verb: str, parameters: dict[str, Any], jobs: Sequence[ClaimedJob], executor: Executor | None
+    ) -> set[UUID]:
+        keyed = [job for job in jobs if job.order_no is not None]
+        if not jobs:
+            return set()
+        if not keyed:
+            rows = (executor or self.database).run(verb, parameters)
+        elif executor is not None:
+            rows = self._write_and_promote(executor, verb, parameters, keyed)
+        else:
+            rows = self.database.transact(lambda joined: self._write_and_promote(joined, verb, parameters, keyed))
+        accepted = {row[0] for row in rows}
+        if executor is None:
+            self._count_stale(jobs, accepted)
+        return accepted
+
+    def _write_and_promote(
+        self, executor: Executor, verb: str, parameters: dict[str, Any], keyed: Sequence[ClaimedJob]
+    ) -> Sequence[Row]:
+        by_queue: defaultdict[str, list[ClaimedJob]] = defaultdict(list)
+        for job in keyed:
+            by_queue[job.queue].append(job)
+        for queue, jobs in by_queue.items():
+            executor.run("key_wait", {"queue": queue, "keys": [job.ordering_key for job in jobs]})
+        rows = executor.run(verb, parameters)
+        accepted = {row[0] for row in rows}
+        for queue, jobs in by_queue.items():
+            # In an ordered queue a job that goes back, or is held, stays the head of its key.
+            if verb == "finish" or not self.last_seen(queue).ordered:
+                keys = [job.ordering_key for job in jobs if job.id in accepted]
+                executor.run("key_promote", {"queue": queue, "keys": keys})
+        return rows
+
+    def _locked_run(
+        self, executor: Executor, verb: str, parameters: dict[str, Any], turning: Sequence[ClaimedJob]
+    ) -> Sequence[Row]:
+        for queue in sorted({job.queue for job in turning if job.limited}):
+            executor.run("limit_lock", {"queue": queue})
+        for queue in sorted({job.queue for job in turning if job.order_no is not None}):
+            keys = [job.ordering_key for job in turning if job.order_no is not None and job.queue == queue]
+            executor.run("key_wait", {"queue": queue, "keys": keys})
+        return executor.run(verb, parameters)
+
+    def _count_stale(self, jobs: Sequence[ClaimedJob], accepted: set[UUID]) -> None:
+        stale: defaultdict[str, int] = defaultdict(int)
+        for job in jobs:
+            stale[job.queue] += job.id not in accepted
+        for queue, writes in stale.items():
+            if writes:
+                self.database.run("count_stale", {"queue": queue, "writes": writes})
+
+
+def demand_all(jobs: Sequence[ClaimedJob], accepted: set[UUID]) -> None:
+    """Raise what a caller is to know when not every write was accepted.
+
+    Raises:
+        LeaseLost: the message names the jobs.
+    """
+    lost = [str(job.id) for job in jobs if job.id not in accepted]
+    if lost:
+        raise LeaseLost(
+            f"the lease of {len(lost)} of {len(jobs)} jobs is not current any more ({', '.join(lost[:5])}"
+            f"{', …' if len(lost) > 5 else ''}): they were claimed by somebody else, ended or cancelled; drop the work"
+        )
+
+
+def _moment(back: Retry | Snooze) -> datetime | None:
+    return back.until.astimezone(UTC) if isinstance(back, Snooze) and isinstance(back.until, datetime) else None
+
+
+def _fences(jobs: Sequence[ClaimedJob]) -> dict[str, list[object]]:
+    return {"ids": [job.id for job in jobs], "lease_nos": [job.lease_no for job in jobs]}

@@ -1,0 +1,86 @@
+"""Claims that take only some of a queue's jobs, by tags and payload, and read no more than they were told to."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dagster_sqlqueue.database import Executor, Row
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.settings import QueueSettings
+
+
+class ClaimFilter:
+    """Which jobs a consumer takes.
+
+    A claim looks at no more than `scan` due jobs; what it did not reach, the next claim with the same object looks at,
+    and after the last job it begins again. So give one consumer one filter object for its life.
+
+    Args:
+        tags: the job has all of these.
+        payload: the payload contains this JSON, as `@>` of PostgreSQL sees it; a mapping, or its text.
+        scan: the most due jobs that one claim looks at.
+
+    Raises:
+        InvalidInput: the filter is not usable.
+    """
+
+    def __init__(
+        self, *, tags: Sequence[str] = (), payload: Mapping[str, Any] | str | None = None, scan: int = 10_000
+    ) -> None:
+        if isinstance(tags, str) or not all(isinstance(tag, str) for tag in tags):
+            raise InvalidInput(f"the filter's tags are {tags!r}; give a sequence of texts")
+        if not 1 <= scan <= 1_000_000:
+            raise InvalidInput(f"the filter's scan is {scan}; it must be 1 to 1,000,000 jobs a claim")
+        self.tags = list(tags)
+        self.payload = _json_text(payload)
+        self.scan = scan
+        self._after: tuple[int, int, Any, Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"ClaimFilter(tags={self.tags}, payload={self.payload}, scan={self.scan})"
+
+    def pick(self, executor: Executor, settings: QueueSettings, lanes: Sequence[int], limit: int) -> Sequence[Row]:
+        """Lock the next jobs that fit, for a grant in the same transaction."""
+        bucket, priority, available_at, job = self._after or (None, None, None, None)
+        ids, scanned, *last = executor.run(
+            "scan_fitting",
+            {
+                "queue": settings.name,
+                "revision": settings.revision,
+                "buckets": sorted(lanes),
+                "tags": self.tags,
+                "payload": self.payload,
+                "scan": self.scan,
+                "limit": limit,
+                "after_bucket": bucket,
+                "after_priority": priority,
+                "after_at": available_at,
+                "after_id": job,
+            },
+        )[0]
+        if len(ids) < limit:
+            resumed = self._after is not None
+            self._after = (last[0], last[1], last[2], last[3]) if scanned >= self.scan else None
+            if not ids and resumed and self._after is None:
+                # The end was reached and nothing fitted there: the beginning has not been looked at.
+                return self.pick(executor, settings, lanes, limit)
+        return executor.run("pick_ids", {"ids": ids}) if ids else []
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the last claim stopped at its bound: "nothing found" does not mean yet that nothing is there."""
+        return self._after is not None
+
+
+def _json_text(payload: Mapping[str, Any] | str | None) -> str:
+    if payload is None:
+        return "{}"
+    try:
+        value = json.loads(payload) if isinstance(payload, str) else payload
+        if not isinstance(value, Mapping):
+            raise InvalidInput(f'the filter {payload!r} is not a JSON object; write it like {{"country": "NZ"}}')
+        return json.dumps(dict(value), allow_nan=False)
+    except (ValueError, TypeError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise InvalidInput(f'the filter {payload!r} is not JSON: {error}; write it like {{"country": "NZ"}}') from None

@@ -1,0 +1,281 @@
+"""What a queue is: its declaration, and its settings as the database has them. No I/O."""
+
+import enum
+import math
+import random
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Generic, TypeAlias, TypeVar
+
+from pydantic import BaseModel
+
+from dagster_sqlqueue.errors import InvalidInput
+
+Payload = TypeVar("Payload", bound=BaseModel)
+
+MAX_ATTEMPTS = 1_000_000
+MAX_BUCKETS = 1_024
+MAX_DELAY_SECONDS = 100 * 366 * 86_400.0
+"""Leases, delays and backoffs end within the range of the database's timestamps."""
+
+_QUEUE_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+
+
+class Strategy(enum.StrEnum):
+    """How a claim chooses its jobs: the five published designs."""
+
+    FANOUT = "fanout"
+    """Start at a random point of the key range, wrap around (Pachot, YugabyteDB): unordered, nobody meets."""
+    FIFO = "fifo"
+    """Merge the heads of all buckets (Thangamani, YugabyteDB): the one order across buckets."""
+    ASSIGN = "assign"
+    """List what is executable, shuffle, grant by compare-and-set on the lease number (the manager/worker article)."""
+    ROUND_ROBIN = "round_robin"
+    """One bucket after another, in batches (Goodman, CockroachDB)."""
+    TOKEN = "token"
+    """Mark rows with a unique token, then select by it (the MySQL message-queue series)."""
+
+
+class PoisonPolicy(enum.StrEnum):
+    """What an ordered queue does with a job that has failed for good at the head of its key."""
+
+    DEAD_LETTER = "dead_letter"
+    """To the dead letter; the key goes on with its next job."""
+    STOP = "stop"
+    """Held, and the key stops until somebody retries, cancels or releases the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long a failed job waits for its next attempt: `seconds * factor ** (attempt - 1)`, at most `max_seconds`.
+
+    Args:
+        seconds: after the first attempt.
+        factor: 1.0 for a fixed delay.
+        max_seconds: the upper bound.
+        jitter: the share of the delay that is drawn at random, 0.0 to 1.0, so that jobs that failed together do not come
+            back together.
+
+    Raises:
+        InvalidInput: a value out of range.
+    """
+
+    seconds: float = 5.0
+    factor: float = 2.0
+    max_seconds: float = 3600.0
+    jitter: float = 0.2
+
+    def __post_init__(self) -> None:
+        usable = (
+            0 <= self.seconds < math.inf
+            and 0 <= self.max_seconds <= MAX_DELAY_SECONDS
+            and 1 <= self.factor < math.inf
+            and 0 <= self.jitter <= 1
+        )
+        if not usable:
+            raise InvalidInput(
+                f"{self} is not usable: seconds and max_seconds must not be negative, max_seconds at most a hundred years,"
+                " factor at least 1, jitter 0 to 1"
+            )
+
+    def __call__(self, attempt: int) -> float:
+        """Seconds to wait after this attempt (1 is the first)."""
+        try:
+            full = min(self.seconds * self.factor ** max(attempt - 1, 0), self.max_seconds)
+        except OverflowError:
+            full = self.max_seconds if self.seconds else 0.0
+        return full * (1 - self.jitter * random.random())
+
+    @classmethod
+    def fixed(cls, seconds: float) -> "Backoff":
+        """The same delay after every attempt."""
+        return cls(seconds, factor=1.0, max_seconds=max(seconds, 0.0), jitter=0.0)
+
+
+BackoffPolicy: TypeAlias = Backoff | Callable[[int], float]
+"""A `Backoff`, or a function of one's own from the attempt (1 is the first) to the seconds to wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimit:
+    """At most `starts` jobs begin within any `seconds`, by the database's clock.
+
+    Raises:
+        InvalidInput: a value out of range.
+    """
+
+    starts: int
+    seconds: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not _whole(self.starts, 1) or not _positive(self.seconds):
+            raise InvalidInput(
+                f"{self} is not usable: starts must be a whole number of at least 1, seconds positive and at most a hundred"
+                " years"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSpec(Generic[Payload]):
+    """A queue as its owner declares it.
+
+    Args:
+        name: lower-case letters, digits and `_`, beginning with a letter, at most 63.
+        payload: the pydantic model that every payload of the queue fits.
+        bucket_count: independent lanes, 1 to 1024; as many consumers as buckets can claim without meeting each other.
+        lease_seconds: how long a claim holds without a heartbeat.
+        max_attempts: runs a job gets before it goes to the dead letter.
+        backoff: the wait between attempts; a function of one's own is the consumer's alone, the database keeps the
+            default beside it.
+        strategy: how a claim chooses; may be changed while consumers run.
+        ordered: jobs with the same ordering key run one at a time, in the order in which they were enqueued, through
+            retries, snoozes and redrives.
+        on_poison: what becomes of a job of an ordered queue that failed for good.
+        timeout_seconds: how long one job may take before its lease is not extended any more; None: the consumer's.
+        max_running: live leases of the whole queue at any moment; None for no limit.
+        max_running_per_key: live leases of one ordering key at any moment, and also the jobs of one key that stand in
+            line: what bounds how long another key's job waits. None for no limit.
+        rate: starts within an interval; None for no limit.
+        retention_days: how long finished jobs are kept; None for ever.
+
+    Raises:
+        InvalidInput: a value out of range.
+    """
+
+    name: str
+    payload: type[Payload]
+    bucket_count: int = 16
+    lease_seconds: float = 60.0
+    max_attempts: int = 5
+    backoff: BackoffPolicy = field(default_factory=Backoff)
+    strategy: Strategy | str = Strategy.ROUND_ROBIN
+    ordered: bool = False
+    on_poison: PoisonPolicy | str = PoisonPolicy.DEAD_LETTER
+    timeout_seconds: float | None = None
+    max_running: int | None = None
+    max_running_per_key: int | None = None
+    rate: RateLimit | None = None
+    retention_days: int | None = None
+
+    def __post_init__(self) -> None:
+        check_queue_name(self.name)
+        check_bucket_count(self.bucket_count, self.name)
+        check_seconds("lease_seconds", self.lease_seconds, self.name)
+        if not _whole(self.max_attempts, 1, MAX_ATTEMPTS):
+            raise InvalidInput(
+                f"max_attempts of queue {self.name!r} is {self.max_attempts}; it must be 1 to {MAX_ATTEMPTS:,}"
+            )
+        if self.timeout_seconds is not None:
+            check_seconds("timeout_seconds", self.timeout_seconds, self.name)
+        for setting in ("max_running", "max_running_per_key", "retention_days"):
+            value = getattr(self, setting)
+            if value is not None and not _whole(value, 1):
+                raise InvalidInput(
+                    f"{setting} of queue {self.name!r} is {value!r}; it must be a whole number of at least 1, or None"
+                )
+        object.__setattr__(self, "strategy", _one_of(Strategy, self.strategy, "strategy", self.name))
+        object.__setattr__(self, "on_poison", _one_of(PoisonPolicy, self.on_poison, "on_poison", self.name))
+        limited = self.ordered or self.max_running or self.max_running_per_key or self.rate
+        if self.strategy is Strategy.TOKEN and limited:
+            raise InvalidInput(
+                f"queue {self.name!r} has the strategy 'token' and is ordered or limited: a token marks jobs before"
+                " anybody can say how many may run; choose another strategy"
+            )
+
+
+Member = TypeVar("Member", bound=enum.StrEnum)
+
+
+def _one_of(kind: type[Member], value: str, setting: str, queue: str) -> Member:
+    try:
+        return kind(value)
+    except ValueError:
+        raise InvalidInput(
+            f"{setting} of queue {queue!r} is {value!r}; it must be one of {', '.join(map(repr, map(str, kind)))}"
+        ) from None
+
+
+def _whole(value: object, least: int, most: int = 2**31 - 1) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _positive(value: object) -> bool:
+    return isinstance(value, int | float) and 0 < value <= MAX_DELAY_SECONDS
+
+
+def check_seconds(setting: str, value: float, queue: str) -> float:
+    """The value, if a queue may have it for that setting.
+
+    Raises:
+        InvalidInput: it is not positive, or longer than a hundred years.
+    """
+    if not _positive(value):
+        raise InvalidInput(
+            f"{setting} of queue {queue!r} is {value!r}; it must be positive, at most a hundred years, in seconds"
+        )
+    return value
+
+
+def check_bucket_count(count: int, queue: str) -> int:
+    """The count, if a queue may have so many buckets.
+
+    Raises:
+        InvalidInput: it may not.
+    """
+    if not _whole(count, 1, MAX_BUCKETS):
+        raise InvalidInput(f"bucket_count of queue {queue!r} is {count!r}; it must be 1 to {MAX_BUCKETS}")
+    return count
+
+
+def check_queue_name(name: str) -> str:
+    """The name, if a queue may have it.
+
+    Raises:
+        InvalidInput: it may not.
+    """
+    if not isinstance(name, str) or not _QUEUE_NAME.fullmatch(name):
+        raise InvalidInput(
+            f"queue name {name!r} is not usable: 1 to 63 lower-case letters, digits or '_', beginning with a letter"
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """A queue as the database has it.
+
+    Attributes:
+        lanes: the buckets to look at: the count, or more while buckets of a larger count still hold jobs.
+        regions: the region of each bucket, by number.
+        revision: grows with every change; a claim that knows an older one takes nothing.
+    """
+
+    name: str
+    bucket_count: int
+    strategy: Strategy
+    ordered: bool
+    on_poison: PoisonPolicy
+    lease_seconds: float
+    timeout_seconds: float | None
+    max_attempts: int
+    backoff: Backoff
+    max_running: int | None
+    max_running_per_key: int | None
+    rate: RateLimit | None
+    retention_days: int | None
+    paused_at: datetime | None
+    revision: int
+    lanes: int
+    regions: tuple[str, ...]
+
+    @property
+    def keyed(self) -> bool:
+        """Whether the jobs that share an ordering key take turns."""
+        return self.ordered or self.max_running_per_key is not None
+
+    @property
+    def limited(self) -> bool:
+        """Whether a limit holds for the queue as a whole."""
+        return self.max_running is not None or self.rate is not None

@@ -1,0 +1,24 @@
+-- Grant jobs that were listed, each by compare-and-set: whoever wrote to one since it was listed has raised its lease
+-- number, and the grant for it does nothing.
+--
+-- Source: the manager/worker article, repaired: its compare value is a time of last update, which repeats where the clock
+-- is coarse; lease_no grows by one at every claim and never goes back.
+--
+-- Parameters: ids uuid[]; lease_nos bigint[] (as listed); lease_seconds float8; worker text; limited boolean.
+-- Returns: the id of each job that was granted, and the end of its lease.
+-- Locks: the updated rows, in the order of the arrays; waits for one that another is writing. Guards: I3, I4.
+UPDATE sqlqueue.job AS j
+SET state = 'running',
+    available_at = statement_timestamp() + make_interval(secs => :lease_seconds),
+    lease_no = j.lease_no + 1,
+    attempt = j.attempt + 1,
+    started_at = statement_timestamp(),
+    claimed_by = :worker,
+    batch_id = NULL,
+    claim_token = NULL,
+    limited = :limited
+FROM unnest(CAST(:ids AS uuid[]), CAST(:lease_nos AS bigint[])) AS seen (id, lease_no)
+WHERE j.id = seen.id
+  AND j.lease_no = seen.lease_no
+  AND j.available_at <= statement_timestamp()
+RETURNING j.id, j.available_at AS lease_until

@@ -1,0 +1,18 @@
+-- Set claimed jobs aside until a person decides, each under its fence. The attempt does not count.
+--
+-- Parameters: ids uuid[]; lease_nos bigint[]; reasons text[].
+-- Returns: the id of each job that is held now. One that is missing was refused: its lease is not the current one.
+-- Locks: the updated rows, in the order of the arrays. Guards: I1, I3.
+UPDATE sqlqueue.job AS j
+SET state = 'held',
+    available_at = 'infinity',
+    attempt = LEAST(j.attempt, j.max_attempts) - 1,
+    claimed_by = NULL,
+    claim_token = NULL,
+    batch_id = NULL,
+    error = aside.reason
+FROM unnest(CAST(:ids AS uuid[]), CAST(:lease_nos AS bigint[]), CAST(:reasons AS text[])) AS aside (id, lease_no, reason)
+WHERE j.id = aside.id
+  AND j.lease_no = aside.lease_no
+  AND j.state = 'running'
+RETURNING j.id

@@ -1,0 +1,14 @@
+-- Try to become the one who decides about ordering keys: of those given, the ones that nobody else is deciding about.
+--
+-- Keys share 64 locks a queue, so that a large batch does not fill the server's lock table.
+--
+-- Parameters: queue text; keys text[]. Returns: the keys that were won.
+-- Locks: advisory locks, until the transaction ends; never waits. Guards: I5, I9.
+SELECT key.name
+FROM (
+    SELECT lane.no, pg_try_advisory_xact_lock(hashtext('sqlqueue' || '/' || :queue), lane.no) AS won
+    FROM (SELECT DISTINCT hashtext(name) & 63 AS no FROM unnest(CAST(:keys AS text[])) AS name ORDER BY no) AS lane
+    OFFSET 0
+) AS lock
+JOIN unnest(CAST(:keys AS text[])) AS key (name) ON hashtext(key.name) & 63 = lock.no
+WHERE lock.won

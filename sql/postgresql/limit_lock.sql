@@ -1,0 +1,5 @@
+-- Let one transaction after the other decide about a queue that has limits.
+--
+-- Parameters: queue text. Locks: an advisory lock of the queue, until the transaction ends. Guards: I9: what is counted
+--   by the statement after it cannot change before the transaction has granted.
+SELECT pg_advisory_xact_lock(hashtext('sqlqueue' || '/' || :queue), -1)

@@ -1,0 +1,42 @@
+-- What a manager looks at: a random choice of :limit executable jobs, queued or with a lease that ran out, as they are
+-- now. Nothing is locked; grant_assign compares the lease numbers seen here.
+--
+-- Source: the manager/worker article, which lists and shuffles so that two managers seldom want the same job.
+--
+-- Parameters: queue text; revision bigint; buckets smallint[]; hints text (as for claim_round_robin); limit integer.
+-- Returns: the jobs; lease_no and attempt as they were before. Reads at most :limit from each bucket. Locks: none.
+WITH candidate AS MATERIALIZED (
+    SELECT due.id
+    FROM unnest(CAST(:buckets AS smallint[])) WITH ORDINALITY AS b (bucket, place)
+    CROSS JOIN LATERAL (
+        SELECT entry.*
+        FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority)
+        CROSS JOIN LATERAL (
+            SELECT j.id
+            FROM sqlqueue.job AS j
+            WHERE j.queue = :queue
+              AND j.bucket = b.bucket
+              AND j.priority = CAST(level.priority AS smallint)
+              AND j.available_at >= COALESCE(
+                  (SELECT CAST(CAST(:hints AS text) AS timestamptz[]))[10 * b.place - level.priority], '-infinity'
+              )
+              AND j.available_at <= statement_timestamp()
+            ORDER BY j.available_at, j.id
+            LIMIT :limit
+        ) AS entry
+        LIMIT :limit
+    ) AS due
+    WHERE EXISTS (
+        SELECT FROM sqlqueue.queue AS q
+        WHERE q.name = :queue AND q.revision = :revision AND q.paused_at IS NULL
+    )
+)
+SELECT
+    j.id, j.bucket, j.priority, j.lease_no, j.attempt, j.max_attempts, j.created_at, j.available_at AS lease_until,
+    j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error, j.available_at AS due_at, j.tags,
+    j.order_no, j.timeout_seconds, j.backoff, j.cancel_requested_at IS NOT NULL AS cancel_requested, j.limited
+FROM sqlqueue.job AS j
+WHERE j.id = ANY (ARRAY(SELECT candidate.id FROM candidate))
+  AND j.available_at <= statement_timestamp()
+ORDER BY random()
+LIMIT :limit

@@ -1,0 +1,50 @@
+-- Mark up to :limit due jobs with a token, under a lease; marked_by_token then reads them.
+--
+-- Source: the MySQL message-queue series, whose claim needs neither SKIP LOCKED nor RETURNING, repaired: its 24-bit
+-- random transaction id meets one that is still out (52 % at 5,000 of them); here the token is a UUID made for one claim.
+-- An answer that got lost is no loss: the token still finds the rows.
+--
+-- Parameters: queue text; revision bigint; buckets smallint[]; hints text (as for claim_round_robin); limit integer;
+--   lease_seconds float8; worker text; token uuid.
+-- Returns: one row: how many jobs were candidates. Some of them may have gone to others while this waited for their rows.
+-- Locks: the marked rows; waits for those that another is marking, and looks at them again. Guards: I3, I4.
+WITH candidate AS MATERIALIZED (
+    SELECT due.id
+    FROM unnest(CAST(:buckets AS smallint[])) WITH ORDINALITY AS b (bucket, place)
+    CROSS JOIN LATERAL (
+        SELECT entry.id
+        FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority)
+        CROSS JOIN LATERAL (
+            SELECT j.id
+            FROM sqlqueue.job AS j
+            WHERE j.queue = :queue
+              AND j.bucket = b.bucket
+              AND j.priority = CAST(level.priority AS smallint)
+              AND j.available_at >= COALESCE(
+                  (SELECT CAST(CAST(:hints AS text) AS timestamptz[]))[10 * b.place - level.priority], '-infinity'
+              )
+              AND j.available_at <= statement_timestamp()
+            ORDER BY j.available_at, j.id
+            LIMIT :limit
+        ) AS entry
+        LIMIT :limit
+    ) AS due
+    WHERE EXISTS (
+        SELECT FROM sqlqueue.queue AS q
+        WHERE q.name = :queue AND q.revision = :revision AND q.paused_at IS NULL
+    )
+    LIMIT :limit
+), marked AS (
+    UPDATE sqlqueue.job AS j
+    SET state = 'running',
+        available_at = statement_timestamp() + make_interval(secs => :lease_seconds),
+        lease_no = j.lease_no + 1,
+        attempt = j.attempt + 1,
+        started_at = statement_timestamp(),
+        claimed_by = :worker,
+        batch_id = NULL,
+        claim_token = CAST(:token AS uuid)
+    WHERE j.id = ANY (ARRAY(SELECT candidate.id FROM candidate))
+      AND j.available_at <= statement_timestamp()
+)
+SELECT count(*) FROM candidate

@@ -1,0 +1,75 @@
+-- Lock up to :limit due jobs, each priority of a bucket from a random point in time on, then from its beginning: claimers
+-- that start together meet nowhere. Unordered.
+--
+-- Source: the fan-out view that Pachot published for YugabyteDB, repaired: FOR UPDATE SKIP LOCKED on a view over a CTE
+-- or a UNION ALL locks no row at all in PostgreSQL, so each branch locks for itself, on the base table.
+--
+-- Parameters: queue text; revision bigint; buckets smallint[] (the caller turns them to a random one first); hints text
+--   (as for claim_round_robin); limit integer.
+-- Returns: the jobs; lease_no and attempt as they were before.
+-- Locks: the rows returned, until the transaction ends; rows locked by others are skipped.
+SELECT due.*
+FROM unnest(CAST(:buckets AS smallint[])) WITH ORDINALITY AS b (bucket, place)
+CROSS JOIN LATERAL (
+    SELECT candidate.*
+    FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority)
+    CROSS JOIN LATERAL (
+        SELECT oldest.available_at + random() * (statement_timestamp() - oldest.available_at) AS point
+        FROM (
+            SELECT j.available_at
+            FROM sqlqueue.job AS j
+            WHERE j.queue = :queue
+              AND j.bucket = b.bucket
+              AND j.priority = CAST(level.priority AS smallint)
+              AND j.available_at >= COALESCE(
+                  (SELECT CAST(CAST(:hints AS text) AS timestamptz[]))[10 * b.place - level.priority], '-infinity'
+              )
+              AND j.available_at <= statement_timestamp()
+            ORDER BY j.available_at
+            LIMIT 1
+        ) AS oldest
+    ) AS start
+    CROSS JOIN LATERAL (
+        SELECT after.*
+        FROM (
+            SELECT
+                j.id, j.bucket, j.priority, j.lease_no, j.attempt, j.max_attempts, j.created_at, j.available_at AS lease_until,
+                j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error, j.available_at AS due_at, j.tags,
+                j.order_no, j.timeout_seconds, j.backoff, j.cancel_requested_at IS NOT NULL AS cancel_requested, j.limited
+            FROM sqlqueue.job AS j
+            WHERE j.queue = :queue
+              AND j.bucket = b.bucket
+              AND j.priority = CAST(level.priority AS smallint)
+              AND j.available_at >= start.point
+              AND j.available_at <= statement_timestamp()
+            ORDER BY j.available_at, j.id
+            LIMIT :limit
+            FOR UPDATE SKIP LOCKED
+        ) AS after
+        UNION ALL
+        SELECT before.*
+        FROM (
+            SELECT
+                j.id, j.bucket, j.priority, j.lease_no, j.attempt, j.max_attempts, j.created_at, j.available_at AS lease_until,
+                j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error, j.available_at AS due_at, j.tags,
+                j.order_no, j.timeout_seconds, j.backoff, j.cancel_requested_at IS NOT NULL AS cancel_requested, j.limited
+            FROM sqlqueue.job AS j
+            WHERE j.queue = :queue
+              AND j.bucket = b.bucket
+              AND j.priority = CAST(level.priority AS smallint)
+              AND j.available_at >= COALESCE(
+                  (SELECT CAST(CAST(:hints AS text) AS timestamptz[]))[10 * b.place - level.priority], '-infinity'
+              )
+              AND j.available_at < start.point
+            ORDER BY j.available_at, j.id
+            LIMIT :limit
+            FOR UPDATE SKIP LOCKED
+        ) AS before
+    ) AS candidate
+    LIMIT :limit
+) AS due
+WHERE EXISTS (
+    SELECT FROM sqlqueue.queue AS q
+    WHERE q.name = :queue AND q.revision = :revision AND q.paused_at IS NULL
+)
+LIMIT :limit

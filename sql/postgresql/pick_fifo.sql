@@ -1,0 +1,46 @@
+-- Lock the :limit first due jobs of all the buckets given: highest priority first, then the oldest, across buckets.
+--
+-- Source: the merge of bucket heads that Thangamani published for YugabyteDB, repaired: the published form locks through
+-- the merging view, which locks nothing in PostgreSQL. Here the heads are read unlocked, as many from each bucket as are
+-- wanted in all (so that a claimer finds enough beside those that others lock), and what is locked is then checked again
+-- on the base table.
+--
+-- Parameters: queue text; revision bigint; buckets smallint[]; hints text (as for claim_round_robin); limit integer.
+-- Returns: the jobs, in order; lease_no and attempt as they were before.
+-- Locks: the rows returned, in their order, until the transaction ends; rows locked by others are skipped. Guards: I5.
+WITH candidate AS MATERIALIZED (
+    SELECT due.id
+    FROM unnest(CAST(:buckets AS smallint[])) WITH ORDINALITY AS b (bucket, place)
+    CROSS JOIN LATERAL (
+        SELECT entry.*
+        FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority)
+        CROSS JOIN LATERAL (
+            SELECT j.id
+            FROM sqlqueue.job AS j
+            WHERE j.queue = :queue
+              AND j.bucket = b.bucket
+              AND j.priority = CAST(level.priority AS smallint)
+              AND j.available_at >= COALESCE(
+                  (SELECT CAST(CAST(:hints AS text) AS timestamptz[]))[10 * b.place - level.priority], '-infinity'
+              )
+              AND j.available_at <= statement_timestamp()
+            ORDER BY j.available_at, j.id
+            LIMIT :limit
+        ) AS entry
+        LIMIT :limit
+    ) AS due
+    WHERE EXISTS (
+        SELECT FROM sqlqueue.queue AS q
+        WHERE q.name = :queue AND q.revision = :revision AND q.paused_at IS NULL
+    )
+)
+SELECT
+    j.id, j.bucket, j.priority, j.lease_no, j.attempt, j.max_attempts, j.created_at, j.available_at AS lease_until,
+    j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error, j.available_at AS due_at, j.tags,
+    j.order_no, j.timeout_seconds, j.backoff, j.cancel_requested_at IS NOT NULL AS cancel_requested, j.limited
+FROM sqlqueue.job AS j
+WHERE j.id = ANY (ARRAY(SELECT candidate.id FROM candidate))
+  AND j.available_at <= statement_timestamp()
+ORDER BY j.priority DESC, j.available_at, j.id
+LIMIT :limit
+FOR UPDATE SKIP LOCKED

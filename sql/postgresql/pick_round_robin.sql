@@ -1,0 +1,36 @@
+-- Lock up to :limit due jobs, bucket after bucket in the order given, and leave them as they are: for a grant later in
+-- the same transaction, once it is known how many may run, or for work that is done inside that transaction.
+--
+-- Source and repairs: see claim_round_robin. Parameters: queue text; revision bigint; buckets smallint[]; hints text
+--   (as there); limit integer.
+-- Returns: the jobs, in the order in which they were due; lease_no and attempt as they were before.
+-- Locks: the rows returned, in index order, until the transaction ends; rows locked by others are skipped. Guards: I5.
+SELECT due.*
+FROM unnest(CAST(:buckets AS smallint[])) WITH ORDINALITY AS b (bucket, place)
+CROSS JOIN LATERAL (
+    SELECT candidate.*
+    FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority)
+    CROSS JOIN LATERAL (
+        SELECT
+            j.id, j.bucket, j.priority, j.lease_no, j.attempt, j.max_attempts, j.created_at, j.available_at AS lease_until,
+            j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error, j.available_at AS due_at, j.tags,
+            j.order_no, j.timeout_seconds, j.backoff, j.cancel_requested_at IS NOT NULL AS cancel_requested, j.limited
+        FROM sqlqueue.job AS j
+        WHERE j.queue = :queue
+          AND j.bucket = b.bucket
+          AND j.priority = CAST(level.priority AS smallint)
+          AND j.available_at >= COALESCE(
+              (SELECT CAST(CAST(:hints AS text) AS timestamptz[]))[10 * b.place - level.priority], '-infinity'
+          )
+          AND j.available_at <= statement_timestamp()
+        ORDER BY j.available_at, j.id
+        LIMIT :limit
+        FOR UPDATE SKIP LOCKED
+    ) AS candidate
+    LIMIT :limit
+) AS due
+WHERE EXISTS (
+    SELECT FROM sqlqueue.queue AS q
+    WHERE q.name = :queue AND q.revision = :revision AND q.paused_at IS NULL
+)
+LIMIT :limit
