@@ -67,7 +67,7 @@ class Server:
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    command(app, "doctor")(doctor)
+    command(app, panel="Look")(doctor)
 
 
 def doctor(session: Session) -> None:

@@ -8,6 +8,7 @@ import typer
 from rich.text import Text
 
 from dagster_sqlqueue.cli import render
+from dagster_sqlqueue.cli.options import Limit, Queue
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.model import DeadLetter, WaitingJob
 from dagster_sqlqueue.queue import SqlQueue
@@ -15,15 +16,12 @@ from dagster_sqlqueue.queue import SqlQueue
 _CAP = 10_000
 _HOUR = 3600.0
 
-Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
-Limit = Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="The most to show, 1 to 10000.")]
-
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    command(app)(peek)
-    command(app)(stats)
-    command(app)(dead)
+    command(app, panel="Look")(peek)
+    command(app, panel="Look")(stats)
+    command(app, panel="Look")(dead)
 
 
 def peek(session: Session, queue: Queue, limit: Limit = 20) -> None:

@@ -1,35 +1,37 @@
-"""The commands that prepare: `init`, `create`."""
+"""The commands that prepare: `migrate` and its other name `init`, `create`, `queues`."""
 
-import math
-from dataclasses import asdict
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
 from dagster_sqlqueue import migrations
-from dagster_sqlqueue.cli import render
+from dagster_sqlqueue.cli import forms, options, render
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.cli.write import AnyObject
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.settings import Backoff, QueueSettings, QueueSpec, check_queue_name
+from dagster_sqlqueue.settings import Backoff, QueueSettings, QueueSpec, Strategy, check_queue_name
 
-_LARGEST = 2**31 - 1
+_PANEL = "Set up"
 _NEW = QueueSpec("new", AnyObject)
-
-Number = TypeVar("Number", int, float)
+_TRIES = "Leases and retries (TIME: seconds, or 500ms, 5min, 2h, 7d)"
+_LIMITS = f"Limits ({options.NONE} takes one away)"
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    command(app)(init)
-    command(app)(create)
+    command(app, panel=_PANEL)(migrate)
+    command(app, panel=_PANEL)(init)
+    command(app, panel=_PANEL)(create)
+    command(app, panel=_PANEL)(queues)
 
 
-def init(session: Session) -> None:
+def migrate(session: Session) -> None:
     """Make the tables, or bring them up to date. Safe to run again.
 
-    Run it once before anything else, again after each upgrade of the package, and from time to time: it also makes the
-    archive's partitions for the coming days.
+    Run it once before anything else, and again after each upgrade of the package; several at once wait for one another.
+    It also makes the archive's partitions for the coming days, as `sqlqueue maintain` does.
+
+    Example: sqlqueue migrate
     """
     with session.queue(checked=False) as queue:
         applied = queue.init()
@@ -45,63 +47,109 @@ def init(session: Session) -> None:
         render.say(f"schema {schema} of {queue.database.where} {done}, at version {version}")
 
 
+def init(session: Session) -> None:
+    """Another name of `migrate`, for the first time."""
+    migrate(session)
+
+
+def _option(help_text: str, metavar: str, default: object = None, panel: str | None = None) -> Any:
+    shown = f" Default: {default}." if default is not None else ""
+    return typer.Option(metavar=metavar, show_default=False, help=help_text + shown, rich_help_panel=panel)
+
+
 def create(
     session: Session,
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Lower-case letters, digits and _, beginning with a letter.")
     ],
     buckets: Annotated[
-        int | None,
-        typer.Option(
-            show_default=False,
-            help="Independent lanes, 1 to 1024: so many consumers work without meeting each other."
-            f" Default: {_NEW.bucket_count}.",
+        str | None,
+        _option(
+            "Independent lanes, 1 to 1024: so many consumers work without meeting each other. Only for a new queue; see:"
+            " sqlqueue rebucket.",
+            "N",
+            _NEW.bucket_count,
         ),
+    ] = None,
+    strategy: Annotated[
+        str | None,
+        _option(
+            f"How a claim chooses its jobs: {', '.join(Strategy)}. May be changed while consumers run.",
+            "NAME",
+            _NEW.strategy,
+        ),
+    ] = None,
+    ordered: Annotated[
+        bool,
+        typer.Option(
+            "--ordered",
+            show_default=False,
+            help="Jobs with the same ordering key run one at a time, in the order in which they came.",
+        ),
+    ] = False,
+    unordered: Annotated[
+        bool, typer.Option("--unordered", show_default=False, help="The opposite of --ordered, and the default.")
+    ] = False,
+    on_poison: Annotated[
+        str | None,
+        _option(
+            "What an ordered queue does when the first job of a key failed for good: dead_letter goes on without it, stop"
+            " stops that key.",
+            "NAME",
+            _NEW.on_poison,
+        ),
+    ] = None,
+    retention_days: Annotated[
+        str | None,
+        _option(f"How long finished jobs are kept; {options.NONE}: for ever.", "DAYS", options.NONE),
     ] = None,
     lease: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS",
-            show_default=False,
-            help=f"How long a claim holds when its consumer falls silent. Default: {_NEW.lease_seconds:g}.",
-        ),
+        str | None,
+        _option("How long a claim holds when its consumer falls silent.", "TIME", f"{_NEW.lease_seconds:g}", _TRIES),
+    ] = None,
+    timeout: Annotated[
+        str | None,
+        _option(f"How long one job may take; {options.NONE}: as the consumer says.", "TIME", options.NONE, _TRIES),
     ] = None,
     max_attempts: Annotated[
-        int | None,
-        typer.Option(
-            show_default=False, help=f"Runs a job gets before it becomes a dead letter. Default: {_NEW.max_attempts}."
-        ),
+        str | None, _option("Runs a job gets before it becomes a dead letter.", "N", _NEW.max_attempts, _TRIES)
     ] = None,
     backoff: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS",
-            show_default=False,
-            help=f"The wait after the first failed attempt. Default: {_NEW.backoff.seconds:g}.",
-        ),
+        str | None, _option("The wait after the first failed attempt.", "TIME", f"{Backoff().seconds:g}", _TRIES)
     ] = None,
     backoff_factor: Annotated[
         float | None,
-        typer.Option(
-            metavar="FACTOR",
-            show_default=False,
-            help=f"Each further wait is so many times longer; 1 for a fixed wait. Default: {_NEW.backoff.factor:g}.",
-        ),
+        _option("Each further wait is so many times longer; 1 for a fixed wait.", "X", f"{Backoff().factor:g}", _TRIES),
     ] = None,
     backoff_max: Annotated[
+        str | None, _option("The longest wait.", "TIME", f"{Backoff().max_seconds:g}", _TRIES)
+    ] = None,
+    backoff_jitter: Annotated[
         float | None,
-        typer.Option(
-            metavar="SECONDS", show_default=False, help=f"The longest wait. Default: {_NEW.backoff.max_seconds:g}."
-        ),
+        _option("The share of a wait that is drawn at random, 0 to 1.", "X", f"{Backoff().jitter:g}", _TRIES),
+    ] = None,
+    max_running: Annotated[
+        str | None, _option("Jobs of the queue that run at the same time.", "N", options.NONE, _LIMITS)
+    ] = None,
+    max_running_per_key: Annotated[
+        str | None, _option("Jobs of one ordering key that run at the same time.", "N", options.NONE, _LIMITS)
+    ] = None,
+    rate: Annotated[
+        str | None,
+        _option("Jobs that begin within an interval: 100/60s, 5/s, 1000/h.", "N/TIME", options.NONE, _LIMITS),
     ] = None,
 ) -> None:
-    """Make a queue, or change the settings of one.
+    """Make a queue, or change the settings of one, while it runs.
 
     Of a queue that exists, what is not named here stays, and so does its number of buckets in any case.
 
-    Example: sqlqueue create orders --lease 30 --max-attempts 3
+    Examples: sqlqueue create orders --lease 30 --max-attempts 3
+
+    sqlqueue create mails --rate 100/60s --max-running 8 --retention-days 30
     """
     check_queue_name(name)
+    if ordered and unordered:
+        raise InvalidInput("--ordered and --unordered were both given; give one of them")
     with session.queue() as queue:
         before = next((known for known in queue.queues() if known.name == name), None)
         old: QueueSettings | QueueSpec[AnyObject] = before or _NEW
@@ -109,46 +157,81 @@ def create(
         spec = QueueSpec(
             name,
             AnyObject,
-            bucket_count=_finite("--buckets", buckets, old.bucket_count),
-            lease_seconds=_finite("--lease", lease, old.lease_seconds),
-            max_attempts=_finite("--max-attempts", max_attempts, old.max_attempts),
+            bucket_count=options.kept("--buckets", buckets, old.bucket_count, options.whole),
+            lease_seconds=options.kept("--lease", lease, old.lease_seconds, options.seconds),
+            max_attempts=options.kept("--max-attempts", max_attempts, old.max_attempts, options.whole),
             backoff=Backoff(
-                _finite("--backoff", backoff, pause.seconds),
-                _finite("--backoff-factor", backoff_factor, pause.factor),
-                _finite("--backoff-max", backoff_max, pause.max_seconds),
-                pause.jitter,
+                options.kept("--backoff", backoff, pause.seconds, options.seconds),
+                pause.factor if backoff_factor is None else backoff_factor,
+                options.kept("--backoff-max", backoff_max, pause.max_seconds, options.seconds),
+                pause.jitter if backoff_jitter is None else backoff_jitter,
             ),
-            strategy=old.strategy,
-            ordered=old.ordered,
-            on_poison=old.on_poison,
-            timeout_seconds=old.timeout_seconds,
-            max_running=old.max_running,
-            max_running_per_key=old.max_running_per_key,
-            rate=old.rate,
-            retention_days=old.retention_days,
+            strategy=strategy or old.strategy,
+            ordered=(old.ordered or ordered) and not unordered,
+            on_poison=on_poison or old.on_poison,
+            timeout_seconds=options.removable("--timeout", timeout, old.timeout_seconds, options.seconds),
+            max_running=options.removable("--max-running", max_running, old.max_running, options.whole),
+            max_running_per_key=options.removable(
+                "--max-running-per-key", max_running_per_key, old.max_running_per_key, options.whole
+            ),
+            rate=options.removable("--rate", rate, old.rate, options.rate),
+            retention_days=options.removable("--retention-days", retention_days, old.retention_days, options.whole),
         )
         settings = queue.create_queue(spec)
     if session.as_json:
-        render.emit_json(_flat(settings))
+        render.emit_json(forms.settings_json(settings))
         return
-    render.say(
-        f"queue {settings.name} {'is as follows' if before else 'was made'}: {settings.bucket_count} buckets,"
-        f" lease {settings.lease_seconds:g} s, {settings.max_attempts} attempts, backoff {settings.backoff.seconds:g} s"
-        f" × {settings.backoff.factor:g} up to {settings.backoff.max_seconds:g} s"
-    )
-    if buckets not in (None, settings.bucket_count):
+    if before is None:
+        done = "was made"
+    else:
+        done = "is as follows" if settings.revision != before.revision else "was like this already"
+    render.say(f"queue {name} {done}")
+    render.pairs(forms.settings_rows(settings))
+    if before and buckets is not None and spec.bucket_count != settings.bucket_count:
         render.say(
-            f"(an existing queue keeps its {settings.bucket_count} buckets; --buckets {buckets} was not applied)"
+            f"(an existing queue keeps its {settings.bucket_count} buckets; change them with: sqlqueue rebucket {name}"
+            f" {spec.bucket_count})"
         )
 
 
-def _finite(option: str, given: Number | None, default: Number) -> Number:
-    if given is not None and not (math.isfinite(given) and abs(given) <= _LARGEST):
-        raise InvalidInput(f"{option} is {given}; it must be a finite number, at most {_LARGEST:,}")
-    return default if given is None else given
+def queues(
+    session: Session,
+    queue: Annotated[
+        str | None, typer.Argument(metavar="QUEUE", show_default=False, help="One queue; else all of them.")
+    ] = None,
+) -> None:
+    """Show the queues and their settings.
 
+    Examples: sqlqueue queues
 
-def _flat(settings: QueueSettings) -> dict[str, Any]:
-    values = asdict(settings)
-    backoff = values.pop("backoff")
-    return {**values, **{f"backoff_{name}": backoff[name] for name in ("seconds", "factor", "max_seconds")}}
+    sqlqueue queues orders
+    """
+    with session.queue() as source:
+        found = [source.settings(queue)] if queue else source.queues()
+    if session.as_json:
+        render.emit_json([forms.settings_json(settings) for settings in found])
+        return
+    if not found:
+        render.say("there is no queue yet; make one with: sqlqueue create NAME")
+    elif queue:
+        render.say(f"queue {queue}")
+        render.pairs(forms.settings_rows(found[0]))
+    else:
+        render.table(
+            ["queue", "buckets", "strategy", "order", "lease", "attempts", "limits", "kept", "paused"],
+            [
+                [
+                    settings.name,
+                    settings.bucket_count,
+                    settings.strategy,
+                    "ordered" if settings.ordered else "–",
+                    forms.length(settings.lease_seconds),
+                    settings.max_attempts,
+                    forms.limits(settings) or "–",
+                    f"{settings.retention_days} days" if settings.retention_days else "for ever",
+                    f"since {render.moment(settings.paused_at)}" if settings.paused_at else "–",
+                ]
+                for settings in found
+            ],
+            right=["buckets", "attempts"],
+        )

@@ -68,13 +68,28 @@ def say(line: str | Text = "") -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> None:
-    """A table to standard output; cells are text, never markup, unless they are `Text` already."""
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    """A table to standard output."""
+    console().print(grid(columns, rows, right=right))
+
+
+def grid(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> Table:
+    """A table; cells are text, never markup, unless they are `Text` already."""
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in columns:
-        grid.add_column(name, justify="right" if name in right else "left", overflow="fold")
+        drawn.add_column(name, justify="right" if name in right else "left", overflow="fold")
     for row in rows:
-        grid.add_row(*(cell if isinstance(cell, Text) else Text(printable(str(cell))) for cell in row))
-    console().print(grid)
+        drawn.add_row(*(cell if isinstance(cell, Text) else Text(printable(str(cell))) for cell in row))
+    return drawn
+
+
+def pairs(rows: Iterable[tuple[str, object]]) -> None:
+    """Names and values, one a line, to standard output; values are text, never markup, unless they are `Text` already."""
+    drawn = Table.grid(padding=(0, 2))
+    drawn.add_column(style="dim", no_wrap=True)
+    drawn.add_column(overflow="fold")
+    for name, value in rows:
+        drawn.add_row(f"  {name}", value if isinstance(value, Text) else Text(printable(str(value), lines=True)))
+    console().print(drawn)
 
 
 def console() -> Console:

@@ -135,8 +135,16 @@ def _embedded() -> Iterator[EmbeddedPostgres]:
         yield server
 
 
-def command(app: typer.Typer, name: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function of a `Session` and its own options as a command that takes the shared options as well."""
+def command(
+    app: typer.Typer, name: str | None = None, *, panel: str | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function of a `Session` and its own options as a command that takes the shared options as well.
+
+    Args:
+        app: the program.
+        name: of the command, when it is not the function's.
+        panel: under which heading the program's help lists it.
+    """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         def run(context: typer.Context, url: str | None, schema: str | None, as_json: bool, **own: Any) -> None:
@@ -159,7 +167,7 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[Callable[...
         run.__annotations__ = {p.name: p.annotation for p in [context, *keyword, *shared]}
         run.__doc__ = _reflowed(function)
         run.__name__ = function.__name__
-        app.command(name)(run)
+        app.command(name, rich_help_panel=panel)(run)
         return function
 
     return register

@@ -5,7 +5,6 @@ import sys
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Annotated, Any, BinaryIO, Self
 
 import pydantic
@@ -15,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from dagster_sqlqueue import payloads
-from dagster_sqlqueue.cli import render
+from dagster_sqlqueue.cli import options, render
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload
 from dagster_sqlqueue.model import NewJob
@@ -38,7 +37,7 @@ class AnyObject(RootModel[dict[str, JsonValue]]):
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    command(app)(enqueue)
+    command(app, panel="Put in")(enqueue)
 
 
 def enqueue(
@@ -64,7 +63,36 @@ def enqueue(
         ),
     ] = None,
     ordering_key: Annotated[
-        str | None, typer.Option(metavar="KEY", show_default=False, help="Jobs with the same key share a bucket.")
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            show_default=False,
+            help="Jobs with the same key share a bucket; in an ordered queue they run one after another.",
+        ),
+    ] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WORD", show_default=False, help="A word to find the job by; may be given several times."),
+    ] = None,
+    region: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", show_default=False, help="The region whose buckets take it; else any bucket."),
+    ] = None,
+    timeout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SECONDS", show_default=False, help="How long it may run, instead of the queue's timeout."
+        ),
+    ] = None,
+    max_attempts: Annotated[
+        str | None,
+        typer.Option(metavar="N", show_default=False, help="Runs it gets, instead of the queue's number."),
+    ] = None,
+    job_id: Annotated[
+        str | None,
+        typer.Option(
+            "--id", metavar="UUID", show_default=False, help="Its id, to be able to send it again: it lands once."
+        ),
     ] = None,
 ) -> None:
     """Put one job on a queue, or many from standard input.
@@ -80,9 +108,14 @@ def enqueue(
     """
     settings: dict[str, Any] = {
         "priority": priority,
-        "run_at": _moment(run_at),
+        "run_at": None if run_at is None else options.moment("--run-at", run_at),
         "unique_key": unique_key,
         "ordering_key": ordering_key,
+        "tags": tuple(tag or ()),
+        "region": region,
+        "timeout_seconds": None if timeout is None else options.seconds("--timeout", timeout),
+        "max_attempts": None if max_attempts is None else options.whole("--max-attempts", max_attempts),
+        "id": None if job_id is None else options.job_id("--id", job_id),
     }
     spec = QueueSpec(queue, AnyObject)
     if payload is None and sys.stdin.isatty():
@@ -91,11 +124,10 @@ def enqueue(
         job = NewJob(_parsed(payload, "the payload"), **settings)
         with session.queue() as target:
             try:
-                job_id = target.enqueue(spec, job)
+                made = target.enqueue(spec, job)
             except InvalidInput as error:
                 raise InvalidInput(f"{str(error).removeprefix('row 0: ')}; nothing was enqueued") from None
-        duplicate = job_id is None
-        _tell(session, queue, int(not duplicate), int(duplicate), None if duplicate else str(job_id))
+        _tell(session, queue, int(made is not None), int(made is None), str(made) if made else None)
         return
     with session.queue() as target, _progress() as advance:
         inserted, duplicates = _enqueue_lines(target, spec, sys.stdin.buffer, settings, advance)
@@ -106,6 +138,7 @@ def _enqueue_lines(
     queue: SqlQueue, spec: QueueSpec[AnyObject], lines: BinaryIO, settings: dict[str, Any], advance: Any
 ) -> tuple[int, int]:
     blanks: list[int] = []
+    only = next((f"--{name.replace('_', '-')}" for name in ("id", "unique_key") if settings[name] is not None), None)
 
     def jobs() -> Iterator[NewJob[AnyObject]]:
         row = 0
@@ -116,9 +149,9 @@ def _enqueue_lines(
             if not text.strip():
                 blanks.append(row)
                 continue
-            if row and settings["unique_key"] is not None:
+            if row and only:
                 raise InvalidInput(
-                    f"--unique-key names one job, and line {number} of standard input is a second; nothing was enqueued"
+                    f"{only} names one job, and line {number} of standard input is a second; nothing was enqueued"
                 )
             yield NewJob(_parsed(text, f"line {number}"), **settings)
             row += 1
@@ -150,21 +183,6 @@ def _parsed(text: str | bytes, where: str) -> AnyObject:
     except UnicodeEncodeError:
         problem = "it is not UTF-8"
     raise InvalidPayload(f"{where} is not a JSON object: {problem.removeprefix('Value error, ')}; nothing was enqueued")
-
-
-def _moment(text: str | None) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidInput(f"--run-at {text!r} is not a time; write it as 2026-01-31T08:00:00Z") from None
-    if when.utcoffset() is None:
-        raise InvalidInput(f"--run-at {text!r} has no time zone; end it with Z for UTC, or with an offset as +02:00")
-    try:
-        return when.astimezone(UTC)
-    except OverflowError:
-        raise InvalidInput(f"--run-at {text!r} is not within the years 1 to 9999 in UTC") from None
 
 
 def _is_finite(value: JsonValue) -> bool:

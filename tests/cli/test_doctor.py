@@ -139,8 +139,8 @@ def test_archive_partitions(cli: Cli, queue: SqlQueue, schema: str) -> None:
         assert _found(queue)["archive partitions"].verdict is Verdict.OK
         connection.execute(
             f"INSERT INTO {schema}.job_archive (id, queue, bucket, priority, state, lease_no, attempt, max_attempts,"
-            " created_at, finished_at, region, payload) VALUES (gen_random_uuid(), 'work', 0, 0, 'succeeded', 1, 1, 1,"
-            " now(), '2001-01-01', 'local', '{}')".encode()
+            " run_at, created_at, finished_at, region, tags, payload) VALUES"
+            " (gen_random_uuid(), 'work', 0, 0, 'succeeded', 1, 1, 1, now(), now(), '2001-01-01', 'local', '{}', '{}')".encode()
         )
     strays = _found(queue)["archive default"]
     assert strays.verdict is Verdict.WARN

@@ -29,6 +29,15 @@ def test_all_options(cli: Cli, queue: SqlQueue) -> None:
     assert "enqueued 0 jobs on work; 1 left out: a live job has the same unique key" in again.stdout
 
 
+def test_what_may_be_said_about_a_job(cli: Cli, queue: SqlQueue) -> None:
+    own = "0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b"
+    options = ["--tag", "eu", "--tag", "big", "--timeout", "5min", "--max-attempts", "9", "--id", own]
+    assert cli.json("enqueue", "work", "{}", *options)["id"] == own
+    (job,) = queue.claim("work", buckets=range(4), limit=1, lease_seconds=30, worker="w")
+    assert (str(job.id), set(job.tags), job.timeout_seconds, job.max_attempts) == (own, {"eu", "big"}, 300.0, 9)
+    assert cli.json("enqueue", "work", "{}", *options)["duplicates"] == 1
+
+
 def test_many_lines(cli: Cli, queue: SqlQueue) -> None:
     lines = "".join(f'{{"n": {n}}}\n' for n in range(4_500))
     assert cli.json("enqueue", "work", "-", stdin=lines) == {"queue": "work", "inserted": 4_500, "duplicates": 0}
@@ -96,6 +105,11 @@ def test_nothing_on_standard_input(cli: Cli) -> None:
         (["--run-at", "9999-12-31T23:59:59-12:00"], "years 1 to 9999"),
         (["--unique-key", ""], "unique_key must"),
         (["--ordering-key", "x" * 1_001], "ordering_key must"),
+        (["--tag", ""], "tag"),
+        (["--timeout", "soon"], "--timeout is 'soon'"),
+        (["--timeout", "0"], "timeout_seconds"),
+        (["--max-attempts", "0"], "max_attempts"),
+        (["--id", "1"], "--id '1' is not a job's id"),
         (["--surprise"], "No such option"),
         (["extra"], "unexpected extra argument"),
     ],
@@ -106,7 +120,9 @@ def test_bad_options(cli: Cli, queue: SqlQueue, options: list[str], said: str) -
 
 
 def test_a_unique_key_goes_with_one_job_only(cli: Cli, queue: SqlQueue) -> None:
-    assert "line 3" in cli.refused(2, "enqueue", "work", "-", "--unique-key", "u", stdin="{}\n\n{}\n")
+    for option in (["--unique-key", "u"], ["--id", "0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b"]):
+        said = cli.refused(2, "enqueue", "work", "-", *option, stdin="{}\n\n{}\n")
+        assert said.startswith(f"{option[0]} names one job, and line 3 ")
     assert queue.depth("work").live == 0
 
 

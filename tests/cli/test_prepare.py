@@ -1,4 +1,4 @@
-"""`init`, `create`, and how the database is named."""
+"""`migrate`, `create`, `queues`, and how the database is named."""
 
 from pathlib import Path
 
@@ -9,12 +9,13 @@ from dagster_sqlqueue.embedded import EmbeddedPostgres
 from tests.cli.support import Cli
 
 
-def test_init_says_what_it_applied_and_can_be_repeated(bare: Cli, schema: str) -> None:
-    first = bare.run("init")
+@pytest.mark.parametrize("name", ["migrate", "init"])
+def test_migrate_says_what_it_applied_and_can_be_repeated(bare: Cli, schema: str, name: str) -> None:
+    first = bare.run(name)
     assert first.exit_code == 0
     assert "applied 0001_queue\n" in first.stdout
     assert f"schema {schema} of " in first.stdout
-    again = bare.json("init")
+    again = bare.json(name)
     assert again["schema"] == schema
     assert again["applied"] == []
 
@@ -26,21 +27,92 @@ def test_options_stand_before_or_after_the_command(url: str, schema: str) -> Non
     assert naked.run("--json", "--url", url, "stats", "--schema", schema).stdout.strip() == "[]"
 
 
-def test_create_makes_a_queue_and_then_changes_only_what_is_named(cli: Cli, queue: SqlQueue) -> None:
-    made = cli.json("create", "orders", "--buckets", "8", "--lease", "30", "--backoff", "1")
-    assert made == {
-        "name": "orders",
-        "bucket_count": 8,
-        "lease_seconds": 30.0,
-        "max_attempts": 5,
-        "backoff_seconds": 1.0,
-        "backoff_factor": 2.0,
-        "backoff_max_seconds": 3600.0,
+_NEW = {
+    "name": "orders",
+    "bucket_count": 16,
+    "lanes": 16,
+    "strategy": "round_robin",
+    "ordered": False,
+    "on_poison": "dead_letter",
+    "lease_seconds": 60.0,
+    "timeout_seconds": None,
+    "max_attempts": 5,
+    "backoff_seconds": 5.0,
+    "backoff_factor": 2.0,
+    "backoff_max_seconds": 3600.0,
+    "backoff_jitter": 0.2,
+    "max_running": None,
+    "max_running_per_key": None,
+    "rate": None,
+    "retention_days": None,
+    "paused_at": None,
+    "revision": 1,
+    "regions": ["local"] * 16,
+}
+
+
+def test_create_makes_a_queue_and_then_changes_only_what_is_named(cli: Cli) -> None:
+    assert cli.json("create", "orders") == _NEW
+    options = {
+        "strategy": "fanout",
+        "on_poison": "stop",
+        "max_attempts": 2,
+        "max_running": 8,
+        "max_running_per_key": 3,
+        "retention_days": 30,
     }
-    changed = cli.run("create", "orders", "--max-attempts", "2", "--buckets", "16")
-    assert "keeps its 8 buckets" in changed.stdout
-    settings = queue.settings("orders")
-    assert (settings.lease_seconds, settings.max_attempts, settings.backoff.seconds) == (30.0, 2, 1.0)
+    named = [text for name, value in options.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+    times = ["--lease", "5min", "--timeout", "1.5h", "--backoff", "500ms", "--backoff-max", "1d", "--rate", "100/60s"]
+    changed = cli.json(
+        "create", "orders", "--ordered", *named, *times, "--backoff-factor", "3", "--backoff-jitter", "0"
+    )
+    assert changed == {
+        **_NEW,
+        **options,
+        "ordered": True,
+        "lease_seconds": 300.0,
+        "timeout_seconds": 5400.0,
+        "backoff_seconds": 0.5,
+        "backoff_factor": 3.0,
+        "backoff_max_seconds": 86_400.0,
+        "backoff_jitter": 0.0,
+        "rate": {"starts": 100, "seconds": 60.0},
+        "revision": 2,
+    }
+    assert cli.json("create", "orders") == changed
+    assert cli.json("create", "orders", "--strategy", "fifo") == {**changed, "strategy": "fifo", "revision": 3}
+    nothing = [text for name in ("max-running", "max-running-per-key", "rate") for text in (f"--{name}", "none")]
+    limitless = cli.json("create", "orders", "--unordered", "--retention-days", "none", "--timeout", "none", *nothing)
+    assert [limitless[name] for name in ("rate", "max_running", "max_running_per_key")] == [None] * 3
+    assert (limitless["ordered"], limitless["retention_days"], limitless["timeout_seconds"]) == (False, None, None)
+    assert limitless["lease_seconds"] == 300.0
+
+
+def test_create_says_what_the_queue_is_like_now(cli: Cli, queue: SqlQueue) -> None:
+    made = cli.run("create", "orders", "--ordered", "--rate", "5/s", "--max-running", "1000").stdout
+    for said in ("queue orders was made", "round_robin", "strict per ordering key", "1,000 running, 5 starts per 1 s"):
+        assert said in " ".join(made.split())
+    assert "was like this already" in cli.run("create", "orders").stdout
+    changed = cli.run("create", "orders", "--max-attempts", "2", "--buckets", "8").stdout
+    assert "is as follows" in changed
+    assert "keeps its 16 buckets; change them with: sqlqueue rebucket orders 8" in changed
+    assert queue.settings("orders").bucket_count == 16
+
+
+def test_queues(cli: Cli) -> None:
+    cli.run("create", "orders", "--retention-days", "30", "--max-running-per-key", "2")
+    assert [found["name"] for found in cli.json("queues")] == ["orders", "work"]
+    assert [found["retention_days"] for found in cli.json("queues", "orders")] == [30]
+    shown = " ".join(cli.run("queues").stdout.split())
+    assert "2 running per key 30 days" in shown
+    assert "kept 30 days" in cli.run("queues", "orders").stdout
+    assert "there is no queue 'nosuch'" in cli.refused(5, "queues", "nosuch")
+
+
+def test_no_queue_yet(bare: Cli) -> None:
+    bare.run("migrate")
+    assert "make one with: sqlqueue create NAME" in bare.run("queues").stdout
+    assert bare.json("queues") == []
 
 
 @pytest.mark.parametrize(
@@ -49,17 +121,35 @@ def test_create_makes_a_queue_and_then_changes_only_what_is_named(cli: Cli, queu
         (["Orders"], "queue name 'Orders' is not usable"),
         (["a; drop table x"], "is not usable"),
         (["orders", "--buckets", "0"], "bucket_count of queue 'orders' is 0"),
-        (["orders", "--buckets", "99999999999"], "--buckets is 99999999999"),
-        (["orders", "--lease", "nan"], "--lease is nan"),
-        (["orders", "--lease", "inf"], "--lease is inf"),
-        (["orders", "--lease", "-1"], "must be positive"),
-        (["orders", "--max-attempts", "many"], "valid integer"),
+        (["orders", "--buckets", "99999999999"], "--buckets is '99999999999'"),
+        (["orders", "--buckets", "2000"], "it must be 1 to 1024"),
+        (["orders", "--lease", "nan"], "--lease is 'nan'"),
+        (["orders", "--lease", "inf"], "--lease is 'inf'"),
+        (["orders", "--lease", "-1"], "--lease is '-1'; write a number of seconds"),
+        (["orders", "--lease", "0"], "must be positive"),
+        (["orders", "--lease", "none"], "--lease is 'none'"),
+        (["orders", "--lease", "9" * 400], "--lease is too long"),
+        (["orders", "--timeout", "200000d"], "at most a hundred years"),
+        (["orders", "--max-attempts", "many"], "it must be a whole number"),
         (["orders", "--backoff-factor", "0.5"], "factor at least 1"),
+        (["orders", "--backoff-factor", "nan"], "factor at least 1"),
+        (["orders", "--strategy", "lifo"], "'fanout', 'fifo', 'assign', 'round_robin', 'token'"),
+        (["orders", "--on-poison", "panic"], "'dead_letter', 'stop'"),
+        (["orders", "--max-running", "0"], "at least 1"),
+        (["orders", "--max-running-per-key", "1.5"], "must be a whole number"),
+        (["orders", "--rate", "100"], "write starts/interval"),
+        (["orders", "--rate", "100/"], "write starts/interval"),
+        (["orders", "--rate", "0/s"], "starts must be a whole number of at least 1"),
+        (["orders", "--rate", "1/0s"], "seconds positive"),
+        (["orders", "--retention-days", "-3"], "at least 1"),
+        (["orders", "--ordered", "--unordered"], "were both given"),
+        (["orders", "--ordered", "--strategy", "token"], "choose another strategy"),
         ([], "Missing argument 'NAME'"),
     ],
 )
 def test_create_refuses(cli: Cli, arguments: list[str], said: str) -> None:
     assert said in cli.refused(2, "create", *arguments)
+    assert [found["name"] for found in cli.json("queues")] == ["work"]
 
 
 def test_without_a_database_the_cure_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
