@@ -124,7 +124,8 @@ class ClaimingVerbs(EndingVerbs):
         lanes = list(range(settings.lanes)) if buckets is None else list(check_buckets(buckets))
         hints = hints or HeadHints()
         rows = self._pick(executor, settings, lanes, limit, hints)
-        jobs = [ClaimedJob(*(*row, settings.name)) for row in rows]
+        # As they will be: nobody else can count an attempt or a lease before this transaction ends.
+        jobs = [_under_lease(row, row[_LEASE_UNTIL], settings) for row in rows]
         hints.note(jobs)
         return jobs
 
@@ -272,6 +273,7 @@ class ClaimingVerbs(EndingVerbs):
 
 
 _LEASE_NO = 3
+_LEASE_UNTIL = 7
 _KEY = 9
 _ORDER_NO = 14
 _PARKED = "jobs that did not have their turn were set aside"

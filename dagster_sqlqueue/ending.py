@@ -146,6 +146,42 @@ class EndingVerbs(Verbs):
         self._count_stale(jobs, {row[0] for row in rows})
         return Kept({row[0] for row in rows}, {row[0] for row in rows if row[1]})
 
+    def finish_locked(self, executor: Executor, endings: Sequence[Ending], *, worker: str) -> set[UUID]:
+        """Move jobs that the transaction locked with `lock_due` to the archive. Gives their ids.
+
+        Raises:
+            InvalidInput: a result cannot be stored as JSON.
+        """
+        parameters = {
+            "ids": [ending.job.id for ending in endings],
+            "states": [ending.state.value for ending in endings],
+            "results": [payloads.result_text(ending.result) for ending in endings],
+            "errors": [ending.error and payloads.storable_text(ending.error) for ending in endings],
+            "worker": worker,
+        }
+        return {row[0] for row in executor.run("finish_locked", parameters)}
+
+    def return_locked(
+        self,
+        executor: Executor,
+        back: Sequence[tuple[ClaimedJob, Retry | Snooze]],
+        aside: Sequence[tuple[ClaimedJob, str]] = (),
+        *,
+        backoff: BackoffPolicy | None = None,
+    ) -> set[UUID]:
+        """Give jobs that the transaction locked with `lock_due` back to be due later, or set them aside. Gives their ids."""
+        held = len(aside)
+        parameters = {
+            "ids": [job.id for job, _ in (*back, *aside)],
+            "states": ["queued"] * len(back) + ["held"] * held,
+            "delays": [self._delay(job, how, backoff) for job, how in back] + [None] * held,
+            "moments": [_moment(how) for _, how in back] + [None] * held,
+            "errors": [payloads.storable_text(how.error) if isinstance(how, Retry) else None for _, how in back]
+            + [payloads.storable_text(reason) for _, reason in aside],
+            "spent": [isinstance(how, Retry) for _, how in back] + [False] * held,
+        }
+        return {row[0] for row in executor.run("return_locked", parameters)}
+
     def ended_by_us(self, jobs: Sequence[ClaimedJob]) -> set[UUID]:
         """Which of these jobs were ended under exactly these leases: asked when the answer to `finish` got lost."""
         return {row[0] for row in self.database.run("finished_under", _fences(jobs))}

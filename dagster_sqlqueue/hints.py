@@ -15,6 +15,7 @@ from datetime import datetime
 from dagster_sqlqueue.model import ClaimedJob
 
 SWEEP_SECONDS = 5.0
+_FRESH_SECONDS = 1.0
 _NONE = "-infinity"
 _FROM_THE_BEGINNING = "{}"
 
@@ -31,7 +32,12 @@ class HeadHints:
         self._swept_at: float | None = None
         self._starts: dict[int, list[str]] = {}
         self.swept = False
-        """Whether the last claim looked from the very beginning: only then "nothing found" means that nothing is there."""
+        """Whether the last claim looked from the very beginning."""
+
+    @property
+    def conclusive(self) -> bool:
+        """Whether the last look from the very beginning is so fresh that "nothing found" means that nothing is there."""
+        return self._swept_at is not None and time.monotonic() - self._swept_at < _FRESH_SECONDS
 
     def sweep_next(self) -> None:
         """Have the next claim look from the very beginning."""

@@ -46,15 +46,18 @@ class LeaseKeeper:
         self._job_began: float | None = None
         self._job_may_take = job_timeout_seconds
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sqlqueue-heartbeat", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
+        self._stopping.clear()
+        self._thread = threading.Thread(target=self._run, name="sqlqueue-heartbeat", daemon=True)
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
     def hold(self, jobs: Sequence[ClaimedJob]) -> None:
         """Take charge of freshly claimed jobs."""

@@ -2,7 +2,7 @@
 
 import enum
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic
@@ -114,9 +114,14 @@ class Job(Generic[Payload]):
     tags: Sequence[str] = ()
     cancellation: threading.Event = field(default_factory=threading.Event, compare=False, repr=False)
     """Set, by a heartbeat, once somebody asked for the running job to be cancelled: return `Cancel()` then."""
-    connection: Any = field(default=None, compare=False, repr=False)
-    """In transactional mode the psycopg connection of the job's own transaction: what is written there is committed with
-    the job's end, or not at all. Else None."""
+    connect: Callable[[], Any] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def connection(self) -> Any:
+        """In transactional mode the psycopg connection of the job's own transaction: what is written there is committed
+        with the job's success, or not at all. Else None.
+        """
+        return None if self.connect is None else self.connect()
 
     @property
     def last_attempt(self) -> bool:

@@ -9,10 +9,12 @@ import dagster as dg
 from pydantic import Field
 
 from dagster_sqlqueue import slots
-from dagster_sqlqueue.consumer import Consumer, DrainSummary, Handler
+from dagster_sqlqueue.consumer import Consumer
+from dagster_sqlqueue.handling import Handler
 from dagster_sqlqueue.orchestration.assets import queue_asset_key
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.settings import Payload, QueueSpec
+from dagster_sqlqueue.settling import DrainSummary
 
 RESOURCE_KEY = "sqlqueue"
 

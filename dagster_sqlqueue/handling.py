@@ -1,0 +1,87 @@
+"""From a claimed job to the outcome of its handler. No I/O of its own."""
+
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from dagster_sqlqueue import payloads
+from dagster_sqlqueue.errors import InvalidInput, InvalidPayload
+from dagster_sqlqueue.model import ClaimedJob, Job
+from dagster_sqlqueue.outcomes import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
+from dagster_sqlqueue.settings import Payload, QueueSpec
+
+Handler: TypeAlias = Callable[[Job[Payload]], Outcome | None]
+
+_ERROR_LIMIT = 10_000
+
+
+def handle(
+    spec: QueueSpec[Payload],
+    handler: Handler[Payload],
+    claimed: ClaimedJob,
+    *,
+    cancellation: threading.Event | None = None,
+    connect: Callable[[], Any] | None = None,
+) -> Outcome:
+    """What became of the job: the handler's outcome; a `Retry` for its exception, a `Reject` for a payload that does not
+    fit.
+    """
+    try:
+        payload = payloads.parse(spec, claimed.payload)
+    except InvalidPayload as error:
+        return Reject(str(error))
+    try:
+        return _checked(handler(_job(claimed, payload, cancellation or threading.Event(), connect)))
+    except Exception as error:
+        return Retry(_describe(error))
+
+
+def brief(text: str) -> str:
+    """A reason or error as it is stored: without what the database cannot take, at most 10,000 characters."""
+    return payloads.storable_text(text)[:_ERROR_LIMIT]
+
+
+def _job(
+    claimed: ClaimedJob, payload: Payload, cancellation: threading.Event, connect: Callable[[], Any] | None
+) -> Job[Payload]:
+    return Job(
+        id=claimed.id,
+        queue=claimed.queue,
+        payload=payload,
+        lease_no=claimed.lease_no,
+        attempt=claimed.attempt,
+        max_attempts=claimed.max_attempts,
+        priority=claimed.priority,
+        created_at=claimed.created_at,
+        unique_key=claimed.unique_key,
+        ordering_key=claimed.ordering_key,
+        error=claimed.error,
+        tags=claimed.tags,
+        cancellation=cancellation,
+        connect=connect,
+    )
+
+
+def _checked(outcome: Any) -> Outcome:
+    match outcome:
+        case None:
+            return Done()
+        case Done(result):
+            payloads.result_text(result)
+            return Done(result)
+        case Retry() | Snooze() | Hold() | Reject() | Cancel():
+            return outcome
+        case _:
+            raise InvalidInput(
+                f"the handler returned a {type(outcome).__name__}; return Done(…), Retry(…), Snooze(…), Hold(…), Reject(…),"
+                " Cancel(…) or None"
+            )
+
+
+def _describe(error: Exception) -> str:
+    try:
+        message = str(error)
+    except Exception:
+        message = "(its message could not be made)"
+    return f"{type(error).__name__}: {message}\n\n{''.join(traceback.format_exception(error))}"

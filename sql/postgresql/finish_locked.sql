@@ -1,0 +1,26 @@
+-- End jobs that this transaction has locked and worked off: move them to the archive. They never had a lease; the lock
+-- was the fence, and a consumer that still believes in an older lease is refused afterwards.
+--
+-- Parameters: ids uuid[]; states text[] (succeeded, failed or cancelled); results text[] (JSON or null); errors text[]
+--   (null: keep the last one); worker text.
+-- Returns: the id of each job that was ended.
+-- Locks: none beyond those that the transaction has. Guards: I2, I7: with the caller's writes it stands or falls.
+WITH finished AS (
+    DELETE FROM sqlqueue.job AS j
+    WHERE j.id = ANY (CAST(:ids AS uuid[]))
+    RETURNING j.*
+)
+INSERT INTO sqlqueue.job_archive (
+    id, queue, bucket, priority, state, lease_no, attempt, max_attempts, run_at, created_at, started_at, finished_at,
+    claimed_by, unique_key, ordering_key, order_no, region, timeout_seconds, backoff, tags, payload, result, error
+)
+SELECT
+    f.id, f.queue, f.bucket, f.priority, ended.state, f.lease_no + 1, LEAST(f.attempt + 1, f.max_attempts),
+    f.max_attempts, f.run_at, f.created_at, now(), statement_timestamp(), :worker, f.unique_key, f.ordering_key,
+    f.order_no, f.region, f.timeout_seconds, f.backoff, f.tags, f.payload, CAST(ended.result AS jsonb),
+    COALESCE(ended.error, f.error)
+FROM finished AS f
+JOIN unnest(
+    CAST(:ids AS uuid[]), CAST(:states AS text[]), CAST(:results AS text[]), CAST(:errors AS text[])
+) AS ended (id, state, result, error) ON ended.id = f.id
+RETURNING id

@@ -1,0 +1,27 @@
+-- Give back jobs that this transaction has locked and could not end: to be due again after a delay or at a moment, or to
+-- be held. The lease number grows, so that a consumer that still believes in an older lease is refused.
+--
+-- Parameters: ids uuid[]; states text[] (queued or held); delays float8[] (seconds from now; null: see moments); moments
+--   timestamptz[]; errors text[] (null: keep the last one); spent boolean[] (whether the attempt counts).
+-- Returns: the id of each job. Locks: none beyond those that the transaction has. Guards: I1, I3.
+UPDATE sqlqueue.job AS j
+SET state = back.state,
+    available_at = CASE
+        WHEN back.state = 'held' THEN 'infinity'
+        ELSE COALESCE(
+            statement_timestamp() + make_interval(secs => back.delay), GREATEST(back.moment, statement_timestamp())
+        )
+    END,
+    lease_no = j.lease_no + 1,
+    attempt = j.attempt + CASE WHEN back.spent THEN 1 ELSE 0 END,
+    started_at = now(),
+    claimed_by = NULL,
+    claim_token = NULL,
+    batch_id = NULL,
+    error = COALESCE(back.error, j.error)
+FROM unnest(
+    CAST(:ids AS uuid[]), CAST(:states AS text[]), CAST(:delays AS float8[]), CAST(:moments AS timestamptz[]),
+    CAST(:errors AS text[]), CAST(:spent AS boolean[])
+) AS back (id, state, delay, moment, error, spent)
+WHERE j.id = back.id
+RETURNING j.id
