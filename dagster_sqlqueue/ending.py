@@ -206,6 +206,7 @@ class EndingVerbs(Verbs):
             return set()
         if not keyed:
             rows = (executor or self.database).run(verb, parameters)
+            self._promote_late(jobs, rows, executor)
         elif executor is not None:
             rows = self._write_and_promote(executor, verb, parameters, keyed)
         else:
@@ -221,16 +222,30 @@ class EndingVerbs(Verbs):
         by_queue: defaultdict[str, list[ClaimedJob]] = defaultdict(list)
         for job in keyed:
             by_queue[job.queue].append(job)
-        for queue, jobs in by_queue.items():
+        for queue, jobs in sorted(by_queue.items()):
             executor.run("key_wait", {"queue": queue, "keys": [job.ordering_key for job in jobs]})
         rows = executor.run(verb, parameters)
         accepted = {row[0] for row in rows}
-        for queue, jobs in by_queue.items():
-            # In an ordered queue a job that goes back, or is held, stays the head of its key.
-            if verb == "finish" or not self.last_seen(queue).ordered:
-                keys = [job.ordering_key for job in jobs if job.id in accepted]
-                executor.run("key_promote", {"queue": queue, "keys": keys})
+        for queue, jobs in sorted(by_queue.items()):
+            keys = [job.ordering_key for job in jobs if job.id in accepted]
+            executor.run("key_promote", {"queue": queue, "keys": keys})
         return rows
+
+    def _promote_late(self, jobs: Sequence[ClaimedJob], rows: Sequence[Row], executor: Executor | None) -> None:
+        """Make room for others of the keys of jobs that were claimed before their queue was given turns."""
+        turning = {row[0] for row in rows if row[1] is not None}
+        late = [(job.queue, job.ordering_key) for job in jobs if job.id in turning]
+
+        def promote(joined: Executor) -> None:
+            for queue in sorted({queue for queue, _ in late}):
+                names = {"queue": queue, "keys": [key for other, key in late if other == queue]}
+                joined.run("key_wait", names)
+                joined.run("key_promote", names)
+
+        if late and executor is not None:
+            promote(executor)
+        elif late:
+            self.database.transact(promote)
 
     def _locked_run(
         self, executor: Executor, verb: str, parameters: dict[str, Any], turning: Sequence[ClaimedJob]

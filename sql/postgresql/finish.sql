@@ -2,7 +2,8 @@
 --
 -- Parameters: ids uuid[]; lease_nos bigint[]; states text[] (succeeded, failed or cancelled); results text[] (JSON or
 --   null); errors text[] (null: keep the last one).
--- Returns: the id of each job that was ended. One that is missing was refused: its lease is not the current one.
+-- Returns: the id of each job that was ended, and its order_no. One that is missing was refused: its lease is not the
+--   current one.
 -- Locks: the deleted rows, in the order of the arrays. Guards: I2, I3; with the caller's own writes in one transaction, I7.
 WITH finished AS (
     DELETE FROM sqlqueue.job AS j
@@ -25,4 +26,4 @@ SELECT
     started_at, statement_timestamp(), claimed_by, batch_id, unique_key, ordering_key, order_no, region,
     timeout_seconds, backoff, tags, payload, CAST(end_result AS jsonb), COALESCE(end_error, error)
 FROM finished
-RETURNING id
+RETURNING id, order_no

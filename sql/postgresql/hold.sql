@@ -1,7 +1,8 @@
 -- Set claimed jobs aside until a person decides, each under its fence. The attempt does not count.
 --
 -- Parameters: ids uuid[]; lease_nos bigint[]; reasons text[].
--- Returns: the id of each job that is held now. One that is missing was refused: its lease is not the current one.
+-- Returns: the id of each job that is held now, and its order_no. One that is missing was refused: its lease is not the
+--   current one.
 -- Locks: the updated rows, in the order of the arrays. Guards: I1, I3.
 UPDATE sqlqueue.job AS j
 SET state = 'held',
@@ -15,4 +16,4 @@ FROM unnest(CAST(:ids AS uuid[]), CAST(:lease_nos AS bigint[]), CAST(:reasons AS
 WHERE j.id = aside.id
   AND j.lease_no = aside.lease_no
   AND j.state = 'running'
-RETURNING j.id
+RETURNING j.id, j.order_no

@@ -3,7 +3,8 @@
 --
 -- Parameters: ids uuid[]; lease_nos bigint[]; delays float8[] (seconds from now; null: see moments); moments
 --   timestamptz[]; errors text[] (null: keep the last one); spent boolean[] (false: this attempt does not count).
--- Returns: the id of each job given back. One that is missing was refused: its lease is not the current one.
+-- Returns: the id of each job given back, and its order_no. One that is missing was refused: its lease is not the
+--   current one.
 -- Locks: the updated rows, in the order of the arrays. Guards: I1, I3 (lease_no stays, so the old lease is not current
 --   again: the state is no longer running).
 UPDATE sqlqueue.job AS j
@@ -23,4 +24,4 @@ FROM unnest(
 WHERE j.id = back.id
   AND j.lease_no = back.lease_no
   AND j.state = 'running'
-RETURNING j.id
+RETURNING j.id, j.order_no
