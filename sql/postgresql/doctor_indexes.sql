@@ -1,10 +1,17 @@
--- Indexes of the schema that the server does not use, or does not keep up: what an interrupted CREATE INDEX CONCURRENTLY
--- or REINDEX CONCURRENTLY leaves behind.
+-- The indexes of the schema: whether the server uses them and keeps them up, and how much they have grown. One that is not
+-- usable is what an interrupted CREATE INDEX CONCURRENTLY or REINDEX CONCURRENTLY leaves behind.
 --
--- Returns: the quoted name of each. Locks: none. Needs no table of ours.
-SELECT format('%I.%I', n.nspname, c.relname) AS name
+-- Parameters: none. Returns: name, quoted (with the schema, for a statement), usable, bytes (null for a partitioned one,
+--   which holds nothing itself), entries (an estimate; null: not known yet). Locks: none. Plan: the catalogue's rows of one
+--   schema, and the size of each file. Needs no table of ours.
+SELECT
+    c.relname AS name,
+    format('%I.%I', n.nspname, c.relname) AS quoted,
+    i.indisvalid AND i.indisready AND i.indislive AS usable,
+    CASE WHEN c.relkind = 'i' THEN pg_relation_size(c.oid) END AS bytes,
+    CASE WHEN c.relkind = 'i' AND c.reltuples >= 0 THEN CAST(c.reltuples AS float8) END AS entries
 FROM pg_index AS i
 JOIN pg_class AS c ON c.oid = i.indexrelid
 JOIN pg_namespace AS n ON n.oid = c.relnamespace
-WHERE n.nspname = 'sqlqueue' AND NOT (i.indisvalid AND i.indisready AND i.indislive)
+WHERE n.nspname = 'sqlqueue'
 ORDER BY 1

@@ -7,33 +7,38 @@ from typing import Any
 import psycopg
 import pytest
 
-from dagster_sqlqueue import SqlQueue
-from dagster_sqlqueue.cli import doctor
-from dagster_sqlqueue.cli.doctor import Check, Verdict, examine
+from dagster_sqlqueue import QueueSpec, SqlQueue
+from dagster_sqlqueue.cli import checks, inspections
+from dagster_sqlqueue.cli.checks import Check, Verdict
+from dagster_sqlqueue.cli.doctor import examine
 from tests.cli.support import Cli
+from tests.core.support import Work, claim, make_due, own_server
 
 
 def _found(queue: SqlQueue) -> dict[str, Check]:
     return {check.name: check for check in examine(queue.database)}
 
 
-def _server(**changes: Any) -> doctor.Server:
+def _server(**changes: Any) -> checks.Server:
     well: dict[str, Any] = {
         "version_number": 180_000,
         "version": "18.0",
         "clock": 1_000.0,
         "isolation": "read committed",
+        "default_isolation": "read committed",
         "read_only": False,
         "autovacuum": True,
+        "naptime_seconds": 60,
         "fsync": "on",
         "synchronous_commit": "on",
         "connections": 1,
         "max_connections": 100,
         "sees_all": True,
+        "xid_age": 1_000,
         "asked_at": 999.9,
         "answered_at": 1_000.1,
     }
-    return doctor.Server(**{**well, **changes})
+    return checks.Server(**{**well, **changes})
 
 
 @contextmanager
@@ -56,6 +61,14 @@ def _setting(url: str, name: str, value: str) -> Iterator[None]:
         apply(f"ALTER SYSTEM SET {name} = {before}", before)
 
 
+def _archive(connection: "psycopg.Connection[Any]", schema: str, finished_at: str) -> None:
+    connection.execute(
+        f"INSERT INTO {schema}.job_archive (id, queue, bucket, priority, state, lease_no, attempt, max_attempts, run_at,"
+        " created_at, finished_at, region, tags, payload) VALUES (gen_random_uuid(), 'work', 0, 0, 'succeeded', 1, 1, 1,"
+        f" now(), now(), {finished_at}, 'local', '{{}}', '{{}}')".encode()
+    )
+
+
 def test_all_is_well_on_a_fresh_schema(cli: Cli, url: str) -> None:
     with _setting(url, "fsync", "on"):
         report = cli.json("doctor")
@@ -68,12 +81,16 @@ def test_all_is_well_on_a_fresh_schema(cli: Cli, url: str) -> None:
         "durability",
         "clock",
         "connections",
+        "transaction ids",
+        "collation",
         "autovacuum",
         "long transactions",
         "dead rows",
         "indexes",
         "archive partitions",
         "archive default",
+        "retention",
+        "queues",
     ]
     assert shown.exit_code == 0
     assert "the one of this package" in shown.stdout
@@ -82,7 +99,7 @@ def test_all_is_well_on_a_fresh_schema(cli: Cli, url: str) -> None:
 def test_a_missing_schema_is_a_failure_and_the_rest_is_still_examined(bare: Cli) -> None:
     result = bare.run("doctor")
     assert result.exit_code == 1
-    assert "sqlqueue init" in result.stdout
+    assert "sqlqueue " in result.stdout
     assert "autovacuum" in result.stdout
     assert result.stderr == ""
 
@@ -96,15 +113,28 @@ def test_autovacuum_off(queue: SqlQueue, url: str, schema: str) -> None:
     with _setting(url, "autovacuum", "off"):
         assert _found(queue)["autovacuum"].verdict is Verdict.FAIL
     with queue.database.connection() as connection:
-        connection.execute(f"ALTER TABLE {schema}.job SET (autovacuum_enabled = false)".encode())
-        found = _found(queue)["autovacuum"]
-        assert found.verdict is Verdict.FAIL
-        connection.execute(found.cure.encode())
-    assert _found(queue)["autovacuum"].verdict is Verdict.OK
+        for off in ("false", "off", "0"):
+            connection.execute(f"ALTER TABLE {schema}.job SET (autovacuum_enabled = {off})".encode())
+            found = _found(queue)["autovacuum"]
+            assert found.verdict is Verdict.FAIL
+            connection.execute(found.cure.encode())
+            assert _found(queue)["autovacuum"].verdict is Verdict.OK
+
+
+def test_a_default_isolation_that_callers_get(queue: SqlQueue, url: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("ALTER ROLE postgres SET default_transaction_isolation = 'serializable'")
+        try:
+            queue.close()
+            found = _found(queue)["isolation"]
+        finally:
+            connection.execute("ALTER ROLE postgres RESET default_transaction_isolation")
+    assert found.verdict is Verdict.WARN
+    assert "serializable by default" in found.found
 
 
 def test_a_transaction_that_pins_dead_rows(queue: SqlQueue, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_PIN_WARN_SECONDS", 0.0)
+    monkeypatch.setattr(inspections, "_PIN_WARN_SECONDS", 0.0)
     with psycopg.connect(url, application_name="[red]forgotten") as connection:
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         (pid,) = connection.execute("SELECT pg_backend_pid() FROM pg_class LIMIT 1").fetchone()
@@ -112,10 +142,53 @@ def test_a_transaction_that_pins_dead_rows(queue: SqlQueue, url: str, monkeypatc
         assert found.verdict is Verdict.WARN
         assert f"transaction {pid} ([red]forgotten" in found.found
         assert "pg_terminate_backend" in found.cure
-        monkeypatch.setattr(doctor, "_PIN_FAIL_SECONDS", 0.0)
+        monkeypatch.setattr(inspections, "_PIN_FAIL_SECONDS", 0.0)
         assert _found(queue)["long transactions"].verdict is Verdict.FAIL
     monkeypatch.undo()
     assert _found(queue)["long transactions"].verdict is Verdict.OK
+
+
+def test_a_prepared_transaction_pins_dead_rows_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspections, "_PIN_WARN_SECONDS", 0.0)
+    with own_server() as server:
+        server.stop("fast")
+        with (server.home / "data" / "postgresql.auto.conf").open("a") as settings:
+            settings.write("max_prepared_transactions = 5\n")
+        server.start()
+        with psycopg.connect(server.url, autocommit=True) as connection, SqlQueue(server.url) as queue:
+            queue.init()
+            connection.execute("BEGIN")
+            connection.execute("CREATE TABLE forgotten (n integer)")
+            connection.execute("PREPARE TRANSACTION 'at ''noon'")
+            found = _found(queue)["long transactions"]
+            assert found.verdict is Verdict.WARN
+            assert "prepared transaction at 'noon (postgres) for " in found.found
+            assert "ROLLBACK PREPARED 'at ''noon'" in found.cure
+            connection.execute("ROLLBACK PREPARED 'at ''noon'")
+            assert _found(queue)["long transactions"].verdict is Verdict.OK
+
+
+def test_an_index_that_is_not_there(queue: SqlQueue, schema: str) -> None:
+    assert set(inspections.known_indexes()) > {"job_claim", "job_unique_key", "job_archive_finished"}
+    with queue.database.connection() as connection:
+        for name in inspections.known_indexes():
+            connection.execute(f"DROP INDEX {schema}.{name}".encode())
+            found = _found(queue)["indexes"]
+            assert found.verdict is Verdict.FAIL
+            assert found.found == f"missing: {name}"
+            connection.execute(found.cure.encode())
+            assert _found(queue)["indexes"].verdict is Verdict.OK
+
+
+def test_an_index_that_has_swollen(queue: SqlQueue, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with queue.database.connection() as connection:
+        connection.execute(f"VACUUM ANALYZE {schema}.job".encode())
+        monkeypatch.setattr(inspections, "_SWOLLEN_BYTES", 0)
+        found = _found(queue)["indexes"]
+        assert found.verdict is Verdict.WARN
+        assert "job_claim (0 MB)" in found.found
+        for statement in found.cure.split("; "):
+            connection.execute(statement.encode())
 
 
 def test_an_index_that_is_not_valid(queue: SqlQueue, schema: str) -> None:
@@ -135,21 +208,46 @@ def test_archive_partitions(cli: Cli, queue: SqlQueue, schema: str) -> None:
         missing = _found(queue)["archive partitions"]
         assert missing.verdict is Verdict.WARN
         assert tomorrow in missing.found
-        assert cli.run("init").exit_code == 0
+        assert cli.run("migrate").exit_code == 0
         assert _found(queue)["archive partitions"].verdict is Verdict.OK
-        connection.execute(
-            f"INSERT INTO {schema}.job_archive (id, queue, bucket, priority, state, lease_no, attempt, max_attempts,"
-            " run_at, created_at, finished_at, region, tags, payload) VALUES"
-            " (gen_random_uuid(), 'work', 0, 0, 'succeeded', 1, 1, 1, now(), now(), '2001-01-01', 'local', '{}', '{}')".encode()
-        )
+        _archive(connection, schema, "'2001-01-01'")
     strays = _found(queue)["archive default"]
     assert strays.verdict is Verdict.WARN
     assert "1 rows in the default partition" in strays.found
 
 
+def test_jobs_kept_for_too_long(cli: Cli, queue: SqlQueue, schema: str) -> None:
+    with queue.database.connection() as connection:
+        for days in range(1, 10):
+            _archive(connection, schema, f"now() - interval '{days} days'")
+    assert _found(queue)["retention"].verdict is Verdict.OK
+    cli.run("create", "work", "--retention-days", "8")
+    assert _found(queue)["retention"].verdict is Verdict.OK
+    cli.run("create", "work", "--retention-days", "6")
+    found = _found(queue)["retention"]
+    assert found.verdict is Verdict.WARN
+    assert "queue work still holds jobs that finished on " in found.found
+
+
+def test_queues_that_stand_still(queue: SqlQueue, schema: str, spec: QueueSpec[Work]) -> None:
+    queue.enqueue(spec, Work(n=1))
+    assert _found(queue)["queues"].verdict is Verdict.OK
+    make_due(queue)
+    found = _found(queue)["queues"]
+    assert found.verdict is Verdict.WARN
+    assert "work stands still, with jobs due for 365 d" in found.found
+    claim(queue)
+    assert _found(queue)["queues"].verdict is Verdict.OK
+    with queue.database.connection() as connection:
+        connection.execute(f"UPDATE {schema}.queue SET paused_at = now() - interval '2 days'".encode())
+    found = _found(queue)["queues"]
+    assert "work is paused for 2 d" in found.found
+    assert found.cure.endswith("sqlqueue resume work")
+
+
 def test_dead_rows_in_the_job_table(queue: SqlQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     assert _found(queue)["dead rows"].verdict is Verdict.OK
-    monkeypatch.setattr(doctor, "_DEAD_ROWS", -1)
+    monkeypatch.setattr(inspections, "_DEAD_ROWS", -1)
     found = _found(queue)["dead rows"]
     assert found.verdict is Verdict.WARN
     assert "VACUUM" in found.cure
@@ -158,23 +256,37 @@ def test_dead_rows_in_the_job_table(queue: SqlQueue, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("check", "changes", "verdict"),
     [
-        (doctor._version, {}, Verdict.OK),
-        (doctor._version, {"version_number": 140_000}, Verdict.WARN),
-        (doctor._version, {"version_number": 110_000}, Verdict.FAIL),
-        (doctor._version, {"read_only": True}, Verdict.FAIL),
-        (doctor._isolation, {"isolation": "serializable"}, Verdict.WARN),
-        (doctor._durability, {"synchronous_commit": "off"}, Verdict.WARN),
-        (doctor._durability, {"synchronous_commit": "remote_apply"}, Verdict.OK),
-        (doctor._clock, {}, Verdict.OK),
-        (doctor._clock, {"clock": 1_001.05}, Verdict.OK),
-        (doctor._clock, {"clock": 1_001.2}, Verdict.WARN),
-        (doctor._clock, {"clock": 900.0}, Verdict.WARN),
-        (doctor._connections, {"connections": 79}, Verdict.OK),
-        (doctor._connections, {"connections": 80}, Verdict.WARN),
-        (doctor._connections, {"connections": 95}, Verdict.FAIL),
+        (checks.version, {}, Verdict.OK),
+        (checks.version, {"version_number": 140_000}, Verdict.WARN),
+        (checks.version, {"version_number": 110_000}, Verdict.FAIL),
+        (checks.version, {"read_only": True}, Verdict.FAIL),
+        (checks.isolation, {"isolation": "serializable"}, Verdict.WARN),
+        (checks.isolation, {"default_isolation": "serializable"}, Verdict.WARN),
+        (checks.transaction_ids, {}, Verdict.OK),
+        (checks.transaction_ids, {"xid_age": 600_000_000}, Verdict.WARN),
+        (checks.transaction_ids, {"xid_age": 1_600_000_000}, Verdict.FAIL),
+        (checks.durability, {"synchronous_commit": "off"}, Verdict.WARN),
+        (checks.durability, {"synchronous_commit": "remote_apply"}, Verdict.OK),
+        (checks.clock, {}, Verdict.OK),
+        (checks.clock, {"clock": 1_001.05}, Verdict.OK),
+        (checks.clock, {"clock": 1_001.2}, Verdict.WARN),
+        (checks.clock, {"clock": 900.0}, Verdict.WARN),
+        (checks.connections, {"connections": 79}, Verdict.OK),
+        (checks.connections, {"connections": 80}, Verdict.WARN),
+        (checks.connections, {"connections": 95}, Verdict.FAIL),
     ],
 )
-def test_verdicts(check: Callable[[doctor.Server], Check], changes: dict[str, Any], verdict: Verdict) -> None:
+def test_verdicts(check: Callable[[checks.Server], Check], changes: dict[str, Any], verdict: Verdict) -> None:
     found = check(_server(**changes))
     assert found.verdict is verdict
     assert bool(found.cure) is (verdict is not Verdict.OK)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "actual", "verdict"),
+    [(None, None, Verdict.OK), ("2.36", "2.36", Verdict.OK), ("2.31", "2.36", Verdict.FAIL)],
+)
+def test_a_collation_that_changed(recorded: str | None, actual: str | None, verdict: Verdict) -> None:
+    found = inspections.judge_collation("jobs", recorded, actual)
+    assert found.verdict is verdict
+    assert ("REINDEX DATABASE CONCURRENTLY jobs" in found.cure) is (verdict is Verdict.FAIL)
