@@ -9,6 +9,7 @@ from rich.text import Text
 from dagster_sqlqueue import migrations
 from dagster_sqlqueue.cli import checks, inspections, render
 from dagster_sqlqueue.cli.checks import Check, Verdict
+from dagster_sqlqueue.cli.codes import Code
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.database import Database
 from dagster_sqlqueue.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
@@ -41,7 +42,7 @@ def doctor(session: Session) -> None:
             [[c.name, Text(c.verdict, style=_STYLES[c.verdict]), c.found, c.cure] for c in found],
         )
     if worst is Verdict.FAIL:
-        raise typer.Exit(1)
+        raise typer.Exit(Code.FAILED)
 
 
 def examine(database: Database) -> Iterator[Check]:

@@ -12,38 +12,19 @@ from typer.core import TyperGroup
 
 from dagster_sqlqueue import __version__
 from dagster_sqlqueue.cli import doctor, look, prepare, write
+from dagster_sqlqueue.cli.codes import MEANINGS, Code, code_of
 from dagster_sqlqueue.cli.render import printable, say
 from dagster_sqlqueue.cli.session import Json, Schema, Session, Url, refusal
-from dagster_sqlqueue.errors import (
-    DatabaseUnavailable,
-    EmbeddedServerError,
-    InvalidInput,
-    QueueError,
-    SchemaMissing,
-    SchemaTooNew,
-    SchemaTooOld,
-    UnknownQueue,
+from dagster_sqlqueue.errors import QueueError
+
+_EPILOG = (
+    "First steps: sqlqueue migrate, then sqlqueue create orders, then sqlqueue enqueue orders '{\"order\": 1}', then"
+    " sqlqueue peek orders and sqlqueue stats.\n\nExit codes: "
+    + "; ".join(f"{code:d} {meaning}" for code, meaning in MEANINGS.items())
+    + ". An error is one line on standard error."
 )
-
-EXIT_CODES = """Exit codes: 0 done; 1 doctor found a failure; 2 bad input or usage; 3 the database is not available, or
-refused; 4 the schema is missing, too old or too new; 5 unknown queue. An error is one line on standard error.
-
-First steps: sqlqueue init, then sqlqueue create orders, then sqlqueue enqueue orders '{"order": 1}', then
-sqlqueue peek orders."""
-
-_CODES: list[tuple[type[Exception], int]] = [
-    (InvalidInput, 2),
-    (DatabaseUnavailable, 3),
-    (EmbeddedServerError, 3),
-    (SchemaMissing, 4),
-    (SchemaTooOld, 4),
-    (SchemaTooNew, 4),
-    (UnknownQueue, 5),
-    (psycopg.Error, 3),
-    (SQLAlchemyError, 3),
-]
+_TRACEBACK = "SQLQUEUE_TRACEBACK"
 _CREDENTIALS = re.compile(r"://(?!user:password@)[^\s/]*@")
-_CLOSED_PIPE = 141
 
 
 class Commands(TyperGroup):
@@ -57,9 +38,9 @@ class Commands(TyperGroup):
         try:
             code = super().main(*args, **{**extra, "standalone_mode": False})
         except typer.TyperException as error:
-            code = _report(_usage(error), 2)
+            code = _report(_usage(error), Code.INPUT)
         except typer.Abort:
-            code = 130
+            code = Code.INTERRUPTED
         sys.exit(code if isinstance(code, int) else 0)
 
     def invoke(self, ctx: Any) -> Any:
@@ -69,12 +50,18 @@ class Commands(TyperGroup):
             sys.stdout.flush()
         except (QueueError, psycopg.Error, SQLAlchemyError) as error:
             message = str(error) if isinstance(error, QueueError) else refusal(error)
-            code = next((code for kind, code in _CODES if isinstance(error, kind)), 1)
-            raise typer.Exit(_report(message, code, ctx.obj)) from None
+            raise typer.Exit(_report(message, code_of(error), ctx.obj)) from None
         except BrokenPipeError:
             # Whoever read our output has gone; the interpreter must not try to write the rest at its exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(_CLOSED_PIPE) from None
+            raise typer.Exit(Code.CLOSED_PIPE) from None
+        except (typer.Exit, typer.Abort, typer.TyperException):
+            raise
+        except Exception as error:
+            if os.environ.get(_TRACEBACK):
+                raise
+            message = f"unexpected {type(error).__name__}: {error}; this is a defect, {_TRACEBACK}=1 shows where"
+            raise typer.Exit(_report(message, Code.FAILED, ctx.obj)) from None
 
 
 app = typer.Typer(
@@ -83,7 +70,7 @@ app = typer.Typer(
     invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    epilog=EXIT_CODES.replace("\n\n", "\0").replace("\n", " ").replace("\0", "\n\n"),
+    epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -104,7 +91,7 @@ def _shared(
         bool, typer.Option("--version", callback=_version, is_eager=True, show_default=False, help="Show the version.")
     ] = False,
 ) -> None:
-    """Queues of jobs in a PostgreSQL database: make them, put jobs on them, look at them, find what is wrong.
+    """Queues of jobs in a PostgreSQL database: make them, put jobs on them, look at them, decide about them, keep them well.
 
     The options below may stand before or after the command.
     """

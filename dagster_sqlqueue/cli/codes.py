@@ -1,0 +1,59 @@
+"""The exit codes: what they mean, and which error has which."""
+
+import enum
+
+import psycopg
+from sqlalchemy.exc import SQLAlchemyError
+
+from dagster_sqlqueue.errors import (
+    DatabaseUnavailable,
+    EmbeddedServerError,
+    InvalidInput,
+    SchemaMissing,
+    SchemaTooNew,
+    SchemaTooOld,
+)
+
+
+class Code(enum.IntEnum):
+    """What a command tells the program that called it."""
+
+    DONE = 0
+    FAILED = 1
+    INPUT = 2
+    DATABASE = 3
+    SCHEMA = 4
+    UNKNOWN = 5
+    PARTLY = 6
+    INTERRUPTED = 130
+    CLOSED_PIPE = 141
+
+
+MEANINGS = {
+    Code.DONE: "done",
+    Code.FAILED: "doctor found a failure, or something failed that should not",
+    Code.INPUT: "bad input or usage, nothing was written",
+    Code.DATABASE: "the database is not available, or refused",
+    Code.SCHEMA: "the schema is missing, too old or too new",
+    Code.UNKNOWN: "there is no such queue or job",
+    Code.PARTLY: "done in part (the output says what was left as it is, and why)",
+    Code.INTERRUPTED: "interrupted, with Ctrl-C",
+    Code.CLOSED_PIPE: "whoever read the output went away",
+}
+
+_CODES: list[tuple[type[Exception], Code]] = [
+    (InvalidInput, Code.INPUT),
+    (DatabaseUnavailable, Code.DATABASE),
+    (EmbeddedServerError, Code.DATABASE),
+    (SchemaMissing, Code.SCHEMA),
+    (SchemaTooOld, Code.SCHEMA),
+    (SchemaTooNew, Code.SCHEMA),
+    (LookupError, Code.UNKNOWN),
+    (psycopg.Error, Code.DATABASE),
+    (SQLAlchemyError, Code.DATABASE),
+]
+
+
+def code_of(error: Exception) -> Code:
+    """The exit code of an error that is the library's, or the database's."""
+    return next((code for kind, code in _CODES if isinstance(error, kind)), Code.FAILED)
