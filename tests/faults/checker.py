@@ -7,36 +7,42 @@ A history is a list of events, one JSON object a line, written by a process as s
 - `ended`: `jobs` whose ending was accepted under that lease; `refused`: those that were not.
 
 The audit is written by a trigger inside the database, with the database's clock: a row for each claim, heartbeat, return
-and end of a job, with the state and the lease's end before and after.
+and end of a job, with the state and the lease's end before and after. A trigger sees only what its own statement may see,
+so it judges nothing: how many leases lived at one moment, and what began in one interval, is found out afterwards.
 """
 
+import bisect
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue.settings import RateLimit
 from tests.core.support import rows
 
 AUDIT = """
 CREATE TABLE {s}.audit (
     place bigint GENERATED ALWAYS AS IDENTITY, job uuid, kind text, lease_no bigint, at timestamptz,
-    was_state text, was_until timestamptz
+    was_state text, was_until timestamptz, until timestamptz, key text, order_no bigint
 );
 CREATE FUNCTION {s}.note() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO {s}.audit (job, kind, lease_no, at, was_state, was_until)
+    INSERT INTO {s}.audit (job, kind, lease_no, at, was_state, was_until, until, key, order_no)
     VALUES (
         OLD.id,
         CASE
             WHEN TG_OP = 'DELETE' THEN 'end'
-            WHEN NEW.state = 'queued' THEN 'back'
-            WHEN NEW.started_at IS DISTINCT FROM OLD.started_at THEN 'claim'
-            ELSE 'kept'
+            WHEN NEW.state = 'running' AND NEW.started_at IS DISTINCT FROM OLD.started_at THEN 'claim'
+            WHEN NEW.state = 'running' THEN 'kept'
+            WHEN OLD.state = 'running' THEN 'back'
+            ELSE 'moved'
         END,
         CASE WHEN TG_OP = 'DELETE' THEN OLD.lease_no ELSE NEW.lease_no END,
-        statement_timestamp(), OLD.state, OLD.available_at
+        statement_timestamp(), OLD.state, LEAST(OLD.available_at, '9000-01-01'),
+        CASE WHEN TG_OP = 'UPDATE' THEN LEAST(NEW.available_at, '9000-01-01') END, OLD.ordering_key, OLD.order_no
     );
     RETURN NULL;
 END $$;
@@ -46,7 +52,9 @@ CREATE TRIGGER note AFTER UPDATE OR DELETE ON {s}.job FOR EACH ROW EXECUTE FUNCT
 
 @dataclass(frozen=True)
 class Audited:
-    """One row of the audit."""
+    """One row of the audit: a `claim`, a lease `kept`, a job given `back` or set aside, one `moved` that was in nobody's
+    hands, the `end` of one.
+    """
 
     job: str
     kind: str
@@ -54,6 +62,22 @@ class Audited:
     at: datetime
     was_state: str
     was_until: datetime
+    until: datetime | None = None
+    key: str | None = None
+    order_no: int | None = None
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a queue promised to keep."""
+
+    max_running: int | None = None
+    max_running_per_key: int | None = None
+    rate: RateLimit | None = None
+    ordered: bool = False
+
+
+UNBOUNDED = Bounds()
 
 
 @dataclass(frozen=True)
@@ -72,7 +96,10 @@ def audited(queue: SqlQueue) -> None:
 
 def tables(queue: SqlQueue) -> Tables:
     """Read what a run left."""
-    audit = rows(queue, "SELECT job::text, kind, lease_no, at, was_state, was_until FROM {s}.audit ORDER BY place")
+    audit = rows(
+        queue,
+        "SELECT job::text, kind, lease_no, at, was_state, was_until, until, key, order_no FROM {s}.audit ORDER BY place",
+    )
     return Tables(
         dict(rows(queue, "SELECT id::text, lease_no FROM {s}.job")),
         rows(queue, "SELECT id::text, lease_no FROM {s}.job_archive"),
@@ -80,18 +107,126 @@ def tables(queue: SqlQueue) -> Tables:
     )
 
 
-def check(histories: Iterable[Sequence[dict[str, Any]]], left: Tables, *, drained: bool = True) -> list[str]:
+def asleep(queue: SqlQueue) -> list[str]:
+    """The keys whose jobs wait for a turn that nobody will ever give them: at no moment may there be one.
+
+    In an ordered queue the first of a key waits and none of the key runs; with a limit a key, all of them wait.
+    """
+    return [
+        key
+        for (key,) in rows(
+            queue,
+            """
+            SELECT j.ordering_key
+            FROM {s}.job AS j
+            JOIN {s}.queue AS q ON q.name = j.queue AND q.keyed
+            WHERE j.order_no IS NOT NULL
+            GROUP BY j.queue, j.ordering_key, q.ordered
+            HAVING CASE
+                WHEN q.ordered THEN bool_and(j.state <> 'running') AND (array_agg(
+                    j.state = 'queued' AND j.available_at = 'infinity' ORDER BY j.order_no))[1]
+                ELSE bool_or(j.state = 'queued' AND j.available_at = 'infinity')
+                    AND NOT bool_or(j.state = 'running' OR j.state = 'queued' AND j.available_at < 'infinity')
+            END
+            """,
+        )
+    ]
+
+
+def check(
+    histories: Iterable[Sequence[dict[str, Any]]],
+    left: Tables,
+    *,
+    drained: bool = True,
+    bounds: Bounds = UNBOUNDED,
+) -> list[str]:
     """Everything that a run did wrong, in words; nothing when it kept its promises.
 
     Args:
         histories: one of each process.
         left: the tables after it.
         drained: whether everything should have been finished.
+        bounds: limits and order that the queue had all the time.
     """
     events = [event for history in histories for event in history]
     wrong = [*_lost(events, left), *_ended_once(events, left), *_fenced(events, left), *_exclusive(events, left.audit)]
     if drained and left.live:
         wrong.append(f"{len(left.live)} jobs were not finished: {_some(left.live)}")
+    return wrong + broken(left.audit, bounds)
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A time in which a job was in somebody's hands: from its grant to the end of it, or to where it ran out."""
+
+    key: str | None
+    began: datetime
+    ended: datetime
+
+
+def leases(audit: Sequence[Audited]) -> list[Lease]:
+    """Every lease of a run. One that was extended after it had run out counts as two, with the gap between them."""
+    found: list[Lease] = []
+    open_leases: dict[str, Lease] = {}
+    for row in audit:
+        held = open_leases.pop(row.job, None)
+        if row.kind == "kept" and held and row.until and row.at < held.ended:
+            open_leases[row.job] = Lease(row.key, held.began, row.until)
+            continue
+        if held:
+            found.append(Lease(held.key, held.began, min(held.ended, max(row.at, held.began))))
+        if row.kind in ("claim", "kept") and row.until:
+            open_leases[row.job] = Lease(row.key, row.at, row.until)
+    return [*found, *open_leases.values()]
+
+
+def most_at_once(lived: Iterable[Lease]) -> int:
+    """How many of them lived at one moment, at most."""
+    changes = [(lease.began, 1) for lease in lived if lease.began < lease.ended]
+    changes += [(lease.ended, -1) for lease in lived if lease.began < lease.ended]
+    return max(itertools.accumulate(change for _, change in sorted(changes)), default=0)
+
+
+def broken(audit: Sequence[Audited], bounds: Bounds) -> list[str]:
+    """Limits and order that were not kept."""
+    wrong = []
+    lived = leases(audit)
+    if bounds.max_running is not None and (most := most_at_once(lived)) > bounds.max_running:
+        wrong.append(f"{most} leases lived at one moment, and the queue allows {bounds.max_running}")
+    per_key = 1 if bounds.ordered else bounds.max_running_per_key
+    if per_key is not None:
+        by_key: defaultdict[str, list[Lease]] = defaultdict(list)
+        for lease in lived:
+            if lease.key is not None:
+                by_key[lease.key].append(lease)
+        wrong += [
+            f"{most} leases of key {key} lived at one moment, and the queue allows {per_key}"
+            for key, shared in by_key.items()
+            if (most := most_at_once(shared)) > per_key
+        ]
+    if bounds.rate:
+        starts = sorted(row.at for row in audit if row.kind == "claim")
+        window = timedelta(seconds=bounds.rate.seconds)
+        for first, began in enumerate(starts):
+            if (count := bisect.bisect_left(starts, began + window) - first) > bounds.rate.starts:
+                wrong.append(
+                    f"{count} jobs began within {window} of {began}, and the queue allows {bounds.rate.starts}"
+                )
+                break
+    if bounds.ordered:
+        wrong += _overtaken(audit)
+    return wrong
+
+
+def _overtaken(audit: Sequence[Audited]) -> list[str]:
+    reached: defaultdict[str | None, int] = defaultdict(int)
+    wrong = []
+    for row in audit:
+        if row.kind != "claim" or row.order_no is None:
+            continue
+        if row.order_no < reached[row.key]:
+            wrong.append(f"job {row.job} of key {row.key} was overtaken by one that was enqueued after it")
+        reached[row.key] = max(reached[row.key], row.order_no)
     return wrong
 
 

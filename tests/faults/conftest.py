@@ -5,7 +5,7 @@ import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ import pytest
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue
-from tests.core.support import OwnServer, Work, own_server, value
-from tests.faults.checker import audited, check, tables
+from tests.core.support import OwnServer, Work, own_server, until, value
+from tests.faults.checker import UNBOUNDED, Bounds, asleep, audited, check, tables
 from tests.faults.worker import History, Task, consume
 
 
@@ -74,9 +74,29 @@ class Fleet:
         """The events of one kind in every history."""
         return [found for history in self.processes for found in self.read(history, event)]
 
-    def enqueue(self, count: int, **settings: Any) -> None:
-        """Put jobs on the queue, and note them as acknowledged."""
-        jobs = [NewJob(Work(n=n), id=uuid7(), **settings) for n in range(count)]
+    def ready(self, histories: Sequence[Path]) -> None:
+        """Wait until these processes have begun."""
+        until(lambda: all(self.read(history, "ready") for history in histories), "the start of every process")
+
+    def dismiss(self, histories: Sequence[Path]) -> None:
+        """Have consumers end after the job in hand, and wait for every process."""
+        self.ready(histories)
+        for history in histories:
+            self.signal(history, signal.SIGTERM)
+        self.join()
+
+    def drained(self, seconds: float = 60) -> None:
+        """Wait until every job is finished; fails at once when one can never be."""
+
+        def nothing_lives() -> bool:
+            assert asleep(self.queue) == []
+            return self.live() == 0
+
+        until(nothing_lives, "the end of the last job", seconds)
+
+    def enqueue(self, count: int, *, key: Callable[[int], str] | None = None, **settings: Any) -> None:
+        """Put jobs on the queue, each with its number's ordering key, and note them as acknowledged."""
+        jobs = [NewJob(Work(n=n), id=uuid7(), ordering_key=key and key(n), **settings) for n in range(count)]
         self.queue.enqueue_many(QueueSpec("work", Work), jobs)
         History(self._mine).note("enqueued", ids=[str(job.id) for job in jobs])
 
@@ -84,10 +104,10 @@ class Fleet:
         """Jobs that are not finished."""
         return int(value(self.queue, "SELECT count(*) FROM {s}.job"))
 
-    def verdict(self, *, drained: bool = True) -> list[str]:
+    def verdict(self, *, drained: bool = True, bounds: Bounds = UNBOUNDED) -> list[str]:
         """What the run did wrong."""
         histories = [self.read(history) for history in [*self.processes, self._mine]]
-        return check(histories, tables(self.queue), drained=drained)
+        return check(histories, tables(self.queue), drained=drained, bounds=bounds)
 
     def end(self) -> None:
         """Leave no process behind."""

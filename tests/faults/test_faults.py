@@ -8,7 +8,7 @@ import pytest
 
 from tests.core.support import OwnServer, until, value
 from tests.faults.conftest import Fleet
-from tests.faults.worker import PLANTS, produce
+from tests.faults.worker import produce
 
 
 def test_a_crowd_finishes_every_job_once(fleet: Fleet, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("plant", list(PLANTS))
+@pytest.mark.parametrize("plant", list(EXPECTED))
 def test_the_checker_catches(fleet: Fleet, tmp_path: Path, plant: str) -> None:
     """A judge that lets a bug pass proves nothing about code without one."""
     if plant == "an ending without the fence":

@@ -3,10 +3,11 @@
 import contextlib
 import json
 import os
+import random
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from uuid_utils.compat import uuid7
 from dagster_sqlqueue import Consumer, Job, NewJob, QueueSpec, SqlQueue, statements
 from dagster_sqlqueue.errors import DatabaseUnavailable
 from dagster_sqlqueue.model import ClaimedJob
-from dagster_sqlqueue.queue import Ending
+from dagster_sqlqueue.outcomes import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
+from dagster_sqlqueue.queue import Ending, Kept
 from tests.core.support import Work
 
 PLANTS: dict[str, tuple[str, str, str]] = {
@@ -39,6 +41,19 @@ PLANTS: dict[str, tuple[str, str, str]] = {
         "AND j.available_at <= statement_timestamp()",
         "AND (j.available_at <= statement_timestamp() OR j.state = 'running')",
     ),
+    "a limit without its lock": ("limit_lock", "pg_advisory_xact_lock(", "int4larger("),
+    "a limit that allows one more": ("limit_allowance", "q.max_running - (", "q.max_running + 1 - ("),
+    "a rate that allows some more": ("limit_allowance", "q.rate_limit - (", "q.rate_limit + 3 - ("),
+    "starts that are not noted": ("rate_note", "%(starts)s", "1 + 0 * %(starts)s"),
+    "a heartbeat that revives a lease": (
+        "heartbeat",
+        "AND (j.available_at > statement_timestamp() OR NOT (j.limited OR j.order_no IS NOT NULL))",
+        "",
+    ),
+    "a turn without its lock": ("key_try", "pg_try_advisory_xact_lock(", "0 <= int4larger("),
+    "a key that may run one more": ("key_turns", "picked.place <= room.places", "picked.place <= room.places + 1"),
+    "a turn for whoever comes": ("key_turns", "AND (room.first IS NULL OR picked.order_no = room.first)", ""),
+    "room that nobody is told of": ("key_promote", "CASE WHEN q.ordered THEN 1 ELSE key.places END", "0"),
 }
 """Bugs by name: the statement, what is taken out of it, and what is put there."""
 
@@ -54,6 +69,11 @@ class Task:
         hang_until: the handler waits for this file to exist.
         go: the process begins when this file exists.
         plant: a bug out of `PLANTS`.
+        jobs, keys: how many a producer makes, and of how many ordering keys; 0: without a key.
+        outcomes: what the handler says, out of `OUTCOMES`.
+        dies: the process kills itself at a random moment of the nth call of this verb.
+        burn: seconds of pure computing that each job takes.
+        seed: of its luck.
     """
 
     url: str
@@ -68,6 +88,11 @@ class Task:
     go: Path | None = None
     plant: str | None = None
     jobs: int = 0
+    keys: int = 0
+    outcomes: str | None = None
+    dies: tuple[str, int] | None = None
+    burn: float = 0.0
+    seed: int = 0
 
 
 class History:
@@ -83,22 +108,83 @@ class History:
 class Witness(SqlQueue):
     """A queue that writes down what it was told by the database."""
 
-    def __init__(self, url: str, schema: str, history: History) -> None:
+    def __init__(self, url: str, schema: str, history: History, task: "Task | None" = None) -> None:
         super().__init__(url, schema=schema)
         self._history = history
+        self._dies, self._after = task.dies if task and task.dies else (None, 0)
+        self._luck = random.Random(task.seed if task else 0)
+
+    def _begin(self, verb: str) -> None:
+        if verb != self._dies:
+            return
+        self._after -= 1
+        if self._after == 0:
+            self._history.note("dies", verb=verb)
+            pause = self._luck.uniform(0, 0.004)
+            threading.Thread(target=_die, args=(pause,), daemon=True).start()
+
+    def _refused(self, kinds: Sequence[tuple[str, ClaimedJob]], accepted: set[UUID]) -> None:
+        refused = [(kind, str(job.id), job.lease_no) for kind, job in kinds if job.id not in accepted]
+        self._history.note("refused", jobs=[job[1:] for job in refused], kinds=[job[0] for job in refused])
 
     def claim(self, *arguments: Any, **named: Any) -> list[ClaimedJob]:
+        self._begin("claim")
         jobs = super().claim(*arguments, **named)
         if jobs:
             self._history.note("claimed", jobs=[(str(job.id), job.lease_no) for job in jobs])
         return jobs
 
     def finish(self, endings: Sequence[Ending], **named: Any) -> set[UUID]:
+        self._begin("finish")
         accepted = super().finish(endings, **named)
-        jobs = [(ending.job.id in accepted, str(ending.job.id), ending.job.lease_no) for ending in endings]
-        self._history.note("ended", jobs=[job[1:] for job in jobs if job[0]])
-        self._history.note("refused", jobs=[job[1:] for job in jobs if not job[0]])
+        jobs = [(str(ending.job.id), ending.job.lease_no) for ending in endings if ending.job.id in accepted]
+        self._history.note("ended", jobs=jobs)
+        self._refused([(ending.state.value, ending.job) for ending in endings], accepted)
         return accepted
+
+    def requeue(self, jobs: Sequence[tuple[ClaimedJob, Retry | Snooze]], **named: Any) -> set[UUID]:
+        self._begin("requeue")
+        accepted = super().requeue(jobs, **named)
+        self._refused([(type(how).__name__.lower(), job) for job, how in jobs], accepted)
+        return accepted
+
+    def hold(self, jobs: Sequence[tuple[ClaimedJob, str]], **named: Any) -> set[UUID]:
+        self._begin("hold")
+        accepted = super().hold(jobs, **named)
+        self._refused([("hold", job) for job, _ in jobs], accepted)
+        return accepted
+
+    def heartbeat(self, jobs: Sequence[ClaimedJob], **named: Any) -> Kept:
+        self._begin("heartbeat")
+        kept = super().heartbeat(jobs, **named)
+        self._refused([("heartbeat", job) for job in jobs], kept.held)
+        return kept
+
+
+def _die(after: float) -> None:
+    threading.Event().wait(after)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _every(n: int, luck: random.Random) -> Outcome:
+    return [Done({"n": n}), Retry("again", 0), Snooze(0), Hold("look"), Reject("never"), Cancel("not now")][n % 6]
+
+
+def _coming_back(n: int, luck: random.Random) -> Outcome:
+    back: Outcome = Retry("again", luck.uniform(0, 0.03)) if luck.random() < 0.5 else Snooze(luck.uniform(0, 0.03))
+    return back if luck.random() < 0.25 else Done()
+
+
+def _failing(n: int, luck: random.Random) -> Outcome:
+    return Reject("poisoned") if n % 7 == 3 else _coming_back(n, luck)
+
+
+OUTCOMES: dict[str, Callable[[int, random.Random], Outcome]] = {
+    "every": _every,
+    "coming back": _coming_back,
+    "failing": _failing,
+}
+"""What handlers say about the job with the number n: each outcome in turn; a quarter comes back; some never succeed."""
 
 
 def plant(name: str) -> None:
@@ -131,16 +217,21 @@ def consume(task: Task) -> None:
         plant(task.plant)
     history = History(task.history)
     pause = threading.Event()
+    luck = random.Random(task.seed)
 
-    def handler(job: Job[Work]) -> None:
+    def handler(job: Job[Work]) -> Outcome | None:
         history.note("handled", id=str(job.id), lease_no=job.lease_no)
         if task.hang_until:
             wait_for(task.hang_until)
         if task.pause:
             pause.wait(task.pause)
+        began = time.monotonic()
+        while time.monotonic() - began < task.burn:
+            pass
+        return OUTCOMES[task.outcomes](job.payload.n, luck) if task.outcomes else None
 
     spec = QueueSpec("work", Work, lease_seconds=task.lease_seconds)
-    with Witness(task.url, task.schema, history) as queue:
+    with Witness(task.url, task.schema, history, task) as queue:
         consumer = Consumer(
             queue,
             spec,
@@ -164,7 +255,10 @@ def produce(task: Task) -> None:
         if task.go:
             wait_for(task.go)
         for first in range(0, task.jobs, task.batch_size):
-            batch = [NewJob(Work(n=n), id=uuid7()) for n in range(first, min(first + task.batch_size, task.jobs))]
+            batch = [
+                NewJob(Work(n=n), id=uuid7(), ordering_key=f"key {n % task.keys}" if task.keys else None)
+                for n in range(first, min(first + task.batch_size, task.jobs))
+            ]
             deadline = time.monotonic() + 60
             tries = 0
             while True:
