@@ -1,13 +1,20 @@
 -- Bring the live jobs of a queue in line with settings that were just changed: whether its keys take turns, and whether
--- its leases count towards a limit. Part of the transaction that changes them.
+-- its leases count towards a limit. Part of the transaction that changes them; and once more after it, for jobs that were
+-- enqueued or claimed under the old settings and committed later.
 --
--- Parameters: queue text. Returns: one row: how many jobs were touched.
--- Reads the queue's live jobs that have an ordering key, or run: a rare statement. Locks: the updated rows; waits.
+-- Jobs that have no place in their key's line yet get one in the order in which they came, as far as it is known: by the
+-- time at which the database took them, then by id. A job that waits for its turn is let out of line when the turns have
+-- changed or are gone, and the next claim decides about it.
+--
+-- Parameters: queue text; let_out boolean (whether the turns have changed).
+-- Returns: one row: how many jobs were touched.
+-- Reads all of the queue's live jobs: a rare statement. Locks: the updated rows; waits for claims that have them, and then
+--   goes by what those left. Guards: I1 (no job waits in a line that is gone), I5, I9.
 WITH touched AS (
     UPDATE sqlqueue.job AS j
     SET order_no = CASE WHEN q.keyed AND j.ordering_key IS NOT NULL THEN COALESCE(j.order_no, ranked.order_no) END,
         available_at = CASE
-            WHEN j.order_no IS NOT NULL AND j.state = 'queued' AND j.available_at = 'infinity'
+            WHEN j.state = 'queued' AND j.available_at = 'infinity' AND (CAST(:let_out AS boolean) OR NOT q.keyed)
             THEN GREATEST(j.run_at, statement_timestamp())
             ELSE j.available_at
         END,
@@ -18,8 +25,14 @@ WITH touched AS (
             FROM (
                 SELECT i.id, i.order_no
                 FROM sqlqueue.job AS i
-                WHERE i.queue = :queue AND (i.ordering_key IS NOT NULL OR i.state = 'running')
-                ORDER BY i.run_at, i.id
+                JOIN sqlqueue.queue AS s ON s.name = i.queue
+                WHERE i.queue = :queue
+                  AND (
+                      (i.ordering_key IS NOT NULL AND s.keyed <> (i.order_no IS NOT NULL))
+                      OR (i.state = 'queued' AND i.available_at = 'infinity' AND (CAST(:let_out AS boolean) OR NOT s.keyed))
+                      OR (i.state = 'running' AND i.limited <> (s.max_running IS NOT NULL OR s.rate_limit IS NOT NULL))
+                  )
+                ORDER BY i.created_at, i.id
             ) AS l
         ) AS ranked
     WHERE q.name = :queue AND j.id = ranked.id

@@ -1,0 +1,18 @@
+-- Change the number of buckets that producers spread new jobs over. Jobs stay in the bucket they are in: claimers look at
+-- the buckets of a larger count too, as long as they hold a job.
+--
+-- Parameters: queue text; bucket_count integer.
+-- Returns: its name; no row: there is no such queue, or it has that count. Locks: the queue's row, the new buckets' rows.
+-- Guards: I1 (nothing is moved), I5 (turns go by the key, in whatever bucket its jobs are).
+WITH changed AS (
+    UPDATE sqlqueue.queue AS q
+    SET bucket_count = CAST(:bucket_count AS integer), revision = q.revision + 1
+    WHERE q.name = :queue AND q.bucket_count <> CAST(:bucket_count AS integer)
+    RETURNING q.name, q.bucket_count
+), buckets AS (
+    INSERT INTO sqlqueue.bucket (queue, bucket)
+    SELECT changed.name, no
+    FROM changed CROSS JOIN generate_series(0, changed.bucket_count - 1) AS no
+    ON CONFLICT DO NOTHING
+)
+SELECT changed.name FROM changed

@@ -1,0 +1,15 @@
+-- Give buckets of a queue to a region. Jobs stay where they are; claimers of the region take its buckets first.
+--
+-- Parameters: queue text; region text; buckets smallint[].
+-- Returns: the buckets that belonged elsewhere before. Locks: their rows, and the queue's if there is one.
+WITH given AS (
+    UPDATE sqlqueue.bucket AS b
+    SET region = :region
+    WHERE b.queue = :queue AND b.bucket = ANY (CAST(:buckets AS smallint[])) AND b.region <> :region
+    RETURNING b.bucket
+), noted AS (
+    UPDATE sqlqueue.queue AS q
+    SET revision = q.revision + 1
+    WHERE q.name = :queue AND EXISTS (SELECT FROM given)
+)
+SELECT given.bucket FROM given
