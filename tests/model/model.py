@@ -1,0 +1,381 @@
+"""A queue in pure Python: what the database should do, in as few words as possible.
+
+Time is symbolic. A moment is a pair: whole hours from now, and the number of the statement that wrote it, so that moments
+compare as the database's timestamps do while a run takes seconds. A job is due when its hours are not positive.
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+from uuid import UUID
+
+from dagster_sqlqueue import QueueSpec
+from dagster_sqlqueue.lifecycle import Attempt, Event, LiveState, after
+from dagster_sqlqueue.model import ArchiveState
+from dagster_sqlqueue.payloads import bucket_hash
+from dagster_sqlqueue.settings import PoisonPolicy, Strategy
+
+Moment: TypeAlias = tuple[float, int]
+
+NEVER: Moment = (math.inf, 0)
+LEASE_HOURS = 1
+
+
+@dataclass
+class ModelJob:
+    """One job, live or archived."""
+
+    id: UUID
+    bucket: int
+    priority: int
+    at: Moment
+    run_at: Moment
+    max_attempts: int
+    unique_key: str | None = None
+    ordering_key: str | None = None
+    order_no: int | None = None
+    tags: Sequence[str] = ()
+    state: LiveState | ArchiveState = LiveState.QUEUED
+    lease_no: int = 0
+    attempt: int = 0
+    limited: bool = False
+    cancel_requested: bool = False
+
+    @property
+    def due(self) -> bool:
+        return self.at[0] <= 0
+
+    @property
+    def leased(self) -> bool:
+        return self.state is LiveState.RUNNING and not self.due
+
+    @property
+    def parked(self) -> bool:
+        return self.order_no is not None and self.state is LiveState.QUEUED and self.at == NEVER
+
+    @property
+    def place(self) -> tuple[Any, ...]:
+        """What a bucket is ordered by."""
+        return (-self.priority, self.at, self.id)
+
+    def step(self, event: Event) -> None:
+        """Move as the lifecycle says."""
+        assert isinstance(self.state, LiveState | ArchiveState)
+        transition = after(self.state, event)
+        assert transition.after is not None
+        self.state = transition.after
+        self.lease_no += transition.new_lease
+        counted = self.attempt + (transition.attempt is Attempt.COUNTED)
+        if not transition.new_lease:
+            counted = min(counted, self.max_attempts)
+        self.attempt = (
+            0 if transition.attempt is Attempt.RESET else counted - (transition.attempt is Attempt.GIVEN_BACK)
+        )
+
+
+@dataclass(frozen=True)
+class Lease:
+    """What a consumer holds, or believes that it holds."""
+
+    id: UUID
+    lease_no: int
+
+
+class Divergence(AssertionError):
+    """The library did what the model does not allow."""
+
+
+@dataclass
+class Model:
+    """One queue."""
+
+    spec: QueueSpec[Any]
+    bucket_count: int
+    paused: bool = False
+    live: dict[UUID, ModelJob] = field(default_factory=dict)
+    archive: dict[UUID, ModelJob] = field(default_factory=dict)
+    starts: int = 0
+    stale: int = 0
+    statements: Any = field(default_factory=lambda: itertools.count(1))
+    orders: Any = field(default_factory=lambda: itertools.count(1))
+
+    def now(self, hours: float = 0) -> Moment:
+        """The moment of a new statement, or so many hours from it."""
+        return (hours, next(self.statements))
+
+    @property
+    def keyed(self) -> bool:
+        return self.spec.ordered or self.spec.max_running_per_key is not None
+
+    @property
+    def limited(self) -> bool:
+        return self.spec.max_running is not None or self.spec.rate is not None
+
+    @property
+    def lanes(self) -> list[int]:
+        return list(range(max([self.bucket_count, *(job.bucket + 1 for job in self.live.values())])))
+
+    # Putting in
+
+    def enqueue(self, jobs: Sequence[ModelJob]) -> list[UUID]:
+        """Put on what is not there already; gives the ids."""
+        now = self.now()
+        inserted = []
+        for job in jobs:
+            taken = {other.unique_key for other in self.live.values()} - {None}
+            if job.id in self.live or job.unique_key in taken:
+                continue
+            job.run_at = job.at = now if job.at == (0, 0) else job.at
+            job.bucket = bucket_hash(job.id, job.ordering_key) % self.bucket_count
+            job.order_no = next(self.orders) if self.keyed and job.ordering_key else None
+            self.live[job.id] = job
+            inserted.append(job.id)
+        return inserted
+
+    # Taking out
+
+    def claim(
+        self, limit: int, buckets: Sequence[int] | None, tag: str | None, granted: set[UUID], handed: Sequence[UUID]
+    ) -> list[UUID]:
+        """Claim. Where the strategy leaves a choice, `granted` and `handed` say what the library chose, and it is checked
+        that it might. Gives the jobs to hand out, in order.
+        """
+        while not self.paused:
+            lanes = self.lanes if buckets is None else list(buckets)
+            most = self._allowance(limit)
+            if most <= 0:
+                break
+            candidates = self._candidates(lanes, tag)
+            if tag is not None:
+                candidates = candidates[:most]
+            parked = self._park(candidates) if self.keyed else []
+            candidates = [job for job in candidates if job not in parked]
+            picked = self._picked(candidates, most, lanes, tag, granted, handed)
+            out = self._grant(picked)
+            if out or not (picked or parked):
+                return [job.id for job in out]
+        return []
+
+    def _allowance(self, limit: int) -> int:
+        if self.spec.max_running is not None:
+            limit = min(limit, self.spec.max_running - sum(job.leased for job in self.live.values()))
+        if self.spec.rate is not None:
+            limit = min(limit, self.spec.rate.starts - self.starts)
+        return limit
+
+    def _candidates(self, lanes: Sequence[int], tag: str | None) -> list[ModelJob]:
+        due = [job for job in self.live.values() if job.due and job.bucket in lanes]
+        if tag is not None:
+            return sorted((job for job in due if tag in job.tags), key=lambda job: (job.bucket, job.place))
+        if self.spec.strategy is Strategy.FIFO:
+            return sorted(due, key=lambda job: job.place)
+        return sorted(due, key=lambda job: (lanes.index(job.bucket), job.place))
+
+    def has_turn(self, job: ModelJob, among: Iterable[ModelJob]) -> bool:
+        """Whether a job may run, of those that were looked at together."""
+        if job.order_no is None:
+            return True
+        line = [other for other in self.live.values() if other.order_no and other.ordering_key == job.ordering_key]
+        running = sum(other.leased for other in line)
+        if self.spec.ordered:
+            return running == 0 and job.order_no == min(other.order_no or 0 for other in line)
+        before = sum(other.order_no < job.order_no for other in among if other in line and other.order_no)
+        assert self.spec.max_running_per_key
+        return running + before < self.spec.max_running_per_key
+
+    def _park(self, candidates: list[ModelJob]) -> list[ModelJob]:
+        parked = [job for job in candidates if not self.has_turn(job, candidates)]
+        for job in parked:
+            job.step(Event.PARK)
+            job.at = NEVER
+        if self.spec.ordered:
+            self.promote(parked)
+        return parked
+
+    def _picked(
+        self,
+        candidates: list[ModelJob],
+        most: int,
+        lanes: Sequence[int],
+        tag: str | None,
+        granted: set[UUID],
+        handed: Sequence[UUID],
+    ) -> list[ModelJob]:
+        if tag is not None or self.spec.strategy in (Strategy.ROUND_ROBIN, Strategy.FIFO):
+            return candidates[:most]
+        by_id = {job.id: job for job in candidates}
+        chosen = [by_id[job] for job in handed if job in by_id]
+        unfit = [job for job in candidates if not self._fit(job)]
+        if len(candidates) <= most:
+            if not unfit and not self.keyed:
+                check_choice(self.spec.strategy, chosen, candidates, lanes)
+            return [*unfit, *chosen, *(job for job in candidates if job not in unfit and job not in chosen)]
+        met = [job for job in unfit if job.id in granted]
+        picked = met[:most] if len(met) >= most else [*met, *chosen]
+        if len(picked) != most:
+            raise Divergence(f"a claim of {most} took {len(picked)} of {len(candidates)}")
+        if not unfit and not self.keyed:
+            check_choice(self.spec.strategy, picked, candidates, lanes)
+        return picked
+
+    def _fit(self, job: ModelJob) -> bool:
+        return not job.cancel_requested and job.attempt < job.max_attempts
+
+    def _grant(self, picked: Sequence[ModelJob]) -> list[ModelJob]:
+        until = self.now(LEASE_HOURS)
+        if self.spec.rate is not None:
+            self.starts += len(picked)
+        out = [job for job in picked if self._fit(job)]
+        for job in out:
+            job.step(Event.CLAIM)
+            job.at, job.limited = until, self.limited
+        stopped = [job for job in picked if not self._fit(job) and job not in out and self._stops(job)]
+        self._end([(job, self._burial(job)) for job in picked if job not in out and job not in stopped])
+        self._aside([(job, Event.BURY_AND_STOP) for job in stopped])
+        return out
+
+    def _burial(self, job: ModelJob) -> Event:
+        return Event.DROP if job.cancel_requested else Event.BURY
+
+    def _stops(self, job: ModelJob) -> bool:
+        return not job.cancel_requested and job.order_no is not None and self.spec.on_poison is PoisonPolicy.STOP
+
+    # Ending
+
+    def current(self, lease: Lease) -> ModelJob | None:
+        """The job, if the lease is its current one; else the write is counted as stale."""
+        job = self.live.get(lease.id)
+        if job is not None and job.state is LiveState.RUNNING and job.lease_no == lease.lease_no:
+            return job
+        self.stale += 1
+        return None
+
+    def finish(self, endings: Sequence[tuple[Lease, Event]]) -> set[UUID]:
+        """End jobs; gives those that were accepted."""
+        ended = [(job, event) for lease, event in endings if (job := self.current(lease))]
+        self._end(ended)
+        return {job.id for job, _ in ended}
+
+    def give_back(self, back: Sequence[tuple[Lease, Event, Moment | float]]) -> set[UUID]:
+        """Requeue jobs, each at a moment or after so many hours; gives those that were accepted."""
+        now = self.now()
+        accepted = []
+        for lease, event, when in back:
+            if job := self.current(lease):
+                job.step(event)
+                job.at = max(when, now) if isinstance(when, tuple) else (when, now[1])
+                accepted.append(job)
+        self.promote(accepted)
+        return {job.id for job in accepted}
+
+    def hold(self, leases: Sequence[tuple[Lease, Event]]) -> set[UUID]:
+        """Set jobs aside; gives those that were accepted."""
+        accepted = [(job, event) for lease, event in leases if (job := self.current(lease))]
+        self._aside(accepted)
+        return {job.id for job, _ in accepted}
+
+    def heartbeat(self, leases: Sequence[Lease]) -> tuple[set[UUID], set[UUID]]:
+        """Extend leases; gives the jobs that are kept, and those of them that are to be cancelled."""
+        until = self.now(LEASE_HOURS)
+        kept = []
+        for lease in leases:
+            job = self.live.get(lease.id)
+            if job and job.due and (job.limited or job.order_no is not None):
+                self.stale += 1
+            elif job := self.current(lease):
+                job.step(Event.HEARTBEAT)
+                job.at = until
+                kept.append(job)
+        return {job.id for job in kept}, {job.id for job in kept if job.cancel_requested}
+
+    def _end(self, ended: Sequence[tuple[ModelJob, Event]]) -> None:
+        for job, event in ended:
+            job.step(event)
+            self.archive[job.id] = self.live.pop(job.id)
+        self.promote([job for job, _ in ended])
+
+    def _aside(self, held: Sequence[tuple[ModelJob, Event]]) -> None:
+        for job, event in held:
+            job.step(event)
+            job.at = NEVER
+        self.promote([job for job, _ in held])
+
+    def promote(self, left: Sequence[ModelJob]) -> None:
+        """Bring back parked jobs of the keys of jobs that made room: one for each, or in an ordered queue the first live
+        one, if none of its key runs.
+        """
+        now = self.now()
+        for gone in left:
+            line = [job for job in self.live.values() if job.order_no and job.ordering_key == gone.ordering_key]
+            waiting = [job for job in line if job.parked]
+            if gone.order_no is None or not waiting:
+                continue
+            first = min(waiting, key=_order)
+            if not self.spec.ordered or (first is min(line, key=_order) and not any(job.leased for job in line)):
+                first.step(Event.PROMOTE)
+                first.at = max(first.run_at, now)
+
+    # Settings and time
+
+    def reconfigure(self, spec: QueueSpec[Any]) -> None:
+        """Change the settings; the bucket count stays."""
+        before = (self.spec.ordered, self.spec.max_running_per_key, self.limited)
+        self.spec = spec
+        if before == (spec.ordered, spec.max_running_per_key, self.limited):
+            return
+        now = self.now()
+        for job in sorted(self.live.values(), key=lambda job: (job.run_at, job.id)):
+            if job.parked:
+                job.at = max(job.run_at, now)
+            if job.ordering_key is not None:
+                number = job.order_no or next(self.orders)
+                job.order_no = number if self.keyed else None
+            job.limited = job.state is LiveState.RUNNING and self.limited
+
+    def shift(self, job: ModelJob, hours_ago: float) -> None:
+        """Let time pass for one job, until it was due for so long."""
+        job.at = self.now(-hours_ago)
+
+
+def _order(job: ModelJob) -> int:
+    return job.order_no or 0
+
+
+def check_choice(
+    strategy: Strategy | str, chosen: Sequence[ModelJob], candidates: Sequence[ModelJob], lanes: Sequence[int]
+) -> None:
+    """Whether a strategy that leaves something to chance might have chosen these.
+
+    Raises:
+        Divergence: it might not.
+    """
+    most = len(chosen)
+    ids = {job.id for job in chosen}
+    buckets = {
+        lane: sorted((job for job in candidates if job.bucket == lane), key=lambda job: job.place) for lane in lanes
+    }
+    turns = [[*lanes[start:], *lanes[:start]] for start in range(len(lanes))]
+    match strategy:
+        case Strategy.ASSIGN:
+            allowed = ids <= {job.id for bucket in buckets.values() for job in bucket[:most]}
+        case Strategy.TOKEN:
+            walks = ([job for lane in turn for job in buckets[lane]][:most] for turn in turns)
+            in_order = list(chosen) == sorted(chosen, key=lambda job: (job.bucket, -job.priority, job.run_at, job.id))
+            allowed = in_order and any(ids == {job.id for job in walk} for walk in walks)
+        case _:
+            allowed = any(_fans_out(list(chosen), [buckets[lane] for lane in turn]) for turn in turns)
+    if not allowed:
+        raise Divergence(f"{strategy} of {list(candidates)} cannot choose {list(chosen)}")
+
+
+def _fans_out(chosen: list[ModelJob], buckets: Sequence[Sequence[ModelJob]]) -> bool:
+    """Whether the jobs come bucket by bucket and priority by priority, each from some point on and then from its start."""
+    for bucket in buckets:
+        for _, level in itertools.groupby(bucket, key=lambda job: job.priority):
+            jobs = list(level)
+            taken, chosen = chosen[: len(jobs)], chosen[len(jobs) :]
+            if not any([*jobs[start:], *jobs[:start]][: len(taken)] == taken for start in range(len(jobs))):
+                return False
+    return not chosen
