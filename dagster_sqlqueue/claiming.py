@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -25,6 +26,18 @@ _PICKS = {
     Strategy.FIFO: "pick_fifo",
     Strategy.ASSIGN: "list_executable",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What one claim asks for."""
+
+    lanes: list[int]
+    limit: int
+    lease_seconds: float
+    worker: str
+    hints: HeadHints
+    filter: ClaimFilter | None = None
 
 
 class ClaimingVerbs(EndingVerbs):
@@ -64,19 +77,13 @@ class ClaimingVerbs(EndingVerbs):
             UnknownQueue: there is no such queue.
         """
         check_queue_name(queue)
-        if not 1 <= limit <= MAX_BATCH:
-            raise InvalidInput(f"limit is {limit}; a claim takes 1 to {MAX_BATCH:,} jobs")
-        if lease_seconds is not None and not 0 < lease_seconds <= MAX_DELAY_SECONDS:
-            raise InvalidInput(f"lease_seconds is {lease_seconds}; it must be positive, at most a hundred years")
-        if buckets is not None:
-            check_buckets(buckets)
+        _check(limit, lease_seconds, buckets)
         settings = self.last_seen(queue)
         hints = hints or HeadHints()
         contended = 0
         while True:
-            lanes = list(range(settings.lanes)) if buckets is None else list(buckets)
-            lease = settings.lease_seconds if lease_seconds is None else lease_seconds
-            jobs, more = self._claim(settings, lanes, limit, lease, worker, hints, filter)
+            wanted = _wanted(settings, buckets, limit, lease_seconds, worker, hints, filter)
+            jobs, more = self._claim(settings, wanted)
             hints.note(jobs)
             handed_out = self._without_spent(jobs)
             if handed_out:
@@ -87,6 +94,35 @@ class ClaimingVerbs(EndingVerbs):
             again = jobs or more is _PARKED or (more is _CONTENTION and contended < _CONTENDED)
             if not again and settings.revision == revision:
                 return []
+
+    def claim_within(
+        self,
+        executor: Executor,
+        queue: str,
+        *,
+        limit: int,
+        worker: str,
+        buckets: Sequence[int] | None = None,
+        lease_seconds: float | None = None,
+    ) -> list[ClaimedJob]:
+        """Claim due jobs as one step of a transaction: they are under a lease once it commits.
+
+        Args:
+            executor: the `Database.transaction`.
+            queue: its name.
+            limit: the most jobs to claim, 1 to 10,000.
+            worker: for whom.
+            buckets: where to look, in this order; None for all of them.
+            lease_seconds: how long the claim holds without a heartbeat; None for the queue's.
+
+        Raises:
+            InvalidInput, UnknownQueue: as for `claim`.
+        """
+        _check(limit, lease_seconds, buckets)
+        settings = self.settings(queue, executor=executor)
+        wanted = _wanted(settings, buckets, limit, lease_seconds, worker, HeadHints(), None)
+        jobs, _ = self._claim_by_steps(executor, settings, wanted)
+        return self._without_spent(jobs, executor)
 
     def lock_due(
         self,
@@ -111,55 +147,53 @@ class ClaimingVerbs(EndingVerbs):
             InvalidInput: an argument is out of range, or the queue's strategy, order or limits need leases.
             UnknownQueue: there is no such queue.
         """
-        if not 1 <= limit <= MAX_BATCH:
-            raise InvalidInput(f"limit is {limit}; a claim takes 1 to {MAX_BATCH:,} jobs")
-        settings = self.settings(queue, executor=executor)
-        if settings.keyed or settings.limited or settings.strategy in (Strategy.ASSIGN, Strategy.TOKEN):
-            why = (
-                "is ordered or limited"
-                if settings.keyed or settings.limited
-                else f"has the strategy {settings.strategy}"
-            )
-            raise InvalidInput(f"queue {queue!r} {why}, which needs leases: transactional mode cannot work it off")
-        lanes = list(range(settings.lanes)) if buckets is None else list(check_buckets(buckets))
+        _check(limit, None, buckets)
+        settings = self.last_seen(queue)
         hints = hints or HeadHints()
-        rows = self._pick(executor, settings, lanes, limit, hints)
-        # As they will be: nobody else can count an attempt or a lease before this transaction ends.
-        jobs = [_under_lease(row, row[_LEASE_UNTIL], settings) for row in rows]
+        jobs = self._lock_due(executor, settings, _wanted(settings, buckets, limit, None, "", hints, None))
+        if not jobs and (now := self.settings(queue, executor=executor)).revision != settings.revision:
+            jobs = self._lock_due(executor, now, _wanted(now, buckets, limit, None, "", hints, None))
         hints.note(jobs)
         return jobs
 
-    def _claim(
-        self,
-        settings: QueueSettings,
-        lanes: list[int],
-        limit: int,
-        lease: float,
-        worker: str,
-        hints: HeadHints,
-        filter: ClaimFilter | None,
-    ) -> "tuple[list[ClaimedJob], object]":
-        if settings.keyed or settings.limited or filter is not None or settings.strategy in _BY_STEPS:
-            if settings.strategy is Strategy.ASSIGN and not (settings.keyed or settings.limited or filter):
-                return self._claim_by_steps(self.database, settings, lanes, limit, lease, worker, hints, filter)
-            return self.database.transact(
-                lambda executor: self._claim_by_steps(executor, settings, lanes, limit, lease, worker, hints, filter)
+    def _lock_due(self, executor: Executor, settings: QueueSettings, wanted: _Wanted) -> list[ClaimedJob]:
+        why = None
+        if settings.keyed or settings.limited:
+            why = "is ordered or limited"
+        elif settings.strategy in (Strategy.ASSIGN, Strategy.TOKEN):
+            why = f"has the strategy '{settings.strategy}'"
+        if why:
+            raise InvalidInput(
+                f"queue {settings.name!r} {why}, which needs leases: transactional mode cannot work it off"
             )
+        # As they will be: nobody else can count an attempt or a lease before this transaction ends.
+        rows = self._pick(executor, settings, wanted, wanted.limit)
+        return [_under_lease(row, row[_LEASE_UNTIL], settings) for row in rows]
+
+    def _claim(self, settings: QueueSettings, wanted: _Wanted) -> tuple[list[ClaimedJob], object]:
+        deciding = settings.keyed or settings.limited or wanted.filter is not None
+        if settings.strategy is Strategy.ASSIGN and not deciding:
+            return self._claim_by_steps(self.database, settings, wanted)
+        if deciding or settings.strategy in (Strategy.FANOUT, Strategy.FIFO):
+            return self.database.transact(lambda executor: self._claim_by_steps(executor, settings, wanted))
+        lanes = _turned(wanted.lanes) if settings.strategy is Strategy.TOKEN else wanted.lanes
         parameters = {
             "queue": settings.name,
             "revision": settings.revision,
-            "limit": limit,
-            "lease_seconds": lease,
-            "worker": worker,
+            "buckets": lanes,
+            "hints": wanted.hints.array(lanes),
+            "limit": wanted.limit,
+            "lease_seconds": wanted.lease_seconds,
+            "worker": wanted.worker,
         }
+        more: object = None
         if settings.strategy is Strategy.TOKEN:
-            lanes = _turned(lanes)
-            rows, contention = self._mark({**parameters, "buckets": lanes, "hints": hints.array(lanes)})
-            return [ClaimedJob(*(*row, settings.name)) for row in rows], contention
-        rows = self.database.run("claim_round_robin", {**parameters, "buckets": lanes, "hints": hints.array(lanes)})
-        return [ClaimedJob(*(*row, settings.name)) for row in rows], None
+            rows, more = self._mark(parameters)
+        else:
+            rows = self.database.run("claim_round_robin", parameters)
+        return [ClaimedJob(*(*row, settings.name)) for row in rows], more
 
-    def _mark(self, parameters: dict[str, Any]) -> "tuple[Sequence[Row], object]":
+    def _mark(self, parameters: dict[str, Any]) -> tuple[Sequence[Row], object]:
         token = {"token": uuid7()}
         try:
             candidates = self.database.run("mark_token", {**parameters, **token})[0][0]
@@ -172,25 +206,15 @@ class ClaimingVerbs(EndingVerbs):
         return rows, _CONTENTION if candidates and not rows else None
 
     def _claim_by_steps(
-        self,
-        executor: Executor,
-        settings: QueueSettings,
-        lanes: list[int],
-        limit: int,
-        lease: float,
-        worker: str,
-        hints: HeadHints,
-        filter: ClaimFilter | None,
-    ) -> "tuple[list[ClaimedJob], object]":
-        if settings.limited:
-            limit = self._allowance(executor, settings, limit)
-            if limit <= 0:
-                return [], None
-        if filter is None:
-            most = max(limit, _PARK_AT_ONCE) if settings.keyed else limit
-            rows = self._pick(executor, settings, lanes, most, hints)
+        self, executor: Executor, settings: QueueSettings, wanted: _Wanted
+    ) -> tuple[list[ClaimedJob], object]:
+        limit = self._allowance(executor, settings, wanted.limit) if settings.limited else wanted.limit
+        if limit <= 0:
+            return [], None
+        if wanted.filter is not None:
+            rows = wanted.filter.pick(executor, settings, wanted.lanes, limit)
         else:
-            rows = filter.pick(executor, settings, lanes, limit)
+            rows = self._pick(executor, settings, wanted, max(limit, _PARK_AT_ONCE) if settings.keyed else limit)
         more: object = None
         if settings.keyed and rows:
             rows, parked = self._turns(executor, settings, rows)
@@ -198,25 +222,20 @@ class ClaimingVerbs(EndingVerbs):
         rows = rows[:limit]
         if not rows:
             return [], more
-        granted = self._grant(executor, settings, rows, lease, worker)
+        granted = self._grant(executor, settings, rows, wanted)
         if settings.rate and granted:
-            executor.run(
-                "rate_note",
-                {"queue": settings.name, "starts": len(granted), "rate_seconds": settings.rate.seconds},
-            )
+            starts = {"queue": settings.name, "starts": len(granted), "rate_seconds": settings.rate.seconds}
+            executor.run("rate_note", starts)
         jobs = [_under_lease(row, granted[row[0]], settings) for row in rows if row[0] in granted]
         return jobs, more if jobs or more else _CONTENTION
 
-    def _pick(
-        self, executor: Executor, settings: QueueSettings, lanes: list[int], limit: int, hints: HeadHints
-    ) -> Sequence[Row]:
-        if settings.strategy is Strategy.FANOUT:
-            lanes = _turned(lanes)
+    def _pick(self, executor: Executor, settings: QueueSettings, wanted: _Wanted, limit: int) -> Sequence[Row]:
+        lanes = _turned(wanted.lanes) if settings.strategy is Strategy.FANOUT else wanted.lanes
         parameters = {
             "queue": settings.name,
             "revision": settings.revision,
             "buckets": lanes,
-            "hints": hints.array(lanes),
+            "hints": wanted.hints.array(lanes),
             "limit": limit,
         }
         return executor.run(_PICKS[settings.strategy], parameters)
@@ -238,16 +257,19 @@ class ClaimingVerbs(EndingVerbs):
         decided = [job for job, key in keyed.items() if key in won]
         turn = {row[0] for row in executor.run("key_turns", {"queue": queue, "ids": decided})} if decided else set()
         waiting = [job for job in decided if job not in turn]
-        parked = executor.run("park", {"ids": waiting}) if waiting else []
+        parked = executor.run("park", {"queue": queue, "ids": waiting}) if waiting else []
+        if parked and settings.ordered:
+            # One whose lease ran out need not be the first of its key: the first may have waited for it.
+            executor.run("key_promote", {"queue": queue, "keys": sorted({keyed[row[0]] for row in parked})})
         return [row for row in rows if row[0] not in keyed or row[0] in turn], parked
 
     def _grant(
-        self, executor: Executor, settings: QueueSettings, rows: Sequence[Row], lease: float, worker: str
+        self, executor: Executor, settings: QueueSettings, rows: Sequence[Row], wanted: _Wanted
     ) -> dict[UUID, Any]:
         parameters = {
             "ids": [row[0] for row in rows],
-            "lease_seconds": lease,
-            "worker": worker,
+            "lease_seconds": wanted.lease_seconds,
+            "worker": wanted.worker,
             "limited": settings.limited,
         }
         if settings.strategy is Strategy.ASSIGN:
@@ -257,7 +279,7 @@ class ClaimingVerbs(EndingVerbs):
             return dict(executor.run("grant_assign", parameters))
         return dict(executor.run("grant", parameters))
 
-    def _without_spent(self, jobs: list[ClaimedJob]) -> list[ClaimedJob]:
+    def _without_spent(self, jobs: list[ClaimedJob], executor: Executor | None = None) -> list[ClaimedJob]:
         spent = [job for job in jobs if job.attempt > job.max_attempts and not job.cancel_requested]
         unwanted = [job for job in jobs if job.cancel_requested]
         if not spent and not unwanted:
@@ -266,8 +288,8 @@ class ClaimingVerbs(EndingVerbs):
         endings += [
             Ending(job, ArchiveState.FAILED, error=_spent_error(job)) for job in spent if not self.stops_key(job)
         ]
-        self.finish(endings)
-        self.hold([(job, _spent_error(job)) for job in spent if self.stops_key(job)])
+        self.finish(endings, executor=executor)
+        self.hold([(job, _spent_error(job)) for job in spent if self.stops_key(job)], executor=executor)
         out = {job.id for job in (*spent, *unwanted)}
         return [job for job in jobs if job.id not in out]
 
@@ -278,7 +300,6 @@ _KEY = 9
 _ORDER_NO = 14
 _PARKED = "jobs that did not have their turn were set aside"
 _CONTENTION = "there were candidates, and others took them"
-_BY_STEPS = (Strategy.FANOUT, Strategy.FIFO, Strategy.ASSIGN)
 
 
 def check_buckets(buckets: Sequence[int]) -> Sequence[int]:
@@ -292,6 +313,29 @@ def check_buckets(buckets: Sequence[int]) -> Sequence[int]:
             f"buckets is {list(buckets)}; name at least one, each 0 to {MAX_BUCKETS - 1}, or give None for all"
         )
     return buckets
+
+
+def _check(limit: int, lease_seconds: float | None, buckets: Sequence[int] | None) -> None:
+    if not 1 <= limit <= MAX_BATCH:
+        raise InvalidInput(f"limit is {limit}; a claim takes 1 to {MAX_BATCH:,} jobs")
+    if lease_seconds is not None and not 0 < lease_seconds <= MAX_DELAY_SECONDS:
+        raise InvalidInput(f"lease_seconds is {lease_seconds}; it must be positive, at most a hundred years")
+    if buckets is not None:
+        check_buckets(buckets)
+
+
+def _wanted(
+    settings: QueueSettings,
+    buckets: Sequence[int] | None,
+    limit: int,
+    lease_seconds: float | None,
+    worker: str,
+    hints: HeadHints,
+    filter: ClaimFilter | None,
+) -> _Wanted:
+    lanes = list(range(settings.lanes)) if buckets is None else list(buckets)
+    lease = settings.lease_seconds if lease_seconds is None else lease_seconds
+    return _Wanted(lanes, limit, lease, worker, hints, filter)
 
 
 def _turned(lanes: list[int]) -> list[int]:

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic
+from typing import Any, Generic, Protocol
 from uuid import UUID
 
 import psycopg
@@ -48,6 +48,14 @@ class Mode(enum.StrEnum):
     included, so a job that kills its process is met again and again: for handlers that are trusted."""
 
 
+class Source(Protocol):
+    """Where a consumer gets jobs from that it does not claim by itself."""
+
+    def take(self, limit: int) -> list[ClaimedJob]:
+        """Up to `limit` jobs under a lease; none: there are none now."""
+        ...
+
+
 class Consumer(Generic[Payload]):
     """Works one queue off with one handler.
 
@@ -67,6 +75,7 @@ class Consumer(Generic[Payload]):
         mode: leased or transactional.
         filter: take only jobs that fit; it belongs to this consumer alone.
         region: buckets of this region are worked off first.
+        source: takes nothing by itself, only what this hands out, such as `AssignedSource`.
         worker: shown with the jobs that it holds; unique for each start. None: made of host, process and a random part.
         beat: called from the heartbeat's thread, four times a lease.
 
@@ -87,6 +96,7 @@ class Consumer(Generic[Payload]):
         mode: Mode | str = Mode.LEASED,
         filter: ClaimFilter | None = None,
         region: str | None = None,
+        source: Source | None = None,
         worker: str | None = None,
         beat: Callable[[], None] | None = None,
     ) -> None:
@@ -97,6 +107,7 @@ class Consumer(Generic[Payload]):
         self._batch_size = batch_size
         self._lease_seconds = spec.lease_seconds if lease_seconds is None else lease_seconds
         self._filter = filter
+        self._source = source
         self._custom_backoff = None if isinstance(spec.backoff, Backoff) else spec.backoff
         self._hints = HeadHints()
         self._settings: QueueSettings | None = None
@@ -151,7 +162,7 @@ class Consumer(Generic[Payload]):
                 now = time.monotonic()
                 if budget_seconds is not None and now - began >= budget_seconds:
                     break
-                if self.work_batch() or self._held_up():
+                if self.work_batch() or self.wait_if_limited():
                     idle_since = None
                     continue
                 idle_since = now if idle_since is None else idle_since
@@ -182,7 +193,7 @@ class Consumer(Generic[Payload]):
                 return taken
             if self._filter is not None and self._filter.unfinished:
                 continue
-            if self._hints.conclusive:
+            if self._source is not None or self._hints.conclusive:
                 return 0
             self._hints.sweep_next()
         return 0
@@ -201,10 +212,11 @@ class Consumer(Generic[Payload]):
             self._settings = seen
             self._lanes.arrange(seen)
 
-    def _held_up(self) -> bool:
+    def wait_if_limited(self) -> bool:
         """Wait a moment if jobs are due that a limit, or the turn of a key, keeps from running."""
         settings = self._settings
-        if settings is None or settings.paused_at is not None or not (settings.limited or settings.keyed):
+        limited = settings is not None and (settings.limited or settings.keyed)
+        if not limited or self._source is not None or settings is None or settings.paused_at is not None:
             return False
         due = False
         for attempt in self._patiently():
@@ -223,19 +235,22 @@ class Consumer(Generic[Payload]):
     def _work_leased(self) -> int:
         for attempt in self._patiently():
             with attempt:
-                jobs = self._queue.claim(
-                    self._spec.name,
-                    buckets=self._lanes.order,
-                    limit=self._batch_size,
-                    lease_seconds=self._lease_seconds,
-                    worker=self.worker,
-                    hints=self._hints,
-                    filter=self._filter,
-                )
+                jobs = self._claim() if self._source is None else self._source.take(self._batch_size)
         self._count_taken(jobs)
         if jobs:
             self._work(jobs)
         return len(jobs)
+
+    def _claim(self) -> list[ClaimedJob]:
+        return self._queue.claim(
+            self._spec.name,
+            buckets=self._lanes.order,
+            limit=self._batch_size,
+            lease_seconds=self._lease_seconds,
+            worker=self.worker,
+            hints=self._hints,
+            filter=self._filter,
+        )
 
     def _work(self, jobs: Sequence[ClaimedJob]) -> None:
         self._keeper.hold(jobs)

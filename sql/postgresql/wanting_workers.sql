@@ -1,0 +1,9 @@
+-- The workers of a queue that are there and wait for jobs, locked for one manager; another manager skips them.
+--
+-- Parameters: queue text. Returns: name and how many jobs it wants, in random order, so that managers begin at different
+--   ones. Locks: the returned rows, until the transaction ends.
+SELECT w.name, w.wanted
+FROM sqlqueue.worker AS w
+WHERE w.queue = :queue AND w.wanted > 0 AND w.expires_at > statement_timestamp()
+ORDER BY random()
+FOR UPDATE SKIP LOCKED

@@ -1,0 +1,4 @@
+-- A worker goes: managers give it nothing any more.
+--
+-- Parameters: queue, worker text. Locks: the worker's row.
+DELETE FROM sqlqueue.worker AS w WHERE w.queue = :queue AND w.name = :worker
