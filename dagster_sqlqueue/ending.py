@@ -206,11 +206,11 @@ class EndingVerbs(Verbs):
             return set()
         if not keyed:
             rows = (executor or self.database).run(verb, parameters)
-            self._promote_late(jobs, rows, executor)
         elif executor is not None:
             rows = self._write_and_promote(executor, verb, parameters, keyed)
         else:
             rows = self.database.transact(lambda joined: self._write_and_promote(joined, verb, parameters, keyed))
+        self._promote_late([job for job in jobs if job.order_no is None], rows, executor)
         accepted = {row[0] for row in rows}
         if executor is None:
             self._count_stale(jobs, accepted)
