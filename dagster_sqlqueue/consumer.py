@@ -112,6 +112,7 @@ class Consumer(Generic[Payload]):
         self._hints = HeadHints()
         self._settings: QueueSettings | None = None
         self._looked_at = 0.0
+        self._idle = False
         self._stopping = threading.Event()
         self.worker = worker or f"{socket.gethostname()}/{os.getpid()}/{str(uuid7())[-8:]}"
         self.summary = DrainSummary()
@@ -190,13 +191,20 @@ class Consumer(Generic[Payload]):
             taken = self._work_locked() if self._mode is Mode.TRANSACTIONAL else self._work_leased()
             self._notice_new_settings()
             if taken:
+                self._idle = False
                 return taken
-            if self._filter is not None and self._filter.unfinished:
-                continue
-            if self._source is not None or self._hints.conclusive:
+            if self._nothing_left():
+                self._idle = True
                 return 0
             self._hints.sweep_next()
         return 0
+
+    def _nothing_left(self) -> bool:
+        if self._source is not None:
+            return True
+        if self._filter is not None:
+            return not self._filter.unfinished
+        return self._hints.swept or (self._idle and self._hints.fresh)
 
     def _look(self) -> None:
         for attempt in self._patiently():

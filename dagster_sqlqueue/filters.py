@@ -2,11 +2,15 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
+from uuid import UUID
 
 from dagster_sqlqueue.database import Executor, Row
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.settings import QueueSettings
+
+_Place: TypeAlias = tuple[int, int, Any, UUID]
+"""Bucket, priority, available_at and id of a job."""
 
 
 class ClaimFilter:
@@ -34,13 +38,34 @@ class ClaimFilter:
         self.tags = list(tags)
         self.payload = _json_text(payload)
         self.scan = scan
-        self._after: tuple[int, int, Any, Any] | None = None
+        self._after: _Place | None = None
+        self._found = False
 
     def __repr__(self) -> str:
         return f"ClaimFilter(tags={self.tags}, payload={self.payload}, scan={self.scan})"
 
     def pick(self, executor: Executor, settings: QueueSettings, lanes: Sequence[int], limit: int) -> Sequence[Row]:
         """Lock the next jobs that fit, for a grant in the same transaction."""
+        look = limit
+        while True:
+            ids, end = self._scan(executor, settings, lanes, look)
+            rows = executor.run("pick_ids", {"ids": ids, "limit": limit}) if ids else []
+            if rows or len(ids) < look:
+                break
+            # Others hold all that was found so far, and there may be more behind it.
+            look *= 4
+        if len(ids) < look:
+            resumed = self._after is not None
+            self._after = end
+            if not rows and resumed and end is None:
+                # The end was reached and nothing was to be had there: the beginning has not been looked at.
+                return self.pick(executor, settings, lanes, limit)
+        return rows
+
+    def _scan(
+        self, executor: Executor, settings: QueueSettings, lanes: Sequence[int], limit: int
+    ) -> tuple[list[UUID], _Place | None]:
+        """The next jobs that fit, and where the look stopped at its bound; None: it saw everything up to the end."""
         bucket, priority, available_at, job = self._after or (None, None, None, None)
         ids, scanned, *last = executor.run(
             "scan_fitting",
@@ -58,18 +83,14 @@ class ClaimFilter:
                 "after_id": job,
             },
         )[0]
-        if len(ids) < limit:
-            resumed = self._after is not None
-            self._after = (last[0], last[1], last[2], last[3]) if scanned >= self.scan else None
-            if not ids and resumed and self._after is None:
-                # The end was reached and nothing fitted there: the beginning has not been looked at.
-                return self.pick(executor, settings, lanes, limit)
-        return executor.run("pick_ids", {"ids": ids}) if ids else []
+        return ids, (last[0], last[1], last[2], last[3]) if scanned >= self.scan else None
 
     @property
     def unfinished(self) -> bool:
-        """Whether the last claim stopped at its bound: "nothing found" does not mean yet that nothing is there."""
-        return self._after is not None
+        """Whether "nothing found" does not mean yet that nothing is there: the last claim stopped at its bound, or the
+        look that it ended had found something.
+        """
+        return self._after is not None or self._found
 
 
 def _json_text(payload: Mapping[str, Any] | str | None) -> str:

@@ -32,11 +32,11 @@ class HeadHints:
         self._swept_at: float | None = None
         self._starts: dict[int, list[str]] = {}
         self.swept = False
-        """Whether the last claim looked from the very beginning."""
+        """Whether the last claim looked from the very beginning: only then "nothing found" means that nothing is there."""
 
     @property
-    def conclusive(self) -> bool:
-        """Whether the last look from the very beginning is so fresh that "nothing found" means that nothing is there."""
+    def fresh(self) -> bool:
+        """Whether the last look from the very beginning is so recent that polling need not repeat it."""
         return self._swept_at is not None and time.monotonic() - self._swept_at < _FRESH_SECONDS
 
     def sweep_next(self) -> None:
