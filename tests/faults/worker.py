@@ -1,6 +1,7 @@
 """What the processes of a fault run do. Each writes its history, one line as soon as it knows."""
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -67,6 +68,7 @@ class Task:
         lease_seconds, batch_size, job_timeout_seconds, linger_seconds: the consumer's.
         pause: seconds that each job takes.
         hang_until: the handler waits for this file to exist.
+        hang_at: and does so from this job on, counted from 1.
         go: the process begins when this file exists.
         plant: a bug out of `PLANTS`.
         jobs, keys: how many a producer makes, and of how many ordering keys; 0: without a key.
@@ -85,6 +87,7 @@ class Task:
     linger_seconds: float = 0.0
     pause: float = 0.0
     hang_until: Path | None = None
+    hang_at: int = 1
     go: Path | None = None
     plant: str | None = None
     jobs: int = 0
@@ -218,10 +221,11 @@ def consume(task: Task) -> None:
     history = History(task.history)
     pause = threading.Event()
     luck = random.Random(task.seed)
+    handled = itertools.count(1)
 
     def handler(job: Job[Work]) -> Outcome | None:
         history.note("handled", id=str(job.id), lease_no=job.lease_no)
-        if task.hang_until:
+        if task.hang_until and next(handled) >= task.hang_at:
             wait_for(task.hang_until)
         if task.pause:
             pause.wait(task.pause)

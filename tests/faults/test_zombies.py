@@ -1,0 +1,64 @@
+"""Consumers that were stopped past their lease and woken when others had their jobs: none of their writes is accepted."""
+
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dagster_sqlqueue import Backoff, QueueSpec
+from tests.core.support import Work, until, value
+from tests.faults.conftest import Fleet
+
+KINDS = {"succeeded", "retry", "snooze", "hold", "failed", "cancelled", "heartbeat"}
+NO_LEASE_LIVES = "SELECT NOT EXISTS (SELECT FROM {s}.job WHERE state = 'running' AND available_at > now())"
+LIMITS = {"free": {}, "ordered": {"ordered": True}, "limited": {"max_running": 1_000, "max_running_per_key": 10}}
+
+
+@pytest.mark.parametrize("limits", list(LIMITS))
+def test_every_write_of_a_zombie_is_refused(fleet: Fleet, tmp_path: Path, limits: str) -> None:
+    jobs = 240
+    fleet.queue.create_queue(
+        QueueSpec("work", Work, max_attempts=100, backoff=Backoff(0, jitter=0), **LIMITS[limits])  # type: ignore[arg-type]
+    )
+    fleet.enqueue(jobs, key=lambda n: f"key {n}")
+    awake = tmp_path / "awake"
+    in_hand: dict[str, Any] = {"batch_size": 40, "hang_at": 7, "hang_until": awake}
+    zombies = [fleet.start(lease_seconds=1.0, outcomes="every", job_timeout_seconds=60.0, **in_hand) for _ in range(6)]
+    until(lambda: all(len(fleet.read(zombie, "handled")) == 7 for zombie in zombies))
+    for zombie in zombies:
+        fleet.signal(zombie, signal.SIGSTOP)
+    assert fleet.all("ended") == []
+    until(lambda: value(fleet.queue, NO_LEASE_LIVES))
+
+    # Half of the jobs are finished by others, half are in others' hands, when the zombies come back.
+    may_end = tmp_path / "may end"
+    holder = fleet.start(lease_seconds=30.0, batch_size=jobs // 2, hang_until=may_end)
+    until(lambda: fleet.read(holder, "handled"))
+    finisher = fleet.start(lease_seconds=30.0)
+    until(lambda: fleet.live() == jobs // 2)
+    for zombie in zombies:
+        fleet.signal(zombie, signal.SIGCONT)
+    until(lambda: all(kinds(fleet, zombie)["heartbeat"] == 40 for zombie in zombies), "the refusal of the heartbeats")
+    awake.touch()
+    until(lambda: all(fleet.read(zombie, "drained") for zombie in zombies))
+    assert all(kinds(fleet, zombie).keys() == KINDS for zombie in zombies)
+    assert fleet.read(holder, "ended") == []
+    may_end.touch()
+    until(lambda: fleet.read(holder, "drained") and fleet.read(finisher, "drained"))
+    fleet.dismiss([])
+
+    refused = sum((kinds(fleet, zombie) for zombie in zombies), Counter())
+    assert refused.total() == 6 * (7 + 40)
+    assert value(fleet.queue, "SELECT sum(writes) FROM {s}.stale_write") == refused.total()
+    assert all(summary["stale"] == 40 for zombie in zombies for summary in fleet.read(zombie, "drained"))
+    assert fleet.verdict() == []
+    assert value(fleet.queue, "SELECT array_agg(DISTINCT (state, lease_no, attempt)::text) FROM {s}.job_archive") == [
+        "(succeeded,2,2)"
+    ]
+
+
+def kinds(fleet: Fleet, history: Path) -> Counter[str]:
+    """How many writes of each kind were refused to a process."""
+    return Counter(kind for event in fleet.read(history, "refused") for kind in event["kinds"])
