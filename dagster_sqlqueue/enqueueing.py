@@ -1,28 +1,29 @@
 """Putting in: one job or many, in the caller's transaction if he wants."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar
 from uuid import UUID
 
-from dagster_sqlqueue import payloads
+import psycopg
+import sqlalchemy as sa
+from psycopg.pq import PipelineStatus
+from psycopg.rows import tuple_row
+
+from dagster_sqlqueue import putting, statements
+from dagster_sqlqueue.asynchronous import AsyncEnqueueingVerbs
 from dagster_sqlqueue.database import CallerConnection, Executor
+from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model import NewJob
+from dagster_sqlqueue.putting import Enqueued, OnBadRow, OnConflict, Rejected
 from dagster_sqlqueue.settings import Payload, QueueSpec
-from dagster_sqlqueue.verbs import Verbs
 
-_CHUNK = 2_000
+__all__ = ["Enqueued", "EnqueueingVerbs", "Rejected"]
 
-
-@dataclass(frozen=True, slots=True)
-class Enqueued:
-    """What `enqueue_many` did: jobs put on the queue, and jobs left out because they were there already."""
-
-    inserted: int
-    duplicates: int
+T = TypeVar("T")
 
 
-class EnqueueingVerbs(Verbs):
+class EnqueueingVerbs(AsyncEnqueueingVerbs):
     """How jobs are put on a queue."""
 
     def enqueue(
@@ -31,6 +32,7 @@ class EnqueueingVerbs(Verbs):
         job: "Payload | NewJob[Payload] | Mapping[str, Any]",
         *,
         connection: CallerConnection | None = None,
+        on_conflict: OnConflict = "ignore",
     ) -> UUID | None:
         """Put one job on the queue.
 
@@ -39,20 +41,31 @@ class EnqueueingVerbs(Verbs):
             job: its payload, or a `NewJob` with more to say.
             connection: a psycopg or SQLAlchemy connection or an ORM session whose transaction the job joins: rolled back
                 means never enqueued. None: a transaction of its own, committed on return.
+            on_conflict: what becomes of a job whose unique key a live job has. `ignore`: it is left out. `replace`: if the
+                live job still waits, it takes the payload, moment, priority, tags and limits of the new one and begins
+                anew with its attempts; its id, its bucket and its place within its ordering key stay. A job that runs or
+                is held stays as it is.
 
         Returns:
-            The job's id; None when its unique key or id belongs to a live job.
+            The id of the job that holds the content; None for a duplicate: its unique key or id belongs to a live job
+            that was left as it is.
 
         Raises:
             InvalidPayload, InvalidInput: nothing was enqueued.
             UnknownQueue: the queue does not exist.
         """
-        values = payloads.values(spec, job)
+        putting.check_choice("on_conflict", on_conflict, OnConflict)
+        row = putting.new_row(spec, job)
+        _check(connection)
         executor = self.database.joined(connection)
-        if executor.run("enqueue", {"queue": spec.name, **values}):
-            return cast(UUID, values["id"])
-        self.check_exists(spec.name, executor)
-        return None
+        if on_conflict == "ignore" and (connection is None or row.columns["region"] is None):
+            return self._drive(putting.one(spec.name, row, on_conflict), executor, spec.name)
+        if connection is None:
+            return self.database.transact(
+                lambda transaction: self._drive(putting.one(spec.name, row, on_conflict), transaction, spec.name)
+            )
+        with executor.atomic() as joined:  # type: ignore[union-attr]
+            return self._drive(putting.one(spec.name, row, on_conflict), joined, spec.name)
 
     def enqueue_many(
         self,
@@ -60,14 +73,20 @@ class EnqueueingVerbs(Verbs):
         jobs: "Iterable[Payload | NewJob[Payload] | Mapping[str, Any]]",
         *,
         connection: CallerConnection | None = None,
+        on_conflict: OnConflict = "ignore",
+        on_bad_row: OnBadRow = "raise",
         sent_before: bool = False,
     ) -> Enqueued:
-        """Put many jobs on the queue, all of them or, if one is refused, none.
+        """Put many jobs on the queue, in one transaction: all of them or, if it fails, none.
 
         Args:
             spec: the queue.
             jobs: payloads or `NewJob`s; a generator is read in constant memory.
             connection: as for `enqueue`.
+            on_conflict: as for `enqueue`. Of jobs with the same unique key in one call, `ignore` takes the first,
+                `replace` the last.
+            on_bad_row: what becomes of a job that is not usable. `raise`: nothing is enqueued. `skip`: it is left out and
+                reported in `rejected`, and all others are enqueued.
             sent_before: the jobs carry their own ids and may have been enqueued, and even finished, before: those are
                 left out. Costs a look into the archive for each job.
 
@@ -75,22 +94,79 @@ class EnqueueingVerbs(Verbs):
             InvalidPayload, InvalidInput: the message names the row, counted from 0; nothing was enqueued.
             UnknownQueue: the queue does not exist.
         """
+        putting.check_choice("on_conflict", on_conflict, OnConflict)
+        putting.check_choice("on_bad_row", on_bad_row, OnBadRow)
+        _check(connection)
         if connection is None:
-            with self.database.transaction() as transaction:
-                return self._enqueue_chunks(transaction, spec, jobs, sent_before)
-        with self.database.joined(connection).atomic() as joined:  # type: ignore[union-attr]
-            return self._enqueue_chunks(joined, spec, jobs, sent_before)
+            block: Any = self.database.transaction()
+        else:
+            block = self.database.joined(connection).atomic()  # type: ignore[union-attr]
+        with block as executor:
+            driver = executor.connection if connection is None else _driver(connection)
+            copying = driver.pgconn.pipeline_status == PipelineStatus.OFF
+            terms = self._drive(putting.terms(spec.name), executor, spec.name)
+            intake = putting.Intake(spec, terms, on_bad_row)
+            counts: Counter[str] = Counter()
 
-    def _enqueue_chunks(
-        self, executor: Executor, spec: QueueSpec[Any], jobs: Iterable[Any], sent_before: bool
-    ) -> Enqueued:
-        self.check_exists(spec.name, executor)
-        sent = inserted = 0
-        for chunk in payloads.chunks(jobs, _CHUNK):
-            arrays = payloads.columns(spec, chunk, first_row=sent)
-            rows = executor.run("enqueue_many", {"queue": spec.name, **arrays})
-            sent += len(chunk)
-            inserted += len(rows)
-            if sent_before and rows:
-                inserted -= len(executor.run("forget_finished", {"ids": [row[0] for row in rows]}))
-        return Enqueued(inserted, sent - inserted)
+            def put(rows: list[putting.NewRow]) -> None:
+                steps = putting.many(
+                    spec.name, rows, terms, on_conflict=on_conflict, sent_before=sent_before, copying=copying
+                )
+                counts.update(self._drive(steps, executor, spec.name, driver))
+
+            for job in jobs:
+                if chunk := intake.take(job):
+                    put(chunk)
+            if chunk := intake.rest():
+                put(chunk)
+        return Enqueued(counts["inserted"], counts["duplicates"], counts["replaced"], intake.rejected)
+
+    def _drive(
+        self,
+        steps: putting.Steps[T],
+        executor: Executor,
+        queue: str,
+        driver: "psycopg.Connection[Any] | None" = None,
+    ) -> T:
+        try:
+            request = next(steps)
+            while True:
+                if isinstance(request, putting.Statement):
+                    request = steps.send(executor.run(request.name, request.parameters))
+                else:
+                    assert driver is not None
+                    with self.database.naming_schema():
+                        _copy(driver, request, self.database.schema)
+                    request = steps.send([])
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        except putting.NoQueue:
+            raise self._unknown(queue, executor) from None
+        except (psycopg.IntegrityError, sa.exc.IntegrityError) as error:
+            raise putting.refusal(error, queue) from None
+
+
+def _copy(driver: "psycopg.Connection[Any]", request: putting.CopyIn, schema: str) -> None:
+    with (
+        psycopg.Cursor(driver, row_factory=tuple_row) as cursor,
+        cursor.copy(statements.load(request.name, schema).encode()) as copy,
+    ):
+        copy.set_types(request.types)
+        for record in request.records:
+            copy.write_row(record)
+
+
+def _driver(connection: Any) -> "psycopg.Connection[Any]":
+    """The driver's connection below the caller's; the joined executor has found it to be psycopg's."""
+    if isinstance(connection, psycopg.Connection):
+        return connection
+    pooled = connection if isinstance(connection, sa.Connection) else connection.connection()
+    driver = pooled.connection.driver_connection
+    assert isinstance(driver, psycopg.Connection)
+    return driver
+
+
+def _check(connection: object) -> None:
+    if isinstance(connection, psycopg.AsyncConnection):
+        raise InvalidInput("connection is an AsyncConnection; await aenqueue or aenqueue_many for it")

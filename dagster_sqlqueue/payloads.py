@@ -3,11 +3,10 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from datetime import UTC, datetime
-from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, TypeGuard
 from uuid import UUID
 
 import pydantic
@@ -17,8 +16,6 @@ from uuid_utils.compat import uuid7
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload
 from dagster_sqlqueue.model import NewJob
 from dagster_sqlqueue.settings import MAX_ATTEMPTS, MAX_DELAY_SECONDS, Backoff, Payload, QueueSpec
-
-Item = TypeVar("Item")
 
 _PLURALS = {
     "id": "ids",
@@ -37,6 +34,9 @@ _PLURALS = {
 
 MAX_PAYLOAD_BYTES = 1_000_000
 _KEY_LIMIT = 1_000
+_KEY_BYTES = 2_500
+"""What an entry of an index can hold: a third of a page, with the queue's name beside it."""
+_MOST_TAGS = 100
 
 
 def bucket_hash(job_id: UUID, ordering_key: str | None) -> int:
@@ -64,13 +64,6 @@ def stable_id(moment: datetime, text: str) -> UUID:
     return UUID(int=int(moment.timestamp()) * 1000 << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | low)
 
 
-def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """The items in lists of at most `size`, without holding more than one."""
-    iterator = iter(items)
-    while chunk := list(islice(iterator, size)):
-        yield chunk
-
-
 def columns(spec: QueueSpec[Payload], jobs: Iterable[Any], first_row: int = 0) -> dict[str, list[Any]]:
     """The parallel arrays of an enqueue.
 
@@ -83,7 +76,11 @@ def columns(spec: QueueSpec[Payload], jobs: Iterable[Any], first_row: int = 0) -
         InvalidPayload: a payload does not fit the model; the message names the row and the field.
         InvalidInput: anything else about a job is not usable; the message names the row.
     """
-    rows = [values(spec, job, row) for row, job in enumerate(jobs, first_row)]
+    return as_columns([values(spec, job, row) for row, job in enumerate(jobs, first_row)])
+
+
+def as_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The parallel arrays of jobs that were validated one by one."""
     return {plural: [row[single] for row in rows] for single, plural in _PLURALS.items()}
 
 
@@ -223,35 +220,56 @@ def storable_text(text: str) -> str:
 def _check(job: NewJob[Any], row: int) -> None:
     if job.id is not None and not isinstance(job.id, UUID):
         raise InvalidInput(f"row {row}: id is {job.id!r}; it must be a uuid.UUID")
-    if not isinstance(job.priority, int) or not 0 <= job.priority <= 9:
+    if not _whole(job.priority) or not 0 <= job.priority <= 9:
         raise InvalidInput(f"row {row}: priority is {job.priority!r}; it must be 0 to 9, higher runs first")
     if job.run_at is not None and (not isinstance(job.run_at, datetime) or job.run_at.utcoffset() is None):
         raise InvalidInput(f"row {row}: run_at is {job.run_at!r}; it must be a datetime with a time zone")
     if job.run_at is not None and not _in_utc(job.run_at):
         raise InvalidInput(f"row {row}: run_at is {job.run_at!r}; in UTC it must lie within the years 1 to 9999")
     most = job.max_attempts
-    if most is not None and (not isinstance(most, int) or not 1 <= most <= MAX_ATTEMPTS):
+    if most is not None and (not _whole(most) or not 1 <= most <= MAX_ATTEMPTS):
         raise InvalidInput(f"row {row}: max_attempts is {most!r}; it must be 1 to {MAX_ATTEMPTS:,}")
-    if job.timeout_seconds is not None and not (
-        isinstance(job.timeout_seconds, int | float) and 0 < job.timeout_seconds <= MAX_DELAY_SECONDS
+    limit = job.timeout_seconds
+    if limit is not None and not (
+        (_whole(limit) or isinstance(limit, float)) and 0 < limit <= MAX_DELAY_SECONDS  # NaN is not greater than 0
     ):
-        raise InvalidInput(
-            f"row {row}: timeout_seconds is {job.timeout_seconds!r}; it must be positive, at most a hundred years"
-        )
+        raise InvalidInput(f"row {row}: timeout_seconds is {limit!r}; it must be positive, at most a hundred years")
     if job.backoff is not None and not isinstance(job.backoff, Backoff):
         raise InvalidInput(f"row {row}: backoff is {job.backoff!r}; it must be a Backoff")
-    if job.tags and (isinstance(job.tags, str) or not all(isinstance(tag, str) and tag for tag in job.tags)):
-        raise InvalidInput(f"row {row}: tags is {job.tags!r}; it must be a sequence of texts, none empty")
-    for tag in job.tags:
+    if not isinstance(job.tags, Sequence | set | frozenset) or isinstance(job.tags, str | bytes):
+        raise InvalidInput(f"row {row}: tags is {job.tags!r}; it must be a sequence of texts")
+    if job.tags:
+        _check_tags(job.tags, row)
+    for name, key in (("unique_key", job.unique_key), ("ordering_key", job.ordering_key), ("region", job.region)):
+        if key is not None:
+            _check_key(name, key, row)
+
+
+def _check_tags(tags: Collection[object], row: int) -> None:
+    if len(tags) > _MOST_TAGS:
+        raise InvalidInput(f"row {row}: tags has {len(tags):,} words; a job may have {_MOST_TAGS}")
+    for tag in tags:
+        if not isinstance(tag, str) or not 0 < len(tag) <= _KEY_LIMIT:
+            raise InvalidInput(
+                f"row {row}: tags must be texts of 1 to {_KEY_LIMIT:,} characters, and holds {tag!r:.100}"
+            )
         if problem := unstorable_text(tag):
             raise InvalidInput(f"row {row}: a tag {problem}; remove it")
-    for name, key in (("unique_key", job.unique_key), ("ordering_key", job.ordering_key), ("region", job.region)):
-        if key is None:
-            continue
-        if not isinstance(key, str) or not 0 < len(key) <= _KEY_LIMIT:
-            raise InvalidInput(f"row {row}: {name} must be a text of 1 to {_KEY_LIMIT:,} characters")
-        if problem := unstorable_text(key):
-            raise InvalidInput(f"row {row}: {name} {problem}; remove it")
+
+
+def _check_key(name: str, key: object, row: int) -> None:
+    if not isinstance(key, str) or not 0 < len(key) <= _KEY_LIMIT:
+        raise InvalidInput(f"row {row}: {name} must be a text of 1 to {_KEY_LIMIT:,} characters")
+    if problem := unstorable_text(key):
+        raise InvalidInput(f"row {row}: {name} {problem}; remove it")
+    if not key.isascii() and len(key.encode()) > _KEY_BYTES:
+        raise InvalidInput(
+            f"row {row}: {name} has {len(key.encode()):,} bytes, the limit is {_KEY_BYTES:,}; use a digest of it"
+        )
+
+
+def _whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _array_text(values: Iterable[object]) -> str:

@@ -4,8 +4,10 @@
 --   one of the region's buckets); priority smallint; run_at timestamptz (null: due now); max_attempts integer, backoff
 --   float8[] and timeout_seconds float8 (null: the queue's); unique_key, ordering_key text; tags text[] (null: none);
 --   region text (null: any bucket); payload text (JSON).
--- Returns: the job's id. No row: a live job has the same id or unique key, or the queue does not exist. A region without
---   a bucket violates the not-null constraint of the bucket.
+-- Returns: the job's id; woken: not null where a notification was sent. No row: a live job has the same id or unique key,
+--   or the queue does not exist. A region without a bucket violates the not-null constraint of the bucket.
+-- Notifies once, on the channel of the schema's name, if the job is due and a consumer waits for the queue: NOTIFY takes a
+--   lock of the whole server at commit, which nobody is to pay for a queue that is polled.
 -- Locks: the inserted row only. Guards: I1 (it is one transaction with whatever the caller does beside it), I5, I6.
 INSERT INTO sqlqueue.job (
     id, queue, bucket, priority, available_at, run_at, max_attempts, unique_key, ordering_key, order_no, region,
@@ -37,4 +39,9 @@ SELECT
 FROM sqlqueue.queue AS q
 WHERE q.name = :queue
 ON CONFLICT DO NOTHING
-RETURNING id
+RETURNING
+    id,
+    CASE WHEN available_at <= now() THEN (
+        SELECT pg_notify('sqlqueue', :queue)
+        WHERE EXISTS (SELECT FROM sqlqueue.waiter AS w WHERE w.queue = :queue AND w.expires_at > statement_timestamp())
+    ) END AS woken

@@ -4,9 +4,11 @@
 --   picks one of the region's buckets); priorities smallint[]; run_ats timestamptz[] (null: due now); max_attempts
 --   integer[] and timeouts float8[] (null: the queue's); unique_keys, ordering_keys, regions text[]; backoffs text[]
 --   (each a float8[], null: the queue's); tags text[] (each a text[], null: none); payloads text[] (JSON).
--- Returns: the id of each job that was inserted. A live job with the same id or unique key makes its row a duplicate,
---   which is left out. No row at all also means that the queue does not exist. A region without a bucket violates the
---   not-null constraint of the bucket.
+-- Returns: the id of each job that was inserted; woken: not null where a notification was sent. A live job with the same
+--   id or unique key makes its row a duplicate, which is left out. No row at all also means that the queue does not exist.
+--   A region without a bucket violates the not-null constraint of the bucket.
+-- Notifies once if a job is due and a consumer waits for the queue: the subquery about waiters depends on no row, so it
+--   runs at most once, for the first due row.
 -- Locks: the inserted rows only. Guards: I1 (it is one transaction with whatever the caller does beside it), I5, I6.
 INSERT INTO sqlqueue.job (
     id, queue, bucket, priority, available_at, run_at, max_attempts, unique_key, ordering_key, order_no, region,
@@ -46,4 +48,9 @@ CROSS JOIN unnest(
 )
 WHERE q.name = :queue
 ON CONFLICT DO NOTHING
-RETURNING id
+RETURNING
+    id,
+    CASE WHEN available_at <= now() THEN (
+        SELECT pg_notify('sqlqueue', :queue)
+        WHERE EXISTS (SELECT FROM sqlqueue.waiter AS w WHERE w.queue = :queue AND w.expires_at > statement_timestamp())
+    ) END AS woken

@@ -1,4 +1,5 @@
--- Take back those of the jobs just enqueued in this transaction that had been enqueued before and are finished by now.
+-- Take back those of the jobs just enqueued in this transaction that had been enqueued before and are finished by now, or
+-- had given their content to another job.
 --
 -- An enqueue that is sent again (its commit got no answer, or the producer gave deterministic ids) meets its live jobs
 -- in the unique index, but not its finished ones. It has to be a second statement of the same transaction: its newer
@@ -8,7 +9,9 @@
 -- Returns: the id of each job that was taken back.
 -- Locks: rows inserted by this transaction only. Guards: I1, I2 (one id ends once).
 DELETE FROM sqlqueue.job AS j
-USING unnest(CAST(:ids AS uuid[])) AS sent (id)
-WHERE j.id = sent.id
-  AND EXISTS (SELECT FROM sqlqueue.job_archive AS a WHERE a.id = sent.id)
+WHERE j.id = ANY (CAST(:ids AS uuid[]))
+  AND (
+      EXISTS (SELECT FROM sqlqueue.job_archive AS a WHERE a.id = j.id)
+      OR EXISTS (SELECT FROM sqlqueue.job_replaced AS r WHERE r.id = j.id)
+  )
 RETURNING j.id

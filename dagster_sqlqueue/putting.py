@@ -1,0 +1,402 @@
+"""What an enqueue says to the database, and what it makes of the answers. No I/O.
+
+Each verb is a generator of requests that is sent the rows of each: the same one runs on a connection that blocks and on
+one that is awaited.
+"""
+
+from collections import Counter
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import astuple, dataclass, field
+from datetime import datetime
+from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar, get_args
+from uuid import UUID
+
+import psycopg
+from psycopg.types.json import Jsonb
+
+from dagster_sqlqueue import payloads
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model import NewJob
+from dagster_sqlqueue.settings import Payload, QueueSpec
+
+T = TypeVar("T")
+
+OnConflict: TypeAlias = Literal["ignore", "replace"]
+OnBadRow: TypeAlias = Literal["raise", "skip"]
+
+_CHUNK_ROWS = 2_000
+_CHUNK_BYTES = 8_000_000
+_COPY_FROM = 200
+"""Jobs from which COPY, which takes a round trip more, is the quicker way."""
+
+_COPY_TYPES = (
+    *("uuid", "text", "int2", "int2", "timestamptz", "timestamptz", "int4", "text"),
+    *("float8", "float8[]", "text[]", "jsonb"),
+)
+
+
+class Statement(NamedTuple):
+    """Run the SQL file `name`; its rows are the answer."""
+
+    name: str
+    parameters: dict[str, Any]
+
+
+class CopyIn(NamedTuple):
+    """Send records to the COPY of the SQL file `name`; the answer is empty."""
+
+    name: str
+    types: Sequence[str]
+    records: Iterable[tuple[Any, ...]]
+
+
+Request: TypeAlias = Statement | CopyIn
+Steps: TypeAlias = Generator[Request, Sequence[tuple[Any, ...]], T]
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A job that was left out: its row, counted from 0, and what is wrong with it."""
+
+    row: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """What an enqueue of many jobs did. The numbers add up to the jobs that were given.
+
+    Attributes:
+        inserted: put on the queue.
+        duplicates: left out, because they were there already.
+        replaced: gave their content to a job that waited under the same unique key.
+        rejected: left out, because they are not usable; only with `on_bad_row="skip"`.
+    """
+
+    inserted: int
+    duplicates: int
+    replaced: int = 0
+    rejected: list[Rejected] = field(default_factory=list)
+
+
+class NoQueue(Exception):
+    """The queue does not exist; `names` are those that do."""
+
+    def __init__(self, names: Sequence[tuple[Any, ...]]) -> None:
+        super().__init__()
+        self.names = names
+
+
+class NewRow(NamedTuple):
+    """A job that was found in order: its columns, its row, as it was given, and whether its id is the producer's own."""
+
+    columns: dict[str, Any]
+    row: int
+    job: NewJob[Any]
+    named: bool
+
+    @property
+    def id(self) -> UUID:
+        """The job's id."""
+        found: UUID = self.columns["id"]
+        return found
+
+    @property
+    def unique_key(self) -> str | None:
+        """The job's unique key."""
+        found: str | None = self.columns["unique_key"]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What `enqueue_terms.sql` says of a queue."""
+
+    bucket_count: int
+    max_attempts: int
+    timeout_seconds: float | None
+    now: datetime
+    regions: Sequence[str]
+
+    def bucket(self, hash_: int, region: str | None) -> int:
+        """The bucket of a job, by the rule of `enqueue.sql`."""
+        if region is None:
+            return hash_ % self.bucket_count
+        own = [bucket for bucket, name in enumerate(self.regions) if name == region]
+        return own[hash_ % len(own)]
+
+
+def check_choice(name: str, value: object, choices: Any) -> None:
+    """Say so if an argument is none of its choices.
+
+    Raises:
+        InvalidInput: the message names them.
+    """
+    if value not in get_args(choices):
+        allowed = " or ".join(repr(choice) for choice in get_args(choices))
+        raise InvalidInput(f"{name} is {value!r}; it must be {allowed}")
+
+
+def new_row(spec: QueueSpec[Payload], job: Any, row: int = 0) -> NewRow:
+    """A job, checked and ready to be sent.
+
+    Raises:
+        InvalidPayload, InvalidInput: the message names the row.
+    """
+    new = job if isinstance(job, NewJob) else NewJob(job)
+    return NewRow(payloads.values(spec, new, row), row, new, new.id is not None)
+
+
+class Intake(Generic[Payload]):
+    """Takes the jobs of one call, and hands them over in chunks: bounded in number and in bytes.
+
+    Args:
+        spec: the queue.
+        terms: what the database says of it.
+        on_bad_row: `skip` collects what is wrong with bad rows in `rejected`; `raise` raises it.
+    """
+
+    def __init__(self, spec: QueueSpec[Payload], terms: Terms, on_bad_row: OnBadRow) -> None:
+        self._spec = spec
+        self._terms = terms
+        self._skip = on_bad_row == "skip"
+        self._rows: list[NewRow] = []
+        self._bytes = 0
+        self._next = 0
+        self.rejected: list[Rejected] = []
+
+    def take(self, job: Any) -> list[NewRow] | None:
+        """Take the next job; gives a chunk when it is full.
+
+        Raises:
+            InvalidPayload, InvalidInput: it is not usable, and bad rows are not to be skipped.
+        """
+        number = self._next
+        self._next += 1
+        try:
+            row = new_row(self._spec, job, number)
+            region = row.columns["region"]
+            if region is not None and region not in self._terms.regions:
+                raise InvalidInput(f"row {number}: {no_bucket(self._spec.name, region, self._terms.regions)}")
+        except InvalidInput as error:
+            if not self._skip:
+                raise
+            self.rejected.append(Rejected(number, str(error).removeprefix(f"row {number}: ")))
+            return None
+        self._rows.append(row)
+        self._bytes += len(row.columns["payload"])
+        return self.rest() if len(self._rows) >= _CHUNK_ROWS or self._bytes >= _CHUNK_BYTES else None
+
+    def rest(self) -> list[NewRow]:
+        """The jobs that were taken and not handed over yet."""
+        rows, self._rows, self._bytes = self._rows, [], 0
+        return rows
+
+
+def no_bucket(queue: str, region: str | None = None, regions: Sequence[str] = ()) -> str:
+    """What to tell about a region that has no bucket."""
+    named = f"region is {region!r}, which has" if region is not None else "the region of a job has"
+    others = f" ({', '.join(sorted(map(repr, set(regions))))})" if regions else ""
+    return (
+        f"{named} no bucket in queue {queue!r}; give it some with set_region, name a region that has{others}, or leave"
+        " the region out"
+    )
+
+
+def refusal(error: Exception, queue: str) -> Exception:
+    """The error to raise for one of the driver: in plain words where an enqueue can cause it."""
+    original = getattr(error, "orig", None) or error
+    if isinstance(original, psycopg.errors.NotNullViolation) and original.diag.column_name == "bucket":
+        return InvalidInput(no_bucket(queue))
+    return error
+
+
+def terms(queue: str) -> Steps[Terms]:
+    """What has to be known of a queue before many jobs are put on it.
+
+    Raises:
+        NoQueue: it does not exist.
+    """
+    rows = yield Statement("enqueue_terms", {"queue": queue})
+    if not rows:
+        raise NoQueue((yield Statement("queues", {"name": None})))
+    return Terms(*rows[0])
+
+
+def one(queue: str, row: NewRow, on_conflict: OnConflict) -> Steps[UUID | None]:
+    """Put one job on a queue; gives the id of the job that holds its content, None for a duplicate.
+
+    Raises:
+        InvalidInput, NoQueue: nothing was written.
+    """
+    if on_conflict == "replace" and row.unique_key is not None:
+        holders = yield from _replace(queue, [row], sent_before=False)
+        if row.id in holders.placed:
+            return holders.placed[row.id]
+        if row.id in holders.inserted:
+            return row.id
+    elif (yield Statement("enqueue", {"queue": queue, **row.columns})):
+        return row.id
+    if not (yield Statement("enqueue_terms", {"queue": queue})):
+        raise NoQueue((yield Statement("queues", {"name": None})))
+    return None
+
+
+def many(
+    queue: str, rows: list[NewRow], terms: Terms, *, on_conflict: OnConflict, sent_before: bool, copying: bool
+) -> Steps[Counter[str]]:
+    """Put a chunk of jobs on a queue; counts `inserted`, `duplicates` and `replaced`.
+
+    Args:
+        queue: its name.
+        rows: the jobs.
+        terms: what is known of the queue.
+        on_conflict: what becomes of a job whose unique key is taken.
+        sent_before: whether jobs with ids of the producer's own may have been enqueued before.
+        copying: whether the connection can take a COPY.
+
+    Raises:
+        InvalidInput: nothing of the chunk may stay.
+    """
+    if copying and len(rows) >= _COPY_FROM and not any(_may_meet(row) for row in rows):
+        yield CopyIn("enqueue_copy", _COPY_TYPES, (_record(queue, row, terms) for row in rows))
+        if any(_due(row.columns["run_at"], terms.now) for row in rows):
+            yield Statement("waiter_notify", {"queue": queue})
+        return Counter(inserted=len(rows))
+    if on_conflict == "replace" and any(row.unique_key is not None for row in rows):
+        merged, alike = _last_of_each(rows)
+        landed = yield from _replace(queue, merged, sent_before=sent_before)
+    else:
+        merged, alike = rows, Counter()
+        landed = _Landed(inserted=(yield from _insert(queue, rows, sent_before)), placed={})
+    return _counted(merged, alike, landed)
+
+
+class _Landed(NamedTuple):
+    """The ids that were inserted; and, by the ids that were not, the jobs that took their content."""
+
+    inserted: set[UUID]
+    placed: dict[UUID, UUID]
+
+
+def _counted(rows: Sequence[NewRow], alike: Counter[str], landed: _Landed) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    open_ids = set(landed.inserted)
+    for row in rows:
+        same = alike[row.unique_key] if row.unique_key is not None and row.unique_key in alike else 1
+        if row.id in landed.placed:
+            counts["replaced"] += same
+        elif row.id in open_ids:
+            open_ids.remove(row.id)
+            counts["inserted"] += 1
+            counts["replaced"] += same - 1
+        else:
+            counts["duplicates"] += same
+    return counts
+
+
+def _insert(queue: str, rows: Sequence[NewRow], sent_before: bool) -> Steps[set[UUID]]:
+    columns = payloads.as_columns([row.columns for row in rows])
+    inserted = {found[0] for found in (yield Statement("enqueue_many", {"queue": queue, **columns}))}
+    named = [row.id for row in rows if row.named and row.id in inserted] if sent_before else []
+    if named:
+        inserted -= {found[0] for found in (yield Statement("forget_finished", {"ids": named}))}
+    return inserted
+
+
+def _replace(queue: str, rows: list[NewRow], *, sent_before: bool) -> Steps[_Landed]:
+    """Give the content to jobs that wait, insert the rest; and once more for what came in between."""
+    placed = yield from _replace_waiting(queue, rows, sent_before)
+    rest = [row for row in rows if row.id not in placed]
+    inserted = (yield from _insert(queue, rest, sent_before)) if rest else set()
+    left = [row for row in rest if row.unique_key is not None and row.id not in inserted]
+    if left:
+        placed |= yield from _replace_waiting(queue, left, sent_before)
+    left = [row for row in left if row.id not in placed]
+    if left:
+        parameters = {"ids": [row.id for row in left], "unique_keys": [row.unique_key for row in left]}
+        for job_id, their_queue, their_key in (yield Statement("foreign_ids", {"queue": queue, **parameters})):
+            row = next(row for row in left if row.id == job_id)
+            raise InvalidInput(
+                f"row {row.row}: id {job_id} belongs to a live job of queue {their_queue!r} with the unique key"
+                f" {their_key!r}, not {row.unique_key!r}; leave the id out, or send the job under its own"
+            )
+    return _Landed(inserted, placed)
+
+
+def _replace_waiting(queue: str, rows: Sequence[NewRow], sent_before: bool) -> Steps[dict[UUID, UUID]]:
+    rows = [row for row in rows if row.unique_key is not None]
+    keys = [row.unique_key for row in rows]
+    turning = yield Statement("replace_keys", {"queue": queue, "unique_keys": keys})
+    if turning:
+        yield Statement("key_wait", {"queue": queue, "keys": [found[0] for found in turning]})
+    columns = payloads.as_columns([row.columns for row in rows])
+    unused = ("hashes", "ordering_keys", "regions")
+    parameters = {name: values for name, values in columns.items() if name not in unused}
+    parameters["named"] = [row.named for row in rows]
+    found = yield Statement("enqueue_replace", {"queue": queue, "sent_before": sent_before, **parameters})
+    # A job that was due held a place in its key's line; put off, it makes room for the next.
+    left_lines = [row[2] for row in found if row[2] is not None]
+    if left_lines:
+        yield Statement("key_promote", {"queue": queue, "keys": left_lines})
+    return {row[0]: row[1] for row in found}
+
+
+def _last_of_each(rows: Sequence[NewRow]) -> tuple[list[NewRow], Counter[str]]:
+    """One row for each unique key: what the first would be after all the others had replaced it."""
+    merged: dict[object, NewRow] = {}
+    alike: Counter[str] = Counter()
+    for place, row in enumerate(rows):
+        key = row.unique_key
+        if key is None:
+            merged[place] = row
+            continue
+        alike[key] += 1
+        first = merged.get(key)
+        if first is not None:
+            kept = {name: first.columns[name] for name in ("id", "hash", "ordering_key", "region")}
+            row = NewRow({**row.columns, **kept}, row.row, row.job, first.named)
+        merged[key] = row
+    keyed = [row for row in merged.values() if row.unique_key is not None]
+    seen: dict[UUID, NewRow] = {}
+    for row in keyed:
+        other = seen.setdefault(row.id, row)
+        if other is not row:
+            raise InvalidInput(
+                f"row {row.row}: id {row.id} is also the id of row {other.row}, whose unique key is"
+                f" {other.unique_key!r} and not {row.unique_key!r}; give each job its own id, or none"
+            )
+    return list(merged.values()), alike
+
+
+def _may_meet(row: NewRow) -> bool:
+    """Whether a job may be there already, or takes turns with others: COPY can do neither."""
+    return row.named or row.unique_key is not None or row.columns["ordering_key"] is not None
+
+
+def _due(run_at: datetime | None, now: datetime) -> bool:
+    return run_at is None or run_at <= now
+
+
+def _as_is(text: str) -> str:
+    return text
+
+
+def _record(queue: str, row: NewRow, terms: Terms) -> tuple[Any, ...]:
+    columns = row.columns
+    run_at = columns["run_at"] or terms.now
+    limit = columns["timeout_seconds"]
+    return (
+        columns["id"],
+        queue,
+        terms.bucket(columns["hash"], columns["region"]),
+        columns["priority"],
+        run_at,
+        run_at,
+        columns["max_attempts"] or terms.max_attempts,
+        columns["region"] or "local",
+        terms.timeout_seconds if limit is None else float(limit),
+        None if row.job.backoff is None else [float(part) for part in astuple(row.job.backoff)],
+        list(row.job.tags),
+        Jsonb(columns["payload"], dumps=_as_is),
+    )

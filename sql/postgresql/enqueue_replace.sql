@@ -1,0 +1,92 @@
+-- Give the content of new jobs to the live jobs that have their unique keys and still wait: the payload, when it is to
+-- run, its priority, tags and limits. What the job was before counts no more: its attempts, its error, and that it was to
+-- be cancelled. Its id, its time of creation, its bucket and its place within its ordering key stay.
+--
+-- A job that runs or is held is left alone. One whose turn has not come stays out of line, unless its new content is for
+-- later: then it waits for that moment like any other.
+--
+-- A job that was sent before is not to undo what replaced it: with :sent_before, a row whose id is known (live, finished,
+-- or noted as having replaced another) replaces nothing.
+--
+-- Parameters, each array with one element a job: queue text; ids uuid[]; unique_keys text[] (no key twice); named
+--   boolean[] (whether the id is the producer's own: then it is noted for a week); priorities smallint[]; run_ats
+--   timestamptz[] (null: due now); max_attempts integer[] and timeouts float8[] (null: the queue's); backoffs text[] (each
+--   a float8[], null: the queue's); tags text[] (each a text[]); payloads text[] (JSON); sent_before boolean.
+-- Returns, for each job replaced: the new job's id; the id of the job that holds its content now; the ordering key of one
+--   that was due and is not any more (the caller promotes others of the key); woken: not null where a notification was
+--   sent.
+-- Locks: the jobs, in the order of their unique keys; waits for whoever has them. The keys' locks were taken by an earlier
+--   statement of the transaction. Guards: I1, I5, I6.
+-- Plan: the jobs through the unique index, then by their ids as an array through the primary key.
+WITH new AS MATERIALIZED (
+    SELECT
+        given.*,
+        CAST(:sent_before AS boolean) AND (
+            EXISTS (SELECT FROM sqlqueue.job AS k WHERE k.id = given.id)
+            OR EXISTS (SELECT FROM sqlqueue.job_archive AS k WHERE k.id = given.id)
+            OR EXISTS (SELECT FROM sqlqueue.job_replaced AS k WHERE k.id = given.id)
+        ) AS known
+    FROM unnest(
+        CAST(:ids AS uuid[]), CAST(:unique_keys AS text[]), CAST(:named AS boolean[]), CAST(:priorities AS smallint[]),
+        CAST(:run_ats AS timestamptz[]), CAST(:max_attempts AS integer[]), CAST(:timeouts AS float8[]),
+        CAST(:backoffs AS text[]), CAST(:tags AS text[]), CAST(:payloads AS text[])
+    ) AS given (id, unique_key, named, priority, run_at, max_attempts, timeout, backoff, tags, payload)
+), live AS MATERIALIZED (
+    SELECT j.id, j.unique_key, j.available_at
+    FROM sqlqueue.job AS j
+    WHERE j.queue = :queue
+      AND j.unique_key IS NOT NULL
+      AND j.unique_key = ANY (ARRAY(SELECT new.unique_key FROM new WHERE NOT new.known))
+      AND j.state = 'queued'
+    ORDER BY j.unique_key
+    FOR UPDATE
+), replaced AS (
+    UPDATE sqlqueue.job AS j
+    SET payload = CAST(new.payload AS jsonb),
+        priority = new.priority,
+        run_at = COALESCE(new.run_at, now()),
+        available_at = CASE
+            WHEN live.available_at = 'infinity' AND COALESCE(new.run_at, now()) <= statement_timestamp() THEN 'infinity'
+            ELSE COALESCE(new.run_at, now())
+        END,
+        max_attempts = COALESCE(new.max_attempts, q.max_attempts),
+        timeout_seconds = COALESCE(new.timeout, q.timeout_seconds),
+        backoff = CAST(new.backoff AS float8[]),
+        tags = COALESCE(CAST(new.tags AS text[]), '{}'),
+        attempt = 0,
+        error = NULL,
+        cancel_requested_at = NULL
+    FROM live
+    JOIN new ON new.unique_key = live.unique_key
+    JOIN sqlqueue.queue AS q ON q.name = :queue
+    WHERE j.id = ANY (ARRAY(SELECT live.id FROM live)) AND j.id = live.id
+    RETURNING
+        new.id AS new_id, j.id, new.named,
+        CASE
+            WHEN live.available_at <= statement_timestamp() AND j.available_at > statement_timestamp()
+                AND j.order_no IS NOT NULL
+            THEN j.ordering_key
+        END AS left_line,
+        j.available_at <= statement_timestamp() AS due
+), noted AS (
+    INSERT INTO sqlqueue.job_replaced (id)
+    SELECT replaced.new_id FROM replaced WHERE replaced.named AND replaced.new_id <> replaced.id
+    ON CONFLICT DO NOTHING
+), forgotten AS (
+    DELETE FROM sqlqueue.job_replaced AS old
+    WHERE old.id = ANY (ARRAY(
+        SELECT k.id
+        FROM sqlqueue.job_replaced AS k
+        WHERE k.noted_at < statement_timestamp() - interval '7 days'
+        ORDER BY k.noted_at
+        LIMIT 100
+        FOR UPDATE SKIP LOCKED
+    ))
+)
+SELECT
+    replaced.new_id, replaced.id, replaced.left_line,
+    CASE WHEN replaced.due THEN (
+        SELECT pg_notify('sqlqueue', :queue)
+        WHERE EXISTS (SELECT FROM sqlqueue.waiter AS w WHERE w.queue = :queue AND w.expires_at > statement_timestamp())
+    ) END AS woken
+FROM replaced

@@ -1,0 +1,15 @@
+-- What enqueues of many jobs need to know of a queue, read once at their beginning.
+--
+-- Parameters: queue text.
+-- Returns: one row: bucket_count, max_attempts, timeout_seconds; the transaction's time; the regions of the buckets that
+--   producers use, by number. No row: the queue does not exist. Locks: none.
+SELECT
+    q.bucket_count, q.max_attempts, q.timeout_seconds, now() AS now,
+    ARRAY(
+        SELECT b.region
+        FROM sqlqueue.bucket AS b
+        WHERE b.queue = q.name AND b.bucket < q.bucket_count
+        ORDER BY b.bucket
+    ) AS regions
+FROM sqlqueue.queue AS q
+WHERE q.name = :queue

@@ -1,0 +1,4 @@
+-- Say that somebody waits no longer.
+--
+-- Parameters: queue text; worker text. Returns: nothing. Locks: the waiter's own row.
+DELETE FROM sqlqueue.waiter AS w WHERE w.queue = :queue AND w.worker = :worker

@@ -1,0 +1,4 @@
+-- Listen on the schema's channel, for as long as the connection lives. The payload of a notification is a queue's name.
+--
+-- Parameters: none. Returns: nothing. Locks: none.
+LISTEN sqlqueue;
