@@ -8,8 +8,8 @@ from typing import Any
 
 import psycopg
 
-from dagster_sqlqueue import statements
-from dagster_sqlqueue.database import Database
+from dagster_sqlqueue import partitions, statements
+from dagster_sqlqueue.database import Database, Transaction
 from dagster_sqlqueue.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
 
 _NAME = re.compile(r"^(\d{4})_([a-z0-9_]+)\.sql$")
@@ -62,7 +62,8 @@ def migrate(database: Database) -> list[Migration]:
                     {"version": migration.version, "name": migration.name},
                 )
             applied.append(migration)
-        connection.execute(statements.load("make_archive_partitions", database.schema).encode(), {"days": 7})
+        # Days that already have rows in the default partition are the business of `maintain`.
+        partitions.make_missing(Transaction(connection, database), strays=False)
     return applied
 
 

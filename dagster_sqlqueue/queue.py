@@ -7,13 +7,14 @@ from dagster_sqlqueue.claiming import MAX_BATCH, ClaimingVerbs
 from dagster_sqlqueue.database import Database
 from dagster_sqlqueue.ending import Ending, Kept
 from dagster_sqlqueue.enqueueing import Enqueued, EnqueueingVerbs
+from dagster_sqlqueue.history import HistoryVerbs
 from dagster_sqlqueue.looking import LookingVerbs
 from dagster_sqlqueue.operating import OperatingVerbs
 
 __all__ = ["MAX_BATCH", "Ending", "Enqueued", "Kept", "SqlQueue"]
 
 
-class SqlQueue(EnqueueingVerbs, ClaimingVerbs, LookingVerbs, OperatingVerbs):
+class SqlQueue(EnqueueingVerbs, ClaimingVerbs, LookingVerbs, OperatingVerbs, HistoryVerbs):
     """The queues of one schema.
 
     Args:

@@ -3,18 +3,11 @@
 --
 -- Parameters: queue text; cap integer.
 -- Returns: one row: ready (due now), running (under a lease), scheduled (due later: first runs, retries and snoozes
---   alike), held. Ready equal to the cap means "at least", and so does each of the others when their sum is equal to it.
+--   alike; or waiting for others of its key), held. Ready equal to the cap means "at least", and so does each of the
+--   others when their sum is equal to it.
 -- Locks: none.
 WITH lane AS MATERIALIZED (
-    SELECT CAST(b.bucket AS smallint) AS bucket, CAST(level.priority AS smallint) AS priority
-    FROM (
-        SELECT generate_series(0, GREATEST(q.bucket_count - 1, (
-            SELECT last.bucket FROM sqlqueue.job AS last WHERE last.queue = :queue ORDER BY last.bucket DESC LIMIT 1
-        ))) AS bucket
-        FROM sqlqueue.queue AS q
-        WHERE q.name = :queue
-    ) AS b
-    CROSS JOIN (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority)
+    SELECT l.bucket, l.priority FROM sqlqueue.lane AS l WHERE l.queue = :queue
 ), ready AS (
     SELECT
     FROM lane

@@ -5,19 +5,14 @@
 SELECT
     head.id, b.bucket, head.priority, head.state, head.available_at, head.attempt, head.max_attempts, head.created_at,
     head.unique_key, head.ordering_key, CAST(head.payload AS text) AS payload, head.error
-FROM (
-    SELECT generate_series(0, GREATEST(q.bucket_count - 1, (
-        SELECT last.bucket FROM sqlqueue.job AS last WHERE last.queue = :queue ORDER BY last.bucket DESC LIMIT 1
-    ))) AS bucket
-    FROM sqlqueue.queue AS q
-    WHERE q.name = :queue
-) AS b
+FROM sqlqueue.live_bucket AS b
 CROSS JOIN LATERAL (
     SELECT j.*
     FROM sqlqueue.job AS j
-    WHERE j.queue = :queue AND j.bucket = CAST(b.bucket AS smallint) AND j.available_at < 'infinity'
+    WHERE j.queue = :queue AND j.bucket = b.bucket AND j.available_at < 'infinity'
     ORDER BY j.priority DESC, j.available_at, j.id
     LIMIT :limit
 ) AS head
+WHERE b.queue = :queue
 ORDER BY head.priority DESC, head.available_at, head.id
 LIMIT :limit

@@ -1,19 +1,12 @@
 -- What depth and archive_counts do not say of a queue: how long its oldest due job has waited, when the next one that
--- waits for its time becomes due, and how many dead letters it has, counted up to the cap.
+-- waits for its time becomes due, and how many dead letters it has, counted up to the cap. (The view queue_stats says
+-- everything, with a cap of its own.)
 --
 -- Parameters: queue text; cap integer.
 -- Returns: one row: oldest_seconds (null: nothing is due), next_seconds (null: nothing waits), dead. Steps over running
 --   jobs, never over the backlog. Locks: none.
 WITH lane AS MATERIALIZED (
-    SELECT CAST(b.bucket AS smallint) AS bucket, CAST(level.priority AS smallint) AS priority
-    FROM (
-        SELECT generate_series(0, GREATEST(q.bucket_count - 1, (
-            SELECT last.bucket FROM sqlqueue.job AS last WHERE last.queue = :queue ORDER BY last.bucket DESC LIMIT 1
-        ))) AS bucket
-        FROM sqlqueue.queue AS q
-        WHERE q.name = :queue
-    ) AS b
-    CROSS JOIN (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority)
+    SELECT l.bucket, l.priority FROM sqlqueue.lane AS l WHERE l.queue = :queue
 )
 SELECT
     (

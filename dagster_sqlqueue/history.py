@@ -1,0 +1,171 @@
+"""Keeping: the archive's partitions are made ahead and trimmed by each queue's retention, and what expired is removed."""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import date
+
+import psycopg
+
+from dagster_sqlqueue import partitions
+from dagster_sqlqueue.database import Transaction
+from dagster_sqlqueue.errors import InvalidInput, QueueError
+from dagster_sqlqueue.settings import check_queue_name
+from dagster_sqlqueue.verbs import Verbs, settings_of
+
+logger = logging.getLogger("dagster_sqlqueue")
+
+MAX_DAYS_AHEAD = 366
+_TRIMMED_AT_ONCE = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    """What `trim` removed from the archive.
+
+    Attributes:
+        partitions_dropped: the UTC days whose whole partition was dropped, in order.
+        rows_deleted: how many rows were deleted one by one, by queue: from partitions that other queues still need.
+        busy: the days whose partition could not be dropped because the archive was in use; the next call tries again.
+    """
+
+    partitions_dropped: tuple[date, ...]
+    rows_deleted: dict[str, int]
+    busy: tuple[date, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Maintained:
+    """What `maintain` did.
+
+    Attributes:
+        ran: False: another process was at it, and nothing was done here.
+        partitions_made: the UTC days that got a partition of the archive, in order.
+        rows_moved: how many rows that had found no partition of their day were moved into it.
+        partitions_dropped: see `Trimmed`.
+        rows_deleted: see `Trimmed`.
+        expired_removed: how many expired waiters, workers, grants and slots, and old counts of refused writes, were
+            removed.
+        busy: the days whose partition could not be made or dropped because the archive was in use; the next call tries
+            again.
+    """
+
+    ran: bool
+    partitions_made: tuple[date, ...] = ()
+    rows_moved: int = 0
+    partitions_dropped: tuple[date, ...] = ()
+    rows_deleted: dict[str, int] = field(default_factory=dict)
+    expired_removed: int = 0
+    busy: tuple[date, ...] = ()
+
+
+class HistoryVerbs(Verbs):
+    """What keeps the archive in order; any process may do it, as often as it likes."""
+
+    def maintain(self, *, days_ahead: int = partitions.DAYS_AHEAD) -> Maintained:
+        """Make the archive's partitions ahead, move rows that found none, trim by retention, remove what expired.
+
+        To be called once a day or more often. One process at a time does it; a second one returns at once. Consumers go
+        on meanwhile: nobody waits for a lock of this for longer than a fifth of a second at a time.
+
+        Args:
+            days_ahead: for how many days after today there are to be partitions, 0 to 366.
+
+        Raises:
+            InvalidInput: days_ahead is out of range.
+            psycopg.errors.InsufficientPrivilege: the user does not own the schema's tables.
+        """
+        if isinstance(days_ahead, bool) or not isinstance(days_ahead, int) or not 0 <= days_ahead <= MAX_DAYS_AHEAD:
+            raise InvalidInput(
+                f"days_ahead is {days_ahead!r}; it must be a whole number of days, 0 to {MAX_DAYS_AHEAD}"
+            )
+        with self._alone() as at:
+            if at is None:
+                return Maintained(ran=False)
+            # The days ahead come first: they are what consumers will need. Rows that are to go are not moved before.
+            ahead = partitions.make_missing(at, days_ahead=days_ahead, strays=False)
+            trimmed = self._trim(at, None)
+            strays = partitions.make_missing(at, days_ahead=days_ahead, strays=True)
+            ((expired,),) = at.run("forget_expired", {})
+        return Maintained(
+            ran=True,
+            partitions_made=tuple(sorted({*ahead.days, *strays.days})),
+            rows_moved=ahead.rows_moved + strays.rows_moved,
+            partitions_dropped=trimmed.partitions_dropped,
+            rows_deleted=trimmed.rows_deleted,
+            expired_removed=expired,
+            busy=tuple(sorted({*strays.busy, *trimmed.busy})),
+        )
+
+    def trim(self, queue: str | None = None) -> Trimmed:
+        """Remove finished jobs that no retention keeps.
+
+        A job is kept while the UTC day in which it ended is one of the last `retention_days` whole days of its queue:
+        for at least that long, and at most a day more. A queue without retention keeps everything. A day that nobody
+        keeps is dropped as a whole; only where queues differ are rows deleted, 10,000 at a time. Rows of a queue that
+        does not exist any more go with their day, once the longest retention that any queue has is over.
+
+        Args:
+            queue: trim that queue alone; None for all.
+
+        Raises:
+            UnknownQueue: there is no such queue.
+            psycopg.errors.InsufficientPrivilege: the user does not own the schema's tables.
+        """
+        if queue is not None:
+            self.check_exists(check_queue_name(queue))
+        with self.database.connection() as connection:
+            return self._trim(Transaction(connection, self.database), queue)
+
+    def ensure_partitions(self) -> bool:
+        """Have a partition of the archive for today and tomorrow: for the start of a drain.
+
+        One look into the catalog where tomorrow's is there, which it is if anything maintains the schema. Never stands
+        in a consumer's way: what goes wrong is a warning in the log, and the jobs of a day without a partition are
+        archived in the default one.
+
+        Returns:
+            Whether tomorrow has its partition now.
+        """
+        try:
+            if self.database.run("archive_day_ahead", {})[0][0]:
+                return True
+            with self._alone() as at:
+                if at is not None:
+                    partitions.make_missing(at, days_ahead=1, strays=False, attempts=2)
+            return bool(self.database.run("archive_day_ahead", {})[0][0])
+        except psycopg.errors.InsufficientPrivilege as error:
+            reason = f"{_first_line(error)}; have the owner of the schema run: sqlqueue maintain"
+        except (psycopg.Error, QueueError) as error:
+            reason = _first_line(error)
+        logger.warning("the archive in schema %s has no partition for tomorrow: %s", self.database.schema, reason)
+        return False
+
+    def _trim(self, at: Transaction, queue: str | None) -> Trimmed:
+        dropped = partitions.drop_over(at, only_queue=queue)
+        deleted: dict[str, int] = {}
+        for settings in map(settings_of, at.run("queues", {"name": queue})):
+            if settings.retention_days is None:
+                continue
+            parameters = {"queue": settings.name, "limit": _TRIMMED_AT_ONCE}
+            while rows := at.run("archive_trim", parameters)[0][0]:
+                deleted[settings.name] = deleted.get(settings.name, 0) + rows
+        return Trimmed(dropped.days, deleted, dropped.busy)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[Transaction | None]:
+        with self.database.connection() as connection:
+            at = Transaction(connection, self.database)
+            if not at.run("maintenance_lock", {})[0][0]:
+                yield None
+                return
+            try:
+                yield at
+            finally:
+                if not connection.broken:
+                    at.run("maintenance_unlock", {})
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,5 @@
+-- Begin the partition of a day, and move into it what lies in the default partition. See migration 0003.
+--
+-- Parameters: day date. Returns: how many rows were moved; null: the day has its partition.
+-- Locks: the moved rows. The transaction goes on with archive_day_attach, or is rolled back.
+SELECT sqlqueue.begin_archive_partition(CAST(:day AS date)) AS moved

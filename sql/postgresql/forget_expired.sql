@@ -1,0 +1,57 @@
+-- Remove what has expired and was not taken up again: waiters and workers a minute after their time, slots an hour after
+-- theirs, grants whose lease has passed on, and the counts of refused writes of more than 90 days ago.
+--
+-- Returns: one row: how many rows. Locks: the deleted rows; those that somebody has in hand are skipped.
+WITH waiter AS (
+    DELETE FROM sqlqueue.waiter AS w
+    USING (
+        SELECT old.queue, old.worker
+        FROM sqlqueue.waiter AS old
+        WHERE old.expires_at < statement_timestamp() - interval '1 minute'
+        FOR UPDATE SKIP LOCKED
+    ) AS old
+    WHERE w.queue = old.queue AND w.worker = old.worker
+    RETURNING 1
+), worker AS (
+    DELETE FROM sqlqueue.worker AS w
+    USING (
+        SELECT old.queue, old.name
+        FROM sqlqueue.worker AS old
+        WHERE old.expires_at < statement_timestamp() - interval '1 minute'
+        FOR UPDATE SKIP LOCKED
+    ) AS old
+    WHERE w.queue = old.queue AND w.name = old.name
+    RETURNING 1
+), slot AS (
+    DELETE FROM sqlqueue.consumer_slot AS s
+    USING (
+        SELECT old.queue, old.slot
+        FROM sqlqueue.consumer_slot AS old
+        WHERE old.expires_at < statement_timestamp() - interval '1 hour'
+        FOR UPDATE SKIP LOCKED
+    ) AS old
+    WHERE s.queue = old.queue AND s.slot = old.slot
+    RETURNING 1
+), assignment AS (
+    DELETE FROM sqlqueue.assignment AS a
+    USING (
+        SELECT old.queue, old.worker, old.job_id
+        FROM sqlqueue.assignment AS old
+        WHERE NOT EXISTS (
+            SELECT
+            FROM sqlqueue.job AS j
+            WHERE j.id = old.job_id AND j.lease_no = old.lease_no AND j.state = 'running'
+              AND j.available_at > statement_timestamp()
+        )
+        FOR UPDATE OF old SKIP LOCKED
+    ) AS old
+    WHERE a.queue = old.queue AND a.worker = old.worker AND a.job_id = old.job_id
+    RETURNING 1
+), stale AS (
+    DELETE FROM sqlqueue.stale_write AS s
+    WHERE s.day < CAST(timezone('UTC', statement_timestamp()) AS date) - 90
+    RETURNING 1
+)
+SELECT
+    (SELECT count(*) FROM waiter) + (SELECT count(*) FROM worker) + (SELECT count(*) FROM slot)
+    + (SELECT count(*) FROM assignment) + (SELECT count(*) FROM stale)

@@ -1,0 +1,4 @@
+-- Let one process at a time look after the archive, until maintenance_unlock or the end of the session.
+--
+-- Returns: one row: whether it is ours. Locks: an advisory lock of the schema; nobody waits for it.
+SELECT pg_try_advisory_lock(hashtext('maintenance'), hashtext('sqlqueue'))

@@ -1,0 +1,2 @@
+-- Let the next one look after the archive. Returns: one row: true.
+SELECT pg_advisory_unlock(hashtext('maintenance'), hashtext('sqlqueue'))
