@@ -19,6 +19,7 @@ from dagster_sqlqueue.settings import MAX_BUCKETS, MAX_DELAY_SECONDS, QueueSetti
 MAX_BATCH = 10_000
 _PARK_AT_ONCE = 500
 _CONTENDED = 20
+_LONGEST_LOOK = 100_000
 _PICKS = {
     Strategy.ROUND_ROBIN: "pick_round_robin",
     Strategy.TOKEN: "pick_round_robin",
@@ -238,7 +239,18 @@ class ClaimingVerbs(EndingVerbs):
             "hints": wanted.hints.array(lanes),
             "limit": limit,
         }
-        return executor.run(_PICKS[settings.strategy], parameters)
+        if settings.strategy is not Strategy.FIFO:
+            return executor.run(_PICKS[settings.strategy], parameters)
+        look = limit
+        while rows := executor.run("pick_fifo", {**parameters, "look": look}):
+            heads = rows[0][-1]
+            if rows[0][0] is not None:
+                return [row[:-1] for row in rows]
+            if heads < look or look > _LONGEST_LOOK:
+                break
+            # Others hold everything that was looked at, and there is more behind it.
+            look *= 4
+        return []
 
     def _allowance(self, executor: Executor, settings: QueueSettings, limit: int) -> int:
         executor.run("limit_lock", {"queue": settings.name})

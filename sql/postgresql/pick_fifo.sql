@@ -1,12 +1,12 @@
 -- Lock the :limit first due jobs of all the buckets given: highest priority first, then the oldest, across buckets.
 --
 -- Source: the merge of bucket heads that Thangamani published for YugabyteDB, repaired: the published form locks through
--- the merging view, which locks nothing in PostgreSQL. Here the heads are read unlocked, as many from each bucket as are
--- wanted in all (so that a claimer finds enough beside those that others lock), and what is locked is then checked again
--- on the base table.
+-- the merging view, which locks nothing in PostgreSQL. Here the heads are read unlocked, :look of each bucket, and what is
+-- locked is then checked again on the base table.
 --
--- Parameters: queue text; revision bigint; buckets smallint[]; hints text (as for claim_round_robin); limit integer.
--- Returns: the jobs, in order; lease_no and attempt as they were before.
+-- Parameters: queue text; revision bigint; buckets smallint[]; hints text (as for claim_round_robin); limit, look integer.
+-- Returns: the jobs, in order; lease_no and attempt as they were before; and with each, how many heads were read. When
+--   others hold all of those, one row of nulls: with as many heads as :look, or more, a longer look may find jobs.
 -- Locks: the rows returned, in their order, until the transaction ends; rows locked by others are skipped. Guards: I5.
 WITH candidate AS MATERIALIZED (
     SELECT due.id
@@ -25,22 +25,28 @@ WITH candidate AS MATERIALIZED (
               )
               AND j.available_at <= statement_timestamp()
             ORDER BY j.available_at, j.id
-            LIMIT :limit
+            LIMIT :look
         ) AS entry
-        LIMIT :limit
+        LIMIT :look
     ) AS due
     WHERE EXISTS (
         SELECT FROM sqlqueue.queue AS q
         WHERE q.name = :queue AND q.revision = :revision AND q.paused_at IS NULL
     )
+), taken AS MATERIALIZED (
+    SELECT
+        j.id, j.bucket, j.priority, j.lease_no, j.attempt, j.max_attempts, j.created_at, j.available_at AS lease_until,
+        j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error, j.available_at AS due_at, j.tags,
+        j.order_no, j.timeout_seconds, j.backoff, j.cancel_requested_at IS NOT NULL AS cancel_requested, j.limited
+    FROM sqlqueue.job AS j
+    WHERE j.id = ANY (ARRAY(SELECT candidate.id FROM candidate))
+      AND j.available_at <= statement_timestamp()
+    ORDER BY j.priority DESC, j.available_at, j.id
+    LIMIT :limit
+    FOR UPDATE SKIP LOCKED
 )
-SELECT
-    j.id, j.bucket, j.priority, j.lease_no, j.attempt, j.max_attempts, j.created_at, j.available_at AS lease_until,
-    j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error, j.available_at AS due_at, j.tags,
-    j.order_no, j.timeout_seconds, j.backoff, j.cancel_requested_at IS NOT NULL AS cancel_requested, j.limited
-FROM sqlqueue.job AS j
-WHERE j.id = ANY (ARRAY(SELECT candidate.id FROM candidate))
-  AND j.available_at <= statement_timestamp()
-ORDER BY j.priority DESC, j.available_at, j.id
-LIMIT :limit
-FOR UPDATE SKIP LOCKED
+SELECT taken.*, seen.heads
+FROM (SELECT count(*) AS heads FROM candidate) AS seen
+LEFT JOIN taken ON true
+WHERE seen.heads > 0
+ORDER BY taken.priority DESC, taken.due_at, taken.id

@@ -1,6 +1,7 @@
 -- Lock jobs that were named by a look at the queue, if they are still due, for a grant in the same transaction.
 --
--- Parameters: ids uuid[]. Returns: the jobs, by bucket, priority and age; lease_no and attempt as they were before.
+-- Parameters: ids uuid[]; limit integer. Returns: the jobs, at most :limit, by bucket, priority and age; lease_no and
+--   attempt as they were before.
 -- Locks: the rows returned, until the transaction ends; rows locked by others are skipped.
 SELECT
     j.id, j.bucket, j.priority, j.lease_no, j.attempt, j.max_attempts, j.created_at, j.available_at AS lease_until,
@@ -9,4 +10,5 @@ SELECT
 FROM sqlqueue.job AS j
 WHERE j.id = ANY (CAST(:ids AS uuid[])) AND j.available_at <= statement_timestamp()
 ORDER BY j.bucket, j.priority DESC, j.available_at, j.id
+LIMIT :limit
 FOR UPDATE SKIP LOCKED
