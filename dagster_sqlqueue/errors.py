@@ -6,6 +6,8 @@
 | `InvalidInput` | an argument, a setting or a payload is not usable | the message names the value and the rule |
 | `InvalidPayload` | a payload does not fit its queue's model | the message names the row and the field |
 | `UnknownQueue` | no queue of that name in this schema | `create_queue`, or correct the name |
+| `UnknownJob` | no job of that id, live or ended, in this schema | correct the id; ended jobs are trimmed in time |
+| `QueuePaused` | what was asked for needs a queue that is not paused | `resume` |
 | `LeaseLost` | a write came after the lease had passed on | stop working on the job; another consumer has it |
 | `DatabaseUnavailable` | no connection, or the server refused it | the message says what was tried, never the password |
 | `SchemaMissing` | the schema's tables are not there | `sqlqueue init` |
@@ -32,6 +34,14 @@ class InvalidPayload(InvalidInput):
 
 class UnknownQueue(QueueError, LookupError):
     """No queue of that name exists in the schema."""
+
+
+class UnknownJob(QueueError, LookupError):
+    """No job of that id is live, and none is in the archive any more."""
+
+
+class QueuePaused(QueueError):
+    """The queue is paused, and what was asked for cannot be done before it is resumed."""
 
 
 class LeaseLost(QueueError):

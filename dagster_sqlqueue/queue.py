@@ -5,6 +5,7 @@ from typing import Any, Self
 from dagster_sqlqueue import migrations
 from dagster_sqlqueue.claiming import MAX_BATCH, ClaimingVerbs
 from dagster_sqlqueue.database import Database
+from dagster_sqlqueue.deciding import DecidingVerbs
 from dagster_sqlqueue.ending import Ending, Kept
 from dagster_sqlqueue.enqueueing import Enqueued, EnqueueingVerbs
 from dagster_sqlqueue.history import HistoryVerbs
@@ -14,7 +15,7 @@ from dagster_sqlqueue.operating import OperatingVerbs
 __all__ = ["MAX_BATCH", "Ending", "Enqueued", "Kept", "SqlQueue"]
 
 
-class SqlQueue(EnqueueingVerbs, ClaimingVerbs, LookingVerbs, OperatingVerbs, HistoryVerbs):
+class SqlQueue(EnqueueingVerbs, ClaimingVerbs, LookingVerbs, OperatingVerbs, DecidingVerbs, HistoryVerbs):
     """The queues of one schema.
 
     Args:

@@ -1,0 +1,9 @@
+-- Ask for running jobs to be cancelled: the next heartbeat of each tells its handler; if the handler does not end it, the
+-- next claim that meets it does. Asking twice changes nothing.
+--
+-- Parameters: ids uuid[]. Returns: the ids. Locks: none beyond those that the transaction has. Guards: I3 (the lease stays
+--   the holder's, who alone ends the job).
+UPDATE sqlqueue.job AS j
+SET cancel_requested_at = COALESCE(j.cancel_requested_at, statement_timestamp())
+WHERE j.id = ANY (CAST(:ids AS uuid[])) AND j.state = 'running'
+RETURNING j.id

@@ -1,0 +1,3 @@
+-- Look at one moment only, for the rest of a transaction that reads: a job that moves within the queue meanwhile is met
+-- once, and exactly once. The first statement of its transaction. Locks: none.
+SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY
