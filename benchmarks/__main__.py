@@ -10,11 +10,20 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import drain, enqueue, sensor_tick
+from benchmarks import claim_cost, drain, enqueue, limits, pinned, rivals, sensor_tick, wake
 from benchmarks.harness import Bench, Figure, opened
 from dagster_sqlqueue.errors import QueueError
 
-SUITE = {"enqueue": enqueue.measure, "drain": drain.measure, "sensor_tick": sensor_tick.measure}
+SUITE = {
+    "enqueue": enqueue.measure,
+    "drain": drain.measure,
+    "rivals": rivals.measure,
+    "limits": limits.measure,
+    "pinned": pinned.measure,
+    "wake": wake.measure,
+    "sensor_tick": sensor_tick.measure,
+    "claim_cost": claim_cost.measure,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,14 +34,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         " server of SQLQUEUE_URL. Exit code 1: a floor is missed.",
     )
     parser.add_argument("only", nargs="*", metavar="NAME", help=f"what to measure: {', '.join(SUITE)}; else all")
+    parser.add_argument(
+        "--without", action="append", default=[], metavar="NAME", help="leave this one out; may be given several times"
+    )
     parser.add_argument("--quick", action="store_true", help="fewer and smaller rounds: to see that it runs")
     given = parser.parse_args(arguments)
-    if unknown := [name for name in given.only if name not in SUITE]:
+    if unknown := [name for name in (*given.only, *given.without) if name not in SUITE]:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are: {', '.join(SUITE)}")
+    wanted = [name for name in given.only or SUITE if name not in given.without]
     try:
         with opened(given.quick) as bench:
             machine = _machine(bench)
-            figures = [figure for name in given.only or SUITE for figure in SUITE[name](bench)]
+            figures = [figure for name in wanted for figure in SUITE[name](bench)]
     except QueueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 3

@@ -80,6 +80,11 @@ class Bench:
             cursor = connection.execute(text)
             return cursor.fetchall() if cursor.description else []
 
+    def wal_position(self) -> float:
+        """How many bytes the server has written to its log."""
+        ((position,),) = self.execute("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')")
+        return float(position)
+
     def empty(self) -> None:
         """Remove every job, and what they left behind."""
         self.execute("TRUNCATE {s}.job, {s}.job_archive")
