@@ -29,10 +29,12 @@ from dagster_sqlqueue.outcomes import Cancel, Done, Outcome, Reject, Retry, Snoo
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.settings import MAX_DELAY_SECONDS, Backoff, Payload, QueueSettings, QueueSpec
 from dagster_sqlqueue.settling import DrainSummary, settle
+from dagster_sqlqueue.waiting import Waiter
 
 logger = logging.getLogger("dagster_sqlqueue")
 
 _POLL_SECONDS = 0.2
+_LISTENING_POLL_SECONDS = 1.0
 _FLUSH_SECONDS = 1.0
 _LOOK_SECONDS = 5.0
 
@@ -113,6 +115,7 @@ class Consumer(Generic[Payload]):
         self._settings: QueueSettings | None = None
         self._looked_at = 0.0
         self._idle = False
+        self._waiter: Waiter | None = None
         self._stopping = threading.Event()
         self.worker = worker or f"{socket.gethostname()}/{os.getpid()}/{str(uuid7())[-8:]}"
         self.summary = DrainSummary()
@@ -137,6 +140,8 @@ class Consumer(Generic[Payload]):
     def stop(self) -> None:
         """End the drain after the job in hand; what was claimed and not begun is given back. May come from any thread."""
         self._stopping.set()
+        if (waiter := self._waiter) is not None:
+            waiter.wake()
 
     @property
     def stopping(self) -> threading.Event:
@@ -158,7 +163,7 @@ class Consumer(Generic[Payload]):
         """
         began = time.monotonic()
         idle_since: float | None = None
-        with self.working():
+        with self.working(), self._waiting(linger_seconds):
             while not self._stopping.is_set():
                 now = time.monotonic()
                 if budget_seconds is not None and now - began >= budget_seconds:
@@ -167,9 +172,10 @@ class Consumer(Generic[Payload]):
                     idle_since = None
                     continue
                 idle_since = now if idle_since is None else idle_since
-                if time.monotonic() - idle_since >= linger_seconds:
+                left = idle_since + linger_seconds - time.monotonic()
+                if left <= 0:
                     break
-                self._stopping.wait(min(_POLL_SECONDS, linger_seconds))
+                self._wait(left if budget_seconds is None else min(left, began + budget_seconds - time.monotonic()))
         return self.summary
 
     @contextlib.contextmanager
@@ -177,6 +183,7 @@ class Consumer(Generic[Payload]):
         """Keep leases alive while the block calls `work_batch`."""
         began = time.monotonic()
         self._look()
+        self._queue.ensure_partitions()
         with self._keeper:
             try:
                 yield
@@ -199,6 +206,29 @@ class Consumer(Generic[Payload]):
             self._hints.sweep_next()
         return 0
 
+    @contextlib.contextmanager
+    def _waiting(self, linger_seconds: float) -> Iterator[None]:
+        """Be told of new jobs while the block runs, where there is going to be a wait for them."""
+        if linger_seconds <= 0 or self._source is not None:
+            yield
+            return
+        with Waiter(self._queue, self._spec.name, self.worker) as waiter:
+            self._waiter = waiter
+            try:
+                yield
+            finally:
+                self._waiter = None
+
+    def _wait(self, seconds: float) -> None:
+        """Until there may be something to do again: a notification, the time of the next job, or a look from time to time."""
+        if self._waiter is None or not self._waiter.listening:
+            self._stopping.wait(max(min(seconds, _POLL_SECONDS), 0.0))
+            return
+        for attempt in self._patiently():
+            with attempt:
+                later = [-head.due_seconds for head in self._queue.peek_heads(self._spec.name) if head.due_seconds < 0]
+        self._waiter.wait(max(min(seconds, _LISTENING_POLL_SECONDS, *later), 0.0))
+
     def _nothing_left(self) -> bool:
         if self._source is not None:
             return True
@@ -212,6 +242,9 @@ class Consumer(Generic[Payload]):
                 settings = self._queue.settings(self._spec.name)
         self._looked_at = time.monotonic()
         self._settings = settings
+        if self._source is None:
+            with contextlib.suppress(DatabaseUnavailable):
+                self._queue.note_sweep(self._spec.name)
         self._lanes.arrange(settings)
 
     def _notice_new_settings(self) -> None:

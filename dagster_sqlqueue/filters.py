@@ -55,11 +55,8 @@ class ClaimFilter:
             # Others hold all that was found so far, and there may be more behind it.
             look *= 4
         if len(ids) < look:
-            resumed = self._after is not None
             self._after = end
-            if not rows and resumed and end is None:
-                # The end was reached and nothing was to be had there: the beginning has not been looked at.
-                return self.pick(executor, settings, lanes, limit)
+        self._found = bool(rows) or (self._found and self._after is not None)
         return rows
 
     def _scan(

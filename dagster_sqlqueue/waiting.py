@@ -167,9 +167,9 @@ class Waiter:
         database = self._verbs.database
         try:
             pooled = database.engine.raw_connection()
-            pooled.detach()
             connection = pooled.driver_connection
             assert isinstance(connection, psycopg.Connection)
+            pooled.detach()
             connection.execute(statements.load("waiter_listen", database.schema).encode())
         except (sa.exc.OperationalError, psycopg.OperationalError) as error:
             self._lose(str(database.unavailable(str(getattr(error, "orig", None) or error))))

@@ -65,7 +65,8 @@ class WeightedConsumers:
                 now = time.monotonic()
                 if budget_seconds is not None and now - began >= budget_seconds:
                     break
-                if self._turn(had, idle_until):
+                # Whoever had nothing is asked again a moment later, and once more before that counts as the end.
+                if self._turn(had, idle_until) or self._turn(had, {}):
                     self._forget_saved_turns(had, idle_until)
                     idle_since = None
                     continue
