@@ -85,9 +85,10 @@ class ClaimingVerbs(EndingVerbs):
         while True:
             wanted = _wanted(settings, buckets, limit, lease_seconds, worker, hints, filter)
             jobs, more = self._claim(settings, wanted)
-            hints.note(jobs)
             handed_out = self._without_spent(jobs)
             if handed_out:
+                # Not before: what this claim did not look at yet may have been due earlier than what it buried.
+                hints.note(jobs)
                 return handed_out
             contended = 0 if more is _PARKED else contended + 1
             revision = settings.revision
