@@ -276,7 +276,11 @@ class Database:
                 f"none of the {self.engine.pool.size()} connections to {self.where} became free in time; raise pool_size to"  # type: ignore[attr-defined]
                 " the number of threads that use the queue"
             ) from None
-        except (sa.exc.OperationalError, psycopg.OperationalError, psycopg.errors.IdleInTransactionSessionTimeout) as error:
+        except (
+            sa.exc.OperationalError,
+            psycopg.OperationalError,
+            psycopg.errors.IdleInTransactionSessionTimeout,
+        ) as error:
             original = error.orig if isinstance(error, sa.exc.OperationalError) else error
             state = getattr(original, "sqlstate", None)
             if state is None or state in _GONE or state.startswith("28") or state == "3D000":
