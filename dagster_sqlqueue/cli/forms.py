@@ -1,10 +1,15 @@
 """What the library gives back, as rows for people and as JSON whose keys stay the same."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from rich.text import Text
+
 from dagster_sqlqueue.cli import render
+from dagster_sqlqueue.model import DeadLetter, WaitingJob
+from dagster_sqlqueue.selection import JobRow
 from dagster_sqlqueue.settings import QueueSettings, RateLimit
 
 
@@ -85,3 +90,87 @@ def _buckets(settings: QueueSettings) -> str:
 def length(seconds: float) -> str:
     """A length of time that somebody chose, to the digit where it is short."""
     return f"{seconds:g} s" if seconds < 60 else render.duration(seconds)
+
+
+def job_json(job: JobRow) -> dict[str, Any]:
+    """Everything about a job; payload and result are JSON themselves."""
+    result = None if job.result is None else json.loads(job.result)
+    return {**asdict(job), "archived": job.archived, "payload": json.loads(job.payload), "result": result}
+
+
+def job_table(jobs: Sequence[JobRow]) -> None:
+    """Jobs to standard output, a line each."""
+    render.table(
+        ["id", "state", "priority", "when", "attempt", "keys and tags", "error", "payload"],
+        [
+            [
+                job.id,
+                job.state,
+                job.priority,
+                _when(job),
+                f"{job.attempt}/{job.max_attempts}",
+                "\n".join(
+                    part for part in (keys(job), render.printable(" ".join(f"#{tag}" for tag in job.tags))) if part
+                ),
+                Text(render.shortened(job.error or "", 40), style="red"),
+                render.shortened(job.payload, 40),
+            ]
+            for job in jobs
+        ],
+        right=["priority"],
+    )
+
+
+def job_rows(job: JobRow) -> Iterator[tuple[str, Any]]:
+    """Everything about a job: names and words, leaving out what is not there."""
+    yield "queue", f"{job.queue}, bucket {job.bucket}, priority {job.priority}"
+    yield "state", job.state + (", asked to end" if job.cancel_requested_at else "")
+    yield "when", _when(job)
+    yield "wanted at", render.moment(job.run_at)
+    yield "enqueued at", render.moment(job.created_at)
+    if job.started_at:
+        yield "started at", f"{render.moment(job.started_at)} by {job.claimed_by or 'somebody unknown'}"
+    if job.finished_at:
+        yield "finished at", render.moment(job.finished_at)
+    if job.cancel_requested_at:
+        yield "asked to end at", render.moment(job.cancel_requested_at)
+    yield "attempt", f"{job.attempt} of {job.max_attempts}"
+    yield "lease number", job.lease_no
+    if job.timeout_seconds is not None:
+        yield "timeout", length(job.timeout_seconds)
+    if job.unique_key is not None:
+        yield "unique key", job.unique_key
+    if job.ordering_key is not None:
+        place = "" if job.order_no is None else f" (number {job.order_no} in line)"
+        yield "ordering key", f"{job.ordering_key}{place}"
+    if job.tags:
+        yield "tags", ", ".join(job.tags)
+    if job.region != "local":
+        yield "region", job.region
+    if job.batch_id:
+        yield "batch", job.batch_id
+    yield "payload", _pretty(job.payload)
+    if job.result is not None:
+        yield "result", _pretty(job.result)
+    if job.error is not None:
+        yield "error", Text(render.printable(job.error.rstrip(), lines=True), style="red")
+
+
+def keys(job: WaitingJob | DeadLetter | JobRow) -> str:
+    """The unique key and the ordering key of a job, named."""
+    named = {"unique": job.unique_key, "order": job.ordering_key}
+    return render.printable(", ".join(f"{name} {key}" for name, key in named.items() if key is not None))
+
+
+def _when(job: JobRow) -> str:
+    if job.finished_at:
+        return f"ended {render.moment(job.finished_at)}"
+    if job.waits_for_turn:
+        return "waits for others of its ordering key"
+    if job.available_at is None:
+        return "until it is released"
+    return f"{'lease ends' if job.state == 'running' else 'due'} {render.moment(job.available_at)}"
+
+
+def _pretty(text: str) -> str:
+    return json.dumps(json.loads(text), indent=2, ensure_ascii=False)

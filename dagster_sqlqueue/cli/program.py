@@ -11,7 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from typer.core import TyperGroup
 
 from dagster_sqlqueue import __version__
-from dagster_sqlqueue.cli import doctor, look, operate, prepare, write
+from dagster_sqlqueue.cli import decide, doctor, figures, jobs, keep, operate, prepare, write
 from dagster_sqlqueue.cli.codes import MEANINGS, Code, code_of
 from dagster_sqlqueue.cli.render import printable, say
 from dagster_sqlqueue.cli.session import Json, Schema, Session, Url, refusal
@@ -100,11 +100,8 @@ def _shared(
         say(context.get_help())
 
 
-prepare.register(app)
-write.register(app)
-look.register(app)
-operate.register(app)
-doctor.register(app)
+for room in (prepare, write, jobs, figures, decide, operate, keep, doctor):
+    room.register(app)
 
 
 def main() -> None:

@@ -59,7 +59,7 @@ def count(figure: int, cap: int) -> str:
 
 def emit_json(value: object) -> None:
     """To standard output. Every character beyond ASCII is escaped, so that no encoding and no terminal can stumble."""
-    sys.stdout.write(json.dumps(value, indent=2, default=_plain) + "\n")
+    sys.stdout.write(json.dumps(value, indent=2, default=plain) + "\n")
 
 
 def say(line: str | Text = "") -> None:
@@ -83,13 +83,18 @@ def grid(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequen
 
 
 def pairs(rows: Iterable[tuple[str, object]]) -> None:
-    """Names and values, one a line, to standard output; values are text, never markup, unless they are `Text` already."""
+    """Names and values, one a line, to standard output."""
+    console().print(names_and_values(rows))
+
+
+def names_and_values(rows: Iterable[tuple[str, object]]) -> Table:
+    """Names and values, one a line; values are text, never markup, unless they are `Text` already."""
     drawn = Table.grid(padding=(0, 2))
     drawn.add_column(style="dim", no_wrap=True)
     drawn.add_column(overflow="fold")
     for name, value in rows:
         drawn.add_row(f"  {name}", value if isinstance(value, Text) else Text(printable(str(value), lines=True)))
-    console().print(drawn)
+    return drawn
 
 
 def console() -> Console:
@@ -98,5 +103,6 @@ def console() -> Console:
     return out if out.is_terminal else _Output(file=sys.stdout, highlight=False, width=_PIPED_WIDTH)
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
+    """A value that JSON lacks, as text."""
     return value.isoformat() if isinstance(value, datetime) else str(value)

@@ -5,23 +5,30 @@ import sys
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Annotated, Any, BinaryIO, Self
+from uuid import UUID
 
 import pydantic
 import typer
 from pydantic import JsonValue, RootModel, model_validator
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import payloads
 from dagster_sqlqueue.cli import options, render
+from dagster_sqlqueue.cli.codes import Code
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload
 from dagster_sqlqueue.model import NewJob
+from dagster_sqlqueue.putting import Enqueued, OnConflict, Rejected
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.settings import QueueSpec
 
 _PROGRESS_EVERY = 1_000
+_SHOWN = 20
+_NOTHING = "; nothing was enqueued"
 _LONGEST_LINE = 8 * payloads.MAX_PAYLOAD_BYTES
 
 
@@ -88,6 +95,23 @@ def enqueue(
         str | None,
         typer.Option(metavar="N", show_default=False, help="Runs it gets, instead of the queue's number."),
     ] = None,
+    replace: Annotated[
+        bool,
+        typer.Option(
+            "--replace",
+            show_default=False,
+            help="A waiting job with the same unique key takes the content of this one, instead of leaving this one out.",
+        ),
+    ] = False,
+    skip_bad: Annotated[
+        bool,
+        typer.Option(
+            "--skip-bad",
+            show_default=False,
+            help="Leave out the lines of standard input that are not usable, and name them (exit code 6); else one bad line"
+            " refuses them all.",
+        ),
+    ] = False,
     job_id: Annotated[
         str | None,
         typer.Option(
@@ -102,7 +126,7 @@ def enqueue(
 
     The payload is taken as it is; whether it fits the queue's own model shows when a consumer reads it.
 
-    Examples: sqlqueue enqueue orders '{"order": 1}' --priority 9
+    Examples: sqlqueue enqueue orders '{"order": 1}' --priority 9 --tag eu
 
     sqlqueue enqueue orders - < orders.jsonl
     """
@@ -120,59 +144,94 @@ def enqueue(
     spec = QueueSpec(queue, AnyObject)
     if payload is None and sys.stdin.isatty():
         raise InvalidInput("no payload: give a JSON object, or - and the objects on standard input, one a line")
+    on_conflict: OnConflict = "replace" if replace else "ignore"
     if payload not in (None, "-"):
-        job = NewJob(_parsed(payload, "the payload"), **settings)
+        if skip_bad:
+            raise InvalidInput("--skip-bad is about the lines of standard input, and a payload was given")
+        own = settings["id"] or uuid7()
+        job = NewJob(_parsed(payload, "the payload"), **{**settings, "id": own})
         with session.queue() as target:
             try:
-                made = target.enqueue(spec, job)
+                made = target.enqueue(spec, job, on_conflict=on_conflict)
             except InvalidInput as error:
                 raise InvalidInput(f"{str(error).removeprefix('row 0: ')}; nothing was enqueued") from None
-        _tell(session, queue, int(made is not None), int(made is None), str(made) if made else None)
+        _tell(session, queue, Enqueued(int(made == own), int(made is None), int(made not in (None, own))), made)
         return
     with session.queue() as target, _progress() as advance:
-        inserted, duplicates = _enqueue_lines(target, spec, sys.stdin.buffer, settings, advance)
-    _tell(session, queue, inserted, duplicates, None)
+        done = _Lines(sys.stdin.buffer, settings, advance, skip_bad).enqueue(target, spec, on_conflict)
+    _tell(session, queue, done)
 
 
-def _enqueue_lines(
-    queue: SqlQueue, spec: QueueSpec[AnyObject], lines: BinaryIO, settings: dict[str, Any], advance: Any
-) -> tuple[int, int]:
-    blanks: list[int] = []
-    only = next((f"--{name.replace('_', '-')}" for name in ("id", "unique_key") if settings[name] is not None), None)
+class _Lines:
+    """The lines of standard input as jobs; remembers which line each row is.
 
-    def jobs() -> Iterator[NewJob[AnyObject]]:
+    Args:
+        lines: the input.
+        settings: of every job.
+        advance: is told now and then how many jobs were read.
+        skip_bad: leave out lines that are not usable, instead of refusing them all.
+    """
+
+    def __init__(self, lines: BinaryIO, settings: dict[str, Any], advance: Any, skip_bad: bool) -> None:
+        self._lines = lines
+        self._settings = settings
+        self._advance = advance
+        self._skip_bad = skip_bad
+        self._left_out: list[int] = []
+        self._rejected: list[Rejected] = []
+        names = ("id", "unique_key")
+        self._only = next((f"--{name.replace('_', '-')}" for name in names if settings[name] is not None), None)
+
+    def enqueue(self, queue: SqlQueue, spec: QueueSpec[AnyObject], on_conflict: OnConflict) -> Enqueued:
+        """All of them in one transaction; the rows that were rejected come with the numbers of their lines."""
+        try:
+            done = queue.enqueue_many(
+                spec, self._jobs(), on_conflict=on_conflict, on_bad_row="skip" if self._skip_bad else "raise"
+            )
+        except InvalidInput as error:
+            raise InvalidInput(self._with_line(str(error))) from None
+        refused = [Rejected(self._line(bad.row), bad.error) for bad in done.rejected]
+        rejected = sorted([*self._rejected, *refused], key=lambda bad: bad.row)
+        if not (done.inserted or done.duplicates or done.replaced or rejected):
+            raise InvalidInput("standard input held no payload: write one JSON object a line")
+        return Enqueued(done.inserted, done.duplicates, done.replaced, rejected)
+
+    def _jobs(self) -> Iterator[NewJob[AnyObject]]:
         row = 0
-        for number, line in enumerate(iter(lambda: lines.readline(_LONGEST_LINE), b""), 1):
+        for number, line in enumerate(iter(lambda: self._lines.readline(_LONGEST_LINE), b""), 1):
             if len(line) == _LONGEST_LINE:
                 raise InvalidInput(f"line {number} has more than {_LONGEST_LINE:,} bytes; nothing was enqueued")
             text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
             if not text.strip():
-                blanks.append(row)
+                self._left_out.append(row)
                 continue
-            if row and only:
+            if row and self._only:
                 raise InvalidInput(
-                    f"{only} names one job, and line {number} of standard input is a second; nothing was enqueued"
+                    f"{self._only} names one job, and line {number} of standard input is a second; nothing was enqueued"
                 )
-            yield NewJob(_parsed(text, f"line {number}"), **settings)
+            try:
+                job = NewJob(_parsed(text, f"line {number}"), **self._settings)
+            except InvalidInput as error:
+                if not self._skip_bad:
+                    raise
+                message = str(error).removeprefix(f"line {number} ").removesuffix(_NOTHING)
+                self._rejected.append(Rejected(number, message))
+                self._left_out.append(row)
+                continue
+            yield job
             row += 1
             if row % _PROGRESS_EVERY == 0:
-                advance(row)
+                self._advance(row)
 
-    try:
-        done = queue.enqueue_many(spec, jobs())
-    except InvalidInput as error:
-        raise InvalidInput(_with_line(str(error), blanks)) from None
-    if not done.inserted and not done.duplicates:
-        raise InvalidInput("standard input held no payload: write one JSON object a line")
-    return done.inserted, done.duplicates
+    def _line(self, row: int) -> int:
+        return row + 1 + bisect_right(self._left_out, row)
 
-
-def _with_line(message: str, blanks: list[int]) -> str:
-    head, colon, rest = message.partition(": ")
-    word, _, row = head.partition(" ")
-    if word != "row" or not colon or not row.isdigit():
-        return message
-    return f"line {int(row) + 1 + bisect_right(blanks, int(row))}: {rest}; nothing was enqueued"
+    def _with_line(self, message: str) -> str:
+        head, colon, rest = message.partition(": ")
+        word, _, row = head.partition(" ")
+        if word != "row" or not colon or not row.isdigit():
+            return message
+        return f"line {self._line(int(row))}: {rest}{_NOTHING}"
 
 
 def _parsed(text: str | bytes, where: str) -> AnyObject:
@@ -182,7 +241,7 @@ def _parsed(text: str | bytes, where: str) -> AnyObject:
         problem = error.errors(include_url=False, include_input=False, include_context=False)[0]["msg"]
     except UnicodeEncodeError:
         problem = "it is not UTF-8"
-    raise InvalidPayload(f"{where} is not a JSON object: {problem.removeprefix('Value error, ')}; nothing was enqueued")
+    raise InvalidPayload(f"{where} is not a JSON object: {problem.removeprefix('Value error, ')}{_NOTHING}")
 
 
 def _is_finite(value: JsonValue) -> bool:
@@ -197,16 +256,29 @@ def _is_finite(value: JsonValue) -> bool:
             return True
 
 
-def _tell(session: Session, queue: str, inserted: int, duplicates: int, job_id: str | None) -> None:
+def _tell(session: Session, queue: str, done: Enqueued, job_id: UUID | None = None) -> None:
     if session.as_json:
-        found = {"queue": queue, "inserted": inserted, "duplicates": duplicates}
+        rejected = [{"line": bad.row, "error": bad.error} for bad in done.rejected]
+        found = {"queue": queue, **asdict(done), "rejected": rejected}
         render.emit_json({**found, "id": job_id} if job_id else found)
-        return
-    if job_id:
-        render.say(f"enqueued {job_id} on {queue}")
-        return
-    left_out = f"; {duplicates:,} left out: a live job has the same unique key" if duplicates else ""
-    render.say(f"enqueued {inserted:,} {'job' if inserted == 1 else 'jobs'} on {queue}{left_out}")
+    elif job_id:
+        render.say(f"enqueued {job_id} on {queue}{', in place of what it was' if done.replaced else ''}")
+    else:
+        _say(queue, done)
+    if done.rejected:
+        raise typer.Exit(Code.PARTLY)
+
+
+def _say(queue: str, done: Enqueued) -> None:
+    replaced = f"; {done.replaced:,} replaced what waited under their unique keys" if done.replaced else ""
+    left_out = f"; {done.duplicates:,} left out: a live job has the same unique key or id" if done.duplicates else ""
+    refused = f"; {len(done.rejected):,} refused" if done.rejected else ""
+    jobs = f"{done.inserted:,} {'job' if done.inserted == 1 else 'jobs'}"
+    render.say(f"enqueued {jobs} on {queue}{replaced}{left_out}{refused}")
+    for bad in done.rejected[:_SHOWN]:
+        render.say(render.printable(f"line {bad.row}: {bad.error}"))
+    if len(done.rejected) > _SHOWN:
+        render.say(f"(the first {_SHOWN} of {len(done.rejected):,})")
 
 
 @contextmanager

@@ -3,8 +3,6 @@
 import json
 from datetime import UTC, datetime
 
-import pytest
-
 from dagster_sqlqueue import SqlQueue
 from tests.cli.support import Cli
 
@@ -26,7 +24,7 @@ def test_all_options(cli: Cli, queue: SqlQueue) -> None:
     assert (job.unique_key, job.ordering_key) == ("u", "o")
     again = cli.run("enqueue", "work", "{}", "--unique-key", "u")
     assert again.exit_code == 0
-    assert "enqueued 0 jobs on work; 1 left out: a live job has the same unique key" in again.stdout
+    assert "enqueued 0 jobs on work; 1 left out: a live job has the same unique key or id" in again.stdout
 
 
 def test_what_may_be_said_about_a_job(cli: Cli, queue: SqlQueue) -> None:
@@ -40,8 +38,39 @@ def test_what_may_be_said_about_a_job(cli: Cli, queue: SqlQueue) -> None:
 
 def test_many_lines(cli: Cli, queue: SqlQueue) -> None:
     lines = "".join(f'{{"n": {n}}}\n' for n in range(4_500))
-    assert cli.json("enqueue", "work", "-", stdin=lines) == {"queue": "work", "inserted": 4_500, "duplicates": 0}
+    assert cli.json("enqueue", "work", "-", stdin=lines) == {
+        "queue": "work",
+        "inserted": 4_500,
+        "duplicates": 0,
+        "replaced": 0,
+        "rejected": [],
+    }
     assert queue.depth("work").ready == 4_500
+
+
+def test_a_job_in_place_of_one_that_waits(cli: Cli, queue: SqlQueue) -> None:
+    first = cli.json("enqueue", "work", '{"n": 1}', "--unique-key", "u", "--replace")
+    assert (first["inserted"], first["replaced"]) == (1, 0)
+    second = cli.json("enqueue", "work", '{"n": 2}', "--unique-key", "u", "--replace")
+    assert (second["inserted"], second["replaced"], second["id"]) == (0, 1, first["id"])
+    assert "in place of what it was" in cli.run("enqueue", "work", "{}", "--unique-key", "u", "--replace").stdout
+    many = cli.run("enqueue", "work", "-", "--unique-key", "u", "--replace", stdin='{"n": 4}\n')
+    assert many.stdout == "enqueued 0 jobs on work; 1 replaced what waited under their unique keys\n"
+    assert [json.loads(job.payload) for job in queue.peek("work")] == [{"n": 4}]
+
+
+def test_bad_lines_can_be_left_out(cli: Cli, queue: SqlQueue) -> None:
+    lines = '{"n": 1}\n\nnonsense\n{"n": 2}\n{"n": "\\u0000"}\n[1]\n{"n": 3}\n'
+    done = cli.run("enqueue", "work", "-", "--skip-bad", "--json", stdin=lines)
+    assert done.exit_code == 6
+    found = json.loads(done.stdout)
+    assert found["inserted"] == 3
+    assert [bad["line"] for bad in found["rejected"]] == [3, 5, 6]
+    assert "NUL" in found["rejected"][1]["error"]
+    assert {json.loads(job.payload)["n"] for job in queue.peek("work")} == {1, 2, 3}
+    shown = cli.run("enqueue", "work", "-", "--skip-bad", stdin=lines)
+    assert "enqueued 3 jobs on work; 3 refused\nline 3: is not a JSON object" in shown.stdout
+    assert cli.refused(2, "enqueue", "work", "{}", "--skip-bad").startswith("--skip-bad is about the lines")
 
 
 def test_standard_input_is_read_when_no_payload_is_given(cli: Cli, queue: SqlQueue) -> None:
@@ -50,9 +79,8 @@ def test_standard_input_is_read_when_no_payload_is_given(cli: Cli, queue: SqlQue
     assert {json.loads(job.payload)["a"] for job in queue.peek("work")} == {"é", 2}
 
 
-@pytest.mark.parametrize(
-    ("payload", "said"),
-    [
+def test_bad_payloads_enqueue_nothing(cli: Cli, queue: SqlQueue) -> None:
+    for payload, said in (
         ("[1]", "Input should be an object"),
         ('"text"', "Input should be an object"),
         ("{", "Invalid JSON"),
@@ -65,17 +93,15 @@ def test_standard_input_is_read_when_no_payload_is_given(cli: Cli, queue: SqlQue
         ('{"a":' * 5_000 + "1" + "}" * 5_000, "recursion limit"),
         ('{"a": "' + "x" * 1_000_001 + '"}', "limit is 1,000,000"),
         ("'; DROP TABLE job; --", "Invalid JSON"),
-    ],
-)
-def test_bad_payloads_enqueue_nothing(cli: Cli, queue: SqlQueue, payload: str, said: str) -> None:
-    alone = cli.refused(2, "enqueue", "work", "--", payload)
-    assert said in alone
-    assert not alone.startswith("row ")
-    if payload:
-        many = cli.refused(2, "enqueue", "work", "-", stdin=f'{{"a": 1}}\n\n{payload}\n{{"a": 2}}\n')
-        assert said in many
-        assert many.startswith("line 3")
-        assert many.endswith("nothing was enqueued")
+    ):
+        alone = cli.refused(2, "enqueue", "work", "--", payload)
+        assert said in alone
+        assert not alone.startswith("row ")
+        if payload:
+            many = cli.refused(2, "enqueue", "work", "-", stdin=f'{{"a": 1}}\n\n{payload}\n{{"a": 2}}\n')
+            assert said in many
+            assert many.startswith("line 3")
+            assert many.endswith("nothing was enqueued")
     assert queue.depth("work").live == 0
 
 
@@ -95,9 +121,8 @@ def test_nothing_on_standard_input(cli: Cli) -> None:
     assert "held no payload" in cli.refused(2, "enqueue", "work", "-", stdin="\n\n")
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
+def test_bad_options(cli: Cli, queue: SqlQueue) -> None:
+    for options, said in (
         (["--priority", "10"], "priority is 10"),
         (["--priority", "high"], "valid integer"),
         (["--run-at", "tomorrow"], "'tomorrow' is not a time"),
@@ -112,10 +137,8 @@ def test_nothing_on_standard_input(cli: Cli) -> None:
         (["--id", "1"], "--id '1' is not a job's id"),
         (["--surprise"], "No such option"),
         (["extra"], "unexpected extra argument"),
-    ],
-)
-def test_bad_options(cli: Cli, queue: SqlQueue, options: list[str], said: str) -> None:
-    assert said in cli.refused(2, "enqueue", "work", "{}", *options)
+    ):
+        assert said in cli.refused(2, "enqueue", "work", "{}", *options)
     assert queue.depth("work").live == 0
 
 

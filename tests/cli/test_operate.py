@@ -1,7 +1,5 @@
 """`pause`, `resume`, `rebucket`, `region`."""
 
-import pytest
-
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.model import ArchiveState
 from dagster_sqlqueue.queue import Ending
@@ -51,9 +49,9 @@ def test_regions(cli: Cli) -> None:
     assert cli.json("enqueue", "work", "{}", "--region", "eu")["inserted"] == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
+def test_what_is_refused(cli: Cli, queue: SqlQueue) -> None:
+    before = queue.settings("work")
+    for arguments, said in (
         (["pause", "work", "--timeout", "5"], "give --wait as well"),
         (["pause", "work", "--wait", "--timeout", "soon"], "--timeout is 'soon'"),
         (["pause", "Work"], "is not usable"),
@@ -67,11 +65,8 @@ def test_regions(cli: Cli) -> None:
         (["region", "work", "eu", "--buckets", ""], "write bucket numbers"),
         (["region", "work", "eu", "--buckets", "0,9"], "has the buckets 0 to 3"),
         (["region", "work", "", "--buckets", "0"], "region is ''"),
-    ],
-)
-def test_what_is_refused(cli: Cli, queue: SqlQueue, arguments: list[str], said: str) -> None:
-    before = queue.settings("work")
-    assert said in cli.refused(2, *arguments)
+    ):
+        assert said in cli.refused(2, *arguments)
     assert queue.settings("work") == before
 
 

@@ -1,4 +1,4 @@
-"""The commands that look: `peek`, `stats`, `dead`."""
+"""The commands that look at jobs: `peek`, `list`, `show`, `dead`."""
 
 import json
 from dataclasses import asdict
@@ -7,21 +7,23 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from dagster_sqlqueue.cli import render
+from dagster_sqlqueue.cli import forms, options, render
 from dagster_sqlqueue.cli.options import Limit, Queue
+from dagster_sqlqueue.cli.selecting import filtered
 from dagster_sqlqueue.cli.session import Session, command
+from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model import DeadLetter, WaitingJob
-from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.selection import ARCHIVE_STATES, LIVE_STATES, Selection
 
-_CAP = 10_000
-_HOUR = 3600.0
+_PANEL = "Look"
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    command(app, panel="Look")(peek)
-    command(app, panel="Look")(stats)
-    command(app, panel="Look")(dead)
+    command(app, panel=_PANEL)(peek)
+    command(app, "list", panel=_PANEL)(list_jobs)
+    command(app, panel=_PANEL)(show)
+    command(app, panel=_PANEL)(dead)
 
 
 def peek(session: Session, queue: Queue, limit: Limit = 20) -> None:
@@ -29,6 +31,8 @@ def peek(session: Session, queue: Queue, limit: Limit = 20) -> None:
 
     In the order of a claim: by priority, then by the moment they are due. For a running job that moment is the end of
     its lease: if its consumer falls silent, the job is due again then.
+
+    Example: sqlqueue peek orders --limit 5
     """
     with session.queue() as source:
         jobs = source.peek(queue, limit)
@@ -36,7 +40,7 @@ def peek(session: Session, queue: Queue, limit: Limit = 20) -> None:
         render.emit_json([_job(job) for job in jobs])
         return
     if not jobs:
-        render.say(f"queue {queue} is empty")
+        render.say(f"no job of queue {queue} waits to be claimed")
         return
     render.table(
         ["id", "bucket", "priority", "state", "due", "attempt", "keys", "payload"],
@@ -48,7 +52,7 @@ def peek(session: Session, queue: Queue, limit: Limit = 20) -> None:
                 job.state,
                 render.moment(job.available_at),
                 f"{job.attempt}/{job.max_attempts}",
-                _keys(job),
+                forms.keys(job),
                 render.shortened(job.payload, 60),
             ]
             for job in jobs
@@ -57,41 +61,61 @@ def peek(session: Session, queue: Queue, limit: Limit = 20) -> None:
     )
 
 
-def stats(
+@filtered
+def list_jobs(
     session: Session,
-    queue: Annotated[
-        str | None, typer.Argument(metavar="QUEUE", show_default=False, help="One queue; else all of them.")
-    ] = None,
+    queue: Queue,
+    selection: Selection | None,
+    limit: Limit = 50,
+    archived: Annotated[
+        bool,
+        typer.Option(
+            "--archived", show_default=False, help="Jobs that ended, the latest first; else those that are live."
+        ),
+    ] = False,
 ) -> None:
-    """Show how much each queue holds, how late it is, and what became of its jobs in the last hour.
+    """List jobs of a queue: all of them, or those that fit every condition.
 
-    Figures that end in + were counted up to that number only, so that a look at a long queue stays cheap.
+    Live jobs come by bucket, priority and time; jobs that ended come with --archived or with one of their states.
+
+    Examples: sqlqueue list orders --state held
+
+    sqlqueue list orders --state failed --error timeout --since 2026-01-31T08:00:00Z
     """
+    state = selection.state if selection else None
+    if archived and state in LIVE_STATES:
+        raise InvalidInput(f"--archived lists jobs that ended, and --state {state} is of live ones; give one of them")
+    ended = archived or state in ARCHIVE_STATES
     with session.queue() as source:
-        names = [source.settings(queue).name] if queue else [settings.name for settings in source.queues()]
-        found = [_stats(source, name) for name in names]
+        found = source.jobs(queue, selection, limit=limit, archived=ended)
     if session.as_json:
-        render.emit_json(found)
+        render.emit_json([forms.job_json(job) for job in found])
         return
     if not found:
-        render.say("there is no queue yet; make one with: sqlqueue create NAME")
+        fitting = "fits" if selection else "is there"
+        hint = "" if ended else "; jobs that ended are listed with --archived"
+        render.say(f"no {'ended' if ended else 'live'} job of queue {queue} {fitting}{hint}")
         return
-    shown = ["ready", "running", "scheduled", "held"]
-    render.table(
-        ["queue", *shown, "oldest ready", "next due", "succeeded/h", "failed/h", "cancelled/h", "dead letters"],
-        [
-            [
-                row["queue"],
-                *(render.count(row[name], _CAP) for name in shown),
-                render.duration(row["oldest_ready_seconds"]),
-                "–" if row["next_due_seconds"] is None else f"in {render.duration(row['next_due_seconds'])}",
-                *(f"{row['last_hour'][end]:,}" for end in ("succeeded", "failed", "cancelled")),
-                render.count(row["dead_letters"], _CAP),
-            ]
-            for row in found
-        ],
-        right=[*shown, "oldest ready", "next due", "succeeded/h", "failed/h", "cancelled/h", "dead letters"],
-    )
+    forms.job_table(found)
+    if len(found) == limit:
+        render.say(f"(the first {limit:,}; --limit shows more)")
+
+
+def show(
+    session: Session,
+    job: Annotated[str, typer.Argument(metavar="ID", help="The job's id, as list and peek show it.")],
+) -> None:
+    """Show everything about one job, live or ended: state, times, attempts, keys, error, payload, result.
+
+    Example: sqlqueue show 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b
+    """
+    with session.queue() as source:
+        found = source.job(options.job_id("the job", job))
+    if session.as_json:
+        render.emit_json(forms.job_json(found))
+        return
+    render.say(f"job {found.id}")
+    render.pairs(forms.job_rows(found))
 
 
 def dead(
@@ -100,7 +124,10 @@ def dead(
     limit: Limit = 20,
     full: Annotated[bool, typer.Option("--full", help="The whole error and payload of each, not one line.")] = False,
 ) -> None:
-    """Show the dead letters: jobs that used up their attempts or were rejected, the latest first, with their errors."""
+    """Show the dead letters: jobs that used up their attempts or were rejected, the latest first, with their errors.
+
+    Example: sqlqueue dead orders --full
+    """
     with session.queue() as source:
         source.settings(queue)
         letters = source.dead_letters(queue, limit)
@@ -121,37 +148,19 @@ def dead(
                 letter.id,
                 render.moment(letter.finished_at),
                 f"{letter.attempt}/{letter.max_attempts}",
-                _keys(letter),
+                forms.keys(letter),
                 Text(render.shortened(letter.error or "", 80), style="red"),
                 render.shortened(letter.payload, 40),
             ]
             for letter in letters
         ],
     )
-    return
-
-
-def _stats(source: SqlQueue, name: str) -> dict[str, Any]:
-    depth = source.depth(name, cap=_CAP)
-    oldest, upcoming, dead_letters = source.database.run("stats", {"queue": name, "cap": _CAP})[0]
-    ended = source.archived(name, since_seconds=_HOUR)
-    return {
-        "queue": name,
-        "ready": depth.ready,
-        "running": depth.running,
-        "scheduled": depth.scheduled,
-        "held": depth.held,
-        "counted_up_to": _CAP,
-        "oldest_ready_seconds": oldest,
-        "next_due_seconds": upcoming,
-        "last_hour": {state: ended.get(state, 0) for state in ("succeeded", "failed", "cancelled")},
-        "dead_letters": dead_letters,
-    }
 
 
 def _in_full(letter: DeadLetter) -> None:
     render.say(Text(f"{letter.id}  {render.moment(letter.finished_at)}", style="bold"))
-    render.say(f"attempt {letter.attempt} of {letter.max_attempts}  bucket {letter.bucket}  {_keys(letter)}".rstrip())
+    attempt = f"attempt {letter.attempt} of {letter.max_attempts}"
+    render.say(f"{attempt}  bucket {letter.bucket}  {forms.keys(letter)}".rstrip())
     render.say(f"payload {render.printable(letter.payload)}")
     render.say(Text(render.printable((letter.error or "no error was kept").rstrip(), lines=True), style="red"))
     render.say()
@@ -159,8 +168,3 @@ def _in_full(letter: DeadLetter) -> None:
 
 def _job(job: WaitingJob | DeadLetter) -> dict[str, Any]:
     return {**asdict(job), "payload": json.loads(job.payload)}
-
-
-def _keys(job: WaitingJob | DeadLetter) -> str:
-    named = {"unique": job.unique_key, "order": job.ordering_key}
-    return render.printable(", ".join(f"{name} {key}" for name, key in named.items() if key is not None))
