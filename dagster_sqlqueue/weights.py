@@ -67,7 +67,6 @@ class WeightedConsumers:
                     break
                 # Whoever had nothing is asked again a moment later, and once more before that counts as the end.
                 if self._turn(had, idle_until) or self._turn(had, {}):
-                    self._forget_saved_turns(had, idle_until)
                     idle_since = None
                     continue
                 if any(consumer.wait_if_limited() for consumer in self._weights):
@@ -85,15 +84,10 @@ class WeightedConsumers:
                 continue
             level = had[consumer]
             if taken := consumer.work_batch():
+                idle_until.pop(consumer, None)
                 had[consumer] = level + taken / self._weights[consumer]
+                for other in idle_until:
+                    had[other] = max(had[other], level)
                 return True
             idle_until[consumer] = time.monotonic() + _POLL_SECONDS
         return False
-
-    @staticmethod
-    def _forget_saved_turns(had: "dict[Consumer[Any], float]", idle_until: "dict[Consumer[Any], float]") -> None:
-        now = time.monotonic()
-        busy = [level for consumer, level in had.items() if now >= idle_until.get(consumer, 0.0)]
-        for consumer, level in had.items():
-            if busy and now < idle_until.get(consumer, 0.0):
-                had[consumer] = max(level, min(busy))

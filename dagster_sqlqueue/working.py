@@ -1,0 +1,205 @@
+"""One batch worked off: under leases, or inside one transaction."""
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic
+from uuid import UUID
+
+import psycopg
+import tenacity
+
+from dagster_sqlqueue.database import Transaction
+from dagster_sqlqueue.ending import Ending
+from dagster_sqlqueue.errors import DatabaseUnavailable
+from dagster_sqlqueue.handling import Handler, handle
+from dagster_sqlqueue.leases import LeaseKeeper
+from dagster_sqlqueue.model import ArchiveState, ClaimedJob
+from dagster_sqlqueue.outcomes import Cancel, Done, Outcome, Reject, Retry, Snooze
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.settings import Backoff, BackoffPolicy, Payload, QueueSpec
+from dagster_sqlqueue.settling import DrainSummary, Settlement, settle
+
+logger = logging.getLogger("dagster_sqlqueue")
+
+_FLUSH_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class Work(Generic[Payload]):
+    """What working a batch off needs, whatever the mode.
+
+    Attributes:
+        patience_seconds: how long a database that went away is waited for.
+    """
+
+    queue: SqlQueue
+    spec: QueueSpec[Payload]
+    handler: Handler[Payload]
+    worker: str
+    patience_seconds: float
+    stopping: threading.Event = field(default_factory=threading.Event)
+    summary: DrainSummary = field(default_factory=DrainSummary)
+
+    @property
+    def custom_backoff(self) -> BackoffPolicy | None:
+        """The policy that the database does not know; None when its own holds."""
+        return None if isinstance(self.spec.backoff, Backoff) else self.spec.backoff
+
+    def patiently(self) -> tenacity.Retrying:
+        """Attempts at something, as long as the database is away and its time is not up."""
+        return tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(DatabaseUnavailable),
+            wait=tenacity.wait_random_exponential(multiplier=0.1, max=2),
+            stop=tenacity.stop_after_delay(self.patience_seconds) | tenacity.stop_when_event_set(self.stopping),
+            before_sleep=lambda state: logger.warning(
+                "%s: %s", self.spec.name, state.outcome and state.outcome.exception()
+            ),
+            reraise=True,
+        )
+
+    def count_ended(self, endings: Sequence[Ending], accepted: set[UUID]) -> None:
+        """Count what was archived."""
+        for ending in endings:
+            if ending.job.id not in accepted:
+                continue
+            match ending.state:
+                case ArchiveState.SUCCEEDED:
+                    self.summary.succeeded += 1
+                case ArchiveState.FAILED:
+                    self.summary.failed += 1
+                case ArchiveState.CANCELLED:
+                    self.summary.cancelled += 1
+
+    def count_back(self, back: Sequence[tuple[ClaimedJob, Retry | Snooze]], accepted: set[UUID]) -> None:
+        """Count what went back to the queue."""
+        retried = sum(isinstance(how, Retry) for job, how in back if job.id in accepted)
+        self.summary.retried += retried
+        self.summary.snoozed += len(accepted) - retried
+
+    def count_stale(self, jobs: int) -> None:
+        """Count writes that were refused."""
+        if jobs:
+            self.summary.stale += jobs
+            logger.warning("%s: %d writes were refused: their leases had passed on", self.spec.name, jobs)
+
+
+def work_leased(work: Work[Any], jobs: Sequence[ClaimedJob], keeper: LeaseKeeper) -> None:
+    """Work a claimed batch off. Outcomes are written once a second and at the end; what was not begun is given back."""
+    keeper.hold(jobs)
+    open_jobs = {job.id: job for job in jobs}
+    settled: list[tuple[ClaimedJob, Outcome]] = []
+    flushed_at = time.monotonic()
+    try:
+        for claimed in jobs:
+            if work.stopping.is_set():
+                break
+            cancellation = keeper.begin(claimed)
+            if cancellation is None:
+                del open_jobs[claimed.id]
+                work.summary.stale += 1
+                continue
+            outcome = handle(work.spec, work.handler, claimed, cancellation=cancellation)
+            keeper.end()
+            del open_jobs[claimed.id]
+            settled.append((claimed, outcome))
+            if time.monotonic() - flushed_at >= _FLUSH_SECONDS:
+                _settle(work, settled, keeper)
+                settled = []
+                flushed_at = time.monotonic()
+    finally:
+        keeper.end()
+        try:
+            _settle(work, settled, keeper)
+        finally:
+            keeper.let_go(jobs)
+            if open_jobs:
+                work.summary.released += len(work.queue.release(list(open_jobs.values())))
+
+
+def _settle(work: Work[Any], settled: Sequence[tuple[ClaimedJob, Outcome]], keeper: LeaseKeeper) -> None:
+    writes = settle(settled, work.queue.stops_key)
+    if writes.endings:
+        _finish(work, writes.endings)
+    if writes.back:
+        jobs = [job for job, _ in writes.back]
+        requeue = lambda: work.queue.requeue(writes.back, backoff=work.custom_backoff)  # noqa: E731
+        work.count_back(writes.back, _accepted(work, jobs, requeue))
+    if writes.aside:
+        jobs = [job for job, _ in writes.aside]
+        work.summary.held += len(_accepted(work, jobs, lambda: work.queue.hold(writes.aside)))
+    keeper.let_go([job for job, _ in settled])
+
+
+def _finish(work: Work[Any], endings: Sequence[Ending]) -> None:
+    accepted: set[UUID] = set()
+    for attempt in work.patiently():
+        with attempt:
+            accepted = work.queue.finish(endings)
+    if attempt.retry_state.attempt_number > 1 and len(accepted) < len(endings):
+        accepted |= work.queue.ended_by_us([e.job for e in endings if e.job.id not in accepted])
+    work.count_ended(endings, accepted)
+    work.count_stale(len(endings) - len(accepted))
+
+
+def _accepted(work: Work[Any], jobs: Sequence[ClaimedJob], write: Callable[[], set[UUID]]) -> set[UUID]:
+    accepted: set[UUID] = set()
+    for attempt in work.patiently():
+        with attempt:
+            accepted = write()
+    if attempt.retry_state.attempt_number > 1:
+        accepted = {job.id for job in jobs}
+    work.count_stale(len(jobs) - len(accepted))
+    return accepted
+
+
+def work_locked(work: Work[Any], lock: Callable[[Transaction], list[ClaimedJob]]) -> list[ClaimedJob]:
+    """Lock a batch, work it off and end it, in one transaction; counted when it is committed. Gives the batch."""
+    jobs: list[ClaimedJob] = []
+    settled: list[tuple[ClaimedJob, Outcome]] = []
+    writes = Settlement()
+
+    def in_transaction(transaction: Transaction) -> None:
+        nonlocal jobs, settled, writes
+        jobs, settled = lock(transaction), []
+        for claimed in jobs:
+            if work.stopping.is_set():
+                break
+            settled.append((claimed, _outcome_in(work, transaction, claimed)))
+        writes = settle(settled, work.queue.stops_key)
+        if writes.endings:
+            work.queue.finish_locked(transaction, writes.endings, worker=work.worker)
+        if writes.back or writes.aside:
+            work.queue.return_locked(transaction, writes.back, writes.aside, backoff=work.custom_backoff)
+
+    for attempt in work.patiently():
+        with attempt:
+            work.queue.database.transact(in_transaction)
+    work.summary.released += len(jobs) - len(settled)
+    work.count_ended(writes.endings, {ending.job.id for ending in writes.endings})
+    work.count_back(writes.back, {job.id for job, _ in writes.back})
+    work.summary.held += len(writes.aside)
+    return jobs
+
+
+def _outcome_in(work: Work[Any], transaction: Transaction, claimed: ClaimedJob) -> Outcome:
+    """The handler's outcome; what it wrote stays only if it succeeded. A handler that writes nothing costs nothing."""
+    if claimed.cancel_requested:
+        return Cancel("cancelled while it ran")
+    if claimed.attempt > claimed.max_attempts:
+        return Reject(f"the lease ran out on the last of {claimed.max_attempts} attempts: its consumer died or hung")
+    savepoint: list[psycopg.Transaction] = []
+
+    def connect() -> "psycopg.Connection[Any]":
+        if not savepoint:
+            savepoint.append(undo.enter_context(transaction.connection.transaction()))
+        return transaction.connection
+
+    with contextlib.ExitStack() as undo:
+        outcome = handle(work.spec, work.handler, claimed, connect=connect)
+        if savepoint and not isinstance(outcome, Done):
+            raise psycopg.Rollback(savepoint[0])
+    return outcome
