@@ -1,7 +1,7 @@
 """The state machine: one rule for each thing that can happen to a queue, done to the library and to the model."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
@@ -14,18 +14,34 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.filters import ClaimFilter
 from dagster_sqlqueue.lifecycle import Event, LiveState
-from dagster_sqlqueue.model import ArchiveState, ClaimedJob
-from dagster_sqlqueue.outcomes import Retry, Snooze
-from dagster_sqlqueue.queue import Ending
+from dagster_sqlqueue.model import ClaimedJob
+from dagster_sqlqueue.outcomes import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.settings import PoisonPolicy, RateLimit, Strategy
+from dagster_sqlqueue.settling import settle
 from tests.core.support import Work
 from tests.model.model import NEVER, Divergence, Lease, Model, ModelJob, Moment
 
 HOUR = 3600.0
 MOMENTS = {datetime(2020, 1, 1, tzinfo=UTC): -10_000.0, datetime(2100, 1, 1, tzinfo=UTC): 100_000.0}
 TURNING = [strategy for strategy in Strategy if strategy is not Strategy.TOKEN]
+STALE_FROM = 6
 INDEX = st.integers(0, 7)
-BUCKETS = st.none() | st.lists(st.integers(0, 5), min_size=1, max_size=6, unique=True)
+INDEXES = st.lists(INDEX, min_size=1, max_size=4)
+OUTCOMES = st.lists(
+    st.sampled_from(
+        [
+            *(Done(), Done(), Done()),
+            *(Retry("now"), Retry("now"), Retry("later", 2 * HOUR)),
+            *(Snooze(0), Snooze(3 * HOUR), *map(Snooze, MOMENTS)),
+            *(Hold("look at it"), Reject("no"), Cancel("not wanted")),
+        ]
+    ),
+    min_size=1,
+    max_size=4,
+)
+ENDS = {Event.DONE, Event.REJECT, Event.CANCEL}
+RETURNS = {Event.RETRY, Event.SNOOZE}
+BUCKETS = st.lists(st.integers(0, 5), min_size=1, max_size=6, unique=True)
 
 
 @dataclass(frozen=True)
@@ -53,31 +69,40 @@ JOBS = st.builds(
 
 def specs(kind: str) -> st.SearchStrategy[QueueSpec[Work]]:
     """Settings of a kind of queue: plain, ordered, per_key (a limit for each key) or limited."""
-    ordered = {"plain": st.just(False), "ordered": st.just(True), "per_key": st.just(False)}
-    rate = st.sampled_from([3, 6]).map(lambda starts: RateLimit(starts, HOUR))
-    limits = st.sampled_from([(True, False), (False, True), (True, True)])
+    keyed, limited = kind in ("ordered", "per_key"), kind == "limited"
+    limits = st.sampled_from([(2, None), (None, 3), (1, 6), (3, 6)]) if limited else st.just((None, None))
     return st.builds(
-        lambda strategy, ordered, per_key, limited, max_running, rate, stop, attempts: QueueSpec(
-            "work",
-            Work,
-            strategy=strategy,
-            ordered=ordered,
-            max_running_per_key=per_key if kind == "per_key" else None,
-            max_running=max_running if kind == "limited" and limited[0] else None,
-            rate=rate if kind == "limited" and limited[1] else None,
-            on_poison=PoisonPolicy.STOP if stop else PoisonPolicy.DEAD_LETTER,
-            lease_seconds=HOUR,
-            max_attempts=attempts,
-            backoff=Backoff(0, jitter=0),
-        ),
-        strategy=st.sampled_from(list(Strategy) if kind == "plain" else TURNING),
-        ordered=ordered.get(kind, st.booleans()),
-        per_key=st.integers(1, 2),
-        limited=limits,
-        max_running=st.integers(1, 3),
-        rate=rate,
-        stop=st.booleans(),
-        attempts=st.integers(1, 3),
+        settings_of,
+        strategy=st.sampled_from(TURNING if keyed or limited else list(Strategy)),
+        ordered=st.booleans() if limited else st.just(kind == "ordered"),
+        per_key=st.integers(1, 2) if kind == "per_key" else st.none(),
+        limits=limits,
+        on_poison=st.sampled_from(PoisonPolicy),
+        max_attempts=st.integers(1, 3),
+    )
+
+
+def settings_of(
+    strategy: Strategy,
+    ordered: bool,
+    per_key: int | None,
+    limits: tuple[int | None, int | None],
+    on_poison: PoisonPolicy,
+    max_attempts: int,
+) -> QueueSpec[Work]:
+    """A queue; the limits are on what runs, and on starts in an hour."""
+    return QueueSpec(
+        "work",
+        Work,
+        strategy=strategy,
+        ordered=ordered,
+        max_running_per_key=per_key,
+        max_running=limits[0],
+        rate=limits[1] and RateLimit(limits[1], HOUR),
+        on_poison=on_poison,
+        lease_seconds=HOUR,
+        max_attempts=max_attempts,
+        backoff=Backoff(0, jitter=0),
     )
 
 
@@ -133,6 +158,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.began = self.server.reset()
         self.made = 0
         self.leases: list[ClaimedJob] = []
+        self.seen: dict[int, QueueSpec[Work]] = {}
 
     @initialize(data=st.data(), buckets=st.integers(1, 4), jobs=st.lists(JOBS, min_size=3, max_size=6))
     def begin(self, data: st.DataObject, buckets: int, jobs: list[Wanted]) -> None:
@@ -186,15 +212,19 @@ class QueueMachine(RuleBasedStateMachine):
 
     # Taking out
 
+    @rule(consumer=st.integers(0, 1), limit=st.sampled_from([1, 2, 3, 50]))
+    def claim(self, consumer: int, limit: int) -> None:
+        self._claim(consumer, limit, None, None)
+
     @rule(consumer=st.integers(0, 1), limit=st.sampled_from([1, 2, 3, 50]), buckets=BUCKETS)
-    def claim(self, consumer: int, limit: int, buckets: list[int] | None) -> None:
+    def claim_from(self, consumer: int, limit: int, buckets: list[int]) -> None:
         self._claim(consumer, limit, buckets, None)
 
     @rule(consumer=st.integers(0, 1), limit=st.sampled_from([1, 2, 50]))
     def claim_some(self, consumer: int, limit: int) -> None:
         self._claim(consumer, limit, None, "red")
 
-    def _claim(self, consumer: int, limit: int, buckets: list[int] | None, tag: str | None) -> None:
+    def _claim(self, consumer: int, limit: int, buckets: list[int] | None, tag: str | None) -> list[ClaimedJob]:
         before = {job.id: job.lease_no for job in self.model.live.values()}
         jobs = self.server.consumers[consumer].claim(
             "work",
@@ -210,7 +240,26 @@ class QueueMachine(RuleBasedStateMachine):
         given = [self._claimed_as(job) for job in jobs]
         wanted = [self._modelled_as(self.model.live[job]) for job in expected]
         same(*((sorted(given), sorted(wanted)) if by_chance else (given, wanted)))
+        self._check_limits([self.model.live[job.id] for job in jobs])
         self.leases.extend(jobs)
+        self.seen[consumer] = self.model.spec
+        return jobs
+
+    def _check_limits(self, granted: list[ModelJob]) -> None:
+        """The limits hold for what a claim grants; leases from before a limit was set may go beyond it."""
+        spec, leased = self.model.spec, [job for job in self.model.live.values() if job.leased]
+        assert not granted or spec.max_running is None or len(leased) <= spec.max_running
+        assert not granted or spec.rate is None or self.model.starts <= spec.rate.starts
+        for job in granted:
+            line = [
+                other for other in self.model.live.values() if other.order_no and other.ordering_key == job.ordering_key
+            ]
+            running = [other for other in line if other.leased]
+            if job.order_no and spec.ordered:
+                assert running == [job]
+                assert job is min(line, key=_order)
+            elif job.order_no:
+                assert len(running) <= (spec.max_running_per_key or 0)
 
     def _claimed_as(self, job: ClaimedJob) -> tuple[Any, ...]:
         return (
@@ -226,66 +275,53 @@ class QueueMachine(RuleBasedStateMachine):
 
     # Under a lease, the current one or an older one
 
-    @rule(
-        consumer=st.integers(0, 1),
-        choices=st.lists(st.tuples(INDEX, st.sampled_from(list(ArchiveState))), min_size=1, max_size=3),
-    )
-    def finish(self, consumer: int, choices: list[tuple[int, ArchiveState]]) -> None:
-        events = {
-            ArchiveState.SUCCEEDED: Event.DONE,
-            ArchiveState.FAILED: Event.REJECT,
-            ArchiveState.CANCELLED: Event.CANCEL,
-        }
-        chosen = self._chosen(choices)
-        accepted = self.server.consumers[consumer].finish([Ending(job, state) for job, state in chosen])
-        same(accepted, self.model.finish([(lease(job), events[state]) for job, state in chosen]))
+    @rule(consumer=st.integers(0, 1), limit=st.sampled_from([1, 3, 50]), outcomes=OUTCOMES)
+    def work(self, consumer: int, limit: int, outcomes: list[Outcome]) -> None:
+        """Claim and end, as a consumer does; what there is no outcome for stays under its lease."""
+        jobs = self._claim(consumer, limit, None, None)
+        self._settle(consumer, list(zip(jobs, outcomes, strict=False)))
 
-    @rule(
-        consumer=st.integers(0, 1),
-        choices=st.lists(
-            st.tuples(
-                INDEX,
-                st.sampled_from(
-                    [Retry("now"), Retry("later", 2 * HOUR), Snooze(0), Snooze(3 * HOUR), *map(Snooze, MOMENTS)]
-                ),
-            ),
-            min_size=1,
-            max_size=3,
-        ),
-    )
-    def give_back(self, consumer: int, choices: list[tuple[int, Retry | Snooze]]) -> None:
-        back = []
-        expected: list[tuple[Lease, Event, Moment | float]] = []
-        for job, how in self._chosen(choices):
-            event = Event.RETRY if isinstance(how, Retry) else Event.SNOOZE
-            when = how.until if isinstance(how, Snooze) else how.after or 0
-            back.append((job, how))
-            moment = (MOMENTS[when], 0) if isinstance(when, datetime) else when / HOUR
-            expected.append((lease(job), event, moment))
-        same(self.server.consumers[consumer].requeue(back), self.model.give_back(expected))
+    @rule(consumer=st.integers(0, 1), indexes=INDEXES, outcomes=OUTCOMES)
+    def end(self, consumer: int, indexes: list[int], outcomes: list[Outcome]) -> None:
+        self._settle(consumer, list(zip(self._chosen(indexes), outcomes, strict=False)))
 
-    @rule(consumer=st.integers(0, 1), indexes=st.lists(INDEX, min_size=1, max_size=3))
-    def hold(self, consumer: int, indexes: list[int]) -> None:
-        jobs = [job for job, _ in self._chosen([(index, None) for index in indexes])]
-        accepted = self.server.consumers[consumer].hold([(job, "look at it") for job in jobs])
-        same(accepted, self.model.hold([(lease(job), Event.HOLD) for job in jobs]))
+    def _settle(self, consumer: int, settled: list[tuple[ClaimedJob, Outcome]]) -> None:
+        queue = self.server.consumers[consumer]
+        stops = self.seen.setdefault(consumer, self.model.spec).on_poison is PoisonPolicy.STOP
+        events = [(lease(job), event_of(job, outcome, stops), outcome) for job, outcome in settled]
+        written = settle(settled, queue.stops_key)
+        if written.endings:
+            ended = self.model.finish([(job, event) for job, event, _ in events if event in ENDS])
+            same(queue.finish(written.endings), ended)
+        if written.back:
+            back = self.model.give_back([(job, event, due(how)) for job, event, how in events if event in RETURNS])
+            same(queue.requeue(written.back), back)
+        if written.aside:
+            held = self.model.hold([(job, event) for job, event, _ in events if event not in ENDS | RETURNS])
+            same(queue.hold(written.aside), held)
 
-    @rule(consumer=st.integers(0, 1), indexes=st.lists(INDEX, min_size=1, max_size=4))
+    @rule(consumer=st.integers(0, 1), indexes=INDEXES)
     def heartbeat(self, consumer: int, indexes: list[int]) -> None:
-        jobs = [job for job, _ in self._chosen([(index, None) for index in indexes])]
+        jobs = self._chosen(indexes)
         kept = self.server.consumers[consumer].heartbeat(jobs, lease_seconds=HOUR)
         same((kept.held, kept.cancel_requested), self.model.heartbeat([lease(job) for job in jobs]))
 
-    def _chosen(self, choices: Sequence[tuple[int, Any]]) -> list[tuple[ClaimedJob, Any]]:
-        """Each index counts the leases from the latest one backwards; no job twice in one write."""
-        if not self.leases:
-            self._claim(0, 3, None, None)
-        chosen: dict[UUID, tuple[ClaimedJob, Any]] = {}
-        for index, what in choices:
-            if self.leases:
-                job = self.leases[-1 - index % len(self.leases)]
-                chosen.setdefault(job.id, (job, what))
+    def _chosen(self, indexes: list[int]) -> list[ClaimedJob]:
+        """The low indexes count, from the latest one backwards, the leases that are believed to be current; the high ones
+        those that are known to be stale. No job twice in one write.
+        """
+        believed = [job for job in self.leases if self._is_current(job)] or self._claim(0, 3, None, None)
+        stale = [job for job in self.leases if not self._is_current(job)]
+        chosen: dict[UUID, ClaimedJob] = {}
+        for index in indexes:
+            if leases := stale if index >= STALE_FROM else believed:
+                job = leases[-1 - index % len(leases)]
+                chosen.setdefault(job.id, job)
         return list(chosen.values())
+
+    def _is_current(self, lease: ClaimedJob) -> bool:
+        job = self.model.live.get(lease.id)
+        return job is not None and job.state is LiveState.RUNNING and job.lease_no == lease.lease_no
 
     # Time, and consumers that crash
 
@@ -323,6 +359,20 @@ class QueueMachine(RuleBasedStateMachine):
     def reconfigure(self, spec: QueueSpec[Work]) -> None:
         self.model.reconfigure(spec)
         self.server.operator.create_queue(spec)
+
+    @rule(stays=st.sampled_from([True, False, False]))
+    def pause(self, stays: bool) -> None:
+        for paused in (True, stays):
+            self.model.paused = paused
+            settings = (self.server.operator.pause if paused else self.server.operator.resume)("work")
+            same(settings.paused_at is not None, paused)
+            self._claim(0, 1, None, None)
+
+    @rule(bucket_count=st.integers(1, 6))
+    def rebucket(self, bucket_count: int) -> None:
+        self.model.bucket_count = bucket_count
+        settings = self.server.operator.rebucket("work", bucket_count)
+        same((settings.bucket_count, settings.lanes), (bucket_count, len(self.model.lanes)))
 
     # What holds after every step
 
@@ -368,8 +418,8 @@ class QueueMachine(RuleBasedStateMachine):
             line = sorted((job for job in jobs if job.order_no and job.ordering_key == key), key=_order)
             parked = [job for job in line if job.parked]
             if self.model.spec.ordered:
-                assert sum(job.leased for job in line) <= 1
-                assert not line[0].parked or any(job.leased for job in line), "the first of a key waits for nobody"
+                runs = any(job.state is LiveState.RUNNING for job in line)
+                assert not line[0].parked or runs, "the first of a key waits for nobody"
             else:
                 others = [job for job in line if not job.parked and job.state is not LiveState.HELD]
                 assert others or not parked, "jobs of a key wait for nobody"
@@ -381,6 +431,30 @@ def _order(job: ModelJob) -> int:
 
 def lease(job: ClaimedJob) -> Lease:
     return Lease(job.id, job.lease_no)
+
+
+def event_of(job: ClaimedJob, outcome: Outcome, stops: bool) -> Event:
+    """What an outcome is for the lifecycle."""
+    match outcome:
+        case Done():
+            return Event.DONE
+        case Snooze():
+            return Event.SNOOZE
+        case Hold():
+            return Event.HOLD
+        case Cancel():
+            return Event.CANCEL
+        case Retry() if job.attempt < job.max_attempts:
+            return Event.RETRY
+        case Retry() | Reject():
+            return Event.REJECT_AND_STOP if stops and job.order_no is not None else Event.REJECT
+
+
+def due(how: Outcome) -> Moment | float:
+    """When a job that goes back is due: at a moment, or after so many hours."""
+    assert isinstance(how, Retry | Snooze)
+    when = how.until if isinstance(how, Snooze) else how.after or 0
+    return (MOMENTS[when], 0) if isinstance(when, datetime) else when / HOUR
 
 
 def same(library: object, model: object) -> None:

@@ -40,6 +40,7 @@ class ModelJob:
     state: LiveState | ArchiveState = LiveState.QUEUED
     lease_no: int = 0
     attempt: int = 0
+    created: int = 0
     limited: bool = False
     cancel_requested: bool = False
 
@@ -128,6 +129,7 @@ class Model:
             if job.id in self.live or job.unique_key in taken:
                 continue
             job.run_at = job.at = now if job.at == (0, 0) else job.at
+            job.created = now[1]
             job.bucket = bucket_hash(job.id, job.ordering_key) % self.bucket_count
             job.order_no = next(self.orders) if self.keyed and job.ordering_key else None
             self.live[job.id] = job
@@ -320,14 +322,12 @@ class Model:
     # Settings and time
 
     def reconfigure(self, spec: QueueSpec[Any]) -> None:
-        """Change the settings; the bucket count stays."""
-        before = (self.spec.ordered, self.spec.max_running_per_key, self.limited)
+        """Change the settings; the bucket count stays. Jobs that wait for a turn are let out when the turns changed."""
+        let_out = (self.spec.ordered, self.spec.max_running_per_key) != (spec.ordered, spec.max_running_per_key)
         self.spec = spec
-        if before == (spec.ordered, spec.max_running_per_key, self.limited):
-            return
         now = self.now()
-        for job in sorted(self.live.values(), key=lambda job: (job.run_at, job.id)):
-            if job.parked:
+        for job in sorted(self.live.values(), key=lambda job: (job.created, job.id)):
+            if job.parked and let_out:
                 job.at = max(job.run_at, now)
             if job.ordering_key is not None:
                 number = job.order_no or next(self.orders)

@@ -1,22 +1,85 @@
-"""The library on the real PostgreSQL against a queue in pure Python, step by step."""
+"""The library on the real PostgreSQL against a queue in pure Python, step by step; and bugs that this must find."""
 
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
+from dagster_sqlqueue import statements
 from tests.model.machine import KINDS, QueueMachine, Server
 
 RUNS = settings(
     max_examples=50,
-    stateful_step_count=25,
+    stateful_step_count=30,
     deadline=None,
     derandomize=True,
     database=None,
     print_blob=True,
     suppress_health_check=list(HealthCheck),
 )
+
+PLANTS: dict[str, tuple[str, str, str, str]] = {
+    "an ending without the fence": ("plain", "finish", "AND j.lease_no = ended.lease_no", ""),
+    "a retry that spends no attempt": ("plain", "requeue", "THEN 0 ELSE 1 END", "THEN 1 ELSE 1 END"),
+    "a snooze that is due in the past": (
+        "plain",
+        "requeue",
+        "GREATEST(back.moment, statement_timestamp())",
+        "back.moment",
+    ),
+    "a claim that puts the lowest priority first": (
+        "plain",
+        "claim_round_robin",
+        "(9), (8), (7), (6), (5), (4), (3), (2), (1), (0)",
+        "(0), (1), (2), (3), (4), (5), (6), (7), (8), (9)",
+    ),
+    "a claim that goes by settings of yesterday": (
+        "plain",
+        "claim_round_robin",
+        "q.revision = %(revision)s",
+        "q.revision >= %(revision)s",
+    ),
+    "a merge of buckets that forgets the order": (
+        "plain",
+        "pick_fifo",
+        "ORDER BY j.priority DESC,",
+        "ORDER BY j.bucket,",
+    ),
+    "a hold that spends the attempt": ("plain", "hold", "j.max_attempts) - 1", "j.max_attempts)"),
+    "a key that nobody brings back": (
+        "ordered",
+        "key_promote",
+        "LIMIT CASE WHEN q.ordered THEN 1",
+        "LIMIT CASE WHEN q.ordered THEN 0",
+    ),
+    "a turn for every job of a key": (
+        "ordered",
+        "key_turns",
+        "AND (room.first IS NULL OR picked.order_no = room.first)",
+        "",
+    ),
+    "a limit of a key that counts dead leases": (
+        "per_key",
+        "key_turns",
+        "AND r.state = 'running' AND r.available_at > statement_timestamp()",
+        "AND r.state = 'running'",
+    ),
+    "a heartbeat that comes back to life": (
+        "per_key",
+        "heartbeat",
+        "AND (j.available_at > statement_timestamp() OR NOT (j.limited OR j.order_no IS NOT NULL))",
+        "",
+    ),
+    "a limit that counts nothing": (
+        "limited",
+        "limit_allowance",
+        "WHERE j.queue = %(queue)s AND j.limited",
+        "WHERE false AND j.limited",
+    ),
+}
+"""Bugs by name: the kind of queue that shows it, the statement, what is taken out of it, and what is put there."""
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +89,26 @@ def server(url: str) -> Iterator[Server]:
     server.close()
 
 
+def run(server: Server, kind: str, runs: settings) -> None:
+    machine = type(f"{kind}_queue", (QueueMachine,), {"server": server, "kind": kind})
+    run_state_machine_as_test(machine, settings=runs)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_library_does_what_the_model_says(server: Server, kind: str) -> None:
-    machine = type(f"{kind}_queue", (QueueMachine,), {"server": server, "kind": kind})
-    run_state_machine_as_test(machine, settings=RUNS)
+    run(server, kind, RUNS)
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_planted_bug_is_found(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, statement, old, new = PLANTS[name]
+    load = statements.load
+
+    def planted(wanted: str, schema: str, dialect: str = "postgresql") -> str:
+        text = load(wanted, schema, dialect)
+        assert wanted != statement or old in text, f"{statement} does not hold {old!r}"
+        return text.replace(old, new) if wanted == statement else text
+
+    monkeypatch.setattr(statements, "load", planted)
+    with pytest.raises((AssertionError, Flaky)):
+        run(server, kind, settings(RUNS, phases=[Phase.generate], report_multiple_bugs=False, print_blob=False))
