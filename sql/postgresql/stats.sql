@@ -36,6 +36,10 @@ SELECT
     (
         SELECT count(*)
         FROM (
-            SELECT FROM sqlqueue.job_archive AS a WHERE a.queue = :queue AND a.state = 'failed' LIMIT :cap
+            SELECT
+            FROM sqlqueue.job_archive AS a
+            WHERE a.queue = :queue AND a.state = 'failed'
+            ORDER BY a.finished_at DESC
+            LIMIT :cap
         ) AS letter
     ) AS dead

@@ -99,22 +99,22 @@ LANGUAGE plpgsql STABLE AS $$
 DECLARE
     today date := timezone('UTC', statement_timestamp());
     longest integer := (SELECT max(q.retention_days) FROM sqlqueue.queue AS q);
-    name text;
+    owner text;
     retention integer;
     there boolean := false;
 BEGIN
     LOOP
         EXECUTE format(
             'SELECT a.queue FROM %I.%I AS a WHERE a.queue > %L ORDER BY a.queue LIMIT 1',
-            'sqlqueue', 'job_archive_' || to_char(day, 'YYYYMMDD'), COALESCE(name, '')
-        ) INTO name;
-        EXIT WHEN name IS NULL;
+            'sqlqueue', 'job_archive_' || to_char(day, 'YYYYMMDD'), COALESCE(owner, '')
+        ) INTO owner;
+        EXIT WHEN owner IS NULL;
         there := true;
-        SELECT q.retention_days INTO retention FROM sqlqueue.queue AS q WHERE q.name = archive_day_is_over.name;
+        SELECT q.retention_days INTO retention FROM sqlqueue.queue AS q WHERE q.name = owner;
         IF NOT FOUND THEN
             retention := longest;
         END IF;
-        IF retention IS NULL OR day >= today - retention OR name <> COALESCE(only_queue, name) THEN
+        IF retention IS NULL OR day >= today - retention OR owner <> COALESCE(only_queue, owner) THEN
             RETURN false;
         END IF;
     END LOOP;

@@ -1,16 +1,13 @@
 -- What can be read of the queues, with the names and units of people. Every view goes by indexes and stops counting at
 -- 10,000: looking at a queue costs the same whether it holds a thousand jobs or a hundred million.
 
--- The jobs that were set aside: few, and not among those that a claim looks at.
-CREATE INDEX job_held ON sqlqueue.job (queue) WHERE state = 'held';
-
 -- The one list of where jobs can be: every bucket of a queue, those of an older and larger count among them as long as
 -- they hold a job. It says since when there can be something to find: a bucket that was swept a moment ago is read from
 -- its head hint on, so that the dead rows before it are not stepped over again.
 CREATE VIEW sqlqueue.live_bucket AS
 SELECT
     b.queue, b.bucket, b.region,
-    CASE WHEN b.swept_at > statement_timestamp() - interval '5 seconds' THEN b.head_hint ELSE '-infinity' END AS since
+    CASE WHEN b.swept_at > statement_timestamp() - interval '5 seconds' THEN b.head_hint END AS since
 FROM sqlqueue.queue AS q
 JOIN sqlqueue.bucket AS b ON b.queue = q.name
 WHERE b.bucket < GREATEST(q.bucket_count, 1 + (
@@ -18,7 +15,7 @@ WHERE b.bucket < GREATEST(q.bucket_count, 1 + (
 ));
 
 COMMENT ON VIEW sqlqueue.live_bucket IS
-    'the buckets of each queue that are, or still are, in use; since: where a look at the head may begin';
+    'the buckets of each queue that are, or still are, in use; since: where a look at the heads may begin, if not at the start';
 
 CREATE VIEW sqlqueue.lane AS
 SELECT b.queue, b.bucket, b.region, CAST(level.priority AS smallint) AS priority, b.since
@@ -39,7 +36,7 @@ CROSS JOIN LATERAL (
     WHERE j.queue = lane.queue
       AND j.bucket = lane.bucket
       AND j.priority = lane.priority
-      AND j.available_at >= lane.since
+      AND j.available_at >= COALESCE(lane.since, '-infinity')
       AND j.available_at < 'infinity'
     ORDER BY j.available_at, j.id
     LIMIT 1
@@ -55,10 +52,11 @@ COMMENT ON COLUMN sqlqueue.bucket_heads.due_seconds IS
 -- Both tables in one: a job by its id, wherever it is, or a queue's jobs of all states.
 CREATE VIEW sqlqueue.job_all AS
 SELECT
-    false AS archived, j.id, j.queue, j.bucket, j.priority, j.state, j.available_at, j.run_at, j.lease_no, j.attempt,
-    j.max_attempts, j.created_at, j.started_at, CAST(NULL AS timestamptz) AS finished_at, j.claimed_by, j.batch_id,
-    j.unique_key, j.ordering_key, j.order_no, j.region, j.timeout_seconds, j.backoff, j.cancel_requested_at, j.tags,
-    j.payload, CAST(NULL AS jsonb) AS result, j.error
+    false AS archived, j.id, j.queue, j.bucket, j.priority, j.state,
+    NULLIF(j.available_at, 'infinity') AS available_at, j.run_at, j.lease_no, j.attempt, j.max_attempts, j.created_at,
+    j.started_at, CAST(NULL AS timestamptz) AS finished_at, j.claimed_by, j.batch_id, j.unique_key, j.ordering_key,
+    j.order_no, j.region, j.timeout_seconds, j.backoff, j.cancel_requested_at, j.tags, j.payload,
+    CAST(NULL AS jsonb) AS result, j.error
 FROM sqlqueue.job AS j
 UNION ALL
 SELECT
@@ -70,11 +68,13 @@ FROM sqlqueue.job_archive AS a;
 COMMENT ON VIEW sqlqueue.job_all IS
     'every job, live or archived; by id or by queue it goes by index';
 COMMENT ON COLUMN sqlqueue.job_all.archived IS
-    'true: it has ended, at finished_at; false: it is queued, running or held, and available_at says until when';
+    'true: it has ended, at finished_at; false: it is queued, running or held';
+COMMENT ON COLUMN sqlqueue.job_all.available_at IS
+    'when it can be claimed, of a running job the end of its lease; null: no time makes it claimable, or it has ended';
 
 -- What a queue looks like now, and how it did in the last hour. Each count stops at counted_up_to and then means "at
--- least". Running and scheduled jobs are told apart row by row: those due within a lease, which is where running jobs
--- are, up to 10,000, and then up to 10,000 of the others.
+-- least". Running and scheduled jobs are told apart row by row: up to 10,000 of those that are due within a lease, which
+-- is where running jobs are, and up to 10,000 of the later ones. So are held and parked ones, up to 10,000 together.
 --
 -- A job came in when it became due (its run_at), and went out when it ended, in whatever way. What was measured are the
 -- jobs that ended in the last hour, of more than 10,000 the latest; then the rates are those of the shorter time that
@@ -110,7 +110,11 @@ SELECT
     (
         SELECT count(*)
         FROM (
-            SELECT FROM sqlqueue.job_archive AS a WHERE a.queue = q.name AND a.state = 'failed' LIMIT 10000
+            SELECT
+            FROM sqlqueue.job_archive AS a
+            WHERE a.queue = q.name AND a.state = 'failed'
+            ORDER BY a.finished_at DESC
+            LIMIT 10000
         ) AS letter
     ) AS dead_letters,
     COALESCE((
@@ -222,18 +226,21 @@ CROSS JOIN LATERAL (
             LIMIT 10000
         ) AS later
         LIMIT 10000
-    ), held AS (
-        SELECT j.state, j.run_at FROM sqlqueue.job AS j WHERE j.queue = q.name AND j.state = 'held' LIMIT 10000
-    ), parked AS (
-        SELECT 'parked' AS state, j.run_at
-        FROM sqlqueue.job AS j
-        WHERE j.queue = q.name AND j.order_no IS NOT NULL AND j.state = 'queued' AND j.available_at = 'infinity'
+    ), aside AS (
+        SELECT CASE later.state WHEN 'queued' THEN 'parked' ELSE later.state END AS state, later.run_at
+        FROM lane
+        CROSS JOIN LATERAL (
+            SELECT j.state, j.run_at
+            FROM sqlqueue.job AS j
+            WHERE j.queue = q.name AND j.bucket = lane.bucket AND j.priority = lane.priority
+              AND j.available_at = 'infinity'
+            LIMIT 10000
+        ) AS later
         LIMIT 10000
     ), waiting AS (
         SELECT * FROM near
         UNION ALL SELECT * FROM far
-        UNION ALL SELECT * FROM held
-        UNION ALL SELECT * FROM parked
+        UNION ALL SELECT * FROM aside
     )
     SELECT
         (SELECT count(*) FROM ready) AS ready,

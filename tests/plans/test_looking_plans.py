@@ -1,0 +1,199 @@
+"""Plans of what looks and keeps, on 200,000 live jobs and 120,000 archived ones: every read goes by index and is bounded.
+
+A count reads as many entries as its cap, and a row for each where the entry does not say enough: 10,000 in the views. A
+probe of an index descends at most four pages and reads a row; a look at a queue's archive probes every partition.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from dagster_sqlqueue import SqlQueue
+from tests.core.support import rows, until, value
+from tests.plans.conftest import JOBS
+from tests.plans.test_plans import LANES, PLAN_MODES, Explainer, Plan
+
+ARCHIVED = 120_000
+CAP = 10_000
+PARTITIONS = 12
+PROBE = 5
+
+QUEUES = ["work", "keyed", "limited", "other"]
+
+
+@pytest.fixture(scope="module")
+def archive(backlog: SqlQueue) -> Iterator[SqlQueue]:
+    """Three days of `work`, a tenth of it dead letters, 60,000 within the last hour; some of `other` on the same days."""
+    rows(backlog, "SELECT {s}.make_archive_partition(CAST(timezone('UTC', now()) AS date) - 2)")
+    rows(
+        backlog,
+        "INSERT INTO {s}.job_archive (id, queue, bucket, priority, state, lease_no, attempt, max_attempts, run_at,"
+        " created_at, started_at, finished_at, region, tags, payload)"
+        " SELECT gen_random_uuid(), CASE WHEN n %% 50 = 1 THEN 'other' ELSE 'work' END, n %% 16, 0,"
+        "  CASE WHEN n %% 10 = 0 THEN 'failed' ELSE 'succeeded' END, 1, 1, 5, finished - interval '3 seconds',"
+        "  finished - interval '3 seconds', finished - interval '1 second', finished, 'local', ARRAY[]::text[],"
+        "  jsonb_build_object('n', n, 'note', repeat('x', 100))"
+        " FROM (SELECT n, statement_timestamp() - n * interval '50 ms' - n / 40000 * interval '23 hours' AS finished"
+        "  FROM generate_series(0, %s) AS n) AS job",
+        ARCHIVED - 1,
+    )
+    rows(backlog, "VACUUM ANALYZE {s}.job_archive")
+    yield backlog
+    rows(backlog, "TRUNCATE {s}.job_archive")
+
+
+@pytest.fixture(params=PLAN_MODES)
+def explain(archive: SqlQueue, request: pytest.FixtureRequest) -> Iterator[Explainer]:
+    with archive.database.connection() as connection, connection.transaction(force_rollback=True):
+        connection.execute(f"SET LOCAL plan_cache_mode = {request.param}".encode())
+        yield Explainer(connection, archive.database.schema)
+
+
+def plan_of(archive: SqlQueue, query: str) -> Plan:
+    with archive.database.connection() as connection, connection.transaction(force_rollback=True):
+        text = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {query.replace('{s}', archive.database.schema)}"
+        ((found,),) = psycopg.ClientCursor(connection).execute(text.encode()).fetchall()
+        return Plan(found)
+
+
+def read_whole(plan: Plan) -> set[str]:
+    """The tables of jobs with more than a handful of rows that the plan read from end to end."""
+    return {
+        node["Relation Name"]
+        for node in plan.nodes
+        if node["Node Type"] == "Seq Scan"
+        and node["Relation Name"].startswith("job")
+        and node["Actual Rows"] + node.get("Rows Removed by Filter", 0) > 10
+    }
+
+
+def archive_rows(plan: Plan) -> int:
+    """Rows and entries of the archive that the plan looked at."""
+    return sum(
+        round((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"])
+        for node in plan.nodes
+        if "Scan" in node["Node Type"] and str(node.get("Relation Name", "")).startswith("job_archive")
+    )
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+def test_queue_stats(explain: Explainer, queue: str) -> None:
+    plan = explain("queue_stats", queue=queue)
+    assert plan.root["Actual Rows"] == 1
+    assert not read_whole(plan)
+    # Three counts of due jobs, two of later ones, one of those that wait for no time; and two probes of every lane, of
+    # which the one for what is due next steps over the leases.
+    assert plan.rows_read <= 6 * CAP + 2 * LANES + 2_000
+    assert archive_rows(plan) <= 2 * CAP + PARTITIONS
+    assert plan.buffers <= 7 * CAP + 7 * PROBE * LANES + 2 * PROBE * PARTITIONS
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+def test_queue_stats_is_quick(archive: SqlQueue, queue: str) -> None:
+    def seconds() -> float:
+        began = time.perf_counter()
+        archive.stats(queue)
+        return time.perf_counter() - began
+
+    until(lambda: seconds() < 0.1, "an answer within 100 ms")
+
+
+def test_queue_stats_of_all_queues(archive: SqlQueue) -> None:
+    plan = plan_of(archive, "SELECT * FROM {s}.queue_stats")
+    assert plan.root["Actual Rows"] == len(QUEUES)
+    assert not read_whole(plan)
+    assert plan.buffers <= len(QUEUES) * (7 * CAP + 7 * PROBE * LANES + 2 * PROBE * PARTITIONS)
+
+
+def test_what_is_left_of_a_queue_is_read_from_its_hint_on(explain: Explainer) -> None:
+    gone = explain.run(
+        "DELETE FROM {s}.job WHERE queue = 'work' AND bucket < 4 AND available_at <= now() AND state = 'queued'"
+        " RETURNING 1"
+    )
+    before = explain("heads", queue="work")
+    swept = explain("note_sweep", queue="work")
+    after = explain("heads", queue="work")
+    assert len(gone) > JOBS / 8
+    assert after.root["Actual Rows"] == before.root["Actual Rows"]
+    assert before.buffers > 1.5 * after.buffers, "the dead rows were not in the way, so nothing was shown"
+    assert after.buffers <= (PROBE + 1) * LANES
+    assert {index for _, index in swept.scans()} <= {"job_claim", "bucket_pkey"}
+
+
+def test_note_sweep(explain: Explainer) -> None:
+    plan = explain("note_sweep", queue="work")
+    assert plan.root["Actual Rows"] == 16
+    assert plan.rows_read <= LANES
+    assert not read_whole(plan)
+    assert plan.buffers <= PROBE * LANES + 16 * 20
+    again = explain("note_sweep", queue="work")
+    assert again.root["Actual Rows"] == 0
+    assert again.rows_read == 0
+    assert again.buffers <= 100
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+def test_stats(explain: Explainer, queue: str) -> None:
+    plan = explain("stats", queue=queue, cap=1_000)
+    assert not read_whole(plan)
+    assert plan.rows_read <= 2 * LANES + 2_000 + 1
+    assert archive_rows(plan) <= 1_000 + PARTITIONS
+    assert plan.buffers <= 2 * PROBE * LANES + 2_000 + 1_000 + PROBE * PARTITIONS
+
+
+@pytest.mark.parametrize("limit", [20, 1_000])
+def test_dead_letters(explain: Explainer, limit: int) -> None:
+    plan = explain("dead_letters", queue="work", limit=limit)
+    assert plan.root["Actual Rows"] == limit
+    assert not read_whole(plan)
+    assert archive_rows(plan) <= limit + PARTITIONS
+    assert plan.buffers <= 2 * limit + PROBE * PARTITIONS
+
+
+@pytest.mark.parametrize("cap", [100, CAP])
+def test_archive_counts(explain: Explainer, cap: int) -> None:
+    plan = explain("archive_counts", queue="work", since_seconds=86_400.0 * 5, cap=cap)
+    assert not read_whole(plan)
+    assert archive_rows(plan) <= cap + PARTITIONS
+    assert plan.buffers <= 2 * cap + PROBE * PARTITIONS
+
+
+def test_archive_counts_of_the_last_minute(explain: Explainer) -> None:
+    plan = explain("archive_counts", queue="work", since_seconds=60.0, cap=CAP)
+    assert archive_rows(plan) <= 60 / 0.05 + PARTITIONS
+    assert plan.buffers <= 2 * 60 / 0.05 + PROBE * PARTITIONS
+
+
+@pytest.mark.parametrize("table", ["job", "job_archive"])
+def test_a_job_by_its_id(archive: SqlQueue, table: str) -> None:
+    job: UUID = value(archive, f"SELECT id FROM {{s}}.{table} WHERE queue = 'work' LIMIT 1")
+    plan = plan_of(archive, f"SELECT * FROM {{s}}.job_all WHERE id = '{job}'")
+    assert plan.root["Actual Rows"] == 1
+    assert not read_whole(plan)
+    assert plan.buffers <= PROBE * (PARTITIONS + 1)
+
+
+def test_jobs_of_a_queue_in_both_tables(archive: SqlQueue) -> None:
+    plan = plan_of(archive, "SELECT * FROM {s}.job_all WHERE queue = 'other'")
+    assert plan.root["Actual Rows"] == 5_000 + ARCHIVED / 50
+    assert not read_whole(plan)
+
+
+@pytest.mark.parametrize("limit", [100, CAP])
+def test_trimming_a_batch(explain: Explainer, limit: int) -> None:
+    explain.run("UPDATE {s}.queue SET retention_days = 1 WHERE name = 'work'")
+    plan: Any = explain("archive_trim", queue="work", limit=limit)
+    assert not read_whole(plan)
+    # Looked at in the search, and once more for its deletion.
+    assert archive_rows(plan) <= 2 * limit + PARTITIONS
+    assert plan.buffers <= 12 * limit + 2 * PROBE * PARTITIONS
+
+
+def test_days_that_are_over(explain: Explainer) -> None:
+    plan = explain("archive_days_over", only_queue=None)
+    assert plan.root["Actual Rows"] == 0
+    assert plan.buffers <= 2_000
