@@ -181,9 +181,11 @@ class DecidingVerbs(FindingVerbs):
             while ids:
                 room = _BATCH if limit is None else min(_BATCH, limit - len(decided.changed))
                 if room <= 0:
+                    self._wake(queue, decided)
                     return decided
                 self._redrive(queue, Ended(ids[:room], ended.since, ended.until), wanted, decided)
                 ids = ids[room:]
+            self._wake(queue, decided)
         if selection.ids:
             self._explain(queue, selection.job_ids, decided)
         return decided
@@ -210,6 +212,7 @@ class DecidingVerbs(FindingVerbs):
             pause = min(2 * pause, 0.2)
             busy = self._decide_all(queue, busy, states, verb, decided, explain=bool(selection.ids))
         decided.skipped.update(dict.fromkeys(busy, _BUSY))
+        self._wake(queue, decided)
         return decided
 
     def _decide_all(
@@ -267,6 +270,10 @@ class DecidingVerbs(FindingVerbs):
         if room:
             keys = [key for key, places in sorted(room.items()) for _ in range(max(places, 1))]
             executor.run("key_promote", {"queue": queue, "keys": keys})
+
+    def _wake(self, queue: str, decided: Decided) -> None:
+        if decided.changed:
+            self.database.run("waiter_notify", {"queue": queue})
 
     def _explain(self, queue: str, ids: Sequence[UUID], decided: Decided) -> None:
         """Say of each of these jobs of which nothing was said yet what is the matter with it."""

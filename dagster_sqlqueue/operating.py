@@ -83,7 +83,8 @@ class OperatingVerbs(Verbs):
         Raises:
             UnknownQueue: there is no such queue.
         """
-        self.database.run("resume", {"queue": check_queue_name(queue)})
+        if self.database.run("resume", {"queue": check_queue_name(queue)}):
+            self.database.run("waiter_notify", {"queue": queue})
         return self.settings(queue)
 
     def drain(self, queue: str, *, timeout_seconds: float | None = None) -> bool:

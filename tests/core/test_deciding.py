@@ -79,23 +79,17 @@ def test_cancel_ends_what_waits_and_asks_what_runs(queue: SqlQueue) -> None:
     assert state(queue, fourth)[1] == "cancelled by an operator"
 
 
-@pytest.mark.parametrize("way", ["retry", "lease ran out", "completed"])
-def test_a_running_job_that_is_to_be_cancelled(queue: SqlQueue, way: str) -> None:
-    (job_id,) = put(queue, PLAIN, 1)
-    (job,) = take(queue)
-    assert queue.cancel("work", ALL).requested == [job_id]
-    if way == "completed":
-        queue.complete([job])
-        assert queue.job(job_id).state == "succeeded"
-        return
-    if way == "retry":
-        queue.requeue([(job, Retry("no"))])
-    else:
-        make_due(queue)
+def test_a_running_job_that_is_to_be_cancelled(queue: SqlQueue) -> None:
+    put(queue, PLAIN, 3)
+    retried, left, completed = take(queue)
+    assert len(queue.cancel("work", ALL).requested) == 3
+    queue.requeue([(retried, Retry("no"))])
+    queue.complete([completed])
+    make_due(queue)
     assert take(queue) == []
-    assert queue.job(job_id).state == "cancelled"
+    assert [queue.job(job.id).state for job in (retried, left, completed)] == ["cancelled", "cancelled", "succeeded"]
     with pytest.raises(LeaseLost):
-        queue.complete([job])
+        queue.complete([left])
 
 
 def test_ids_of_which_nothing_can_be_decided_say_why(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
@@ -213,13 +207,14 @@ def test_a_release_is_the_later_word_after_a_cancel(queue: SqlQueue) -> None:
 # Delay and reprioritise
 
 
-@pytest.mark.parametrize("until_when", [3600, 3600.0, datetime.now(UTC) + timedelta(hours=1)])
-def test_a_delayed_job_is_due_at_its_moment(queue: SqlQueue, until_when: Any) -> None:
+def test_a_delayed_job_is_due_at_its_moment(queue: SqlQueue) -> None:
     first, second = put(queue, PLAIN, 2)
-    assert queue.delay("work", ids(first), until_when).changed == [first]
+    moments: list[Any] = [3600, 3600.0, datetime.now(UTC) + timedelta(hours=1)]
+    for moment in moments:
+        assert queue.delay("work", ids(first), moment).changed == [first]
+        left = value(queue, "SELECT extract(epoch FROM available_at - now()) FROM {s}.job WHERE id = %s", first)
+        assert 3400 < left <= 3600
     assert [job.id for job in take(queue)] == [second]
-    left = value(queue, "SELECT extract(epoch FROM available_at - now()) FROM {s}.job WHERE id = %s", first)
-    assert 3400 < left <= 3600
     row = queue.job(first)
     assert row.run_at == row.available_at
     queue.delay("work", ids(first), datetime(2000, 1, 1, tzinfo=UTC))
@@ -248,9 +243,10 @@ def test_a_delayed_job_keeps_no_place_that_another_of_its_key_could_use(queue: S
     assert len(take(queue)) == 2
 
 
-@pytest.mark.parametrize(
-    "moment",
-    [
+def test_a_delay_that_is_none(queue: SqlQueue) -> None:
+    (job,) = put(queue, PLAIN, 1)
+    before_the_years = datetime.min.replace(tzinfo=timezone(timedelta(hours=5)))
+    moments: list[Any] = [
         -1,
         float("nan"),
         float("inf"),
@@ -259,14 +255,12 @@ def test_a_delayed_job_keeps_no_place_that_another_of_its_key_could_use(queue: S
         "1",
         None,
         datetime(2030, 1, 1),
-        datetime.min.replace(tzinfo=timezone(timedelta(hours=5))),
+        before_the_years,
         1j,
-    ],
-)
-def test_a_delay_that_is_none(queue: SqlQueue, moment: Any) -> None:
-    (job,) = put(queue, PLAIN, 1)
-    with pytest.raises(InvalidInput, match="until is"):
-        queue.delay("work", ids(job), moment)
+    ]
+    for moment in moments:
+        with pytest.raises(InvalidInput, match="until is"):
+            queue.delay("work", ids(job), moment)
     assert len(take(queue)) == 1
 
 
