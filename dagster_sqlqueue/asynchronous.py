@@ -124,7 +124,7 @@ async def _answer(connection: "psycopg.AsyncConnection[Any]", request: putting.R
     async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
         if isinstance(request, putting.Statement):
             await cursor.execute(sql, request.parameters)
-            return await cursor.fetchall() if cursor.description else []
+            return await cursor.fetchall()
         async with cursor.copy(sql) as copy:
             copy.set_types(request.types)
             for record in request.records:

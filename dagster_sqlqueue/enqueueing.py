@@ -103,14 +103,13 @@ class EnqueueingVerbs(AsyncEnqueueingVerbs):
             block = self.database.joined(connection).atomic()  # type: ignore[union-attr]
         with block as executor:
             driver = executor.connection if connection is None else _driver(connection)
-            copying = driver.pgconn.pipeline_status == PipelineStatus.OFF
             terms = self._drive(putting.terms(spec.name), executor, spec.name)
             intake = putting.Intake(spec, terms, on_bad_row)
             counts: Counter[str] = Counter()
 
             def put(rows: list[putting.NewRow]) -> None:
                 steps = putting.many(
-                    spec.name, rows, terms, on_conflict=on_conflict, sent_before=sent_before, copying=copying
+                    spec.name, rows, terms, on_conflict=on_conflict, sent_before=sent_before, copying=True
                 )
                 counts.update(self._drive(steps, executor, spec.name, driver))
 
@@ -170,3 +169,5 @@ def _driver(connection: Any) -> "psycopg.Connection[Any]":
 def _check(connection: object) -> None:
     if isinstance(connection, psycopg.AsyncConnection):
         raise InvalidInput("connection is an AsyncConnection; await aenqueue or aenqueue_many for it")
+    if isinstance(connection, psycopg.Connection) and connection.pgconn.pipeline_status != PipelineStatus.OFF:
+        raise InvalidInput("connection is in pipeline mode, where answers come late; enqueue outside of the pipeline")

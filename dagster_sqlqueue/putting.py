@@ -230,7 +230,7 @@ def one(queue: str, row: NewRow, on_conflict: OnConflict) -> Steps[UUID | None]:
         InvalidInput, NoQueue: nothing was written.
     """
     if on_conflict == "replace" and row.unique_key is not None:
-        holders = yield from _replace(queue, [row], sent_before=False)
+        holders = yield from _replace(queue, [row], False)
         if row.id in holders.placed:
             return holders.placed[row.id]
         if row.id in holders.inserted:
@@ -263,13 +263,15 @@ def many(
         if any(_due(row.columns["run_at"], terms.now) for row in rows):
             yield Statement("waiter_notify", {"queue": queue})
         return Counter(inserted=len(rows))
-    if on_conflict == "replace" and any(row.unique_key is not None for row in rows):
-        merged, alike = _last_of_each(rows)
-        landed = yield from _replace(queue, merged, sent_before=sent_before)
-    else:
-        merged, alike = rows, Counter()
-        landed = _Landed(inserted=(yield from _insert(queue, rows, sent_before)), placed={})
-    return _counted(merged, alike, landed)
+    if on_conflict == "ignore" or not any(row.unique_key is not None for row in rows):
+        return _counted(rows, Counter(), _Landed((yield from _insert(queue, rows, sent_before)), {}))
+    known: set[UUID] = set()
+    if named := [row.id for row in rows if row.named and sent_before]:
+        known = {found[0] for found in (yield Statement("known_ids", {"ids": named}))}
+    unknown, alike = _last_of_each([row for row in rows if row.id not in known])
+    counts = _counted(unknown, alike, (yield from _replace(queue, unknown, sent_before)))
+    counts["duplicates"] += sum(row.id in known for row in rows)
+    return counts
 
 
 class _Landed(NamedTuple):
@@ -304,14 +306,14 @@ def _insert(queue: str, rows: Sequence[NewRow], sent_before: bool) -> Steps[set[
     return inserted
 
 
-def _replace(queue: str, rows: list[NewRow], *, sent_before: bool) -> Steps[_Landed]:
+def _replace(queue: str, rows: list[NewRow], sent_before: bool) -> Steps[_Landed]:
     """Give the content to jobs that wait, insert the rest; and once more for what came in between."""
-    placed = yield from _replace_waiting(queue, rows, sent_before)
+    placed = yield from _replace_waiting(queue, rows)
     rest = [row for row in rows if row.id not in placed]
     inserted = (yield from _insert(queue, rest, sent_before)) if rest else set()
     left = [row for row in rest if row.unique_key is not None and row.id not in inserted]
     if left:
-        placed |= yield from _replace_waiting(queue, left, sent_before)
+        placed |= yield from _replace_waiting(queue, left)
     left = [row for row in left if row.id not in placed]
     if left:
         parameters = {"ids": [row.id for row in left], "unique_keys": [row.unique_key for row in left]}
@@ -324,8 +326,10 @@ def _replace(queue: str, rows: list[NewRow], *, sent_before: bool) -> Steps[_Lan
     return _Landed(inserted, placed)
 
 
-def _replace_waiting(queue: str, rows: Sequence[NewRow], sent_before: bool) -> Steps[dict[UUID, UUID]]:
+def _replace_waiting(queue: str, rows: Sequence[NewRow]) -> Steps[dict[UUID, UUID]]:
     rows = [row for row in rows if row.unique_key is not None]
+    if not rows:
+        return {}
     keys = [row.unique_key for row in rows]
     turning = yield Statement("replace_keys", {"queue": queue, "unique_keys": keys})
     if turning:
@@ -334,7 +338,7 @@ def _replace_waiting(queue: str, rows: Sequence[NewRow], sent_before: bool) -> S
     unused = ("hashes", "ordering_keys", "regions")
     parameters = {name: values for name, values in columns.items() if name not in unused}
     parameters["named"] = [row.named for row in rows]
-    found = yield Statement("enqueue_replace", {"queue": queue, "sent_before": sent_before, **parameters})
+    found = yield Statement("enqueue_replace", {"queue": queue, **parameters})
     # A job that was due held a place in its key's line; put off, it makes room for the next.
     left_lines = [row[2] for row in found if row[2] is not None]
     if left_lines:

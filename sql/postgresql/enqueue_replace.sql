@@ -5,13 +5,10 @@
 -- A job that runs or is held is left alone. One whose turn has not come stays out of line, unless its new content is for
 -- later: then it waits for that moment like any other.
 --
--- A job that was sent before is not to undo what replaced it: with :sent_before, a row whose id is known (live, finished,
--- or noted as having replaced another) replaces nothing.
---
 -- Parameters, each array with one element a job: queue text; ids uuid[]; unique_keys text[] (no key twice); named
 --   boolean[] (whether the id is the producer's own: then it is noted for a week); priorities smallint[]; run_ats
 --   timestamptz[] (null: due now); max_attempts integer[] and timeouts float8[] (null: the queue's); backoffs text[] (each
---   a float8[], null: the queue's); tags text[] (each a text[]); payloads text[] (JSON); sent_before boolean.
+--   a float8[], null: the queue's); tags text[] (each a text[]); payloads text[] (JSON).
 -- Returns, for each job replaced: the new job's id; the id of the job that holds its content now; the ordering key of one
 --   that was due and is not any more (the caller promotes others of the key); woken: not null where a notification was
 --   sent.
@@ -19,13 +16,7 @@
 --   statement of the transaction. Guards: I1, I5, I6.
 -- Plan: the jobs through the unique index, then by their ids as an array through the primary key.
 WITH new AS MATERIALIZED (
-    SELECT
-        given.*,
-        CAST(:sent_before AS boolean) AND (
-            EXISTS (SELECT FROM sqlqueue.job AS k WHERE k.id = given.id)
-            OR EXISTS (SELECT FROM sqlqueue.job_archive AS k WHERE k.id = given.id)
-            OR EXISTS (SELECT FROM sqlqueue.job_replaced AS k WHERE k.id = given.id)
-        ) AS known
+    SELECT given.*
     FROM unnest(
         CAST(:ids AS uuid[]), CAST(:unique_keys AS text[]), CAST(:named AS boolean[]), CAST(:priorities AS smallint[]),
         CAST(:run_ats AS timestamptz[]), CAST(:max_attempts AS integer[]), CAST(:timeouts AS float8[]),
@@ -36,7 +27,7 @@ WITH new AS MATERIALIZED (
     FROM sqlqueue.job AS j
     WHERE j.queue = :queue
       AND j.unique_key IS NOT NULL
-      AND j.unique_key = ANY (ARRAY(SELECT new.unique_key FROM new WHERE NOT new.known))
+      AND j.unique_key = ANY (CAST(:unique_keys AS text[]))
       AND j.state = 'queued'
     ORDER BY j.unique_key
     FOR UPDATE

@@ -14,7 +14,19 @@ from sqlalchemy.pool import NullPool
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, SchemaMissing, UnknownQueue
+from tests.core.cleared import cleared, module_queue
 from tests.core.support import Work, caller, value
+
+
+@pytest.fixture(scope="module")
+def shared(url: str) -> Iterator[SqlQueue]:
+    with module_queue(url, "transactions") as queue:
+        yield queue
+
+
+@pytest.fixture
+def queue(shared: SqlQueue, spec: QueueSpec[Work]) -> SqlQueue:
+    return cleared(shared, spec)
 
 
 @dataclass
@@ -126,7 +138,7 @@ def test_the_callers_own_writes_stand_or_fall_with_the_jobs(
     queue: SqlQueue, spec: QueueSpec[Work], theirs: Caller, put: Callable[..., None], number: int
 ) -> None:
     schema = queue.database.schema
-    theirs.execute(f"CREATE TABLE {schema}.orders (n integer)")
+    theirs.execute(f"CREATE TABLE IF NOT EXISTS {schema}.orders (n integer)")
     theirs.commit()
     if theirs.connection.__class__ is psycopg.Connection and theirs.connection.autocommit:
         theirs.execute("BEGIN")
@@ -189,6 +201,14 @@ def test_the_callers_savepoint_may_undo_it(queue: SqlQueue, spec: QueueSpec[Work
             put_many(queue, spec, connection)
         connection.commit()
     assert count(queue) == 1
+
+
+def test_a_pipeline_is_refused_before_anything_is_written(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> None:
+    with caller(url, autocommit=True) as connection, connection.pipeline():
+        for put in (put_one, put_many):
+            with pytest.raises(InvalidInput, match="pipeline mode"):
+                put(queue, spec, connection)
+    assert count(queue) == 0
 
 
 @pytest.mark.parametrize("wrong", ["postgresql://x", object(), 7])
