@@ -12,6 +12,9 @@ from typer.testing import CliRunner, Result
 
 from dagster_sqlqueue.cli import app
 
+COMMANDS = [str(info.name or info.callback.__name__) for info in app.registered_commands if info.callback]
+"""Every command's name, in the order of the help."""
+
 PROJECT = Path(__file__).resolve().parents[2]
 
 

@@ -2,7 +2,9 @@
 
 import pytest
 
-from tests.cli.support import Cli
+from dagster_sqlqueue import SqlQueue
+from tests.cli.support import COMMANDS, Cli
+from tests.core.support import rows
 
 _SECRET = "s3cr3t-hunter2"
 
@@ -26,6 +28,47 @@ def test_no_error_shows_the_password(url: str, code: int) -> None:
     for cli, arguments in ((Cli({"SQLQUEUE_URL": url}), ()), (Cli({}), ("--url", url))):
         assert _SECRET not in cli.refused(code, "stats", *arguments)
         assert _SECRET not in cli.refused(code, "doctor", *arguments)
+
+
+_ARGUMENTS = {
+    "create": ["orders"],
+    "enqueue": ["orders", "{}"],
+    "peek": ["orders"],
+    "list": ["orders"],
+    "show": ["0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b"],
+    "dead": ["orders"],
+    "retry": ["orders", "--all"],
+    "cancel": ["orders", "--all"],
+    "hold": ["orders", "--all"],
+    "release": ["orders", "--all"],
+    "delay": ["orders", "--all", "--for", "5"],
+    "reprioritise": ["orders", "--all", "--priority", "5"],
+    "pause": ["orders"],
+    "resume": ["orders"],
+    "rebucket": ["orders", "8"],
+    "region": ["orders"],
+}
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:1", "no-such-host.invalid"])
+def test_no_command_shows_the_password(host: str) -> None:
+    cli = Cli({"SQLQUEUE_URL": f"postgresql://me:{_SECRET}@{host}/db"})
+    assert set(_ARGUMENTS) < set(COMMANDS)
+    for command in COMMANDS:
+        arguments = [command, *_ARGUMENTS.get(command, [])]
+        assert _SECRET not in cli.refused(3, *arguments)
+        assert _SECRET not in cli.refused(3, *arguments, "--json")
+        assert _SECRET not in cli.run(command, "--help").output
+
+
+def test_what_nobody_foresaw_is_one_line_without_the_password(cli: Cli, queue: SqlQueue) -> None:
+    rows(queue, "ALTER TABLE {s}.queue DROP CONSTRAINT queue_strategy_check")
+    rows(queue, "UPDATE {s}.queue SET strategy = %s", f"postgresql://me:{_SECRET}@127.0.0.1:1/db")
+    said = cli.refused(1, "queues")
+    assert said.startswith("unexpected ValueError: ")
+    assert "SQLQUEUE_TRACEBACK=1 shows where" in said
+    assert _SECRET not in said
+    assert b"Traceback" in cli.process("queues", SQLQUEUE_TRACEBACK="1").stderr
 
 
 def test_a_url_in_the_wrong_place_is_not_repeated(cli: Cli) -> None:

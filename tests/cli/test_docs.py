@@ -1,0 +1,69 @@
+"""What docs/cli.md says: every command, every exit code, and examples that work."""
+
+import re
+import shlex
+
+import pytest
+from typer.testing import CliRunner
+
+from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue.cli import app, checks, doctor
+from dagster_sqlqueue.cli.codes import MEANINGS, Code
+from tests.cli.support import COMMANDS, PROJECT, Cli
+
+_PAGE = (PROJECT / "docs" / "cli.md").read_text(encoding="utf-8")
+_EXAMPLES = [line for block in re.findall(r"```shell\n(.*?)```", _PAGE, re.DOTALL) for line in block.splitlines()]
+_PIPE = re.compile(r"printf '(?P<stdin>[^']*)' \| (?P<command>.*)")
+_MAY_FAIL = {"doctor": {Code.DONE, Code.FAILED}}
+
+
+def _words(example: str) -> tuple[list[str], str | None]:
+    piped = _PIPE.fullmatch(example)
+    program, *words = shlex.split(piped["command"] if piped else example)
+    assert program == "sqlqueue"
+    return words, piped["stdin"].replace("\\n", "\n") if piped else None
+
+
+def test_every_command_is_in_the_tables_and_has_an_example() -> None:
+    assert re.findall(r"^\| `(\w+)` \|", _PAGE, re.MULTILINE) == COMMANDS
+    assert {_words(example)[0][0] for example in _EXAMPLES} == set(COMMANDS)
+
+
+def test_every_exit_code_is_there() -> None:
+    assert set(MEANINGS) == set(Code)
+    table = dict(re.findall(r"^\| (\d+) \| (.*) \|$", _PAGE, re.MULTILINE))
+    assert table == {str(int(code)): meaning for code, meaning in MEANINGS.items()}
+
+
+def test_every_check_of_doctor_is_there(queue: SqlQueue) -> None:
+    names = ", ".join(check.name for check in doctor.examine(queue.database))
+    assert f"looks at: {names}." in " ".join(_PAGE.split())
+    for verdict in checks.Verdict:
+        assert f"`{verdict}`" in _PAGE
+
+
+def test_the_examples_work(bare: Cli) -> None:
+    for example in _EXAMPLES:
+        words, stdin = _words(example)
+        result = bare.run(*words, stdin=stdin)
+        assert result.exit_code in _MAY_FAIL.get(words[0], {Code.DONE}), (example, result.output)
+        assert result.stderr == ""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_is_there_with_an_example(command: str) -> None:
+    shown = CliRunner().invoke(app, [command, "--help"], env={"TERMINAL_WIDTH": "200", "COLUMNS": "200"})
+    assert shown.exit_code == 0
+    if command != "init":
+        assert f"sqlqueue {command}" in " ".join(shown.output.split("Example", 1)[1].split())
+    for word in re.findall(r"sqlqueue (\w+)", shown.output):
+        assert word in COMMANDS
+
+
+def test_every_example_of_the_help_is_understood(cli: Cli) -> None:
+    for info in app.registered_commands:
+        text = " ".join((info.callback.__doc__ or "").split()) if info.callback else ""
+        for example in re.findall(r"sqlqueue .*?(?= sqlqueue |$)", text.split("Example", 1)[-1]):
+            words = shlex.split(example.partition(" < ")[0])[1:]
+            result = cli.run(*words, *(["--count", "1"] if "--watch" in words else []), stdin='{"order": 1}\n')
+            assert result.exit_code != Code.INPUT, (example, result.output)
