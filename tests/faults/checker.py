@@ -180,7 +180,7 @@ def leases(audit: Sequence[Audited]) -> list[Lease]:
     return [*found, *open_leases.values()]
 
 
-def most_at_once(lived: Iterable[Lease]) -> int:
+def most_at_once(lived: Sequence[Lease]) -> int:
     """How many of them lived at one moment, at most."""
     changes = [(lease.began, 1) for lease in lived if lease.began < lease.ended]
     changes += [(lease.ended, -1) for lease in lived if lease.began < lease.ended]

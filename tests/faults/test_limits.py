@@ -1,13 +1,145 @@
 """Limits and rates, with sixteen processes and kills: never broken at any moment, and no slot is ever lost."""
 
+import random
+import signal
 import threading
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.database import Executor
 from dagster_sqlqueue.errors import DatabaseUnavailable
-from tests.core.support import Work, until
+from dagster_sqlqueue.settings import RateLimit
+from tests.core.support import Work, until, value
+from tests.faults.checker import Bounds, broken, leases, most_at_once, tables
+from tests.faults.conftest import Fleet
+from tests.faults.worker import produce
+
+PROCESSES = 16
+KILLS = 10
+
+
+@dataclass(frozen=True)
+class Case:
+    """A queue with limits, and how many jobs go through it."""
+
+    bounds: Bounds
+    jobs: int
+    pause: float = 0.01
+    strategy: str = "round_robin"
+
+
+CASES = {
+    "queue": Case(Bounds(max_running=7), 500),
+    "key": Case(Bounds(max_running_per_key=2), 500),
+    "rate": Case(Bounds(rate=RateLimit(60, 0.5)), 400, 0.002),
+    "all of them": Case(Bounds(max_running=7, max_running_per_key=2, rate=RateLimit(100, 0.5)), 400, 0.002, "assign"),
+}
+
+
+def limited(fleet: Fleet, bounds: Bounds, strategy: str = "round_robin") -> None:
+    fleet.queue.create_queue(
+        QueueSpec(
+            "work",
+            Work,
+            bucket_count=2,
+            max_attempts=100,
+            backoff=Backoff(0, jitter=0),
+            strategy=strategy,
+            ordered=bounds.ordered,
+            max_running=bounds.max_running,
+            max_running_per_key=bounds.max_running_per_key,
+            rate=bounds.rate,
+        )
+    )
+
+
+def hot_key(n: int) -> str:
+    """Twenty keys; half of all jobs have one of them."""
+    return f"key {n % 20 if n % 2 else 0}"
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_limits_hold_at_every_moment_and_kills_lose_no_slot(fleet: Fleet, tmp_path: Path, name: str) -> None:
+    case = CASES[name]
+    limited(fleet, case.bounds, case.strategy)
+    fleet.enqueue(case.jobs, key=hot_key)
+    luck = random.Random(name)
+    go = tmp_path / "go"
+
+    def born(number: int, dies: tuple[str, int] | None) -> Path:
+        return fleet.start(
+            lease_seconds=1.0, batch_size=4, pause=case.pause, linger_seconds=30.0, seed=number, dies=dies, go=go,
+            outcomes="coming back",
+        )  # fmt: skip
+
+    mortal = [born(n, (luck.choice(["claim", "finish", "requeue"]), luck.randint(1, 3))) for n in range(KILLS)]
+    alive = [born(n, None) for n in range(KILLS, PROCESSES)]
+    fleet.ready([*mortal, *alive])
+    go.touch()
+    # The last ones begin when all of the others are gone: whatever those held, somebody has to take it up.
+    until(lambda: all(fleet.processes[history].exitcode is not None for history in mortal), "the last kill", 60)
+    alive += [born(n, None) for n in range(PROCESSES, PROCESSES + KILLS)]
+    fleet.drained()
+    fleet.dismiss(alive)
+    assert fleet.verdict(bounds=case.bounds) == []
+    lived = leases(tables(fleet.queue).audit)
+    if case.bounds.max_running:
+        assert most_at_once(lived) == case.bounds.max_running
+    elif case.bounds.max_running_per_key:
+        assert most_at_once([lease for lease in lived if lease.key == "key 0"]) == 2
+
+
+EXPECTED = {
+    "a limit without its lock": (Bounds(max_running=7), "leases lived at one moment, and the queue allows 7"),
+    "a limit that allows one more": (Bounds(max_running=7), "8 leases lived at one moment, and the queue allows 7"),
+    "a rate that allows some more": (Bounds(rate=RateLimit(40, 0.5)), "jobs began within"),
+    "starts that are not noted": (Bounds(rate=RateLimit(40, 0.5)), "jobs began within"),
+    "a turn without its lock": (Bounds(max_running_per_key=2), "leases of key key"),
+    "a key that may run one more": (Bounds(max_running_per_key=2), "3 leases of key key"),
+    "a turn for whoever comes": (Bounds(ordered=True), "was overtaken by one"),
+}
+
+
+@pytest.mark.parametrize("plant", list(EXPECTED))
+def test_the_judge_catches(fleet: Fleet, tmp_path: Path, plant: str) -> None:
+    bounds, wrong = EXPECTED[plant]
+    limited(fleet, bounds)
+    go = tmp_path / "go"
+    fleet.start(produce, jobs=600, batch_size=6, keys=4, pause=0.005, go=go)
+    histories = [
+        fleet.start(plant=plant, batch_size=3, pause=0.002, linger_seconds=2.0, outcomes="coming back", go=go)
+        for _ in range(6)
+    ]
+    fleet.ready(histories)
+    go.touch()
+    until(lambda: any(wrong in found for found in broken(tables(fleet.queue).audit, bounds)), plant)
+
+
+@pytest.mark.parametrize("plant", [None, "a heartbeat that revives a lease"])
+def test_a_lease_that_ran_out_takes_no_slot_again(fleet: Fleet, tmp_path: Path, plant: str | None) -> None:
+    bounds = Bounds(max_running=1)
+    limited(fleet, bounds)
+    fleet.enqueue(2, key=lambda _: "one bucket")
+    may_end = tmp_path / "may end"
+    stopped = fleet.start(lease_seconds=1.0, batch_size=1, hang_until=may_end, plant=plant)
+    until(lambda: fleet.read(stopped, "handled"))
+    fleet.signal(stopped, signal.SIGSTOP)
+    until(lambda: value(fleet.queue, "SELECT bool_or(available_at < now()) FROM {s}.job WHERE state = 'running'"))
+    other = fleet.start(lease_seconds=30.0, batch_size=1, hang_until=may_end)
+    until(lambda: fleet.read(other, "handled"))
+    beats = "SELECT count(*) FROM {s}.audit WHERE kind = 'kept'"
+    fleet.signal(stopped, signal.SIGCONT)
+    if plant:
+        until(lambda: value(fleet.queue, beats) > 0)
+    else:
+        until(lambda: any(event["kinds"] == ["heartbeat"] for event in fleet.read(stopped, "refused")))
+    may_end.touch()
+    fleet.join()
+    found = fleet.verdict(bounds=bounds)
+    assert any("2 leases lived at one moment" in wrong for wrong in found) if plant else found == []
 
 
 def test_a_process_that_stopped_in_mid_claim_keeps_nobody_from_a_limited_queue(queue: SqlQueue, url: str) -> None:
