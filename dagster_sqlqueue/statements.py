@@ -15,6 +15,19 @@ from dagster_sqlqueue.errors import InvalidInput
 DEFAULT_SCHEMA = "sqlqueue"
 
 _SCHEMA = re.compile(r"[A-Za-z_][A-Za-z0-9_$]{0,62}")
+_RESERVED = re.compile(
+    r"all|analyse|analyze|and|any|array|as|asc|asymmetric|authorization|binary|both|case|cast|check|collate|"
+    r"collation|column|concurrently|constraint|create|cross|current_catalog|current_date|current_role|"
+    r"current_schema|current_time|current_timestamp|current_user|default|deferrable|desc|distinct|do|else|end|"
+    r"except|false|fetch|for|foreign|freeze|from|full|grant|group|having|ilike|in|initially|inner|intersect|"
+    r"into|is|isnull|join|lateral|leading|left|like|limit|localtime|localtimestamp|natural|not|notnull|null|"
+    r"offset|on|only|or|order|outer|overlaps|placing|primary|references|returning|right|select|session_user|"
+    r"similar|some|symmetric|system_user|table|tablesample|then|to|trailing|true|union|unique|user|using|"
+    r"variadic|verbose|when|where|window|with",
+    re.IGNORECASE,
+)
+"""Words that PostgreSQL 15 to 18 reserve: as a schema they would have to be quoted in every query that people write."""
+
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 _ARRAY = re.compile(r"CAST\(:([a-z_][a-z0-9_]*) AS ([a-z0-9]+)\[\]\)")
 _PARAMETER = re.compile(r"(?<![:\w']):([a-z_][a-z0-9_]*)")
@@ -24,13 +37,17 @@ def quote_schema(schema: str) -> str:
     """The schema's name as a quoted SQL identifier.
 
     Raises:
-        InvalidInput: it is empty, longer than 63 characters, begins with `pg_`, or holds anything but letters, digits,
-            `_` and `$`.
+        InvalidInput: it is empty, longer than 63 characters, begins with `pg_`, holds anything but letters, digits,
+            `_` and `$`, or is a word that SQL reserves.
     """
     if not isinstance(schema, str) or not _SCHEMA.fullmatch(schema) or schema.lower().startswith("pg_"):
         raise InvalidInput(
             f"schema {schema!r} is not usable: a schema name has 1 to 63 letters, digits, '_' or '$', begins with a"
             " letter or '_', and not with 'pg_'"
+        )
+    if _RESERVED.fullmatch(schema):
+        raise InvalidInput(
+            f"schema {schema!r} is not usable: it is a word that SQL reserves; name it {schema}_queue, say"
         )
     return f'"{schema}"'
 
