@@ -42,7 +42,7 @@ def any_server(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == _EMBEDDED:
         yield request.getfixturevalue("url")
     elif request.param == _GIVEN:
-        yield os.environ[_GIVEN]
+        yield os.environ[_GIVEN].replace("postgresql+psycopg://", "postgresql://", 1)
     else:
         with own_server(programs=_INSTALLED[request.param], settings=["fsync=off"]) as server:
             yield server.url
