@@ -2,13 +2,15 @@
 --
 -- Parameters: only_queue text (null: whatever queues have rows there; else: that queue alone has).
 -- Returns: day date, in order. Locks: none. Reads an index entry or two for each partition and queue.
-SELECT day.date AS day
-FROM (
+WITH day AS MATERIALIZED (
+    -- Before the question is asked: of another schema's partition it has no answer.
     SELECT CAST(substring(c.relname FROM '^job_archive_(\d{8})$') AS date) AS date
     FROM pg_inherits AS i
     JOIN pg_class AS c ON c.oid = i.inhrelid
     WHERE i.inhparent = CAST('sqlqueue.job_archive' AS regclass) AND c.relname ~ '^job_archive_\d{8}$'
-) AS day
+)
+SELECT day.date AS day
+FROM day
 WHERE day.date < CAST(timezone('UTC', statement_timestamp()) AS date)
   AND sqlqueue.archive_day_is_over(day.date, CAST(:only_queue AS text))
 ORDER BY day.date

@@ -1,6 +1,5 @@
 """What can be read of the queues: their figures, the heads of their buckets and the hints for them, jobs of all states."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -216,11 +215,11 @@ def test_all_columns_of_both_tables_are_there(queue: SqlQueue) -> None:
 
 
 @pytest.fixture
-def swept(queue: SqlQueue, spec: QueueSpec[Work]) -> Iterator[SqlQueue]:
+def swept(queue: SqlQueue, spec: QueueSpec[Work]) -> SqlQueue:
     """The queue after a sweep, with jobs in all of its buckets that have been due for an hour."""
     many(queue, 40, "now() - interval '1 hour'")
     assert queue.note_sweep("work") == 4
-    yield queue
+    return queue
 
 
 def pass_seconds(queue: SqlQueue, seconds: float) -> None:

@@ -1,0 +1,429 @@
+"""The archive's partitions: made ahead, filled with what found none, dropped and thinned out by what each queue keeps."""
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy.engine import make_url
+
+from dagster_sqlqueue import QueueSpec, SqlQueue, partitions
+from dagster_sqlqueue.database import Transaction
+from dagster_sqlqueue.errors import InvalidInput, UnknownQueue
+from tests.core.support import Work, caller, claim, rows, until, value
+
+
+@pytest.fixture
+def today(queue: SqlQueue) -> date:
+    """The day, in UTC, by the database's clock."""
+    day: date = value(queue, "SELECT CAST(timezone('UTC', now()) AS date)")
+    return day
+
+
+def ahead(today: date, *days: int) -> tuple[date, ...]:
+    return tuple(today + timedelta(days=day) for day in days)
+
+
+def days_with_partitions(queue: SqlQueue) -> list[date]:
+    found = rows(
+        queue,
+        "SELECT right(c.relname, 8) FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid"
+        " WHERE i.inhparent = CAST(%s AS regclass) AND c.relname ~ '[0-9]{{8}}$' ORDER BY 1",
+        f"{queue.database.schema}.job_archive",
+    )
+    return [datetime.strptime(name, "%Y%m%d").date() for (name,) in found]
+
+
+def drop_day(queue: SqlQueue, day: date) -> None:
+    rows(queue, f"DROP TABLE {{s}}.job_archive_{day:%Y%m%d}")
+
+
+def archive(queue: SqlQueue, day: date, *, name: str = "work", count: int = 3) -> None:
+    """Jobs of a queue that ended at noon of a day, in UTC."""
+    rows(
+        queue,
+        "INSERT INTO {s}.job_archive (id, queue, bucket, priority, state, lease_no, attempt, max_attempts, run_at,"
+        " created_at, finished_at, region, tags, payload)"
+        " SELECT gen_random_uuid(), %s, 0, 0, 'succeeded', 1, 1, 5, ended, ended, ended, 'local', ARRAY[]::text[], '0'"
+        " FROM (SELECT timezone('UTC', %s + interval '12 hours') AS ended FROM generate_series(1, %s)) AS job",
+        name,
+        day,
+        count,
+    )
+
+
+def kept(queue: SqlQueue) -> dict[tuple[str, date], int]:
+    """How many rows of each queue and day there are in the archive."""
+    found = rows(
+        queue, "SELECT queue, CAST(timezone('UTC', finished_at) AS date), count(*) FROM {s}.job_archive GROUP BY 1, 2"
+    )
+    return {(name, day): count for name, day, count in found}
+
+
+def strays(queue: SqlQueue) -> int:
+    count: int = value(queue, "SELECT count(*) FROM {s}.job_archive_default")
+    return count
+
+
+def test_a_week_is_made_ahead(queue: SqlQueue, today: date) -> None:
+    assert days_with_partitions(queue) == list(ahead(today, *range(-1, 8)))
+    assert queue.maintain() == queue.maintain(days_ahead=0)
+    done = queue.maintain(days_ahead=10)
+    assert done.ran
+    assert done.partitions_made == ahead(today, 8, 9, 10)
+    assert queue.maintain(days_ahead=10).partitions_made == ()
+    queue.init()
+    assert days_with_partitions(queue) == list(ahead(today, *range(-1, 11)))
+
+
+@pytest.mark.parametrize("days", [-1, 367, 1.5, True, "7", None])
+def test_how_far_ahead_is_checked(queue: SqlQueue, days: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"days_ahead is .*; it must be a whole number of days, 0 to 366"):
+        queue.maintain(days_ahead=days)
+
+
+def test_a_partition_is_like_the_others(queue: SqlQueue, spec: QueueSpec[Work], today: date) -> None:
+    queue.maintain(days_ahead=8)
+    shapes = [
+        (
+            rows(queue, "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = %s ORDER BY 1", table),
+            value(queue, "SELECT count(*) FROM pg_index WHERE indrelid = %s AND indisvalid", table),
+        )
+        for (table,) in rows(
+            queue,
+            "SELECT inhrelid FROM pg_inherits WHERE inhparent = CAST(%s AS regclass)",
+            f"{queue.database.schema}.job_archive",
+        )
+    ]
+    assert len(shapes) == 11
+    assert all(shape == shapes[0] for shape in shapes)
+    invalid = "SELECT indexrelid::regclass FROM pg_index WHERE indrelid = CAST(%s AS regclass) AND NOT indisvalid"
+    assert rows(queue, invalid, f"{queue.database.schema}.job_archive") == []
+
+
+def test_rows_without_a_partition_are_moved_into_one(queue: SqlQueue, spec: QueueSpec[Work], today: date) -> None:
+    drop_day(queue, today)
+    queue.enqueue_many(spec, [Work(n=n) for n in range(50)])
+    queue.complete(claim(queue))
+    archive(queue, today - timedelta(days=40))
+    assert strays(queue) == 53
+    before = rows(queue, "SELECT to_jsonb(a) FROM {s}.job_archive AS a ORDER BY id")
+    done = queue.maintain()
+    assert (done.partitions_made, done.rows_moved) == (ahead(today, -40, 0), 53)
+    assert strays(queue) == 0
+    assert rows(queue, "SELECT to_jsonb(a) FROM {s}.job_archive AS a ORDER BY id") == before
+    assert value(queue, f"SELECT count(*) FROM {{s}}.job_archive_{today:%Y%m%d}") == 50
+    assert queue.maintain().rows_moved == 0
+
+
+def test_moving_stands_in_nobodys_way(queue: SqlQueue, spec: QueueSpec[Work], today: date) -> None:
+    drop_day(queue, today)
+    archive(queue, today, count=30_000)
+    stop = threading.Event()
+    longest = [0.0]
+
+    def consume() -> int:
+        finished = 0
+        while not stop.is_set():
+            queue.enqueue_many(spec, [Work(n=n) for n in range(20)])
+            jobs = claim(queue, 20)
+            began = time.monotonic()
+            queue.complete(jobs)
+            longest[0] = max(longest[0], time.monotonic() - began)
+            finished += len(jobs)
+        return finished
+
+    with ThreadPoolExecutor(2) as pool:
+        consumers = [pool.submit(consume) for _ in range(2)]
+        try:
+            until(lambda: strays(queue) > 30_100, "the consumers")
+            done = queue.maintain()
+            there = sum(kept(queue).values())
+            until(lambda: sum(kept(queue).values()) > there + 100, "the consumers to go on")
+        finally:
+            stop.set()
+        finished = sum(consumer.result() for consumer in consumers)
+    assert done.partitions_made == (today,)
+    assert done.rows_moved > 30_100
+    assert strays(queue) == 0
+    assert kept(queue) == {("work", today): 30_000 + finished}
+    assert longest[0] < 5, f"a consumer was stopped for {longest[0]:.1f} s"
+
+
+@pytest.fixture
+def reader(queue: SqlQueue, url: str) -> "Iterator[psycopg.Connection[Any]]":
+    """Somebody who has read the whole archive in a transaction that goes on."""
+    with caller(url) as connection:
+        connection.execute(f"SELECT count(*) FROM {queue.database.schema}.job_archive".encode())
+        yield connection
+
+
+def test_a_busy_archive_is_left_for_the_next_time(
+    queue: SqlQueue, spec: QueueSpec[Work], today: date, reader: "psycopg.Connection[Any]"
+) -> None:
+    reader.rollback()
+    for day in ahead(today, -30, 0):
+        archive(queue, day)
+    drop_day(queue, today + timedelta(days=7))
+    rows(queue, "SELECT {s}.make_archive_partition(%s)", today - timedelta(days=31))
+    reader.execute(f"SELECT count(*) FROM {queue.database.schema}.job_archive".encode())
+    began = time.monotonic()
+    with queue.database.connection() as connection:
+        at = Transaction(connection, queue.database)
+        made = partitions.make_missing(at, strays=True, attempts=2)
+        dropped = partitions.drop_over(at, only_queue=None, attempts=2)
+    assert (made.days, made.rows_moved, made.busy) == ((), 0, ahead(today, -30, 7))
+    assert (dropped.days, dropped.busy) == ((), ahead(today, -31))
+    assert time.monotonic() - began < 10
+    assert strays(queue) == 3, "what could not be attached was not put back"
+    reader.rollback()
+    done = queue.maintain()
+    assert (done.partitions_made, done.rows_moved, done.busy) == (ahead(today, -30, 7), 3, ())
+    assert done.partitions_dropped == ahead(today, -31)
+
+
+def test_consumers_go_on_while_something_waits_for_the_archive(
+    queue: SqlQueue, spec: QueueSpec[Work], today: date, reader: "psycopg.Connection[Any]"
+) -> None:
+    rows(queue, "UPDATE {s}.queue SET retention_days = 1")
+    reader.rollback()
+    rows(queue, "SELECT {s}.make_archive_partition(%s)", today - timedelta(days=3))
+    reader.execute(f"SELECT count(*) FROM {queue.database.schema}.job_archive".encode())
+    queue.enqueue_many(spec, [Work(n=n) for n in range(200)])
+    longest = 0.0
+    with ThreadPoolExecutor(1) as pool:
+        maintaining = pool.submit(queue.maintain)
+        while jobs := claim(queue, 5):
+            began = time.monotonic()
+            queue.complete(jobs)
+            longest = max(longest, time.monotonic() - began)
+        assert maintaining.result().busy == ahead(today, -3)
+    assert longest < 3, f"a consumer was stopped for {longest:.1f} s"
+
+
+def test_one_process_maintains_at_a_time(queue: SqlQueue, today: date) -> None:
+    drop_day(queue, today)
+    with queue.database.connection() as other:
+        Transaction(other, queue.database).run("maintenance_lock", {})
+        done = queue.maintain()
+        assert (done.ran, done.partitions_made) == (False, ())
+        Transaction(other, queue.database).run("maintenance_unlock", {})
+    with ThreadPoolExecutor(4) as pool:
+        done_by_each = list(pool.map(lambda _: queue.maintain(), range(4)))
+    assert [done.partitions_made for done in done_by_each if done.partitions_made] == [(today,)]
+    assert value(queue, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == 0
+
+
+def test_maintaining_takes_one_connection(queue: SqlQueue, url: str, today: date) -> None:
+    drop_day(queue, today)
+    with SqlQueue(url, schema=queue.database.schema, pool_size=1, connect_timeout=2) as narrow:
+        assert narrow.maintain().partitions_made == (today,)
+        assert narrow.trim("work") == narrow.trim()
+        assert narrow.ensure_partitions()
+
+
+def test_what_expired_is_removed(queue: SqlQueue) -> None:
+    rows(queue, "INSERT INTO {s}.waiter VALUES ('work', 'old', now() - interval '2 minutes'), ('work', 'new', now())")
+    rows(queue, "INSERT INTO {s}.worker VALUES ('work', 'a', 1, now() - interval '2 minutes'), ('work', 'b', 1, now())")
+    rows(
+        queue,
+        "INSERT INTO {s}.consumer_slot SELECT 'work', n, gen_random_uuid(), '{{0}}', now() - n * interval '50 minutes'"
+        " FROM generate_series(1, 2) AS n",
+    )
+    rows(queue, "INSERT INTO {s}.assignment VALUES ('work', 'b', gen_random_uuid(), 1)")
+    rows(queue, "INSERT INTO {s}.stale_write SELECT 'work', CAST(now() AS date) - n, 1 FROM generate_series(89, 92) n")
+    rows(
+        queue,
+        "INSERT INTO {s}.batch (id, key, queue, state, lease_until, owner, created_at)"
+        " VALUES (gen_random_uuid(), 'k', 'work', 'abandoned', now(), 'w', now() - interval '5 years')",
+    )
+    assert queue.maintain().expired_removed == 1 + 1 + 1 + 1 + 2
+    assert rows(queue, "SELECT worker FROM {s}.waiter") == [("new",)]
+    assert rows(queue, "SELECT name FROM {s}.worker") == [("b",)]
+    assert rows(queue, "SELECT slot FROM {s}.consumer_slot") == [(1,)]
+    assert value(queue, "SELECT count(*) FROM {s}.batch") == 1
+    assert queue.maintain().expired_removed == 0
+
+
+def test_the_start_of_a_drain_makes_what_is_missing(queue: SqlQueue, today: date) -> None:
+    assert queue.ensure_partitions()
+    for day in ahead(today, 0, 1, 3):
+        drop_day(queue, day)
+    assert queue.ensure_partitions()
+    assert set(ahead(today, 0, 1)) < set(days_with_partitions(queue))
+    assert today + timedelta(days=3) not in days_with_partitions(queue)
+
+
+def test_the_start_of_a_drain_moves_nothing(queue: SqlQueue, today: date) -> None:
+    for day in ahead(today, 0, 1):
+        drop_day(queue, day)
+    archive(queue, today)
+    assert queue.ensure_partitions()
+    assert strays(queue) == 3
+    assert today not in days_with_partitions(queue)
+
+
+def test_a_consumer_that_may_make_no_tables_goes_on(
+    queue: SqlQueue, url: str, today: date, caplog: pytest.LogCaptureFixture
+) -> None:
+    drop_day(queue, today + timedelta(days=1))
+    role = f"consumer_{queue.database.schema}"
+    rows(queue, f"CREATE ROLE {role} LOGIN")
+    rows(queue, f"GRANT USAGE ON SCHEMA {{s}} TO {role}")
+    rows(queue, f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {{s}} TO {role}")
+    try:
+        theirs = make_url(url).set(username=role).render_as_string()
+        with SqlQueue(theirs, schema=queue.database.schema) as consumer:
+            with caplog.at_level(logging.WARNING):
+                assert not consumer.ensure_partitions()
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                consumer.maintain()
+    finally:
+        rows(queue, f"DROP OWNED BY {role}")
+        rows(queue, f"DROP ROLE {role}")
+    (message,) = caplog.messages
+    assert "no partition for tomorrow: permission denied for" in message
+    assert "sqlqueue maintain" in message
+    assert value(queue, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == 0
+
+
+def test_a_drain_starts_while_the_archive_is_busy(
+    queue: SqlQueue, today: date, reader: "psycopg.Connection[Any]", caplog: pytest.LogCaptureFixture
+) -> None:
+    reader.rollback()
+    drop_day(queue, today + timedelta(days=1))
+    reader.execute(f"SELECT count(*) FROM {queue.database.schema}.job_archive".encode())
+    assert not queue.ensure_partitions()
+    reader.rollback()
+    assert queue.ensure_partitions()
+
+
+def test_a_drain_without_a_schema_is_not_stopped_here(url: str, schema: str, caplog: pytest.LogCaptureFixture) -> None:
+    with SqlQueue(url, schema=schema) as bare:
+        assert not bare.ensure_partitions()
+
+
+def retain(queue: SqlQueue, **days: int | None) -> None:
+    for name, kept_days in days.items():
+        queue.create_queue(QueueSpec(name, Work, retention_days=kept_days))
+
+
+def test_a_day_is_dropped_when_nobody_keeps_it(queue: SqlQueue, today: date) -> None:
+    retain(queue, work=2, longer=4)
+    for back in range(8):
+        rows(queue, "SELECT {s}.make_archive_partition(%s)", today - timedelta(days=back))
+        archive(queue, today - timedelta(days=back))
+    for back in (4, 5):
+        archive(queue, today - timedelta(days=back), name="longer", count=2)
+    done = queue.trim()
+    assert done.partitions_dropped == ahead(today, -7, -6, -5, -3)
+    assert done.rows_deleted == {"work": 3}
+    assert kept(queue) == {
+        **{("work", today - timedelta(days=back)): 3 for back in range(3)},
+        ("longer", today - timedelta(days=4)): 2,
+    }
+    assert queue.trim() == queue.trim("work")
+
+
+def test_one_queue_is_trimmed_alone(queue: SqlQueue, today: date) -> None:
+    retain(queue, work=1, other=1, third=1)
+    shared, alone, others = ahead(today, -5, -6, -7)
+    for day in (shared, alone, others):
+        rows(queue, "SELECT {s}.make_archive_partition(%s)", day)
+    archive(queue, shared)
+    archive(queue, shared, name="other")
+    archive(queue, alone)
+    archive(queue, others, name="other")
+    done = queue.trim("work")
+    assert (done.partitions_dropped, done.rows_deleted) == ((alone,), {"work": 3})
+    assert kept(queue) == {("other", shared): 3, ("other", others): 3}
+    with pytest.raises(UnknownQueue):
+        queue.trim("missing")
+
+
+def test_without_retention_everything_stays(queue: SqlQueue, today: date) -> None:
+    for back in (1, 400):
+        archive(queue, today - timedelta(days=back))
+    done = queue.maintain()
+    assert (done.partitions_dropped, done.rows_deleted, done.rows_moved) == ((), {}, 3)
+    assert sum(kept(queue).values()) == 6
+    retain(queue, shorter=5)
+    archive(queue, today - timedelta(days=400), name="shorter")
+    assert queue.trim().rows_deleted == {"shorter": 3}
+    assert set(kept(queue)) == {("work", today - timedelta(days=back)) for back in (1, 400)}
+
+
+def test_rows_of_a_queue_that_is_gone_go_with_the_longest_retention(queue: SqlQueue, today: date) -> None:
+    rows(queue, "DELETE FROM {s}.bucket WHERE queue = 'work'")
+    rows(queue, "DELETE FROM {s}.queue WHERE name = 'work'")
+    for back in (10, 21):
+        rows(queue, "SELECT {s}.make_archive_partition(%s)", today - timedelta(days=back))
+        archive(queue, today - timedelta(days=back))
+    assert queue.trim().partitions_dropped == (), "no queue says for how long"
+    retain(queue, short=2, long=20)
+    assert queue.trim().partitions_dropped == ahead(today, -21)
+    assert set(kept(queue)) == {("work", today - timedelta(days=10))}
+
+
+def test_rows_that_found_no_partition_are_trimmed_where_they_are(queue: SqlQueue, today: date) -> None:
+    retain(queue, work=2)
+    for back in (3, 2):
+        archive(queue, today - timedelta(days=back))
+    done = queue.maintain()
+    assert (done.rows_deleted, done.rows_moved, done.partitions_made) == ({"work": 3}, 3, ahead(today, -2))
+    assert set(kept(queue)) == {("work", today - timedelta(days=2))}
+
+
+def test_a_day_without_jobs_goes_two_days_later(queue: SqlQueue, today: date) -> None:
+    for back in (2, 3):
+        rows(queue, "SELECT {s}.make_archive_partition(%s)", today - timedelta(days=back))
+    assert queue.trim("work").partitions_dropped == ()
+    assert queue.trim().partitions_dropped == ahead(today, -3, -2)
+    assert days_with_partitions(queue)[0] == today - timedelta(days=1)
+
+
+def test_fifty_thousand_jobs_over_ten_days(queue: SqlQueue, today: date) -> None:
+    """Finished through the verbs, spread over days with and without a partition, trimmed: exactly what each queue keeps."""
+    keeps = {"short": 1, "long": 5, "ever": None}
+    retain(queue, **keeps)
+    for name in keeps:
+        spec = QueueSpec(name, Work)
+        queue.enqueue_many(spec, (Work(n=n) for n in range(50_000 // len(keeps) + 1)))
+        while jobs := queue.claim(name, limit=10_000, worker="w"):
+            queue.complete(jobs)
+    for back in range(2, 10, 2):
+        rows(queue, "SELECT {s}.make_archive_partition(%s)", today - timedelta(days=back))
+    # Nothing of the queue that keeps everything ended more than six days ago.
+    rows(
+        queue,
+        "UPDATE {s}.job_archive SET finished_at = timezone('UTC', CAST(%s AS timestamp)"
+        " + interval '12 hours' - CAST(payload->>'n' AS integer) %% (CASE queue WHEN 'ever' THEN 7 ELSE 10 END)"
+        " * interval '1 day')",
+        today,
+    )
+    before = kept(queue)
+    assert sum(before.values()) == 50_001
+    assert len(before) == 10 + 10 + 7
+    assert strays(queue) > 15_000
+    done = queue.maintain()
+    expected = {
+        (name, day): count
+        for (name, day), count in before.items()
+        if (days := keeps[name]) is None or day >= today - timedelta(days=days)
+    }
+    assert kept(queue) == expected
+    assert len(expected) == 2 + 6 + 7
+    assert done.partitions_dropped == ahead(today, -8)
+    gone = Counter({name: sum(count for (n, _), count in before.items() if n == name) for name in keeps})
+    gone.subtract({name: sum(count for (n, _), count in expected.items() if n == name) for name in keeps})
+    dropped = {name: before[name, today - timedelta(days=8)] for name in ("short", "long")}
+    assert done.rows_deleted == {name: gone[name] - dropped[name] for name in ("short", "long")}
+    assert done.rows_deleted["short"] > 10_000, "one batch was enough: nothing was shown"
+    assert strays(queue) == 0
+    assert queue.maintain() == queue.maintain()
