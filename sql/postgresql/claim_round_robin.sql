@@ -53,7 +53,8 @@ WITH head AS MATERIALIZED (
         attempt = j.attempt + 1,
         started_at = statement_timestamp(),
         claimed_by = :worker,
-        batch_id = NULL
+        batch_id = NULL,
+        limited = false
     WHERE j.id = ANY (ARRAY(SELECT head.id FROM head))
     RETURNING
         j.id, j.bucket, j.priority, j.lease_no, j.attempt, j.max_attempts, j.created_at, j.available_at AS lease_until,

@@ -43,6 +43,7 @@ WITH candidate AS MATERIALIZED (
         started_at = statement_timestamp(),
         claimed_by = :worker,
         batch_id = NULL,
+        limited = false,
         claim_token = CAST(:token AS uuid)
     WHERE j.id = ANY (ARRAY(SELECT candidate.id FROM candidate))
       AND j.available_at <= statement_timestamp()
