@@ -1,16 +1,131 @@
 """Keys that take turns: nobody overtakes, nobody runs beside another of its key, and nobody waits for nobody."""
 
+import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.model import ClaimedJob
 from dagster_sqlqueue.outcomes import Retry
-from tests.core.support import Work, caller, numbers, rows
+from dagster_sqlqueue.selection import Selection
+from dagster_sqlqueue.settings import Strategy
+from tests.core.support import Work, caller, numbers, rows, until, value
+from tests.faults.checker import Bounds, asleep
+from tests.faults.conftest import Fleet
+from tests.faults.worker import produce
 
-ORDERED = QueueSpec("work", Work, bucket_count=2, max_attempts=5, ordered=True, backoff=Backoff(0, jitter=0))
+ORDERED = QueueSpec("work", Work, bucket_count=2, max_attempts=100, ordered=True, backoff=Backoff(0, jitter=0))
+KEYS, EACH = 40, 50
+
+
+def dying(fleet: Fleet, count: int, seed: int, **settings: object) -> list[Path]:
+    """Consumers that kill themselves in the middle of a verb."""
+    luck = random.Random(seed)
+    return [
+        fleet.start(
+            dies=(luck.choice(["claim", "finish", "requeue"]), luck.randint(2, 8)), seed=seed + number, **settings
+        )
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize("policy", ["dead_letter", "stop"])
+def test_keys_keep_their_order_through_retries_snoozes_kills_and_poison(fleet: Fleet, policy: str) -> None:
+    fleet.queue.create_queue(replace(ORDERED, on_poison=policy))
+    fleet.enqueue(KEYS * EACH, key=lambda n: f"key {n % KEYS}")
+    settings = {"lease_seconds": 1.0, "batch_size": 10, "linger_seconds": 30.0, "outcomes": "failing"}
+    alive = [fleet.start(seed=n, **settings) for n in range(4)]
+    dying(fleet, 12, 100, **settings)
+    poisoned = sum(n % 7 == 3 for n in range(KEYS * EACH))
+
+    def worked_off() -> bool:
+        assert asleep(fleet.queue) == []
+        if policy == "stop":
+            fleet.queue.cancel("work", Selection(state="held"))
+        return fleet.live() == 0
+
+    if policy == "stop":
+        until(lambda: value(fleet.queue, "SELECT count(*) FROM {s}.job WHERE state = 'held'") == KEYS, seconds=60)
+        # Nothing behind a job that stopped its key has begun.
+        behind = "SELECT max((payload ->> 'n')::int / %s) FROM {s}.job_archive WHERE ordering_key = %s"
+        for key in range(KEYS):
+            first = min(n for n in range(key, KEYS * EACH, KEYS) if n % 7 == 3)
+            assert value(fleet.queue, behind, KEYS, f"key {key}") in (None, first // KEYS - 1)
+    until(worked_off, "the end of every key", 60)
+    fleet.dismiss(alive)
+    ended = "failed" if policy == "dead_letter" else "cancelled"
+    assert fleet.queue.archived("work", since_seconds=600) == {"succeeded": KEYS * EACH - poisoned, ended: poisoned}
+    assert fleet.verdict(bounds=Bounds(ordered=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("strategy", "turns"),
+    [
+        *((strategy, {"ordered": True}) for strategy in Strategy if strategy is not Strategy.TOKEN),
+        (Strategy.ROUND_ROBIN, {"ordered": False, "max_running_per_key": 2}),
+    ],
+)
+def test_nothing_is_forgotten_when_everybody_is_at_one_key(
+    fleet: Fleet, strategy: Strategy, turns: dict[str, object]
+) -> None:
+    """Producers that commit in another order than they came, consumers that end, retry and die, all at two keys."""
+    fleet.queue.create_queue(replace(ORDERED, strategy=strategy, **turns))  # type: ignore[arg-type]
+    settings = {"lease_seconds": 0.5, "linger_seconds": 30.0, "outcomes": "coming back"}
+    producers = [fleet.start(produce, jobs=100, batch_size=1, keys=2) for _ in range(3)]
+    alive = [fleet.start(seed=n, batch_size=size, **settings) for n, size in enumerate([1, 5, 50])]
+    dying(fleet, 4, 200, batch_size=5, **settings)
+    for producer in producers:
+        until(lambda: asleep(fleet.queue) or fleet.processes[producer].exitcode == 0)  # noqa: B023
+    fleet.drained(30)
+    fleet.dismiss(alive)
+    at_once = 1 if turns["ordered"] else 2
+    assert fleet.verdict(bounds=Bounds(max_running_per_key=at_once)) == []
+
+
+def test_a_hot_key_slows_nobody(fleet: Fleet) -> None:
+    fleet.queue.create_queue(replace(ORDERED, bucket_count=1))
+    fleet.enqueue(5_000, key=lambda _: "hot")
+    fleet.enqueue(200, key=lambda n: f"key {n % 20}")
+    alive = [fleet.start(batch_size=10, linger_seconds=30.0, lease_seconds=30.0) for _ in range(4)]
+    others = "SELECT count(*) FROM {s}.job WHERE ordering_key <> 'hot'"
+    until(lambda: value(fleet.queue, others) == 0)
+    until(lambda: value(fleet.queue, "SELECT count(*) FROM {s}.audit WHERE kind = 'end' AND key = 'hot'") > 50)
+    fleet.dismiss(alive)
+    ends = [key for (key,) in rows(fleet.queue, "SELECT key FROM {s}.audit WHERE kind = 'end' ORDER BY place")]
+    last = max(place for place, key in enumerate(ends) if key != "hot")
+    # Ten jobs a key: the hot one had its turn as often as they, and a few times more.
+    assert Counter(ends[:last])["hot"] <= 3 * 10
+    assert asleep(fleet.queue) == []
+    assert fleet.verdict(bounds=Bounds(ordered=True), drained=False) == []
+
+
+@pytest.mark.parametrize("turns", [{"ordered": True}, {"ordered": False, "max_running_per_key": 2}])
+def test_the_judge_sees_a_key_that_sleeps_for_ever(fleet: Fleet, turns: dict[str, object]) -> None:
+    fleet.queue.create_queue(replace(ORDERED, **turns))  # type: ignore[arg-type]
+    fleet.enqueue(10, key=lambda _: "k")
+    fleet.start(plant="room that nobody is told of", linger_seconds=1.0)
+    until(lambda: asleep(fleet.queue) == ["k"])
+
+
+def test_what_comes_back_from_the_dead_letter_takes_its_old_place(queue: SqlQueue) -> None:
+    queue.create_queue(ORDERED)
+    queue.enqueue_many(ORDERED, [NewJob(Work(n=n), ordering_key="k") for n in range(4)])
+    for _ in range(2):
+        (job,) = take(queue)
+        queue.fail(replace(job, attempt=job.max_attempts), "poisoned")
+    (third,) = take(queue)
+    queue.redrive("work", Selection(all=True))
+    assert take(queue) == []
+    queue.requeue([(third, Retry("again", 0))])
+    order = []
+    while jobs := take(queue):
+        order += numbers(jobs)
+        queue.complete(jobs)
+    assert order == [0, 1, 2, 3]
 
 
 def take(queue: SqlQueue, limit: int = 10) -> list[ClaimedJob]:
