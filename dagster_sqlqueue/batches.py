@@ -17,7 +17,7 @@ from uuid import UUID
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue.database import Transaction
-from dagster_sqlqueue.errors import BatchLost, QueueError
+from dagster_sqlqueue.errors import BatchLost, InvalidInput, QueueError, QueuePaused
 from dagster_sqlqueue.payloads import storable_text
 from dagster_sqlqueue.queue import SqlQueue
 
@@ -61,8 +61,20 @@ def seal(
     Raises:
         UnknownQueue: the queue does not exist.
         BatchLost: somebody else holds the key's batch, or took this one over.
+        QueuePaused: the queue is paused.
+        InvalidInput: the queue's keys take turns, or it has limits: a batch takes every due job at once.
     """
-    queue.settings(name)
+    settings = queue.settings(name)
+    if settings.paused_at is not None:
+        raise QueuePaused(
+            f"queue {name!r} is paused since {settings.paused_at:%Y-%m-%d %H:%M:%S} UTC, so nothing can be sealed into a"
+            f" batch. Resume it with: sqlqueue resume {name}"
+        )
+    if settings.keyed or settings.limited:
+        raise InvalidInput(
+            f"queue {name!r} is ordered or has limits, and a batch takes every due job at once: consume it job by job, or"
+            " take order and limits off it"
+        )
     batch_id, token = _open(queue, name, key, owner, lease_seconds, patience_seconds)
     parameters = {"batch_id": batch_id, "token": token}
     for bucket in sorted({head.bucket for head in queue.peek_heads(name) if head.due_seconds >= 0}):

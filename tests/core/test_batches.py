@@ -13,7 +13,7 @@ import pytest
 
 from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue, batches
 from dagster_sqlqueue.batches import Batch
-from dagster_sqlqueue.errors import BatchLost, LeaseLost, UnknownQueue
+from dagster_sqlqueue.errors import BatchLost, InvalidInput, LeaseLost, QueuePaused, UnknownQueue
 from tests.core.support import Work, caller, claim, make_due, rows, until, value
 
 
@@ -297,3 +297,21 @@ def test_a_queue_with_backoff_does_not_matter_to_a_batch(queue: SqlQueue) -> Non
     queue.enqueue(spec, Work(n=1))
     batches.abandon(queue, batches.seal(queue, "slow", "k", owner="w"), "again")
     assert batches.seal(queue, "slow", "k", owner="w").job_count == 1
+
+
+def test_a_paused_queue_is_not_sealed(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.enqueue(spec, Work(n=1))
+    queue.pause("work")
+    with pytest.raises(QueuePaused, match="Resume it with: sqlqueue resume work"):
+        seal(queue)
+    assert queue.depth("work").ready == 1
+
+
+@pytest.mark.parametrize("settings", [{"ordered": True}, {"max_running": 2}, {"max_running_per_key": 2}])
+def test_a_queue_that_lets_jobs_wait_for_others_is_not_sealed(queue: SqlQueue, settings: dict[str, Any]) -> None:
+    spec = QueueSpec("work", Work, **settings)
+    queue.create_queue(spec)
+    queue.enqueue(spec, Work(n=1))
+    with pytest.raises(InvalidInput, match="is ordered or has limits"):
+        seal(queue)
+    assert queue.depth("work").ready == 1

@@ -194,7 +194,7 @@ try:
     with open_spark(settings) as spark:
         threading.Thread(target=interrupt, args=(spark,), daemon=True).start()
         started = time.monotonic()
-        spark.sql("SELECT max(hash(a.id, b.id)) FROM range(2000000) a, range(2000000) b").collect()
+        spark.range(0, 10**13, 1, 1).selectExpr("max(hash(id))").collect()
 except KeyboardInterrupt:
     print("interrupted", time.monotonic() - started < 40)
 print("children", children())
