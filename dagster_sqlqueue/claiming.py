@@ -88,7 +88,8 @@ class ClaimingVerbs(EndingVerbs):
             handed_out = self._without_spent(jobs)
             if handed_out:
                 # Not before: what this claim did not look at yet may have been due earlier than what it buried.
-                hints.note(jobs)
+                if settings.strategy in _FROM_THE_HEAD:
+                    hints.note(jobs)
                 return handed_out
             contended = 0 if more is _PARKED else contended + 1
             revision = settings.revision
@@ -155,7 +156,8 @@ class ClaimingVerbs(EndingVerbs):
         jobs = self._lock_due(executor, settings, _wanted(settings, buckets, limit, None, "", hints, None))
         if not jobs and (now := self.settings(queue, executor=executor)).revision != settings.revision:
             jobs = self._lock_due(executor, now, _wanted(now, buckets, limit, None, "", hints, None))
-        hints.note(jobs)
+        if self.last_seen(queue).strategy in _FROM_THE_HEAD:
+            hints.note(jobs)
         return jobs
 
     def _lock_due(self, executor: Executor, settings: QueueSettings, wanted: _Wanted) -> list[ClaimedJob]:
@@ -311,6 +313,8 @@ _LEASE_NO = 3
 _LEASE_UNTIL = 7
 _KEY = 9
 _ORDER_NO = 14
+_FROM_THE_HEAD = (Strategy.ROUND_ROBIN, Strategy.FIFO, Strategy.TOKEN)
+"""Only where a batch is the oldest that was due, nothing is older than it."""
 _PARKED = "jobs that did not have their turn were set aside"
 _CONTENTION = "there were candidates, and others took them"
 
