@@ -6,11 +6,28 @@
 -- time at which the database took them, then by id. A job that waits for its turn is let out of line when the turns have
 -- changed or are gone, and the next claim decides about it.
 --
+-- Plan: the places are given out once, in their order; joined as a subquery, a nested loop gave out new ones for each job,
+--   in the order in which the table has them.
+--
 -- Parameters: queue text; let_out boolean (whether the turns have changed).
 -- Returns: one row: how many jobs were touched.
 -- Reads all of the queue's live jobs: a rare statement. Locks: the updated rows; waits for claims that have them, and then
 --   goes by what those left. Guards: I1 (no job waits in a line that is gone), I5, I9.
-WITH touched AS (
+WITH ranked AS MATERIALIZED (
+    SELECT l.id, CASE WHEN l.order_no IS NULL THEN nextval('sqlqueue.job_order') END AS order_no
+    FROM (
+        SELECT i.id, i.order_no
+        FROM sqlqueue.job AS i
+        JOIN sqlqueue.queue AS s ON s.name = i.queue
+        WHERE i.queue = :queue
+          AND (
+              (i.ordering_key IS NOT NULL AND s.keyed <> (i.order_no IS NOT NULL))
+              OR (i.state = 'queued' AND i.available_at = 'infinity' AND (CAST(:let_out AS boolean) OR NOT s.keyed))
+              OR (i.state = 'running' AND i.limited <> (s.max_running IS NOT NULL OR s.rate_limit IS NOT NULL))
+          )
+        ORDER BY i.created_at, i.id
+    ) AS l
+), touched AS (
     UPDATE sqlqueue.job AS j
     SET order_no = CASE WHEN q.keyed AND j.ordering_key IS NOT NULL THEN COALESCE(j.order_no, ranked.order_no) END,
         available_at = CASE
@@ -19,22 +36,7 @@ WITH touched AS (
             ELSE j.available_at
         END,
         limited = j.state = 'running' AND (q.max_running IS NOT NULL OR q.rate_limit IS NOT NULL)
-    FROM sqlqueue.queue AS q,
-        (
-            SELECT l.id, CASE WHEN l.order_no IS NULL THEN nextval('sqlqueue.job_order') END AS order_no
-            FROM (
-                SELECT i.id, i.order_no
-                FROM sqlqueue.job AS i
-                JOIN sqlqueue.queue AS s ON s.name = i.queue
-                WHERE i.queue = :queue
-                  AND (
-                      (i.ordering_key IS NOT NULL AND s.keyed <> (i.order_no IS NOT NULL))
-                      OR (i.state = 'queued' AND i.available_at = 'infinity' AND (CAST(:let_out AS boolean) OR NOT s.keyed))
-                      OR (i.state = 'running' AND i.limited <> (s.max_running IS NOT NULL OR s.rate_limit IS NOT NULL))
-                  )
-                ORDER BY i.created_at, i.id
-            ) AS l
-        ) AS ranked
+    FROM sqlqueue.queue AS q, ranked
     WHERE q.name = :queue AND j.id = ranked.id
     RETURNING j.id
 )
