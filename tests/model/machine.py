@@ -1,7 +1,9 @@
 """The state machine: one rule for each thing that can happen to a queue, done to the library and to the model."""
 
+import contextlib
+import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
@@ -110,6 +112,21 @@ KINDS = ("plain", "ordered", "per_key", "limited")
 ANY_SPECS = st.sampled_from(KINDS).flatmap(specs)
 
 
+def step(**drawn: Any) -> Callable[[Callable[..., None]], Any]:
+    """A rule of the machine that notes what it did: chance in the database can keep Hypothesis from doing it again."""
+
+    def decorate(function: Callable[..., None]) -> Any:
+        @functools.wraps(function)
+        def noted(self: "QueueMachine", **values: Any) -> None:
+            self.history.append(f"{function.__name__}({', '.join(f'{name}={v!r}' for name, v in values.items())})")
+            with self.telling_history():
+                function(self, **values)
+
+        return rule(**drawn)(noted)
+
+    return decorate
+
+
 class Server:
     """The library under test: two consumers and an operator, each with what it remembers, and a look at the tables."""
 
@@ -152,24 +169,37 @@ class QueueMachine(RuleBasedStateMachine):
 
     server: ClassVar[Server]
     kind: ClassVar[str]
+    make_model: ClassVar[type[Model]] = Model
+    model: Model
 
     def __init__(self) -> None:
         super().__init__()
         self.began = self.server.reset()
         self.made = 0
+        self.history: list[str] = []
         self.leases: list[ClaimedJob] = []
         self.seen: dict[int, QueueSpec[Work]] = {}
 
     @initialize(data=st.data(), buckets=st.integers(1, 4), jobs=st.lists(JOBS, min_size=3, max_size=6))
     def begin(self, data: st.DataObject, buckets: int, jobs: list[Wanted]) -> None:
         spec = data.draw(specs(self.kind), label="spec")
-        self.model = Model(spec, buckets)
+        self.history += [f"{spec}, {buckets} buckets", f"begin({jobs})"]
+        self.model = self.make_model(spec, buckets)
         self.server.operator.create_queue(replace(spec, bucket_count=buckets))
         self.enqueue(jobs)
 
+    @contextlib.contextmanager
+    def telling_history(self) -> Iterator[None]:
+        """Say what was done before, when it led to a divergence."""
+        try:
+            yield
+        except AssertionError as divergence:
+            divergence.add_note("\n".join(self.history))
+            raise
+
     # Putting in
 
-    @rule(jobs=st.lists(JOBS, min_size=1, max_size=4))
+    @step(jobs=st.lists(JOBS, min_size=1, max_size=4))
     def put(self, jobs: list[Wanted]) -> None:
         self.enqueue(jobs)
 
@@ -192,8 +222,12 @@ class QueueMachine(RuleBasedStateMachine):
             unique_key=wanted.unique_key,
             max_attempts=wanted.max_attempts,
             tags=wanted.tags,
-            id=UUID(bytes=hashlib.sha256(str(self.made).encode()).digest()[:16]),
+            id=self.id_of(self.made),
         )
+
+    def id_of(self, number: int) -> UUID:
+        """The id of the job that was made as the so-many-th."""
+        return UUID(bytes=hashlib.sha256(str(number).encode()).digest()[:16])
 
     def _as_model(self, job: NewJob[Work], wanted: Wanted) -> ModelJob:
         assert job.id is not None
@@ -212,15 +246,15 @@ class QueueMachine(RuleBasedStateMachine):
 
     # Taking out
 
-    @rule(consumer=st.integers(0, 1), limit=st.sampled_from([1, 2, 3, 50]))
+    @step(consumer=st.integers(0, 1), limit=st.sampled_from([1, 2, 3, 50]))
     def claim(self, consumer: int, limit: int) -> None:
         self._claim(consumer, limit, None, None)
 
-    @rule(consumer=st.integers(0, 1), limit=st.sampled_from([1, 2, 3, 50]), buckets=BUCKETS)
+    @step(consumer=st.integers(0, 1), limit=st.sampled_from([1, 2, 3, 50]), buckets=BUCKETS)
     def claim_from(self, consumer: int, limit: int, buckets: list[int]) -> None:
         self._claim(consumer, limit, buckets, None)
 
-    @rule(consumer=st.integers(0, 1), limit=st.sampled_from([1, 2, 50]))
+    @step(consumer=st.integers(0, 1), limit=st.sampled_from([1, 2, 50]))
     def claim_some(self, consumer: int, limit: int) -> None:
         self._claim(consumer, limit, None, "red")
 
@@ -275,13 +309,13 @@ class QueueMachine(RuleBasedStateMachine):
 
     # Under a lease, the current one or an older one
 
-    @rule(consumer=st.integers(0, 1), limit=st.sampled_from([1, 3, 50]), outcomes=OUTCOMES)
+    @step(consumer=st.integers(0, 1), limit=st.sampled_from([1, 3, 50]), outcomes=OUTCOMES)
     def work(self, consumer: int, limit: int, outcomes: list[Outcome]) -> None:
         """Claim and end, as a consumer does; what there is no outcome for stays under its lease."""
         jobs = self._claim(consumer, limit, None, None)
         self._settle(consumer, list(zip(jobs, outcomes, strict=False)))
 
-    @rule(consumer=st.integers(0, 1), indexes=INDEXES, outcomes=OUTCOMES)
+    @step(consumer=st.integers(0, 1), indexes=INDEXES, outcomes=OUTCOMES)
     def end(self, consumer: int, indexes: list[int], outcomes: list[Outcome]) -> None:
         self._settle(consumer, list(zip(self._chosen(indexes), outcomes, strict=False)))
 
@@ -300,7 +334,7 @@ class QueueMachine(RuleBasedStateMachine):
             held = self.model.hold([(job, event) for job, event, _ in events if event not in ENDS | RETURNS])
             same(queue.hold(written.aside), held)
 
-    @rule(consumer=st.integers(0, 1), indexes=INDEXES)
+    @step(consumer=st.integers(0, 1), indexes=INDEXES)
     def heartbeat(self, consumer: int, indexes: list[int]) -> None:
         jobs = self._chosen(indexes)
         kept = self.server.consumers[consumer].heartbeat(jobs, lease_seconds=HOUR)
@@ -325,17 +359,17 @@ class QueueMachine(RuleBasedStateMachine):
 
     # Time, and consumers that crash
 
-    @rule(index=INDEX, hours_ago=st.sampled_from([0, 0, 3]))
+    @step(index=INDEX, hours_ago=st.sampled_from([0, 0, 3]))
     def a_lease_runs_out(self, index: int, hours_ago: int) -> None:
         self._shift(lambda job: job.leased, index, hours_ago)
 
-    @rule(hours_ago=st.sampled_from([0, 3]))
+    @step(hours_ago=st.sampled_from([0, 3]))
     def a_consumer_dies(self, hours_ago: int) -> None:
         """Every lease runs out, one after the other; what it held stays in `leases`, as zombies."""
         while self._shift(lambda job: job.leased, 0, hours_ago):
             pass
 
-    @rule(index=INDEX)
+    @step(index=INDEX)
     def a_job_becomes_due(self, index: int) -> None:
         self._shift(lambda job: job.state is LiveState.QUEUED and not job.due and job.at != NEVER, index, 0)
 
@@ -348,19 +382,19 @@ class QueueMachine(RuleBasedStateMachine):
             self.server.look(ago, hours_ago, job.id)
         return bool(jobs)
 
-    @rule()
+    @step()
     def an_interval_passes(self) -> None:
         self.model.starts = 0
         self.server.look("UPDATE rate_start SET started_at = started_at - make_interval(secs => %s)", HOUR)
 
     # Running the queue
 
-    @rule(spec=ANY_SPECS)
+    @step(spec=ANY_SPECS)
     def reconfigure(self, spec: QueueSpec[Work]) -> None:
         self.model.reconfigure(spec)
         self.server.operator.create_queue(spec)
 
-    @rule(stays=st.sampled_from([True, False, False]))
+    @step(stays=st.sampled_from([True, False, False]))
     def pause(self, stays: bool) -> None:
         for paused in (True, stays):
             self.model.paused = paused
@@ -368,7 +402,7 @@ class QueueMachine(RuleBasedStateMachine):
             same(settings.paused_at is not None, paused)
             self._claim(0, 1, None, None)
 
-    @rule(bucket_count=st.integers(1, 6))
+    @step(bucket_count=st.integers(1, 6))
     def rebucket(self, bucket_count: int) -> None:
         self.model.bucket_count = bucket_count
         settings = self.server.operator.rebucket("work", bucket_count)
@@ -378,8 +412,9 @@ class QueueMachine(RuleBasedStateMachine):
 
     @invariant()
     def both_agree(self) -> None:
-        self._check_tables()
-        self._check_promises()
+        with self.telling_history():
+            self._check_tables()
+            self._check_promises()
 
     def _check_tables(self) -> None:
         rows = self.server.look(LIVE)

@@ -41,6 +41,7 @@ class ModelJob:
     lease_no: int = 0
     attempt: int = 0
     created: int = 0
+    ended: int = 0
     limited: bool = False
     cancel_requested: bool = False
 
@@ -68,12 +69,13 @@ class ModelJob:
         assert transition.after is not None
         self.state = transition.after
         self.lease_no += transition.new_lease
-        counted = self.attempt + (transition.attempt is Attempt.COUNTED)
-        if not transition.new_lease:
-            counted = min(counted, self.max_attempts)
-        self.attempt = (
-            0 if transition.attempt is Attempt.RESET else counted - (transition.attempt is Attempt.GIVEN_BACK)
-        )
+        match transition.attempt:
+            case Attempt.COUNTED:
+                self.attempt = min(self.attempt + 1, self.max_attempts)
+            case Attempt.GIVEN_BACK:
+                self.attempt -= 1
+            case Attempt.RESET:
+                self.attempt = 0
 
 
 @dataclass(frozen=True)
@@ -120,9 +122,9 @@ class Model:
 
     # Putting in
 
-    def enqueue(self, jobs: Sequence[ModelJob]) -> list[UUID]:
+    def enqueue(self, jobs: Sequence[ModelJob], now: Moment | None = None) -> list[UUID]:
         """Put on what is not there already; gives the ids."""
-        now = self.now()
+        now = now or self.now()
         inserted = []
         for job in jobs:
             taken = {other.unique_key for other in self.live.values()} - {None}
@@ -293,8 +295,10 @@ class Model:
         return {job.id for job in kept}, {job.id for job in kept if job.cancel_requested}
 
     def _end(self, ended: Sequence[tuple[ModelJob, Event]]) -> None:
+        statement = next(self.statements)
         for job, event in ended:
             job.step(event)
+            job.ended = statement
             self.archive[job.id] = self.live.pop(job.id)
         self.promote([job for job, _ in ended])
 

@@ -8,7 +8,8 @@ from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
 from dagster_sqlqueue import statements
-from tests.model.machine import KINDS, QueueMachine, Server
+from tests.model.deciding import DecidedMachine
+from tests.model.machine import KINDS, Server
 
 RUNS = settings(
     max_examples=50,
@@ -90,7 +91,7 @@ def server(url: str) -> Iterator[Server]:
 
 
 def run(server: Server, kind: str, runs: settings) -> None:
-    machine = type(f"{kind}_queue", (QueueMachine,), {"server": server, "kind": kind})
+    machine = type(f"{kind}_queue", (DecidedMachine,), {"server": server, "kind": kind})
     run_state_machine_as_test(machine, settings=runs)
 
 
