@@ -65,7 +65,7 @@ def rate(limit: RateLimit) -> str:
 def regions(settings: QueueSettings) -> str:
     """Which buckets belong to which region."""
     by_region: dict[str, list[int]] = {}
-    for bucket, region in enumerate(settings.regions):
+    for bucket, region in enumerate(settings.regions[: settings.lanes]):
         by_region.setdefault(region, []).append(bucket)
     return "; ".join(f"{region} {spans(numbers)}" for region, numbers in by_region.items())
 
@@ -101,7 +101,7 @@ def job_json(job: JobRow) -> dict[str, Any]:
 def job_table(jobs: Sequence[JobRow]) -> None:
     """Jobs to standard output, a line each."""
     render.table(
-        ["id", "state", "priority", "when", "attempt", "keys and tags", "error", "payload"],
+        ["id", "state", "prio", "when", "tries", "keys", "error", "payload"],
         [
             [
                 job.id,
@@ -109,15 +109,13 @@ def job_table(jobs: Sequence[JobRow]) -> None:
                 job.priority,
                 _when(job),
                 f"{job.attempt}/{job.max_attempts}",
-                "\n".join(
-                    part for part in (keys(job), render.printable(" ".join(f"#{tag}" for tag in job.tags))) if part
-                ),
-                Text(render.shortened(job.error or "", 40), style="red"),
-                render.shortened(job.payload, 40),
+                Text(" ".join(part for part in (keys(job), _tags(job)) if part)),
+                Text(render.shortened(job.error or "", 60), style="red"),
+                render.shortened(job.payload, 60),
             ]
             for job in jobs
         ],
-        right=["priority"],
+        right=["prio"],
     )
 
 
@@ -162,13 +160,17 @@ def keys(job: WaitingJob | DeadLetter | JobRow) -> str:
     return render.printable(", ".join(f"{name} {key}" for name, key in named.items() if key is not None))
 
 
+def _tags(job: JobRow) -> str:
+    return render.printable(" ".join(f"#{tag}" for tag in job.tags))
+
+
 def _when(job: JobRow) -> str:
     if job.finished_at:
         return f"ended {render.moment(job.finished_at)}"
     if job.waits_for_turn:
-        return "waits for others of its ordering key"
+        return "after others of its key"
     if job.available_at is None:
-        return "until it is released"
+        return "when it is released"
     return f"{'lease ends' if job.state == 'running' else 'due'} {render.moment(job.available_at)}"
 
 

@@ -43,7 +43,7 @@ def peek(session: Session, queue: Queue, limit: Limit = 20) -> None:
         render.say(f"no job of queue {queue} waits to be claimed")
         return
     render.table(
-        ["id", "bucket", "priority", "state", "due", "attempt", "keys", "payload"],
+        ["id", "bucket", "prio", "state", "due", "tries", "keys", "payload"],
         [
             [
                 job.id,
@@ -57,7 +57,7 @@ def peek(session: Session, queue: Queue, limit: Limit = 20) -> None:
             ]
             for job in jobs
         ],
-        right=["bucket", "priority"],
+        right=["bucket", "prio"],
     )
 
 
@@ -76,7 +76,8 @@ def list_jobs(
 ) -> None:
     """List jobs of a queue: all of them, or those that fit every condition.
 
-    Live jobs come by bucket, priority and time; jobs that ended come with --archived or with one of their states.
+    Live jobs come in the order in which they are due; jobs that ended come with --archived or with one of their states,
+    the latest first.
 
     Examples: sqlqueue list orders --state held
 
@@ -142,7 +143,7 @@ def dead(
             _in_full(letter)
         return
     render.table(
-        ["id", "finished", "attempt", "keys", "error", "payload"],
+        ["id", "finished", "tries", "keys", "error", "payload"],
         [
             [
                 letter.id,

@@ -46,11 +46,12 @@ def maintain(
     elif not done.ran:
         render.say("another process is at it; nothing was done here")
     else:
-        render.say(f"made {_partitions(done.partitions_made)}")
+        render.say(f"made {_partitions(done.partitions_made) or 'no partition: none was missing'}")
         if done.rows_moved:
             render.say(f"moved {_rows(done.rows_moved)} from the default partition to those of their days")
         _say_trimmed(Trimmed(done.partitions_dropped, done.rows_deleted, done.busy))
-        render.say(f"removed {done.expired_removed:,} expired entries of waiters, workers, grants and slots")
+        if done.expired_removed:
+            render.say(f"removed {done.expired_removed:,} expired entries of waiters, workers, grants and slots")
     if done.busy:
         raise typer.Exit(Code.PARTLY)
 
@@ -79,7 +80,7 @@ def trim(
 
 
 def _say_trimmed(done: Trimmed) -> None:
-    render.say(f"dropped {_partitions(done.partitions_dropped)}")
+    render.say(f"dropped {_partitions(done.partitions_dropped) or 'no partition: none is old enough'}")
     for queue, rows in done.rows_deleted.items():
         render.say(f"deleted {_rows(rows)} of queue {queue}")
     if done.busy:
@@ -89,7 +90,7 @@ def _say_trimmed(done: Trimmed) -> None:
 
 def _partitions(days: Sequence[date]) -> str:
     if not days:
-        return "no partition"
+        return ""
     if len(days) == 1:
         return f"the partition of {days[0]}"
     return f"{len(days)} partitions, of {days[0]} to {days[-1]}"

@@ -12,6 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 _PIPED_WIDTH = 180
+_CUT = {"keys", "error", "payload"}
+"""Columns that are cut where the terminal ends: a job is one line, and `show` has the rest."""
+_FOLDED = {"found", "what to do", "because", "limits"}
+"""Columns that go on in the next line; all others are never broken."""
 
 
 class _Output(Console):
@@ -73,12 +77,19 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Seque
 
 
 def grid(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> Table:
-    """A table; cells are text, never markup, unless they are `Text` already."""
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in columns:
-        drawn.add_column(name, justify="right" if name in right else "left", overflow="fold")
-    for row in rows:
-        drawn.add_row(*(cell if isinstance(cell, Text) else Text(printable(str(cell))) for cell in row))
+    """A table; cells are text, never markup, unless they are `Text` already. Columns without any text are left out."""
+    cells = [[cell if isinstance(cell, Text) else Text(printable(str(cell))) for cell in row] for row in rows]
+    shown = [place for place in range(len(columns)) if not cells or any(row[place].plain for row in cells)]
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for place in shown:
+        name = columns[place]
+        side: Any = "right" if name in right else "left"
+        drawn.add_column(name, justify=side, overflow="fold", no_wrap=name not in _CUT | _FOLDED)
+    for row in cells:
+        for place in shown:
+            if columns[place] in _CUT:
+                row[place].no_wrap, row[place].overflow = True, "ellipsis"
+        drawn.add_row(*(row[place] for place in shown))
     return drawn
 
 

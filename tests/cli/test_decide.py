@@ -94,7 +94,7 @@ def test_hold_and_release(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> N
     assert cli.run("hold", "work", one, "--reason", "asks to wait").stdout == "queue work: held 1 job\n"
     assert _states(cli, one, two) == ["held", "queued"]
     assert cli.json("show", one)["error"] == "asks to wait"
-    assert "until it is released" in cli.run("list", "work", "--state", "held").stdout
+    assert "when it is released" in cli.run("list", "work", "--state", "held").stdout
     assert cli.json("release", "work", "--all")["changed"] == [one]
     assert cli.run("release", "work", one).exit_code == 6
     assert len(claim(queue)) == 2
