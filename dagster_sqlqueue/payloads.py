@@ -144,8 +144,8 @@ def _payload_text(spec: QueueSpec[Payload], payload: object, row: int) -> str:
     except (pydantic.errors.PydanticUserError, ValueError) as error:
         if isinstance(error, InvalidInput):
             raise
-        problem = _problem(model) or (_TOO_DEEP if "depth" in str(error) else error)
-        raise InvalidPayload(f"row {row}: the payload cannot be written as JSON: {problem}") from None
+        reason = _problem(model) or (_TOO_DEEP if "depth" in str(error) else str(error))
+        raise InvalidPayload(f"row {row}: the payload cannot be written as JSON: {reason}") from None
     if _suspicious(model, text) and (problem := _problem(model) or unstorable(json.loads(text, parse_int=_number))):
         raise InvalidPayload(f"row {row}: the payload cannot be stored: {problem}")
     size = len(text) if text.isascii() else len(text.encode())

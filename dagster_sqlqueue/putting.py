@@ -27,7 +27,8 @@ OnBadRow: TypeAlias = Literal["raise", "skip"]
 _CHUNK_ROWS = 2_000
 _CHUNK_BYTES = 8_000_000
 _COPY_FROM = 200
-"""Jobs from which COPY, which takes a round trip more, is the quicker way."""
+"""Jobs from which COPY is the quicker way. 100,000 jobs of 150 bytes, validated, in chunks, 2 cores, medians of rounds in
+turns: 45,000 jobs/s against 35,200 with the arrays of `enqueue_many.sql`; of 100 jobs at once there is no difference."""
 
 _COPY_TYPES = (
     *("uuid", "text", "int2", "int2", "timestamptz", "timestamptz", "int4", "text"),

@@ -187,6 +187,52 @@ def test_replacing_meets_the_job_that_another_transaction_is_just_putting_in(
     assert live(queue, "CAST(payload->>'n' AS integer)") == [(2,)]
 
 
+def test_producers_and_consumers_that_race_for_few_keys_lose_nothing(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.create_queue(replace(spec, max_running_per_key=1))
+    calls = 60
+    landed: list[tuple[int, UUID | None]] = []
+    stop = threading.Event()
+    ended: list[UUID] = []
+
+    def produce(number: int) -> None:
+        for n in range(calls):
+            sent = calls * number + n
+            moment = LATER if n % 5 == 0 else None
+            landed.append((sent, put(queue, spec, sent, f"u{sent % 6}", ordering_key=f"k{sent % 3}", run_at=moment)))
+
+    def consume() -> None:
+        while not stop.is_set():
+            jobs = claim(queue, 3)
+            queue.complete(jobs)
+            ended.extend(job.id for job in jobs)
+
+    producers = [threading.Thread(target=produce, args=(number,)) for number in range(3)]
+    consumers = [threading.Thread(target=consume) for _ in range(2)]
+    for thread in (*producers, *consumers):
+        thread.start()
+    for thread in producers:
+        thread.join()
+    stop.set()
+    for thread in consumers:
+        thread.join()
+    assert len(landed) == 3 * calls
+    # What was not left out as a duplicate of a running job is live or was worked off; nothing waits for nobody.
+    rows(
+        queue,
+        "UPDATE {s}.job SET run_at = now(), available_at = LEAST(available_at, now()) WHERE available_at < 'infinity'",
+    )
+    until(lambda: not (queue.complete(claim(queue)) or rows(queue, "SELECT 1 FROM {s}.job")), "the end of the backlog")
+    accepted = {made for _, made in landed if made is not None}
+    assert accepted == {row[0] for row in rows(queue, "SELECT id FROM {s}.job_archive")}
+    assert len(ended) == len(set(ended))
+    contents = rows(
+        queue,
+        "SELECT count(*) FROM {s}.job_archive WHERE CAST(payload->>'n' AS integer) = ANY (%s)",
+        [sent for sent, made in landed if made is not None],
+    )
+    assert contents == [(len(accepted),)]
+
+
 @pytest.fixture
 def ordered(queue: SqlQueue, spec: QueueSpec[Work]) -> QueueSpec[Work]:
     made = replace(spec, ordered=True)
