@@ -1,5 +1,8 @@
--- Lock up to :limit due jobs, each priority of a bucket from a random point in time on, then from its beginning: claimers
--- that start together meet nowhere. Unordered.
+-- Lock up to :limit due jobs, each priority of a bucket from a random point between its first and its last due job on,
+-- then from its beginning: claimers that start together seldom meet. Unordered.
+--
+-- The point lies between their times, and, as a load of jobs at once gives all of them the same time, between the first 48
+-- bits of their ids, too, which in a version 7 UUID are its time.
 --
 -- Source: the fan-out view that Pachot published for YugabyteDB, repaired: FOR UPDATE SKIP LOCKED on a view over a CTE
 -- or a UNION ALL locks no row at all in PostgreSQL, so each branch locks for itself, on the base table.
@@ -14,9 +17,14 @@ CROSS JOIN LATERAL (
     SELECT candidate.*
     FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority)
     CROSS JOIN LATERAL (
-        SELECT oldest.available_at + random() * (statement_timestamp() - oldest.available_at) AS point
+        SELECT
+            oldest.available_at + random() * (newest.available_at - oldest.available_at) AS point,
+            CAST(
+                lpad(to_hex(oldest.place + CAST(random() * (newest.place - oldest.place) AS bigint)), 12, '0')
+                || repeat('0', 20) AS uuid
+            ) AS id
         FROM (
-            SELECT j.available_at
+            SELECT j.available_at, CAST(CAST('x' || left(replace(CAST(j.id AS text), '-', ''), 12) AS bit(48)) AS bigint) AS place
             FROM sqlqueue.job AS j
             WHERE j.queue = :queue
               AND j.bucket = b.bucket
@@ -25,9 +33,22 @@ CROSS JOIN LATERAL (
                   (SELECT CAST(CAST(:hints AS text) AS timestamptz[]))[10 * b.place - level.priority], '-infinity'
               )
               AND j.available_at <= statement_timestamp()
-            ORDER BY j.available_at
+            ORDER BY j.available_at, j.id
             LIMIT 1
         ) AS oldest
+        CROSS JOIN (
+            SELECT j.available_at, CAST(CAST('x' || left(replace(CAST(j.id AS text), '-', ''), 12) AS bit(48)) AS bigint) AS place
+            FROM sqlqueue.job AS j
+            WHERE j.queue = :queue
+              AND j.bucket = b.bucket
+              AND j.priority = CAST(level.priority AS smallint)
+              AND j.available_at >= COALESCE(
+                  (SELECT CAST(CAST(:hints AS text) AS timestamptz[]))[10 * b.place - level.priority], '-infinity'
+              )
+              AND j.available_at <= statement_timestamp()
+            ORDER BY j.available_at DESC, j.id DESC
+            LIMIT 1
+        ) AS newest
     ) AS start
     CROSS JOIN LATERAL (
         SELECT after.*
@@ -40,7 +61,7 @@ CROSS JOIN LATERAL (
             WHERE j.queue = :queue
               AND j.bucket = b.bucket
               AND j.priority = CAST(level.priority AS smallint)
-              AND j.available_at >= start.point
+              AND (j.available_at, j.id) >= (start.point, start.id)
               AND j.available_at <= statement_timestamp()
             ORDER BY j.available_at, j.id
             LIMIT :limit
@@ -60,7 +81,7 @@ CROSS JOIN LATERAL (
               AND j.available_at >= COALESCE(
                   (SELECT CAST(CAST(:hints AS text) AS timestamptz[]))[10 * b.place - level.priority], '-infinity'
               )
-              AND j.available_at < start.point
+              AND (j.available_at, j.id) < (start.point, start.id)
             ORDER BY j.available_at, j.id
             LIMIT :limit
             FOR UPDATE SKIP LOCKED

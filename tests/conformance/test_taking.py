@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import pytest
+from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import ClaimFilter, NewJob, PoisonPolicy, RateLimit, Strategy
 from dagster_sqlqueue.database import Executor
@@ -151,13 +153,22 @@ def test_round_robin_takes_bucket_after_bucket_as_given(line: Line) -> None:
 
 
 @pytest.mark.parametrize("strategy", [Strategy.FANOUT])
-def test_fanout_begins_anywhere_and_wraps_around(line: Line) -> None:
+@pytest.mark.parametrize("at_once", [True, False])
+def test_fanout_begins_anywhere_and_wraps_around(line: Line, at_once: bool) -> None:
+    """Whether the jobs became due over some time, long ago, or all of them at the same moment."""
     line.queue.rebucket(line.name, 1)
-    line.queue.enqueue_many(line.spec, [NewJob(Work(n=n), run_at=at(n)) for n in range(200)])
+    jobs = [NewJob(Work(n=n), run_at=None if at_once else at(n), id=spread_id(n)) for n in range(200)]
+    line.queue.enqueue_many(line.spec, jobs)
     firsts = [number for _ in range(20) for number in numbers(line.take(1))]
-    assert firsts != sorted(firsts)
     assert len(set(firsts)) == 20
+    assert max(firsts) - min(firsts) > 50
+    assert firsts != sorted(firsts)
     assert len(line.take(180)) == 180
+
+
+def spread_id(n: int) -> UUID:
+    """A version 7 id as it was made 200 - n seconds ago."""
+    return UUID(int=uuid7().int - ((200 - n) * 1000 << 80))
 
 
 def test_hints_hide_nothing_but_what_came_in_below_them(line: Line) -> None:
