@@ -192,7 +192,15 @@ class DecidingVerbs(FindingVerbs):
 
     def _redrive(self, queue: str, ended: Ended, states: Sequence[str], decided: Decided) -> None:
         parameters = {"queue": queue, "states": states, "ids": ended.ids, "since": ended.since, "until": ended.until}
-        for job, went_back, unique_key in self.database.run("redrive", parameters):
+
+        def bring_back(executor: Executor) -> Sequence[Row]:
+            if self._steady(executor, queue):
+                keys = [row[0] for row in executor.run("keys_of_ended", parameters)]
+                if keys:
+                    executor.run("key_wait", {"queue": queue, "keys": keys})
+            return executor.run("redrive", parameters)
+
+        for job, went_back, unique_key in self.database.transact(bring_back):
             if went_back:
                 decided.changed.append(job)
             else:
@@ -240,10 +248,7 @@ class DecidingVerbs(FindingVerbs):
     def _decide_batch(
         self, executor: Executor, *, queue: str, ids: list[UUID], verb: _Verb, states: Sequence[str]
     ) -> "_Batch":
-        settings = executor.run("queue_steady", {"queue": queue})
-        if not settings:
-            raise self._unknown(queue, executor)
-        in_line = verb.turns and settings[0][0]
+        in_line = self._steady(executor, queue) and verb.turns
         if in_line and (keys := [row[0] for row in executor.run("keys_in_line", {"queue": queue, "ids": ids})]):
             executor.run("key_wait", {"queue": queue, "keys": keys})
         locked = executor.run("lock_live", {"queue": queue, "ids": ids})
@@ -260,6 +265,13 @@ class DecidingVerbs(FindingVerbs):
         if in_line:
             self._let_in(executor, queue, locked, set(met.changed))
         return met
+
+    def _steady(self, executor: Executor, queue: str) -> bool:
+        """Keep the queue's settings as they are for this transaction; gives whether its jobs take turns."""
+        rows = executor.run("queue_steady", {"queue": queue})
+        if not rows:
+            raise self._unknown(queue, executor)
+        return bool(rows[0][0])
 
     def _let_in(self, executor: Executor, queue: str, locked: Sequence[Row], changed: set[UUID]) -> None:
         """Let in as many of each key as have made room; those that only waited themselves made none."""

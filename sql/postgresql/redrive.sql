@@ -7,8 +7,8 @@
 -- Parameters: queue text; ids uuid[]; states text[] (only jobs that ended so); since, until text (timestamptz: when they
 --   ended at the earliest and the latest; '-infinity' and 'infinity': at any time).
 -- Returns: id; whether it went back (false: a live job has the same id or unique key; it stays where it is); its unique key.
--- Locks: the archive's rows, in the order of their ids; waits for another redrive of them. Guards: I1, I2, I3, I6: one
---   statement inserts and deletes.
+-- Locks: the archive's rows, in the order of their ids; waits for another redrive of them. In a keyed queue the transaction
+--   holds key_wait. Guards: I1, I2, I3, I6: one statement inserts and deletes; I5.
 -- Plan: the ids go to each partition that since and until leave over, through its primary key.
 WITH candidate AS MATERIALIZED (
     SELECT a.*

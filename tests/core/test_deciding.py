@@ -385,6 +385,19 @@ def test_a_redriven_job_goes_before_those_of_its_key_that_came_after_it(queue: S
     assert finish_all(queue) == [0, 1, 2, 3, 4]
 
 
+def test_a_job_comes_back_before_or_after_a_decision_about_its_key_never_in_its_middle(queue: SqlQueue) -> None:
+    put(queue, ORDERED, 2, ordering_key="k")
+    (first,) = kill(queue)
+    with ThreadPoolExecutor(1) as pool:
+        with queue.database.transaction() as claim:
+            claim.run("key_wait", {"queue": "work", "keys": ["k"]})
+            future = pool.submit(queue.redrive, "work", ALL)
+            until(lambda: value(queue, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"))
+            assert queue.job(first.id).state == "failed"
+        assert future.result(30).changed == [first.id]
+    assert finish_all(queue) == [0, 1]
+
+
 def test_a_job_goes_back_into_a_bucket_that_is_in_use(queue: SqlQueue) -> None:
     queue.rebucket("work", 16)
     put(queue, PLAIN, 40)

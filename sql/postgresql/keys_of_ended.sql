@@ -1,0 +1,12 @@
+-- The ordering keys into whose lines ended jobs would come back, for key_wait: whoever claims meanwhile either has begun
+-- before they are back, or sees them.
+--
+-- Parameters: queue text; ids uuid[]; since, until text (timestamptz: when they ended at the earliest and the latest).
+-- Returns: the keys. Reads the primary key of each day in between. Locks: none.
+SELECT DISTINCT a.ordering_key
+FROM sqlqueue.job_archive AS a
+WHERE a.id = ANY (CAST(:ids AS uuid[]))
+  AND a.queue = :queue
+  AND a.ordering_key IS NOT NULL
+  AND a.finished_at >= CAST(CAST(:since AS text) AS timestamptz)
+  AND a.finished_at <= CAST(CAST(:until AS text) AS timestamptz)
