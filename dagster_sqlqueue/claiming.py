@@ -175,7 +175,8 @@ class ClaimingVerbs(EndingVerbs):
         return [_under_lease(row, row[_LEASE_UNTIL], settings) for row in rows]
 
     def _claim(self, settings: QueueSettings, wanted: _Wanted) -> tuple[list[ClaimedJob], object]:
-        deciding = settings.keyed or settings.limited or wanted.filter is not None
+        at_once = settings.limited and settings.strategy is Strategy.ROUND_ROBIN
+        deciding = settings.keyed or (settings.limited and not at_once) or wanted.filter is not None
         if settings.strategy is Strategy.ASSIGN and not deciding:
             return self._claim_by_steps(self.database, settings, wanted)
         if deciding or settings.strategy in (Strategy.FANOUT, Strategy.FIFO):
@@ -193,9 +194,12 @@ class ClaimingVerbs(EndingVerbs):
         more: object = None
         if settings.strategy is Strategy.TOKEN:
             rows, more = self._mark(parameters)
+        elif at_once:
+            lock = {"queue": settings.name}
+            rows = self.database.run_together(("limit_lock", lock), ("claim_limited", parameters))
         else:
             rows = self.database.run("claim_round_robin", parameters)
-        return [ClaimedJob(*(*row, settings.name)) for row in rows], more
+        return [ClaimedJob._make((*row, settings.name)) for row in rows], more
 
     def _mark(self, parameters: dict[str, Any]) -> tuple[Sequence[Row], object]:
         token = {"token": uuid7()}

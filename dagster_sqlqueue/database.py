@@ -162,6 +162,32 @@ class Database:
         with self.connection() as connection:
             return _execute(connection, sql, parameters)
 
+    def run_together(self, *steps: tuple[str, Parameters]) -> Sequence[Row]:
+        """Run statements one after the other in one transaction, sent in one go; gives the rows of the last one.
+
+        Each sees what was committed until it began, so a first one may wait for a lock that the next one needs. A
+        serialization failure or deadlock begins all of it again.
+
+        Raises:
+            DatabaseUnavailable, SchemaMissing, psycopg.Error: as for `run`.
+        """
+        return _RETRYING(
+            self._run_together_once, [(statements.load(name, self.schema), given) for name, given in steps]
+        )
+
+    def _run_together_once(self, steps: "Sequence[tuple[str, Parameters]]") -> Sequence[Row]:
+        if not psycopg.Pipeline.is_supported():
+            with self.connection() as connection, connection.transaction():
+                return [_execute(connection, sql, parameters) for sql, parameters in steps][-1]
+        with self.connection() as connection, contextlib.ExitStack() as stack:
+            # In autocommit, what is sent before the pipeline is synchronised is one transaction.
+            pipeline = stack.enter_context(connection.pipeline())
+            cursors = [stack.enter_context(psycopg.Cursor(connection, row_factory=tuple_row)) for _ in steps]
+            for cursor, (sql, parameters) in zip(cursors, steps, strict=True):
+                cursor.execute(sql.encode(), parameters)
+            pipeline.sync()
+            return cursors[-1].fetchall()
+
     def transact(self, work: "Callable[[Transaction], T]") -> T:
         """Run `work` in one transaction of ours; a serialization failure or deadlock begins it again from the start.
 
