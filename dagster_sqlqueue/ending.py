@@ -1,10 +1,10 @@
 """The verbs of whoever holds a lease: end a job, give it back, set it aside, keep it. Each write carries its fence."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from dagster_sqlqueue import payloads
@@ -16,8 +16,7 @@ from dagster_sqlqueue.settings import Backoff, BackoffPolicy, PoisonPolicy
 from dagster_sqlqueue.verbs import Verbs
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(NamedTuple):
     """How one claimed job is to end, for `SqlQueue.finish`."""
 
     job: ClaimedJob
@@ -52,9 +51,7 @@ class EndingVerbs(Verbs):
         """
         parameters = {
             **_fences([ending.job for ending in endings]),
-            "states": [ending.state.value for ending in endings],
-            "results": [payloads.result_text(ending.result) for ending in endings],
-            "errors": [ending.error and payloads.storable_text(ending.error) for ending in endings],
+            **_ends(endings),
         }
         return self._write("finish", parameters, [ending.job for ending in endings], executor)
 
@@ -154,9 +151,7 @@ class EndingVerbs(Verbs):
         """
         parameters = {
             "ids": [ending.job.id for ending in endings],
-            "states": [ending.state.value for ending in endings],
-            "results": [payloads.result_text(ending.result) for ending in endings],
-            "errors": [ending.error and payloads.storable_text(ending.error) for ending in endings],
+            **_ends(endings),
             "worker": worker,
         }
         return {row[0] for row in executor.run("finish_locked", parameters)}
@@ -258,12 +253,9 @@ class EndingVerbs(Verbs):
         return executor.run(verb, parameters)
 
     def _count_stale(self, jobs: Sequence[ClaimedJob], accepted: set[UUID]) -> None:
-        stale: defaultdict[str, int] = defaultdict(int)
-        for job in jobs:
-            stale[job.queue] += job.id not in accepted
+        stale = Counter(job.queue for job in jobs if job.id not in accepted)
         for queue, writes in stale.items():
-            if writes:
-                self.database.run("count_stale", {"queue": queue, "writes": writes})
+            self.database.run("count_stale", {"queue": queue, "writes": writes})
 
 
 def demand_all(jobs: Sequence[ClaimedJob], accepted: set[UUID]) -> None:
@@ -286,3 +278,17 @@ def _moment(back: Retry | Snooze) -> datetime | None:
 
 def _fences(jobs: Sequence[ClaimedJob]) -> dict[str, list[object]]:
     return {"ids": [job.id for job in jobs], "lease_nos": [job.lease_no for job in jobs]}
+
+
+def _ends(endings: Sequence[Ending]) -> dict[str, object]:
+    """How the jobs end; an array that would hold the same for each goes as null, which saves its making."""
+    succeeded = all(ending.state is ArchiveState.SUCCEEDED for ending in endings)
+    return {
+        "states": None if succeeded else [ending.state.value for ending in endings],
+        "results": _or_null([payloads.result_text(ending.result) for ending in endings]),
+        "errors": _or_null([ending.error and payloads.storable_text(ending.error) for ending in endings]),
+    }
+
+
+def _or_null(texts: list[str | None]) -> list[str | None] | None:
+    return None if texts.count(None) == len(texts) else texts

@@ -140,4 +140,4 @@ class AssignedSource:
 
     def _taken(self, limit: int) -> list[ClaimedJob]:
         rows = self._queue.database.run("take_assigned", {"queue": self._name, "worker": self._worker, "limit": limit})
-        return [ClaimedJob(*(*row, self._name)) for row in rows]
+        return [ClaimedJob._make((*row, self._name)) for row in rows]

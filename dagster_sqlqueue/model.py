@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Generic
+from typing import Any, Generic, NamedTuple
 from uuid import UUID
 
 from dagster_sqlqueue.settings import Backoff, Payload
@@ -50,8 +50,7 @@ class NewJob(Generic[Payload]):
     id: UUID | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimedJob:
+class ClaimedJob(NamedTuple):
     """A job under a lease, as the claim returned it: the payload still JSON text.
 
     `lease_no` is the fence: it goes with every write about the job, and handlers pass it on to systems that can check it.

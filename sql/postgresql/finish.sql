@@ -1,7 +1,7 @@
 -- End jobs: move them from the live table to the archive, each under its fence.
 --
--- Parameters: ids uuid[]; lease_nos bigint[]; states text[] (succeeded, failed or cancelled); results text[] (JSON or
---   null); errors text[] (null: keep the last one).
+-- Parameters: ids uuid[]; lease_nos bigint[]; states text[] (succeeded, failed or cancelled; null: all
+--   succeeded); results text[] (JSON or null; null: none has one); errors text[] (null: keep the last one; of all of them).
 -- Returns: the id of each job that was ended, and its order_no. One that is missing was refused: its lease is not the
 --   current one.
 -- Locks: the deleted rows, in the order of the arrays. Guards: I2, I3; with the caller's own writes in one transaction, I7.
@@ -22,7 +22,7 @@ INSERT INTO sqlqueue.job_archive (
     error
 )
 SELECT
-    id, queue, bucket, priority, end_state, lease_no, LEAST(attempt, max_attempts), max_attempts, run_at, created_at,
+    id, queue, bucket, priority, COALESCE(end_state, 'succeeded'), lease_no, LEAST(attempt, max_attempts), max_attempts, run_at, created_at,
     started_at, statement_timestamp(), claimed_by, batch_id, unique_key, ordering_key, order_no, region,
     timeout_seconds, backoff, tags, payload, CAST(end_result AS jsonb), COALESCE(end_error, error)
 FROM finished

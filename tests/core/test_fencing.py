@@ -29,7 +29,7 @@ WRITES: dict[str, Callable[[SqlQueue, ClaimedJob, QueueSpec[Work]], object]] = {
     "complete": lambda queue, job, spec: queue.complete([job]),
     "fail": lambda queue, job, spec: queue.fail(job, "x", backoff=spec.backoff),
     "fail for good": lambda queue, job, spec: queue.fail(
-        ClaimedJob(**{**{name: getattr(job, name) for name in job.__slots__}, "max_attempts": 1}),
+        job._replace(max_attempts=1),
         "x",
         backoff=spec.backoff,
     ),
