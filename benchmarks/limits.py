@@ -37,7 +37,7 @@ def measure(bench: Bench) -> list[Figure]:
     with crew(_PROCESSES, bench.url, bench.queue.database.schema) as workers:
         note(f"limits: rounds of {jobs:,} jobs for each of {1 + len(_QUEUES)} queues, {_PROCESSES} processes, in turns")
         names = [SPEC.name, *_QUEUES]
-        plain, *others = rounds(2 if bench.quick else 9, *(_drain(bench, workers, name, jobs) for name in names))
+        plain, *others = rounds(2 if bench.quick else 7, *(_drain(bench, workers, name, jobs) for name in names))
         bench.empty()
     figures = [Figure("drain, no limit, round robin", "jobs/s", plain, COMMAND)]
     for (label, _, floor), rates in zip(_QUEUES.values(), others, strict=True):
