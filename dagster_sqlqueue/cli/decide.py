@@ -18,7 +18,7 @@ from dagster_sqlqueue.selection import ARCHIVE_STATES, LIVE_STATES, Decided, Job
 
 _PANEL = "Decide about jobs"
 _ENDED = ("failed", "cancelled")
-_LOOK_AT = 10_000
+_LOOK_AT = 5_000
 _SHOWN = 20
 
 Reason = Annotated[
