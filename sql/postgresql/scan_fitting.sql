@@ -5,32 +5,39 @@
 --   after_id uuid (where the look before this one ended; null: at the very beginning).
 -- Returns: one row: the ids that fit; how many jobs were looked at; and the last of them (bucket, priority, available_at,
 --   id), where the next look goes on if as many as :scan were. Locks: none.
+-- Plan: the walk over the priorities is inside of the one over the buckets, and bounded: side by side, the planner may turn
+--   the two, and a look that goes on by bucket and priority would leave jobs out.
 WITH scanned AS MATERIALIZED (
     SELECT seen.*, row_number() OVER () AS place
     FROM (
         SELECT entry.*
         FROM unnest(CAST(:buckets AS smallint[])) AS b (bucket)
-        CROSS JOIN (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority)
         CROSS JOIN LATERAL (
-            SELECT
-                j.id, j.bucket, j.priority, j.available_at,
-                j.tags @> CAST(:tags AS text[]) AND j.payload @> CAST(:payload AS jsonb) AS fits
-            FROM sqlqueue.job AS j
-            WHERE j.queue = :queue
-              AND j.bucket = b.bucket
-              AND j.priority = CAST(level.priority AS smallint)
-              AND j.available_at <= statement_timestamp()
-              AND (j.available_at, j.id) > (
-                  CASE WHEN b.bucket = CAST(:after_bucket AS smallint) AND level.priority = CAST(:after_priority AS smallint)
-                      THEN CAST(:after_at AS timestamptz) ELSE '-infinity' END,
-                  COALESCE(CAST(:after_id AS uuid), '00000000-0000-0000-0000-000000000000')
-              )
-            ORDER BY j.available_at, j.id
+            SELECT candidate.*
+            FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority)
+            CROSS JOIN LATERAL (
+                SELECT
+                    j.id, j.bucket, j.priority, j.available_at,
+                    j.tags @> CAST(:tags AS text[]) AND j.payload @> CAST(:payload AS jsonb) AS fits
+                FROM sqlqueue.job AS j
+                WHERE j.queue = :queue
+                  AND j.bucket = b.bucket
+                  AND j.priority = CAST(level.priority AS smallint)
+                  AND j.available_at <= statement_timestamp()
+                  AND (j.available_at, j.id) > (
+                      CASE WHEN b.bucket = CAST(:after_bucket AS smallint)
+                              AND level.priority = CAST(:after_priority AS smallint)
+                          THEN CAST(:after_at AS timestamptz) ELSE '-infinity' END,
+                      COALESCE(CAST(:after_id AS uuid), '00000000-0000-0000-0000-000000000000')
+                  )
+                ORDER BY j.available_at, j.id
+                LIMIT :scan
+            ) AS candidate
+            WHERE CAST(:after_bucket AS smallint) IS NULL
+               OR b.bucket > CAST(:after_bucket AS smallint)
+               OR (b.bucket = CAST(:after_bucket AS smallint) AND level.priority <= CAST(:after_priority AS smallint))
             LIMIT :scan
         ) AS entry
-        WHERE CAST(:after_bucket AS smallint) IS NULL
-           OR b.bucket > CAST(:after_bucket AS smallint)
-           OR (b.bucket = CAST(:after_bucket AS smallint) AND level.priority <= CAST(:after_priority AS smallint))
         LIMIT :scan
     ) AS seen
     WHERE EXISTS (
