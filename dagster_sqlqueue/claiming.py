@@ -295,6 +295,7 @@ class ClaimingVerbs(EndingVerbs):
             # In the order of the ids: two managers that want the same jobs wait for each other in one direction only.
             fences = sorted((row[0], row[_LEASE_NO]) for row in rows)
             parameters |= {"ids": [fence[0] for fence in fences], "lease_nos": [fence[1] for fence in fences]}
+            parameters |= {"queue": settings.name, "revision": settings.revision}
             return dict(executor.run("grant_assign", parameters))
         return dict(executor.run("grant", parameters))
 

@@ -4,7 +4,9 @@
 -- Source: the manager/worker article, repaired: its compare value is a time of last update, which repeats where the clock
 -- is coarse; lease_no grows by one at every claim and never goes back.
 --
--- Parameters: ids uuid[]; lease_nos bigint[] (as listed); lease_seconds float8; worker text; limited boolean.
+-- Parameters: queue text; revision bigint (of the settings under which they were listed; under others, or in a paused
+--   queue, nothing is granted); ids uuid[]; lease_nos bigint[] (as listed); lease_seconds float8; worker text; limited
+--   boolean.
 -- Returns: the id of each job that was granted, and the end of its lease.
 -- Locks: the updated rows, in the order of the arrays; waits for one that another is writing. Guards: I3, I4.
 UPDATE sqlqueue.job AS j
@@ -21,4 +23,8 @@ FROM unnest(CAST(:ids AS uuid[]), CAST(:lease_nos AS bigint[])) AS seen (id, lea
 WHERE j.id = seen.id
   AND j.lease_no = seen.lease_no
   AND j.available_at <= statement_timestamp()
+  AND EXISTS (
+      SELECT FROM sqlqueue.queue AS q
+      WHERE q.name = :queue AND q.revision = :revision AND q.paused_at IS NULL
+  )
 RETURNING j.id, j.available_at AS lease_until
