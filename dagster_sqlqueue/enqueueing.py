@@ -79,6 +79,9 @@ class EnqueueingVerbs(AsyncEnqueueingVerbs):
     ) -> Enqueued:
         """Put many jobs on the queue, in one transaction: all of them or, if it fails, none.
 
+        Many plain jobs go in by COPY; those that have an id of the producer's, a unique key or an ordering key go in by
+        arrays, which can leave duplicates out and number the jobs of a key.
+
         Args:
             spec: the queue.
             jobs: payloads or `NewJob`s; a generator is read in constant memory.
