@@ -331,6 +331,18 @@ def test_a_day_is_dropped_when_nobody_keeps_it(queue: SqlQueue, today: date) -> 
     assert queue.trim() == queue.trim("work")
 
 
+def test_several_may_trim_at_once(queue: SqlQueue, today: date) -> None:
+    retain(queue, work=1)
+    days = ahead(today, *range(-12, -2))
+    for day in days:
+        rows(queue, "SELECT {s}.make_archive_partition(%s)", day)
+        archive(queue, day)
+    with ThreadPoolExecutor(4) as pool:
+        done = list(pool.map(lambda _: queue.trim(), range(4)))
+    assert sorted(day for each in done for day in each.partitions_dropped) == list(days)
+    assert kept(queue) == {}
+
+
 def test_one_queue_is_trimmed_alone(queue: SqlQueue, today: date) -> None:
     retain(queue, work=1, other=1, third=1)
     shared, alone, others = ahead(today, -5, -6, -7)

@@ -16,7 +16,7 @@ import pytest
 from dagster_sqlqueue import SqlQueue
 from tests.core.support import rows, until, value
 from tests.plans.conftest import JOBS
-from tests.plans.test_plans import LANES, PLAN_MODES, Explainer, Plan
+from tests.plans.explaining import LANES, PLAN_MODES, Explainer, Plan
 
 ARCHIVED = 120_000
 CAP = 10_000
@@ -149,15 +149,6 @@ def test_note_sweep(explain: Explainer) -> None:
     assert again.root["Actual Rows"] == 0
     assert again.rows_read == 0
     assert again.buffers <= 100
-
-
-@pytest.mark.parametrize("queue", QUEUES)
-def test_stats(explain: Explainer, queue: str) -> None:
-    plan = explain("stats", queue=queue, cap=1_000)
-    assert not read_whole(plan)
-    assert plan.rows_read <= 2 * LANES + 2_000 + 1
-    assert archive_rows(plan) <= 1_000 + PARTITIONS
-    assert plan.buffers <= 2 * PROBE * LANES + 2_000 + 1_000 + PROBE * PARTITIONS
 
 
 @pytest.mark.parametrize("limit", [20, 1_000])

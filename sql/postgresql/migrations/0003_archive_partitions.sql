@@ -119,6 +119,9 @@ BEGIN
         END IF;
     END LOOP;
     RETURN there OR (only_queue IS NULL AND day < today - 1);
+EXCEPTION WHEN undefined_table THEN
+    -- Another process dropped it a moment ago.
+    RETURN false;
 END
 $$;
 
