@@ -13,8 +13,9 @@ from psycopg.rows import tuple_row
 from dagster_sqlqueue import putting, statements
 from dagster_sqlqueue.database import Parameters, Row
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.intake import Intake, NewRow, OnBadRow, new_row
 from dagster_sqlqueue.model import NewJob
-from dagster_sqlqueue.putting import Enqueued, OnBadRow, OnConflict
+from dagster_sqlqueue.putting import Enqueued, OnConflict
 from dagster_sqlqueue.settings import Payload, QueueSpec
 from dagster_sqlqueue.verbs import Verbs
 
@@ -48,7 +49,7 @@ class AsyncEnqueueingVerbs(Verbs):
             UnknownQueue: the queue does not exist.
         """
         putting.check_choice("on_conflict", on_conflict, OnConflict)
-        row = putting.new_row(spec, job)
+        row = new_row(spec, job)
         _check(connection)
         steps = putting.one(spec.name, row, on_conflict)
         if on_conflict == "ignore" and row.columns["region"] is None:
@@ -86,21 +87,21 @@ class AsyncEnqueueingVerbs(Verbs):
         copying = connection.pgconn.pipeline_status == PipelineStatus.OFF
         async with _atomic(connection):
             terms = await self._adrive(putting.terms(spec.name), connection, spec.name)
-            intake = putting.Intake(spec, terms, on_bad_row)
+            taken = Intake(spec, terms, on_bad_row)
             counts: Counter[str] = Counter()
 
-            async def put(rows: list[putting.NewRow]) -> None:
+            async def put(rows: list[NewRow]) -> None:
                 steps = putting.many(
                     spec.name, rows, terms, on_conflict=on_conflict, sent_before=sent_before, copying=copying
                 )
                 counts.update(await self._adrive(steps, connection, spec.name))
 
             async for job in _each(jobs):
-                if chunk := intake.take(job):
+                if chunk := taken.take(job):
                     await put(chunk)
-            if chunk := intake.rest():
+            if chunk := taken.rest():
                 await put(chunk)
-        return Enqueued(counts["inserted"], counts["duplicates"], counts["replaced"], intake.rejected)
+        return Enqueued(counts["inserted"], counts["duplicates"], counts["replaced"], taken.rejected)
 
     async def _adrive(self, steps: putting.Steps[T], connection: "psycopg.AsyncConnection[Any]", queue: str) -> T:
         try:

@@ -14,8 +14,9 @@ from dagster_sqlqueue import putting, statements
 from dagster_sqlqueue.asynchronous import AsyncEnqueueingVerbs
 from dagster_sqlqueue.database import CallerConnection, Executor
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.intake import Intake, NewRow, OnBadRow, Rejected, new_row
 from dagster_sqlqueue.model import NewJob
-from dagster_sqlqueue.putting import Enqueued, OnBadRow, OnConflict, Rejected
+from dagster_sqlqueue.putting import Enqueued, OnConflict
 from dagster_sqlqueue.settings import Payload, QueueSpec
 
 __all__ = ["Enqueued", "EnqueueingVerbs", "Rejected"]
@@ -55,7 +56,7 @@ class EnqueueingVerbs(AsyncEnqueueingVerbs):
             UnknownQueue: the queue does not exist.
         """
         putting.check_choice("on_conflict", on_conflict, OnConflict)
-        row = putting.new_row(spec, job)
+        row = new_row(spec, job)
         _check(connection)
         executor = self.database.joined(connection)
         if on_conflict == "ignore" and (connection is None or row.columns["region"] is None):
@@ -107,21 +108,21 @@ class EnqueueingVerbs(AsyncEnqueueingVerbs):
         with block as executor:
             driver = executor.connection if connection is None else _driver(connection)
             terms = self._drive(putting.terms(spec.name), executor, spec.name)
-            intake = putting.Intake(spec, terms, on_bad_row)
+            taken = Intake(spec, terms, on_bad_row)
             counts: Counter[str] = Counter()
 
-            def put(rows: list[putting.NewRow]) -> None:
+            def put(rows: list[NewRow]) -> None:
                 steps = putting.many(
                     spec.name, rows, terms, on_conflict=on_conflict, sent_before=sent_before, copying=True
                 )
                 counts.update(self._drive(steps, executor, spec.name, driver))
 
             for job in jobs:
-                if chunk := intake.take(job):
+                if chunk := taken.take(job):
                     put(chunk)
-            if chunk := intake.rest():
+            if chunk := taken.rest():
                 put(chunk)
-        return Enqueued(counts["inserted"], counts["duplicates"], counts["replaced"], intake.rejected)
+        return Enqueued(counts["inserted"], counts["duplicates"], counts["replaced"], taken.rejected)
 
     def _drive(
         self,

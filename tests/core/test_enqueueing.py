@@ -16,8 +16,9 @@ import sqlalchemy as sa
 from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, SchemaMissing, UnknownQueue
 from dagster_sqlqueue.hints import HeadHints
+from dagster_sqlqueue.intake import Rejected
 from dagster_sqlqueue.outcomes import Snooze
-from dagster_sqlqueue.putting import Enqueued, Rejected
+from dagster_sqlqueue.queue import Enqueued
 from tests.core.cleared import cleared, module_queue
 from tests.core.support import Work, caller, claim, make_due, numbers, rows, until, value
 
