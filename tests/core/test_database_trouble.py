@@ -210,7 +210,7 @@ def test_two_may_make_the_same_partition_at_once(queue: SqlQueue) -> None:
         assert second.result() == [(None,)]
 
 
-@pytest.mark.parametrize("name", ["select", "Weird$1", "_", "x" * 63])
+@pytest.mark.parametrize("name", ["Selected", "Weird$1", "_", "x" * 63])
 def test_a_schema_name_may_need_quotes(url: str, spec: QueueSpec[Work], name: str) -> None:
     with SqlQueue(url, schema=name) as queue:
         with pytest.raises(SchemaMissing, match="sqlqueue init"):
