@@ -14,7 +14,8 @@
 --   sent.
 -- Locks: the jobs, in the order of their unique keys; waits for whoever has them. The keys' locks were taken by an earlier
 --   statement of the transaction. Guards: I1, I5, I6.
--- Plan: the jobs through the unique index, then by their ids as an array through the primary key.
+-- Plan: each job by itself through the unique index; joined, a plan made for any number of keys compared all with all. Then
+--   by their ids as an array through the primary key.
 WITH new AS MATERIALIZED (
     SELECT given.*
     FROM unnest(
@@ -22,37 +23,39 @@ WITH new AS MATERIALIZED (
         CAST(:run_ats AS timestamptz[]), CAST(:max_attempts AS integer[]), CAST(:timeouts AS float8[]),
         CAST(:backoffs AS text[]), CAST(:tags AS text[]), CAST(:payloads AS text[])
     ) AS given (id, unique_key, named, priority, run_at, max_attempts, timeout, backoff, tags, payload)
+    ORDER BY given.unique_key
 ), live AS MATERIALIZED (
-    SELECT j.id, j.unique_key, j.available_at
-    FROM sqlqueue.job AS j
-    WHERE j.queue = :queue
-      AND j.unique_key IS NOT NULL
-      AND j.unique_key = ANY (CAST(:unique_keys AS text[]))
-      AND j.state = 'queued'
-    ORDER BY j.unique_key
-    FOR UPDATE
+    SELECT
+        j.id, j.available_at, new.id AS new_id, new.named, new.priority, new.run_at, new.max_attempts, new.timeout,
+        new.backoff, new.tags, new.payload
+    FROM new
+    CROSS JOIN LATERAL (
+        SELECT w.id, w.available_at
+        FROM sqlqueue.job AS w
+        WHERE w.queue = :queue AND w.unique_key = new.unique_key AND w.state = 'queued'
+        FOR UPDATE
+    ) AS j
 ), replaced AS (
     UPDATE sqlqueue.job AS j
-    SET payload = CAST(new.payload AS jsonb),
-        priority = new.priority,
-        run_at = COALESCE(new.run_at, now()),
+    SET payload = CAST(live.payload AS jsonb),
+        priority = live.priority,
+        run_at = COALESCE(live.run_at, now()),
         available_at = CASE
-            WHEN live.available_at = 'infinity' AND COALESCE(new.run_at, now()) <= statement_timestamp() THEN 'infinity'
-            ELSE COALESCE(new.run_at, now())
+            WHEN live.available_at = 'infinity' AND COALESCE(live.run_at, now()) <= statement_timestamp() THEN 'infinity'
+            ELSE COALESCE(live.run_at, now())
         END,
-        max_attempts = COALESCE(new.max_attempts, q.max_attempts),
-        timeout_seconds = COALESCE(new.timeout, q.timeout_seconds),
-        backoff = CAST(new.backoff AS float8[]),
-        tags = COALESCE(CAST(new.tags AS text[]), '{}'),
+        max_attempts = COALESCE(live.max_attempts, q.max_attempts),
+        timeout_seconds = COALESCE(live.timeout, q.timeout_seconds),
+        backoff = CAST(live.backoff AS float8[]),
+        tags = COALESCE(CAST(live.tags AS text[]), '{}'),
         attempt = 0,
         error = NULL,
         cancel_requested_at = NULL
     FROM live
-    JOIN new ON new.unique_key = live.unique_key
     JOIN sqlqueue.queue AS q ON q.name = :queue
     WHERE j.id = ANY (ARRAY(SELECT live.id FROM live)) AND j.id = live.id
     RETURNING
-        new.id AS new_id, j.id, new.named,
+        live.new_id, j.id, live.named,
         CASE
             WHEN live.available_at <= statement_timestamp() AND j.available_at > statement_timestamp()
                 AND j.order_no IS NOT NULL

@@ -7,6 +7,7 @@ import pytest
 
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
 from tests.core.support import Work, rows
+from tests.plans.explaining import PLAN_MODES, Explainer
 
 JOBS = 100_000
 KEY_JOBS = 50_000
@@ -73,3 +74,10 @@ def _keyed(queue: SqlQueue, now: datetime) -> None:
           AND (j.order_no = head.order_no OR mod(hashtext(j.id::text), 10) <> 0)
         """,
     )
+
+
+@pytest.fixture(params=PLAN_MODES)
+def explain(backlog: SqlQueue, request: pytest.FixtureRequest) -> Iterator[Explainer]:
+    with backlog.database.connection() as connection, connection.transaction(force_rollback=True):
+        connection.execute(f"SET LOCAL plan_cache_mode = {request.param}".encode())
+        yield Explainer(connection, backlog.database.schema)

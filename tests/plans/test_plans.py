@@ -367,7 +367,7 @@ def test_peek(explain: Explainer) -> None:
     assert plan.root["Actual Rows"] == 20
     assert {index for _, index in plan.scans()} == {"job_claim"}
     assert plan.rows_read <= 16 * (20 + 1) + 1
-    assert plan.buffers <= 16 * 20 + 5 * 17
+    assert plan.buffers <= 16 * 20 + 8 * 17
 
 
 @pytest.mark.parametrize("queue", ["work", "keyed"])

@@ -1,0 +1,103 @@
+"""Plans of the statements that are told ids, or unique keys: each goes to those rows alone, whatever else there is."""
+
+from typing import Any
+
+import pytest
+
+from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue, payloads
+from tests.core.support import Work
+from tests.plans.conftest import KEYS
+from tests.plans.explaining import BY_ID, Explainer, changes_by_id, due, running
+
+SIZES = [1, 100, 1_000]
+
+OF_WAITING: dict[str, dict[str, Any]] = {
+    "cancel_waiting": {"reason": "x"},
+    "hold_queued": {"reason": "x"},
+    "delay": {"seconds": 60.0, "moment": None},
+    "reprioritise": {"priority": 9},
+    "finish_locked": {"states": ["succeeded"], "results": [None], "errors": [None], "worker": "w"},
+    "return_locked": {"states": ["queued"], "delays": [1.0], "moments": [None], "errors": ["x"], "spent": [True]},
+    "pick_ids": {"limit": 1_000},
+    "lock_live": {},
+    "live_rows": {},
+}
+"""By verb, what is said beside the ids; arrays are as long as those."""
+
+
+@pytest.mark.parametrize("verb", list(OF_WAITING))
+@pytest.mark.parametrize("queue", ["work", "keyed"])
+@pytest.mark.parametrize("count", SIZES)
+def test_what_is_done_with_jobs_that_wait(
+    explain: Explainer, backlog: SqlQueue, verb: str, queue: str, count: int
+) -> None:
+    ids = due(backlog, count, queue)
+    more = {name: given * count if isinstance(given, list) else given for name, given in OF_WAITING[verb].items()}
+    changes_by_id(explain(verb, queue=queue, ids=ids, **more), len(ids))
+
+
+@pytest.mark.parametrize("queue", ["work", "keyed"])
+@pytest.mark.parametrize("count", SIZES)
+def test_cancelling_what_runs(explain: Explainer, backlog: SqlQueue, queue: str, count: int) -> None:
+    count = min(count, KEYS) if queue == "keyed" else count
+    changes_by_id(explain("cancel_running", ids=running(backlog, count, queue)), count)
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_releasing_what_is_held(explain: Explainer, backlog: SqlQueue, count: int) -> None:
+    ids = running(backlog, count)
+    explain.run("UPDATE {s}.job SET state = 'held', available_at = 'infinity' WHERE id = ANY (%s)", ids)
+    changes_by_id(explain("release_held", ids=ids), count)
+
+
+@pytest.mark.parametrize("queue", ["work", "keyed"])
+@pytest.mark.parametrize("count", SIZES)
+def test_replacing(explain: Explainer, backlog: SqlQueue, queue: str, count: int) -> None:
+    keys = [f"u{n}" for n in range(count)]
+    ids = due(backlog, count, queue)
+    explain.run(
+        "UPDATE {s}.job AS j SET unique_key = new.key"
+        " FROM unnest(%s::uuid[], %s::text[]) AS new (id, key) WHERE j.id = new.id",
+        ids,
+        keys,
+    )
+    jobs = [NewJob(Work(n=n), unique_key=key) for n, key in enumerate(keys)]
+    columns = payloads.columns(QueueSpec(queue, Work), jobs)
+    plan = explain("enqueue_replace", queue=queue, named=[False] * count, **columns)
+    assert plan.root["Actual Rows"] == count
+    assert {index for _, index in plan.scans()} - {None} <= {"job_unique_key", "job_pkey", "job_replaced_pkey"}
+    assert plan.rows_read <= 3 * count
+    # Nothing is compared with everything.
+    assert max(node["Actual Rows"] * node["Actual Loops"] for node in plan.nodes) <= 25 * count + count**2 // 4
+    assert plan.buffers <= 45 * count + 150
+    looked_up = explain("replace_keys", queue=queue, unique_keys=keys)
+    assert {index for _, index in looked_up.scans()} - {None} <= {"job_unique_key"}
+    assert looked_up.rows_read <= count
+    assert looked_up.buffers <= 6 * count + 20
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_what_was_sent_before(explain: Explainer, backlog: SqlQueue, count: int) -> None:
+    ids = due(backlog, count)
+    known = explain("known_ids", ids=ids)
+    assert known.root["Actual Rows"] == count
+    assert {index for _, index in known.scans()} - {None} <= {"job_pkey"}
+    assert not any(kind == "Seq Scan" for kind, _ in known.scans())
+    assert known.rows_read <= count
+    plan = explain("foreign_ids", queue="other", ids=ids, unique_keys=[None] * count)
+    assert plan.scans() <= BY_ID
+    assert plan.rows_read <= count
+
+
+def test_what_a_manager_granted(explain: Explainer, backlog: SqlQueue) -> None:
+    """A worker takes its own, beside others that were granted as much."""
+    ids = running(backlog, 2_000)
+    explain.run(
+        "INSERT INTO {s}.assignment (queue, worker, job_id, lease_no)"
+        " SELECT 'work', 'w' || n %% 4, id, 1 FROM unnest(%s::uuid[]) WITH ORDINALITY AS granted (id, n)",
+        ids,
+    )
+    plan = explain("take_assigned", queue="work", worker="w1", limit=100)
+    assert plan.root["Actual Rows"] == 100
+    assert plan.scans() <= BY_ID
+    assert plan.rows_read <= 100
