@@ -5,18 +5,22 @@ them, and a queue that lives on while a backup runs gets slower by the minute; m
 only ever an optimisation: every few seconds a claim sweeps without one, and finds what was committed late.
 
 Source: the executor hint of the bucketed FIFO queue published for YugabyteDB, which takes the time of the last item that
-was processed. Here it is the due time of the first job of the last batch, for each bucket and priority by itself.
+was processed. Here it is the first job of the last batch, by due time and id, for each bucket and priority by itself: jobs
+that one transaction put on the queue are all due at the same moment.
 """
 
 import time
 from collections.abc import Sequence
 from datetime import datetime
+from uuid import UUID
 
 from dagster_sqlqueue.model import ClaimedJob
 
 SWEEP_SECONDS = 5.0
 _FRESH_SECONDS = 1.0
-_NONE = "-infinity"
+_BEGINNING = ("-infinity", str(UUID(int=0)))
+_NO_MOMENTS = ",".join([_BEGINNING[0]] * 10)
+_NO_IDS = ",".join([_BEGINNING[1]] * 10)
 _FROM_THE_BEGINNING = "{}"
 
 
@@ -30,7 +34,7 @@ class HeadHints:
     def __init__(self, sweep_seconds: float = SWEEP_SECONDS) -> None:
         self._sweep_seconds = sweep_seconds
         self._swept_at: float | None = None
-        self._starts: dict[int, list[str]] = {}
+        self._starts: dict[int, list[tuple[str, str]]] = {}
         self.swept = False
         """Whether the last claim looked from the very beginning: only then "nothing found" means that nothing is there."""
 
@@ -49,15 +53,25 @@ class HeadHints:
         if self.swept:
             self._swept_at = time.monotonic()
             return _FROM_THE_BEGINNING
-        nothing = [_NONE] * 10
-        return "{" + ",".join(",".join(self._starts.get(bucket, nothing)) for bucket in buckets) + "}"
+        moments = (_moments(self._starts.get(bucket)) for bucket in buckets)
+        ids = (_ids(self._starts.get(bucket)) for bucket in buckets)
+        return "{" + ",".join((*moments, *ids)) + "}"
 
     def note(self, jobs: Sequence[ClaimedJob]) -> None:
         """Remember where the jobs of a claim began, in each bucket and priority."""
-        first: dict[tuple[int, int], datetime] = {}
+        first: dict[tuple[int, int], tuple[datetime, UUID]] = {}
         for job in jobs:
-            lane = (job.bucket, job.priority)
-            if lane not in first or job.due_at < first[lane]:
-                first[lane] = job.due_at
-        for (bucket, priority), due_at in first.items():
-            self._starts.setdefault(bucket, [_NONE] * 10)[9 - priority] = due_at.isoformat()
+            lane, place = (job.bucket, job.priority), (job.due_at, job.id)
+            if lane not in first or place < first[lane]:
+                first[lane] = place
+        for (bucket, priority), (due_at, job_id) in first.items():
+            starts = self._starts.setdefault(bucket, [_BEGINNING] * 10)
+            starts[9 - priority] = (due_at.isoformat(), str(job_id))
+
+
+def _moments(starts: Sequence[tuple[str, str]] | None) -> str:
+    return ",".join(moment for moment, _ in starts) if starts else _NO_MOMENTS
+
+
+def _ids(starts: Sequence[tuple[str, str]] | None) -> str:
+    return ",".join(job_id for _, job_id in starts) if starts else _NO_IDS

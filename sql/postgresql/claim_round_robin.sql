@@ -10,8 +10,9 @@
 -- pick_round_robin and grant in one statement, for queues without turns and limits: one round trip instead of two.
 --
 -- Parameters: queue text; revision bigint (of the settings that the caller knows; under another, or in a paused queue,
---   nothing is claimed); buckets smallint[]; hints text (a timestamptz[] with ten elements for each bucket given, for
---   the priorities 9 to 0: where to begin; '{}': at the very beginning); limit integer; lease_seconds float8; worker
+--   nothing is claimed); buckets smallint[]; hints text (a text[], where to begin: for each
+--   bucket given ten timestamptz, for the priorities 9 to 0, and after those of all buckets ten uuid for each, the ids at
+--   these moments; '{}': at the very beginning); limit integer; lease_seconds float8; worker
 --   text.
 -- Returns: the jobs under their new lease, in the order in which they were due. attempt > max_attempts: the lease ran
 --   out on the last attempt, and the caller archives the job as failed instead of handing it out.
@@ -30,8 +31,12 @@ WITH head AS MATERIALIZED (
             WHERE j.queue = :queue
               AND j.bucket = b.bucket
               AND j.priority = CAST(level.priority AS smallint)
-              AND j.available_at >= COALESCE(
-                  (SELECT CAST(CAST(:hints AS text) AS timestamptz[]))[10 * b.place - level.priority], '-infinity'
+              AND (j.available_at, j.id) >= (
+                  COALESCE(CAST((SELECT CAST(CAST(:hints AS text) AS text[]))[10 * b.place - level.priority] AS timestamptz),
+                      '-infinity'),
+                  COALESCE(CAST((SELECT CAST(CAST(:hints AS text) AS text[]))[
+                      10 * (cardinality(CAST(:buckets AS smallint[])) + b.place) - level.priority
+                  ] AS uuid), '00000000-0000-0000-0000-000000000000')
               )
               AND j.available_at <= statement_timestamp()
             ORDER BY j.available_at, j.id

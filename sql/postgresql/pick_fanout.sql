@@ -29,8 +29,12 @@ CROSS JOIN LATERAL (
             WHERE j.queue = :queue
               AND j.bucket = b.bucket
               AND j.priority = CAST(level.priority AS smallint)
-              AND j.available_at >= COALESCE(
-                  (SELECT CAST(CAST(:hints AS text) AS timestamptz[]))[10 * b.place - level.priority], '-infinity'
+              AND (j.available_at, j.id) >= (
+                  COALESCE(CAST((SELECT CAST(CAST(:hints AS text) AS text[]))[10 * b.place - level.priority] AS timestamptz),
+                      '-infinity'),
+                  COALESCE(CAST((SELECT CAST(CAST(:hints AS text) AS text[]))[
+                      10 * (cardinality(CAST(:buckets AS smallint[])) + b.place) - level.priority
+                  ] AS uuid), '00000000-0000-0000-0000-000000000000')
               )
               AND j.available_at <= statement_timestamp()
             ORDER BY j.available_at, j.id
@@ -42,8 +46,12 @@ CROSS JOIN LATERAL (
             WHERE j.queue = :queue
               AND j.bucket = b.bucket
               AND j.priority = CAST(level.priority AS smallint)
-              AND j.available_at >= COALESCE(
-                  (SELECT CAST(CAST(:hints AS text) AS timestamptz[]))[10 * b.place - level.priority], '-infinity'
+              AND (j.available_at, j.id) >= (
+                  COALESCE(CAST((SELECT CAST(CAST(:hints AS text) AS text[]))[10 * b.place - level.priority] AS timestamptz),
+                      '-infinity'),
+                  COALESCE(CAST((SELECT CAST(CAST(:hints AS text) AS text[]))[
+                      10 * (cardinality(CAST(:buckets AS smallint[])) + b.place) - level.priority
+                  ] AS uuid), '00000000-0000-0000-0000-000000000000')
               )
               AND j.available_at <= statement_timestamp()
             ORDER BY j.available_at DESC, j.id DESC
@@ -78,8 +86,12 @@ CROSS JOIN LATERAL (
             WHERE j.queue = :queue
               AND j.bucket = b.bucket
               AND j.priority = CAST(level.priority AS smallint)
-              AND j.available_at >= COALESCE(
-                  (SELECT CAST(CAST(:hints AS text) AS timestamptz[]))[10 * b.place - level.priority], '-infinity'
+              AND (j.available_at, j.id) >= (
+                  COALESCE(CAST((SELECT CAST(CAST(:hints AS text) AS text[]))[10 * b.place - level.priority] AS timestamptz),
+                      '-infinity'),
+                  COALESCE(CAST((SELECT CAST(CAST(:hints AS text) AS text[]))[
+                      10 * (cardinality(CAST(:buckets AS smallint[])) + b.place) - level.priority
+                  ] AS uuid), '00000000-0000-0000-0000-000000000000')
               )
               AND (j.available_at, j.id) < (start.point, start.id)
             ORDER BY j.available_at, j.id
