@@ -31,13 +31,13 @@ _QUEUES: dict[str, tuple[str, dict[str, Any], float | None]] = {
 
 def measure(bench: Bench) -> list[Figure]:
     """The figures of limits and strategies: jobs a second, and the share of the unlimited round robin's."""
-    jobs = 6_000 if bench.quick else 30_000
+    jobs = 6_000 if bench.quick else 20_000
     for name, (_, settings, _) in _QUEUES.items():
         bench.queue.create_queue(QueueSpec(name, Event, bucket_count=SPEC.bucket_count, **settings))
     with crew(_PROCESSES, bench.url, bench.queue.database.schema) as workers:
         note(f"limits: rounds of {jobs:,} jobs for each of {1 + len(_QUEUES)} queues, {_PROCESSES} processes, in turns")
         names = [SPEC.name, *_QUEUES]
-        plain, *others = rounds(2 if bench.quick else 7, *(_drain(bench, workers, name, jobs) for name in names))
+        plain, *others = rounds(2 if bench.quick else 5, *(_drain(bench, workers, name, jobs) for name in names))
         bench.empty()
     figures = [Figure("drain, no limit, round robin", "jobs/s", plain, COMMAND)]
     for (label, _, floor), rates in zip(_QUEUES.values(), others, strict=True):

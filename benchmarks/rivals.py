@@ -23,7 +23,7 @@ _PROCESSES = 2
 
 def measure(bench: Bench) -> list[Figure]:
     """The figures of the library and its rivals: jobs a second, and bytes of WAL a job."""
-    jobs = 10_000 if bench.quick else 60_000
+    jobs = 10_000 if bench.quick else 40_000
     with _pgmq(bench) as with_pgmq, crew(_PROCESSES, bench.url, bench.queue.database.schema) as workers:
         note(f"rivals: rounds of {jobs:,} jobs, {_PROCESSES} processes, batches of 100, in turns")
         bench.execute(
@@ -33,7 +33,7 @@ def measure(bench: Bench) -> list[Figure]:
         names = ["leased", "transactional", *(["pgmq"] if with_pgmq else []), "bare"]
         wal: dict[str, list[float]] = {name: [] for name in names}
         drains = [_drain(bench, workers, name, jobs, wal[name]) for name in names]
-        rates = dict(zip(names, rounds(3 if bench.quick else 9, *drains), strict=True))
+        rates = dict(zip(names, rounds(3 if bench.quick else 7, *drains), strict=True))
     figures = [
         Figure("drain, leased", "jobs/s", rates["leased"], COMMAND),
         Figure("drain, transactional", "jobs/s", rates["transactional"], COMMAND),
