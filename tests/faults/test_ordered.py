@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue
-from dagster_sqlqueue.model import ClaimedJob
+from dagster_sqlqueue.ending import Ending
+from dagster_sqlqueue.model import ArchiveState, ClaimedJob
 from dagster_sqlqueue.outcomes import Retry
 from dagster_sqlqueue.selection import Selection
 from dagster_sqlqueue.settings import Strategy
@@ -72,10 +73,12 @@ def test_keys_keep_their_order_through_retries_snoozes_kills_and_poison(fleet: F
 def test_nothing_is_forgotten_when_everybody_is_at_one_key(
     fleet: Fleet, strategy: Strategy, turns: dict[str, object]
 ) -> None:
-    """Producers that commit in another order than they came, consumers that end, retry and die, all at two keys."""
+    """Producers that commit in another order than they came, consumers that end, retry and die, all at keys that are
+    nearly always empty: there the first of a key is one that came late.
+    """
     fleet.queue.create_queue(replace(ORDERED, strategy=strategy, **turns))  # type: ignore[arg-type]
-    settings = {"lease_seconds": 0.5, "linger_seconds": 30.0, "outcomes": "coming back"}
-    producers = [fleet.start(produce, jobs=100, batch_size=1, keys=2) for _ in range(3)]
+    settings = {"lease_seconds": 0.5, "linger_seconds": 30.0, "outcomes": "coming back", "pause": 0.01}
+    producers = [fleet.start(produce, jobs=60, batch_size=1, keys=12, hesitate=0.15, seed=n) for n in range(4)]
     alive = [fleet.start(seed=n, batch_size=size, **settings) for n, size in enumerate([1, 5, 50])]
     dying(fleet, 4, 200, batch_size=5, **settings)
     for producer in producers:
@@ -103,6 +106,46 @@ def test_a_hot_key_slows_nobody(fleet: Fleet) -> None:
     assert fleet.verdict(bounds=Bounds(ordered=True), drained=False) == []
 
 
+@pytest.mark.parametrize("strategy", [Strategy.ROUND_ROBIN, Strategy.FIFO])
+@pytest.mark.parametrize("batch", [1, 7])
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_a_new_key_waits_for_no_more_than_its_share_of_the_others(
+    queue: SqlQueue, strategy: Strategy, batch: int, at_once: int
+) -> None:
+    """However long the others' backlogs are: at_once jobs of each of them, and what runs already."""
+    others = 6
+    spec = replace(ORDERED, bucket_count=1, strategy=strategy, ordered=False, max_running_per_key=at_once)
+    queue.create_queue(spec)
+    queue.rebucket("work", 1)
+    jobs = [NewJob(Work(n=0), ordering_key="hot") for _ in range(700)]
+    jobs += [NewJob(Work(n=0), ordering_key=f"key {n % (others - 1)}") for n in range(200)]
+    queue.enqueue_many(spec, jobs)
+    luck = random.Random(batch)
+    running: list[ClaimedJob] = []
+
+    def step() -> list[ClaimedJob]:
+        """Some of what runs ends, well or not, and as much is taken up."""
+        luck.shuffle(running)
+        ending = [running.pop() for _ in range(min(batch, len(running)))]
+        kept = luck.randint(0, len(ending))
+        queue.complete(ending[:kept])
+        queue.requeue([(job, Retry("again", 0)) for job in ending[kept:]])
+        taken = take(queue, batch)
+        running.extend(taken)
+        return taken
+
+    for n in range(1, 6):
+        for _ in range(luck.randint(1, 30)):
+            step()
+        queue.enqueue(spec, NewJob(Work(n=n), ordering_key=f"new {n}"))
+        started = 0
+        while n not in (newly := numbers(taken := step())):
+            started += len(taken)
+            assert started <= at_once * (others + n - 1) + len(running)
+        started += newly.index(n)
+        assert started <= at_once * (others + n - 1) + len(running)
+
+
 @pytest.mark.parametrize("turns", [{"ordered": True}, {"ordered": False, "max_running_per_key": 2}])
 def test_the_judge_sees_a_key_that_sleeps_for_ever(fleet: Fleet, turns: dict[str, object]) -> None:
     fleet.queue.create_queue(replace(ORDERED, **turns))  # type: ignore[arg-type]
@@ -116,7 +159,7 @@ def test_what_comes_back_from_the_dead_letter_takes_its_old_place(queue: SqlQueu
     queue.enqueue_many(ORDERED, [NewJob(Work(n=n), ordering_key="k") for n in range(4)])
     for _ in range(2):
         (job,) = take(queue)
-        queue.fail(replace(job, attempt=job.max_attempts), "poisoned")
+        queue.finish([Ending(job, ArchiveState.FAILED, error="poisoned")])
     (third,) = take(queue)
     queue.redrive("work", Selection(all=True))
     assert take(queue) == []

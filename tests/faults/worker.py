@@ -71,7 +71,9 @@ class Task:
         hang_at: and does so from this job on, counted from 1.
         go: the process begins when this file exists.
         plant: a bug out of `PLANTS`.
+        hesitate: a producer commits up to so many seconds after it has enqueued.
         jobs, keys: how many a producer makes, and of how many ordering keys; 0: without a key.
+        prefix: what the keys begin with.
         outcomes: what the handler says, out of `OUTCOMES`.
         dies: the process kills itself at a random moment of the nth call of this verb.
         burn: seconds of pure computing that each job takes.
@@ -92,6 +94,8 @@ class Task:
     plant: str | None = None
     jobs: int = 0
     keys: int = 0
+    prefix: str = "key "
+    hesitate: float = 0.0
     outcomes: str | None = None
     dies: tuple[str, int] | None = None
     burn: float = 0.0
@@ -257,6 +261,7 @@ def consume(task: Task) -> None:
 def produce(task: Task) -> None:
     """Enqueue one batch after another; what got no answer is sent again with the same ids."""
     history = History(task.history)
+    luck = random.Random(task.seed)
     spec = QueueSpec("work", Work)
     with SqlQueue(task.url, schema=task.schema) as queue:
         history.note("ready")
@@ -264,7 +269,7 @@ def produce(task: Task) -> None:
             wait_for(task.go)
         for first in range(0, task.jobs, task.batch_size):
             batch = [
-                NewJob(Work(n=n), id=uuid7(), ordering_key=f"key {n % task.keys}" if task.keys else None)
+                NewJob(Work(n=n), id=uuid7(), ordering_key=f"{task.prefix}{n % task.keys}" if task.keys else None)
                 for n in range(first, min(first + task.batch_size, task.jobs))
             ]
             deadline = time.monotonic() + 60
@@ -272,7 +277,12 @@ def produce(task: Task) -> None:
             while True:
                 tries += 1
                 with contextlib.suppress(DatabaseUnavailable):
-                    queue.enqueue_many(spec, batch, sent_before=tries > 1)
+                    if task.hesitate:
+                        with queue.database.transaction() as transaction:
+                            queue.enqueue_many(spec, batch, connection=transaction.connection)
+                            threading.Event().wait(luck.uniform(0, task.hesitate))
+                    else:
+                        queue.enqueue_many(spec, batch, sent_before=tries > 1)
                     break
                 assert time.monotonic() < deadline
                 threading.Event().wait(0.02)
