@@ -18,7 +18,6 @@ from dagster_sqlqueue.settings import MAX_BUCKETS, MAX_DELAY_SECONDS, QueueSetti
 
 MAX_BATCH = 10_000
 _PARK_AT_ONCE = 500
-_CONTENDED = 20
 _LONGEST_LOOK = 100_000
 _PICKS = {
     Strategy.ROUND_ROBIN: "pick_round_robin",
@@ -81,7 +80,6 @@ class ClaimingVerbs(EndingVerbs):
         _check(limit, lease_seconds, buckets)
         settings = self.last_seen(queue)
         hints = hints or HeadHints()
-        contended = 0
         while True:
             wanted = _wanted(settings, buckets, limit, lease_seconds, worker, hints, filter)
             jobs, more = self._claim(settings, wanted)
@@ -91,10 +89,10 @@ class ClaimingVerbs(EndingVerbs):
                 if settings.strategy in _FROM_THE_HEAD:
                     hints.note(jobs)
                 return handed_out
-            contended = 0 if more is _PARKED else contended + 1
             revision = settings.revision
             settings = self.settings(queue)
-            again = jobs or more is _PARKED or (more is _CONTENTION and contended < _CONTENDED)
+            # A race that was lost is one that another has won: it is run again for as long as there are candidates.
+            again = jobs or more
             if not again and settings.revision == revision:
                 return []
 

@@ -113,6 +113,8 @@ class Database:
         self._settings = [
             "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
             "SET TIME ZONE 'UTC'",
+            # Compiling a plan takes longer than any of these statements.
+            "SET jit = off",
         ]
         if statement_timeout is not None:
             self._settings.append(f"SET statement_timeout = {round(statement_timeout * 1000)}")

@@ -340,7 +340,10 @@ def test_one_that_was_idle_has_saved_nothing_up(queue: SqlQueue) -> None:
         queue.create_queue(spec)
     queue.enqueue_many(first, [Work(n=n) for n in range(2_000)])
 
+    pause = threading.Event()
+
     def handler(job: Job[Work]) -> None:
+        pause.wait(0.001)
         order.append(job.queue)
         if len(order) == 1_000:
             queue.enqueue_many(second, [Work(n=n) for n in range(1_000)])
