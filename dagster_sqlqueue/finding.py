@@ -14,6 +14,7 @@ from dagster_sqlqueue.verbs import Verbs
 
 MAX_LIST = 10_000
 _SCAN = 5_000
+_SHORT_SCAN = 200
 _NIL = UUID(int=0)
 _HIGHEST_PRIORITY = 9
 _BEGINNING, _END = "-infinity", "infinity"
@@ -120,19 +121,20 @@ class FindingVerbs(Verbs):
     ) -> list[UUID]:
         found: list[UUID] = []
         after: tuple[Any, Any, Any] = (_HIGHEST_PRIORITY, _BEGINNING, _NIL)
+        scan = _SCAN if limit is None else min(_SCAN, max(4 * limit, _SHORT_SCAN))
         parameters = {
             **_conditions(selection),
             "queue": queue,
             "bucket": bucket,
             "states": list(states),
             "before": selection.before,
-            "scan": _SCAN,
+            "scan": scan,
         }
         while True:
             place = {"after_priority": after[0], "after_at": after[1], "after_id": after[2]}
             ids, looked_at, *last = executor.run("select_live", {**parameters, **place})[0]
             found += ids
-            if looked_at < _SCAN or (limit is not None and len(found) >= limit):
+            if looked_at < scan or (limit is not None and len(found) >= limit):
                 return found[:limit]
             after = (last[0], last[1], last[2])
 
