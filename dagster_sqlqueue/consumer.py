@@ -236,6 +236,7 @@ class Consumer(Generic[Payload]):
         if self._source is None:
             with contextlib.suppress(DatabaseUnavailable):
                 self._queue.note_sweep(self._spec.name)
+                self._hints.know(self._queue.head_hints(self._spec.name))
         self._lanes.arrange(settings)
 
     def _notice_new_settings(self) -> None:

@@ -10,7 +10,7 @@ that one transaction put on the queue are all due at the same moment.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -35,6 +35,7 @@ class HeadHints:
         self._sweep_seconds = sweep_seconds
         self._swept_at: float | None = None
         self._starts: dict[int, list[tuple[str, str]]] = {}
+        self._known: dict[int, str] = {}
         self.swept = False
         """Whether the last claim looked from the very beginning: only then "nothing found" means that nothing is there."""
 
@@ -53,9 +54,18 @@ class HeadHints:
         if self.swept:
             self._swept_at = time.monotonic()
             return _FROM_THE_BEGINNING
-        moments = (_moments(self._starts.get(bucket)) for bucket in buckets)
+        moments = (self._moments(bucket) for bucket in buckets)
         ids = (_ids(self._starts.get(bucket)) for bucket in buckets)
         return "{" + ",".join((*moments, *ids)) + "}"
+
+    def know(self, heads: Mapping[int, str]) -> None:
+        """Take what the database knows of the buckets' heads: it serves where no claim of this consumer began."""
+        self._known = dict(heads)
+
+    def _moments(self, bucket: int) -> str:
+        if starts := self._starts.get(bucket):
+            return ",".join(moment for moment, _ in starts)
+        return ",".join([self._known[bucket]] * 10) if bucket in self._known else _NO_MOMENTS
 
     def note(self, jobs: Sequence[ClaimedJob]) -> None:
         """Remember where the jobs of a claim began, in each bucket and priority."""
@@ -67,10 +77,6 @@ class HeadHints:
         for (bucket, priority), (due_at, job_id) in first.items():
             starts = self._starts.setdefault(bucket, [_BEGINNING] * 10)
             starts[9 - priority] = (due_at.isoformat(), str(job_id))
-
-
-def _moments(starts: Sequence[tuple[str, str]] | None) -> str:
-    return ",".join(moment for moment, _ in starts) if starts else _NO_MOMENTS
 
 
 def _ids(starts: Sequence[tuple[str, str]] | None) -> str:

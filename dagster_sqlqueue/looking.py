@@ -110,6 +110,12 @@ class LookingVerbs(Verbs):
             self.check_exists(queue)
         return len(rows)
 
+    def head_hints(self, queue: str) -> dict[int, str]:
+        """For each bucket that was swept in the last seconds, the moment below which nothing was claimable, as the database
+        writes it: where a new consumer's claims may begin.
+        """
+        return dict(self.database.run("head_hints", {"queue": check_queue_name(queue)}))
+
     def peek(self, queue: str, limit: int = 20) -> list[WaitingJob]:
         """The jobs that would be claimed next, without claiming them.
 
