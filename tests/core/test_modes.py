@@ -248,18 +248,18 @@ def test_a_hint_hides_no_job_for_longer_than_a_sweep(queue: SqlQueue, spec: Queu
 
 
 def test_what_the_database_knows_of_the_heads_serves_a_claim_without_order(queue: SqlQueue) -> None:
-    spec = QueueSpec("work", Work, bucket_count=1, strategy="fanout")
+    spec = QueueSpec("single", Work, bucket_count=1, strategy="fanout")
     queue.create_queue(spec)
     queue.enqueue(spec, NewJob(Work(n=1), run_at=datetime.now(UTC) - timedelta(hours=1)))
-    assert queue.note_sweep("work") == 1
-    (hint,) = queue.head_hints("work").values()
+    assert queue.note_sweep("single") == 1
+    (hint,) = queue.head_hints("single").values()
     assert datetime.fromisoformat(hint) < datetime.now(UTC) - timedelta(minutes=59)
     hints = HeadHints(sweep_seconds=3600)
     hints.array([0])
     hints.know({0: str(datetime.now(UTC))})
-    assert queue.claim("work", limit=5, worker="w", hints=hints) == []
-    hints.know(queue.head_hints("work"))
-    assert len(queue.claim("work", limit=5, worker="w", hints=hints)) == 1
+    assert queue.claim("single", limit=5, worker="w", hints=hints) == []
+    hints.know(queue.head_hints("single"))
+    assert len(queue.claim("single", limit=5, worker="w", hints=hints)) == 1
 
 
 def test_a_consumer_finds_what_was_committed_behind_its_hint(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> None:
