@@ -54,7 +54,7 @@ def build_sqlqueue_sensor(
 ) -> dg.SensorDefinition:
     """A sensor that starts runs of the consumer's job for the buckets that have work.
 
-    A tick reads one index entry for each bucket and priority. Buckets that a live run covers are left to it; a run that
+    A tick reads one index entry for each bucket and priority. A paused queue starts nothing, and the tick says so. Buckets that a live run covers are left to it; a run that
     died without a word frees its buckets when its slot expires. No run key is derived from jobs: Dagster remembers run
     keys for ever, and a run that died before claiming would block that job for good.
 
@@ -75,11 +75,13 @@ def build_sqlqueue_sensor(
         queue.check_schema()
         heads = queue.peek_heads(queue_name)
         depth = queue.depth(queue_name, cap=chosen.max_runs * chosen.jobs_per_run)
-        requests = [
-            _request(consumer, slot, heads, chosen) for slot in reserve(queue, queue_name, heads, depth, chosen)
-        ]
+        paused_at = queue.settings(queue_name).paused_at
+        reserved = [] if paused_at else reserve(queue, queue_name, heads, depth, chosen)
+        requests = [_request(consumer, slot, heads, chosen) for slot in reserved]
         events, cursor = _observed(context.cursor, queue_name, heads, depth)
         status = status_line(queue_name, heads, depth)
+        if paused_at:
+            status += f"; paused since {paused_at:%Y-%m-%d %H:%M} UTC, resume it with: sqlqueue resume {queue_name}"
         context.log.info("%s; %d runs requested", status, len(requests))
         if requests:
             return dg.SensorResult(run_requests=requests, asset_events=events, cursor=cursor)

@@ -173,6 +173,10 @@ def build_daily_sensor(
         if not any(head.due_seconds >= 0 for head in heads):
             waits = [-head.due_seconds for head in heads]
             return dg.SkipReason(f"{spec.name}: nothing due" + (f", next in {min(waits):.0f} s" if waits else ""))
+        if paused_at := queue.settings(spec.name).paused_at:
+            return dg.SkipReason(
+                f"{spec.name}: paused since {paused_at:%Y-%m-%d %H:%M} UTC, resume it with: sqlqueue resume"
+            )
         if context.instance.get_runs_count(dg.RunsFilter(job_name=job.name, statuses=IN_PROGRESS)):
             return dg.SkipReason(f"{spec.name}: a run is consuming already")
         # Where an account's day ends before the partitions' one does, its jobs are due before their partition is there.

@@ -36,6 +36,23 @@ def test_an_empty_queue_starts_nothing_and_says_so(
     assert result.skip_reason.skip_message == "work: 0 ready, 0 leased, 0 scheduled"
 
 
+def test_a_paused_queue_starts_nothing_and_says_so(
+    queue: SqlQueue,
+    spec: QueueSpec[Work],
+    sensor: dg.SensorDefinition,
+    resource: SqlQueueResource,
+    instance: dg.DagsterInstance,
+) -> None:
+    queue.enqueue(spec, Work(n=1))
+    queue.pause("work")
+    result = tick(sensor, resource, instance)
+    assert not result.run_requests
+    assert "1 ready" in result.skip_reason.skip_message
+    assert result.skip_reason.skip_message.endswith("UTC, resume it with: sqlqueue resume work")
+    queue.resume("work")
+    assert len(configs(tick(sensor, resource, instance))) == 1
+
+
 def test_a_small_backlog_gets_one_run_for_all_its_buckets(
     queue: SqlQueue,
     spec: QueueSpec[Work],
