@@ -82,7 +82,8 @@ class Fleet:
         """Have consumers end after the job in hand, and wait for every process."""
         self.ready(histories)
         for history in histories:
-            self.signal(history, signal.SIGTERM)
+            if self.processes[history].exitcode is None:
+                self.signal(history, signal.SIGTERM)
         self.join()
 
     def drained(self, seconds: float = 60) -> None:

@@ -44,7 +44,7 @@ def test_a_hundred_kills_lose_nothing_and_end_nothing_twice(fleet: Fleet) -> Non
             alive.append(born())
     alive += [fleet.start(lease_seconds=1.0, linger_seconds=60.0) for _ in range(2)]
     fleet.drained()
-    fleet.dismiss([history for history in alive if fleet.processes[history].is_alive()])
+    fleet.dismiss(alive)
 
     assert fleet.verdict() == []
     assert fleet.queue.archived("work", since_seconds=600) == {"succeeded": JOBS}

@@ -52,7 +52,7 @@ def test_buckets_change_under_load_and_kills(fleet: Fleet, ordered: bool) -> Non
         fleet.processes[producer].join(30)
     alive += [fleet.start(lease_seconds=1.0, linger_seconds=30.0) for _ in range(2)]
     fleet.drained()
-    fleet.dismiss([history for history in alive if fleet.processes[history].is_alive()])
+    fleet.dismiss(alive)
 
     assert fleet.verdict(bounds=Bounds(ordered=ordered)) == []
     assert fleet.queue.archived("work", since_seconds=600) == {"succeeded": JOBS * PRODUCERS}
