@@ -49,11 +49,11 @@ class EndingVerbs(Verbs):
         Raises:
             InvalidInput: a result cannot be stored as JSON; nothing was written.
         """
-        parameters = {
-            **_fences([ending.job for ending in endings]),
-            **_ends(endings),
-        }
-        return self._write("finish", parameters, [ending.job for ending in endings], executor)
+        jobs = [ending.job for ending in endings]
+        if _plain(endings) and len({job.lease_no for job in jobs}) == 1:
+            plain = {"ids": [job.id for job in jobs], "lease_no": jobs[0].lease_no}
+            return self._write("succeed", plain, jobs, executor)
+        return self._write("finish", {**_fences(jobs), **_ends(endings)}, jobs, executor)
 
     def complete(self, jobs: Sequence[ClaimedJob], *, executor: Executor | None = None) -> None:
         """End jobs as succeeded.
@@ -149,12 +149,10 @@ class EndingVerbs(Verbs):
         Raises:
             InvalidInput: a result cannot be stored as JSON.
         """
-        parameters = {
-            "ids": [ending.job.id for ending in endings],
-            **_ends(endings),
-            "worker": worker,
-        }
-        return {row[0] for row in executor.run("finish_locked", parameters)}
+        parameters = {"ids": [ending.job.id for ending in endings], "worker": worker}
+        if _plain(endings):
+            return {row[0] for row in executor.run("succeed_locked", parameters)}
+        return {row[0] for row in executor.run("finish_locked", {**parameters, **_ends(endings)})}
 
     def return_locked(
         self,
@@ -278,6 +276,13 @@ def _moment(back: Retry | Snooze) -> datetime | None:
 
 def _fences(jobs: Sequence[ClaimedJob]) -> dict[str, list[object]]:
     return {"ids": [job.id for job in jobs], "lease_nos": [job.lease_no for job in jobs]}
+
+
+def _plain(endings: Sequence[Ending]) -> bool:
+    """Whether all of them succeeded and left no result."""
+    return all(
+        state is ArchiveState.SUCCEEDED and result is None and error is None for _, state, result, error in endings
+    )
 
 
 def _ends(endings: Sequence[Ending]) -> dict[str, object]:

@@ -1,0 +1,21 @@
+-- End jobs under their fence as succeeded, all under the same lease number and none with a result: finish for what most
+-- batches come to, without its join.
+--
+-- Parameters: ids uuid[]; lease_no bigint. Returns, locks and guards: as finish.
+WITH finished AS (
+    DELETE FROM sqlqueue.job AS j
+    WHERE j.id = ANY (CAST(:ids AS uuid[]))
+      AND j.lease_no = :lease_no
+      AND j.state = 'running'
+    RETURNING j.*
+)
+INSERT INTO sqlqueue.job_archive (
+    id, queue, bucket, priority, state, lease_no, attempt, max_attempts, run_at, created_at, started_at, finished_at,
+    claimed_by, batch_id, unique_key, ordering_key, order_no, region, timeout_seconds, backoff, tags, payload, error
+)
+SELECT
+    id, queue, bucket, priority, 'succeeded', lease_no, LEAST(attempt, max_attempts), max_attempts, run_at, created_at,
+    started_at, statement_timestamp(), claimed_by, batch_id, unique_key, ordering_key, order_no, region,
+    timeout_seconds, backoff, tags, payload, error
+FROM finished
+RETURNING id, order_no

@@ -1,0 +1,20 @@
+-- End jobs that this transaction has locked and worked off as succeeded, none with a result: finish_locked for what most
+-- jobs come to, without its join.
+--
+-- Parameters: ids uuid[]; worker text. Returns: the id of each job that was ended.
+-- Locks: none beyond those that the transaction has. Guards: I2, I7, as finish_locked.
+WITH finished AS (
+    DELETE FROM sqlqueue.job AS j
+    WHERE j.id = ANY (CAST(:ids AS uuid[]))
+    RETURNING j.*
+)
+INSERT INTO sqlqueue.job_archive (
+    id, queue, bucket, priority, state, lease_no, attempt, max_attempts, run_at, created_at, started_at, finished_at,
+    claimed_by, unique_key, ordering_key, order_no, region, timeout_seconds, backoff, tags, payload, error
+)
+SELECT
+    f.id, f.queue, f.bucket, f.priority, 'succeeded', f.lease_no + 1, LEAST(f.attempt + 1, f.max_attempts),
+    f.max_attempts, f.run_at, f.created_at, now(), statement_timestamp(), :worker, f.unique_key, f.ordering_key,
+    f.order_no, f.region, f.timeout_seconds, f.backoff, f.tags, f.payload, f.error
+FROM finished AS f
+RETURNING id
