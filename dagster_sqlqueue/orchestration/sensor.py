@@ -54,9 +54,10 @@ def build_sqlqueue_sensor(
 ) -> dg.SensorDefinition:
     """A sensor that starts runs of the consumer's job for the buckets that have work.
 
-    A tick reads one index entry for each bucket and priority. A paused queue starts nothing, and the tick says so. Buckets that a live run covers are left to it; a run that
+    A tick reads one index entry for each bucket and priority. Buckets that a live run covers are left to it; a run that
     died without a word frees its buckets when its slot expires. No run key is derived from jobs: Dagster remembers run
-    keys for ever, and a run that died before claiming would block that job for good.
+    keys for ever, and a run that died before claiming would block that job for good. A paused queue starts nothing, and
+    the tick says so.
 
     An error of the database makes the tick fail, so that it is seen.
     """
