@@ -11,11 +11,13 @@ from dagster_sqlqueue import NewJob
 from dagster_sqlqueue.lifecycle import Event, LiveState
 from dagster_sqlqueue.selection import Decided, Selection
 from tests.core.support import Work
-from tests.model.machine import HOUR, JOBS, MOMENTS, QueueMachine, Wanted, same, step
-from tests.model.model import NEVER, Model, ModelJob, Moment
+from tests.model.drawing import HOUR, JOBS, MOMENTS, Wanted
+from tests.model.jobs import NEVER, ModelJob, Moment
+from tests.model.machine import QueueMachine, same, step
+from tests.model.model import Model
 
-CHOICES = st.lists(st.integers(0, 15), min_size=1, max_size=4) | st.sampled_from(["red", "a", "every"])
-LATER: list[float | datetime] = [0, 2 * HOUR, *MOMENTS]
+IDS = st.lists(st.integers(0, 15), min_size=1, max_size=3)
+CHOICES = IDS | IDS | IDS | st.sampled_from(["red", "a", "every"])
 
 
 class DecidedModel(Model):
@@ -154,7 +156,7 @@ class DecidedMachine(QueueMachine):
     model: DecidedModel
     make_model = DecidedModel
 
-    @step(choice=CHOICES)
+    @step(1, choice=CHOICES)
     def cancel(self, choice: list[int] | str) -> None:
         for ids in self._batches(choice, list(LiveState)):
             changed, requested = self.model.call_off(ids)
@@ -162,32 +164,31 @@ class DecidedMachine(QueueMachine):
             self._expected.requested.extend(requested)
         self._decided(self.server.operator.cancel("work", self._selection(choice)))
 
-    @step(choice=CHOICES)
-    def hold_queued(self, choice: list[int] | str) -> None:
-        for ids in self._batches(choice, [LiveState.QUEUED]):
-            self._expected.changed.extend(self.model.set_aside(ids))
-        self._decided(self.server.operator.hold_queued("work", self._selection(choice), "to be looked at"))
+    @step(2, choice=CHOICES, holds=st.booleans())
+    def hold_or_release(self, choice: list[int] | str, holds: bool) -> None:
+        for ids in self._batches(choice, [LiveState.QUEUED if holds else LiveState.HELD]):
+            self._expected.changed.extend((self.model.set_aside if holds else self.model.let_go)(ids))
+        if holds:
+            self._decided(self.server.operator.hold_queued("work", self._selection(choice), "to be looked at"))
+        else:
+            self._decided(self.server.operator.release_held("work", self._selection(choice)))
 
-    @step(choice=CHOICES)
-    def release_held(self, choice: list[int] | str) -> None:
-        for ids in self._batches(choice, [LiveState.HELD]):
-            self._expected.changed.extend(self.model.let_go(ids))
-        self._decided(self.server.operator.release_held("work", self._selection(choice)))
-
-    @step(choice=CHOICES, until=st.sampled_from(LATER))
-    def delay(self, choice: list[int] | str, until: float | datetime) -> None:
+    @step(
+        2, choice=CHOICES, priority=st.sampled_from([None, None, 0, 9]), until=st.sampled_from([0, 2 * HOUR, *MOMENTS])
+    )
+    def delay_or_reprioritise(self, choice: list[int] | str, priority: int | None, until: float | datetime) -> None:
+        if priority is not None:
+            for ids in self._batches(choice, list(LiveState)):
+                self._expected.changed.extend(self.model.reprioritise(ids, priority))
+            self._decided(self.server.operator.reprioritise("work", self._selection(choice), priority))
+            return
         moment = (MOMENTS[until], 0) if isinstance(until, datetime) else until / HOUR
         for ids in self._batches(choice, [LiveState.QUEUED]):
             self._expected.changed.extend(self.model.delay(ids, moment))
         self._decided(self.server.operator.delay("work", self._selection(choice), until))
 
-    @step(choice=CHOICES, priority=st.sampled_from([0, 5, 9]))
-    def reprioritise(self, choice: list[int] | str, priority: int) -> None:
-        for ids in self._batches(choice, list(LiveState)):
-            self._expected.changed.extend(self.model.reprioritise(ids, priority))
-        self._decided(self.server.operator.reprioritise("work", self._selection(choice), priority))
-
     @step(
+        2,
         choice=CHOICES,
         states=st.sampled_from([("failed",), ("cancelled",), ("failed", "cancelled")]),
         limit=st.sampled_from([None, None, 1, 2]),
@@ -202,7 +203,7 @@ class DecidedMachine(QueueMachine):
         decided = self.server.operator.redrive("work", self._selection(choice), states=states, limit=limit)
         same(set(decided.changed), expected)
 
-    @step(jobs=st.lists(JOBS, min_size=1, max_size=4))
+    @step(1, jobs=st.lists(JOBS, min_size=1, max_size=4))
     def put_or_replace(self, jobs: list[Wanted]) -> None:
         new = [self._new(job) for job in jobs]
         expected = self.model.replace([self._as_model(job, wanted) for job, wanted in zip(new, jobs, strict=True)])

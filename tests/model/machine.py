@@ -1,167 +1,79 @@
 """The state machine: one rule for each thing that can happen to a queue, done to the library and to the model."""
 
 import contextlib
-import functools
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any, ClassVar
 from uuid import UUID
 
-import psycopg
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue import NewJob, QueueSpec
 from dagster_sqlqueue.filters import ClaimFilter
 from dagster_sqlqueue.lifecycle import Event, LiveState
 from dagster_sqlqueue.model import ClaimedJob
-from dagster_sqlqueue.outcomes import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
-from dagster_sqlqueue.settings import PoisonPolicy, RateLimit, Strategy
+from dagster_sqlqueue.outcomes import Outcome
+from dagster_sqlqueue.settings import PoisonPolicy, Strategy
 from dagster_sqlqueue.settling import settle
 from tests.core.support import Work
-from tests.model.model import NEVER, Divergence, Lease, Model, ModelJob, Moment
-
-HOUR = 3600.0
-MOMENTS = {datetime(2020, 1, 1, tzinfo=UTC): -10_000.0, datetime(2100, 1, 1, tzinfo=UTC): 100_000.0}
-TURNING = [strategy for strategy in Strategy if strategy is not Strategy.TOKEN]
-STALE_FROM = 6
-INDEX = st.integers(0, 7)
-INDEXES = st.lists(INDEX, min_size=1, max_size=4)
-OUTCOMES = st.lists(
-    st.sampled_from(
-        [
-            *(Done(), Done(), Done()),
-            *(Retry("now"), Retry("now"), Retry("later", 2 * HOUR)),
-            *(Snooze(0), Snooze(3 * HOUR), *map(Snooze, MOMENTS)),
-            *(Hold("look at it"), Reject("no"), Cancel("not wanted")),
-        ]
-    ),
-    min_size=1,
-    max_size=4,
+from tests.model.drawing import (
+    ANY_SPECS,
+    BUCKETS,
+    HOUR,
+    INDEX,
+    INDEXES,
+    JOBS,
+    OUTCOMES,
+    Wanted,
+    due,
+    event_of,
+    specs,
 )
+from tests.model.jobs import NEVER, Divergence, Lease, ModelJob, Moment, order
+from tests.model.model import Model
+from tests.model.server import ARCHIVED, LIVE, STALE, Server
+
+STALE_FROM = 6
 ENDS = {Event.DONE, Event.REJECT, Event.CANCEL}
 RETURNS = {Event.RETRY, Event.SNOOZE}
-BUCKETS = st.lists(st.integers(0, 5), min_size=1, max_size=6, unique=True)
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """A job that a rule is to enqueue: `hours` from the start of the run; None for at once."""
+def step(weight: int, **drawn: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Something that can happen, and how often beside the others.
 
-    priority: int
-    hours: int | None
-    ordering_key: str | None
-    unique_key: str | None
-    max_attempts: int | None
-    tags: tuple[str, ...]
+    All of them are one rule for Hypothesis: of many rules it would leave out a good half in each run, and a lifecycle is
+    found out by what comes after what.
+    """
 
+    def noted(function: Callable[..., None]) -> Callable[..., None]:
+        function.happens = (weight, drawn)  # type: ignore[attr-defined]
+        return function
 
-JOBS = st.builds(
-    Wanted,
-    priority=st.sampled_from([0, 0, 5, 9]),
-    hours=st.sampled_from([None, None, None, -2, -1, 4]),
-    ordering_key=st.sampled_from([None, "a", "a", "b"]),
-    unique_key=st.sampled_from([None, None, None, "u", "v"]),
-    max_attempts=st.sampled_from([None, None, 1]),
-    tags=st.sampled_from([(), ("red",)]),
-)
+    return noted
 
 
-def specs(kind: str) -> st.SearchStrategy[QueueSpec[Work]]:
-    """Settings of a kind of queue: plain, ordered, per_key (a limit for each key) or limited."""
-    keyed, limited = kind in ("ordered", "per_key"), kind == "limited"
-    limits = st.sampled_from([(2, None), (None, 3), (1, 6), (3, 6)]) if limited else st.just((None, None))
-    return st.builds(
-        settings_of,
-        strategy=st.sampled_from(TURNING if keyed or limited else list(Strategy)),
-        ordered=st.booleans() if limited else st.just(kind == "ordered"),
-        per_key=st.integers(1, 2) if kind == "per_key" else st.none(),
-        limits=limits,
-        on_poison=st.sampled_from(PoisonPolicy),
-        max_attempts=st.integers(1, 3),
-    )
+def acting(machine: type["QueueMachine"]) -> Any:
+    """The one rule of a machine: whatever can happen, as often as it weighs."""
+    happens = {name: step.happens for name, step in vars(machine).items() if hasattr(step, "happens")}
+    for base in machine.__mro__[1:]:
+        happens |= {name: step.happens for name, step in vars(base).items() if hasattr(step, "happens")}
+    actions = [
+        st.tuples(st.just(name), st.fixed_dictionaries(drawn))
+        for name, (weight, drawn) in sorted(happens.items())
+        for _ in range(weight)
+    ]
 
+    @rule(action=st.one_of(actions))
+    def act(self: QueueMachine, action: tuple[str, dict[str, Any]]) -> None:
+        name, values = action
+        self.history.append(f"{name}({', '.join(f'{key}={value!r}' for key, value in values.items())})")
+        with self.telling_history():
+            getattr(self, name)(**values)
 
-def settings_of(
-    strategy: Strategy,
-    ordered: bool,
-    per_key: int | None,
-    limits: tuple[int | None, int | None],
-    on_poison: PoisonPolicy,
-    max_attempts: int,
-) -> QueueSpec[Work]:
-    """A queue; the limits are on what runs, and on starts in an hour."""
-    return QueueSpec(
-        "work",
-        Work,
-        strategy=strategy,
-        ordered=ordered,
-        max_running_per_key=per_key,
-        max_running=limits[0],
-        rate=limits[1] and RateLimit(limits[1], HOUR),
-        on_poison=on_poison,
-        lease_seconds=HOUR,
-        max_attempts=max_attempts,
-        backoff=Backoff(0, jitter=0),
-    )
-
-
-KINDS = ("plain", "ordered", "per_key", "limited")
-ANY_SPECS = st.sampled_from(KINDS).flatmap(specs)
-
-
-def step(**drawn: Any) -> Callable[[Callable[..., None]], Any]:
-    """A rule of the machine that notes what it did: chance in the database can keep Hypothesis from doing it again."""
-
-    def decorate(function: Callable[..., None]) -> Any:
-        @functools.wraps(function)
-        def noted(self: "QueueMachine", **values: Any) -> None:
-            self.history.append(f"{function.__name__}({', '.join(f'{name}={v!r}' for name, v in values.items())})")
-            with self.telling_history():
-                function(self, **values)
-
-        return rule(**drawn)(noted)
-
-    return decorate
-
-
-class Server:
-    """The library under test: two consumers and an operator, each with what it remembers, and a look at the tables."""
-
-    def __init__(self, url: str, schema: str) -> None:
-        self.consumers = [SqlQueue(url, schema=schema, pool_size=1) for _ in range(2)]
-        self.operator = SqlQueue(url, schema=schema, pool_size=1)
-        self.operator.init()
-        self._look = psycopg.connect(url, autocommit=True, options=f"-c search_path={schema} -c timezone=UTC")
-
-    def close(self) -> None:
-        for queue in (*self.consumers, self.operator):
-            queue.close()
-        self._look.close()
-
-    def reset(self) -> datetime:
-        """Empty the tables; gives the time."""
-        tables = "job, job_archive, rate_start, stale_write, waiter, worker, assignment, bucket, queue"
-        self._look.execute(";".join(f"DELETE FROM {table}" for table in tables.split(", ")))
-        for queue in (*self.consumers, self.operator):
-            queue._seen.clear()
-        self._look.execute("SELECT setseed(0.5)")
-        return self.look("SELECT statement_timestamp()")[0][0]
-
-    def look(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
-        cursor = self._look.execute(query, parameters or None, prepare=True)
-        return cursor.fetchall() if cursor.description else []
-
-
-LIVE = """
-SELECT id, bucket, priority, state, lease_no, attempt, max_attempts, order_no, limited, cancel_requested_at IS NOT NULL,
-    unique_key, ordering_key, available_at <= statement_timestamp(), available_at = 'infinity'
-FROM job ORDER BY bucket, priority DESC, available_at, id
-"""
-ARCHIVED = "SELECT id, state, lease_no, attempt, bucket, priority, unique_key, ordering_key, order_no FROM job_archive"
-STALE = "SELECT COALESCE(sum(writes), 0) FROM stale_write"
+    return act
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -186,6 +98,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.history += [f"{spec}, {buckets} buckets", f"begin({jobs})"]
         self.model = self.make_model(spec, buckets)
         self.server.operator.create_queue(replace(spec, bucket_count=buckets))
+        for number, consumer in enumerate(self.server.consumers):
+            consumer.settings("work")
+            self.seen[number] = spec
         self.enqueue(jobs)
 
     @contextlib.contextmanager
@@ -199,7 +114,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     # Putting in
 
-    @step(jobs=st.lists(JOBS, min_size=1, max_size=4))
+    @step(2, jobs=st.lists(JOBS, min_size=1, max_size=4))
     def put(self, jobs: list[Wanted]) -> None:
         self.enqueue(jobs)
 
@@ -246,15 +161,15 @@ class QueueMachine(RuleBasedStateMachine):
 
     # Taking out
 
-    @step(consumer=st.integers(0, 1), limit=st.sampled_from([1, 2, 3, 50]))
+    @step(3, consumer=st.integers(0, 1), limit=st.sampled_from([1, 2, 3, 50]))
     def claim(self, consumer: int, limit: int) -> None:
         self._claim(consumer, limit, None, None)
 
-    @step(consumer=st.integers(0, 1), limit=st.sampled_from([1, 2, 3, 50]), buckets=BUCKETS)
+    @step(1, consumer=st.integers(0, 1), limit=st.sampled_from([1, 2, 3, 50]), buckets=BUCKETS)
     def claim_from(self, consumer: int, limit: int, buckets: list[int]) -> None:
         self._claim(consumer, limit, buckets, None)
 
-    @step(consumer=st.integers(0, 1), limit=st.sampled_from([1, 2, 50]))
+    @step(1, consumer=st.integers(0, 1), limit=st.sampled_from([1, 2, 50]))
     def claim_some(self, consumer: int, limit: int) -> None:
         self._claim(consumer, limit, None, "red")
 
@@ -291,7 +206,7 @@ class QueueMachine(RuleBasedStateMachine):
             running = [other for other in line if other.leased]
             if job.order_no and spec.ordered:
                 assert running == [job]
-                assert job is min(line, key=_order)
+                assert job is min(line, key=order)
             elif job.order_no:
                 assert len(running) <= (spec.max_running_per_key or 0)
 
@@ -309,19 +224,19 @@ class QueueMachine(RuleBasedStateMachine):
 
     # Under a lease, the current one or an older one
 
-    @step(consumer=st.integers(0, 1), limit=st.sampled_from([1, 3, 50]), outcomes=OUTCOMES)
+    @step(5, consumer=st.integers(0, 1), limit=st.sampled_from([1, 3, 50]), outcomes=OUTCOMES)
     def work(self, consumer: int, limit: int, outcomes: list[Outcome]) -> None:
         """Claim and end, as a consumer does; what there is no outcome for stays under its lease."""
         jobs = self._claim(consumer, limit, None, None)
         self._settle(consumer, list(zip(jobs, outcomes, strict=False)))
 
-    @step(consumer=st.integers(0, 1), indexes=INDEXES, outcomes=OUTCOMES)
+    @step(4, consumer=st.integers(0, 1), indexes=INDEXES, outcomes=OUTCOMES)
     def end(self, consumer: int, indexes: list[int], outcomes: list[Outcome]) -> None:
         self._settle(consumer, list(zip(self._chosen(indexes), outcomes, strict=False)))
 
     def _settle(self, consumer: int, settled: list[tuple[ClaimedJob, Outcome]]) -> None:
         queue = self.server.consumers[consumer]
-        stops = self.seen.setdefault(consumer, self.model.spec).on_poison is PoisonPolicy.STOP
+        stops = self.seen[consumer].on_poison is PoisonPolicy.STOP
         events = [(lease(job), event_of(job, outcome, stops), outcome) for job, outcome in settled]
         written = settle(settled, queue.stops_key)
         if written.endings:
@@ -334,7 +249,7 @@ class QueueMachine(RuleBasedStateMachine):
             held = self.model.hold([(job, event) for job, event, _ in events if event not in ENDS | RETURNS])
             same(queue.hold(written.aside), held)
 
-    @step(consumer=st.integers(0, 1), indexes=INDEXES)
+    @step(2, consumer=st.integers(0, 1), indexes=INDEXES)
     def heartbeat(self, consumer: int, indexes: list[int]) -> None:
         jobs = self._chosen(indexes)
         kept = self.server.consumers[consumer].heartbeat(jobs, lease_seconds=HOUR)
@@ -342,10 +257,10 @@ class QueueMachine(RuleBasedStateMachine):
 
     def _chosen(self, indexes: list[int]) -> list[ClaimedJob]:
         """The low indexes count, from the latest one backwards, the leases that are believed to be current; the high ones
-        those that are known to be stale. No job twice in one write.
+        those that are known to be stale, above all of jobs that run again. No job twice in one write.
         """
         believed = [job for job in self.leases if self._is_current(job)] or self._claim(0, 3, None, None)
-        stale = [job for job in self.leases if not self._is_current(job)]
+        stale = sorted((job for job in self.leases if not self._is_current(job)), key=self._runs_again)
         chosen: dict[UUID, ClaimedJob] = {}
         for index in indexes:
             if leases := stale if index >= STALE_FROM else believed:
@@ -353,23 +268,26 @@ class QueueMachine(RuleBasedStateMachine):
                 chosen.setdefault(job.id, job)
         return list(chosen.values())
 
+    def _runs_again(self, lease: ClaimedJob) -> bool:
+        return lease.id in self.model.live and self.model.live[lease.id].state is LiveState.RUNNING
+
     def _is_current(self, lease: ClaimedJob) -> bool:
         job = self.model.live.get(lease.id)
         return job is not None and job.state is LiveState.RUNNING and job.lease_no == lease.lease_no
 
     # Time, and consumers that crash
 
-    @step(index=INDEX, hours_ago=st.sampled_from([0, 0, 3]))
+    @step(2, index=INDEX, hours_ago=st.sampled_from([0, 0, 3]))
     def a_lease_runs_out(self, index: int, hours_ago: int) -> None:
         self._shift(lambda job: job.leased, index, hours_ago)
 
-    @step(hours_ago=st.sampled_from([0, 3]))
+    @step(2, hours_ago=st.sampled_from([0, 3]))
     def a_consumer_dies(self, hours_ago: int) -> None:
         """Every lease runs out, one after the other; what it held stays in `leases`, as zombies."""
         while self._shift(lambda job: job.leased, 0, hours_ago):
             pass
 
-    @step(index=INDEX)
+    @step(2, index=INDEX)
     def a_job_becomes_due(self, index: int) -> None:
         self._shift(lambda job: job.state is LiveState.QUEUED and not job.due and job.at != NEVER, index, 0)
 
@@ -382,19 +300,19 @@ class QueueMachine(RuleBasedStateMachine):
             self.server.look(ago, hours_ago, job.id)
         return bool(jobs)
 
-    @step()
+    @step(1)
     def an_interval_passes(self) -> None:
         self.model.starts = 0
         self.server.look("UPDATE rate_start SET started_at = started_at - make_interval(secs => %s)", HOUR)
 
     # Running the queue
 
-    @step(spec=ANY_SPECS)
+    @step(2, spec=ANY_SPECS)
     def reconfigure(self, spec: QueueSpec[Work]) -> None:
         self.model.reconfigure(spec)
         self.server.operator.create_queue(spec)
 
-    @step(stays=st.sampled_from([True, False, False]))
+    @step(1, stays=st.sampled_from([True, False, False]))
     def pause(self, stays: bool) -> None:
         for paused in (True, stays):
             self.model.paused = paused
@@ -402,7 +320,7 @@ class QueueMachine(RuleBasedStateMachine):
             same(settings.paused_at is not None, paused)
             self._claim(0, 1, None, None)
 
-    @step(bucket_count=st.integers(1, 6))
+    @step(1, bucket_count=st.integers(1, 6))
     def rebucket(self, bucket_count: int) -> None:
         self.model.bucket_count = bucket_count
         settings = self.server.operator.rebucket("work", bucket_count)
@@ -417,21 +335,21 @@ class QueueMachine(RuleBasedStateMachine):
             self._check_promises()
 
     def _check_tables(self) -> None:
-        rows = self.server.look(LIVE)
+        rows = self.server.look(LIVE, self.began)
         live = sorted(self.model.live.values(), key=lambda job: (job.bucket, job.place))
         same(
-            [row[:7] + row[9:14] for row in rows],
+            [row[:7] + row[9:13] for row in rows],
             [
                 (
                     job.id, job.bucket, job.priority, job.state, job.lease_no, job.attempt, job.max_attempts,
-                    job.cancel_requested, job.unique_key, job.ordering_key, job.due, job.at == NEVER,
+                    job.cancel_requested, job.unique_key, job.ordering_key, _hours(job.at),
                 )
                 for job in live
             ],
         )  # fmt: skip
         same([row[8] for row in rows if row[3] == "running"], [job.limited for job in live if job.state == "running"])
         numbered = sorted((row[7], row[0]) for row in rows if row[7] is not None)
-        same([job for _, job in numbered], [job.id for job in sorted(live, key=_order) if job.order_no])
+        same([job for _, job in numbered], [job.id for job in sorted(live, key=order) if job.order_no])
         archived = sorted(self.server.look(ARCHIVED))
         same(
             [row[:8] for row in archived],
@@ -450,7 +368,7 @@ class QueueMachine(RuleBasedStateMachine):
         unique = [job.unique_key for job in jobs if job.unique_key]
         assert len(unique) == len(set(unique))
         for key in {job.ordering_key for job in jobs if job.order_no}:
-            line = sorted((job for job in jobs if job.order_no and job.ordering_key == key), key=_order)
+            line = sorted((job for job in jobs if job.order_no and job.ordering_key == key), key=order)
             parked = [job for job in line if job.parked]
             if self.model.spec.ordered:
                 runs = any(job.state is LiveState.RUNNING for job in line)
@@ -460,36 +378,12 @@ class QueueMachine(RuleBasedStateMachine):
                 assert others or not parked, "jobs of a key wait for nobody"
 
 
-def _order(job: ModelJob) -> int:
-    return job.order_no or 0
+def _hours(moment: Moment) -> int | None:
+    return None if moment == NEVER else int(min(max(moment[0], -999), 999))
 
 
 def lease(job: ClaimedJob) -> Lease:
     return Lease(job.id, job.lease_no)
-
-
-def event_of(job: ClaimedJob, outcome: Outcome, stops: bool) -> Event:
-    """What an outcome is for the lifecycle."""
-    match outcome:
-        case Done():
-            return Event.DONE
-        case Snooze():
-            return Event.SNOOZE
-        case Hold():
-            return Event.HOLD
-        case Cancel():
-            return Event.CANCEL
-        case Retry() if job.attempt < job.max_attempts:
-            return Event.RETRY
-        case Retry() | Reject():
-            return Event.REJECT_AND_STOP if stops and job.order_no is not None else Event.REJECT
-
-
-def due(how: Outcome) -> Moment | float:
-    """When a job that goes back is due: at a moment, or after so many hours."""
-    assert isinstance(how, Retry | Snooze)
-    when = how.until if isinstance(how, Snooze) else how.after or 0
-    return (MOMENTS[when], 0) if isinstance(when, datetime) else when / HOUR
 
 
 def same(library: object, model: object) -> None:

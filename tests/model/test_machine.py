@@ -8,12 +8,14 @@ from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
 from dagster_sqlqueue import statements
-from tests.model.deciding import DecidedMachine
-from tests.model.machine import KINDS, Server
+from tests.model.drawing import KINDS
+from tests.model.locked import LockedMachine
+from tests.model.machine import acting
+from tests.model.server import Server
 
 RUNS = settings(
     max_examples=50,
-    stateful_step_count=30,
+    stateful_step_count=40,
     deadline=None,
     derandomize=True,
     database=None,
@@ -73,6 +75,20 @@ PLANTS: dict[str, tuple[str, str, str, str]] = {
         "AND (j.available_at > statement_timestamp() OR NOT (j.limited OR j.order_no IS NOT NULL))",
         "",
     ),
+    "a redrive that begins the leases anew": ("plain", "redrive", "l.lease_no, l.max_attempts", "0, l.max_attempts"),
+    "a replacement that keeps the attempts": ("plain", "enqueue_replace", "attempt = 0,", ""),
+    "a release that forgets the others": (
+        "plain",
+        "hold_queued",
+        "available_at = 'infinity'",
+        "available_at = j.run_at",
+    ),
+    "work in a transaction that raises no lease": (
+        "plain",
+        "return_locked",
+        "lease_no = j.lease_no + 1",
+        "lease_no = j.lease_no",
+    ),
     "a limit that counts nothing": (
         "limited",
         "limit_allowance",
@@ -91,10 +107,12 @@ def server(url: str) -> Iterator[Server]:
 
 
 def run(server: Server, kind: str, runs: settings) -> None:
-    machine = type(f"{kind}_queue", (DecidedMachine,), {"server": server, "kind": kind})
+    parts = {"server": server, "kind": kind, "act": acting(LockedMachine)}
+    machine = type(f"{kind}_queue", (LockedMachine,), parts)
     run_state_machine_as_test(machine, settings=runs)
 
 
+@pytest.mark.timeout(900)  # a divergence is reduced for up to five minutes
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_library_does_what_the_model_says(server: Server, kind: str) -> None:
     run(server, kind, RUNS)

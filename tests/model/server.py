@@ -1,0 +1,46 @@
+"""The library under test, and a look at its tables."""
+
+from datetime import datetime
+from typing import Any
+
+import psycopg
+
+from dagster_sqlqueue import SqlQueue
+
+
+class Server:
+    """The library under test: two consumers and an operator, each with what it remembers, and a look at the tables."""
+
+    def __init__(self, url: str, schema: str) -> None:
+        self.consumers = [SqlQueue(url, schema=schema, pool_size=1) for _ in range(2)]
+        self.operator = SqlQueue(url, schema=schema, pool_size=1)
+        self.operator.init()
+        self._look = psycopg.connect(url, autocommit=True, options=f"-c search_path={schema} -c timezone=UTC")
+
+    def close(self) -> None:
+        for queue in (*self.consumers, self.operator):
+            queue.close()
+        self._look.close()
+
+    def reset(self) -> datetime:
+        """Empty the tables; gives the time."""
+        tables = "job, job_archive, rate_start, stale_write, waiter, worker, assignment, bucket, queue"
+        self._look.execute(";".join(f"DELETE FROM {table}" for table in tables.split(", ")))
+        for queue in (*self.consumers, self.operator):
+            queue._seen.clear()
+        self._look.execute("SELECT setseed(0.5)")
+        return self.look("SELECT statement_timestamp()")[0][0]
+
+    def look(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
+        cursor = self._look.execute(query, parameters or None, prepare=True)
+        return cursor.fetchall() if cursor.description else []
+
+
+LIVE = """
+SELECT id, bucket, priority, state, lease_no, attempt, max_attempts, order_no, limited, cancel_requested_at IS NOT NULL,
+    unique_key, ordering_key, CASE WHEN available_at < 'infinity'
+        THEN CAST(LEAST(GREATEST(round(EXTRACT(EPOCH FROM available_at - %s) / 3600), -999), 999) AS integer) END
+FROM job ORDER BY bucket, priority DESC, available_at, id
+"""
+ARCHIVED = "SELECT id, state, lease_no, attempt, bucket, priority, unique_key, ordering_key, order_no FROM job_archive"
+STALE = "SELECT COALESCE(sum(writes), 0) FROM stale_write"
