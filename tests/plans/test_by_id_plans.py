@@ -17,6 +17,7 @@ OF_WAITING: dict[str, dict[str, Any]] = {
     "delay": {"seconds": 60.0, "moment": None},
     "reprioritise": {"priority": 9},
     "finish_locked": {"states": ["succeeded"], "results": [None], "errors": [None], "worker": "w"},
+    "succeed_locked": {"worker": "w"},
     "return_locked": {"states": ["queued"], "delays": [1.0], "moments": [None], "errors": ["x"], "spent": [True]},
     "pick_ids": {"limit": 1_000},
     "lock_live": {},

@@ -186,6 +186,12 @@ def test_finish(explain: Explainer, backlog: SqlQueue, count: int, queue: str) -
 
 
 @pytest.mark.parametrize("count", SIZES)
+def test_succeed(explain: Explainer, backlog: SqlQueue, count: int) -> None:
+    plan = explain("succeed", ids=running(backlog, count), lease_no=1)
+    changes_by_id(plan, count)
+
+
+@pytest.mark.parametrize("count", SIZES)
 def test_requeue(explain: Explainer, backlog: SqlQueue, count: int) -> None:
     plan = explain(
         "requeue",
@@ -264,6 +270,23 @@ def test_limit_allowance(explain: Explainer, backlog: SqlQueue) -> None:
     assert {index for _, index in plan.scans()} - {None} <= {"job_limited", "rate_start_window"}
     assert plan.rows_read <= LIMITED
     assert plan.buffers <= LIMITED + 20
+
+
+@pytest.mark.parametrize("limit", [1, 100])
+def test_claim_limited(explain: Explainer, backlog: SqlQueue, limit: int) -> None:
+    plan = explain(
+        "claim_limited",
+        queue="limited",
+        revision=backlog.settings("limited").revision,
+        buckets=EVERYWHERE,
+        hints=FROM_THE_BEGINNING,
+        limit=limit,
+        **LEASE,
+    )
+    assert plan.root["Actual Rows"] == limit
+    assert {index for _, index in plan.scans()} - {None} <= {"job_limited", "job_claim", "job_pkey", "rate_start_window"}
+    assert plan.rows_read <= LIMITED + 3 * limit + 16
+    assert plan.buffers <= 2 * LIMITED + 60 * limit + 200
 
 
 @pytest.mark.parametrize("count", [1, 100, 500])
