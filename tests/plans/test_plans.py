@@ -284,7 +284,12 @@ def test_claim_limited(explain: Explainer, backlog: SqlQueue, limit: int) -> Non
         **LEASE,
     )
     assert plan.root["Actual Rows"] == limit
-    assert {index for _, index in plan.scans()} - {None} <= {"job_limited", "job_claim", "job_pkey", "rate_start_window"}
+    assert {index for _, index in plan.scans()} - {None} <= {
+        "job_limited",
+        "job_claim",
+        "job_pkey",
+        "rate_start_window",
+    }
     assert plan.rows_read <= LIMITED + 3 * limit + 16
     assert plan.buffers <= 2 * LIMITED + 60 * limit + 200
 
