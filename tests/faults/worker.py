@@ -24,18 +24,19 @@ from dagster_sqlqueue.queue import Ending, Kept
 from tests.core.support import Work
 
 PLANTS: dict[str, tuple[str, str, str]] = {
-    "an ending without the fence": ("finish", "AND j.lease_no = ended.lease_no", ""),
+    "an ending without the fence": ("succeed", "AND j.lease_no = %(lease_no)s", "AND 0 <= %(lease_no)s"),
+    "an outcome without the fence": ("finish", "AND j.lease_no = ended.lease_no", ""),
     "a claim that does not lock": ("claim_round_robin", "FOR UPDATE SKIP LOCKED", ""),
     "a lease number that does not grow": ("claim_round_robin", "lease_no = j.lease_no + 1", "lease_no = j.lease_no"),
     "an ending that does not reach the archive": (
-        "finish",
+        "succeed",
         "FROM finished",
         "FROM finished WHERE hashtext(id::text) %% 10 <> 0",
     ),
     "an ending that leaves the job": (
-        "finish",
-        "DELETE FROM {job} AS j\n    USING",
-        "UPDATE {job} AS j SET state = 'queued', available_at = statement_timestamp() FROM",
+        "succeed",
+        "DELETE FROM {job} AS j",
+        "UPDATE {job} AS j SET state = 'queued', available_at = statement_timestamp()",
     ),
     "a claim that takes running jobs": (
         "claim_round_robin",
