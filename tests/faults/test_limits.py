@@ -122,13 +122,14 @@ def test_the_judge_catches(fleet: Fleet, tmp_path: Path, plant: str) -> None:
     bounds, wrong = EXPECTED[plant]
     limited(fleet, bounds)
     go = tmp_path / "go"
-    if bounds.ordered:
-        # To be overtaken, the first of a key has to wait for its retry while others of the key come.
-        fleet.start(produce, jobs=600, batch_size=6, keys=4, pause=0.005, go=go)
+    if plant.startswith("a turn"):
+        # Others of a key have to come while its first waits for a retry, and while two claims decide about it.
+        for _ in range(2):
+            fleet.start(produce, jobs=3_000, batch_size=6, keys=4, pause=0.002, go=go)
     else:
         fleet.enqueue(500, key=lambda n: f"key {n % 4}")
     histories = [
-        fleet.start(plant=plant, batch_size=3, pause=0.02, linger_seconds=5.0, outcomes="coming back", go=go)
+        fleet.start(plant=plant, batch_size=3, pause=0.01, linger_seconds=5.0, outcomes="coming back", go=go)
         for _ in range(6)
     ]
     fleet.ready(histories)
