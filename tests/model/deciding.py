@@ -17,7 +17,7 @@ from tests.model.machine import QueueMachine, same, step
 from tests.model.model import Model
 
 IDS = st.lists(st.integers(0, 15), min_size=1, max_size=3)
-CHOICES = IDS | IDS | IDS | st.sampled_from(["red", "a", "every"])
+CHOICES = IDS | IDS | IDS | st.sampled_from(["red", "red", "a", "every"])
 
 
 class DecidedModel(Model):
@@ -203,7 +203,7 @@ class DecidedMachine(QueueMachine):
         decided = self.server.operator.redrive("work", self._selection(choice), states=states, limit=limit)
         same(set(decided.changed), expected)
 
-    @step(1, jobs=st.lists(JOBS, min_size=1, max_size=4))
+    @step(3, jobs=st.lists(JOBS, min_size=1, max_size=4))
     def put_or_replace(self, jobs: list[Wanted]) -> None:
         new = [self._new(job) for job in jobs]
         expected = self.model.replace([self._as_model(job, wanted) for job, wanted in zip(new, jobs, strict=True)])

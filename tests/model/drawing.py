@@ -21,8 +21,8 @@ INDEXES = st.lists(INDEX, min_size=1, max_size=4)
 OUTCOMES = st.lists(
     st.sampled_from(
         [
-            *(Done(), Done(), Done()),
-            *(Retry("now"), Retry("now"), Retry("later", 2 * HOUR)),
+            *(Done(), Done()),
+            *(Retry("now"), Retry("now"), Retry("now"), Retry("later", 2 * HOUR)),
             *(Snooze(0), Snooze(3 * HOUR), *map(Snooze, MOMENTS)),
             *(Hold("look at it"), Reject("no"), Cancel("not wanted")),
         ]
@@ -50,24 +50,25 @@ JOBS = st.builds(
     priority=st.sampled_from([0, 0, 5, 9]),
     hours=st.sampled_from([None, None, None, -2, -1, 4]),
     ordering_key=st.sampled_from([None, "a", "a", "b"]),
-    unique_key=st.sampled_from([None, None, None, "u", "v"]),
-    max_attempts=st.sampled_from([None, None, 1]),
+    unique_key=st.sampled_from([None, None, "u", "v"]),
+    max_attempts=st.sampled_from([None, None, None, 1]),
     tags=st.sampled_from([(), ("red",)]),
 )
 
 
 def specs(kind: str) -> st.SearchStrategy[QueueSpec[Work]]:
-    """Settings of a kind of queue: plain, ordered, per_key (a limit for each key) or limited."""
+    """Settings of a kind of queue: plain, ordered, per_key (a limit for each key) or limited; or plain of one strategy."""
     keyed, limited = kind in ("ordered", "per_key"), kind == "limited"
+    strategies = [Strategy.ROUND_ROBIN, *(TURNING if keyed or limited else Strategy)]
     limits = st.sampled_from([(2, None), (None, 3), (1, 6), (3, 6)]) if limited else st.just((None, None))
     return st.builds(
         settings_of,
-        strategy=st.sampled_from([Strategy.ROUND_ROBIN, *(TURNING if keyed or limited else Strategy)]),
+        strategy=st.just(Strategy(kind)) if kind in tuple(Strategy) else st.sampled_from(strategies),
         ordered=st.booleans() if limited else st.just(kind == "ordered"),
         per_key=st.integers(1, 2) if kind == "per_key" else st.none(),
         limits=limits,
         on_poison=st.sampled_from(PoisonPolicy),
-        max_attempts=st.integers(1, 3),
+        max_attempts=st.sampled_from([3, 2, 1]),
     )
 
 
