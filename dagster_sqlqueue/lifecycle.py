@@ -56,6 +56,8 @@ class Event(enum.StrEnum):
     """What can happen to a job."""
 
     ENQUEUE = "enqueue"
+    REPLACE = "replace"
+    """An enqueue with the same unique key gave it another content."""
     CLAIM = "claim"
     PARK = "park"
     """A claim met it out of its key's turn."""
@@ -133,6 +135,7 @@ def _decided(event: Event, *steps: tuple[State, State], attempt: Attempt = Attem
 
 TRANSITIONS: tuple[Transition, ...] = (
     Transition(None, Event.ENQUEUE, _QUEUED, Actor.PRODUCER),
+    Transition(_QUEUED, Event.REPLACE, _QUEUED, Actor.PRODUCER, Attempt.RESET),
     *_by_claim(Event.CLAIM, _RUNNING, Attempt.COUNTED, lease=True),
     *_by_claim(Event.PARK, _QUEUED, lease=False),
     Transition(_QUEUED, Event.PROMOTE, _QUEUED, Actor.HOLDER),

@@ -138,10 +138,11 @@ class DecidedModel(Model):
                 rest.append(job)
             elif old.state is LiveState.QUEUED:
                 was_due, waits = old.due, old.parked
+                old.step(Event.REPLACE)
                 old.run_at = now if job.at == (0, 0) else job.at
                 old.at = NEVER if waits and old.run_at[0] <= 0 else old.run_at
                 old.priority, old.max_attempts, old.tags = job.priority, job.max_attempts, job.tags
-                old.attempt, old.cancel_requested = 0, False
+                old.cancel_requested = False
                 replaced += given[key]
                 put_off += [old] if was_due and not old.due else []
         self.promote(put_off)
