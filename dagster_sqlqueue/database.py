@@ -190,19 +190,22 @@ class Database:
             pipeline.sync()
             return cursors[-1].fetchall()
 
-    def transact(self, work: "Callable[[Transaction], T]") -> T:
+    def transact(self, work: "Callable[[Transaction], T]", *, idling: bool = False) -> T:
         """Run `work` in one transaction of ours; a serialization failure or deadlock begins it again from the start.
 
-        `work` runs statements and nothing else: the server ends the transaction when none comes for five seconds.
+        Args:
+            work: what to do in it.
+            idling: whether it may do other things between its statements; if not, the server ends the transaction when
+                none comes for five seconds.
 
         Raises:
             DatabaseUnavailable, SchemaMissing: see the classes. Whatever `work` raises, after a rollback.
         """
-        return cast(T, _RETRYING(self._transact_once, work))
+        return cast(T, _RETRYING(self._transact_once, work, idling))
 
-    def _transact_once(self, work: "Callable[[Transaction], T]") -> T:
+    def _transact_once(self, work: "Callable[[Transaction], T]", idling: bool) -> T:
         with self.connection() as connection:
-            connection.execute(_BEGIN)
+            connection.execute(b"BEGIN" if idling else _BEGIN)
             try:
                 result = work(Transaction(connection, self))
                 connection.commit()

@@ -177,7 +177,7 @@ def work_locked(work: Work[Any], lock: Callable[[Transaction], list[ClaimedJob]]
 
     for attempt in work.patiently():
         with attempt:
-            work.queue.database.transact(in_transaction)
+            work.queue.database.transact(in_transaction, idling=True)
     work.summary.released += len(jobs) - len(settled)
     work.count_ended(writes.endings, {ending.job.id for ending in writes.endings})
     work.count_back(writes.back, {job.id for job, _ in writes.back})

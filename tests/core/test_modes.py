@@ -96,6 +96,17 @@ def test_an_effect_and_the_end_of_its_job_are_one(queue: SqlQueue, spec: QueueSp
     assert summary.failed == 4
 
 
+def test_a_handler_may_take_its_time_in_a_transaction(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.enqueue(spec, Work(n=1))
+    own = value(queue, "SHOW idle_in_transaction_session_timeout")
+
+    def handler(job: Job[Work]) -> Any:
+        return Done(job.connection.execute("SHOW idle_in_transaction_session_timeout").fetchone()[0])
+
+    locked(queue, spec, handler).drain()
+    assert value(queue, "SELECT result #>> '{{}}' FROM {s}.job_archive") == own
+
+
 def test_a_crash_leaves_the_jobs_as_they_were(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     queue.enqueue_many(spec, [Work(n=n) for n in range(10)])
     rows(queue, "CREATE TABLE {s}.effect (n integer)")
