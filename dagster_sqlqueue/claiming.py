@@ -150,6 +150,8 @@ class ClaimingVerbs(EndingVerbs):
         """
         _check(limit, None, buckets)
         settings = self.last_seen(queue)
+        if _needs_leases(settings):
+            settings = self.settings(queue, executor=executor)
         hints = hints or HeadHints()
         jobs = self._lock_due(executor, settings, _wanted(settings, buckets, limit, None, "", hints, None))
         if not jobs and (now := self.settings(queue, executor=executor)).revision != settings.revision:
@@ -159,12 +161,7 @@ class ClaimingVerbs(EndingVerbs):
         return jobs
 
     def _lock_due(self, executor: Executor, settings: QueueSettings, wanted: _Wanted) -> list[ClaimedJob]:
-        why = None
-        if settings.keyed or settings.limited:
-            why = "is ordered or limited"
-        elif settings.strategy in (Strategy.ASSIGN, Strategy.TOKEN):
-            why = f"has the strategy '{settings.strategy}'"
-        if why:
+        if why := _needs_leases(settings):
             raise InvalidInput(
                 f"queue {settings.name!r} {why}, which needs leases: transactional mode cannot work it off"
             )
@@ -342,6 +339,15 @@ def _check(limit: int, lease_seconds: float | None, buckets: Sequence[int] | Non
         raise InvalidInput(f"lease_seconds is {lease_seconds}; it must be positive, at most a hundred years")
     if buckets is not None:
         check_buckets(buckets)
+
+
+def _needs_leases(settings: QueueSettings) -> str | None:
+    """Why a queue cannot be worked off in transactional mode; None when it can."""
+    if settings.keyed or settings.limited:
+        return "is ordered or limited"
+    if settings.strategy in (Strategy.ASSIGN, Strategy.TOKEN):
+        return f"has the strategy '{settings.strategy}'"
+    return None
 
 
 def _wanted(

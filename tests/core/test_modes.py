@@ -181,6 +181,16 @@ def test_transactional_mode_says_which_queues_need_leases(queue: SqlQueue, setti
     assert states(queue) == {1: "queued"}
 
 
+def test_transactional_mode_goes_by_the_settings_of_now(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> None:
+    with SqlQueue(url, schema=queue.database.schema) as other:
+        other.create_queue(QueueSpec("work", Work, max_running=1))
+        queue.settings("work")
+        other.create_queue(spec)
+    queue.enqueue(spec, Work(n=1))
+    with queue.database.transaction() as transaction:
+        assert len(queue.lock_due(transaction, "work", limit=5)) == 1
+
+
 # Only some jobs
 
 
