@@ -59,4 +59,4 @@ def test_buckets_change_under_load_and_kills(fleet: Fleet, ordered: bool) -> Non
     assert value(fleet.queue, "SELECT max(bucket) FROM {s}.job_archive") >= 8
     assert fleet.queue.settings("work").lanes == 8
     killed = [process for process in fleet.processes.values() if process.exitcode]
-    assert len(killed) >= 10
+    assert len(killed) >= 5

@@ -31,9 +31,10 @@ def archive(queue: SqlQueue, jobs: Iterable[Done], name: str = "work") -> None:
     ]
     rows(
         queue,
-        "INSERT INTO {s}.job_archive (id, queue, bucket, priority, state, lease_no, attempt, max_attempts, created_at,"
-        " started_at, finished_at, region, payload, result, error)"
-        " SELECT id, queue, 1, 5, state, 1, 1, 3, at - interval '1 hour', at - interval '1 minute', at, 'local',"
+        "INSERT INTO {s}.job_archive (id, queue, bucket, priority, state, lease_no, attempt, max_attempts, run_at,"
+        " created_at, started_at, finished_at, region, tags, payload, result, error)"
+        " SELECT id, queue, 1, 5, state, 1, 1, 3, at - interval '1 hour', at - interval '1 hour', at - interval '1 minute',"
+        " at, 'local', '{{}}',"
         " CAST(payload AS jsonb), NULLIF(CAST(result AS jsonb), 'null'), error"
         " FROM unnest(%s::uuid[], %s::text[], %s::text[], %s::timestamptz[], %s::text[], %s::text[], %s::text[])"
         " AS t (id, queue, state, at, payload, result, error)",
