@@ -40,8 +40,8 @@ def _one_by_one(bench: Bench) -> list[Figure]:
     note(f"enqueue one by one: rounds of {jobs:,} jobs, in turns with a bare psycopg INSERT and commit")
     bench.empty()
     insert = sql.SQL(
-        "INSERT INTO {}.job (id, queue, bucket, priority, available_at, max_attempts, payload)"
-        " VALUES (%s, 'bench', %s, 0, now(), 5, %s)"
+        "INSERT INTO {}.job (id, queue, bucket, priority, available_at, run_at, max_attempts, payload)"
+        " VALUES (%s, 'bench', %s, 0, now(), now(), 5, %s)"
     ).format(sql.Identifier(bench.queue.database.schema))
     payload = Event.model_validate(event(1))
     text = payload.model_dump_json()

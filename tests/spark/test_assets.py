@@ -159,8 +159,8 @@ def test_the_sensor_waits_while_a_day_is_still_open(queue: SqlQueue, tick: Tick,
     prepare(queue, DAYS[:2])
     rows(
         queue,
-        "INSERT INTO {s}.job (id, queue, bucket, priority, available_at, max_attempts, payload) SELECT"
-        " gen_random_uuid(), 'work', 0, 5, now() + interval '1 hour', 3, jsonb_build_object('day', day)"
+        "INSERT INTO {s}.job (id, queue, bucket, priority, available_at, run_at, max_attempts, payload) SELECT"
+        " gen_random_uuid(), 'work', 0, 5, now() + interval '1 hour', now(), 3, jsonb_build_object('day', day)"
         " FROM unnest(%s::text[]) AS day",
         [DAYS[1], DAYS[2]],
     )
