@@ -11,8 +11,8 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from dagster_sqlqueue import putting, statements
-from dagster_sqlqueue.database import Parameters, Row
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.executors import Parameters, Row
 from dagster_sqlqueue.intake import Intake, NewRow, OnBadRow, new_row
 from dagster_sqlqueue.model import NewJob
 from dagster_sqlqueue.putting import Enqueued, OnConflict

@@ -16,8 +16,8 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
-from dagster_sqlqueue.database import Transaction
 from dagster_sqlqueue.errors import BatchLost, InvalidInput, QueueError, QueuePaused
+from dagster_sqlqueue.executors import Transaction
 from dagster_sqlqueue.payloads import storable_text
 from dagster_sqlqueue.queue import SqlQueue
 

@@ -8,9 +8,9 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
-from dagster_sqlqueue.database import Executor, Row
 from dagster_sqlqueue.ending import Ending, EndingVerbs
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
+from dagster_sqlqueue.executors import Executor, Row
 from dagster_sqlqueue.filters import ClaimFilter
 from dagster_sqlqueue.hints import HeadHints
 from dagster_sqlqueue.model import ArchiveState, ClaimedJob
@@ -82,7 +82,7 @@ class ClaimingVerbs(EndingVerbs):
         hints = hints or HeadHints()
         while True:
             wanted = _wanted(settings, buckets, limit, lease_seconds, worker, hints, filter)
-            jobs, more = self._claim(settings, wanted)
+            jobs, again = self._claim(settings, wanted)
             handed_out = self._without_spent(jobs)
             if handed_out:
                 # Not before: what this claim did not look at yet may have been due earlier than what it buried.
@@ -91,9 +91,7 @@ class ClaimingVerbs(EndingVerbs):
                 return handed_out
             revision = settings.revision
             settings = self.settings(queue)
-            # A race that was lost is one that another has won: it is run again for as long as there are candidates.
-            again = jobs or more
-            if not again and settings.revision == revision:
+            if not (jobs or again) and settings.revision == revision:
                 return []
 
     def claim_within(
@@ -169,7 +167,10 @@ class ClaimingVerbs(EndingVerbs):
         rows = self._pick(executor, settings, wanted, wanted.limit)
         return [_under_lease(row, row[_LEASE_UNTIL], settings) for row in rows]
 
-    def _claim(self, settings: QueueSettings, wanted: _Wanted) -> tuple[list[ClaimedJob], object]:
+    def _claim(self, settings: QueueSettings, wanted: _Wanted) -> tuple[list[ClaimedJob], bool]:
+        """The jobs; and whether to look again where there are none, because some were set aside, or others were quicker: a
+        race that was lost is one that another has won.
+        """
         at_once = settings.limited and settings.strategy is Strategy.ROUND_ROBIN
         deciding = settings.keyed or (settings.limited and not at_once) or wanted.filter is not None
         if settings.strategy is Strategy.ASSIGN and not deciding:
@@ -186,51 +187,50 @@ class ClaimingVerbs(EndingVerbs):
             "lease_seconds": wanted.lease_seconds,
             "worker": wanted.worker,
         }
-        more: object = None
+        again = False
         if settings.strategy is Strategy.TOKEN:
-            rows, more = self._mark(parameters)
+            rows, again = self._mark(parameters)
         elif at_once:
             lock = {"queue": settings.name}
             rows = self.database.run_together(("limit_lock", lock), ("claim_limited", parameters))
         else:
             rows = self.database.run("claim_round_robin", parameters)
-        return [ClaimedJob._make((*row, settings.name)) for row in rows], more
+        return [ClaimedJob._make((*row, settings.name)) for row in rows], again
 
-    def _mark(self, parameters: dict[str, Any]) -> tuple[Sequence[Row], object]:
+    def _mark(self, parameters: dict[str, Any]) -> tuple[Sequence[Row], bool]:
         token = {"token": uuid7()}
         try:
             candidates = self.database.run("mark_token", {**parameters, **token})[0][0]
         except DatabaseUnavailable:
             # The answer got lost, and with it perhaps a mark that was made.
             if rows := self.database.run("marked_by_token", token):
-                return rows, None
+                return rows, False
             raise
         rows = self.database.run("marked_by_token", token) if candidates else []
-        return rows, _CONTENTION if candidates and not rows else None
+        return rows, bool(candidates and not rows)
 
     def _claim_by_steps(
         self, executor: Executor, settings: QueueSettings, wanted: _Wanted
-    ) -> tuple[list[ClaimedJob], object]:
+    ) -> tuple[list[ClaimedJob], bool]:
         limit = self._allowance(executor, settings, wanted.limit) if settings.limited else wanted.limit
         if limit <= 0:
-            return [], None
+            return [], False
         if wanted.filter is not None:
             rows = wanted.filter.pick(executor, settings, wanted.lanes, limit)
         else:
             rows = self._pick(executor, settings, wanted, max(limit, _PARK_AT_ONCE) if settings.keyed else limit)
-        more: object = None
+        parked: Sequence[Row] = []
         if settings.keyed and rows:
             rows, parked = self._turns(executor, settings, rows)
-            more = _PARKED if parked else None
         rows = rows[:limit]
         if not rows:
-            return [], more
+            return [], bool(parked)
         granted = self._grant(executor, settings, rows, wanted)
         if settings.rate and granted:
             starts = {"queue": settings.name, "starts": len(granted), "rate_seconds": settings.rate.seconds}
             executor.run("rate_note", starts)
         jobs = [_under_lease(row, granted[row[0]], settings) for row in rows if row[0] in granted]
-        return jobs, more if jobs or more else _CONTENTION
+        return jobs, not jobs
 
     def _pick(self, executor: Executor, settings: QueueSettings, wanted: _Wanted, limit: int) -> Sequence[Row]:
         lanes = _turned(wanted.lanes) if settings.strategy is Strategy.FANOUT else wanted.lanes
@@ -309,14 +309,11 @@ class ClaimingVerbs(EndingVerbs):
         return [job for job in jobs if job.id not in out]
 
 
-_LEASE_NO = 3
-_LEASE_UNTIL = 7
-_KEY = 9
-_ORDER_NO = 14
+_LEASE_NO, _LEASE_UNTIL, _KEY, _ORDER_NO = map(
+    ClaimedJob._fields.index, ("lease_no", "lease_until", "ordering_key", "order_no")
+)
 _FROM_THE_HEAD = (Strategy.ROUND_ROBIN, Strategy.FIFO, Strategy.TOKEN)
 """Only where a batch is the oldest that was due, nothing is older than it."""
-_PARKED = "jobs that did not have their turn were set aside"
-_CONTENTION = "there were candidates, and others took them"
 
 
 def check_buckets(buckets: Sequence[int]) -> Sequence[int]:

@@ -12,8 +12,8 @@ from typing import Generic, Protocol
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue.claiming import MAX_BATCH, check_buckets
-from dagster_sqlqueue.database import Transaction
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
+from dagster_sqlqueue.executors import Transaction
 from dagster_sqlqueue.filters import ClaimFilter
 from dagster_sqlqueue.handling import Handler
 from dagster_sqlqueue.hints import HeadHints

@@ -8,28 +8,23 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar, cast
 
 import psycopg
 import sqlalchemy as sa
 import tenacity
-from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session, scoped_session
 
 from dagster_sqlqueue import statements
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput, SchemaMissing
+from dagster_sqlqueue.executors import CallerConnection, Parameters, Row, SqlAlchemyExecutor, Transaction, execute
 
 logger = logging.getLogger("dagster_sqlqueue")
 
 T = TypeVar("T")
-Row: TypeAlias = tuple[Any, ...]
-Parameters: TypeAlias = Mapping[str, object]
-
-CallerConnection: TypeAlias = psycopg.Connection[Any] | sa.Connection | Session | scoped_session[Any]
-"""What a caller may hand in to have a verb run inside his own transaction."""
 
 _TRUSTED_SECONDS = 0.5
 """A connection that idled for longer is tested before it is used: one round trip, which a busy one is spared."""
@@ -45,14 +40,6 @@ _BEGIN = b"BEGIN; SET LOCAL idle_in_transaction_session_timeout = '5s'"
 from a limited queue, until the network gives its connection up: hours."""
 
 _GONE = {"25P03", "57P01", "57P02", "57P03", "08000", "08003", "08006", "08001", "08004"}
-
-
-class Executor(Protocol):
-    """Something that runs one statement and gives its rows."""
-
-    def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
-        """Run the statement of the SQL file `name`; a statement that returns no rows gives an empty sequence."""
-        ...
 
 
 def parse_url(url: str) -> sa.URL:
@@ -162,7 +149,7 @@ class Database:
 
     def _run_once(self, sql: str, parameters: Parameters) -> Sequence[Row]:
         with self.connection() as connection:
-            return _execute(connection, sql, parameters)
+            return execute(connection, sql, parameters)
 
     def run_together(self, *steps: tuple[str, Parameters]) -> Sequence[Row]:
         """Run statements one after the other in one transaction, sent in one go; gives the rows of the last one.
@@ -180,7 +167,7 @@ class Database:
     def _run_together_once(self, steps: "Sequence[tuple[str, Parameters]]") -> Sequence[Row]:
         if not psycopg.Pipeline.is_supported():
             with self.connection() as connection, connection.transaction():
-                return [_execute(connection, sql, parameters) for sql, parameters in steps][-1]
+                return [execute(connection, sql, parameters) for sql, parameters in steps][-1]
         with self.connection() as connection, contextlib.ExitStack() as stack:
             # In autocommit, what is sent before the pipeline is synchronised is one transaction.
             pipeline = stack.enter_context(connection.pipeline())
@@ -251,7 +238,7 @@ class Database:
             finally:
                 pooled.close()
 
-    def joined(self, connection: CallerConnection | None) -> "Database | Transaction | _SqlAlchemyExecutor":
+    def joined(self, connection: CallerConnection | None) -> "Database | Transaction | SqlAlchemyExecutor":
         """Where to run a statement: the caller's transaction if he gives one, else this pool.
 
         Raises:
@@ -263,9 +250,9 @@ class Database:
             case psycopg.Connection():
                 return Transaction(connection, self)
             case sa.Connection():
-                return _SqlAlchemyExecutor(connection, self)
+                return SqlAlchemyExecutor(connection, self)
             case Session() | scoped_session():
-                return _SqlAlchemyExecutor(connection.connection(), self)
+                return SqlAlchemyExecutor(connection.connection(), self)
             case _:
                 raise InvalidInput(
                     f"connection is a {type(connection).__name__}; give a psycopg.Connection, a SQLAlchemy Connection on"
@@ -340,61 +327,6 @@ class Database:
         return DatabaseUnavailable(f"cannot use the database {self.where}: {reason}; {cure}")
 
 
-class Transaction:
-    """Statements inside one transaction on a driver connection: ours, or the caller's."""
-
-    def __init__(self, connection: "psycopg.Connection[Any]", database: Database) -> None:
-        self.connection = connection
-        self._database = database
-
-    def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
-        """Run one statement; what it did stands or falls with the transaction."""
-        with self._database.naming_schema():
-            return _execute(self.connection, statements.load(name, self._database.schema), parameters)
-
-    @contextlib.contextmanager
-    def atomic(self) -> Iterator["Transaction"]:
-        """Make several statements one whole: a savepoint inside the caller's transaction.
-
-        Only on a connection in autocommit that is in no transaction they are committed at the end of the block.
-        """
-        if not self.connection.autocommit and self.connection.info.transaction_status is TransactionStatus.IDLE:
-            # The caller's transaction begins with his first statement, which this is: a block begun before it would be
-            # psycopg's own, and committed.
-            self.connection.execute("SELECT 1")
-        with self.connection.transaction():
-            yield self
-
-
-class _SqlAlchemyExecutor:
-    """Statements on a SQLAlchemy connection, through SQLAlchemy: it would not commit what it did not see begin."""
-
-    def __init__(self, connection: sa.Connection, database: Database) -> None:
-        if connection.dialect.driver != "psycopg":
-            raise InvalidInput(
-                f"the SQLAlchemy connection uses the driver {connection.dialect.driver!r}; make its engine with"
-                " postgresql+psycopg://"
-            )
-        self._connection = connection
-        self._database = database
-
-    def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
-        with self._database.naming_schema():
-            sql = statements.load(name, self._database.schema)
-            result = self._connection.exec_driver_sql(sql, dict(parameters))
-            return [tuple(row) for row in result] if result.returns_rows else []
-
-    @contextlib.contextmanager
-    def atomic(self) -> "Iterator[_SqlAlchemyExecutor]":
-        driver = self._connection.connection.driver_connection
-        if isinstance(driver, psycopg.Connection) and driver.autocommit:
-            with driver.transaction():
-                yield self
-            return
-        with self._connection.begin_nested():
-            yield self
-
-
 def _note_idle(_driver: object, record: Any) -> None:
     record.info["idle_since"] = time.monotonic()
 
@@ -406,13 +338,6 @@ def _test_if_idle(driver: "psycopg.Connection[Any]", record: Any, _proxy: object
         driver.execute("SELECT 1")
     except psycopg.Error as error:
         raise sa.exc.DisconnectionError() from error
-
-
-def _execute(connection: "psycopg.Connection[Any]", sql: str, parameters: Parameters) -> Sequence[Row]:
-    # Not connection.cursor(): the caller's connection may make cursors that bind in another way.
-    with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
-        cursor.execute(sql.encode(), parameters)
-        return cursor.fetchall() if cursor.description else []
 
 
 _RETRYING = tenacity.Retrying(

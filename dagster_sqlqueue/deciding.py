@@ -4,7 +4,6 @@ Large selections are worked off in batches, each a short transaction of its own:
 about some of the jobs, and can be given again.
 """
 
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,8 +12,10 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from dagster_sqlqueue.database import Executor, Row
+import tenacity
+
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.executors import Executor, Row
 from dagster_sqlqueue.finding import Ended, FindingVerbs
 from dagster_sqlqueue.lifecycle import LiveState
 from dagster_sqlqueue.model import ArchiveState
@@ -214,11 +215,19 @@ class DecidingVerbs(FindingVerbs):
         busy: list[UUID] = []
         for ids in self._fitting(queue, selection, states):
             busy += self._decide_all(queue, ids, states, verb, decided, explain=bool(selection.ids))
-        deadline, pause = time.monotonic() + _PATIENCE_SECONDS, 0.01
-        while busy and time.monotonic() < deadline:
-            time.sleep(pause)
-            pause = min(2 * pause, 0.2)
+
+        def once_more() -> list[UUID]:
+            nonlocal busy
             busy = self._decide_all(queue, busy, states, verb, decided, explain=bool(selection.ids))
+            return busy
+
+        if busy:
+            tenacity.Retrying(
+                retry=tenacity.retry_if_result(bool),
+                wait=tenacity.wait_exponential(multiplier=0.01, max=0.2),
+                stop=tenacity.stop_after_delay(_PATIENCE_SECONDS),
+                retry_error_callback=lambda _: None,
+            )(once_more)
         decided.skipped.update(dict.fromkeys(busy, _BUSY))
         self._wake(queue, decided)
         return decided

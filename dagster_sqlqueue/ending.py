@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from dagster_sqlqueue import payloads
-from dagster_sqlqueue.database import Executor, Row
 from dagster_sqlqueue.errors import LeaseLost
+from dagster_sqlqueue.executors import Executor, Row
 from dagster_sqlqueue.model import ArchiveState, ClaimedJob
 from dagster_sqlqueue.outcomes import Retry, Snooze
 from dagster_sqlqueue.settings import Backoff, BackoffPolicy, PoisonPolicy

@@ -12,8 +12,8 @@ from psycopg.rows import tuple_row
 
 from dagster_sqlqueue import putting, statements
 from dagster_sqlqueue.asynchronous import AsyncEnqueueingVerbs
-from dagster_sqlqueue.database import CallerConnection, Executor
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.executors import CallerConnection, Executor
 from dagster_sqlqueue.intake import Intake, NewRow, OnBadRow, Rejected, new_row
 from dagster_sqlqueue.model import NewJob
 from dagster_sqlqueue.putting import Enqueued, OnConflict

@@ -1,12 +1,12 @@
 """Claims that take only some of a queue's jobs, by tags and payload, and read no more than they were told to."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from dagster_sqlqueue.database import Executor, Row
+from dagster_sqlqueue import payloads
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.executors import Executor, Row
 from dagster_sqlqueue.settings import QueueSettings
 
 _Place: TypeAlias = tuple[int, int, Any, UUID]
@@ -36,7 +36,7 @@ class ClaimFilter:
         if not 1 <= scan <= 1_000_000:
             raise InvalidInput(f"the filter's scan is {scan}; it must be 1 to 1,000,000 jobs a claim")
         self.tags = list(tags)
-        self.payload = _json_text(payload)
+        self.payload = payloads.object_text("the filter", payload)
         self.scan = scan
         self._after: _Place | None = None
         self._found = False
@@ -88,17 +88,3 @@ class ClaimFilter:
         look that it ended had found something.
         """
         return self._after is not None or self._found
-
-
-def _json_text(payload: Mapping[str, Any] | str | None) -> str:
-    if payload is None:
-        return "{}"
-    try:
-        value = json.loads(payload) if isinstance(payload, str) else payload
-        if not isinstance(value, Mapping):
-            raise InvalidInput(f'the filter {payload!r} is not a JSON object; write it like {{"country": "NZ"}}')
-        return json.dumps(dict(value), allow_nan=False)
-    except (ValueError, TypeError) as error:
-        if isinstance(error, InvalidInput):
-            raise
-        raise InvalidInput(f'the filter {payload!r} is not JSON: {error}; write it like {{"country": "NZ"}}') from None

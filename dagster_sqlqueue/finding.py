@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from dagster_sqlqueue.database import Executor
 from dagster_sqlqueue.errors import InvalidInput, UnknownJob
+from dagster_sqlqueue.executors import Executor
 from dagster_sqlqueue.model import ArchiveState
 from dagster_sqlqueue.selection import ARCHIVE_STATES, EVERYTHING, LIVE_STATES, JobRow, Selection, job_id
 from dagster_sqlqueue.settings import check_queue_name

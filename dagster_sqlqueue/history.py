@@ -9,8 +9,8 @@ from datetime import date
 import psycopg
 
 from dagster_sqlqueue import partitions
-from dagster_sqlqueue.database import Transaction
 from dagster_sqlqueue.errors import InvalidInput, QueueError
+from dagster_sqlqueue.executors import Transaction
 from dagster_sqlqueue.settings import check_queue_name
 from dagster_sqlqueue.verbs import Verbs, settings_of
 

@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Self
 
 from dagster_sqlqueue.claiming import MAX_BATCH
-from dagster_sqlqueue.database import Executor, Transaction
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
+from dagster_sqlqueue.executors import Executor, Transaction
 from dagster_sqlqueue.model import ClaimedJob
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.settings import Strategy
@@ -53,9 +53,7 @@ class Manager:
 
     def assign(self) -> int:
         """Grant jobs to every worker that wants some, once. Gives the number of jobs."""
-        granted = self._queue.database.transact(self._assign)
-        self._queue.database.run("drop_stale_grants", {"queue": self._name})
-        return granted
+        return self._queue.database.transact(self._assign)
 
     def run(self, stopping: threading.Event, *, poll_seconds: float = _POLL_SECONDS) -> int:
         """Assign until the event is set. Gives the number of jobs granted; a database that is away is waited for."""

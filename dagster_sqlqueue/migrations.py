@@ -9,8 +9,9 @@ from typing import Any
 import psycopg
 
 from dagster_sqlqueue import partitions, statements
-from dagster_sqlqueue.database import Database, Transaction
+from dagster_sqlqueue.database import Database
 from dagster_sqlqueue.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
+from dagster_sqlqueue.executors import Transaction
 
 _NAME = re.compile(r"^(\d{4})_([a-z0-9_]+)\.sql$")
 _LOCK = 0x73716C71756575

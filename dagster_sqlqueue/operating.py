@@ -7,8 +7,10 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from dagster_sqlqueue.database import Executor
+import tenacity
+
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.executors import Executor
 from dagster_sqlqueue.payloads import unstorable_text
 from dagster_sqlqueue.settings import (
     MAX_DELAY_SECONDS,
@@ -222,12 +224,16 @@ class OperatingVerbs(Verbs):
 
 def _wait(condition: Callable[[], bool], deadline: float | None, pause: float) -> bool:
     """Whether the condition came true before the deadline (of `time.monotonic`)."""
-    while not condition():
-        left = pause if deadline is None else deadline - time.monotonic()
-        if left <= 0:
-            return False
-        time.sleep(min(pause, left))
-    return True
+    stop = (
+        tenacity.stop_never if deadline is None else tenacity.stop_before_delay(max(deadline - time.monotonic(), 0.0))
+    )
+    patiently = tenacity.Retrying(
+        retry=tenacity.retry_if_not_result(bool),
+        wait=tenacity.wait_fixed(pause),
+        stop=stop,
+        retry_error_callback=lambda _: False,
+    )
+    return bool(patiently(condition))
 
 
 def _seconds(value: object) -> bool:

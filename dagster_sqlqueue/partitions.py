@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 import tenacity
 
-from dagster_sqlqueue.database import Parameters, Transaction
+from dagster_sqlqueue.executors import Parameters, Transaction
 
 DAYS_AHEAD = 7
 

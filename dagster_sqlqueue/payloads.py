@@ -203,6 +203,31 @@ def unstorable(value: object, place: str = "") -> str | None:
     return next((problem for key, part in parts if (problem := unstorable(part, key))), None)
 
 
+def object_text(what: str, value: object) -> str:
+    """A JSON object to look for in payloads, as text; `{}` for none.
+
+    Args:
+        what: what it is to the caller, for messages.
+        value: a mapping, or its text.
+
+    Raises:
+        InvalidInput: it is not a JSON object, or no payload can hold it.
+    """
+    if value is None:
+        return "{}"
+    example = 'write it like {"country": "NZ"}'
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+        text = json.dumps(dict(found), allow_nan=False) if isinstance(found, Mapping) else None
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InvalidInput(f"{what} {value!r} is not JSON: {error}; {example}") from None
+    if text is None:
+        raise InvalidInput(f"{what} {value!r} is not a JSON object; {example}")
+    if ("\\u0000" in text or "\\ud" in text) and (problem := unstorable(found)):
+        raise InvalidInput(f"{what} cannot be part of a job's: {problem}")
+    return text
+
+
 def result_text(result: object) -> str | None:
     """A handler's result as JSON; None for none.
 

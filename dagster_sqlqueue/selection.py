@@ -1,6 +1,5 @@
 """Which jobs an operator means, what was decided about them, and everything that can be known of one. No I/O."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -10,7 +9,7 @@ from uuid import UUID
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.lifecycle import LiveState
 from dagster_sqlqueue.model import ArchiveState
-from dagster_sqlqueue.payloads import unstorable, unstorable_text
+from dagster_sqlqueue.payloads import object_text, unstorable_text
 
 LIVE_STATES = tuple(str(state) for state in LiveState)
 ARCHIVE_STATES = tuple(str(state) for state in ArchiveState)
@@ -61,7 +60,7 @@ class Selection:
         put = object.__setattr__
         put(self, "ids", tuple(dict.fromkeys(map(job_id, _sequence("ids", self.ids)))) if self.ids else None)
         put(self, "tags", tuple(_text("tags", tag) for tag in _sequence("tags", self.tags)))
-        put(self, "payload", None if self.payload is None else _json_text(self.payload))
+        put(self, "payload", None if self.payload is None else object_text("the selection's payload", self.payload))
         for name in ("ordering_key", "error_contains"):
             if getattr(self, name) is not None:
                 _text(name, getattr(self, name))
@@ -206,21 +205,6 @@ def _text(name: str, value: object) -> str:
     if problem := unstorable_text(value):
         raise InvalidInput(f"the selection's {name} {problem}: no job has it")
     return value
-
-
-def _json_text(payload: Mapping[str, Any] | str) -> str:
-    try:
-        value = json.loads(payload) if isinstance(payload, str) else payload
-        if not isinstance(value, Mapping):
-            raise InvalidInput(f'the payload {payload!r} is not a JSON object; write it like {{"country": "NZ"}}')
-        text = json.dumps(dict(value), allow_nan=False)
-    except (ValueError, TypeError, RecursionError) as error:
-        if isinstance(error, InvalidInput):
-            raise
-        raise InvalidInput(f'the payload {payload!r} is not JSON: {error}; write it like {{"country": "NZ"}}') from None
-    if ("\\u0000" in text or "\\ud" in text) and (problem := unstorable(value)):
-        raise InvalidInput(f"the payload to look for cannot be that of a job: {problem}")
-    return text
 
 
 EVERYTHING = Selection(all=True)

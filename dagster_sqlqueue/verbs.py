@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from dagster_sqlqueue.database import Database, Executor
+from dagster_sqlqueue.database import Database
 from dagster_sqlqueue.errors import UnknownQueue
+from dagster_sqlqueue.executors import Executor
 from dagster_sqlqueue.settings import (
     Backoff,
     PoisonPolicy,

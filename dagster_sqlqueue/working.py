@@ -12,9 +12,9 @@ from uuid import UUID
 import psycopg
 import tenacity
 
-from dagster_sqlqueue.database import Transaction
 from dagster_sqlqueue.ending import Ending
 from dagster_sqlqueue.errors import DatabaseUnavailable
+from dagster_sqlqueue.executors import Transaction
 from dagster_sqlqueue.handling import Handler, handle
 from dagster_sqlqueue.leases import LeaseKeeper
 from dagster_sqlqueue.model import ArchiveState, ClaimedJob

@@ -8,8 +8,8 @@ import pytest
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import ClaimFilter, NewJob, PoisonPolicy, RateLimit, Strategy
-from dagster_sqlqueue.database import Executor
 from dagster_sqlqueue.errors import InvalidInput, UnknownQueue
+from dagster_sqlqueue.executors import Executor
 from dagster_sqlqueue.hints import HeadHints
 from dagster_sqlqueue.model import ArchiveState, ClaimedJob
 from dagster_sqlqueue.outcomes import Retry, Snooze

@@ -14,8 +14,8 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from dagster_sqlqueue import QueueSpec, SqlQueue, partitions
-from dagster_sqlqueue.database import Transaction
 from dagster_sqlqueue.errors import InvalidInput, UnknownQueue
+from dagster_sqlqueue.executors import Transaction
 from tests.core.support import Work, caller, claim, rows, until, value
 
 

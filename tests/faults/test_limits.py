@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue
-from dagster_sqlqueue.database import Executor
 from dagster_sqlqueue.errors import DatabaseUnavailable
+from dagster_sqlqueue.executors import Executor
 from dagster_sqlqueue.settings import RateLimit
 from tests.core.support import Work, until, value
 from tests.faults.checker import Bounds, broken, leases, most_at_once, tables

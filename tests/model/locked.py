@@ -5,8 +5,8 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from dagster_sqlqueue.database import Transaction
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.executors import Transaction
 from dagster_sqlqueue.lifecycle import Event
 from dagster_sqlqueue.model import ClaimedJob
 from dagster_sqlqueue.outcomes import Cancel, Outcome, Reject

@@ -1,0 +1,104 @@
+"""Where a statement runs: what verbs are given to run them, in a transaction of ours or inside the caller's own."""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeAlias
+
+import psycopg
+import sqlalchemy as sa
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+from sqlalchemy.orm import Session, scoped_session
+
+from dagster_sqlqueue import statements
+from dagster_sqlqueue.errors import InvalidInput
+
+Row: TypeAlias = tuple[Any, ...]
+Parameters: TypeAlias = Mapping[str, object]
+
+CallerConnection: TypeAlias = psycopg.Connection[Any] | sa.Connection | Session | scoped_session[Any]
+"""What a caller may hand in to have a verb run inside his own transaction."""
+
+
+class Executor(Protocol):
+    """Something that runs one statement and gives its rows."""
+
+    def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
+        """Run the statement of the SQL file `name`; a statement that returns no rows gives an empty sequence."""
+        ...
+
+
+class Home(Protocol):
+    """What an executor has to know of its database."""
+
+    schema: str
+
+    def naming_schema(self) -> AbstractContextManager[None]:
+        """Say which command makes the tables when a statement of the block does not find them."""
+        ...
+
+
+class Transaction:
+    """Statements inside one transaction on a driver connection: ours, or the caller's."""
+
+    def __init__(self, connection: "psycopg.Connection[Any]", database: Home) -> None:
+        self.connection = connection
+        self._database = database
+
+    def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
+        """Run one statement; what it did stands or falls with the transaction."""
+        with self._database.naming_schema():
+            return execute(self.connection, statements.load(name, self._database.schema), parameters)
+
+    @contextlib.contextmanager
+    def atomic(self) -> Iterator["Transaction"]:
+        """Make several statements one whole: a savepoint inside the caller's transaction.
+
+        Only on a connection in autocommit that is in no transaction they are committed at the end of the block.
+        """
+        if not self.connection.autocommit and self.connection.info.transaction_status is TransactionStatus.IDLE:
+            # The caller's transaction begins with his first statement, which this is: a block begun before it would be
+            # psycopg's own, and committed.
+            self.connection.execute("SELECT 1")
+        with self.connection.transaction():
+            yield self
+
+
+class SqlAlchemyExecutor:
+    """Statements on a SQLAlchemy connection, through SQLAlchemy: it would not commit what it did not see begin."""
+
+    def __init__(self, connection: sa.Connection, database: Home) -> None:
+        if connection.dialect.driver != "psycopg":
+            raise InvalidInput(
+                f"the SQLAlchemy connection uses the driver {connection.dialect.driver!r}; make its engine with"
+                " postgresql+psycopg://"
+            )
+        self._connection = connection
+        self._database = database
+
+    def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
+        """Run one statement; what it did stands or falls with the caller's transaction."""
+        with self._database.naming_schema():
+            sql = statements.load(name, self._database.schema)
+            result = self._connection.exec_driver_sql(sql, dict(parameters))
+            return [tuple(row) for row in result] if result.returns_rows else []
+
+    @contextlib.contextmanager
+    def atomic(self) -> "Iterator[SqlAlchemyExecutor]":
+        """Make several statements one whole: a savepoint, or in driver autocommit a transaction of their own."""
+        driver = self._connection.connection.driver_connection
+        if isinstance(driver, psycopg.Connection) and driver.autocommit:
+            with driver.transaction():
+                yield self
+            return
+        with self._connection.begin_nested():
+            yield self
+
+
+def execute(connection: "psycopg.Connection[Any]", sql: str, parameters: Parameters) -> Sequence[Row]:
+    """Run one prepared text; a statement that returns no rows gives an empty sequence."""
+    # Not connection.cursor(): the caller's connection may make cursors that bind in another way.
+    with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
+        cursor.execute(sql.encode(), parameters)
+        return cursor.fetchall() if cursor.description else []
