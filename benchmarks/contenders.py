@@ -4,7 +4,7 @@ All get the payloads to Python as text, and nothing is parsed. The library goes 
 or two prepared statements on a psycopg connection.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import psycopg
@@ -33,32 +33,53 @@ class Place:
 
 
 def leased(place: Place, name: str = "bench", sweep_seconds: float = SWEEP_SECONDS, batch: int = BATCH) -> TakeBatch:
-    """Claim under a lease, then move to the archive: two transactions."""
+    """Claim under a lease; end a batch and claim the next one in one transaction, as `Consumer.drain` does."""
+    hints = HeadHints(sweep_seconds)
+    lanes = _lanes(place, name)
+    ahead: list[ClaimedJob] = []
+    wanted = {"limit": batch, "worker": f"bench-{place.number}", "lease_seconds": _LEASE_SECONDS, "hints": hints}
 
-    def take(hints: HeadHints, lanes: list[int]) -> list[ClaimedJob]:
-        jobs = place.queue.claim(
-            name, limit=batch, worker=f"bench-{place.number}", buckets=lanes, lease_seconds=_LEASE_SECONDS, hints=hints
-        )
+    def take_batch() -> int:
+        nonlocal lanes, ahead
+        jobs = ahead or place.queue.claim(name, buckets=lanes, **wanted)
+        if not jobs and not hints.swept:
+            hints.sweep_next()
+            jobs = place.queue.claim(name, buckets=lanes, **wanted)
+        ahead = []
         if jobs:
-            place.queue.finish([Ending(job, ArchiveState.SUCCEEDED) for job in jobs])
-        return jobs
+            lanes = _behind(jobs[0].bucket, lanes)
+            endings = [Ending(job, ArchiveState.SUCCEEDED) for job in jobs]
+            _, ahead = place.queue.finish_and_claim(endings, name, buckets=lanes, **wanted)
+        return len(jobs)
 
-    return _bucket_by_bucket(place, name, HeadHints(sweep_seconds), take)
+    return take_batch
 
 
 def transactional(place: Place, name: str = "bench") -> TakeBatch:
-    """Lock, and move to the archive: one transaction, no lease."""
-    worker = f"bench-{place.number}"
+    """Lock, and move to the archive: one transaction, no lease; the next one begins in the round trip that commits it, as
+    in `Consumer.drain`.
+    """
 
-    def take(hints: HeadHints, lanes: list[int]) -> list[ClaimedJob]:
-        with place.queue.database.transaction() as transaction:
-            jobs = place.queue.lock_due(transaction, name, limit=BATCH, buckets=lanes, hints=hints)
-            if jobs:
-                endings = [Ending(job, ArchiveState.SUCCEEDED) for job in jobs]
-                place.queue.finish_locked(transaction, endings, worker=worker)
-        return jobs
+    def batches() -> Iterator[int]:
+        hints = HeadHints()
+        lanes = _lanes(place, name)
+        wanted = {"limit": BATCH, "hints": hints}
+        while True:
+            with place.queue.database.transaction() as transaction:
+                jobs = place.queue.lock_due(transaction, name, buckets=lanes, **wanted)
+                while jobs:
+                    taken = len(jobs)
+                    lanes = _behind(jobs[0].bucket, lanes)
+                    endings = [Ending(job, ArchiveState.SUCCEEDED) for job in jobs]
+                    jobs = place.queue.finish_and_lock(
+                        transaction, endings, name, worker=f"bench-{place.number}", buckets=lanes, **wanted
+                    )
+                    yield taken
+            if hints.swept:
+                yield 0
+            hints.sweep_next()
 
-    return _bucket_by_bucket(place, name, HeadHints(), take)
+    return batches().__next__
 
 
 def pgmq(place: Place, name: str = "bench") -> TakeBatch:
@@ -102,23 +123,14 @@ CONTENDERS: dict[str, Callable[..., TakeBatch]] = {
 }
 
 
-def _bucket_by_bucket(
-    place: Place, name: str, hints: HeadHints, take: Callable[[HeadHints, list[int]], list[ClaimedJob]]
-) -> TakeBatch:
-    """Begin at a bucket of one's own and go on behind the last one, as a consumer does."""
+def _lanes(place: Place, name: str) -> list[int]:
+    """The buckets, from one's own on."""
     count = place.queue.settings(name).lanes
     at = place.number * count // place.of
-    lanes = [*range(at, count), *range(at)]
+    return [*range(at, count), *range(at)]
 
-    def take_batch() -> int:
-        nonlocal lanes
-        jobs = take(hints, lanes)
-        if not jobs and not hints.swept:
-            hints.sweep_next()
-            jobs = take(hints, lanes)
-        if jobs:
-            turn = lanes.index(jobs[0].bucket) + 1
-            lanes = [*lanes[turn:], *lanes[:turn]]
-        return len(jobs)
 
-    return take_batch
+def _behind(bucket: int, lanes: list[int]) -> list[int]:
+    """The next look begins behind the bucket that the last one found something in, as a consumer's does."""
+    turn = lanes.index(bucket) + 1
+    return [*lanes[turn:], *lanes[:turn]]

@@ -8,10 +8,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, Protocol
+from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
-from dagster_sqlqueue.claiming import MAX_BATCH, check_buckets
+from dagster_sqlqueue.ending import Ending
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.executors import Transaction
 from dagster_sqlqueue.filters import ClaimFilter
@@ -20,11 +21,13 @@ from dagster_sqlqueue.hints import HeadHints
 from dagster_sqlqueue.lanes import Lanes
 from dagster_sqlqueue.leases import LeaseKeeper
 from dagster_sqlqueue.model import ClaimedJob
+from dagster_sqlqueue.picking import MAX_BATCH, check_buckets
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.settings import MAX_DELAY_SECONDS, Payload, QueueSettings, QueueSpec
 from dagster_sqlqueue.settling import DrainSummary
+from dagster_sqlqueue.transactional import work_locked
 from dagster_sqlqueue.waiting import Waiter
-from dagster_sqlqueue.working import Work, work_leased, work_locked
+from dagster_sqlqueue.working import Work, work_leased
 
 _POLL_SECONDS = 0.2
 _LISTENING_POLL_SECONDS = 1.0
@@ -105,6 +108,7 @@ class Consumer(Generic[Payload]):
         self._settings: QueueSettings | None = None
         self._looked_at = 0.0
         self._idle = False
+        self._ahead: list[ClaimedJob] = []
         self._waiter: Waiter | None = None
         self.worker = worker or f"{socket.gethostname()}/{os.getpid()}/{str(uuid7())[-8:]}"
         if not 0 < self._lease_seconds <= MAX_DELAY_SECONDS:
@@ -159,7 +163,8 @@ class Consumer(Generic[Payload]):
                 now = time.monotonic()
                 if budget_seconds is not None and now - began >= budget_seconds:
                     break
-                if self.work_batch() or self.wait_if_limited():
+                until = None if budget_seconds is None else began + budget_seconds
+                if self.work_batch(ahead_until=until) or self.wait_if_limited():
                     idle_since = None
                     continue
                 idle_since = now if idle_since is None else idle_since
@@ -179,14 +184,22 @@ class Consumer(Generic[Payload]):
             try:
                 yield
             finally:
+                ahead, self._ahead = self._ahead, []
+                self._count_taken(ahead)
+                self.summary.released += len(self._queue.release(ahead))
                 self.summary.seconds = time.monotonic() - began
 
-    def work_batch(self) -> int:
-        """Take one batch and work it off. Gives the number of jobs taken; 0: nothing is due, or nothing may run now."""
+    def work_batch(self, *, ahead_until: float | None = 0.0) -> int:
+        """Take one batch and work it off. Gives the number of jobs taken; 0: nothing is due, or nothing may run now.
+
+        Args:
+            ahead_until: the moment of `time.monotonic` up to which the next batch may be claimed while this one is ended,
+                for the next call; None for always.
+        """
         while not self._stopping.is_set():
             if time.monotonic() - self._looked_at >= _LOOK_SECONDS:
                 self._look()
-            taken = self._take_and_work()
+            taken = self._take_and_work(ahead_until)
             self._notice_new_settings()
             if taken:
                 self._idle = False
@@ -265,23 +278,65 @@ class Consumer(Generic[Payload]):
             self.summary.batches += 1
             self._lanes.turn(after=jobs[0].bucket)
 
-    def _take_and_work(self) -> int:
+    def _take_and_work(self, ahead_until: float | None) -> int:
+        def go_on() -> bool:
+            """Whether the next batch may be taken while this one is ended."""
+            now = time.monotonic()
+            in_time = (ahead_until is None or now < ahead_until) and now - self._looked_at < _LOOK_SECONDS
+            return in_time and not self._stopping.is_set()
+
         if self._mode is Mode.TRANSACTIONAL:
-            jobs = work_locked(self._work, self._lock)
-            self._count_taken(jobs)
-            return len(jobs)
-        for attempt in self._work.patiently():
-            with attempt:
-                jobs = self._claim() if self._source is None else self._source.take(self._batch_size)
+            return work_locked(
+                self._work, self._lock, lambda *ended: self._finish_and_lock(*ended) if go_on() else None
+            )
+        jobs, self._ahead = self._ahead, []
+        if not jobs:
+            for attempt in self._work.patiently():
+                with attempt:
+                    jobs = self._claim() if self._source is None else self._source.take(self._batch_size)
         self._count_taken(jobs)
-        if jobs:
-            work_leased(self._work, jobs, self._keeper)
+        if not jobs:
+            return 0
+
+        def finish(endings: Sequence[Ending]) -> set[UUID]:
+            if self._source is not None or self._filter is not None or not go_on():
+                return self._queue.finish(endings)
+            accepted, self._ahead = self._queue.finish_and_claim(
+                endings,
+                self._spec.name,
+                buckets=self._lanes.order,
+                limit=self._batch_size,
+                lease_seconds=self._lease_seconds,
+                worker=self.worker,
+                hints=self._hints,
+            )
+            return accepted
+
+        work_leased(self._work, jobs, self._keeper, finish)
         return len(jobs)
 
     def _lock(self, transaction: Transaction) -> list[ClaimedJob]:
-        return self._queue.lock_due(
+        jobs = self._queue.lock_due(
             transaction, self._spec.name, limit=self._batch_size, buckets=self._lanes.order, hints=self._hints
         )
+        return self._turned(jobs)
+
+    def _finish_and_lock(self, transaction: Transaction, endings: Sequence[Ending]) -> list[ClaimedJob]:
+        jobs = self._queue.finish_and_lock(
+            transaction,
+            endings,
+            self._spec.name,
+            limit=self._batch_size,
+            worker=self.worker,
+            buckets=self._lanes.order,
+            hints=self._hints,
+        )
+        return self._turned(jobs)
+
+    def _turned(self, jobs: list[ClaimedJob]) -> list[ClaimedJob]:
+        if jobs:
+            self._lanes.turn(after=jobs[0].bucket)
+        return jobs
 
     def _claim(self) -> list[ClaimedJob]:
         return self._queue.claim(

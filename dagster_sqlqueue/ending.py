@@ -9,7 +9,7 @@ from uuid import UUID
 
 from dagster_sqlqueue import payloads
 from dagster_sqlqueue.errors import LeaseLost
-from dagster_sqlqueue.executors import Executor, Row
+from dagster_sqlqueue.executors import Executor, Parameters, Row, Step
 from dagster_sqlqueue.model import ArchiveState, ClaimedJob
 from dagster_sqlqueue.outcomes import Retry, Snooze
 from dagster_sqlqueue.settings import Backoff, BackoffPolicy, PoisonPolicy
@@ -49,11 +49,7 @@ class EndingVerbs(Verbs):
         Raises:
             InvalidInput: a result cannot be stored as JSON; nothing was written.
         """
-        jobs = [ending.job for ending in endings]
-        if _plain(endings) and len({job.lease_no for job in jobs}) == 1:
-            plain = {"ids": [job.id for job in jobs], "lease_no": jobs[0].lease_no}
-            return self._write("succeed", plain, jobs, executor)
-        return self._write("finish", {**_fences(jobs), **_ends(endings)}, jobs, executor)
+        return self._write(*ending_step(endings), [ending.job for ending in endings], executor)
 
     def complete(self, jobs: Sequence[ClaimedJob], *, executor: Executor | None = None) -> None:
         """End jobs as succeeded.
@@ -149,10 +145,7 @@ class EndingVerbs(Verbs):
         Raises:
             InvalidInput: a result cannot be stored as JSON.
         """
-        parameters = {"ids": [ending.job.id for ending in endings], "worker": worker}
-        if _plain(endings):
-            return {row[0] for row in executor.run("succeed_locked", parameters)}
-        return {row[0] for row in executor.run("finish_locked", {**parameters, **_ends(endings)})}
+        return {row[0] for row in executor.run(*locked_ending_step(endings, worker))}
 
     def return_locked(
         self,
@@ -192,7 +185,7 @@ class EndingVerbs(Verbs):
         return max(float(policy(job.attempt)), 0.0)
 
     def _write(
-        self, verb: str, parameters: dict[str, Any], jobs: Sequence[ClaimedJob], executor: Executor | None
+        self, verb: str, parameters: Parameters, jobs: Sequence[ClaimedJob], executor: Executor | None
     ) -> set[UUID]:
         keyed = [job for job in jobs if job.order_no is not None]
         if not jobs:
@@ -203,14 +196,17 @@ class EndingVerbs(Verbs):
             rows = self._write_and_promote(executor, verb, parameters, keyed)
         else:
             rows = self.database.transact(lambda joined: self._write_and_promote(joined, verb, parameters, keyed))
-        self._promote_late([job for job in jobs if job.order_no is None], rows, executor)
+        return self._accepted(jobs, rows, executor)
+
+    def _accepted(self, jobs: Sequence[ClaimedJob], rows: Sequence[Row], executor: Executor | None) -> set[UUID]:
+        self._promote_late(jobs, rows, executor)
         accepted = {row[0] for row in rows}
-        if executor is None:
+        if executor is None and len(accepted) < len(jobs):
             self._count_stale(jobs, accepted)
         return accepted
 
     def _write_and_promote(
-        self, executor: Executor, verb: str, parameters: dict[str, Any], keyed: Sequence[ClaimedJob]
+        self, executor: Executor, verb: str, parameters: Parameters, keyed: Sequence[ClaimedJob]
     ) -> Sequence[Row]:
         by_queue: defaultdict[str, list[ClaimedJob]] = defaultdict(list)
         for job in keyed:
@@ -227,7 +223,11 @@ class EndingVerbs(Verbs):
     def _promote_late(self, jobs: Sequence[ClaimedJob], rows: Sequence[Row], executor: Executor | None) -> None:
         """Make room for others of the keys of jobs that were claimed before their queue was given turns."""
         turning = {row[0] for row in rows if row[1] is not None}
-        late = [(job.queue, job.ordering_key) for job in jobs if job.id in turning]
+        late = (
+            [(job.queue, job.ordering_key) for job in jobs if job.order_no is None and job.id in turning]
+            if turning
+            else []
+        )
 
         def promote(joined: Executor) -> None:
             for queue in sorted({queue for queue, _ in late}):
@@ -254,6 +254,28 @@ class EndingVerbs(Verbs):
         stale = Counter(job.queue for job in jobs if job.id not in accepted)
         for queue, writes in stale.items():
             self.database.run("count_stale", {"queue": queue, "writes": writes})
+
+
+def ending_step(endings: Sequence[Ending]) -> Step:
+    """The statement that ends these jobs, and its parameters.
+
+    Raises:
+        InvalidInput: a result cannot be stored as JSON.
+    """
+    jobs = [ending.job for ending in endings]
+    if _plain(endings) and len({job.lease_no for job in jobs}) == 1:
+        return "succeed", {"ids": [job.id for job in jobs], "lease_no": jobs[0].lease_no}
+    return "finish", {**_fences(jobs), **_ends(endings)}
+
+
+def locked_ending_step(endings: Sequence[Ending], worker: str) -> Step:
+    """The statement that ends these jobs, which the transaction has locked, and its parameters.
+
+    Raises:
+        InvalidInput: a result cannot be stored as JSON.
+    """
+    parameters = {"ids": [ending.job.id for ending in endings], "worker": worker}
+    return ("succeed_locked", parameters) if _plain(endings) else ("finish_locked", {**parameters, **_ends(endings)})
 
 
 def demand_all(jobs: Sequence[ClaimedJob], accepted: set[UUID]) -> None:

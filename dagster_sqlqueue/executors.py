@@ -16,6 +16,8 @@ from dagster_sqlqueue.errors import InvalidInput
 
 Row: TypeAlias = tuple[Any, ...]
 Parameters: TypeAlias = Mapping[str, object]
+Step: TypeAlias = tuple[str, Parameters]
+"""The name of an SQL file, and what its statement is given."""
 
 CallerConnection: TypeAlias = psycopg.Connection[Any] | sa.Connection | Session | scoped_session[Any]
 """What a caller may hand in to have a verb run inside his own transaction."""
@@ -50,6 +52,17 @@ class Transaction:
         """Run one statement; what it did stands or falls with the transaction."""
         with self._database.naming_schema():
             return execute(self.connection, statements.load(name, self._database.schema), parameters)
+
+    def run_and_go_on(self, last: Step, first: Step | None = None) -> Sequence[Row]:
+        """Run the last statement of this transaction, commit it, and run the first one of the transaction that follows, in
+        one round trip. Only for a transaction of ours. Gives the rows of the first one.
+        """
+        schema = self._database.schema
+        steps = [(statements.load(last[0], schema), last[1]), ("COMMIT AND CHAIN", {})]
+        if first is not None:
+            steps.append((statements.load(first[0], schema), first[1]))
+        with self._database.naming_schema():
+            return execute_together(self.connection, steps)[-1]
 
     @contextlib.contextmanager
     def atomic(self) -> Iterator["Transaction"]:
@@ -100,5 +113,20 @@ def execute(connection: "psycopg.Connection[Any]", sql: str, parameters: Paramet
     """Run one prepared text; a statement that returns no rows gives an empty sequence."""
     # Not connection.cursor(): the caller's connection may make cursors that bind in another way.
     with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
-        cursor.execute(sql.encode(), parameters)
-        return cursor.fetchall() if cursor.description else []
+        # In binary, times need not be written and read as text.
+        cursor.execute(sql.encode(), parameters, binary=True)
+        return _rows(cursor)
+
+
+def execute_together(connection: "psycopg.Connection[Any]", steps: Sequence[Step]) -> list[Sequence[Row]]:
+    """Run prepared texts one after the other, sent in one go: in autocommit, one transaction. Gives the rows of each."""
+    cursors = [psycopg.Cursor(connection, row_factory=tuple_row) for _ in steps]
+    with connection.pipeline():
+        for cursor, (sql, parameters) in zip(cursors, steps, strict=True):
+            cursor.execute(sql.encode(), parameters, binary=True)
+    return [_rows(cursor) for cursor in cursors]
+
+
+def _rows(cursor: "psycopg.Cursor[Row]") -> Sequence[Row]:
+    """What a statement gave; asks the result itself, as a description of the columns would be made only to be dropped."""
+    return cursor.fetchall() if cursor.pgresult and cursor.pgresult.nfields else []

@@ -11,17 +11,12 @@ that one transaction put on the queue are all due at the same moment.
 
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from uuid import UUID
 
 from dagster_sqlqueue.model import ClaimedJob
 
 SWEEP_SECONDS = 5.0
 _FRESH_SECONDS = 1.0
-_BEGINNING = ("-infinity", str(UUID(int=0)))
-_NO_MOMENTS = ",".join([_BEGINNING[0]] * 10)
-_NO_IDS = ",".join([_BEGINNING[1]] * 10)
-_FROM_THE_BEGINNING = "{}"
+_BEGINNING = ("NULL", "NULL")
 
 
 class HeadHints:
@@ -35,7 +30,7 @@ class HeadHints:
         self._sweep_seconds = sweep_seconds
         self._swept_at: float | None = None
         self._starts: dict[int, list[tuple[str, str]]] = {}
-        self._known: dict[int, str] = {}
+        self._texts: dict[int, str] = {}
         self.swept = False
         """Whether the last claim looked from the very beginning: only then "nothing found" means that nothing is there."""
 
@@ -48,36 +43,23 @@ class HeadHints:
         """Have the next claim look from the very beginning."""
         self._swept_at = None
 
-    def array(self, buckets: Sequence[int]) -> str:
+    def array(self, buckets: Sequence[int]) -> list[str | None]:
         """The parameter `hints` of a claim from these buckets."""
         self.swept = self._swept_at is None or time.monotonic() - self._swept_at >= self._sweep_seconds
         if self.swept:
             self._swept_at = time.monotonic()
-            return _FROM_THE_BEGINNING
-        moments = (self._moments(bucket) for bucket in buckets)
-        ids = (_ids(self._starts.get(bucket)) for bucket in buckets)
-        return "{" + ",".join((*moments, *ids)) + "}"
+            return []
+        return [self._texts.get(bucket) for bucket in buckets]
 
     def know(self, heads: Mapping[int, str]) -> None:
         """Take what the database knows of the buckets' heads: it serves where no claim of this consumer began."""
-        self._known = dict(heads)
-
-    def _moments(self, bucket: int) -> str:
-        if starts := self._starts.get(bucket):
-            return ",".join(moment for moment, _ in starts)
-        return ",".join([self._known[bucket]] * 10) if bucket in self._known else _NO_MOMENTS
+        known = {bucket: "{" + ",".join([moment] * 10) + "}" for bucket, moment in heads.items()}
+        self._texts = known | {bucket: self._texts[bucket] for bucket in self._starts}
 
     def note(self, jobs: Sequence[ClaimedJob]) -> None:
-        """Remember where the jobs of a claim began, in each bucket and priority."""
-        first: dict[tuple[int, int], tuple[datetime, UUID]] = {}
-        for job in jobs:
-            lane, place = (job.bucket, job.priority), (job.due_at, job.id)
-            if lane not in first or place < first[lane]:
-                first[lane] = place
-        for (bucket, priority), (due_at, job_id) in first.items():
+        """Remember where the jobs of a claim, in the order in which they were due, began in each bucket and priority."""
+        first = {(job.bucket, job.priority): job for job in reversed(jobs)}
+        for (bucket, priority), job in first.items():
             starts = self._starts.setdefault(bucket, [_BEGINNING] * 10)
-            starts[9 - priority] = (due_at.isoformat(), str(job_id))
-
-
-def _ids(starts: Sequence[tuple[str, str]] | None) -> str:
-    return ",".join(job_id for _, job_id in starts) if starts else _NO_IDS
+            starts[9 - priority] = (job.due_at.isoformat(), job.id.hex)
+            self._texts[bucket] = "{" + ",".join(part for parts in zip(*starts, strict=True) for part in parts) + "}"

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from dagster_sqlqueue.claiming import MAX_BATCH
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.executors import Executor, Transaction
 from dagster_sqlqueue.model import ClaimedJob
+from dagster_sqlqueue.picking import MAX_BATCH
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.settings import Strategy
 

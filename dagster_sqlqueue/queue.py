@@ -3,7 +3,7 @@
 from typing import Any, Self
 
 from dagster_sqlqueue import migrations
-from dagster_sqlqueue.claiming import MAX_BATCH, ClaimingVerbs
+from dagster_sqlqueue.claiming import ClaimingVerbs
 from dagster_sqlqueue.database import Database
 from dagster_sqlqueue.deciding import DecidingVerbs
 from dagster_sqlqueue.ending import Ending, Kept
@@ -11,6 +11,7 @@ from dagster_sqlqueue.enqueueing import Enqueued, EnqueueingVerbs
 from dagster_sqlqueue.history import HistoryVerbs
 from dagster_sqlqueue.looking import LookingVerbs
 from dagster_sqlqueue.operating import OperatingVerbs
+from dagster_sqlqueue.picking import MAX_BATCH
 
 __all__ = ["MAX_BATCH", "Ending", "Enqueued", "Kept", "SqlQueue"]
 

@@ -1,6 +1,5 @@
 """One batch worked off: under leases, or inside one transaction."""
 
-import contextlib
 import logging
 import threading
 import time
@@ -9,19 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any, Generic
 from uuid import UUID
 
-import psycopg
 import tenacity
 
 from dagster_sqlqueue.ending import Ending
 from dagster_sqlqueue.errors import DatabaseUnavailable
-from dagster_sqlqueue.executors import Transaction
 from dagster_sqlqueue.handling import Handler, handle
 from dagster_sqlqueue.leases import LeaseKeeper
 from dagster_sqlqueue.model import ArchiveState, ClaimedJob
-from dagster_sqlqueue.outcomes import Cancel, Done, Outcome, Reject, Retry, Snooze
+from dagster_sqlqueue.outcomes import Outcome, Retry, Snooze
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.settings import Backoff, BackoffPolicy, Payload, QueueSpec
-from dagster_sqlqueue.settling import DrainSummary, Settlement, settle
+from dagster_sqlqueue.settling import DrainSummary, settle
 
 logger = logging.getLogger("dagster_sqlqueue")
 
@@ -87,8 +84,17 @@ class Work(Generic[Payload]):
             logger.warning("%s: %d writes were refused: their leases had passed on", self.spec.name, jobs)
 
 
-def work_leased(work: Work[Any], jobs: Sequence[ClaimedJob], keeper: LeaseKeeper) -> None:
-    """Work a claimed batch off. Outcomes are written once a second and at the end; what was not begun is given back."""
+def work_leased(
+    work: Work[Any], jobs: Sequence[ClaimedJob], keeper: LeaseKeeper, finish: Callable[[Sequence[Ending]], set[UUID]]
+) -> None:
+    """Work a claimed batch off. Outcomes are written once a second and at the end; what was not begun is given back.
+
+    Args:
+        work: what is worked off.
+        jobs: the batch.
+        keeper: keeps its leases.
+        finish: ends the last jobs of a batch that was worked off to its end.
+    """
     keeper.hold(jobs)
     open_jobs = {job.id: job for job in jobs}
     settled: list[tuple[ClaimedJob, Outcome]] = []
@@ -107,23 +113,31 @@ def work_leased(work: Work[Any], jobs: Sequence[ClaimedJob], keeper: LeaseKeeper
             del open_jobs[claimed.id]
             settled.append((claimed, outcome))
             if time.monotonic() - flushed_at >= _FLUSH_SECONDS:
-                _settle(work, settled, keeper)
+                _settle(work, settled, keeper, work.queue.finish)
                 settled = []
                 flushed_at = time.monotonic()
+        if not open_jobs:
+            last, settled = settled, []
+            _settle(work, last, keeper, finish)
     finally:
         keeper.end()
         try:
-            _settle(work, settled, keeper)
+            _settle(work, settled, keeper, work.queue.finish)
         finally:
             keeper.let_go(jobs)
             if open_jobs:
                 work.summary.released += len(work.queue.release(list(open_jobs.values())))
 
 
-def _settle(work: Work[Any], settled: Sequence[tuple[ClaimedJob, Outcome]], keeper: LeaseKeeper) -> None:
+def _settle(
+    work: Work[Any],
+    settled: Sequence[tuple[ClaimedJob, Outcome]],
+    keeper: LeaseKeeper,
+    finish: Callable[[Sequence[Ending]], set[UUID]],
+) -> None:
     writes = settle(settled, work.queue.stops_key)
     if writes.endings:
-        _finish(work, writes.endings)
+        _finish(work, writes.endings, finish)
     if writes.back:
         jobs = [job for job, _ in writes.back]
         requeue = lambda: work.queue.requeue(writes.back, backoff=work.custom_backoff)  # noqa: E731
@@ -134,11 +148,11 @@ def _settle(work: Work[Any], settled: Sequence[tuple[ClaimedJob, Outcome]], keep
     keeper.let_go([job for job, _ in settled])
 
 
-def _finish(work: Work[Any], endings: Sequence[Ending]) -> None:
+def _finish(work: Work[Any], endings: Sequence[Ending], finish: Callable[[Sequence[Ending]], set[UUID]]) -> None:
     accepted: set[UUID] = set()
     for attempt in work.patiently():
         with attempt:
-            accepted = work.queue.finish(endings)
+            accepted = finish(endings)
     if attempt.retry_state.attempt_number > 1 and len(accepted) < len(endings):
         accepted |= work.queue.ended_by_us([e.job for e in endings if e.job.id not in accepted])
     work.count_ended(endings, accepted)
@@ -154,52 +168,3 @@ def _accepted(work: Work[Any], jobs: Sequence[ClaimedJob], write: Callable[[], s
         accepted = {job.id for job in jobs}
     work.count_stale(len(jobs) - len(accepted))
     return accepted
-
-
-def work_locked(work: Work[Any], lock: Callable[[Transaction], list[ClaimedJob]]) -> list[ClaimedJob]:
-    """Lock a batch, work it off and end it, in one transaction; counted when it is committed. Gives the batch."""
-    jobs: list[ClaimedJob] = []
-    settled: list[tuple[ClaimedJob, Outcome]] = []
-    writes = Settlement()
-
-    def in_transaction(transaction: Transaction) -> None:
-        nonlocal jobs, settled, writes
-        jobs, settled = lock(transaction), []
-        for claimed in jobs:
-            if work.stopping.is_set():
-                break
-            settled.append((claimed, _outcome_in(work, transaction, claimed)))
-        writes = settle(settled, work.queue.stops_key)
-        if writes.endings:
-            work.queue.finish_locked(transaction, writes.endings, worker=work.worker)
-        if writes.back or writes.aside:
-            work.queue.return_locked(transaction, writes.back, writes.aside, backoff=work.custom_backoff)
-
-    for attempt in work.patiently():
-        with attempt:
-            work.queue.database.transact(in_transaction, idling=True)
-    work.summary.released += len(jobs) - len(settled)
-    work.count_ended(writes.endings, {ending.job.id for ending in writes.endings})
-    work.count_back(writes.back, {job.id for job, _ in writes.back})
-    work.summary.held += len(writes.aside)
-    return jobs
-
-
-def _outcome_in(work: Work[Any], transaction: Transaction, claimed: ClaimedJob) -> Outcome:
-    """The handler's outcome; what it wrote stays only if it succeeded. A handler that writes nothing costs nothing."""
-    if claimed.cancel_requested:
-        return Cancel("cancelled while it ran")
-    if claimed.attempt > claimed.max_attempts:
-        return Reject(f"the lease ran out on the last of {claimed.max_attempts} attempts: its consumer died or hung")
-    savepoint: list[psycopg.Transaction] = []
-
-    def connect() -> "psycopg.Connection[Any]":
-        if not savepoint:
-            savepoint.append(undo.enter_context(transaction.connection.transaction()))
-        return transaction.connection
-
-    with contextlib.ExitStack() as undo:
-        outcome = handle(work.spec, work.handler, claimed, connect=connect)
-        if savepoint and not isinstance(outcome, Done):
-            raise psycopg.Rollback(savepoint[0])
-    return outcome

@@ -32,7 +32,8 @@ WITH allowance AS MATERIALIZED (
     WHERE q.name = :queue AND q.revision = :revision AND q.paused_at IS NULL
 ), head AS MATERIALIZED (
     SELECT due.id, due.available_at
-    FROM unnest(CAST(:buckets AS smallint[])) WITH ORDINALITY AS b (bucket, place)
+    FROM unnest(CAST(:buckets AS smallint[]), CAST(:hints AS text[])) AS b (bucket, hint)
+    CROSS JOIN LATERAL (SELECT CAST(b.hint AS text[]) AS begin OFFSET 0) AS hint
     CROSS JOIN LATERAL (
         SELECT candidate.id, candidate.available_at
         FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority)
@@ -43,11 +44,8 @@ WITH allowance AS MATERIALIZED (
               AND j.bucket = b.bucket
               AND j.priority = CAST(level.priority AS smallint)
               AND (j.available_at, j.id) >= (
-                  COALESCE(CAST((SELECT CAST(CAST(:hints AS text) AS text[]))[10 * b.place - level.priority] AS timestamptz),
-                      '-infinity'),
-                  COALESCE(CAST((SELECT CAST(CAST(:hints AS text) AS text[]))[
-                      10 * (cardinality(CAST(:buckets AS smallint[])) + b.place) - level.priority
-                  ] AS uuid), '00000000-0000-0000-0000-000000000000')
+                  COALESCE(CAST(hint.begin[10 - level.priority] AS timestamptz), '-infinity'),
+                  COALESCE(CAST(hint.begin[20 - level.priority] AS uuid), '00000000-0000-0000-0000-000000000000')
               )
               AND j.available_at <= statement_timestamp()
             ORDER BY j.available_at, j.id

@@ -10,10 +10,9 @@
 -- pick_round_robin and grant in one statement, for queues without turns and limits: one round trip instead of two.
 --
 -- Parameters: queue text; revision bigint (of the settings that the caller knows; under another, or in a paused queue,
---   nothing is claimed); buckets smallint[]; hints text (a text[], where to begin: for each
---   bucket given ten timestamptz, for the priorities 9 to 0, and after those of all buckets ten uuid for each, the ids at
---   these moments; '{}': at the very beginning); limit integer; lease_seconds float8; worker
---   text.
+--   nothing is claimed); buckets smallint[]; hints text[] (where to begin in each of these buckets: a text[] of ten
+--   timestamptz, for the priorities 9 to 0, and after them ten uuid, the ids at these moments; '{}', or NULL in it: at
+--   the very beginning); limit integer; lease_seconds float8; worker text.
 -- Returns: the jobs under their new lease, in the order in which they were due. attempt > max_attempts: the lease ran
 --   out on the last attempt, and the caller archives the job as failed instead of handing it out.
 -- Plan: the ids go to the update as an array, for which the planner always takes the primary key; joined, a large :limit
@@ -21,7 +20,8 @@
 -- Locks: the rows returned, in index order; rows locked by others are skipped. Guards: I3 (lease_no grows), I4, I5.
 WITH head AS MATERIALIZED (
     SELECT due.id, due.available_at
-    FROM unnest(CAST(:buckets AS smallint[])) WITH ORDINALITY AS b (bucket, place)
+    FROM unnest(CAST(:buckets AS smallint[]), CAST(:hints AS text[])) AS b (bucket, hint)
+    CROSS JOIN LATERAL (SELECT CAST(b.hint AS text[]) AS begin OFFSET 0) AS hint
     CROSS JOIN LATERAL (
         SELECT candidate.id, candidate.available_at
         FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority)
@@ -32,11 +32,8 @@ WITH head AS MATERIALIZED (
               AND j.bucket = b.bucket
               AND j.priority = CAST(level.priority AS smallint)
               AND (j.available_at, j.id) >= (
-                  COALESCE(CAST((SELECT CAST(CAST(:hints AS text) AS text[]))[10 * b.place - level.priority] AS timestamptz),
-                      '-infinity'),
-                  COALESCE(CAST((SELECT CAST(CAST(:hints AS text) AS text[]))[
-                      10 * (cardinality(CAST(:buckets AS smallint[])) + b.place) - level.priority
-                  ] AS uuid), '00000000-0000-0000-0000-000000000000')
+                  COALESCE(CAST(hint.begin[10 - level.priority] AS timestamptz), '-infinity'),
+                  COALESCE(CAST(hint.begin[20 - level.priority] AS uuid), '00000000-0000-0000-0000-000000000000')
               )
               AND j.available_at <= statement_timestamp()
             ORDER BY j.available_at, j.id

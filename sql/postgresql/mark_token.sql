@@ -4,13 +4,14 @@
 -- random transaction id meets one that is still out (52 % at 5,000 of them); here the token is a UUID made for one claim.
 -- An answer that got lost is no loss: the token still finds the rows.
 --
--- Parameters: queue text; revision bigint; buckets smallint[]; hints text (as for claim_round_robin); limit integer;
+-- Parameters: queue text; revision bigint; buckets smallint[]; hints text[] (as for claim_round_robin); limit integer;
 --   lease_seconds float8; worker text; token uuid.
 -- Returns: one row: how many jobs were candidates. Some of them may have gone to others while this waited for their rows.
 -- Locks: the marked rows; waits for those that another is marking, and looks at them again. Guards: I3, I4.
 WITH candidate AS MATERIALIZED (
     SELECT due.id
-    FROM unnest(CAST(:buckets AS smallint[])) WITH ORDINALITY AS b (bucket, place)
+    FROM unnest(CAST(:buckets AS smallint[]), CAST(:hints AS text[])) AS b (bucket, hint)
+    CROSS JOIN LATERAL (SELECT CAST(b.hint AS text[]) AS begin OFFSET 0) AS hint
     CROSS JOIN LATERAL (
         SELECT entry.id
         FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority)
@@ -21,11 +22,8 @@ WITH candidate AS MATERIALIZED (
               AND j.bucket = b.bucket
               AND j.priority = CAST(level.priority AS smallint)
               AND (j.available_at, j.id) >= (
-                  COALESCE(CAST((SELECT CAST(CAST(:hints AS text) AS text[]))[10 * b.place - level.priority] AS timestamptz),
-                      '-infinity'),
-                  COALESCE(CAST((SELECT CAST(CAST(:hints AS text) AS text[]))[
-                      10 * (cardinality(CAST(:buckets AS smallint[])) + b.place) - level.priority
-                  ] AS uuid), '00000000-0000-0000-0000-000000000000')
+                  COALESCE(CAST(hint.begin[10 - level.priority] AS timestamptz), '-infinity'),
+                  COALESCE(CAST(hint.begin[20 - level.priority] AS uuid), '00000000-0000-0000-0000-000000000000')
               )
               AND j.available_at <= statement_timestamp()
             ORDER BY j.available_at, j.id

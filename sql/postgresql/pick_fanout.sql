@@ -7,12 +7,13 @@
 -- Source: the fan-out view that Pachot published for YugabyteDB, repaired: FOR UPDATE SKIP LOCKED on a view over a CTE
 -- or a UNION ALL locks no row at all in PostgreSQL, so each branch locks for itself, on the base table.
 --
--- Parameters: queue text; revision bigint; buckets smallint[] (the caller turns them to a random one first); hints text
+-- Parameters: queue text; revision bigint; buckets smallint[] (the caller turns them to a random one first); hints text[]
 --   (as for claim_round_robin); limit integer.
 -- Returns: the jobs; lease_no and attempt as they were before.
 -- Locks: the rows returned, until the transaction ends; rows locked by others are skipped.
 SELECT due.*
-FROM unnest(CAST(:buckets AS smallint[])) WITH ORDINALITY AS b (bucket, place)
+FROM unnest(CAST(:buckets AS smallint[]), CAST(:hints AS text[])) AS b (bucket, hint)
+CROSS JOIN LATERAL (SELECT CAST(b.hint AS text[]) AS begin OFFSET 0) AS hint
 CROSS JOIN LATERAL (
     SELECT candidate.*
     FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority)
@@ -30,11 +31,8 @@ CROSS JOIN LATERAL (
               AND j.bucket = b.bucket
               AND j.priority = CAST(level.priority AS smallint)
               AND (j.available_at, j.id) >= (
-                  COALESCE(CAST((SELECT CAST(CAST(:hints AS text) AS text[]))[10 * b.place - level.priority] AS timestamptz),
-                      '-infinity'),
-                  COALESCE(CAST((SELECT CAST(CAST(:hints AS text) AS text[]))[
-                      10 * (cardinality(CAST(:buckets AS smallint[])) + b.place) - level.priority
-                  ] AS uuid), '00000000-0000-0000-0000-000000000000')
+                  COALESCE(CAST(hint.begin[10 - level.priority] AS timestamptz), '-infinity'),
+                  COALESCE(CAST(hint.begin[20 - level.priority] AS uuid), '00000000-0000-0000-0000-000000000000')
               )
               AND j.available_at <= statement_timestamp()
             ORDER BY j.available_at, j.id
@@ -47,11 +45,8 @@ CROSS JOIN LATERAL (
               AND j.bucket = b.bucket
               AND j.priority = CAST(level.priority AS smallint)
               AND (j.available_at, j.id) >= (
-                  COALESCE(CAST((SELECT CAST(CAST(:hints AS text) AS text[]))[10 * b.place - level.priority] AS timestamptz),
-                      '-infinity'),
-                  COALESCE(CAST((SELECT CAST(CAST(:hints AS text) AS text[]))[
-                      10 * (cardinality(CAST(:buckets AS smallint[])) + b.place) - level.priority
-                  ] AS uuid), '00000000-0000-0000-0000-000000000000')
+                  COALESCE(CAST(hint.begin[10 - level.priority] AS timestamptz), '-infinity'),
+                  COALESCE(CAST(hint.begin[20 - level.priority] AS uuid), '00000000-0000-0000-0000-000000000000')
               )
               AND j.available_at <= statement_timestamp()
             ORDER BY j.available_at DESC, j.id DESC
@@ -87,11 +82,8 @@ CROSS JOIN LATERAL (
               AND j.bucket = b.bucket
               AND j.priority = CAST(level.priority AS smallint)
               AND (j.available_at, j.id) >= (
-                  COALESCE(CAST((SELECT CAST(CAST(:hints AS text) AS text[]))[10 * b.place - level.priority] AS timestamptz),
-                      '-infinity'),
-                  COALESCE(CAST((SELECT CAST(CAST(:hints AS text) AS text[]))[
-                      10 * (cardinality(CAST(:buckets AS smallint[])) + b.place) - level.priority
-                  ] AS uuid), '00000000-0000-0000-0000-000000000000')
+                  COALESCE(CAST(hint.begin[10 - level.priority] AS timestamptz), '-infinity'),
+                  COALESCE(CAST(hint.begin[20 - level.priority] AS uuid), '00000000-0000-0000-0000-000000000000')
               )
               AND (j.available_at, j.id) < (start.point, start.id)
             ORDER BY j.available_at, j.id

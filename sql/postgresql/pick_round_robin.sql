@@ -1,12 +1,13 @@
 -- Lock up to :limit due jobs, bucket after bucket in the order given, and leave them as they are: for a grant later in
 -- the same transaction, once it is known how many may run, or for work that is done inside that transaction.
 --
--- Source and repairs: see claim_round_robin. Parameters: queue text; revision bigint; buckets smallint[]; hints text
+-- Source and repairs: see claim_round_robin. Parameters: queue text; revision bigint; buckets smallint[]; hints text[]
 --   (as there); limit integer.
 -- Returns: the jobs, in the order in which they were due; lease_no and attempt as they were before.
 -- Locks: the rows returned, in index order, until the transaction ends; rows locked by others are skipped. Guards: I5.
 SELECT due.*
-FROM unnest(CAST(:buckets AS smallint[])) WITH ORDINALITY AS b (bucket, place)
+FROM unnest(CAST(:buckets AS smallint[]), CAST(:hints AS text[])) AS b (bucket, hint)
+CROSS JOIN LATERAL (SELECT CAST(b.hint AS text[]) AS begin OFFSET 0) AS hint
 CROSS JOIN LATERAL (
     SELECT candidate.*
     FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority)
@@ -20,11 +21,8 @@ CROSS JOIN LATERAL (
           AND j.bucket = b.bucket
           AND j.priority = CAST(level.priority AS smallint)
           AND (j.available_at, j.id) >= (
-              COALESCE(CAST((SELECT CAST(CAST(:hints AS text) AS text[]))[10 * b.place - level.priority] AS timestamptz),
-                  '-infinity'),
-              COALESCE(CAST((SELECT CAST(CAST(:hints AS text) AS text[]))[
-                  10 * (cardinality(CAST(:buckets AS smallint[])) + b.place) - level.priority
-              ] AS uuid), '00000000-0000-0000-0000-000000000000')
+              COALESCE(CAST(hint.begin[10 - level.priority] AS timestamptz), '-infinity'),
+              COALESCE(CAST(hint.begin[20 - level.priority] AS uuid), '00000000-0000-0000-0000-000000000000')
           )
           AND j.available_at <= statement_timestamp()
         ORDER BY j.available_at, j.id

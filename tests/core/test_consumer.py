@@ -232,15 +232,33 @@ def test_the_buckets_take_turns(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     queue.enqueue_many(spec, [Work(n=n) for n in range(400)])
     buckets: list[int] = []
     consumer = Consumer(queue, spec, lambda job: None, batch_size=10)
-    original = queue.finish
+    original = queue.finish_and_claim
 
-    def spy(endings: Any, **settings: Any) -> Any:
+    def spy(endings: Any, *arguments: Any, **settings: Any) -> Any:
         buckets.append(endings[0].job.bucket)
-        return original(endings, **settings)
+        return original(endings, *arguments, **settings)
 
-    queue.finish = spy  # type: ignore[method-assign]
+    queue.finish_and_claim = spy  # type: ignore[method-assign]
     consumer.drain()
     assert all(set(buckets[at : at + 4]) == {0, 1, 2, 3} for at in range(0, 24, 4))
+
+
+def test_a_batch_that_was_claimed_ahead_is_given_back_when_the_drain_stops(
+    queue: SqlQueue, spec: QueueSpec[Work]
+) -> None:
+    queue.enqueue_many(spec, [Work(n=n) for n in range(60)])
+    consumer = Consumer(queue, spec, lambda job: None, batch_size=10)
+    original = queue.finish_and_claim
+
+    def stopping(*arguments: Any, **settings: Any) -> Any:
+        done = original(*arguments, **settings)
+        consumer.stop()
+        return done
+
+    queue.finish_and_claim = stopping  # type: ignore[method-assign]
+    summary = consumer.drain()
+    assert (summary.claimed, summary.succeeded, summary.released) == (20, 10, 10)
+    assert rows(queue, "SELECT DISTINCT state, attempt FROM {s}.job") == [("queued", 0)]
 
 
 def test_a_consumer_keeps_to_its_buckets(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
@@ -401,6 +419,11 @@ class LosingAnswers(SqlQueue):
         accepted = super().finish(endings, **named)
         self._lose("finish")
         return accepted
+
+    def finish_and_claim(self, *arguments: Any, **named: Any) -> Any:
+        done = super().finish_and_claim(*arguments, **named)
+        self._lose("finish")
+        return done
 
     def requeue(self, jobs: Any, **named: Any) -> Any:
         accepted = super().requeue(jobs, **named)

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from psycopg import sql
 from uuid_utils.compat import uuid7
 
-from dagster_sqlqueue import Consumer, Job, NewJob, QueueSpec, SqlQueue, statements
+from dagster_sqlqueue import Consumer, Job, Mode, NewJob, QueueSpec, SqlQueue, statements
 from dagster_sqlqueue.errors import DatabaseUnavailable
 from dagster_sqlqueue.model import ClaimedJob
 from dagster_sqlqueue.outcomes import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
@@ -53,6 +54,7 @@ PLANTS: dict[str, tuple[str, str, str]] = {
     ),
     "a limit beside turns that allows one more": ("limit_allowance", "q.max_running - (", "q.max_running + 1 - ("),
     "starts beside turns that are not noted": ("rate_note", "statement_timestamp(), ", "'-infinity', 0 * 1 + "),
+    "a look that does not lock": ("pick_round_robin", "FOR UPDATE SKIP LOCKED", ""),
     "a heartbeat that revives a lease": (
         "heartbeat",
         "AND (j.available_at > statement_timestamp() OR NOT (j.limited OR j.order_no IS NOT NULL))",
@@ -84,6 +86,7 @@ class Task:
         outcomes: what the handler says, out of `OUTCOMES`.
         dies: the process kills itself at a random moment of the nth call of this verb.
         burn: seconds of pure computing that each job takes.
+        mode: the consumer's; in transactional mode the handler writes the job's id into the table `effect`.
         seed: of its luck.
     """
 
@@ -106,6 +109,7 @@ class Task:
     outcomes: str | None = None
     dies: tuple[str, int] | None = None
     burn: float = 0.0
+    mode: Mode = Mode.LEASED
     seed: int = 0
 
 
@@ -151,10 +155,36 @@ class Witness(SqlQueue):
     def finish(self, endings: Sequence[Ending], **named: Any) -> set[UUID]:
         self._begin("finish")
         accepted = super().finish(endings, **named)
+        self._ended(endings, accepted)
+        return accepted
+
+    def _ended(self, endings: Sequence[Ending], accepted: set[UUID]) -> None:
+        self._apart = True
         jobs = [(str(ending.job.id), ending.job.lease_no) for ending in endings if ending.job.id in accepted]
         self._history.note("ended", jobs=jobs)
         self._refused([(ending.state.value, ending.job) for ending in endings], accepted)
-        return accepted
+
+    def finish_and_claim(self, endings: Sequence[Ending], *arguments: Any, **named: Any) -> Any:
+        self._apart = False
+        self._begin("finish" if self._dies == "finish" else "claim")
+        accepted, jobs = super().finish_and_claim(endings, *arguments, **named)
+        if not self._apart:  # where the two go apart, each is noted by itself
+            self._ended(endings, accepted)
+            if jobs:
+                self._history.note("claimed", jobs=[(str(job.id), job.lease_no) for job in jobs])
+        return accepted, jobs
+
+    def lock_due(self, *arguments: Any, **named: Any) -> list[ClaimedJob]:
+        self._begin("claim")
+        return super().lock_due(*arguments, **named)
+
+    def finish_locked(self, *arguments: Any, **named: Any) -> set[UUID]:
+        self._begin("finish")
+        return super().finish_locked(*arguments, **named)
+
+    def finish_and_lock(self, *arguments: Any, **named: Any) -> list[ClaimedJob]:
+        self._begin("finish")
+        return super().finish_and_lock(*arguments, **named)
 
     def requeue(self, jobs: Sequence[tuple[ClaimedJob, Retry | Snooze]], **named: Any) -> set[UUID]:
         self._begin("requeue")
@@ -242,6 +272,8 @@ def consume(task: Task) -> None:
         history.note("handled", id=str(job.id), lease_no=job.lease_no)
         if task.hang_until and next(handled) >= task.hang_at:
             wait_for(task.hang_until)
+        if task.mode is Mode.TRANSACTIONAL:
+            job.connection.execute(effect, [job.id])
         if task.pause:
             pause.wait(task.pause)
         began = time.monotonic()
@@ -249,6 +281,7 @@ def consume(task: Task) -> None:
             pass
         return OUTCOMES[task.outcomes](job.payload.n, luck) if task.outcomes else None
 
+    effect = sql.SQL("INSERT INTO {} (job) VALUES (%s)").format(sql.Identifier(task.schema, "effect"))
     spec = QueueSpec("work", Work, lease_seconds=task.lease_seconds)
     with Witness(task.url, task.schema, history, task) as queue:
         consumer = Consumer(
@@ -257,6 +290,7 @@ def consume(task: Task) -> None:
             handler,
             batch_size=task.batch_size,
             job_timeout_seconds=task.job_timeout_seconds,
+            mode=task.mode,
         )
         signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
         history.note("ready")

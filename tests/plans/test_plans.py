@@ -35,12 +35,12 @@ def revision(backlog: SqlQueue) -> int:
 BY_CLAIM = {("Index Scan", "job_claim"), ("Index Only Scan", "job_claim")}
 
 EVERYWHERE = list(range(16))
-FROM_THE_BEGINNING = "{}"
+FROM_THE_BEGINNING: list[str] = []
 
 
-def hints(at: str) -> str:
+def hints(at: str) -> list[str]:
     """The parameter of a claim of 16 buckets that begins everywhere at one moment."""
-    return "{" + ",".join([f'"{at}"'] * LANES) + "}"
+    return ["{" + ",".join([at] * 10) + "}"] * 16
 
 
 class Choice(NamedTuple):
