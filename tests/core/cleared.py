@@ -1,18 +1,7 @@
 """One schema for a module of many small tests, emptied between them: making one takes longer than most of them."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from tests.core.support import Work, rows
-
-
-@contextmanager
-def module_queue(url: str, schema: str) -> Iterator[SqlQueue]:
-    """The queues of a schema that the tests of one module share."""
-    with SqlQueue(url, schema=schema) as queue:
-        queue.init()
-        yield queue
 
 
 def cleared(queue: SqlQueue, spec: QueueSpec[Work]) -> SqlQueue:

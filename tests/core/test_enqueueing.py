@@ -19,16 +19,10 @@ from dagster_sqlqueue.hints import HeadHints
 from dagster_sqlqueue.intake import Rejected
 from dagster_sqlqueue.outcomes import Snooze
 from dagster_sqlqueue.queue import Enqueued
-from tests.core.cleared import cleared, module_queue
+from tests.core.cleared import cleared
 from tests.core.support import Work, caller, claim, make_due, numbers, rows, until, value
 
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
-
-
-@pytest.fixture(scope="module")
-def shared(url: str) -> Iterator[SqlQueue]:
-    with module_queue(url, "enqueueing") as queue:
-        yield queue
 
 
 @pytest.fixture

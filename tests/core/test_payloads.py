@@ -14,14 +14,8 @@ from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload
 from dagster_sqlqueue.payloads import MAX_PAYLOAD_BYTES, stable_id
 from dagster_sqlqueue.queue import Enqueued
-from tests.core.cleared import cleared, module_queue
+from tests.core.cleared import cleared
 from tests.core.support import Work, claim, make_due, value
-
-
-@pytest.fixture(scope="module")
-def shared(url: str) -> Iterator[SqlQueue]:
-    with module_queue(url, "payloads") as queue:
-        yield queue
 
 
 @pytest.fixture

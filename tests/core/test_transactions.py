@@ -14,14 +14,8 @@ from sqlalchemy.pool import NullPool
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, SchemaMissing, UnknownQueue
-from tests.core.cleared import cleared, module_queue
+from tests.core.cleared import cleared
 from tests.core.support import Work, caller, value
-
-
-@pytest.fixture(scope="module")
-def shared(url: str) -> Iterator[SqlQueue]:
-    with module_queue(url, "transactions") as queue:
-        yield queue
 
 
 @pytest.fixture

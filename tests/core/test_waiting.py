@@ -14,17 +14,11 @@ from psycopg import sql
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, UnknownQueue
 from dagster_sqlqueue.waiting import Waiter
-from tests.core.cleared import cleared, module_queue
+from tests.core.cleared import cleared
 from tests.core.support import Work, caller, claim, numbers, rows, until, value
 
 LONG = 20.0
 """A wait that a test would not want to sit through: coming back much sooner is being woken."""
-
-
-@pytest.fixture(scope="module")
-def shared(url: str) -> Iterator[SqlQueue]:
-    with module_queue(url, "waiting") as queue:
-        yield queue
 
 
 @pytest.fixture
