@@ -1,4 +1,4 @@
-"""What operators decide about single jobs: cancel, redrive, hold, release, delay, reprioritise; and finding jobs."""
+"""What operators decide about single jobs: cancel, hold, release, delay, reprioritise; also while consumers run."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -9,58 +9,19 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue
-from dagster_sqlqueue.errors import InvalidInput, LeaseLost, UnknownJob, UnknownQueue
-from dagster_sqlqueue.model import ArchiveState, ClaimedJob
+from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue.errors import InvalidInput, LeaseLost, UnknownQueue
+from dagster_sqlqueue.model import ArchiveState
 from dagster_sqlqueue.outcomes import Retry, Snooze
 from dagster_sqlqueue.queue import Ending
-from dagster_sqlqueue.selection import Decided, Selection
+from dagster_sqlqueue.selection import Selection
+from tests.core.decisions import ALL, ORDERED, PLAIN, TWO_A_KEY, finish_all, ids, put, take
 from tests.core.support import Work, caller, make_due, numbers, rows, until, value
-
-PLAIN = QueueSpec("work", Work, bucket_count=4, max_attempts=3, backoff=Backoff(0, jitter=0))
-ORDERED = replace(PLAIN, ordered=True)
-TWO_A_KEY = replace(PLAIN, max_running_per_key=2)
-ALL = Selection(all=True)
-LATER = datetime.now(UTC) + timedelta(days=1)
-
-
-def take(queue: SqlQueue, limit: int = 100) -> list[ClaimedJob]:
-    return queue.claim("work", limit=limit, worker="w")
-
-
-def put(queue: SqlQueue, spec: QueueSpec[Work], count: int, **more: Any) -> list[UUID]:
-    """So many jobs, numbered from 0, as they were enqueued."""
-    queue.create_queue(spec)
-    ids = [queue.enqueue(spec, NewJob(Work(n=n), **more)) for n in range(count)]
-    return [job for job in ids if job is not None]
-
-
-def ids(*jobs: UUID) -> Selection:
-    return Selection(ids=jobs)
 
 
 def state(queue: SqlQueue, job: UUID) -> tuple[str, str | None]:
     row = queue.job(job)
     return row.state, row.error
-
-
-def finish_all(queue: SqlQueue) -> list[int]:
-    """The numbers of the jobs in the order in which they ran, one batch of turns after the other."""
-    ran: list[int] = []
-    while jobs := take(queue):
-        ran += numbers(jobs)
-        queue.complete(jobs)
-    return ran
-
-
-def kill(queue: SqlQueue, count: int = 1) -> list[ClaimedJob]:
-    """Jobs that went to the dead letter, as their consumer had claimed them."""
-    jobs = take(queue, count)
-    queue.finish([Ending(job, ArchiveState.FAILED, error=f"failure of {numbers([job])[0]}") for job in jobs])
-    return jobs
-
-
-# Cancel
 
 
 def test_cancel_ends_what_waits_and_asks_what_runs(queue: SqlQueue) -> None:
@@ -162,9 +123,6 @@ def test_jobs_that_somebody_else_is_at_are_waited_for_a_little(
     assert "somebody else is at it" in decided.skipped[third]
 
 
-# Hold and release
-
-
 def test_held_jobs_wait_for_somebody_and_keep_their_attempts(queue: SqlQueue) -> None:
     first, second = put(queue, PLAIN, 2)
     queue.requeue([(job, Retry("no")) for job in take(queue)])
@@ -202,9 +160,6 @@ def test_a_release_is_the_later_word_after_a_cancel(queue: SqlQueue) -> None:
     queue.hold([(job, "its handler did not end it")])
     queue.release_held("work", ids(job_id))
     assert len(take(queue)) == 1
-
-
-# Delay and reprioritise
 
 
 def test_a_delayed_job_is_due_at_its_moment(queue: SqlQueue) -> None:
@@ -279,176 +234,6 @@ def test_another_priority(queue: SqlQueue) -> None:
             queue.reprioritise("work", ALL, priority)  # type: ignore[arg-type]
 
 
-# Redrive
-
-
-def test_a_redriven_job_is_the_same_job_with_all_its_attempts(queue: SqlQueue) -> None:
-    (job_id,) = put(queue, PLAIN, 1, unique_key="u", tags=["a", "b"], priority=3, ordering_key="o", timeout_seconds=5.0)
-    before = queue.job(job_id)
-    (zombie,) = kill(queue)
-    with pytest.raises(LeaseLost):
-        queue.complete([zombie])
-    assert queue.redrive("work", ids(job_id)) == Decided([job_id])
-    row = queue.job(job_id)
-    assert (row.state, row.attempt, row.lease_no, row.error) == ("queued", 0, 1, "failure of 0")
-    same = ("id", "bucket", "priority", "max_attempts", "created_at", "unique_key", "ordering_key", "payload", "tags")
-    for name in (*same, "timeout_seconds", "region", "backoff"):
-        assert getattr(row, name) == getattr(before, name)
-    assert value(queue, "SELECT count(*) FROM {s}.job_archive") == 0
-    assert queue.redrive("work", ids(job_id)).skipped == {job_id: "it is queued"}
-    for _ in range(2):
-        with pytest.raises(LeaseLost):
-            queue.complete([zombie])
-        assert queue.heartbeat([zombie], lease_seconds=30).held == set()
-        jobs = take(queue)
-    assert jobs == []
-    assert queue.job(job_id).lease_no == 2
-
-
-def test_what_has_a_live_twin_stays_in_the_archive(queue: SqlQueue) -> None:
-    put(queue, PLAIN, 1, unique_key="u")
-    (old,) = kill(queue)
-    put(queue, PLAIN, 1, unique_key="u")
-    (newer,) = kill(queue)
-    queue.enqueue(PLAIN, NewJob(Work(n=5), id=uuid4()))
-    decided = queue.redrive("work", ALL)
-    assert decided.changed == [newer.id]
-    assert decided.skipped == {old.id: "a live job of the queue has the same id, or the unique key 'u'"}
-    assert queue.job(old.id).state == "failed"
-    queue.cancel("work", ids(newer.id))
-    assert queue.redrive("work", ALL).changed == [old.id]
-
-
-def test_redrive_takes_what_failed_or_was_cancelled(queue: SqlQueue) -> None:
-    jobs = put(queue, PLAIN, 6)
-    (failed,) = (job.id for job in kill(queue))
-    (done,) = take(queue, 1)
-    queue.complete([done])
-    (cancelled, *_) = [job for job in jobs if job not in (failed, done.id)]
-    queue.cancel("work", ids(cancelled))
-    assert queue.redrive("work", ids(done.id, cancelled)).skipped == {
-        done.id: "it ended as succeeded",
-        cancelled: "it ended as cancelled",
-    }
-    assert queue.redrive("work", ALL).changed == [failed]
-    assert queue.redrive("work", Selection(state="cancelled"), states=["failed", "cancelled"]).changed == [cancelled]
-    for states in (["succeeded"], [], ["queued"], "nonsense"):
-        with pytest.raises(InvalidInput, match="what can be redriven is failed or cancelled"):
-            queue.redrive("work", ALL, states=states)
-    for limit in (0, -1, True, 1.5):
-        with pytest.raises(InvalidInput, match="limit is"):
-            queue.redrive("work", ALL, limit=limit)  # type: ignore[arg-type]
-
-
-def test_redrive_by_filter_and_up_to_a_limit(queue: SqlQueue) -> None:
-    queue.create_queue(PLAIN)
-    jobs = [
-        NewJob(Work(n=n, note="odd" if n % 2 else "even"), tags=[f"t{n % 3}"], ordering_key=f"k{n % 5}")
-        for n in range(2400)
-    ]
-    queue.enqueue_many(PLAIN, jobs)
-    kill(queue, 1200)
-    kill(queue, 1200)
-    assert len(queue.redrive("work", ALL, limit=3).changed) == 3
-    assert len(queue.redrive("work", Selection(error_contains="failure of 11"), limit=1).changed) == 1
-    for job in take(queue):
-        queue.finish([Ending(job, ArchiveState.CANCELLED)])
-    found = queue.redrive("work", Selection(tags=["t0"], payload={"note": "odd"}, ordering_key="k4")).changed
-    expected = [n for n in range(2400) if n % 3 == 0 and n % 2 and n % 5 == 4]
-    assert set(numbers(take(queue, 1000))) <= set(expected)
-    assert len(expected) - 4 <= len(found) <= len(expected)
-    rest = queue.redrive("work", ALL).changed
-    assert len(rest) + len(found) + 4 == len({*rest, *found}) + 4 == 2400
-    assert queue.redrive("work", ALL) == Decided()
-
-
-def test_redrive_by_the_moment_of_the_end(queue: SqlQueue) -> None:
-    put(queue, PLAIN, 3)
-    for _ in range(3):
-        kill(queue)
-    first, second, third = queue.jobs("work", archived=True)[::-1]
-    assert second.finished_at is not None
-    assert third.finished_at is not None
-    assert queue.redrive("work", Selection(since=second.finished_at, before=third.finished_at)).changed == [second.id]
-    assert queue.redrive("work", Selection(since=second.finished_at)).changed == [third.id]
-    assert queue.redrive("work", Selection(before=LATER)).changed == [first.id]
-
-
-def test_a_redriven_job_goes_before_those_of_its_key_that_came_after_it(queue: SqlQueue) -> None:
-    put(queue, ORDERED, 5, ordering_key="k")
-    (first,) = kill(queue)
-    assert numbers(kill(queue)) == [1]
-    (running,) = take(queue)
-    assert set(queue.redrive("work", ALL).changed) > {first.id}
-    assert take(queue) == []
-    queue.requeue([(running, Retry("no"))])
-    assert finish_all(queue) == [0, 1, 2, 3, 4]
-
-
-def test_a_job_comes_back_before_or_after_a_decision_about_its_key_never_in_its_middle(queue: SqlQueue) -> None:
-    put(queue, ORDERED, 2, ordering_key="k")
-    (first,) = kill(queue)
-    with ThreadPoolExecutor(1) as pool:
-        with queue.database.transaction() as claim:
-            claim.run("key_wait", {"queue": "work", "keys": ["k"]})
-            future = pool.submit(queue.redrive, "work", ALL)
-            until(lambda: value(queue, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"))
-            assert queue.job(first.id).state == "failed"
-        assert future.result(30).changed == [first.id]
-    assert finish_all(queue) == [0, 1]
-
-
-def test_a_job_goes_back_into_a_bucket_that_is_in_use(queue: SqlQueue) -> None:
-    queue.rebucket("work", 16)
-    put(queue, PLAIN, 40)
-    kill(queue, 40)
-    queue.rebucket("work", 2)
-    assert len(queue.redrive("work", ALL).changed) == 40
-    assert queue.settings("work").lanes == 2
-
-
-def test_a_redrive_into_a_queue_that_was_given_turns_or_lost_them(queue: SqlQueue) -> None:
-    put(queue, PLAIN, 2, ordering_key="k")
-    kill(queue, 2)
-    queue.create_queue(ORDERED)
-    queue.redrive("work", ALL)
-    assert value(queue, "SELECT count(*) FROM {s}.job WHERE order_no IS NULL") == 0
-    assert len(kill(queue, 2)) == 1
-    queue.create_queue(PLAIN)
-    queue.redrive("work", ALL)
-    assert value(queue, "SELECT count(*) FROM {s}.job WHERE order_no IS NOT NULL") == 0
-    assert len(take(queue)) == 2
-
-
-def test_two_who_redrive_at_once_bring_every_job_back_once(queue: SqlQueue) -> None:
-    put(queue, PLAIN, 300)
-    kill(queue, 300)
-    start = threading.Barrier(3)
-
-    def redrive() -> list[UUID]:
-        start.wait(10)
-        return queue.redrive("work", ALL).changed
-
-    with ThreadPoolExecutor(3) as pool:
-        found = [future.result(30) for future in [pool.submit(redrive) for _ in range(3)]]
-    assert sorted(job for part in found for job in part) == sorted({job for part in found for job in part})
-    assert sum(map(len, found)) == value(queue, "SELECT count(*) FROM {s}.job") == 300
-    assert value(queue, "SELECT count(*) FROM {s}.job_archive") == 0
-
-
-def test_a_job_that_ended_twice_goes_back_from_its_latest_end(queue: SqlQueue) -> None:
-    job_id = uuid4()
-    for note in ("old", "new"):
-        queue.enqueue(PLAIN, NewJob(Work(n=1, note=note), id=job_id))
-        kill(queue)
-    assert queue.redrive("work", ids(job_id)).changed == [job_id]
-    assert '"new"' in queue.job(job_id).payload
-    assert value(queue, "SELECT payload->>'note' FROM {s}.job_archive") == "old"
-
-
-# Decisions while consumers run
-
-
 def test_decisions_while_consumers_run_lose_nothing_and_end_nothing_twice(queue: SqlQueue, url: str) -> None:
     queue.create_queue(ORDERED)
     queue.enqueue_many(ORDERED, [NewJob(Work(n=n), ordering_key=f"k{n % 6}") for n in range(240)])
@@ -480,116 +265,6 @@ def test_decisions_while_consumers_run_lose_nothing_and_end_nothing_twice(queue:
             consumer.result(30)
     assert value(queue, "SELECT count(*) FROM {s}.job_archive") == 240
     assert value(queue, "SELECT count(DISTINCT id) FROM {s}.job_archive") == 240
-
-
-# Finding
-
-
-def test_a_job_can_be_seen_wherever_it_is(queue: SqlQueue) -> None:
-    (job_id,) = put(queue, ORDERED, 1, ordering_key="k", tags=["t"], backoff=Backoff(1, jitter=0))
-    row = queue.job(job_id)
-    assert (row.queue, row.state, row.archived, row.tags, row.payload) == (
-        "work",
-        "queued",
-        False,
-        ["t"],
-        '{"n": 0, "note": ""}',
-    )
-    assert (row.order_no is not None, row.available_at == row.run_at, row.backoff) == (True, True, [1, 2, 3600, 0])
-    (job,) = take(queue)
-    assert (queue.job(str(job_id)).state, queue.job(job_id).claimed_by) == ("running", "w")
-    queue.finish([Ending(job, ArchiveState.SUCCEEDED, {"a": 1})])
-    ended = queue.job(job_id)
-    assert (ended.state, ended.archived, ended.result, ended.available_at) == ("succeeded", True, '{"a": 1}', None)
-    with pytest.raises(UnknownJob, match="there is no job 0"):
-        queue.job(UUID(int=0))
-    with pytest.raises(InvalidInput, match="'nope' is no job id"):
-        queue.job("nope")
-
-
-def test_lists_are_in_the_order_of_claims_and_of_ends(queue: SqlQueue) -> None:
-    queue.create_queue(PLAIN)
-    for n in range(30):
-        queue.enqueue(PLAIN, NewJob(Work(n=n), priority=n % 3, run_at=LATER if n % 5 == 0 else None))
-    queue.hold_queued("work", Selection(payload={"n": 17}), "x")
-    listed = [row.id for row in queue.jobs("work")]
-    assert len(listed) == 30
-    assert queue.jobs("work")[-1].state == "held"
-    assert [row.id for row in queue.jobs("work", limit=7)] == listed[:7]
-    assert [row.state for row in queue.jobs("work", Selection(state="held"))] == ["held"]
-    assert queue.jobs("work", archived=True) == []
-    ended = [kill(queue)[0].id for _ in range(4)]
-    assert [row.id for row in queue.jobs("work", archived=True)] == ended[::-1]
-    assert [row.id for row in queue.jobs("work", archived=True, limit=2)] == ended[:1:-1]
-    assert queue.jobs("work", Selection(state="succeeded"), archived=True) == []
-    assert {row.id for row in queue.jobs("work", ids(*ended), archived=True)} == set(ended)
-    assert queue.jobs("work", ids(*ended)) == []
-
-
-def test_every_condition_of_a_selection(queue: SqlQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dagster_sqlqueue.finding._SCAN", 3)
-    queue.create_queue(PLAIN)
-    for n in range(40):
-        key = f"k{n % 4}" if n % 2 else None
-        job = NewJob(
-            Work(n=n, note="a" if n % 3 else "b'%"), ordering_key=key, tags=[f"t{n % 5}", "all"], priority=n % 2
-        )
-        queue.enqueue(PLAIN, job)
-    jobs = {int(row.payload.split()[1].strip(",")): row for row in queue.jobs("work")}
-    fitting = {
-        Selection(tags=["t3", "all"]): lambda n: n % 5 == 3,
-        Selection(payload='{"note": "b\'%"}'): lambda n: n % 3 == 0,
-        Selection(ordering_key="k3"): lambda n: n % 4 == 3,
-        Selection(state="queued", tags=["t0"]): lambda n: n % 5 == 0,
-        Selection(since=jobs[10].created_at): lambda n: n >= 10,
-        Selection(since=jobs[10].created_at, before=jobs[20].created_at): lambda n: 10 <= n < 20,
-        Selection(error_contains="%"): lambda n: False,
-        ALL: lambda n: True,
-    }
-    for selection, fits in fitting.items():
-        found = [row.id for row in queue.jobs("work", selection)]
-        assert sorted(found) == sorted(row.id for n, row in jobs.items() if fits(n)), selection
-        assert sorted(queue.reprioritise("work", selection, 4).changed) == sorted(found)
-        assert len(queue.jobs("work", selection, limit=2)) == min(2, len(found))
-    queue.hold_queued("work", ids(jobs[1].id), "100 %")
-    assert [row.id for row in queue.jobs("work", Selection(error_contains="%"))] == [jobs[1].id]
-    kill(queue, 39)
-    for selection, fits in fitting.items():
-        if selection.state or selection.since or selection.error_contains:
-            continue
-        found = [row.id for row in queue.jobs("work", selection, archived=True)]
-        assert sorted(found) == sorted(row.id for n, row in jobs.items() if fits(n) and n != 1)
-    assert len(queue.jobs("work", Selection(error_contains="failure of 3"), archived=True)) == 11
-
-
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        ({}, "names no jobs"),
-        ({"ids": []}, "names no jobs"),
-        ({"ids": ["nope"]}, "'nope' is no job id"),
-        ({"ids": "0190"}, "give a sequence"),
-        ({"ids": [uuid4()], "all": True}, "ids and all=True at once"),
-        ({"ids": [uuid4()], "tags": ["a"]}, "ids and tags at once"),
-        ({"all": True, "state": "held"}, "all=True and state at once"),
-        ({"tags": "abc"}, "give a sequence"),
-        ({"tags": [""]}, "tags holds ''"),
-        ({"tags": ["a\x00"]}, "NUL"),
-        ({"payload": "{"}, "is not JSON"),
-        ({"payload": "[1]"}, "is not a JSON object"),
-        ({"payload": {"a": float("nan")}}, "is not JSON"),
-        ({"payload": {"a": "\ud800"}}, "lone surrogate"),
-        ({"payload": {"a": {1, 2}}}, "is not JSON"),
-        ({"ordering_key": 7}, "ordering_key holds 7"),
-        ({"error_contains": ""}, "error_contains holds ''"),
-        ({"state": "dead"}, "state is 'dead'"),
-        ({"before": datetime(2030, 1, 1)}, "the selection's before is"),
-        ({"since": "yesterday"}, "the selection's since is"),
-    ],
-)
-def test_a_selection_that_is_none(wrong: dict[str, Any], says: str) -> None:
-    with pytest.raises(InvalidInput, match=says):
-        Selection(**wrong)
 
 
 def test_verbs_say_what_they_cannot_take(queue: SqlQueue) -> None:
