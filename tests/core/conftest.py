@@ -1,10 +1,12 @@
 """Fixtures of several modules."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
-from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue import QueueSpec, SqlQueue
+from tests.core.support import Work
 
 
 @pytest.fixture(scope="module")
@@ -13,3 +15,11 @@ def shared(url: str, request: pytest.FixtureRequest) -> Iterator[SqlQueue]:
     with SqlQueue(url, schema=request.path.stem.removeprefix("test_")) as queue:
         queue.init()
         yield queue
+
+
+@pytest.fixture
+def ordered(queue: SqlQueue, spec: QueueSpec[Work]) -> QueueSpec[Work]:
+    """The queue `work`, made an ordered one."""
+    made = replace(spec, ordered=True)
+    queue.create_queue(made)
+    return made
