@@ -53,6 +53,17 @@ def value(queue: SqlQueue, query: str, *parameters: object) -> Any:
     return only
 
 
+def states(queue: SqlQueue) -> dict[int, str]:
+    """Every job's state, live or archived, by its payload's number."""
+    found = rows(
+        queue,
+        "SELECT (payload ->> 'n')::integer, state FROM {s}.job"
+        " UNION ALL SELECT (payload ->> 'n')::integer, state FROM {s}.job_archive",
+    )
+    assert len(found) == len(dict(found))
+    return dict(found)
+
+
 def make_due(queue: SqlQueue) -> None:
     """Let time pass for every live job: what was scheduled is due, and every lease has run out."""
     rows(queue, "UPDATE {s}.job SET available_at = available_at - interval '1 year'")

@@ -1,0 +1,75 @@
+"""Managers, who assign the jobs of a queue to its workers."""
+
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dagster_sqlqueue import Consumer, QueueSpec, SqlQueue
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.manager import AssignedSource, Manager
+from tests.core.support import Work, make_due, rows, value
+
+
+def test_two_managers_grant_every_job_to_one_worker(url: str, queue: SqlQueue) -> None:
+    spec = QueueSpec("work", Work, bucket_count=4, strategy="assign")
+    queue.create_queue(spec)
+    queue.enqueue_many(spec, [Work(n=n) for n in range(600)])
+    seen: Counter[int] = Counter()
+    stopping = threading.Event()
+
+    def work(name: str) -> int:
+        with (
+            SqlQueue(url, schema=queue.database.schema) as own,
+            AssignedSource(own, "work", name) as source,
+        ):
+            consumer = Consumer(
+                own, spec, lambda job: seen.update([job.payload.n]), source=source, worker=name, batch_size=20
+            )
+            return consumer.drain(linger_seconds=3).succeeded
+
+    with ThreadPoolExecutor(5) as pool:
+        managers = [pool.submit(Manager(queue, "work").run, stopping, poll_seconds=0.02) for _ in range(2)]
+        done = [future.result() for future in [pool.submit(work, f"worker {n}") for n in range(3)]]
+        stopping.set()
+        assert sum(manager.result() for manager in managers) == 600
+    assert sum(done) == 600
+    assert set(seen.values()) == {1}
+    assert all(count > 0 for count in done)
+
+
+def test_what_a_worker_never_took_goes_to_another(queue: SqlQueue) -> None:
+    spec = QueueSpec("work", Work, bucket_count=4, strategy="assign")
+    queue.create_queue(spec)
+    queue.enqueue_many(spec, [Work(n=n) for n in range(4)])
+    manager = Manager(queue, "work")
+    gone, there = AssignedSource(queue, "work", "gone"), AssignedSource(queue, "work", "there")
+    assert gone.take(10) == []
+    assert manager.assign() == 4
+    assert there.take(10) == []
+    assert manager.assign() == 0
+    make_due(queue)
+    rows(queue, "UPDATE {s}.worker SET expires_at = now() WHERE name = 'gone'")
+    assert manager.assign() == 4
+    assert gone.take(10) == []
+    taken = there.take(10)
+    assert len(taken) == 4
+    queue.complete(taken)
+    assert value(queue, "SELECT count(*) FROM {s}.assignment") == 0
+
+
+def test_a_worker_that_leaves_gives_back_what_it_did_not_take(queue: SqlQueue) -> None:
+    spec = QueueSpec("work", Work, bucket_count=4, strategy="assign")
+    queue.create_queue(spec)
+    queue.enqueue_many(spec, [Work(n=n) for n in range(4)])
+    with AssignedSource(queue, "work", "w") as source:
+        assert source.take(10) == []
+        assert Manager(queue, "work").assign() == 4
+    assert queue.depth("work").ready == 4
+    assert value(queue, "SELECT count(*) FROM {s}.worker") == 0
+
+
+def test_a_manager_is_for_its_strategy(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    with pytest.raises(InvalidInput, match="has the strategy 'round_robin'"):
+        Manager(queue, "work")

@@ -1,0 +1,170 @@
+"""Transactional mode: a job, its effect and its end are one transaction."""
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from dagster_sqlqueue import (
+    Backoff,
+    Cancel,
+    Consumer,
+    Done,
+    Hold,
+    Job,
+    Mode,
+    NewJob,
+    QueueSpec,
+    RateLimit,
+    Reject,
+    Retry,
+    Snooze,
+    SqlQueue,
+)
+from dagster_sqlqueue.errors import InvalidInput
+from tests.core.support import Work, claim, make_due, rows, states, value
+
+
+def locked(queue: SqlQueue, spec: QueueSpec[Work], handler: Any, **settings: Any) -> Consumer[Work]:
+    return Consumer(queue, spec, handler, mode=Mode.TRANSACTIONAL, **settings)
+
+
+def test_every_outcome_in_one_transaction(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.enqueue_many(spec, [Work(n=n) for n in range(8)])
+    outcomes: dict[int, Any] = {
+        0: Done({"sum": 1}),
+        1: Reject("never"),
+        2: Hold("look at it"),
+        3: Cancel("not wanted"),
+        4: Retry("later", after=3600),
+        5: Snooze(3600),
+        6: Snooze(datetime.now(UTC) + timedelta(hours=2)),
+        7: None,
+    }
+    summary = locked(queue, spec, lambda job: outcomes[job.payload.n]).drain()
+    expected = ["succeeded", "failed", "held", "cancelled", "queued", "queued", "queued", "succeeded"]
+    assert states(queue) == dict(enumerate(expected))
+    counts = (summary.succeeded, summary.failed, summary.held, summary.cancelled, summary.retried, summary.snoozed)
+    assert counts == (2, 1, 1, 1, 1, 2)
+    assert value(queue, "SELECT result ->> 'sum' FROM {s}.job_archive WHERE payload ->> 'n' = '0'") == "1"
+    attempts = dict(rows(queue, "SELECT (payload ->> 'n')::integer, attempt FROM {s}.job"))
+    assert attempts == {2: 0, 4: 1, 5: 0, 6: 0}
+    assert value(queue, "SELECT count(*) FROM {s}.job WHERE lease_no <> 1") == 0
+
+
+def test_an_effect_and_the_end_of_its_job_are_one(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    rows(queue, "CREATE TABLE {s}.effect (n integer)")
+    queue.create_queue(QueueSpec("work", Work, backoff=Backoff(60)))
+    queue.enqueue_many(spec, [Work(n=n) for n in range(20)])
+    schema = queue.database.schema
+
+    def handler(job: Job[Work]) -> Any:
+        job.connection.execute(f"INSERT INTO {schema}.effect VALUES ({job.payload.n})")
+        if job.payload.n % 5 == 1:
+            job.connection.execute("SELECT 1 / 0")
+        if job.payload.n % 5 == 2:
+            return Reject("no")
+        return Done() if job.payload.n % 5 else Retry("again", after=0 if job.attempt == 1 else 60)
+
+    summary = locked(queue, spec, handler).drain()
+    ended = {n for n, state in states(queue).items() if state == "succeeded"}
+    assert ended == {n for n in range(20) if n % 5 in (3, 4)}
+    assert {row[0] for row in rows(queue, "SELECT n FROM {s}.effect")} == ended
+    assert summary.failed == 4
+
+
+def test_a_handler_may_take_its_time_in_a_transaction(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.enqueue(spec, Work(n=1))
+    own = value(queue, "SHOW idle_in_transaction_session_timeout")
+
+    def handler(job: Job[Work]) -> Any:
+        return Done(job.connection.execute("SHOW idle_in_transaction_session_timeout").fetchone()[0])
+
+    locked(queue, spec, handler).drain()
+    assert value(queue, "SELECT result #>> '{{}}' FROM {s}.job_archive") == own
+
+
+def test_a_crash_leaves_the_jobs_as_they_were(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.enqueue_many(spec, [Work(n=n) for n in range(10)])
+    rows(queue, "CREATE TABLE {s}.effect (n integer)")
+    schema = queue.database.schema
+
+    def dies(job: Job[Work]) -> None:
+        job.connection.execute(f"INSERT INTO {schema}.effect VALUES ({job.payload.n})")
+        if job.payload.n == 7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        locked(queue, spec, dies).drain()
+    assert rows(queue, "SELECT DISTINCT state, attempt, lease_no FROM {s}.job") == [("queued", 0, 0)]
+    assert value(queue, "SELECT count(*) FROM {s}.job WHERE available_at <= now()") == 10
+    assert rows(queue, "SELECT * FROM {s}.effect") == []
+
+
+def test_a_job_that_a_transaction_took_from_a_dead_consumer_refuses_that_one(
+    queue: SqlQueue, spec: QueueSpec[Work]
+) -> None:
+    queue.enqueue_many(spec, [Work(n=1), Work(n=2)])
+    stale = claim(queue)
+    make_due(queue)
+    locked(queue, spec, lambda job: Retry("again", after=60) if job.payload.n == 1 else None).drain()
+    assert queue.heartbeat(stale, lease_seconds=60).held == set()
+    assert queue.requeue([(stale[0], Snooze(0))]) == set()
+    assert value(queue, "SELECT sum(writes) FROM {s}.stale_write") == 3
+
+
+def test_two_transactions_share_a_queue_and_a_stop_leaves_the_rest(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.enqueue_many(spec, [Work(n=n) for n in range(400)])
+    seen: Counter[int] = Counter()
+
+    def handler(job: Job[Work]) -> None:
+        seen[job.payload.n] += 1
+        if len(seen) == 300:
+            stopping.stop()
+
+    stopping = locked(queue, spec, handler, batch_size=40)
+    other = locked(queue, spec, handler, batch_size=40)
+    with ThreadPoolExecutor(2) as pool:
+        summaries = [future.result() for future in [pool.submit(stopping.drain), pool.submit(other.drain)]]
+    assert set(seen.values()) == {1}
+    assert len(seen) == 400
+    assert sum(summary.succeeded for summary in summaries) == 400
+
+
+@pytest.mark.parametrize("strategy", ["fanout", "fifo", "round_robin"])
+def test_transactional_mode_with_each_strategy_that_locks(queue: SqlQueue, strategy: str) -> None:
+    spec = QueueSpec("work", Work, strategy=strategy)
+    queue.create_queue(spec)
+    queue.enqueue_many(spec, [NewJob(Work(n=n), priority=n % 3) for n in range(90)])
+    assert locked(queue, spec, lambda job: None, batch_size=25).drain().succeeded == 90
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"strategy": "assign"}, "has the strategy 'assign'"),
+        ({"strategy": "token"}, "has the strategy 'token'"),
+        ({"ordered": True}, "is ordered or limited"),
+        ({"max_running": 3}, "is ordered or limited"),
+        ({"rate": RateLimit(3)}, "is ordered or limited"),
+    ],
+)
+def test_transactional_mode_says_which_queues_need_leases(queue: SqlQueue, settings: dict[str, Any], why: str) -> None:
+    spec = QueueSpec("work", Work, **settings)
+    queue.create_queue(spec)
+    queue.enqueue(spec, Work(n=1))
+    with pytest.raises(InvalidInput, match=why):
+        locked(queue, spec, lambda job: None).drain()
+    assert states(queue) == {1: "queued"}
+
+
+def test_transactional_mode_goes_by_the_settings_of_now(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> None:
+    with SqlQueue(url, schema=queue.database.schema) as other:
+        other.create_queue(QueueSpec("work", Work, max_running=1))
+        queue.settings("work")
+        other.create_queue(spec)
+    queue.enqueue(spec, Work(n=1))
+    with queue.database.transaction() as transaction:
+        assert len(queue.lock_due(transaction, "work", limit=5)) == 1
