@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import date
 
 import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
-from tests.core.support import Work
+from tests.core.support import Work, value
 
 
 @pytest.fixture(scope="module")
@@ -23,3 +24,10 @@ def ordered(queue: SqlQueue, spec: QueueSpec[Work]) -> QueueSpec[Work]:
     made = replace(spec, ordered=True)
     queue.create_queue(made)
     return made
+
+
+@pytest.fixture
+def today(queue: SqlQueue) -> date:
+    """The day, in UTC, by the database's clock."""
+    day: date = value(queue, "SELECT CAST(timezone('UTC', now()) AS date)")
+    return day
