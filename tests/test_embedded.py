@@ -1,11 +1,10 @@
-import contextlib
-import functools
 import importlib.util
 import os
 import pwd
 import shutil
 import signal
 import site
+import stat
 import subprocess
 import sys
 import tempfile
@@ -13,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -272,57 +272,75 @@ def test_without_one_the_embedded_server_serves(server: EmbeddedPostgres, monkey
     assert rows(url, "select 1") == [(1,)]
 
 
-@pytest.fixture
-def as_nobody() -> Iterator[tuple[Path, Callable[[str], subprocess.CompletedProcess[str]]]]:
-    """A directory of an account without rights, and a way to run Python as that account."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can become somebody else; the other tests have run without rights")
-    nobody = pwd.getpwnam("nobody")
-    with tempfile.TemporaryDirectory() as name:
-        shutil.chown(name, nobody.pw_uid, nobody.pw_gid)
+def reachable(file: Path) -> bool:
+    """Whether everybody can read a file, once a server that root runs has let its account through to its programs."""
+    above = {*file.parents, *file.resolve().parents}.difference(launch.programs().parents)
+    return (
+        file.exists()
+        and file.stat().st_mode & stat.S_IROTH != 0
+        and all(directory.stat().st_mode & stat.S_IXOTH for directory in above)
+    )
 
-        def run(code: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
+
+ROOT = os.geteuid() == 0
+CODE = [PROJECT / "dagster_sqlqueue" / "__init__.py", Path(psycopg.__file__)]
+# The Python of a virtual environment may lie in root's home, where nobody else can reach it.
+PYTHONS = [
+    python
+    for python in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}")
+    if not ROOT or all(reachable(file) for file in (Path(python), *CODE))
+]
+"""Which Python an account without rights can run this project with: as root that is nobody, else it is our own."""
+
+
+@pytest.fixture
+def without_rights(
+    server: EmbeddedPostgres,
+) -> Iterator[tuple[Path, Callable[[str], subprocess.CompletedProcess[str]]]]:
+    """A directory of an account without rights, and a way to run Python as that account."""
+    account: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as name:
+        if ROOT:
+            nobody = pwd.getpwnam("nobody")
+            shutil.chown(name, nobody.pw_uid, nobody.pw_gid)
+            account = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+
+        def run(code: str) -> subprocess.CompletedProcess[str]:
             return subprocess.run(
-                [python, "-c", code],
+                [PYTHONS[0], "-c", code],
                 cwd=name,
                 env={
                     **os.environ,
                     "PYTHONPATH": os.pathsep.join([str(PROJECT), *site.getsitepackages()]),
                     "HOME": name,
                 },
-                user=nobody.pw_uid,
-                group=nobody.pw_gid,
-                extra_groups=[],
                 capture_output=True,
                 text=True,
+                **account,
             )
 
-        # The Python of a virtual environment may lie in root's home, where nobody else can reach it.
-        for python in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
-            with contextlib.suppress(OSError):
-                if run("import dagster_sqlqueue", python).returncode == 0:
-                    yield Path(name), functools.partial(run, python=python)
-                    return
-        pytest.skip("this Python, or the project, lies where other accounts cannot reach it")
+        yield Path(name), run
 
 
-def test_it_runs_without_rights_and_names_what_it_cannot_write(
-    as_nobody: tuple[Path, Callable[[str], subprocess.CompletedProcess[str]]],
-) -> None:
-    directory, run = as_nobody
-    code = """
+if PYTHONS:
+
+    def test_it_runs_without_rights_and_names_what_it_cannot_write(
+        without_rights: tuple[Path, Callable[[str], subprocess.CompletedProcess[str]]],
+    ) -> None:
+        directory, run = without_rights
+        code = """
 import psycopg
 from pathlib import Path
 from dagster_sqlqueue.embedded import EmbeddedPostgres
 with EmbeddedPostgres(Path("postgres")) as server:
     print(psycopg.connect(server.url.replace("+psycopg", "")).execute("select 1").fetchall())
 """
-    done = run(code)
-    assert done.stdout.strip() == "[(1,)]", done.stderr
-    with EmbeddedPostgres(directory / "postgres") as as_root:
-        assert rows(as_root.url, "select 1") == [(1,)]
-    assert (directory / "postgres" / "PG_VERSION").stat().st_uid == directory.stat().st_uid
-    shutil.chown(directory, 0, 0)
-    refused = run(code.replace('postgres"', 'other"'))
-    assert "EmbeddedServerError" in refused.stderr
-    assert "Permission denied. Make it a directory that this user can write to" in refused.stderr
+        done = run(code)
+        assert done.stdout.strip() == "[(1,)]", done.stderr
+        with EmbeddedPostgres(directory / "postgres") as again:
+            assert rows(again.url, "select 1") == [(1,)]
+        assert (directory / "postgres" / "PG_VERSION").stat().st_uid == directory.stat().st_uid
+        directory.chmod(0o500)
+        refused = run(code.replace('postgres"', 'other"'))
+        assert "EmbeddedServerError" in refused.stderr
+        assert "Permission denied. Make it a directory that this user can write to" in refused.stderr
