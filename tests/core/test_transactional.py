@@ -1,5 +1,6 @@
 """Transactional mode: a job, its effect and its end are one transaction."""
 
+import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -101,6 +102,75 @@ def test_a_crash_leaves_the_jobs_as_they_were(queue: SqlQueue, spec: QueueSpec[W
     assert rows(queue, "SELECT DISTINCT state, attempt, lease_no FROM {s}.job") == [("queued", 0, 0)]
     assert value(queue, "SELECT count(*) FROM {s}.job WHERE available_at <= now()") == 10
     assert rows(queue, "SELECT * FROM {s}.effect") == []
+
+
+@pytest.mark.parametrize("strategy", ["fanout", "fifo", "round_robin"])
+def test_a_batch_is_committed_before_the_next_one_is_worked_off(queue: SqlQueue, strategy: str) -> None:
+    spec = QueueSpec("work", Work, strategy=strategy)
+    queue.create_queue(spec)
+    queue.enqueue_many(spec, [Work(n=n) for n in range(30)])
+    ended: list[int] = []
+    free: list[int] = []
+
+    def handler(job: Job[Work]) -> None:
+        ended.append(value(queue, "SELECT count(*) FROM {s}.job_archive"))
+        if len(ended) in (1, 11, 21):
+            free.append(len(rows(queue, "SELECT id FROM {s}.job FOR UPDATE SKIP LOCKED")))
+
+    summary = locked(queue, spec, handler, batch_size=10).drain()
+    assert ended == [0] * 10 + [10] * 10 + [20] * 10
+    assert free == [20, 10, 0]
+    assert (summary.claimed, summary.batches, summary.succeeded) == (30, 3, 30)
+
+
+def test_a_crash_in_a_later_batch_leaves_the_earlier_ones_ended(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.enqueue_many(spec, [Work(n=n) for n in range(30)])
+    seen = 0
+
+    def dies(job: Job[Work]) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == 15:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        locked(queue, spec, dies, batch_size=10).drain()
+    assert Counter(states(queue).values()) == {"succeeded": 10, "queued": 20}
+    assert rows(queue, "SELECT DISTINCT attempt, lease_no FROM {s}.job") == [(0, 0)]
+    assert len(rows(queue, "SELECT id FROM {s}.job FOR UPDATE SKIP LOCKED")) == 20
+
+
+def test_a_connection_that_is_cut_in_a_later_batch_costs_that_batch_only(
+    queue: SqlQueue, spec: QueueSpec[Work]
+) -> None:
+    rows(queue, "CREATE TABLE {s}.effect (n integer)")
+    schema = queue.database.schema
+    queue.enqueue_many(spec, [Work(n=n) for n in range(30)])
+    seen = 0
+
+    def handler(job: Job[Work]) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == 15:
+            rows(queue, "SELECT pg_terminate_backend(%s)", job.connection.info.backend_pid)
+        job.connection.execute(f"INSERT INTO {schema}.effect VALUES ({job.payload.n})")
+
+    summary = locked(queue, spec, handler, batch_size=10).drain()
+    assert (summary.claimed, summary.batches, summary.succeeded) == (30, 3, 30)
+    assert seen == 35
+    assert rows(queue, "SELECT count(*), count(DISTINCT n) FROM {s}.effect") == [(30, 30)]
+    assert rows(queue, "SELECT DISTINCT attempt FROM {s}.job_archive") == [(1,)]
+
+
+def test_a_drain_whose_time_is_up_takes_no_further_batch(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.enqueue_many(spec, [Work(n=n) for n in range(30)])
+    over = threading.Event()
+
+    def handler(job: Job[Work]) -> None:
+        over.wait(0.02)
+
+    summary = locked(queue, spec, handler, batch_size=10).drain(budget_seconds=0.1)
+    assert (summary.claimed, summary.succeeded, summary.released) == (10, 10, 0)
 
 
 def test_a_job_that_a_transaction_took_from_a_dead_consumer_refuses_that_one(
