@@ -36,11 +36,16 @@ def leased(place: Place, name: str = "bench", sweep_seconds: float = SWEEP_SECON
     """Claim under a lease; end a batch and claim the next one in one transaction, as `Consumer.drain` does."""
     hints = HeadHints(sweep_seconds)
     lanes = _lanes(place, name)
+    known = False
     ahead: list[ClaimedJob] = []
     wanted = {"limit": batch, "worker": f"bench-{place.number}", "lease_seconds": _LEASE_SECONDS, "hints": hints}
 
     def take_batch() -> int:
-        nonlocal lanes, ahead
+        nonlocal lanes, ahead, known
+        if sweep_seconds and not known:
+            place.queue.note_sweep(name)
+            hints.know(place.queue.head_hints(name))
+            known = True
         jobs = ahead or place.queue.claim(name, buckets=lanes, **wanted)
         if not jobs and not hints.swept:
             hints.sweep_next()

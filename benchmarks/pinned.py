@@ -21,7 +21,7 @@ _ALWAYS = 0.0
 
 def measure(bench: Bench) -> list[Figure]:
     """The figures of draining under a pinned snapshot."""
-    finished, jobs = (20_000, 10_000) if bench.quick else (200_000, 40_000)
+    finished, jobs = (20_000, 10_000) if bench.quick else (200_000, 120_000)
     note(f"pinned: rounds of {jobs:,} jobs after {finished:,} were finished, {_PROCESSES} processes, in turns")
     with crew(_PROCESSES, bench.url, bench.queue.database.schema) as workers:
 

@@ -2,14 +2,19 @@
 --
 -- Parameters: name text (null: all of them).
 -- Returns: the settings; lanes: how many buckets there are to look at, those of an older and larger count among them as
---   long as they hold a job; regions: of each bucket, by number. Reads one index entry a queue beside the small tables.
+--   long as they hold a job; regions: of each bucket, by number. Of the jobs, it looks at those in such buckets only: every
+--   consumer asks this every second, and dead rows under an old snapshot must not make it dear.
 -- Locks: none.
 SELECT
     q.name, q.bucket_count, q.strategy, q.ordered, q.on_poison, q.lease_seconds, q.timeout_seconds, q.max_attempts,
     q.backoff_seconds, q.backoff_factor, q.backoff_max_seconds, q.backoff_jitter, q.max_running, q.max_running_per_key,
     q.rate_limit, q.rate_seconds, q.retention_days, q.paused_at, q.revision,
     GREATEST(q.bucket_count, 1 + (
-        SELECT j.bucket FROM sqlqueue.job AS j WHERE j.queue = q.name ORDER BY j.bucket DESC LIMIT 1
+        SELECT j.bucket
+        FROM sqlqueue.job AS j
+        WHERE j.queue = q.name AND j.bucket >= q.bucket_count
+        ORDER BY j.bucket DESC
+        LIMIT 1
     )) AS lanes,
     ARRAY(SELECT b.region FROM sqlqueue.bucket AS b WHERE b.queue = q.name ORDER BY b.bucket) AS regions
 FROM sqlqueue.queue AS q

@@ -40,9 +40,6 @@ def side(run: Any, *arguments: Any) -> Iterator[Any]:
         future.result(30)
 
 
-# Settings
-
-
 def test_the_revision_grows_with_every_change_and_with_nothing_else(queue: SqlQueue) -> None:
     seen = [queue.settings("work").revision]
     for change in (
@@ -175,9 +172,6 @@ def test_two_who_change_a_queue_at_once_leave_its_jobs_in_line_with_one_of_them(
     assert keyed or parked(queue) == 0
 
 
-# Changes while consumers run
-
-
 def work_off(queue: SqlQueue, endings: list[int], stop: threading.Event) -> None:
     """Claim and complete; every fifth job fails once. Several at once."""
     while not stop.is_set():
@@ -256,9 +250,6 @@ def test_an_ordered_queue_is_rebucketed_under_load(queue: SqlQueue, url: str) ->
     assert value(queue, "SELECT count(DISTINCT bucket) FROM {s}.job_archive") > 10
 
 
-# Buckets and regions
-
-
 def test_old_buckets_are_looked_at_until_they_are_empty(queue: SqlQueue) -> None:
     queue.create_queue(PLAIN)
     assert queue.rebucket("work", 16).lanes == 16
@@ -299,9 +290,6 @@ def test_buckets_belong_to_regions(queue: SqlQueue) -> None:
         queue.rebucket("work", 1)
     assert queue.rebucket("work", 2).regions == ("local", "eu", "local", "eu")
     assert {job.id for job in take(queue)} == job_ids
-
-
-# Pause and drain
 
 
 def test_a_paused_queue_hands_out_nothing_and_takes_everything(
