@@ -6,9 +6,10 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
+from dagster_sqlqueue.database import Database
 from dagster_sqlqueue.ending import Ending, ending_step
 from dagster_sqlqueue.errors import DatabaseUnavailable
-from dagster_sqlqueue.executors import Executor, Row
+from dagster_sqlqueue.executors import Executor, Row, Step
 from dagster_sqlqueue.filters import ClaimFilter
 from dagster_sqlqueue.hints import HeadHints
 from dagster_sqlqueue.locking import LockingVerbs
@@ -25,13 +26,24 @@ from dagster_sqlqueue.picking import (
     under_lease,
     wanted_of,
 )
+from dagster_sqlqueue.reserving import Reservations
 from dagster_sqlqueue.settings import QueueSettings, Strategy, check_queue_name
 
 _PARK_AT_ONCE = 500
+_ALONE = (Strategy.ASSIGN, Strategy.TOKEN)
+"""Their statements are to stand each by itself: what decides a race is that the others see them at once."""
 
 
 class ClaimingVerbs(LockingVerbs):
-    """How jobs are taken out of a queue."""
+    """How jobs are taken out of a queue.
+
+    Args:
+        database: where the queues are.
+    """
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self._reservations = Reservations(database)
 
     def claim(
         self,
@@ -95,8 +107,8 @@ class ClaimingVerbs(LockingVerbs):
         lease_seconds: float | None = None,
         hints: HeadHints | None = None,
     ) -> tuple[set[UUID], list[ClaimedJob]]:
-        """End jobs and claim the next ones: where neither order nor limits nor another strategy stand against it, in one
-        transaction and one round trip.
+        """End jobs and claim the next ones in one transaction, by `round_robin` in one round trip. Only for keys that take
+        turns, and by the strategies `assign` and `token`, it takes two.
 
         Args:
             endings: as for `finish`; at least one.
@@ -116,8 +128,7 @@ class ClaimingVerbs(LockingVerbs):
         settings = self.last_seen(queue)
         hints = hints or HeadHints()
         jobs = [ending.job for ending in endings]
-        apart = settings.keyed or settings.limited or settings.strategy is not Strategy.ROUND_ROBIN
-        if apart or any(job.turns for job in jobs):
+        if settings.keyed or settings.strategy in _ALONE or any(job.order_no is not None for job in jobs):
             accepted = self.finish(endings)
             claimed = self.claim(
                 queue, limit=limit, worker=worker, buckets=buckets, lease_seconds=lease_seconds, hints=hints
@@ -125,11 +136,17 @@ class ClaimingVerbs(LockingVerbs):
             return accepted, claimed
         check_claim(limit, lease_seconds, buckets)
         wanted = wanted_of(settings, buckets, limit, lease_seconds, worker, hints, None)
-        ended, rows = self.database.run_together(
-            ending_step(endings), ("claim_round_robin", claim_parameters(settings, wanted))
-        )
-        claimed = self._without_spent([ClaimedJob._make((*row, queue)) for row in rows])
-        hints.note(claimed)
+        step = ending_step(endings)
+        if settings.strategy is Strategy.ROUND_ROBIN:
+            ended, *_, rows = self.database.run_together(step, *self._next_claim(settings, wanted))
+            found = [ClaimedJob._make((*row, queue)) for row in rows]
+        else:
+            ended, (found, _) = self.database.transact(
+                lambda executor: (executor.run(*step), self._claim_by_steps(executor, settings, wanted))
+            )
+        claimed = self._without_spent(found)
+        if settings.strategy in FROM_THE_HEAD:
+            hints.note(claimed)
         return self._accepted(jobs, ended, None), claimed
 
     def claim_within(
@@ -161,11 +178,20 @@ class ClaimingVerbs(LockingVerbs):
         jobs, _ = self._claim_by_steps(executor, settings, wanted)
         return self._without_spent(jobs, executor)
 
+    def _next_claim(self, settings: QueueSettings, wanted: Wanted) -> list[Step]:
+        """The statements that claim in a transaction that has ended other jobs, for a queue whose keys take no turns."""
+        parameters = claim_parameters(settings, wanted)
+        if not settings.limited:
+            return [("claim_round_robin", parameters)]
+        if reservation := self._reservations.room(settings, wanted):
+            return [("claim_reserved", {**parameters, "reservation": reservation})]
+        return [("limit_lock", {"queue": settings.name}), ("claim_limited", parameters)]
+
     def _claim(self, settings: QueueSettings, wanted: Wanted) -> tuple[list[ClaimedJob], bool]:
         """The jobs; and whether to look again where there are none, because some were set aside, or others were quicker: a
         race that was lost is one that another has won.
         """
-        at_once = settings.limited and settings.strategy is Strategy.ROUND_ROBIN
+        at_once = settings.strategy is Strategy.ROUND_ROBIN
         deciding = settings.keyed or (settings.limited and not at_once) or wanted.filter is not None
         if settings.strategy is Strategy.ASSIGN and not deciding:
             return self._claim_by_steps(self.database, settings, wanted)
@@ -175,7 +201,7 @@ class ClaimingVerbs(LockingVerbs):
         again = False
         if settings.strategy is Strategy.TOKEN:
             rows, again = self._mark(parameters)
-        elif at_once:
+        elif settings.limited:
             lock = {"queue": settings.name}
             rows = self.database.run_together(("limit_lock", lock), ("claim_limited", parameters))[-1]
         else:

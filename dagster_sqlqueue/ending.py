@@ -243,7 +243,11 @@ class EndingVerbs(Verbs):
     def _locked_run(
         self, executor: Executor, verb: str, parameters: dict[str, Any], turning: Sequence[ClaimedJob]
     ) -> Sequence[Row]:
-        for queue in sorted({job.queue for job in turning if job.limited}):
+        # Whoever ends jobs and claims others has the rows first, and then the lock of the limit. Those of a key come last.
+        limited = [job for job in turning if job.limited]
+        if limited and not any(job.order_no is not None for job in turning):
+            executor.run("lock_leased", _fences(limited))
+        for queue in sorted({job.queue for job in limited}):
             executor.run("limit_lock", {"queue": queue})
         for queue in sorted({job.queue for job in turning if job.order_no is not None}):
             keys = [job.ordering_key for job in turning if job.order_no is not None and job.queue == queue]

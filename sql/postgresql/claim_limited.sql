@@ -7,11 +7,20 @@
 -- Reads, beside the jobs, at most max_running entries of job_limited, and the claims of one interval.
 -- Locks: the rows returned, in index order; rows locked by others are skipped. Guards: I3, I4, I5, I9: a lease counts until
 --   it ends by the database's clock, and the note is never earlier than the starts that it is about.
-WITH allowance AS MATERIALIZED (
+WITH expired AS (
+    DELETE FROM sqlqueue.limit_reservation AS r
+    WHERE r.id = ANY (ARRAY(
+        SELECT old.id
+        FROM sqlqueue.limit_reservation AS old
+        WHERE old.queue = :queue AND old.expires_at < statement_timestamp()
+        FOR UPDATE SKIP LOCKED
+    ))
+    RETURNING r.jobs
+), allowance AS MATERIALIZED (
     SELECT
         GREATEST(0, LEAST(
             :limit,
-            CASE WHEN q.max_running IS NOT NULL THEN q.max_running - (
+            CASE WHEN q.max_running IS NOT NULL THEN q.max_running - reserved.jobs - (
                 SELECT count(*)
                 FROM (
                     SELECT FROM sqlqueue.job AS j
@@ -20,7 +29,7 @@ WITH allowance AS MATERIALIZED (
                     LIMIT q.max_running
                 ) AS running
             ) END,
-            CASE WHEN q.rate_limit IS NOT NULL THEN q.rate_limit - (
+            CASE WHEN q.rate_limit IS NOT NULL THEN q.rate_limit - reserved.jobs - (
                 SELECT COALESCE(sum(s.starts), 0)
                 FROM sqlqueue.rate_start AS s
                 WHERE s.queue = :queue AND s.started_at > statement_timestamp() - make_interval(secs => q.rate_seconds)
@@ -29,6 +38,11 @@ WITH allowance AS MATERIALIZED (
         q.rate_seconds,
         random() < 0.05 AS tidying
     FROM sqlqueue.queue AS q
+    CROSS JOIN (
+        SELECT
+            (SELECT COALESCE(sum(r.jobs), 0) FROM sqlqueue.limit_reservation AS r WHERE r.queue = :queue)
+            - (SELECT COALESCE(sum(expired.jobs), 0) FROM expired) AS jobs
+    ) AS reserved
     WHERE q.name = :queue AND q.revision = :revision AND q.paused_at IS NULL
 ), head AS MATERIALIZED (
     SELECT due.id, due.available_at

@@ -2,14 +2,28 @@
 -- statement: this one sees everything that was granted before.
 --
 -- A lease counts until it ends by the database's clock, so that a slot comes back after a kill without anybody's doing.
+-- What another claim has reserved counts as well, until that claim commits. A reservation that expired is removed, unless
+-- a claim has it in hand: then it still counts, as that claim may yet commit.
+--
 -- The rate holds for every interval, wherever it begins: the starts of the last :rate_seconds are summed up.
 --
 -- Parameters: queue text; revision bigint; limit integer (the most that are wanted).
 -- Returns: one row: how many; no row when the queue is paused or has other settings by now.
--- Reads at most max_running entries of job_limited, and the claims of one interval. Locks: none. Guards: I9.
+-- Reads at most max_running entries of job_limited, and the claims of one interval. Locks: expired reservations;
+--   those in hand are skipped. Guards: I9.
+WITH expired AS (
+    DELETE FROM sqlqueue.limit_reservation AS r
+    WHERE r.id = ANY (ARRAY(
+        SELECT old.id
+        FROM sqlqueue.limit_reservation AS old
+        WHERE old.queue = :queue AND old.expires_at < statement_timestamp()
+        FOR UPDATE SKIP LOCKED
+    ))
+    RETURNING r.jobs
+)
 SELECT LEAST(
     :limit,
-    q.max_running - (
+    q.max_running - reserved.jobs - (
         SELECT count(*)
         FROM (
             SELECT FROM sqlqueue.job AS j
@@ -17,11 +31,16 @@ SELECT LEAST(
             LIMIT q.max_running
         ) AS running
     ),
-    q.rate_limit - (
+    q.rate_limit - reserved.jobs - (
         SELECT COALESCE(sum(s.starts), 0)
         FROM sqlqueue.rate_start AS s
         WHERE s.queue = :queue AND s.started_at > statement_timestamp() - make_interval(secs => q.rate_seconds)
     )
 ) AS allowed
 FROM sqlqueue.queue AS q
+CROSS JOIN (
+    SELECT
+        (SELECT COALESCE(sum(r.jobs), 0) FROM sqlqueue.limit_reservation AS r WHERE r.queue = :queue)
+        - (SELECT COALESCE(sum(expired.jobs), 0) FROM expired) AS jobs
+) AS reserved
 WHERE q.name = :queue AND q.revision = :revision AND q.paused_at IS NULL

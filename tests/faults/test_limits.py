@@ -29,12 +29,19 @@ class Case:
     jobs: int
     pause: float = 0.01
     strategy: str = "round_robin"
+    batch_sizes: tuple[int, ...] = (3,)
 
 
+SMALL_AND_LARGE = (3, 30)
+"""Room is reserved where it is enough for twenty claims: for consumers with small batches, while those with large ones
+reach the limit beside them.
+"""
 CASES = {
     "queue": Case(Bounds(max_running=7), 500),
     "key": Case(Bounds(max_running_per_key=2), 250),
     "rate": Case(Bounds(rate=RateLimit(60, 0.5)), 400, 0.002),
+    "queue, with reservations": Case(Bounds(max_running=100), 4_000, batch_sizes=SMALL_AND_LARGE),
+    "rate, with reservations": Case(Bounds(rate=RateLimit(200, 0.5)), 2_000, 0.002, batch_sizes=SMALL_AND_LARGE),
     "all of them": Case(Bounds(max_running=7, max_running_per_key=2, rate=RateLimit(100, 0.5)), 400, 0.002, "assign"),
 }
 
@@ -67,18 +74,22 @@ def test_limits_hold_at_every_moment_and_kills_lose_no_slot(fleet: Fleet, tmp_pa
     limited(fleet, case.bounds, case.strategy)
     fleet.enqueue(case.jobs, key=hot_key)
     luck = random.Random(name)
-    go = tmp_path / "go"
+    go = {size: tmp_path / f"go {size}" for size in case.batch_sizes}
 
     def born(number: int, dies: tuple[str, int] | None) -> Path:
+        size = case.batch_sizes[number % len(case.batch_sizes)]
         return fleet.start(
-            lease_seconds=1.0, batch_size=3, pause=case.pause, linger_seconds=60.0, seed=number, dies=dies, go=go,
-            outcomes="coming back",
+            lease_seconds=1.0, batch_size=size, pause=case.pause, linger_seconds=60.0, seed=number, dies=dies,
+            go=go[size], outcomes="coming back",
         )  # fmt: skip
 
     mortal = [born(n, (luck.choice(["claim", "finish", "requeue"]), luck.randint(1, 2))) for n in range(KILLS)]
     alive = [born(n, None) for n in range(KILLS, PROCESSES)]
     fleet.ready([*mortal, *alive])
-    go.touch()
+    go[case.batch_sizes[0]].touch()
+    if case.batch_sizes == SMALL_AND_LARGE:
+        until(lambda: value(fleet.queue, "SELECT count(*) FROM {s}.limit_reservation"), "a reservation")
+        go[case.batch_sizes[1]].touch()
     # The last ones begin when all of the others are gone: whatever those held, somebody has to take it up.
 
     def killed() -> bool:

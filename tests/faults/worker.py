@@ -45,14 +45,14 @@ PLANTS: dict[str, tuple[str, str, str]] = {
         "AND (j.available_at <= statement_timestamp() OR j.state = 'running')",
     ),
     "a limit without its lock": ("limit_lock", "pg_advisory_xact_lock(", "int4larger("),
-    "a limit that allows one more": ("claim_limited", "q.max_running - (", "q.max_running + 1 - ("),
-    "a rate that allows some more": ("claim_limited", "q.rate_limit - (", "q.rate_limit + 3 - ("),
+    "a limit that allows one more": ("claim_limited", "q.max_running - ", "q.max_running + 1 - "),
+    "a rate that allows some more": ("claim_limited", "q.rate_limit - ", "q.rate_limit + 3 - "),
     "starts that are not noted": (
         "claim_limited",
         "SELECT count(*) AS starts FROM claimed",
         "SELECT LEAST(1, count(*)) AS starts FROM claimed",
     ),
-    "a limit beside turns that allows one more": ("limit_allowance", "q.max_running - (", "q.max_running + 1 - ("),
+    "a limit beside turns that allows one more": ("limit_allowance", "q.max_running - ", "q.max_running + 1 - "),
     "starts beside turns that are not noted": ("rate_note", "statement_timestamp(), ", "'-infinity', 0 * 1 + "),
     "a look that does not lock": ("pick_round_robin", "FOR UPDATE SKIP LOCKED", ""),
     "a heartbeat that revives a lease": (

@@ -211,6 +211,15 @@ def test_hold(explain: Explainer, backlog: SqlQueue, count: int) -> None:
     changes_by_id(plan, count)
 
 
+@pytest.mark.parametrize("count", [1, 100, 500])
+def test_lock_leased(explain: Explainer, backlog: SqlQueue, count: int) -> None:
+    plan = explain("lock_leased", ids=running(backlog, count), lease_nos=[1] * count)
+    assert plan.root["Actual Rows"] == count
+    assert {index for _, index in plan.scans()} - {None} == {"job_pkey"}
+    assert plan.rows_read <= 2 * count
+    assert plan.buffers <= 8 * count + 10
+
+
 @pytest.mark.parametrize("count", SIZES)
 def test_heartbeat(explain: Explainer, backlog: SqlQueue, count: int) -> None:
     plan = explain("heartbeat", ids=running(backlog, count), lease_nos=[1] * count, lease_seconds=60.0)
@@ -292,6 +301,50 @@ def test_claim_limited(explain: Explainer, backlog: SqlQueue, limit: int) -> Non
     }
     assert plan.rows_read <= LIMITED + 3 * limit + 16
     assert plan.buffers <= 2 * LIMITED + 60 * limit + 200
+
+
+def test_limit_reserve(explain: Explainer, backlog: SqlQueue) -> None:
+    revision = backlog.settings("limited").revision
+    plan = explain("limit_reserve", queue="limited", revision=revision, limit=1, reservation=uuid4())
+    assert plan.root["Actual Rows"] == 1
+    assert {index for _, index in plan.scans()} - {None} <= {
+        "job_limited",
+        "rate_start_window",
+        "limit_reservation_queue",
+        "limit_reservation_pkey",
+    }
+    assert plan.rows_read <= LIMITED
+    assert plan.buffers <= LIMITED + 40
+
+
+@pytest.mark.parametrize("limit", [1, 100])
+def test_claim_reserved(explain: Explainer, backlog: SqlQueue, limit: int) -> None:
+    reservation = uuid4()
+    explain.run(
+        "INSERT INTO {s}.limit_reservation SELECT CASE n WHEN 1 THEN CAST(%s AS uuid) ELSE gen_random_uuid() END,"
+        " 'limited', 1000, now() + interval '1 hour' FROM generate_series(1, 1000) AS n",
+        reservation,
+    )
+    explain.run("ANALYZE {s}.limit_reservation")
+    plan = explain(
+        "claim_reserved",
+        queue="limited",
+        revision=backlog.settings("limited").revision,
+        buckets=EVERYWHERE,
+        hints=FROM_THE_BEGINNING,
+        limit=limit,
+        reservation=reservation,
+        **LEASE,
+    )
+    assert plan.root["Actual Rows"] == limit
+    assert {index for _, index in plan.scans()} - {None} <= {
+        "job_claim",
+        "job_pkey",
+        "rate_start_window",
+        "limit_reservation_pkey",
+    }
+    assert plan.rows_read <= 3 * limit + 20
+    assert plan.buffers <= 60 * limit + 200
 
 
 @pytest.mark.parametrize("count", [1, 100, 500])

@@ -1,0 +1,83 @@
+-- Claim out of what limit_reserve has reserved: claim_round_robin and rate_note in one statement, for queues that have a
+-- limit and no turns. No lock of the whole queue is needed: what is used here counts as reserved until this commits.
+--
+-- Source and repairs: see claim_round_robin. Parameters: as there, and reservation uuid. Returns: as there; no row: nothing
+--   is due, the reservation is used up or has expired, or the queue is paused or has other settings by now.
+-- Locks: the reservation; the rows returned, in index order; rows locked by others are skipped. Guards: I3, I4, I5, I9: the
+--   note is never earlier than the starts that it is about.
+WITH reserved AS MATERIALIZED (
+    SELECT r.id, LEAST(r.jobs, :limit) AS jobs
+    FROM sqlqueue.limit_reservation AS r
+    WHERE r.id = CAST(:reservation AS uuid)
+    FOR UPDATE
+), used AS (
+    UPDATE sqlqueue.limit_reservation AS r
+    SET jobs = r.jobs - reserved.jobs, expires_at = statement_timestamp() + interval '10 seconds'
+    FROM reserved
+    WHERE r.id = reserved.id
+), allowance AS MATERIALIZED (
+    SELECT reserved.jobs, q.rate_seconds, random() < 0.05 AS tidying
+    FROM reserved
+    JOIN sqlqueue.queue AS q ON q.name = :queue
+    WHERE q.revision = :revision AND q.paused_at IS NULL
+), head AS MATERIALIZED (
+    SELECT due.id, due.available_at
+    FROM unnest(CAST(:buckets AS smallint[]), CAST(:hints AS text[])) AS b (bucket, hint)
+    CROSS JOIN LATERAL (SELECT CAST(b.hint AS text[]) AS begin OFFSET 0) AS hint
+    CROSS JOIN LATERAL (
+        SELECT candidate.id, candidate.available_at
+        FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority)
+        CROSS JOIN LATERAL (
+            SELECT j.id, j.available_at
+            FROM sqlqueue.job AS j
+            WHERE j.queue = :queue
+              AND j.bucket = b.bucket
+              AND j.priority = CAST(level.priority AS smallint)
+              AND (j.available_at, j.id) >= (
+                  COALESCE(CAST(hint.begin[10 - level.priority] AS timestamptz), '-infinity'),
+                  COALESCE(CAST(hint.begin[20 - level.priority] AS uuid), '00000000-0000-0000-0000-000000000000')
+              )
+              AND j.available_at <= statement_timestamp()
+            ORDER BY j.available_at, j.id
+            LIMIT (SELECT COALESCE(max(allowance.jobs), 0) FROM allowance)
+            FOR UPDATE SKIP LOCKED
+        ) AS candidate
+        LIMIT (SELECT COALESCE(max(allowance.jobs), 0) FROM allowance)
+    ) AS due
+    LIMIT (SELECT COALESCE(max(allowance.jobs), 0) FROM allowance)
+), claimed AS (
+    UPDATE sqlqueue.job AS j
+    SET state = 'running',
+        available_at = statement_timestamp() + make_interval(secs => :lease_seconds),
+        lease_no = j.lease_no + 1,
+        attempt = j.attempt + 1,
+        started_at = statement_timestamp(),
+        claimed_by = :worker,
+        batch_id = NULL,
+        claim_token = NULL,
+        limited = true
+    WHERE j.id = ANY (ARRAY(SELECT head.id FROM head))
+    RETURNING
+        j.id, j.bucket, j.priority, j.lease_no, j.attempt, j.max_attempts, j.created_at, j.available_at AS lease_until,
+        j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error, j.tags, j.order_no,
+        j.timeout_seconds, j.backoff, j.cancel_requested_at, j.limited
+), forgotten AS (
+    DELETE FROM sqlqueue.rate_start AS s
+    USING allowance
+    WHERE allowance.tidying AND s.queue = :queue AND s.started_at < statement_timestamp() - 2 * make_interval(secs => allowance.rate_seconds)
+), noted AS (
+    INSERT INTO sqlqueue.rate_start (queue, started_at, starts)
+    SELECT :queue, statement_timestamp(), taken.starts
+    FROM (SELECT count(*) AS starts FROM claimed) AS taken
+    JOIN allowance ON allowance.rate_seconds IS NOT NULL
+    WHERE taken.starts > 0
+)
+SELECT
+    claimed.id, claimed.bucket, claimed.priority, claimed.lease_no, claimed.attempt, claimed.max_attempts,
+    claimed.created_at, claimed.lease_until, claimed.unique_key, claimed.ordering_key, claimed.payload, claimed.error,
+    head.available_at AS due_at, claimed.tags, claimed.order_no, claimed.timeout_seconds, claimed.backoff,
+    claimed.cancel_requested_at IS NOT NULL AS cancel_requested, claimed.limited
+FROM claimed
+JOIN head ON head.id = claimed.id
+ORDER BY
+    array_position(CAST(:buckets AS smallint[]), claimed.bucket), claimed.priority DESC, head.available_at, claimed.id

@@ -1,0 +1,51 @@
+-- Reserve room for ten claims of a queue that is far from its limits, in a transaction of its own: limit_lock is held for
+-- the moment that counting takes, and not until claimed rows are written and on disk. Near the limits nothing is reserved,
+-- as room that one consumer keeps would be room that others miss; there each claim counts, by claim_limited.
+--
+-- Nothing rests on a reservation that a crash of the server loses, as the claims that used it are lost with it: so the
+-- commit need not wait for the disk. The transaction holds limit_lock, taken by an earlier statement: this one sees
+-- everything that was promised before.
+--
+-- Parameters: queue text; revision bigint; reservation uuid; limit integer (the most that one claim wants).
+-- Returns: one row: the reservation, and for how many jobs; no row: there is room for less than twenty claims, or the queue is paused or has
+--   other settings by now.
+-- Reads what limit_allowance reads. Locks: the new row, and expired ones. Guards: I9.
+WITH expired AS (
+    DELETE FROM sqlqueue.limit_reservation AS r
+    WHERE r.id = ANY (ARRAY(
+        SELECT old.id
+        FROM sqlqueue.limit_reservation AS old
+        WHERE old.queue = :queue AND old.expires_at < statement_timestamp()
+        FOR UPDATE SKIP LOCKED
+    ))
+    RETURNING r.jobs
+)
+INSERT INTO sqlqueue.limit_reservation (id, queue, jobs, expires_at)
+SELECT
+    CAST(:reservation AS uuid), :queue, 10 * :limit, statement_timestamp() + interval '10 seconds'
+FROM (
+    SELECT LEAST(
+        q.max_running - reserved.jobs - (
+            SELECT count(*)
+            FROM (
+                SELECT FROM sqlqueue.job AS j
+                WHERE j.queue = :queue AND j.limited AND j.state = 'running' AND j.available_at > statement_timestamp()
+                LIMIT q.max_running
+            ) AS running
+        ),
+        q.rate_limit - reserved.jobs - (
+            SELECT COALESCE(sum(s.starts), 0)
+            FROM sqlqueue.rate_start AS s
+            WHERE s.queue = :queue AND s.started_at > statement_timestamp() - make_interval(secs => q.rate_seconds)
+        )
+    ) AS jobs
+    FROM sqlqueue.queue AS q
+    CROSS JOIN (
+        SELECT
+            (SELECT COALESCE(sum(r.jobs), 0) FROM sqlqueue.limit_reservation AS r WHERE r.queue = :queue)
+            - (SELECT COALESCE(sum(expired.jobs), 0) FROM expired) AS jobs
+    ) AS reserved
+    WHERE q.name = :queue AND q.revision = :revision AND q.paused_at IS NULL
+) AS room
+WHERE room.jobs >= 20 * CAST(:limit AS bigint)
+RETURNING id, jobs, set_config('synchronous_commit', 'off', true)
