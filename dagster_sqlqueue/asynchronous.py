@@ -50,11 +50,11 @@ class AsyncEnqueueingVerbs(Verbs):
         """
         putting.check_choice("on_conflict", on_conflict, OnConflict)
         row = new_row(spec, job)
-        _check(connection)
+        check_connection(connection)
         steps = putting.one(spec.name, row, on_conflict)
         if on_conflict == "ignore" and row.columns["region"] is None:
             return await self._adrive(steps, connection, spec.name)
-        async with _atomic(connection):
+        async with atomic(connection):
             return await self._adrive(steps, connection, spec.name)
 
     async def aenqueue_many(
@@ -83,9 +83,9 @@ class AsyncEnqueueingVerbs(Verbs):
         """
         putting.check_choice("on_conflict", on_conflict, OnConflict)
         putting.check_choice("on_bad_row", on_bad_row, OnBadRow)
-        _check(connection)
+        check_connection(connection)
         copying = connection.pgconn.pipeline_status == PipelineStatus.OFF
-        async with _atomic(connection):
+        async with atomic(connection):
             terms = await self._adrive(putting.terms(spec.name), connection, spec.name)
             taken = Intake(spec, terms, on_bad_row)
             counts: Counter[str] = Counter()
@@ -96,7 +96,7 @@ class AsyncEnqueueingVerbs(Verbs):
                 )
                 counts.update(await self._adrive(steps, connection, spec.name))
 
-            async for job in _each(jobs):
+            async for job in each(jobs):
                 if chunk := taken.take(job):
                     await put(chunk)
             if chunk := taken.rest():
@@ -108,8 +108,8 @@ class AsyncEnqueueingVerbs(Verbs):
             request = next(steps)
             while True:
                 with self.database.naming_schema():
-                    answer = await _answer(connection, request, self.database.schema)
-                request = steps.send(answer)
+                    rows = await answer(connection, request, self.database.schema)
+                request = steps.send(rows)
         except StopIteration as done:
             result: T = done.value
             return result
@@ -119,7 +119,8 @@ class AsyncEnqueueingVerbs(Verbs):
             raise putting.refusal(error, queue) from None
 
 
-async def _answer(connection: "psycopg.AsyncConnection[Any]", request: putting.Request, schema: str) -> "list[Row]":
+async def answer(connection: "psycopg.AsyncConnection[Any]", request: putting.Request, schema: str) -> "list[Row]":
+    """Do what a step asks for, and give the rows."""
     sql = statements.load(request.name, schema).encode()
     # Not connection.cursor(): the caller's connection may make cursors that bind in another way.
     async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
@@ -134,7 +135,8 @@ async def _answer(connection: "psycopg.AsyncConnection[Any]", request: putting.R
 
 
 @contextlib.asynccontextmanager
-async def _atomic(connection: "psycopg.AsyncConnection[Any]") -> AsyncIterator[None]:
+async def atomic(connection: "psycopg.AsyncConnection[Any]") -> AsyncIterator[None]:
+    """Make several statements one whole: a savepoint inside the caller's transaction."""
     if not connection.autocommit and connection.info.transaction_status is TransactionStatus.IDLE:
         # As in Transaction.atomic: the caller's transaction begins here, and is his to commit.
         await connection.execute("SELECT 1")
@@ -142,7 +144,8 @@ async def _atomic(connection: "psycopg.AsyncConnection[Any]") -> AsyncIterator[N
         yield
 
 
-async def _each(jobs: Any) -> AsyncIterator[Any]:
+async def each(jobs: Any) -> AsyncIterator[Any]:
+    """The elements of an iterable, asynchronous or not."""
     if isinstance(jobs, AsyncIterable):
         async for job in jobs:
             yield job
@@ -151,7 +154,12 @@ async def _each(jobs: Any) -> AsyncIterator[Any]:
             yield job
 
 
-def _check(connection: object) -> None:
+def check_connection(connection: object) -> None:
+    """Say so if a connection is none that can be awaited.
+
+    Raises:
+        InvalidInput: the message names its type.
+    """
     if not isinstance(connection, psycopg.AsyncConnection):
         raise InvalidInput(
             f"connection is a {type(connection).__name__}; give a psycopg.AsyncConnection, or call the verb without the a"

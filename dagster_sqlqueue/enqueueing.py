@@ -57,7 +57,7 @@ class EnqueueingVerbs(AsyncEnqueueingVerbs):
         """
         putting.check_choice("on_conflict", on_conflict, OnConflict)
         row = new_row(spec, job)
-        _check(connection)
+        check_connection(connection)
         executor = self.database.joined(connection)
         if on_conflict == "ignore" and (connection is None or row.columns["region"] is None):
             return self._drive(putting.one(spec.name, row, on_conflict), executor, spec.name)
@@ -100,7 +100,7 @@ class EnqueueingVerbs(AsyncEnqueueingVerbs):
         """
         putting.check_choice("on_conflict", on_conflict, OnConflict)
         putting.check_choice("on_bad_row", on_bad_row, OnBadRow)
-        _check(connection)
+        check_connection(connection)
         if connection is None:
             block: Any = self.database.transaction()
         else:
@@ -170,8 +170,17 @@ def _driver(connection: Any) -> "psycopg.Connection[Any]":
     return driver
 
 
-def _check(connection: object) -> None:
+def check_connection(connection: object, awaited: str = "aenqueue or aenqueue_many") -> None:
+    """Say so if a connection is awaited, or in pipeline mode.
+
+    Args:
+        connection: the caller's.
+        awaited: the verbs to be awaited instead.
+
+    Raises:
+        InvalidInput: the message says what to do instead.
+    """
     if isinstance(connection, psycopg.AsyncConnection):
-        raise InvalidInput("connection is an AsyncConnection; await aenqueue or aenqueue_many for it")
+        raise InvalidInput(f"connection is an AsyncConnection; await {awaited} for it")
     if isinstance(connection, psycopg.Connection) and connection.pgconn.pipeline_status != PipelineStatus.OFF:
         raise InvalidInput("connection is in pipeline mode, where answers come late; enqueue outside of the pipeline")

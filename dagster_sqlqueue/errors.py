@@ -7,6 +7,7 @@
 | `InvalidPayload` | a payload does not fit its queue's model | the message names the row and the field |
 | `UnknownQueue` | no queue of that name in this schema | `create_queue`, or correct the name |
 | `UnknownJob` | no job of that id, live or ended, in this schema | correct the id; ended jobs are trimmed in time |
+| `UnknownSubscription` | a topic has no subscription of that name | `subscribe`, or correct the name |
 | `QueuePaused` | what was asked for needs a queue that is not paused | `resume` |
 | `LeaseLost` | a write came after the lease had passed on | stop working on the job; another consumer has it |
 | `DatabaseUnavailable` | no connection, or the server refused it | the message says what was tried, never the password |
@@ -38,6 +39,10 @@ class UnknownQueue(QueueError, LookupError):
 
 class UnknownJob(QueueError, LookupError):
     """No job of that id is live, and none is in the archive any more."""
+
+
+class UnknownSubscription(QueueError, LookupError):
+    """The topic has no subscription of that name."""
 
 
 class QueuePaused(QueueError):

@@ -33,6 +33,9 @@ class ClaimFilter:
     ) -> None:
         if isinstance(tags, str) or not all(isinstance(tag, str) for tag in tags):
             raise InvalidInput(f"the filter's tags are {tags!r}; give a sequence of texts")
+        for tag in tags:
+            if problem := payloads.unstorable_text(tag):
+                raise InvalidInput(f"the filter's tag {tag!r} {problem}; no job has it")
         if not 1 <= scan <= 1_000_000:
             raise InvalidInput(f"the filter's scan is {scan}; it must be 1 to 1,000,000 jobs a claim")
         self.tags = list(tags)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from datetime import UTC, datetime
-from typing import Any, TypeGuard
+from typing import Any, Protocol, TypeGuard
 from uuid import UUID
 
 import pydantic
@@ -43,6 +43,20 @@ _MOST_DIGITS = 4_300
 _LARGEST = 10**_MOST_DIGITS - 1
 _TOO_DEEP = "it is nested too deeply, or holds itself; flatten it"
 _LONG_NUMBER = re.compile(rf"\d{{{_MOST_DIGITS + 1}}}")
+
+
+class Declared(Protocol):
+    """What takes payloads of one model: a queue, or what a room puts before one."""
+
+    @property
+    def payload(self) -> type[BaseModel]:
+        """The model."""
+        ...
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        ...
 
 
 def bucket_hash(job_id: UUID, ordering_key: str | None) -> int:
@@ -90,7 +104,7 @@ def as_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     return {plural: [row[single] for row in rows] for single, plural in _PLURALS.items()}
 
 
-def values(spec: QueueSpec[Any], job: Any, row: int = 0) -> dict[str, Any]:
+def values(spec: Declared, job: Any, row: int = 0) -> dict[str, Any]:
     """The columns of one job.
 
     Raises:
@@ -127,11 +141,11 @@ def parse(spec: QueueSpec[Payload], text: str) -> Payload:
         raise InvalidPayload(f"payload does not fit {spec.payload.__name__}: {_fields(error)}") from None
 
 
-def _payload_text(spec: QueueSpec[Payload], payload: object, row: int) -> str:
+def _payload_text(spec: Declared, payload: object, row: int) -> str:
     try:
         if isinstance(payload, BaseModel) and not isinstance(payload, spec.payload):
             raise InvalidPayload(
-                f"row {row}: the payload is a {type(payload).__name__}; queue {spec.name!r} takes {spec.payload.__name__}"
+                f"row {row}: the payload is a {type(payload).__name__}; {spec.label} takes {spec.payload.__name__}"
             )
         if isinstance(payload, Mapping) and not isinstance(payload, dict):
             payload = dict(payload)
@@ -139,7 +153,7 @@ def _payload_text(spec: QueueSpec[Payload], payload: object, row: int) -> str:
         text = model.model_dump_json(by_alias=True, round_trip=True)
     except pydantic.ValidationError as error:
         raise InvalidPayload(
-            f"row {row}: the payload does not fit {spec.payload.__name__} of queue {spec.name!r}: {_fields(error)}"
+            f"row {row}: the payload does not fit {spec.payload.__name__} of {spec.label}: {_fields(error)}"
         ) from None
     except (pydantic.errors.PydanticUserError, ValueError) as error:
         if isinstance(error, InvalidInput):

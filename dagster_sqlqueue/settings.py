@@ -184,6 +184,11 @@ class QueueSpec(Generic[Payload]):
                 " anybody can say how many may run; choose another strategy"
             )
 
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return f"queue {self.name!r}"
+
 
 Member = TypeVar("Member", bound=enum.StrEnum)
 

@@ -1,0 +1,236 @@
+"""The verbs of topics that people call."""
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any, TypeAlias
+from uuid import UUID
+
+import psycopg
+
+from dagster_sqlqueue import putting
+from dagster_sqlqueue.asynchronous import answer, atomic, check_connection, each
+from dagster_sqlqueue.enqueueing import check_connection as check_blocking
+from dagster_sqlqueue.executors import CallerConnection, Executor
+from dagster_sqlqueue.intake import OnBadRow
+from dagster_sqlqueue.putting import T
+from dagster_sqlqueue.topics import publishing
+from dagster_sqlqueue.topics.model import Message, Published, PublishedMany, TopicSpec, topic_of
+from dagster_sqlqueue.topics.subscribing import SubscribingVerbs
+
+OnPublished: TypeAlias = Callable[[Published], object]
+
+_AWAITED = "apublish or apublish_many"
+
+
+class Topics(SubscribingVerbs):
+    """The topics of one schema: what is published to one becomes a job for each subscription that it fits.
+
+    Args:
+        queue: the queues of the schema.
+    """
+
+    def publish(
+        self,
+        topic: "TopicSpec[Any] | str",
+        payload: Any,
+        *,
+        connection: CallerConnection | None = None,
+        id: UUID | None = None,
+        tags: Sequence[str] = (),
+        run_at: datetime | None = None,
+        priority: int = 0,
+        ordering_key: str | None = None,
+        sent_before: bool = False,
+    ) -> Published:
+        """Publish one message, in one statement.
+
+        Args:
+            topic: as declared, or its name: then any JSON object is taken.
+            payload: the model's instance, or a mapping that fits it.
+            connection: a psycopg or SQLAlchemy connection or an ORM session whose transaction the jobs join: rolled back
+                means never published. None: a transaction of its own, committed on return.
+            id: the message's id, to be able to send it again: each receiver gets one job of it. Made if None.
+            tags: words to filter by; the jobs have them too.
+            run_at: the moment the jobs become due, with a time zone; None for at once.
+            priority: of the jobs, 0 to 9, higher first.
+            ordering_key: of the jobs.
+            sent_before: the message may have been published before, and its jobs finished. Costs a second statement, which
+                looks into the archive for each job.
+
+        Returns:
+            The message's id, and the job that it became for each subscription that it fits.
+
+        Raises:
+            InvalidPayload, InvalidInput: nothing was published.
+        """
+        name = topic_of(topic).name
+        message = Message(payload, id, tags, run_at, priority, ordering_key)
+        rows = [publishing.new_row(topic, message)]
+        check_blocking(connection, _AWAITED)
+        executor = self.database.joined(connection)
+        if not (sent_before and id):
+            (done,) = _drive(publishing.publish(name, rows, False), executor)
+        elif connection is None:
+            (done,) = self.database.transact(lambda ours: _drive(publishing.publish(name, rows, True), ours))
+        else:
+            with executor.atomic() as joined:  # type: ignore[union-attr]
+                (done,) = _drive(publishing.publish(name, rows, True), joined)
+        return done
+
+    def publish_many(
+        self,
+        topic: "TopicSpec[Any] | str",
+        messages: Iterable[Any],
+        *,
+        connection: CallerConnection | None = None,
+        on_bad_row: OnBadRow = "raise",
+        sent_before: bool = False,
+        on_published: OnPublished | None = None,
+    ) -> PublishedMany:
+        """Publish many messages in one transaction, one statement for each batch of them: all or, if it fails, none.
+
+        Args:
+            topic: as for `publish`.
+            messages: payloads or `Message`s; a generator is read in constant memory.
+            connection: as for `publish`.
+            on_bad_row: what becomes of a message that is not usable. `raise`: nothing is published. `skip`: it is left out
+                and reported in `rejected`, and all others are published.
+            sent_before: as for `publish`, of the messages that carry their own ids.
+            on_published: is told what became of each message, in their order, before the transaction ends.
+
+        Raises:
+            InvalidPayload, InvalidInput: the message names the row, counted from 0; nothing was published.
+        """
+        putting.check_choice("on_bad_row", on_bad_row, OnBadRow)
+        name = topic_of(topic).name
+        check_blocking(connection, _AWAITED)
+        taken, tally = publishing.Outgoing(topic, on_bad_row), _Tally(on_published)
+        block: Any = (
+            self.database.transaction() if connection is None else self.database.joined(connection).atomic()  # type: ignore[union-attr]
+        )
+        with block as executor:
+            for message in messages:
+                if chunk := taken.take(message):
+                    tally.add(_drive(publishing.publish(name, chunk, sent_before), executor))
+            if chunk := taken.rest():
+                tally.add(_drive(publishing.publish(name, chunk, sent_before), executor))
+        return tally.total(taken)
+
+    async def apublish(
+        self,
+        topic: "TopicSpec[Any] | str",
+        payload: Any,
+        *,
+        connection: "psycopg.AsyncConnection[Any]",
+        id: UUID | None = None,
+        tags: Sequence[str] = (),
+        run_at: datetime | None = None,
+        priority: int = 0,
+        ordering_key: str | None = None,
+        sent_before: bool = False,
+    ) -> Published:
+        """`publish` in the transaction of an asynchronous psycopg connection: rolled back means never published.
+
+        Args:
+            topic: as for `publish`.
+            payload: as for `publish`.
+            connection: the caller's. In autocommit and outside of a block the jobs are committed on return.
+            id: as for `publish`.
+            tags: as for `publish`.
+            run_at: as for `publish`.
+            priority: as for `publish`.
+            ordering_key: as for `publish`.
+            sent_before: as for `publish`.
+
+        Raises:
+            InvalidPayload, InvalidInput: nothing was published.
+        """
+        name = topic_of(topic).name
+        rows = [publishing.new_row(topic, Message(payload, id, tags, run_at, priority, ordering_key))]
+        check_connection(connection)
+        if not (sent_before and id):
+            (done,) = await self._adrive(publishing.publish(name, rows, False), connection)
+        else:
+            async with atomic(connection):
+                (done,) = await self._adrive(publishing.publish(name, rows, True), connection)
+        return done
+
+    async def apublish_many(
+        self,
+        topic: "TopicSpec[Any] | str",
+        messages: Any,
+        *,
+        connection: "psycopg.AsyncConnection[Any]",
+        on_bad_row: OnBadRow = "raise",
+        sent_before: bool = False,
+        on_published: OnPublished | None = None,
+    ) -> PublishedMany:
+        """`publish_many` in the transaction of an asynchronous psycopg connection.
+
+        Args:
+            topic: as for `publish`.
+            messages: payloads or `Message`s; a generator, asynchronous or not, is read in constant memory.
+            connection: as for `apublish`.
+            on_bad_row: as for `publish_many`.
+            sent_before: as for `publish_many`.
+            on_published: as for `publish_many`.
+
+        Raises:
+            InvalidPayload, InvalidInput: the message names the row, counted from 0; nothing was published.
+        """
+        putting.check_choice("on_bad_row", on_bad_row, OnBadRow)
+        name = topic_of(topic).name
+        check_connection(connection)
+        taken, tally = publishing.Outgoing(topic, on_bad_row), _Tally(on_published)
+        async with atomic(connection):
+            async for message in each(messages):
+                if chunk := taken.take(message):
+                    tally.add(await self._adrive(publishing.publish(name, chunk, sent_before), connection))
+            if chunk := taken.rest():
+                tally.add(await self._adrive(publishing.publish(name, chunk, sent_before), connection))
+        return tally.total(taken)
+
+    async def _adrive(self, steps: putting.Steps[T], connection: "psycopg.AsyncConnection[Any]") -> T:
+        try:
+            request = next(steps)
+            while True:
+                with self.database.naming_schema():
+                    rows = await answer(connection, request, self.database.schema)
+                request = steps.send(rows)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+
+
+def _drive(steps: putting.Steps[T], executor: Executor) -> T:
+    try:
+        request = next(steps)
+        while True:
+            assert isinstance(request, putting.Statement)
+            request = steps.send(executor.run(request.name, request.parameters))
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+class _Tally:
+    """The sums over the messages of one call."""
+
+    def __init__(self, on_published: OnPublished | None) -> None:
+        self._on_published = on_published
+        self._messages = self._unmatched = self._inserted = self._jobs = 0
+
+    def add(self, published: Sequence[Published]) -> None:
+        """Count the messages of a batch."""
+        for done in published:
+            self._messages += 1
+            self._unmatched += not done.matched
+            self._jobs += len(done.jobs)
+            self._inserted += sum(job.inserted for job in done.jobs)
+            if self._on_published:
+                self._on_published(done)
+
+    def total(self, taken: publishing.Outgoing) -> PublishedMany:
+        """The sums."""
+        duplicates = self._jobs - self._inserted
+        return PublishedMany(self._messages, self._unmatched, self._inserted, duplicates, taken.rejected)

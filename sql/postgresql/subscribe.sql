@@ -1,0 +1,26 @@
+-- Make a subscription, or bring an existing one up to date. A message that is published after this has been committed is
+-- matched by it.
+--
+-- Parameters: topic, name, queue, mode, move_group text (null: the topic's only group); payload jsonb and tags text[] (a
+--   message contains the one and has all of the other; null: any); priority smallint (null: the message's); delay_seconds
+--   float8.
+-- Returns: the subscription as `subscriptions` does. No row: there is no such queue.
+-- Locks: the subscription's row; the queue's against being deleted, and waits for whoever deletes it.
+INSERT INTO sqlqueue.subscription AS s (
+    topic, name, queue, mode, move_group, payload, tags, priority, delay_seconds
+)
+SELECT
+    CAST(:topic AS text), CAST(:name AS text), found.name, CAST(:mode AS text), CAST(:move_group AS text),
+    CAST(:payload AS jsonb), CAST(:tags AS text[]), CAST(:priority AS smallint), CAST(:delay_seconds AS float8)
+FROM (SELECT q.name FROM sqlqueue.queue AS q WHERE q.name = :queue FOR KEY SHARE) AS found
+ON CONFLICT (topic, name) DO UPDATE
+SET queue = EXCLUDED.queue,
+    mode = EXCLUDED.mode,
+    move_group = EXCLUDED.move_group,
+    payload = EXCLUDED.payload,
+    tags = EXCLUDED.tags,
+    priority = EXCLUDED.priority,
+    delay_seconds = EXCLUDED.delay_seconds
+RETURNING
+    s.topic, s.name, s.queue, s.mode, s.move_group, CAST(s.payload AS text) AS payload, s.tags, s.priority,
+    s.delay_seconds, s.created_at
