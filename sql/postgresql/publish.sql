@@ -15,9 +15,8 @@
 --   notified. No row of a message: it fits no subscription.
 -- Notifies each queue on which a job is due and for which a consumer waits.
 -- Locks: the inserted rows only. Guards: I1 (it is one transaction with whatever the caller does beside it), I5.
--- Plan: the topic's subscriptions by the primary key, for each message by itself: what is inserted keeps the order of the
---   messages, and the queue of each is there already. Nothing is joined with all that was inserted: of that many rows the
---   planner knows nothing.
+-- Plan: the topic's subscriptions by the primary key, and each one's queue, for each message by itself: so what is inserted
+--   keeps the order of the messages. Nothing is joined with all that was inserted: how much that is, no plan can know.
 WITH message AS MATERIALIZED (
     SELECT
         given.no, given.id, given.hash, given.priority, COALESCE(given.run_at, now()) AS run_at, given.ordering_key,
@@ -33,7 +32,7 @@ WITH message AS MATERIALIZED (
         LEAST(
             m.run_at + make_interval(secs => fits.delay_seconds), CAST('9999-12-31 23:59:59.999999+00' AS timestamptz)
         ) AS run_at,
-        fits.name, fits.queue, fits.bucket_count, fits.max_attempts, fits.timeout_seconds, fits.keyed, fits.digest,
+        fits.name, fits.queue, q.bucket_count, q.max_attempts, q.timeout_seconds, q.keyed, fits.digest,
         CAST(
             left(encode(uuid_send(m.id), 'hex'), 12)
             || '7' || left(encode(fits.digest, 'hex'), 3)
@@ -42,19 +41,25 @@ WITH message AS MATERIALIZED (
         ) AS job_id
     FROM message AS m
     CROSS JOIN LATERAL (
-        SELECT DISTINCT ON (s.receiver)
-            s.name, s.queue, s.priority, s.delay_seconds, q.bucket_count, q.max_attempts, q.timeout_seconds, q.keyed,
-            sha256(uuid_send(m.id) || convert_to(s.topic || ':' || s.receiver, 'UTF8')) AS digest
-        FROM sqlqueue.subscription AS s
-        JOIN sqlqueue.queue AS q ON q.name = s.queue
-        WHERE s.topic = :topic
-          AND (s.tags IS NULL OR m.tags @> s.tags)
-          AND (s.payload IS NULL OR m.payload @> s.payload)
-        ORDER BY
-            s.receiver,
-            CASE WHEN s.mode = 'move' THEN sha256(uuid_send(m.id) || convert_to(s.name, 'UTF8')) END,
-            s.name
+        SELECT one.*, sha256(uuid_send(m.id) || convert_to(one.topic || ':' || one.receiver, 'UTF8')) AS digest
+        FROM (
+            SELECT DISTINCT ON (s.receiver) s.topic, s.receiver, s.name, s.queue, s.priority, s.delay_seconds
+            FROM sqlqueue.subscription AS s
+            WHERE s.topic = :topic
+              AND (s.tags IS NULL OR m.tags @> s.tags)
+              AND (s.payload IS NULL OR m.payload @> s.payload)
+            ORDER BY
+                s.receiver,
+                CASE s.mode WHEN 'move' THEN sha256(uuid_send(m.id) || convert_to(s.name, 'UTF8')) END,
+                s.name
+        ) AS one
     ) AS fits
+    CROSS JOIN LATERAL (
+        SELECT w.bucket_count, w.max_attempts, w.timeout_seconds, w.keyed
+        FROM sqlqueue.queue AS w
+        WHERE w.name = fits.queue
+        OFFSET 0
+    ) AS q
 ), put AS (
     INSERT INTO sqlqueue.job (
         id, queue, bucket, priority, available_at, run_at, max_attempts, ordering_key, order_no, timeout_seconds, tags,
@@ -82,14 +87,10 @@ WITH message AS MATERIALIZED (
     RETURNING id, queue, available_at
 ), woken AS (
     SELECT count(pg_notify('sqlqueue', due.queue)) AS queues
-    FROM (
-        SELECT DISTINCT put.queue
-        FROM put
-        WHERE put.available_at <= now()
-          AND EXISTS (
-              SELECT FROM sqlqueue.waiter AS w WHERE w.queue = put.queue AND w.expires_at > statement_timestamp()
-          )
-    ) AS due
+    FROM (SELECT DISTINCT put.queue FROM put WHERE put.available_at <= now()) AS due
+    WHERE EXISTS (
+        SELECT FROM sqlqueue.waiter AS w WHERE w.queue = due.queue AND w.expires_at > statement_timestamp()
+    )
 )
 SELECT
     CAST(c.no AS integer) AS no, c.name, c.queue, c.job_id, c.job_id IN (SELECT put.id FROM put) AS inserted,

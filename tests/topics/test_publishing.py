@@ -102,7 +102,7 @@ def test_of_a_group_that_competes_one_gets_it(topics: Topics, queue: SqlQueue) -
     )
     assert done == PublishedMany(1_200, 0, 2_401, 0)
     assert [found.id for found in seen] == ids
-    assert [job.subscription for job in seen[0].jobs][0] == "copy"
+    assert seen[0].jobs[0].subscription == "copy"
     shares = Counter(job.subscription for found in seen for job in found.jobs)
     assert (shares["copy"], shares["eu"]) == (1, 1_200)
     competing = [shares[f"{name}er"] for name in queues]
@@ -322,7 +322,7 @@ def test_what_is_said_about_a_message_is_checked(
     subscribed(topics, "work")
     with pytest.raises(InvalidInput, match=message):
         topics.publish("orders", {}, **named)
-    with pytest.raises(InvalidInput, match="row 1: .*"):
+    with pytest.raises(InvalidInput, match="row 1: "):
         topics.publish_many("orders", [{}, Message({}, **named)])
     assert count(queue) == 0
 
@@ -332,7 +332,7 @@ def test_other_mistakes(topics: Topics, queue: SqlQueue, url: str) -> None:
     with pytest.raises(InvalidInput, match="on_bad_row is 'perhaps'; it must be 'raise' or 'skip'"):
         topics.publish_many("orders", [], on_bad_row=wrong)
     for topic in ("", "a b", "é", 7):
-        with pytest.raises(InvalidInput, match="topic .* is not usable"):
+        with pytest.raises(InvalidInput, match=r"topic .* is not usable"):
             topics.publish(topic, {})  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="is not usable"):
         TopicSpec("1st", Work)
