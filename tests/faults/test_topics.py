@@ -1,0 +1,151 @@
+"""Publishers that are killed while subscriptions come and go: a message has a job for each that stood, or none at all."""
+
+import random
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dagster_sqlqueue import QueueSpec
+from dagster_sqlqueue.topics import Topics
+from tests.core.support import Work, until, value
+from tests.faults.conftest import Fleet
+from tests.faults.topical import (
+    COPY_NAMES,
+    MOVE_NAMES,
+    NAMES,
+    PLANTS,
+    STANDING,
+    TOPIC,
+    Publish,
+    Run,
+    Span,
+    begun,
+    change,
+    fits,
+    judge,
+    left_behind,
+    subscribe,
+    work_off,
+)
+
+MESSAGES = 100_000
+"""More than a publisher gets to send before it is killed."""
+
+
+def run(fleet: Fleet, *, kills: int, seconds: float, plant: str | None = None) -> Run:
+    """Publishers that are killed and come back, while subscriptions come and go, and others work off."""
+    luck = random.Random(kills)
+    topics = Topics(fleet.queue)
+    for name in NAMES:
+        fleet.queue.create_queue(QueueSpec(name, Work, bucket_count=2))
+    for name in STANDING:
+        subscribe(topics, name)
+    others = [fleet.start(change, prefix=str(half), seed=half) for half in range(2)]
+    others.append(fleet.start(work_off))
+    fleet.ready(others)
+    ended: dict[Path, float] = {}
+    firsts = iter(range(0, 1_000 * MESSAGES, MESSAGES))
+
+    def born(heir_of: Path | None = None) -> Path:
+        first = next(firsts)
+        return fleet.start(Publish(first, heir_of), jobs=MESSAGES, seed=first, plant=plant)
+
+    def kill(victim: Path) -> None:
+        fleet.kill(victim)
+        ended[victim] = time.monotonic()
+
+    alive = [born() for _ in range(3)]
+    fleet.ready(alive)
+    until_then = time.monotonic() + seconds
+    for number in range(kills):
+        victim = alive.pop(0)
+        target = len(fleet.read(victim, "publishing")) + luck.randint(1, 25)
+        until(lambda: len(fleet.read(victim, "publishing")) >= target)  # noqa: B023
+        kill(victim)
+        # Of what is in doubt, a third stays so.
+        alive.append(born(victim if number % 3 else None))
+        fleet.ready(alive)
+    until(lambda: time.monotonic() > until_then or len(fleet.all("published")) >= 200)
+    for victim in alive:
+        kill(victim)
+    fleet.dismiss(others)
+    for history in others:
+        ended[history] = time.monotonic()
+    return Run({history: fleet.read(history) for history in fleet.processes}, ended, left_behind(fleet.queue))
+
+
+def test_killed_publishers_and_changing_subscriptions(fleet: Fleet) -> None:
+    found = run(fleet, kills=30, seconds=3)
+    assert judge(found) == []
+
+    events = [event for history in found.histories.values() for event in history]
+    kinds = Counter(event["event"] for event in events)
+    assert kinds["published"] >= 200
+    assert kinds["subscribed"] >= 50
+    assert kinds["unsubscribed"] >= 50
+    # All of what the judgement is about did happen.
+    assert any(begun(history) for history in found.histories)
+    assert sum(event["duplicates"] for event in events if event["event"] == "published") >= 5
+    got = Counter(name for name, _ in found.jobs)
+    assert set(got) == set(NAMES)
+    assert value(fleet.queue, "SELECT count(*) FROM {s}.job_archive") >= 100
+    told = {n for event in events if event["event"] == "published" for n in event["numbers"]}
+    late = [n for n in told if not found.jobs[COPY_NAMES[2], n]]
+    assert late
+    assert len(late) < len(told)
+
+
+@pytest.mark.parametrize("name", list(PLANTS))
+def test_the_judgement_finds(fleet: Fleet, name: str) -> None:
+    """A bug that is put into the publishers' statements is seen."""
+    assert judge(run(fleet, kills=12, seconds=1, plant=name)) != []
+
+
+def made_up(jobs: dict[tuple[str, int], int]) -> Run:
+    """Message 1 was published from 10 to 11, 2 and 4 begun at 12 and in doubt; `copy2` was there from 5 to 20."""
+    events: list[dict[str, Any]] = [
+        {"event": "publishing", "at": 10.0, "messages": [(1, "")]},
+        {"event": "published", "at": 11.0, "numbers": [1]},
+        {"event": "publishing", "at": 12.0, "messages": [(2, ""), (4, "")]},
+        {"event": "subscribed", "name": "copy2", "began": 4.0, "at": 5.0},
+        {"event": "unsubscribed", "name": "copy2", "began": 20.0, "at": 21.0},
+    ]
+    path = Path("made up")
+    return Run({path: events}, {path: 13.0}, Counter(jobs))
+
+
+GOOD = {("copy0", 1): 1, ("copy1", 1): 1, ("copy2", 1): 1, ("move0", 1): 1}
+
+
+def test_a_good_run_passes() -> None:
+    assert judge(made_up(GOOD)) == []
+    everything = {**GOOD, ("copy0", 2): 1, ("copy2", 2): 1, ("move0", 2): 1}
+    assert judge(made_up({**everything, ("copy0", 4): 1, ("copy1", 4): 1, ("copy2", 4): 1, ("move0", 4): 1})) == []
+    assert fits("copy1", 1)
+    assert not fits("copy1", 2)
+    assert Span(1, 4).holds(Span(2, 3))
+    assert not Span(2, 4).holds(Span(1, 3))
+    assert {*COPY_NAMES, *MOVE_NAMES} == set(NAMES)
+    assert TOPIC
+
+
+BAD: dict[str, dict[tuple[str, int], int]] = {
+    "message 1 has no job for copy2": {("copy2", 1): 0},
+    "message 1 went to none that compete": {("move0", 1): 0},
+    "message 1 has 2 jobs for copy0": {("copy0", 1): 2},
+    "message 1 went to more than one that compete": {("move1", 1): 1},
+    "message 1 has a job for copy4, which": {("copy4", 1): 1},
+    "message 2 has a job for copy1, which it does not fit": {("copy1", 2): 1},
+    "message 2 has no job for copy0": {("copy2", 2): 1, ("move0", 2): 1},
+    "of the messages [2, 4] only [2] were published": {("copy0", 2): 1, ("copy2", 2): 1, ("move0", 2): 1},
+    "nobody published message 7": {("copy0", 7): 1},
+}
+
+
+@pytest.mark.parametrize("wrong", list(BAD))
+def test_a_bad_run_is_told(wrong: str) -> None:
+    jobs = {key: count for key, count in {**GOOD, **BAD[wrong]}.items() if count}
+    assert any(wrong in found for found in judge(made_up(jobs)))
