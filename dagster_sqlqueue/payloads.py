@@ -7,11 +7,11 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypeGuard
+from typing import Any, Protocol, Self, TypeGuard
 from uuid import UUID
 
 import pydantic
-from pydantic import BaseModel
+from pydantic import BaseModel, JsonValue, RootModel, model_validator
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload
@@ -57,6 +57,28 @@ class Declared(Protocol):
     def label(self) -> str:
         """What messages call it."""
         ...
+
+
+class AnyObject(RootModel[dict[str, JsonValue]]):
+    """The payload where no model is at hand: any JSON object."""
+
+    @model_validator(mode="after")
+    def _finite(self) -> Self:
+        if not _is_finite(self.root):
+            raise ValueError("NaN, Infinity and numbers beyond the range of a double are not JSON")
+        return self
+
+
+def _is_finite(value: JsonValue) -> bool:
+    match value:
+        case float():
+            return math.isfinite(value)
+        case dict():
+            return all(map(_is_finite, value.values()))
+        case list():
+            return all(map(_is_finite, value))
+        case _:
+            return True
 
 
 def bucket_hash(job_id: UUID, ordering_key: str | None) -> int:

@@ -1,45 +1,25 @@
 """`sqlqueue enqueue`: one job from the command line, or many from standard input."""
 
-import math
 import sys
-from bisect import bisect_right
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Annotated, Any, BinaryIO, Self
+from typing import Annotated, Any
 from uuid import UUID
 
-import pydantic
 import typer
-from pydantic import JsonValue, RootModel, model_validator
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from uuid_utils.compat import uuid7
 
-from dagster_sqlqueue import payloads
 from dagster_sqlqueue.cli import options, render
 from dagster_sqlqueue.cli.codes import Code
+from dagster_sqlqueue.cli.lines import Lines, parsed, progress, say_rejected
 from dagster_sqlqueue.cli.session import Session, command
-from dagster_sqlqueue.errors import InvalidInput, InvalidPayload
+from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model import NewJob
-from dagster_sqlqueue.putting import Enqueued, OnConflict, Rejected
+from dagster_sqlqueue.payloads import AnyObject as AnyObject
+from dagster_sqlqueue.putting import Enqueued, OnConflict
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.settings import QueueSpec
 
-_PROGRESS_EVERY = 1_000
-_SHOWN = 20
 _NOTHING = "; nothing was enqueued"
-_LONGEST_LINE = 8 * payloads.MAX_PAYLOAD_BYTES
-
-
-class AnyObject(RootModel[dict[str, JsonValue]]):
-    """The payload of a queue whose model is not at hand: any JSON object."""
-
-    @model_validator(mode="after")
-    def _finite(self) -> Self:
-        if not _is_finite(self.root):
-            raise ValueError("NaN, Infinity and numbers beyond the range of a double are not JSON")
-        return self
 
 
 def register(app: typer.Typer) -> None:
@@ -149,7 +129,7 @@ def enqueue(
         if skip_bad:
             raise InvalidInput("--skip-bad is about the lines of standard input, and a payload was given")
         own = settings["id"] or uuid7()
-        job = NewJob(_parsed(payload, "the payload"), **{**settings, "id": own})
+        job = NewJob(parsed(payload, "the payload", _NOTHING), **{**settings, "id": own})
         with session.queue() as target:
             try:
                 made = target.enqueue(spec, job, on_conflict=on_conflict)
@@ -157,103 +137,27 @@ def enqueue(
                 raise InvalidInput(f"{str(error).removeprefix('row 0: ')}; nothing was enqueued") from None
         _tell(session, queue, Enqueued(int(made == own), int(made is None), int(made not in (None, own))), made)
         return
-    with session.queue() as target, _progress() as advance:
-        done = _Lines(sys.stdin.buffer, settings, advance, skip_bad).enqueue(target, spec, on_conflict)
+    only = next(
+        (f"--{name.replace('_', '-')} names one job" for name in ("id", "unique_key") if settings[name] is not None),
+        None,
+    )
+    with session.queue() as target, progress("jobs") as advance:
+        lines = Lines(lambda found: NewJob(found, **settings), _NOTHING, advance, skip_bad=skip_bad, only=only)
+        done = _from_lines(target, spec, lines, on_conflict)
     _tell(session, queue, done)
 
 
-class _Lines:
-    """The lines of standard input as jobs; remembers which line each row is.
-
-    Args:
-        lines: the input.
-        settings: of every job.
-        advance: is told now and then how many jobs were read.
-        skip_bad: leave out lines that are not usable, instead of refusing them all.
-    """
-
-    def __init__(self, lines: BinaryIO, settings: dict[str, Any], advance: Any, skip_bad: bool) -> None:
-        self._lines = lines
-        self._settings = settings
-        self._advance = advance
-        self._skip_bad = skip_bad
-        self._left_out: list[int] = []
-        self._rejected: list[Rejected] = []
-        names = ("id", "unique_key")
-        self._only = next((f"--{name.replace('_', '-')}" for name in names if settings[name] is not None), None)
-
-    def enqueue(self, queue: SqlQueue, spec: QueueSpec[AnyObject], on_conflict: OnConflict) -> Enqueued:
-        """All of them in one transaction; the rows that were rejected come with the numbers of their lines."""
-        try:
-            done = queue.enqueue_many(
-                spec, self._jobs(), on_conflict=on_conflict, on_bad_row="skip" if self._skip_bad else "raise"
-            )
-        except InvalidInput as error:
-            raise InvalidInput(self._with_line(str(error))) from None
-        refused = [Rejected(self._line(bad.row), bad.error) for bad in done.rejected]
-        rejected = sorted([*self._rejected, *refused], key=lambda bad: bad.row)
-        if not (done.inserted or done.duplicates or done.replaced or rejected):
-            raise InvalidInput("standard input held no payload: write one JSON object a line")
-        return Enqueued(done.inserted, done.duplicates, done.replaced, rejected)
-
-    def _jobs(self) -> Iterator[NewJob[AnyObject]]:
-        row = 0
-        for number, line in enumerate(iter(lambda: self._lines.readline(_LONGEST_LINE), b""), 1):
-            if len(line) == _LONGEST_LINE:
-                raise InvalidInput(f"line {number} has more than {_LONGEST_LINE:,} bytes; nothing was enqueued")
-            text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-            if not text.strip():
-                self._left_out.append(row)
-                continue
-            if row and self._only:
-                raise InvalidInput(
-                    f"{self._only} names one job, and line {number} of standard input is a second; nothing was enqueued"
-                )
-            try:
-                job = NewJob(_parsed(text, f"line {number}"), **self._settings)
-            except InvalidInput as error:
-                if not self._skip_bad:
-                    raise
-                message = str(error).removeprefix(f"line {number} ").removesuffix(_NOTHING)
-                self._rejected.append(Rejected(number, message))
-                self._left_out.append(row)
-                continue
-            yield job
-            row += 1
-            if row % _PROGRESS_EVERY == 0:
-                self._advance(row)
-
-    def _line(self, row: int) -> int:
-        return row + 1 + bisect_right(self._left_out, row)
-
-    def _with_line(self, message: str) -> str:
-        head, colon, rest = message.partition(": ")
-        word, _, row = head.partition(" ")
-        if word != "row" or not colon or not row.isdigit():
-            return message
-        return f"line {self._line(int(row))}: {rest}{_NOTHING}"
-
-
-def _parsed(text: str | bytes, where: str) -> AnyObject:
+def _from_lines(
+    queue: SqlQueue, spec: QueueSpec[AnyObject], lines: "Lines[NewJob[AnyObject]]", on_conflict: OnConflict
+) -> Enqueued:
     try:
-        return AnyObject.model_validate_json(text)
-    except pydantic.ValidationError as error:
-        problem = error.errors(include_url=False, include_input=False, include_context=False)[0]["msg"]
-    except UnicodeEncodeError:
-        problem = "it is not UTF-8"
-    raise InvalidPayload(f"{where} is not a JSON object: {problem.removeprefix('Value error, ')}{_NOTHING}")
-
-
-def _is_finite(value: JsonValue) -> bool:
-    match value:
-        case float():
-            return math.isfinite(value)
-        case dict():
-            return all(_is_finite(part) for part in value.values())
-        case list():
-            return all(_is_finite(part) for part in value)
-        case _:
-            return True
+        done = queue.enqueue_many(spec, lines, on_conflict=on_conflict, on_bad_row=lines.on_bad_row)
+    except InvalidInput as error:
+        raise InvalidInput(lines.with_line(str(error))) from None
+    rejected = lines.with_lines(done.rejected)
+    if not (done.inserted or done.duplicates or done.replaced or rejected):
+        raise InvalidInput("standard input held no payload: write one JSON object a line")
+    return Enqueued(done.inserted, done.duplicates, done.replaced, rejected)
 
 
 def _tell(session: Session, queue: str, done: Enqueued, job_id: UUID | None = None) -> None:
@@ -275,21 +179,4 @@ def _say(queue: str, done: Enqueued) -> None:
     refused = f"; {len(done.rejected):,} refused" if done.rejected else ""
     jobs = f"{done.inserted:,} {'job' if done.inserted == 1 else 'jobs'}"
     render.say(f"enqueued {jobs} on {queue}{replaced}{left_out}{refused}")
-    for bad in done.rejected[:_SHOWN]:
-        render.say(render.printable(f"line {bad.row}: {bad.error}"))
-    if len(done.rejected) > _SHOWN:
-        render.say(f"(the first {_SHOWN} of {len(done.rejected):,})")
-
-
-@contextmanager
-def _progress() -> Iterator[Any]:
-    console = Console(file=sys.stderr)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("reading standard input")
-        yield lambda rows: progress.update(task, description=f"{rows:,} jobs, {_rate(progress, task, rows)} a second")
-
-
-def _rate(progress: Progress, task: Any, rows: int) -> str:
-    elapsed = progress.tasks[task].elapsed or 0.0
-    return f"{rows / elapsed:,.0f}" if elapsed else "–"
+    say_rejected(done.rejected)

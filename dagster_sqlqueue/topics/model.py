@@ -1,7 +1,6 @@
 """What a topic, a subscription and a message are, and what publishing gives back. No I/O."""
 
 import enum
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,10 +8,11 @@ from datetime import datetime
 from typing import Any, Generic
 from uuid import UUID
 
-from pydantic import BaseModel, JsonValue, RootModel, model_validator
+from pydantic import BaseModel
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.intake import Rejected
+from dagster_sqlqueue.payloads import AnyObject
 from dagster_sqlqueue.settings import Payload
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,199}")
@@ -25,28 +25,6 @@ class SubscriptionMode(enum.StrEnum):
     """This one does, whoever else does."""
     MOVE = "move"
     """One of its group does: they compete, and have equal shares."""
-
-
-class AnyObject(RootModel[dict[str, JsonValue]]):
-    """The payload of a topic without a model: any JSON object."""
-
-    @model_validator(mode="after")
-    def _finite(self) -> "AnyObject":
-        if not _is_finite(self.root):
-            raise ValueError("NaN and Infinity are not JSON")
-        return self
-
-
-def _is_finite(value: JsonValue) -> bool:
-    match value:
-        case float():
-            return math.isfinite(value)
-        case dict():
-            return all(map(_is_finite, value.values()))
-        case list():
-            return all(map(_is_finite, value))
-        case _:
-            return True
 
 
 @dataclass(frozen=True, slots=True)

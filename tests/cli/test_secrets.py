@@ -33,6 +33,9 @@ def test_no_error_shows_the_password(url: str, code: int) -> None:
 _ARGUMENTS = {
     "create": ["orders"],
     "enqueue": ["orders", "{}"],
+    "publish": ["orders", "{}"],
+    "subscribe": ["orders", "billing", "invoices"],
+    "unsubscribe": ["orders", "billing"],
     "peek": ["orders"],
     "list": ["orders"],
     "show": ["0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b"],

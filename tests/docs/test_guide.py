@@ -1,4 +1,4 @@
-"""The guide's Python, run from top to bottom."""
+"""The Python of each page, run from top to bottom."""
 
 import os
 import re
@@ -6,13 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROJECT = Path(__file__).resolve().parents[2]
+PAGES = {"guide": 10, "topics": 5}
+"""By name, how many blocks there are at least."""
 
 
-def test_every_block_of_the_guide_runs(url: str, schema: str, tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (PROJECT / "docs" / "guide.md").read_text(), re.DOTALL)
-    assert len(blocks) >= 10
-    script = tmp_path / "guide.py"
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_of_a_page_runs(url: str, schema: str, tmp_path: Path, page: str) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (PROJECT / "docs" / f"{page}.md").read_text(), re.DOTALL)
+    assert len(blocks) >= PAGES[page]
+    script = tmp_path / f"{page}.py"
     script.write_text("\n".join(blocks))
     environment = {**os.environ, "SQLQUEUE_URL": url, "SQLQUEUE_SCHEMA": schema, "PYTHONPATH": str(PROJECT)}
     done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True)
