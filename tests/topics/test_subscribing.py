@@ -41,9 +41,9 @@ def test_the_defaults_let_everything_pass(topics: Topics) -> None:
 
 def test_subscribing_again_brings_up_to_date(topics: Topics) -> None:
     first = topics.subscribe("orders", "billing", "work", filter=ClaimFilter(tags=["eu"]), priority=3, delay_seconds=5)
-    second = topics.subscribe("orders", "billing", "mail", mode="move")
+    second = topics.subscribe("orders", "billing", "mail", mode="move", group="g")
     expected = Subscription(
-        "orders", "billing", "mail", SubscriptionMode.MOVE, None, None, (), None, 0.0, first.created_at
+        "orders", "billing", "mail", SubscriptionMode.MOVE, "g", None, (), None, 0.0, first.created_at
     )
     assert second == expected
     assert topics.subscriptions("orders") == [expected]
