@@ -1,5 +1,6 @@
 """Subscriptions: made, changed, taken away and looked at, while publishers run."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from dagster_sqlqueue.errors import InvalidInput, UnknownSubscription
@@ -19,8 +20,10 @@ from dagster_sqlqueue.topics.model import (
 from dagster_sqlqueue.topics.publishing import new_row
 
 _FILTER_BYTES = 10_000
-_MOST_TAGS = 100
 """A filter is read at each publishing: it has the size of a condition, not of a list."""
+_MOST_TAGS = 100
+_TAG_LENGTH = 1_000
+"""What a message may have."""
 _SHOWN = 20
 
 
@@ -139,7 +142,7 @@ class SubscribingVerbs:
             self.queue.check_exists(queue)
         return [subscription_of(row) for row in rows]
 
-    def matches(self, filter: ClaimFilter | Subscription, payload: Any, *, tags: Any = ()) -> bool:
+    def matches(self, filter: ClaimFilter | Subscription, payload: Any, *, tags: Sequence[str] = ()) -> bool:
         """Whether a message fits a filter, or a subscription's, as the database sees it. Nothing is published.
 
         Args:
@@ -196,6 +199,11 @@ def _checked(filter: ClaimFilter) -> ClaimFilter:
         raise InvalidInput(
             f"the filter has {len(filter.tags):,} tags; a message has {_MOST_TAGS} at most, so none fits"
         )
+    for tag in filter.tags:
+        if not 0 < len(tag) <= _TAG_LENGTH:
+            raise InvalidInput(
+                f"the filter has the tag {tag!r:.100}; a tag has 1 to {_TAG_LENGTH:,} characters, so no message has it"
+            )
     return filter
 
 

@@ -100,6 +100,8 @@ def test_unsubscribing_gives_what_was_there(topics: Topics) -> None:
         (("t", "n", "work"), {"filter": {"a": 1}}, "filter is a dict; give a ClaimFilter"),
         (("t", "n", "work"), {"filter": ClaimFilter(payload={"a": "x" * 10_000})}, "the limit is 10,000"),
         (("t", "n", "work"), {"filter": ClaimFilter(tags=[str(n) for n in range(101)])}, "has 101 tags"),
+        (("t", "n", "work"), {"filter": ClaimFilter(tags=[""])}, "has the tag ''; a tag has 1 to 1,000"),
+        (("t", "n", "work"), {"filter": ClaimFilter(tags=["x" * 1_001])}, "so no message has it"),
     ],
 )
 def test_what_cannot_be_is_refused_and_changes_nothing(

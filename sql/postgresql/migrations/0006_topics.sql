@@ -27,5 +27,5 @@ CREATE TABLE sqlqueue.subscription (
     CHECK (mode = 'move' OR move_group IS NULL)
 );
 
--- Serves the check that nobody subscribes to a queue that is to be deleted, and the list of a queue's subscriptions.
+-- Serves the check that nobody subscribes to a queue that is to be deleted.
 CREATE INDEX subscription_queue ON sqlqueue.subscription (queue);
