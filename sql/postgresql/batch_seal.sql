@@ -20,7 +20,7 @@ WITH mine AS MATERIALIZED (
       AND j.bucket = CAST(:bucket AS smallint)
       AND j.available_at <= statement_timestamp()
       AND j.attempt < j.max_attempts
-      AND j.payload @> CAST(:filter AS jsonb)
+      AND (CAST(:filter AS jsonb) = '{}' OR j.payload @> CAST(:filter AS jsonb))
     FOR UPDATE SKIP LOCKED
 ), leased AS (
     UPDATE sqlqueue.job AS j

@@ -1,8 +1,8 @@
 -- Look at the next :scan due jobs, and name up to :limit of them that fit a filter. Nothing is locked: pick_ids does.
 --
 -- Parameters: queue text; revision bigint; buckets smallint[] (ascending); tags text[] (the job has all of them); payload
---   jsonb (the job's contains it); scan, limit integer; after_bucket, after_priority smallint, after_at timestamptz,
---   after_id uuid (where the look before this one ended; null: at the very beginning).
+--   jsonb (the job's contains it; '{}': whatever it is, also a list); scan, limit integer; after_bucket, after_priority
+--   smallint, after_at timestamptz, after_id uuid (where the look before this one ended; null: at the very beginning).
 -- Returns: one row: the ids that fit; how many jobs were looked at; and the last of them (bucket, priority, available_at,
 --   id), where the next look goes on if as many as :scan were. Locks: none.
 -- Plan: the walk over the priorities is inside of the one over the buckets, and bounded: side by side, the planner may turn
@@ -18,7 +18,8 @@ WITH scanned AS MATERIALIZED (
             CROSS JOIN LATERAL (
                 SELECT
                     j.id, j.bucket, j.priority, j.available_at,
-                    j.tags @> CAST(:tags AS text[]) AND j.payload @> CAST(:payload AS jsonb) AS fits
+                    j.tags @> CAST(:tags AS text[])
+                    AND (CAST(:payload AS jsonb) = '{}' OR j.payload @> CAST(:payload AS jsonb)) AS fits
                 FROM sqlqueue.job AS j
                 WHERE j.queue = :queue
                   AND j.bucket = b.bucket

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from pydantic import RootModel
 
 from dagster_sqlqueue import ClaimFilter, Consumer, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput
@@ -26,6 +27,19 @@ def test_a_filter_takes_what_fits_and_looks_at_no_more_than_it_may(queue: SqlQue
     one = queue.claim("work", limit=5, worker="w", filter=ClaimFilter(payload='{"note": "seven"}', scan=10_000))
     assert all(n % 7 == 0 for n in numbers(one))
     assert len(one) == 5
+
+
+class Numbers(RootModel[list[int]]):
+    """A payload that is a list."""
+
+
+def test_tags_alone_fit_whatever_the_payload_is(queue: SqlQueue) -> None:
+    spec = QueueSpec("numbers", Numbers, bucket_count=1)
+    queue.create_queue(spec)
+    ours = queue.enqueue(spec, NewJob(Numbers([1, 2]), tags=["ours"]))
+    queue.enqueue(spec, NewJob(Numbers([3]), tags=["theirs"]))
+    claimed = queue.claim("numbers", limit=10, worker="w", filter=ClaimFilter(tags=["ours"]))
+    assert [job.id for job in claimed] == [ours]
 
 
 def test_a_filter_goes_on_among_jobs_that_became_due_together(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
