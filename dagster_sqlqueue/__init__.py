@@ -21,3 +21,4 @@ from dagster_sqlqueue.settings import QueueSpec as QueueSpec
 from dagster_sqlqueue.settings import RateLimit as RateLimit
 from dagster_sqlqueue.settings import Strategy as Strategy
 from dagster_sqlqueue.settling import DrainSummary as DrainSummary
+from dagster_sqlqueue.worker.declaring import handles as handles

@@ -138,6 +138,20 @@ class Consumer(Generic[Payload]):
         if (waiter := self._waiter) is not None:
             waiter.wake()
 
+    def give_back(self, *, begun: bool = False) -> int:
+        """Give claimed jobs back at once, while a handler is still at another one: for a consumer that is stopped, and
+        from a thread of its own. Gives their number. In transactional mode there are none: the end of the transaction
+        lets them go.
+
+        Args:
+            begun: also those that a handler has begun. The fence keeps it from ending them; for a process that ends now.
+
+        Raises:
+            DatabaseUnavailable: the leases end by themselves then.
+        """
+        jobs = self._keeper.part_with(begun=begun)
+        return len(self._queue.release(jobs)) if jobs else 0
+
     @property
     def stopping(self) -> threading.Event:
         """Set by `stop`."""

@@ -41,6 +41,8 @@ class LeaseKeeper:
         self._lock = threading.Lock()
         self._held: dict[UUID, ClaimedJob] = {}
         self._lost: set[UUID] = set()
+        self._begun: set[UUID] = set()
+        self._parted: set[UUID] = set()
         self._cancellations: dict[UUID, threading.Event] = {}
         self._extended_at = 0.0
         self._job_began: float | None = None
@@ -64,16 +66,19 @@ class LeaseKeeper:
         with self._lock:
             self._held = {job.id: job for job in jobs}
             self._lost.clear()
+            self._begun.clear()
+            self._parted.clear()
             self._cancellations.clear()
             self._extended_at = time.monotonic()
 
     def begin(self, job: ClaimedJob) -> threading.Event | None:
         """Note that a handler begins this job. Gives the event that says that somebody wants it cancelled; None when its
-        lease is lost already and it must not begin.
+        lease is lost or given back already and it must not begin.
         """
         with self._lock:
-            if job.id in self._lost:
+            if job.id in self._lost or job.id in self._parted:
                 return None
+            self._begun.add(job.id)
             self._job_began = time.monotonic()
             self._job_may_take = self._job_timeout if job.timeout_seconds is None else job.timeout_seconds
             return self._cancellations.setdefault(job.id, threading.Event())
@@ -88,6 +93,25 @@ class LeaseKeeper:
         with self._lock:
             for job in jobs:
                 self._held.pop(job.id, None)
+
+    def part_with(self, *, begun: bool = False) -> list[ClaimedJob]:
+        """Take out of this charge the jobs that no handler has begun, to be given back; none of them can begin any more.
+        May come from any thread.
+
+        Args:
+            begun: those that have begun as well.
+        """
+        with self._lock:
+            parted = [job for job in self._held.values() if begun or job.id not in self._begun]
+            for job in parted:
+                del self._held[job.id]
+                self._parted.add(job.id)
+        return parted
+
+    def parted_with(self, job: ClaimedJob) -> bool:
+        """Whether the job of this batch was taken out to be given back."""
+        with self._lock:
+            return job.id in self._parted
 
     def _run(self) -> None:
         while not self._stopping.wait(self._lease_seconds / 4):

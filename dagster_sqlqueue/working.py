@@ -105,8 +105,9 @@ def work_leased(
                 break
             cancellation = keeper.begin(claimed)
             if cancellation is None:
-                del open_jobs[claimed.id]
-                work.summary.stale += 1
+                if not keeper.parted_with(claimed):
+                    del open_jobs[claimed.id]
+                    work.summary.stale += 1
                 continue
             outcome = handle(work.spec, work.handler, claimed, cancellation=cancellation)
             keeper.end()
@@ -124,9 +125,11 @@ def work_leased(
         try:
             _settle(work, settled, keeper, work.queue.finish)
         finally:
+            mine = [job for job in open_jobs.values() if not keeper.parted_with(job)]
             keeper.let_go(jobs)
-            if open_jobs:
-                work.summary.released += len(work.queue.release(list(open_jobs.values())))
+            work.summary.released += len(open_jobs) - len(mine)
+            if mine:
+                work.summary.released += len(work.queue.release(mine))
 
 
 def _settle(

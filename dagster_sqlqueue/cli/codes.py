@@ -25,6 +25,7 @@ class Code(enum.IntEnum):
     SCHEMA = 4
     UNKNOWN = 5
     PARTLY = 6
+    CUT_OFF = 7
     INTERRUPTED = 130
     CLOSED_PIPE = 141
 
@@ -37,6 +38,7 @@ MEANINGS = {
     Code.SCHEMA: "the schema is missing, too old or too new",
     Code.UNKNOWN: "there is no such queue, job or subscription",
     Code.PARTLY: "done in part (the output says what was left as it is, and why)",
+    Code.CUT_OFF: "work stopped before running jobs had ended; they were given back",
     Code.INTERRUPTED: "interrupted, with Ctrl-C",
     Code.CLOSED_PIPE: "whoever read the output went away",
 }

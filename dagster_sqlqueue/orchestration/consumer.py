@@ -37,6 +37,8 @@ class QueueConsumer(Generic[Payload]):
     spec: QueueSpec[Payload]
     handler: Handler[Payload]
     job: dg.JobDefinition
+    lease_seconds: float | None = None
+    job_timeout_seconds: float | None = None
 
     def __call__(self, job: Any) -> Any:
         """Call the handler itself, as a test would."""
@@ -89,7 +91,7 @@ def queue_consumer(
         def drain_job() -> None:
             drain()
 
-        return QueueConsumer(spec, handler, drain_job)
+        return QueueConsumer(spec, handler, drain_job, lease_seconds, job_timeout_seconds)
 
     return decorate
 

@@ -1,0 +1,168 @@
+"""A handler bound to its queue outside of Dagster, and how it is found by name. No I/O but importing."""
+
+import importlib
+import importlib.util
+import inspect
+import traceback
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol
+
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.handling import Handler
+from dagster_sqlqueue.model import Job
+from dagster_sqlqueue.settings import Payload, QueueSpec
+
+_FORM = "write it as package.module:handler"
+
+
+class Declared(Protocol):
+    """What can be worked off by name: whatever holds a queue and a handler, such as what `handles` makes, or the
+    `queue_consumer` of the Dagster integration. `lease_seconds` and `job_timeout_seconds` are looked at if it has them.
+    """
+
+    @property
+    def spec(self) -> QueueSpec[Any]:
+        """The queue."""
+        ...
+
+    @property
+    def handler(self) -> Handler[Any]:
+        """Called for one job at a time."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class QueueHandler(Generic[Payload]):
+    """A handler bound to its queue; calling it calls the handler, as a test would."""
+
+    spec: QueueSpec[Payload]
+    handler: Handler[Payload]
+    lease_seconds: float | None = None
+    job_timeout_seconds: float | None = None
+
+    def __call__(self, job: Any) -> Any:
+        """Call the handler itself."""
+        return self.handler(job)
+
+
+def handles(
+    spec: QueueSpec[Payload], *, lease_seconds: float | None = None, job_timeout_seconds: float | None = None
+) -> Callable[[Handler[Payload]], QueueHandler[Payload]]:
+    """Bind a function of one job to the queue whose jobs it handles, so that `sqlqueue work module:function` finds both.
+
+    Args:
+        spec: the queue.
+        lease_seconds: instead of the queue's.
+        job_timeout_seconds: see `Consumer`.
+
+    Raises:
+        InvalidInput: what is decorated cannot be called with a job, is `async`, or says by its annotation that it takes
+            the payloads of another model.
+
+    Example:
+        ```python
+        @handles(emails)
+        def send(job: Job[Email]) -> Done: ...
+        ```
+    """
+    if not isinstance(spec, QueueSpec):
+        raise InvalidInput(f"handles was given {spec!r:.100}; give it the queue: @handles(QueueSpec(…))")
+
+    def decorate(handler: Handler[Payload]) -> QueueHandler[Payload]:
+        check_handler(spec, handler)
+        return QueueHandler(spec, handler, lease_seconds, job_timeout_seconds)
+
+    return decorate
+
+
+def check_handler(spec: QueueSpec[Any], handler: Any) -> None:
+    """Say so if something cannot handle the jobs of a queue.
+
+    Raises:
+        InvalidInput: as for `handles`.
+    """
+    name = getattr(handler, "__qualname__", repr(handler))
+    if not callable(handler):
+        raise InvalidInput(f"the handler of queue {spec.name!r} is {name:.100}; it must be a function of one job")
+    if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
+        raise InvalidInput(
+            f"the handler {name} of queue {spec.name!r} is async; make it a plain function, which may call"
+            " asyncio.run(…) for its job"
+        )
+    taken = _payload_of(handler)
+    if taken is not None and not issubclass(spec.payload, taken):
+        raise InvalidInput(
+            f"the handler {name} takes Job[{taken.__name__}], and the payloads of queue {spec.name!r} are"
+            f" {spec.payload.__name__}; give it the other queue, or change the annotation"
+        )
+
+
+def _payload_of(handler: Any) -> type | None:
+    """The model that the handler's annotation names; None if it names none."""
+    function = handler if inspect.isroutine(handler) else type(handler).__call__
+    try:
+        hints = typing.get_type_hints(function)
+        first, *_ = (name for name in inspect.signature(handler).parameters if name in hints)
+    except (NameError, TypeError, ValueError, AttributeError):
+        return None
+    annotation = hints[first]
+    if typing.get_origin(annotation) is not Job:
+        return None
+    (payload,) = typing.get_args(annotation)
+    return payload if isinstance(payload, type) else None
+
+
+def load(reference: str) -> QueueHandler[Any]:
+    """The handler of that name, with its queue.
+
+    Args:
+        reference: `package.module:name`, the module as Python imports it.
+
+    Raises:
+        InvalidInput: there is no such module or name, importing it fails, or what it names is no handler with a queue.
+    """
+    module_name, colon, name = reference.partition(":")
+    if not colon or not all(part.isidentifier() for part in [*module_name.split("."), *name.split(".")]):
+        raise InvalidInput(f"handler {reference!r} names no function; {_FORM}")
+    found: Any = _imported(reference, module_name)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise InvalidInput(f"handler {reference!r}: module {module_name!r} has no {name!r}{_others(module_name)}")
+        found = getattr(found, part)
+    spec, handler = getattr(found, "spec", None), getattr(found, "handler", None)
+    if not isinstance(spec, QueueSpec) or handler is None:
+        kind = "a function" if inspect.isroutine(found) else f"a {type(found).__name__}"
+        raise InvalidInput(
+            f"handler {reference!r} is {kind} without a queue; decorate the function with @handles(spec) from"
+            " dagster_sqlqueue, where spec is its QueueSpec"
+        )
+    check_handler(spec, handler)
+    return QueueHandler(
+        spec, handler, getattr(found, "lease_seconds", None), getattr(found, "job_timeout_seconds", None)
+    )
+
+
+def _imported(reference: str, module_name: str) -> Any:
+    try:
+        return importlib.import_module(module_name)
+    except Exception as error:
+        parents = [module_name.rsplit(".", cut)[0] for cut in range(module_name.count(".") + 1)]
+        if isinstance(error, ModuleNotFoundError) and error.name in parents:
+            raise InvalidInput(
+                f"handler {reference!r}: there is no module {error.name!r} here; {_FORM}, and run the command in the"
+                " directory that holds the package, or install the package"
+            ) from None
+        frames = traceback.extract_tb(error.__traceback__)
+        where = f" in {frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
+        raise InvalidInput(
+            f"handler {reference!r}: importing {module_name!r} failed with {type(error).__name__}: {error}{where}"
+        ) from error
+
+
+def _others(module_name: str) -> str:
+    """The handlers that a module has, to choose from."""
+    held = vars(importlib.import_module(module_name))
+    names = [name for name, value in held.items() if isinstance(getattr(value, "spec", None), QueueSpec)]
+    return f"; its handlers are: {', '.join(names)}" if names else "; it has no handler"

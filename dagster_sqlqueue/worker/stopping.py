@@ -1,0 +1,195 @@
+"""Ending a process in good order: by a signal or a parent's word, within a time, and by force after it."""
+
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from types import FrameType, TracebackType
+from typing import Any, Protocol, Self
+
+from dagster_sqlqueue.errors import QueueError
+
+logger = logging.getLogger("dagster_sqlqueue")
+
+CUT_OFF = 7
+"""The exit code of a process that gave jobs back that a handler had begun."""
+
+GRACE_SECONDS = 5.0
+"""How long a handler that was interrupted may take to leave, before the process ends without it."""
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_WAKE = b"\0"
+
+
+class CutOff(KeyboardInterrupt):
+    """Raised in the middle of a handler that must not go on. Drivers treat it as they do Ctrl-C: a statement that runs is
+    cancelled.
+    """
+
+
+class Signals:
+    """SIGTERM and SIGINT as bytes on a socket, whatever the main thread does meanwhile. Only for the main thread.
+
+    Attributes:
+        socket: becomes readable with each signal.
+        interruptible: whether `interrupt` may raise in the main thread now.
+    """
+
+    def __init__(self) -> None:
+        self.interruptible = False
+        self._interrupting = False
+        self.socket, self._sender = socket.socketpair()
+        self.socket.setblocking(False)
+        self._sender.setblocking(False)
+
+    def __enter__(self) -> Self:
+        # The handlers do nothing by themselves: they run in the midst of anything, a lock that is held included.
+        self._before = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+        self._wakeup_before = signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.set_wakeup_fd(self._wakeup_before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self.socket.close()
+        self._sender.close()
+
+    def received(self) -> int:
+        """How many signals came since the last call; does not wait."""
+        try:
+            return len(self.socket.recv(4096).replace(_WAKE, b""))
+        except (BlockingIOError, OSError):
+            return 0
+
+    def wake(self) -> None:
+        """Make the socket readable without a signal."""
+        self._sender.send(_WAKE)
+
+    def interrupt(self) -> None:
+        """Raise `CutOff` in the main thread, once it is interruptible."""
+        self._interrupting = True
+        ident = threading.main_thread().ident
+        assert ident is not None
+        signal.pthread_kill(ident, signal.SIGTERM)
+
+    def check(self) -> None:
+        """Raise `CutOff` if the main thread is to be interrupted.
+
+        Raises:
+            CutOff: it is.
+        """
+        if self._interrupting and self.interruptible:
+            self.interruptible = False
+            raise CutOff
+
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+        self.check()
+
+
+class Stoppable(Protocol):
+    """What a `Stopper` ends."""
+
+    def stop(self) -> None:
+        """Begin no more; what was claimed and not begun goes back now."""
+        ...
+
+    def give_back(self) -> None:
+        """Give back all that is in hand: the process ends now."""
+        ...
+
+
+class Stopper:
+    """Waits for the order to stop, from a thread, and sees it through.
+
+    The first order has the worker finish what runs. A second one, or the end of the time, interrupts the running handler,
+    so that its job goes back; a handler that does not let itself be interrupted ends with the process, `GRACE_SECONDS`
+    later.
+
+    Args:
+        worker: what is stopped.
+        signals: where orders come from, unless there is a parent; and what interrupts the main thread.
+        drain_timeout_seconds: how long what runs may take to finish; None: as long as it likes.
+        parent: a process whose orders are followed instead of signals; its end is an order as well.
+        told: called with a word for each step: `stopping`, `cutting off`, `abandoned`.
+    """
+
+    def __init__(
+        self,
+        worker: Stoppable,
+        signals: Signals,
+        *,
+        drain_timeout_seconds: float | None,
+        parent: "Connection[Any, Any] | None" = None,
+        told: Callable[[str], None],
+    ) -> None:
+        self._worker = worker
+        self._signals = signals
+        self._timeout = drain_timeout_seconds
+        self._parent = parent
+        self._told = told
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name="sqlqueue-stopper", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended = True
+        self._signals.wake()
+        self._thread.join()
+
+    def _run(self) -> None:
+        if not self._ordered(None):
+            return
+        self._told("stopping")
+        self._attempt(self._worker.stop)
+        if not self._ordered(self._timeout) and self._ended:
+            return
+        self._told("cutting off")
+        self._signals.interrupt()
+        deadline = time.monotonic() + GRACE_SECONDS
+        while not self._ended and (left := deadline - time.monotonic()) > 0:
+            self._ordered(left)
+        if self._ended:
+            return
+        self._attempt(self._worker.give_back)
+        self._told("abandoned")
+        os._exit(CUT_OFF)
+
+    def _ordered(self, seconds: float | None) -> bool:
+        """Whether an order came within the time; also returns when the worker has ended."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        sources: list[Any] = [self._signals.socket, *([] if self._parent is None else [self._parent])]
+        while not self._ended:
+            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+            ready = wait(sources, left)
+            signalled = bool(self._signals.received())
+            if self._parent is None:
+                if signalled:
+                    return True
+            elif self._parent in ready:
+                try:
+                    self._parent.recv()
+                except (EOFError, OSError):
+                    # Once: a parent that is gone stays readable.
+                    self._parent = None
+                return True
+            if left == 0.0:
+                break
+        return False
+
+    def _attempt(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except QueueError as error:
+            logger.warning("jobs could not be given back, they are due again when their leases end: %s", error)
+        except Exception:
+            logger.exception("jobs could not be given back, they are due again when their leases end")
