@@ -1,13 +1,14 @@
 """A handler bound to its queue outside of Dagster, and how it is found by name. No I/O but importing."""
 
 import importlib
-import importlib.util
 import inspect
 import traceback
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol
+
+from pydantic import BaseModel
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.handling import Handler
@@ -111,7 +112,7 @@ def _payload_of(handler: Any) -> type | None:
     if typing.get_origin(annotation) is not Job:
         return None
     (payload,) = typing.get_args(annotation)
-    return payload if isinstance(payload, type) else None
+    return payload if inspect.isclass(payload) and issubclass(payload, BaseModel) else None
 
 
 def load(reference: str) -> QueueHandler[Any]:

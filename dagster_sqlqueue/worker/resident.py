@@ -10,8 +10,8 @@ from dagster_sqlqueue.consumer import Consumer, Mode
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.model import Job
 from dagster_sqlqueue.outcomes import Hold, Outcome, Reject, Retry
-from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.settings import Backoff
+from dagster_sqlqueue.queue import MAX_BATCH, SqlQueue
+from dagster_sqlqueue.settings import MAX_DELAY_SECONDS, Backoff
 from dagster_sqlqueue.settling import DrainSummary
 from dagster_sqlqueue.weights import WeightedConsumers
 from dagster_sqlqueue.worker.declaring import QueueHandler
@@ -35,6 +35,9 @@ class WorkOptions:
         drain: end when nothing is due.
         budget_seconds: end after that long; None: never.
         drain_timeout_seconds: how long what runs may take once it is to stop; None: as long as it likes.
+
+    Raises:
+        InvalidInput: one of them is out of range.
     """
 
     batch_size: int = 100
@@ -45,6 +48,10 @@ class WorkOptions:
     drain_timeout_seconds: float | None = 30.0
 
     def __post_init__(self) -> None:
+        if not 1 <= self.batch_size <= MAX_BATCH:
+            raise InvalidInput(f"batch_size is {self.batch_size}; it must be 1 to {MAX_BATCH:,}")
+        if self.lease_seconds is not None and not 0 < self.lease_seconds <= MAX_DELAY_SECONDS:
+            raise InvalidInput(f"lease_seconds is {self.lease_seconds}; it must be positive, at most a hundred years")
         for name in ("budget_seconds", "drain_timeout_seconds"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < float("inf"):

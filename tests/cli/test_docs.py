@@ -42,7 +42,8 @@ def test_every_check_of_doctor_is_there(queue: SqlQueue) -> None:
         assert f"`{verdict}`" in _PAGE
 
 
-def test_the_examples_work(bare: Cli) -> None:
+def test_the_examples_work(bare: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(PROJECT / "deploy")
     for example in _EXAMPLES:
         words, stdin = _words(example)
         result = bare.run(*words, stdin=stdin)
@@ -60,7 +61,8 @@ def test_help_is_there_with_an_example(command: str) -> None:
         assert word in COMMANDS
 
 
-def test_every_example_of_the_help_is_understood(cli: Cli) -> None:
+def test_every_example_of_the_help_is_understood(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(PROJECT / "deploy")
     for info in app.registered_commands:
         text = " ".join((info.callback.__doc__ or "").split()) if info.callback else ""
         for example in re.findall(r"sqlqueue .*?(?= sqlqueue |$)", text.split("Example", 1)[-1]):

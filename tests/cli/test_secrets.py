@@ -36,6 +36,7 @@ _ARGUMENTS = {
     "publish": ["orders", "{}"],
     "subscribe": ["orders", "billing", "invoices"],
     "unsubscribe": ["orders", "billing"],
+    "work": ["deploy.handlers:send_email"],
     "peek": ["orders"],
     "list": ["orders"],
     "show": ["0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b"],

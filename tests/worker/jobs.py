@@ -1,0 +1,65 @@
+"""Handlers for the processes of these tests. Each notes in a file what it begins and ends."""
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import dagster_sqlqueue
+from dagster_sqlqueue import Job, QueueSpec, handles
+from tests.core.support import Work
+
+work = QueueSpec("work", Work)
+other = QueueSpec("other", Work)
+
+
+def note(event: str, job: Job[Work]) -> None:
+    """A line that is there as soon as this returns, whatever happens to the process then."""
+    facts = {"queue": job.queue, "n": job.payload.n, "attempt": job.attempt, "lease_no": job.lease_no}
+    line = json.dumps({"event": event, **facts, "pid": os.getpid()})
+    file = os.open(os.environ["WORK_HISTORY"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(file, (line + "\n").encode())
+    os.close(file)
+
+
+def wait_for_go() -> None:
+    """Until the test says so."""
+    pause = threading.Event()
+    while not Path(os.environ["WORK_GO"]).exists():
+        pause.wait(0.005)
+
+
+@handles(work)
+def handle(job: Job[Work]) -> None:
+    """Do what the payload's note says."""
+    note("begun", job)
+    match job.payload.note:
+        case "wait":
+            wait_for_go()
+        case "wait in the database":
+            job.connection.execute("SELECT pg_sleep(600)")
+        case "stubborn":
+            while not Path(os.environ["WORK_GO"]).exists():
+                try:
+                    wait_for_go()
+                except KeyboardInterrupt:
+                    note("interrupted", job)
+        case "fail":
+            raise ValueError("no such address")
+        case "pause":
+            threading.Event().wait(0.005)
+    note("done", job)
+
+
+@handles(other)
+def handle_other(job: Job[Work]) -> None:
+    """The other queue's."""
+    note("done", job)
+
+
+def plain(job: Job[Work]) -> None:
+    """A function without a queue."""
+
+
+no_function = QueueSpec("work", Work)
+number = dagster_sqlqueue.__version__

@@ -1,0 +1,111 @@
+"""What a worker shows, and how it ends by itself."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dagster_sqlqueue import QueueSpec, SqlQueue
+from tests.cli.support import PROJECT, Cli
+from tests.core.support import Work, rows, until
+from tests.worker import jobs
+from tests.worker.conftest import Shop
+
+BOTH = ("tests.worker.jobs:handle=3", "tests.worker.jobs:handle_other=1")
+
+
+@pytest.fixture
+def two(queue: SqlQueue, spec: QueueSpec[Work]) -> SqlQueue:
+    queue.create_queue(QueueSpec("other", Work, bucket_count=1))
+    return queue
+
+
+def test_several_handlers_each_have_their_share(shop: Shop, two: SqlQueue) -> None:
+    for spec in (jobs.work, jobs.other):
+        two.enqueue_many(spec, [Work(n=n) for n in range(400)])
+    worker = shop.start(BOTH[1], "--drain", "--batch", "10", handler=BOTH[0])
+    assert worker.ended() == 0
+    shown = {line["queue"]: line["succeeded"] for line in worker.events("figures")}
+    assert shown == {"work": 400, "other": 400}
+    order = [line["queue"] for line in shop.history("done")]
+    assert len(order) == 800
+    # A batch of each more or less, in any stretch in which both had jobs.
+    for at in (100, 200, 300, 400):
+        assert abs(order[:at].count("work") - at * 3 / 4) <= 20
+
+
+def test_a_budget_ends_it(shop: Shop, two: SqlQueue) -> None:
+    alone = shop.start(BOTH[1], "--budget", "300ms", handler=BOTH[0])
+    several = shop.start("--budget", "1500ms", "--processes", "2")
+    assert alone.ended() == 0
+    assert several.ended() == 0
+    assert len(several.events("process_ended")) == 2
+
+
+def test_a_queue_that_is_removed_ends_every_process_with_its_code(shop: Shop, queue: SqlQueue) -> None:
+    worker = shop.start("--processes", "2")
+    worker.told("process_started", times=2)
+    rows(queue, "DELETE FROM {s}.bucket")
+    rows(queue, "DELETE FROM {s}.queue")
+    assert worker.ended() == 5
+    assert worker.errors.startswith("error: there is no queue 'work'")
+    assert "Traceback" not in worker.errors
+
+
+def test_figures_and_the_last_error_are_told(shop: Shop, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.enqueue_many(spec, [Work(n=n, note="fail" if n == 3 else "") for n in range(10)])
+    worker = shop.start("--every", "100ms")
+    until(lambda: worker.events("figures") and worker.events("figures")[-1]["retried"] == 1, "the figures")
+    figures = worker.events("figures")[-1]
+    assert (figures["queue"], figures["succeeded"], figures["ready"]) == ("work", 9, 0)
+    assert figures["last_error"] == "ValueError: no such address"
+    assert worker.stopped() == 0
+
+
+def test_lines_for_people(cli: Cli, queue: SqlQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORK_HISTORY", str(tmp_path / "history"))
+    queue.enqueue_many(jobs.work, [Work(n=n, note="fail" if n == 3 else "") for n in range(4)])
+    shown = cli.run("work", "tests.worker.jobs:handle", "--drain").stdout.splitlines()
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ ", line) for line in shown)
+    assert [line[21:] for line in (shown[0], shown[-1])] == ["started", "stopped with exit code 0"]
+    (figures,) = (line for line in shown if " work: " in line)
+    assert re.search(
+        r"work: 3 succeeded, 1 retried, [\d.,]+/s; \d ready; last error: ValueError: no such address$", figures
+    )
+
+
+def test_a_terminal_is_drawn_anew(shop: Shop, url: str, queue: SqlQueue, spec: QueueSpec[Work], tmp_path: Path) -> None:
+    queue.enqueue_many(spec, [Work(n=n, note="fail" if n == 3 else "") for n in range(50)])
+    ours, theirs = pty.openpty()
+    environment = {
+        **os.environ,
+        "SQLQUEUE_URL": url,
+        "SQLQUEUE_SCHEMA": queue.database.schema,
+        "WORK_HISTORY": str(tmp_path / "history"),
+        "COLUMNS": "120",
+        "TERM": "xterm",
+    }
+    words = [sys.executable, "-m", "dagster_sqlqueue.cli", "work", "tests.worker.jobs:handle"]
+    process = subprocess.Popen(words, env=environment, cwd=PROJECT, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    seen = ""
+    try:
+        while not re.search(r"\b49\b.*\b1\b", seen):
+            assert process.poll() is None, seen
+            seen += os.read(ours, 10_000).decode()
+        os.write(ours, b"\n")
+        process.send_signal(2)
+        assert process.wait(20) == 0
+        seen += os.read(ours, 10_000).decode()
+    finally:
+        process.kill()
+        process.wait(20)
+        os.close(ours)
+    assert "succeeded" in seen
+    assert "work: ValueError: no such address" in seen
+    assert "Ctrl-C finishes what runs" in seen
+    assert seen.rfind("\x1b[?25h") > seen.rfind("\x1b[?25l")  # the cursor is back
