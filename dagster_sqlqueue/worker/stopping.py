@@ -21,7 +21,7 @@ CUT_OFF = 7
 GRACE_SECONDS = 5.0
 """How long a handler that was interrupted may take to leave, before the process ends without it."""
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _WAKE = b"\0"
 
 
@@ -48,8 +48,9 @@ class Signals:
 
     def __enter__(self) -> Self:
         # The handlers do nothing by themselves: they run in the midst of anything, a lock that is held included.
-        self._before = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+        self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
         self._wakeup_before = signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         return self
 
     def __exit__(self, *_: object) -> None:

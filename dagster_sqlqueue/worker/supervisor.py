@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -27,7 +28,7 @@ from dagster_sqlqueue.settings import Backoff
 from dagster_sqlqueue.worker.declaring import load
 from dagster_sqlqueue.worker.figures import Figures, Tell, added
 from dagster_sqlqueue.worker.resident import POOL_SIZE, Resident, WorkOptions
-from dagster_sqlqueue.worker.stopping import CUT_OFF, GRACE_SECONDS, CutOff, Signals, Stopper
+from dagster_sqlqueue.worker.stopping import CUT_OFF, GRACE_SECONDS, SIGNALS, CutOff, Signals, Stopper
 
 _REPORT_SECONDS = 0.5
 _SHORT_LIFE_SECONDS = 10.0
@@ -134,7 +135,7 @@ class Supervisor:
             process = self._context.Process(
                 target=_child, args=(theirs, self._assignment, left), name="sqlqueue-worker"
             )
-            process.start()
+            _start_deaf(process)
             theirs.close()
             with self._lock:
                 self._children.append(_Child(process, ours, time.monotonic()))
@@ -217,6 +218,16 @@ class Supervisor:
         pause = _PAUSE(self._short_lives) if self._short_lives else 0.0
         self._due = sorted([*self._due, time.monotonic() + pause])
         self._tell("process_died", pid=child.process.pid, reason=_reason(child), restart_seconds=pause)
+
+
+def _start_deaf(process: BaseProcess) -> None:
+    """Start a process in which signals wait until it is ready for them: one that dies of them would be replaced."""
+    resource_tracker.ensure_running()
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def _reason(child: _Child) -> str:

@@ -145,6 +145,19 @@ def test_signals_to_every_process_count_once(shop: Shop, queue: SqlQueue, spec: 
     assert shop.numbers("done") == [0]
 
 
+def test_signals_that_come_before_a_process_is_ready_wait(shop: Shop) -> None:
+    worker = shop.start("--processes", "2")
+    for event in until(lambda: worker.events("process_started"), "the first process"):
+        os.kill(event["pid"], signal.SIGTERM)
+        os.kill(event["pid"], signal.SIGINT)
+    worker.signal()
+    assert worker.ended() == 0
+    assert [event["exit_code"] for event in worker.events("process_ended")] == [0] * len(
+        worker.events("process_started")
+    )
+    assert worker.errors == ""
+
+
 def test_a_killed_process_is_replaced_and_its_jobs_come_again_after_the_lease(
     shop: Shop, queue: SqlQueue, spec: QueueSpec[Work]
 ) -> None:
@@ -183,7 +196,9 @@ def test_workers_come_and_go_and_every_job_is_done_once(shop: Shop, queue: SqlQu
     for _ in range(5):
         target = len(shop.history("done")) + 100
         until(lambda: len(shop.history("done")) >= target or queue.depth("work").live == 0)  # noqa: B023
-        codes.append(alive.pop(luck.randrange(2)).stopped())
+        leaving = alive.pop(luck.randrange(2))
+        leaving.told("started")
+        codes.append(leaving.stopped())
         alive.append(shop.start("--batch", "40"))
     until(lambda: queue.depth("work").live == 0, "the end of every job", 60)
     codes += [worker.stopped() for worker in alive]
