@@ -15,10 +15,12 @@ from dagster_sqlqueue.outcomes import Reject as Reject
 from dagster_sqlqueue.outcomes import Retry as Retry
 from dagster_sqlqueue.outcomes import Snooze as Snooze
 from dagster_sqlqueue.queue import SqlQueue as SqlQueue
+from dagster_sqlqueue.sensitive import Sensitive as Sensitive
 from dagster_sqlqueue.settings import Backoff as Backoff
 from dagster_sqlqueue.settings import PoisonPolicy as PoisonPolicy
 from dagster_sqlqueue.settings import QueueSpec as QueueSpec
 from dagster_sqlqueue.settings import RateLimit as RateLimit
 from dagster_sqlqueue.settings import Strategy as Strategy
 from dagster_sqlqueue.settling import DrainSummary as DrainSummary
+from dagster_sqlqueue.versions import versioned as versioned
 from dagster_sqlqueue.worker.declaring import handles as handles

@@ -193,6 +193,7 @@ class Consumer(Generic[Payload]):
         """Keep leases alive while the block calls `work_batch`."""
         began = time.monotonic()
         self._look()
+        self._queue.keep_sensitive_names(self._spec)
         self._queue.ensure_partitions()
         with self._keeper:
             try:

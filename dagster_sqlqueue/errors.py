@@ -5,6 +5,7 @@
 | `QueueError` | the root: catch it to catch everything below | |
 | `InvalidInput` | an argument, a setting or a payload is not usable | the message names the value and the rule |
 | `InvalidPayload` | a payload does not fit its queue's model | the message names the row and the field |
+| `UnknownVersion` | a payload's version is not known, or its upgrade failed | deploy the newer code, or mend the upgrade |
 | `UnknownQueue` | no queue of that name in this schema | `create_queue`, or correct the name |
 | `UnknownJob` | no job of that id, live or ended, in this schema | correct the id; ended jobs are trimmed in time |
 | `UnknownSubscription` | a topic has no subscription of that name | `subscribe`, or correct the name |
@@ -31,6 +32,10 @@ class InvalidInput(QueueError, ValueError):
 
 class InvalidPayload(InvalidInput):
     """A payload does not fit its queue's model; nothing of the call was enqueued."""
+
+
+class UnknownVersion(InvalidPayload):
+    """A payload has a version that this process does not know, or could not upgrade."""
 
 
 class UnknownQueue(QueueError, LookupError):

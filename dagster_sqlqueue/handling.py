@@ -5,8 +5,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from dagster_sqlqueue import payloads
-from dagster_sqlqueue.errors import InvalidInput, InvalidPayload
+from dagster_sqlqueue import payloads, quoting
+from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownVersion
 from dagster_sqlqueue.model import ClaimedJob, Job
 from dagster_sqlqueue.outcomes import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.settings import Payload, QueueSpec
@@ -25,16 +25,19 @@ def handle(
     connect: Callable[[], Any] | None = None,
 ) -> Outcome:
     """What became of the job: the handler's outcome; a `Retry` for its exception, a `Reject` for a payload that does not
-    fit.
+    fit, a `Hold` for one of a version that is not known. What it says quotes no sensitive value of the payload.
     """
     try:
         payload = payloads.parse(spec, claimed.payload)
+    except UnknownVersion as error:
+        return Hold(str(error))
     except InvalidPayload as error:
         return Reject(str(error))
     try:
-        return _checked(handler(_job(claimed, payload, cancellation or threading.Event(), connect)))
+        outcome = _checked(handler(_job(claimed, payload, cancellation or threading.Event(), connect)))
     except Exception as error:
-        return Retry(_describe(error))
+        outcome = Retry(_describe(error))
+    return _discreet(spec, outcome, claimed.payload, payload) if quoting.sensitive_names(spec) else outcome
 
 
 def brief(text: str) -> str:
@@ -61,6 +64,15 @@ def _job(
         cancellation=cancellation,
         connect=connect,
     )
+
+
+def _discreet(spec: QueueSpec[Payload], outcome: Outcome, *shown: object) -> Outcome:
+    match outcome:
+        case Retry(error, after):
+            return Retry(quoting.scrub(spec, error, *shown), after)
+        case Hold(reason) | Reject(reason) | Cancel(reason):
+            return type(outcome)(quoting.scrub(spec, reason, *shown))
+    return outcome
 
 
 def _checked(outcome: Any) -> Outcome:

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import tenacity
 
+from dagster_sqlqueue import quoting
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.executors import Executor
 from dagster_sqlqueue.payloads import unstorable_text
@@ -65,7 +66,8 @@ class OperatingVerbs(Verbs):
             "rate_seconds": spec.rate and spec.rate.seconds,
             "retention_days": spec.retention_days,
         }
-        before, after = self.database.transact(lambda executor: self._create(executor, parameters))
+        names = sorted(quoting.sensitive_names(spec))
+        before, after = self.database.transact(lambda executor: self._create(executor, parameters, names))
         if before and _counted(before) != _counted(after):
             self._settle_late(after, _turns(before) != _turns(after))
         return after
@@ -176,12 +178,27 @@ class OperatingVerbs(Verbs):
 
         return self.database.transact(change)
 
-    def _create(self, executor: Executor, parameters: dict[str, Any]) -> tuple[QueueSettings | None, QueueSettings]:
+    def keep_sensitive_names(self, spec: QueueSpec[Any]) -> None:
+        """Have the database know which fields of a queue's payloads are not to be shown, for tools without the model.
+        Names are added, never taken away: jobs of an older model may hold them.
+        """
+        if names := sorted(quoting.sensitive_names(spec)):
+            self.database.run("sensitive_add", {"queue": spec.name, "names": names})
+
+    def sensitive_names(self, queue: str) -> frozenset[str]:
+        """The names of the fields of a queue's payloads that are not to be shown, as the database knows them."""
+        return frozenset(row[0] for row in self.database.run("sensitive_names", {"queue": check_queue_name(queue)}))
+
+    def _create(
+        self, executor: Executor, parameters: dict[str, Any], sensitive: list[str]
+    ) -> tuple[QueueSettings | None, QueueSettings]:
         name = parameters["name"]
         executor.run("queue_lock", {"name": name})
         rows = executor.run("queues", {"name": name})
         before = settings_of(rows[0]) if rows else None
         executor.run("create_queue", parameters)
+        if sensitive:
+            executor.run("sensitive_add", {"queue": name, "names": sensitive})
         after = self.settings(name, executor=executor)
         if before and _counted(before) != _counted(after):
             executor.run("settle_turns", {"queue": name, "let_out": _turns(before) != _turns(after)})

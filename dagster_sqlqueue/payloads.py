@@ -14,9 +14,11 @@ import pydantic
 from pydantic import BaseModel, JsonValue, RootModel, model_validator
 from uuid_utils.compat import uuid7
 
-from dagster_sqlqueue.errors import InvalidInput, InvalidPayload
+from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownVersion
 from dagster_sqlqueue.model import NewJob
+from dagster_sqlqueue.quoting import fields
 from dagster_sqlqueue.settings import MAX_ATTEMPTS, MAX_DELAY_SECONDS, Backoff, Payload, QueueSpec
+from dagster_sqlqueue.versions import KEY, UNVERSIONED, Versions, versions_of
 
 _PLURALS = {
     "id": "ids",
@@ -152,18 +154,34 @@ def values(spec: Declared, job: Any, row: int = 0) -> dict[str, Any]:
 
 
 def parse(spec: QueueSpec[Payload], text: str) -> Payload:
-    """The payload as its model.
+    """The payload as its model, upgraded if it is of an older version.
 
     Raises:
+        UnknownVersion: its version is not known here, its upgrade failed, or what the upgrade made does not fit.
         InvalidPayload: it does not fit; the message names the fields.
     """
+    model, versions = spec.payload, versions_of(spec.payload)
+    if versions is None:
+        try:
+            return model.model_validate_json(text)
+        except pydantic.ValidationError as error:
+            raise InvalidPayload(f"payload does not fit {model.__name__}: {fields(spec, error, text)}") from None
+    stored = json.loads(text)
+    current = json.dumps(versions.upgraded(stored))
     try:
-        return spec.payload.model_validate_json(text)
+        return model.model_validate_json(current)
     except pydantic.ValidationError as error:
-        raise InvalidPayload(f"payload does not fit {spec.payload.__name__}: {_fields(error)}") from None
+        problem = f"does not fit {model.__name__}: {fields(spec, error, text, current)}"
+        version = stored.get(KEY, UNVERSIONED)
+        if version == versions.current:
+            raise InvalidPayload(f"payload {problem}") from None
+        raise UnknownVersion(
+            f"the payload of version {version}, upgraded, {problem}; mend the upgrade, then release the job"
+        ) from None
 
 
 def _payload_text(spec: Declared, payload: object, row: int) -> str:
+    versions = versions_of(spec.payload)
     try:
         if isinstance(payload, BaseModel) and not isinstance(payload, spec.payload):
             raise InvalidPayload(
@@ -171,11 +189,16 @@ def _payload_text(spec: Declared, payload: object, row: int) -> str:
             )
         if isinstance(payload, Mapping) and not isinstance(payload, dict):
             payload = dict(payload)
+        if versions is not None and isinstance(payload, dict):
+            payload = _current(versions, payload, row)
         model = payload if isinstance(payload, spec.payload) else spec.payload.model_validate(payload)
         text = model.model_dump_json(by_alias=True, round_trip=True)
+        if versions is not None:
+            text = _with_version(versions, model, text, row)
     except pydantic.ValidationError as error:
         raise InvalidPayload(
-            f"row {row}: the payload does not fit {spec.payload.__name__} of {spec.label}: {_fields(error)}"
+            f"row {row}: the payload does not fit {spec.payload.__name__} of {spec.label}:"
+            f" {fields(spec, error, payload)}"
         ) from None
     except (pydantic.errors.PydanticUserError, ValueError) as error:
         if isinstance(error, InvalidInput):
@@ -191,6 +214,21 @@ def _payload_text(spec: Declared, payload: object, row: int) -> str:
             " store the data elsewhere and enqueue a reference to it"
         )
     return text
+
+
+def _current(versions: Versions, payload: dict[str, Any], row: int) -> dict[str, Any]:
+    try:
+        return versions.upgraded(payload, without_key=versions.current) if KEY in payload else payload
+    except UnknownVersion as error:
+        raise UnknownVersion(f"row {row}: {error}") from None
+
+
+def _with_version(versions: Versions, model: BaseModel, text: str, row: int) -> str:
+    if KEY in (model.model_extra or {}):
+        raise InvalidPayload(
+            f"row {row}: the payload has a field {KEY!r} of its own, which holds the version; rename it"
+        )
+    return f'{{"{KEY}":{versions.current}{"," if text != "{}" else ""}{text[1:]}'
 
 
 def _suspicious(model: BaseModel, text: str) -> bool:
@@ -364,11 +402,3 @@ def _in_utc(moment: datetime) -> bool:
     except (OverflowError, ValueError):
         return False
     return True
-
-
-def _fields(error: pydantic.ValidationError) -> str:
-    problems = [
-        f"{'.'.join(str(part) for part in problem['loc']) or 'the payload'}: {problem['msg']}"
-        for problem in error.errors(include_input=False, include_url=False, include_context=False)
-    ]
-    return "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")

@@ -10,6 +10,7 @@ import typer
 from dagster_sqlqueue.cli import forms, options, render
 from dagster_sqlqueue.cli.codes import Code
 from dagster_sqlqueue.cli.options import Queue
+from dagster_sqlqueue.cli.redacting import discreet
 from dagster_sqlqueue.cli.selecting import of_state, selecting
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
@@ -221,7 +222,7 @@ def _foretell(
             said.append(f"left as before {_jobs(len(skipped))}")
         render.say(f"queue {queue}: {'; '.join(said)}. Nothing was changed (--dry-run)")
         if found:
-            forms.job_table(found[:_SHOWN])
+            forms.job_table(discreet(source, queue, found[:_SHOWN]))
         if len(found) > _SHOWN:
             render.say(f"(the first {_SHOWN} of {least}{len(found):,})")
         _skipped(skipped)

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from dagster_sqlqueue.cli import forms, options, render
 from dagster_sqlqueue.cli.options import Limit, Queue
+from dagster_sqlqueue.cli.redacting import discreet
 from dagster_sqlqueue.cli.selecting import filtered
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
@@ -35,7 +36,7 @@ def peek(session: Session, queue: Queue, limit: Limit = 20) -> None:
     Example: sqlqueue peek orders --limit 5
     """
     with session.queue() as source:
-        jobs = source.peek(queue, limit)
+        jobs = discreet(source, queue, source.peek(queue, limit))
     if session.as_json:
         render.emit_json([_job(job) for job in jobs])
         return
@@ -88,7 +89,7 @@ def list_jobs(
         raise InvalidInput(f"--archived lists jobs that ended, and --state {state} is of live ones; give one of them")
     ended = archived or state in ARCHIVE_STATES
     with session.queue() as source:
-        found = source.jobs(queue, selection, limit=limit, archived=ended)
+        found = discreet(source, queue, source.jobs(queue, selection, limit=limit, archived=ended))
     if session.as_json:
         render.emit_json([forms.job_json(job) for job in found])
         return
@@ -112,6 +113,7 @@ def show(
     """
     with session.queue() as source:
         found = source.job(options.job_id("the job", job))
+        (found,) = discreet(source, found.queue, [found])
     if session.as_json:
         render.emit_json(forms.job_json(found))
         return
@@ -131,7 +133,7 @@ def dead(
     """
     with session.queue() as source:
         source.settings(queue)
-        letters = source.dead_letters(queue, limit)
+        letters = discreet(source, queue, source.dead_letters(queue, limit))
     if session.as_json:
         render.emit_json([_job(letter) for letter in letters])
         return

@@ -1,7 +1,6 @@
 """`sqlqueue work`: consumers outside of Dagster."""
 
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,7 +12,7 @@ from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.consumer import Mode
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.worker.declaring import QueueHandler, load
+from dagster_sqlqueue.worker.declaring import QueueHandler, load, look_here
 from dagster_sqlqueue.worker.resident import POOL_SIZE, Resident, WorkOptions, check_handlers
 from dagster_sqlqueue.worker.stopping import CutOff, Signals, Stopper
 from dagster_sqlqueue.worker.supervisor import Assignment, Supervisor
@@ -112,9 +111,7 @@ def work(
     pause = None if every is None else options.seconds("--every", every)
     if pause is not None and pause < _SHORTEST_SECONDS:
         raise InvalidInput(f"--every is {every!r}; it must be at least {_SHORTEST_SECONDS:g} seconds")
-    # As Python itself does with `-m`: the modules of the directory one is in.
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    look_here()
     named = [_weighted(text) for text in handlers]
     loaded = [(load(reference), weight) for reference, weight in named]
     check_handlers(loaded)

@@ -2,10 +2,12 @@
 
 import importlib
 import inspect
+import sys
 import traceback
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, Protocol
 
 from pydantic import BaseModel
@@ -124,14 +126,7 @@ def load(reference: str) -> QueueHandler[Any]:
     Raises:
         InvalidInput: there is no such module or name, importing it fails, or what it names is no handler with a queue.
     """
-    module_name, colon, name = reference.partition(":")
-    if not colon or not all(part.isidentifier() for part in [*module_name.split("."), *name.split(".")]):
-        raise InvalidInput(f"handler {reference!r} names no function; {_FORM}")
-    found: Any = _imported(reference, module_name)
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise InvalidInput(f"handler {reference!r}: module {module_name!r} has no {name!r}{_others(module_name)}")
-        found = getattr(found, part)
+    found = _found(reference)
     spec, handler = getattr(found, "spec", None), getattr(found, "handler", None)
     if not isinstance(spec, QueueSpec) or handler is None:
         kind = "a function" if inspect.isroutine(found) else f"a {type(found).__name__}"
@@ -143,6 +138,37 @@ def load(reference: str) -> QueueHandler[Any]:
     return QueueHandler(
         spec, handler, getattr(found, "lease_seconds", None), getattr(found, "job_timeout_seconds", None)
     )
+
+
+def load_spec(reference: str) -> QueueSpec[Any]:
+    """The queue of that name: a `QueueSpec`, or what has one, such as a handler.
+
+    Raises:
+        InvalidInput: as for `load`.
+    """
+    found = _found(reference)
+    spec = found if isinstance(found, QueueSpec) else getattr(found, "spec", None)
+    if not isinstance(spec, QueueSpec):
+        raise InvalidInput(f"{reference!r} is a {type(found).__name__}; name a QueueSpec, or a handler bound to one")
+    return spec
+
+
+def look_here() -> None:
+    """Have modules be looked for in the current directory first, as `python -m` does."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+
+
+def _found(reference: str) -> Any:
+    module_name, colon, name = reference.partition(":")
+    if not colon or not all(part.isidentifier() for part in [*module_name.split("."), *name.split(".")]):
+        raise InvalidInput(f"handler {reference!r} names no function; {_FORM}")
+    found: Any = _imported(reference, module_name)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise InvalidInput(f"handler {reference!r}: module {module_name!r} has no {name!r}{_others(module_name)}")
+        found = getattr(found, part)
+    return found
 
 
 def _imported(reference: str, module_name: str) -> Any:

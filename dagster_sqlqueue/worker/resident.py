@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dagster_sqlqueue import quoting
 from dagster_sqlqueue.consumer import Consumer, Mode
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.model import Job
@@ -168,19 +169,21 @@ class Resident:
         (consumer,) = self._consumers
         return consumer.drain(budget_seconds=budget_seconds, linger_seconds=linger)
 
+    def _note(self, declared: QueueHandler[Any], job: Job[Any], error: str) -> None:
+        self._errors[declared.spec.name] = quoting.scrub(declared.spec, error, job.payload)
+
     def _watched(self, declared: QueueHandler[Any]) -> Any:
         """The handler, noted when it fails, and interruptible while it works."""
-        name = declared.spec.name
 
         def handler(job: Job[Any]) -> Outcome | None:
             try:
                 outcome: Outcome | None = self._interruptibly(declared, job)
             except Exception as error:
-                self._errors[name] = _described(error)
+                self._note(declared, job, _described(error))
                 raise
             match outcome:
                 case Retry(reason, _) | Reject(reason) | Hold(reason):
-                    self._errors[name] = first_line(reason)
+                    self._note(declared, job, first_line(reason))
             return outcome
 
         return handler

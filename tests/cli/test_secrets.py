@@ -58,7 +58,7 @@ _ARGUMENTS = {
 def test_no_command_shows_the_password(host: str) -> None:
     cli = Cli({"SQLQUEUE_URL": f"postgresql://me:{_SECRET}@{host}/db"})
     assert set(_ARGUMENTS) < set(COMMANDS)
-    for command in COMMANDS:
+    for command in set(COMMANDS) - {"schema"}:  # which needs no database
         arguments = [command, *_ARGUMENTS.get(command, [])]
         assert _SECRET not in cli.refused(3, *arguments)
         assert _SECRET not in cli.refused(3, *arguments, "--json")

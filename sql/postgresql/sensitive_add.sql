@@ -1,0 +1,11 @@
+-- Note names of fields of a queue's payloads that are not to be shown, beside those that are known.
+--
+-- Parameters: queue text; names text[]. A queue that does not exist is left alone.
+-- Returns: the names that are new. Locks: none but those of the rows it adds.
+-- Plan: the primary key, once for each name.
+INSERT INTO sqlqueue.sensitive_field (queue, name)
+SELECT q.name, wanted.name
+FROM sqlqueue.queue AS q CROSS JOIN unnest(CAST(:names AS text[])) AS wanted (name)
+WHERE q.name = :queue
+ON CONFLICT DO NOTHING
+RETURNING name

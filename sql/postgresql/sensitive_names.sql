@@ -1,0 +1,9 @@
+-- The names of the fields of a queue's payloads that are not to be shown, at any depth.
+--
+-- Parameters: queue text.
+-- Returns: name. Locks: none.
+-- Plan: a range of the primary key.
+SELECT f.name
+FROM sqlqueue.sensitive_field AS f
+WHERE f.queue = :queue
+ORDER BY f.name
