@@ -189,8 +189,8 @@ def _payload_text(spec: Declared, payload: object, row: int) -> str:
             )
         if isinstance(payload, Mapping) and not isinstance(payload, dict):
             payload = dict(payload)
-        if versions is not None and isinstance(payload, dict):
-            payload = _current(versions, payload, row)
+        if versions is not None and isinstance(payload, dict) and KEY in payload:
+            payload = _current(spec.payload, versions, payload, row)
         model = payload if isinstance(payload, spec.payload) else spec.payload.model_validate(payload)
         text = model.model_dump_json(by_alias=True, round_trip=True)
         if versions is not None:
@@ -216,11 +216,13 @@ def _payload_text(spec: Declared, payload: object, row: int) -> str:
     return text
 
 
-def _current(versions: Versions, payload: dict[str, Any], row: int) -> dict[str, Any]:
+def _current(model: type[Payload], versions: Versions, payload: dict[str, Any], row: int) -> Payload | dict[str, Any]:
+    """A payload that names its version, as a current one. What an upgrade made is JSON, and validated as such."""
     try:
-        return versions.upgraded(payload, without_key=versions.current) if KEY in payload else payload
+        made = versions.upgraded(payload)
     except UnknownVersion as error:
         raise UnknownVersion(f"row {row}: {error}") from None
+    return made if payload[KEY] == versions.current else model.model_validate_json(json.dumps(made))
 
 
 def _with_version(versions: Versions, model: BaseModel, text: str, row: int) -> str:
