@@ -37,7 +37,7 @@ def handle(
         outcome = _checked(handler(_job(claimed, payload, cancellation or threading.Event(), connect)))
     except Exception as error:
         outcome = Retry(_describe(error))
-    return _discreet(spec, outcome, claimed.payload, payload) if quoting.sensitive_names(spec) else outcome
+    return outcome if isinstance(outcome, Done) else _discreet(spec, outcome, claimed.payload, payload)
 
 
 def brief(text: str) -> str:

@@ -129,7 +129,7 @@ def versioned(
 
 def versions_of(model: type[BaseModel]) -> Versions | None:
     """The versions of a model; None when it has none. Those of a class that it is derived from are not its own."""
-    found: Versions | None = vars(model).get(_ATTRIBUTE)
+    found: Versions | None = model.__dict__.get(_ATTRIBUTE)
     return found
 
 

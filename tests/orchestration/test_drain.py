@@ -2,10 +2,13 @@
 
 import os
 import signal
+from typing import Annotated
 
 import dagster as dg
+import pytest
+from pydantic import BaseModel
 
-from dagster_sqlqueue import Done, Job, QueueSpec, SqlQueue, slots
+from dagster_sqlqueue import Done, Job, QueueSpec, Sensitive, SqlQueue, slots
 from dagster_sqlqueue.orchestration import QueueConsumer, SqlQueueResource, queue_asset_key, queue_consumer
 from tests.core.support import Work, rows
 
@@ -39,6 +42,26 @@ def test_a_run_works_the_queue_off_and_says_what_it_did(
     assert event is not None
     assert event.asset_materialization is not None
     assert event.asset_materialization.metadata["jobs_succeeded"].value == 20
+
+
+def test_a_run_shows_no_sensitive_value(
+    queue: SqlQueue, resource: SqlQueueResource, instance: dg.DagsterInstance, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Login(BaseModel):
+        password: Annotated[str, Sensitive()]
+
+    @queue_consumer(QueueSpec("work", Login, bucket_count=4, max_attempts=1))
+    def handle(job: Job[Login]) -> Done:
+        if job.payload.password == "correct horse 1":
+            raise ValueError(f"refused {job.payload.password}")
+        return Done({"password": job.payload.password})
+
+    queue.enqueue_many(handle.spec, [Login(password=f"correct horse {n}") for n in range(3)])
+    result = drain(handle, resource, instance)
+    assert result.output_for_node("work_off_work")["failed"] == 1
+    told = [str(entry) for entry in instance.all_logs(result.run_id)]
+    assert len(told) >= 5
+    assert "horse" not in "".join([*told, caplog.text])
 
 
 def test_a_run_takes_only_its_buckets(
