@@ -26,6 +26,12 @@ _SHORT = 4
 """Values of fewer characters are only found as whole words: they are parts of too many others."""
 
 
+_CUT = re.compile(r"(\.\.\.|…)")
+"""Where a text leaves something out, as pydantic's and Python's shortened values do: beside it may be a part of a value."""
+
+_LONGEST_CUT = 200
+
+
 class Sensitive:
     """Marks a field of a payload whose value is not to be shown: `password: Annotated[str, Sensitive()]`.
 
@@ -126,11 +132,28 @@ def values_in(value: object, names: Collection[str], *, under: bool = False) -> 
 
 
 def scrubbed(text: str, values: Collection[str]) -> str:
-    """A text without these values, also where it quotes them as Python, JSON or a URL does."""
+    """A text without these values, also where it quotes them as Python, JSON or a URL does, or the begin or end of one."""
     forms = {form for value in values for form in (value, repr(value)[1:-1], json.dumps(value)[1:-1], quote(value))}
     for form in sorted(forms, key=len, reverse=True):
         if len(form) >= _SHORT:
             text = text.replace(form, REDACTED)
         else:
             text = re.sub(rf"(?<!\w){re.escape(form)}(?!\w)", REDACTED, text)
+    parts = _CUT.split(text)
+    if len(parts) == 1:
+        return text
+    for place in range(0, len(parts), 2):
+        for form in forms:
+            if place < len(parts) - 1:
+                parts[place] = _without_begin(parts[place], form)
+            if place > 0:
+                parts[place] = _without_begin(parts[place][::-1], form[::-1])[::-1]
+    return "".join(parts)
+
+
+def _without_begin(text: str, form: str) -> str:
+    """A text that was cut, without the begin of a value at its end."""
+    for length in range(min(len(form), len(text), _LONGEST_CUT), _SHORT - 1, -1):
+        if text.endswith(form[:length]):
+            return text[:-length] + REDACTED
     return text

@@ -125,9 +125,9 @@ def work_leased(
         try:
             _settle(work, settled, keeper, work.queue.finish)
         finally:
-            mine = [job for job in open_jobs.values() if not keeper.parted_with(job)]
-            keeper.let_go(jobs)
-            work.summary.released += len(open_jobs) - len(mine)
+            # Whoever takes them out of the keeper gives them back: this, or `Consumer.give_back` from another thread.
+            mine = [job for job in keeper.part_with(begun=True) if job.id in open_jobs]
+            work.summary.released += sum(keeper.parted_with(job) for job in open_jobs.values()) - len(mine)
             if mine:
                 work.summary.released += len(work.queue.release(mine))
 

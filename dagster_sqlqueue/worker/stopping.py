@@ -150,24 +150,24 @@ class Stopper:
     def _run(self) -> None:
         if not self._ordered(None):
             return
+        deadline = None if self._timeout is None else time.monotonic() + self._timeout
         self._told("stopping")
         self._attempt(self._worker.stop)
-        if not self._ordered(self._timeout) and self._ended:
+        if not self._ordered(deadline) and self._ended:
             return
         self._told("cutting off")
         self._signals.interrupt()
         deadline = time.monotonic() + GRACE_SECONDS
-        while not self._ended and (left := deadline - time.monotonic()) > 0:
-            self._ordered(left)
+        while not self._ended and time.monotonic() < deadline:
+            self._ordered(deadline)
         if self._ended:
             return
         self._attempt(self._worker.give_back)
         self._told("abandoned")
         os._exit(CUT_OFF)
 
-    def _ordered(self, seconds: float | None) -> bool:
-        """Whether an order came within the time; also returns when the worker has ended."""
-        deadline = None if seconds is None else time.monotonic() + seconds
+    def _ordered(self, deadline: float | None) -> bool:
+        """Whether an order came before a moment of `time.monotonic`; also returns when the worker has ended."""
         sources: list[Any] = [self._signals.socket, *([] if self._parent is None else [self._parent])]
         while not self._ended:
             left = None if deadline is None else max(deadline - time.monotonic(), 0.0)

@@ -1,9 +1,10 @@
 """Sensitive fields: what they are, and where their values are not."""
 
+import reprlib
 from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from dagster_sqlqueue import Cancel, Consumer, Hold, QueueSpec, Reject, Retry, Sensitive, SqlQueue, versioned
 from dagster_sqlqueue.errors import InvalidPayload
@@ -91,6 +92,28 @@ def test_a_text_is_scrubbed_of_every_form_of_a_value() -> None:
     assert clean.count("***") == 4
     assert scrubbed("a cat, cats and 12 of 123", {"cat", "12"}) == "a ***, cats and *** of 123"
     assert scrubbed("nothing", {"secret"}) == "nothing"
+
+
+def test_a_value_that_is_quoted_in_part_is_scrubbed_too() -> None:
+    token = "eyJhbGciOiJIUzI1NiJ9." + "payload" * 20 + ".signature-of-the-token"
+
+    class Numbers(BaseModel):
+        first: str = ""
+        token: int
+
+    said = []
+    for given in ({"token": token}, {"first": "a", "token": token}, {"token": 1, "first": [token]}, [token]):
+        with pytest.raises(ValidationError) as refused:
+            Numbers.model_validate(given)
+        said.append(str(refused.value))
+    said.append(reprlib.repr(token))
+    for text in said:
+        assert "..." in text
+        assert "eyJhb" in text
+        clean = scrubbed(text, {token})
+        assert "eyJhb" not in clean
+        assert "token'" not in clean.replace("'token'", "")
+    assert scrubbed("and so on... or…", {token}) == "and so on... or…"
 
 
 def raises(text: str) -> Any:
