@@ -30,7 +30,7 @@ def work(
     handlers: Annotated[
         list[str],
         typer.Argument(
-            metavar="MODULE:HANDLER[=WEIGHT]...",
+            metavar="MODULE:HANDLER[=WEIGHT]",
             help="Functions that were bound to their queues with @handles(spec), or Dagster's queue_consumers. Several"
             " take turns, each with its share of the jobs by weight, 1 unless it is given.",
         ),
