@@ -69,9 +69,9 @@ def _job(
 def _discreet(spec: QueueSpec[Payload], outcome: Outcome, *shown: object) -> Outcome:
     match outcome:
         case Retry(error, after):
-            return Retry(quoting.scrub(spec, error, *shown), after)
+            return Retry(quoting.scrub(spec.payload, error, *shown), after)
         case Hold(reason) | Reject(reason) | Cancel(reason):
-            return type(outcome)(quoting.scrub(spec, reason, *shown))
+            return type(outcome)(quoting.scrub(spec.payload, reason, *shown))
     return outcome
 
 

@@ -66,7 +66,7 @@ class OperatingVerbs(Verbs):
             "rate_seconds": spec.rate and spec.rate.seconds,
             "retention_days": spec.retention_days,
         }
-        names = sorted(quoting.sensitive_names(spec))
+        names = sorted(quoting.sensitive_names(spec.payload))
         before, after = self.database.transact(lambda executor: self._create(executor, parameters, names))
         if before and _counted(before) != _counted(after):
             self._settle_late(after, _turns(before) != _turns(after))
@@ -182,7 +182,7 @@ class OperatingVerbs(Verbs):
         """Have the database know which fields of a queue's payloads are not to be shown, for tools without the model.
         Names are added, never taken away: jobs of an older model may hold them.
         """
-        if names := sorted(quoting.sensitive_names(spec)):
+        if names := sorted(quoting.sensitive_names(spec.payload)):
             self.database.run("sensitive_add", {"queue": spec.name, "names": names})
 
     def sensitive_names(self, queue: str) -> frozenset[str]:

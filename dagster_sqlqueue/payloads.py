@@ -165,13 +165,13 @@ def parse(spec: QueueSpec[Payload], text: str) -> Payload:
         try:
             return model.model_validate_json(text)
         except pydantic.ValidationError as error:
-            raise InvalidPayload(f"payload does not fit {model.__name__}: {fields(spec, error, text)}") from None
+            raise InvalidPayload(f"payload does not fit {model.__name__}: {fields(model, error, text)}") from None
     stored = json.loads(text)
     current = json.dumps(versions.upgraded(stored))
     try:
         return model.model_validate_json(current)
     except pydantic.ValidationError as error:
-        problem = f"does not fit {model.__name__}: {fields(spec, error, text, current)}"
+        problem = f"does not fit {model.__name__}: {fields(model, error, text, current)}"
         version = stored.get(KEY, UNVERSIONED)
         if version == versions.current:
             raise InvalidPayload(f"payload {problem}") from None
@@ -198,7 +198,7 @@ def _payload_text(spec: Declared, payload: object, row: int) -> str:
     except pydantic.ValidationError as error:
         raise InvalidPayload(
             f"row {row}: the payload does not fit {spec.payload.__name__} of {spec.label}:"
-            f" {fields(spec, error, payload)}"
+            f" {fields(spec.payload, error, payload)}"
         ) from None
     except (pydantic.errors.PydanticUserError, ValueError) as error:
         if isinstance(error, InvalidInput):

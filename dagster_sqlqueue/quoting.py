@@ -7,25 +7,24 @@ import pydantic
 from pydantic import BaseModel
 
 from dagster_sqlqueue.sensitive import names_in, scrubbed, values_in
-from dagster_sqlqueue.settings import QueueSpec
 from dagster_sqlqueue.versions import versions_of
 
 
-def sensitive_names(spec: QueueSpec[Any]) -> frozenset[str]:
-    """The names of the fields of a queue's payloads that are not to be shown."""
-    versions = versions_of(spec.payload)
-    return names_in(spec.payload) | versions.sensitive if versions else names_in(spec.payload)
+def sensitive_names(model: type[BaseModel]) -> frozenset[str]:
+    """The names of a payload model's fields that are not to be shown, those of older versions among them."""
+    versions = versions_of(model)
+    return names_in(model) | versions.sensitive if versions else names_in(model)
 
 
-def scrub(spec: QueueSpec[Any], text: str, *shown: Any) -> str:
+def scrub(model: type[BaseModel], text: str, *shown: Any) -> str:
     """A text without the sensitive values of a payload.
 
     Args:
-        spec: the queue.
+        model: of the queue's payloads.
         text: what is to be shown or stored.
         shown: the payload, as JSON text or as its model.
     """
-    names = sensitive_names(spec)
+    names = sensitive_names(model)
     if not names:
         return text
     values: set[str] = set()
@@ -45,21 +44,21 @@ def _plain(payload: object) -> object:
     return payload
 
 
-def fields(spec: QueueSpec[Any], error: pydantic.ValidationError, *shown: Any) -> str:
+def fields(model: type[BaseModel], error: pydantic.ValidationError, *shown: Any) -> str:
     """What is wrong with a payload, by field.
 
     Of a sensitive field it is only said that something is: a rule of one's own may quote the value.
 
     Args:
-        spec: the queue.
+        model: of the queue's payloads.
         error: what is wrong.
         shown: the payload, in each form that a message may quote.
     """
-    names = sensitive_names(spec)
+    names = sensitive_names(model)
     problems = []
     for problem in error.errors(include_input=False, include_url=False, include_context=False):
         place = ".".join(str(part) for part in problem["loc"]) or "the payload"
         hidden = not names.isdisjoint(problem["loc"]) and problem["type"] != "missing"
         problems.append(f"{place}: {'is not usable (sensitive, so not quoted)' if hidden else problem['msg']}")
     told = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
-    return scrub(spec, told, *shown)
+    return scrub(model, told, *shown)

@@ -170,7 +170,7 @@ class Resident:
         return consumer.drain(budget_seconds=budget_seconds, linger_seconds=linger)
 
     def _note(self, declared: QueueHandler[Any], job: Job[Any], error: str) -> None:
-        self._errors[declared.spec.name] = quoting.scrub(declared.spec, error, job.payload)
+        self._errors[declared.spec.name] = quoting.scrub(declared.spec.payload, error, job.payload)
 
     def _watched(self, declared: QueueHandler[Any]) -> Any:
         """The handler, noted when it fails, and interruptible while it works."""
