@@ -47,14 +47,14 @@ class Timing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Every so many microseconds of elapsed time, counted from an anchor in UTC, which is the first tick."""
+    """Every so many microseconds of elapsed time, counted from an anchor in UTC, forwards and back."""
 
     every: timedelta
     anchor: datetime
 
     def after(self, moment: datetime) -> Iterator[datetime]:
         """See `Timing`."""
-        number = max((moment - self.anchor) // self.every + 1, 0)
+        number = (moment - self.anchor) // self.every + 1
         while True:
             try:
                 tick = self.anchor + number * self.every
