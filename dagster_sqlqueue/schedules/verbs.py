@@ -217,23 +217,25 @@ class Schedules:
         rows = transaction.run("schedules_due", {"limit": _SCHEDULES_AT_ONCE})
         decided: list[Due] = []
         failed: dict[tuple[str, str], str] = {}
+        more = len(rows) == _SCHEDULES_AT_ONCE
         room = _JOBS_AT_ONCE
-        for *row, now in rows:
-            if room <= 0:
-                break
+        for place, (*row, now) in enumerate(rows):
             schedule = Schedule.of(row)
+            # What one leaves of its share goes to the others, so that a long backlog holds nobody up.
+            share = max(room // (len(rows) - place), 1)
             try:
-                found = due(schedule, now, room)
+                found = due(schedule, now, share)
             except InvalidInput as error:
                 failed[schedule.queue, schedule.name] = str(error)
                 found = Due(schedule, [], schedule.next_tick)
             decided.append(found)
             room -= len(found.ticks)
+            more = more or (_key(found) not in failed and found.next_tick <= now)
         duplicates = self._enqueue(transaction, decided, failed)
         if decided:
             self._move(transaction, decided, failed)
         enqueued = {_key(one): len(one.ticks) for one in decided if one.ticks and _key(one) not in failed}
-        return Ticked(enqueued, duplicates, failed, more=room <= 0 or len(rows) == _SCHEDULES_AT_ONCE)
+        return Ticked(enqueued, duplicates, failed, more)
 
     def _enqueue(self, transaction: Transaction, decided: Sequence[Due], failed: dict[tuple[str, str], str]) -> int:
         """Put the ticks on their queues; gives how many were there already. Notes what cannot be enqueued as failed."""

@@ -143,6 +143,25 @@ def test_each_tick_is_enqueued_once_and_none_is_missing(queue: SqlQueue, spec: Q
         assert schedule.last_tick == schedule.next_tick - timedelta(seconds=every[schedule.name])
 
 
+def test_what_a_stopped_scheduler_holds_is_ticked_by_the_others_within_seconds(
+    queue: SqlQueue, spec: QueueSpec[Work], crew: Crew
+) -> None:
+    schedules = Schedules(queue)
+    made = schedules.put(spec, "a", Work(n=1), every=0.1, catch_up="all")
+    crew.start(stops=True)
+    ((stopped, _),) = crew.members
+    assert stopped.pid
+    until(lambda: Path(f"/proc/{stopped.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", "the stop")
+    held = schedules.schedule("work", "a").next_tick
+    crew.start()
+    until(lambda: schedules.schedule("work", "a").next_tick > held, "a tick by the other one", 20)
+    os.kill(stopped.pid, signal.SIGCONT)
+    reached = schedules.schedule("work", "a").next_tick
+    until(lambda: schedules.schedule("work", "a").next_tick >= reached + timedelta(seconds=2))
+    crew.dismiss()
+    assert wrong(queue, {"a": made.next_tick}, {"a": 0.1}) == []
+
+
 def test_without_its_guards_ticks_are_seen_to_be_enqueued_twice(
     queue: SqlQueue, spec: QueueSpec[Work], crew: Crew
 ) -> None:

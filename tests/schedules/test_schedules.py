@@ -132,6 +132,32 @@ def test_all_that_was_missed_is_enqueued_in_order_and_bounded(
     assert schedules.schedule("work", "s").last_tick == last
 
 
+def test_a_long_backlog_holds_no_other_schedule_up(
+    queue: SqlQueue, schedules: Schedules, spec: QueueSpec[Work]
+) -> None:
+    for name, ticks in (("long", 5_000), ("short", 2), ("single", 1)):
+        schedules.put(spec, name, Work(n=1), every=60, catch_up="all")
+        overdue_by(queue, name, ticks=ticks, every=60)
+    first = schedules.tick()
+    assert first.enqueued == {("work", "long"): 333, ("work", "short"): 2, ("work", "single"): 1}
+    assert first.more
+    assert tick_all(schedules) == 5_000 - 333
+
+
+def test_a_schedule_that_another_transaction_holds_is_left_to_it(
+    queue: SqlQueue, schedules: Schedules, spec: QueueSpec[Work]
+) -> None:
+    for name in ("a", "b"):
+        schedules.put(spec, name, Work(n=1), every=60, catch_up="all")
+        overdue_by(queue, name, ticks=1, every=60)
+    with queue.database.transaction() as transaction:
+        held = transaction.run("schedules_due", {"limit": 1})
+        (other,) = {"a", "b"} - {held[0][1]}
+        assert schedules.tick().enqueued == {("work", other): 1}
+        assert schedules.tick().enqueued == {}
+    assert schedules.tick().enqueued == {("work", held[0][1]): 1}
+
+
 def test_one_of_what_was_missed_is_the_latest(queue: SqlQueue, schedules: Schedules, spec: QueueSpec[Work]) -> None:
     schedules.put(spec, "s", Work(n=1), every=0.1, catch_up="one")
     schedules.put(spec, "c", Work(n=1), cron="*/5 * * * *", catch_up="one")

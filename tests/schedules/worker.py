@@ -23,6 +23,7 @@ class Task:
     Attributes:
         ready: the file that it makes when it begins.
         dies_at: it kills itself at a random moment of so manieth look that finds something; 0: never.
+        stops: it stops itself, as the system can a process, while it holds what is due.
         clock_off: by how many days the process's own clock is wrong.
         bare: without the lock on schedules, and with jobs whose ids are drawn.
         seed: of its luck.
@@ -32,6 +33,7 @@ class Task:
     schema: str
     ready: Path
     dies_at: int = 0
+    stops: bool = False
     clock_off: int = 0
     bare: bool = False
     seed: int = 0
@@ -41,11 +43,15 @@ class _Doomed(Schedules):
     def __init__(self, queue: SqlQueue, task: Task) -> None:
         super().__init__(queue)
         self._left = task.dies_at
+        self._stops = task.stops
         self._luck = random.Random(task.seed)
 
     def _tick(self, transaction: Any) -> Ticked:
         due = transaction.run("schedules_due", {"limit": 1})
         if due:
+            if self._stops:
+                self._stops = False
+                os.kill(os.getpid(), signal.SIGSTOP)
             self._left -= 1
             if self._left == 0:
                 pause = self._luck.uniform(0, 0.008)
