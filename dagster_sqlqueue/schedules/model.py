@@ -2,13 +2,13 @@
 
 import enum
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Self
 from uuid import UUID
 
-from pydantic import BaseModel, JsonValue, RootModel
+from pydantic import JsonValue, RootModel
 
 from dagster_sqlqueue import payloads
 from dagster_sqlqueue.errors import InvalidInput
@@ -34,7 +34,7 @@ class CatchUp(enum.StrEnum):
     """Each is enqueued, in order; of very many, some at each look."""
 
 
-class AnyPayload(RootModel[dict[str, JsonValue]]):
+class AnyPayload(RootModel[JsonValue]):
     """A payload that was found in order when its schedule was made."""
 
 
@@ -75,7 +75,7 @@ class Schedule:
     ordering_key: str | None
     region: str | None
     tags: Sequence[str]
-    payload: dict[str, Any]
+    payload: Any
     next_tick: datetime
     last_tick: datetime | None
     paused_at: datetime | None
@@ -205,9 +205,11 @@ def template(spec: QueueSpec[Any], name: str, job: Any, tick_field: str | None) 
 def _told_its_tick(spec: QueueSpec[Any], new: NewJob[Any], tick_field: object) -> dict[str, Any]:
     if not isinstance(tick_field, str) or not tick_field or payloads.unstorable_text(tick_field):
         raise InvalidInput(f"tick_field is {tick_field!r}; give the name of a field of {spec.payload.__name__}")
-    payload = new.payload
-    if isinstance(payload, BaseModel):
+    payload: Any = new.payload
+    if not isinstance(payload, Mapping):
         content = json.loads(payloads.values(spec, new)["payload"])
+        if not isinstance(content, dict):
+            raise InvalidInput(f"tick_field is {tick_field!r}, and the payload is no JSON object: it has no fields")
         payload = payloads.parse(spec, json.dumps({**content, tick_field: _SOME_TICK}))
     else:
         payload = {**payload, tick_field: _SOME_TICK}

@@ -7,7 +7,7 @@ from uuid import uuid4
 from zoneinfo import ZoneInfo
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownQueue, UnknownSchedule
@@ -320,9 +320,20 @@ def test_the_tick_reaches_a_strict_model_and_one_with_aliases(queue: SqlQueue, s
     assert Strict.model_validate_json(claimed.payload) == Strict.model_validate({"at": tick, "the name": "x"})
 
 
+def test_a_payload_that_is_no_object(queue: SqlQueue, schedules: Schedules) -> None:
+    spec = QueueSpec("work", RootModel[list[int]])
+    schedules.put(spec, "s", RootModel[list[int]]([1, 2]), every=60)
+    overdue_by(queue, "s", ticks=1, every=60)
+    assert tick_all(schedules) == 1
+    assert value(queue, "SELECT payload FROM {s}.job") == [1, 2]
+    with pytest.raises(InvalidInput, match="tick_field is 'at', and the payload is no JSON object"):
+        schedules.put(spec, "t", [1], every=60, tick_field="at")  # type: ignore[arg-type]
+
+
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "cron": ({"cron": "60 * * * *"}, "does not parse"),
     "both": ({"every": 5}, "both was given"),
+    "no interval": ({"cron": None, "every": "soon"}, "the interval is 'soon'; give seconds"),
     "neither": ({"cron": None}, "neither was given"),
     "zone": ({"time_zone": "Europe/Nowhere"}, "no time zone 'Europe/Nowhere'"),
     "policy": ({"catch_up": "some"}, "catch_up is 'some'; it must be one of 'skip', 'one', 'all'"),
@@ -334,6 +345,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "long name": ({"name": "x" * 201}, "is not usable"),
     "lines": ({"name": "a\nb"}, "is not usable"),
     "payload": ({"job": {"n": "many"}}, "^the payload does not fit Work"),
+    "no payload": ({"job": None, "tick_field": "n"}, "^the payload does not fit Work"),
+    "another model": ({"job": Report(n=1, at=datetime.now(UTC)), "tick_field": "n"}, "^the payload is a Report"),
     "priority": ({"job": NewJob(Work(n=1), priority=10)}, "^priority is 10"),
     "tags": ({"job": NewJob(Work(n=1), tags="abc")}, "^tags is 'abc'"),
     "too many tags": ({"job": NewJob(Work(n=1), tags=[str(n) for n in range(100)])}, "tags has 101 words"),
