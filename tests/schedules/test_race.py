@@ -17,7 +17,7 @@ import pytest
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.schedules import Schedules
 from tests.core.support import Work, claim, rows, until, value
-from tests.schedules.support import outage
+from tests.schedules.support import outage, tick_all
 from tests.schedules.worker import Task, run
 
 PROCESSES = 4
@@ -162,16 +162,32 @@ def test_what_a_stopped_scheduler_holds_is_ticked_by_the_others_within_seconds(
     assert wrong(queue, {"a": made.next_tick}, {"a": 0.1}) == []
 
 
-def test_without_its_guards_ticks_are_seen_to_be_enqueued_twice(
+@pytest.mark.parametrize("without", ["lock", "ids"])
+def test_either_guard_alone_keeps_ticks_apart(queue: SqlQueue, spec: QueueSpec[Work], crew: Crew, without: str) -> None:
+    first = _start_without(queue, spec, crew, without)
+    until(lambda: all(one.next_tick - first[one.name] > timedelta(seconds=4) for one in Schedules(queue).schedules()))
+    crew.dismiss()
+    # Without the lock, whoever came last may have moved a schedule back.
+    tick_all(Schedules(queue))
+    assert wrong(queue, first, dict.fromkeys(first, 0.1)) == []
+
+
+def test_without_both_guards_ticks_are_seen_to_be_enqueued_twice(
     queue: SqlQueue, spec: QueueSpec[Work], crew: Crew
 ) -> None:
-    schedules = Schedules(queue)
-    for name in ("a", "b"):
-        schedules.put(spec, name, Work(n=1), every=0.1, catch_up="all")
-    first = {schedule.name: schedule.next_tick for schedule in schedules.schedules()}
-    for _ in range(PROCESSES):
-        crew.start(bare=True)
-    until(
-        lambda: any("times" in line for line in wrong(queue, first, {"a": 0.1, "b": 0.1})), "a tick enqueued twice", 60
-    )
+    first = _start_without(queue, spec, crew, "lock", "ids")
+
+    def seen() -> bool:
+        return any("times" in line for line in wrong(queue, first, dict.fromkeys(first, 0.1)))
+
+    until(seen, "a tick enqueued twice", 60)
     crew.dismiss()
+
+
+def _start_without(queue: SqlQueue, spec: QueueSpec[Work], crew: Crew, *guards: str) -> dict[str, datetime]:
+    """Have everybody tick without these guards; gives the first ticks."""
+    schedules = Schedules(queue)
+    made = [schedules.put(spec, name, Work(n=1), every=0.1, catch_up="all") for name in ("a", "b")]
+    for _ in range(PROCESSES):
+        crew.start(without=guards)
+    return {schedule.name: schedule.next_tick for schedule in made}

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel
 from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownQueue, UnknownSchedule
 from dagster_sqlqueue.schedules import CatchUp, Schedules
+from dagster_sqlqueue.schedules.model import Due, due
 from tests.core.support import Work, claim, rows, value
 from tests.schedules.support import Report, outage, overdue_by, steps, tick_all, ticks_of
 
@@ -205,6 +206,14 @@ def test_a_tick_that_was_enqueued_before_is_not_enqueued_again(
     outage(queue, "s", 240)
     assert schedules.tick().duplicates == 4
     assert len(ticks_of(queue, "s")) == 4
+
+
+@pytest.mark.parametrize("policy", list(CatchUp))
+def test_a_tick_is_due_from_its_very_moment_on(schedules: Schedules, spec: QueueSpec[Work], policy: CatchUp) -> None:
+    made = schedules.put(spec, "s", Work(n=1), cron="*/5 * * * *", catch_up=policy, grace_seconds=0)
+    tick = made.next_tick
+    assert due(made, tick, 10) == Due(made, [tick], tick + timedelta(minutes=5))
+    assert due(made, tick - timedelta(microseconds=1), 10) == Due(made, [], tick)
 
 
 def test_with_a_unique_key_ticks_do_not_pile_up(queue: SqlQueue, schedules: Schedules, spec: QueueSpec[Work]) -> None:

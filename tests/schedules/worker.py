@@ -25,7 +25,7 @@ class Task:
         dies_at: it kills itself at a random moment of so manieth look that finds something; 0: never.
         stops: it stops itself, as the system can a process, while it holds what is due.
         clock_off: by how many days the process's own clock is wrong.
-        bare: without the lock on schedules, and with jobs whose ids are drawn.
+        without: the guards that it lacks: the `lock` on schedules, the `ids` that are made of ticks.
         seed: of its luck.
     """
 
@@ -35,7 +35,7 @@ class Task:
     dies_at: int = 0
     stops: bool = False
     clock_off: int = 0
-    bare: bool = False
+    without: tuple[str, ...] = ()
     seed: int = 0
 
 
@@ -82,8 +82,8 @@ def wrong_clock(days: int) -> None:
         module.datetime = Wrong  # type: ignore[attr-defined]
 
 
-def without_guards() -> None:
-    """Take away what keeps a tick from being enqueued twice: the locks on the schedules, and the ids of the jobs."""
+def without_lock() -> None:
+    """Have this process look at schedules that others are at."""
     load = statements.load
 
     def bare(name: str, *rest: str) -> str:
@@ -92,15 +92,16 @@ def without_guards() -> None:
         return text.replace("FOR NO KEY UPDATE SKIP LOCKED", "")
 
     statements.load = bare  # type: ignore[assignment]
-    model.job_id = lambda *_: uuid7()
 
 
 def run(task: Task) -> None:
     """Tick until SIGTERM."""
     if task.clock_off:
         wrong_clock(task.clock_off)
-    if task.bare:
-        without_guards()
+    if "lock" in task.without:
+        without_lock()
+    if "ids" in task.without:
+        model.job_id = lambda *_: uuid7()
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     with SqlQueue(task.url, schema=task.schema) as queue:
