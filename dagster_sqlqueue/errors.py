@@ -9,6 +9,7 @@
 | `UnknownQueue` | no queue of that name in this schema | `create_queue`, or correct the name |
 | `UnknownJob` | no job of that id, live or ended, in this schema | correct the id; ended jobs are trimmed in time |
 | `UnknownSubscription` | a topic has no subscription of that name | `subscribe`, or correct the name |
+| `UnknownSchedule` | the queue has no schedule of that name | correct the name, or put the schedule |
 | `QueuePaused` | what was asked for needs a queue that is not paused | `resume` |
 | `LeaseLost` | a write came after the lease had passed on | stop working on the job; another consumer has it |
 | `DatabaseUnavailable` | no connection, or the server refused it | the message says what was tried, never the password |
@@ -48,6 +49,10 @@ class UnknownJob(QueueError, LookupError):
 
 class UnknownSubscription(QueueError, LookupError):
     """The topic has no subscription of that name."""
+
+
+class UnknownSchedule(QueueError, LookupError):
+    """The queue has no schedule of that name."""
 
 
 class QueuePaused(QueueError):

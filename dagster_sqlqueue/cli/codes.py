@@ -36,7 +36,7 @@ MEANINGS = {
     Code.INPUT: "bad input or usage, nothing was written",
     Code.DATABASE: "the database is not available, or refused",
     Code.SCHEMA: "the schema is missing, too old or too new",
-    Code.UNKNOWN: "there is no such queue, job or subscription",
+    Code.UNKNOWN: "there is no such queue, job, subscription or schedule",
     Code.PARTLY: "done in part (the output says what was left as it is, and why)",
     Code.CUT_OFF: "work stopped before running jobs had ended; they were given back",
     Code.INTERRUPTED: "interrupted, with Ctrl-C",

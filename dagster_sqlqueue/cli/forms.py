@@ -9,6 +9,7 @@ from rich.text import Text
 
 from dagster_sqlqueue.cli import render
 from dagster_sqlqueue.model import DeadLetter, WaitingJob
+from dagster_sqlqueue.schedules import Schedule, Ticked
 from dagster_sqlqueue.selection import JobRow
 from dagster_sqlqueue.settings import QueueSettings, RateLimit
 
@@ -176,3 +177,44 @@ def _when(job: JobRow) -> str:
 
 def _pretty(text: str) -> str:
     return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+
+
+def schedule_json(schedule: Schedule) -> dict[str, Any]:
+    """Everything about a schedule."""
+    return asdict(schedule)
+
+
+def schedule_rule(schedule: Schedule) -> str:
+    """When a schedule ticks, in words."""
+    if schedule.cron is not None:
+        return f"{schedule.cron} in {schedule.time_zone}"
+    return f"every {length(schedule.every_seconds or 0)}"
+
+
+def schedule_table(schedules: Sequence[Schedule]) -> None:
+    """Schedules to standard output, a line each."""
+    render.table(
+        ["queue", "schedule", "when", "catch up", "next", "last", "paused", "because"],
+        [
+            [
+                schedule.queue,
+                schedule.name,
+                schedule_rule(schedule),
+                schedule.catch_up,
+                render.moment(schedule.next_tick),
+                render.moment(schedule.last_tick) if schedule.last_tick else "",
+                render.moment(schedule.paused_at) if schedule.paused_at else "",
+                Text(render.printable(schedule.error or ""), style="red"),
+            ]
+            for schedule in schedules
+        ],
+    )
+
+
+def ticked_json(done: Ticked) -> dict[str, Any]:
+    """What a look at the schedules did."""
+    return {
+        "enqueued": [{"queue": queue, "name": name, "ticks": ticks} for (queue, name), ticks in done.enqueued.items()],
+        "duplicates": done.duplicates,
+        "paused": [{"queue": queue, "name": name, "error": reason} for (queue, name), reason in done.failed.items()],
+    }

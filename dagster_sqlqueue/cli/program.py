@@ -11,7 +11,20 @@ from sqlalchemy.exc import SQLAlchemyError
 from typer.core import TyperGroup
 
 from dagster_sqlqueue import __version__
-from dagster_sqlqueue.cli import decide, doctor, figures, jobs, keep, operate, prepare, schema, topics, work, write
+from dagster_sqlqueue.cli import (
+    decide,
+    doctor,
+    figures,
+    jobs,
+    keep,
+    operate,
+    prepare,
+    schedule,
+    schema,
+    topics,
+    work,
+    write,
+)
 from dagster_sqlqueue.cli.codes import MEANINGS, Code, code_of
 from dagster_sqlqueue.cli.render import printable, say
 from dagster_sqlqueue.cli.session import Json, Schema, Session, Url, refusal
@@ -100,7 +113,7 @@ def _shared(
         say(context.get_help())
 
 
-for room in (prepare, write, schema, topics, work, jobs, figures, decide, operate, keep, doctor):
+for room in (prepare, write, schema, topics, work, jobs, figures, decide, operate, schedule, keep, doctor):
     room.register(app)
 
 

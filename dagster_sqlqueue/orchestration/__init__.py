@@ -11,5 +11,6 @@ from dagster_sqlqueue.orchestration.fanout import DailyAccount as DailyAccount
 from dagster_sqlqueue.orchestration.fanout import build_fanout_asset as build_fanout_asset
 from dagster_sqlqueue.orchestration.fanout import build_fanout_schedule as build_fanout_schedule
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource as SqlQueueResource
+from dagster_sqlqueue.orchestration.schedules import build_sqlqueue_schedules_sensor as build_sqlqueue_schedules_sensor
 from dagster_sqlqueue.orchestration.sensor import SensorSettings as SensorSettings
 from dagster_sqlqueue.orchestration.sensor import build_sqlqueue_sensor as build_sqlqueue_sensor

@@ -16,7 +16,7 @@ WITH reserved AS MATERIALIZED (
     FROM reserved
     WHERE r.id = reserved.id
 ), allowance AS MATERIALIZED (
-    SELECT reserved.jobs, q.rate_seconds, random() < 0.05 AS tidying
+    SELECT reserved.jobs, q.rate_seconds
     FROM reserved
     JOIN sqlqueue.queue AS q ON q.name = :queue
     WHERE q.revision = :revision AND q.paused_at IS NULL
@@ -61,10 +61,6 @@ WITH reserved AS MATERIALIZED (
         j.id, j.bucket, j.priority, j.lease_no, j.attempt, j.max_attempts, j.created_at, j.available_at AS lease_until,
         j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error, j.tags, j.order_no,
         j.timeout_seconds, j.backoff, j.cancel_requested_at, j.limited
-), forgotten AS (
-    DELETE FROM sqlqueue.rate_start AS s
-    USING allowance
-    WHERE allowance.tidying AND s.queue = :queue AND s.started_at < statement_timestamp() - 2 * make_interval(secs => allowance.rate_seconds)
 ), noted AS (
     INSERT INTO sqlqueue.rate_start (queue, started_at, starts)
     SELECT :queue, statement_timestamp(), taken.starts

@@ -7,9 +7,10 @@
 -- everything that was promised before.
 --
 -- Parameters: queue text; revision bigint; reservation uuid; limit integer (the most that one claim wants).
--- Returns: one row: the reservation, and for how many jobs; no row: there is room for less than twenty claims, or the queue is paused or has
---   other settings by now.
--- Reads what limit_allowance reads. Locks: the new row, and expired ones. Guards: I9.
+-- Returns: one row: the reservation, and for how many jobs; no row: there is room for less than twenty claims, or the queue
+--   is paused or has other settings by now.
+-- Reads what limit_allowance reads. Locks: the new row, expired ones, and starts that no interval reaches any more.
+-- Guards: I9.
 WITH expired AS (
     DELETE FROM sqlqueue.limit_reservation AS r
     WHERE r.id = ANY (ARRAY(
@@ -19,6 +20,11 @@ WITH expired AS (
         FOR UPDATE SKIP LOCKED
     ))
     RETURNING r.jobs
+), forgotten AS (
+    DELETE FROM sqlqueue.rate_start AS s
+    USING sqlqueue.queue AS q
+    WHERE q.name = :queue AND s.queue = q.name
+      AND s.started_at < statement_timestamp() - 2 * make_interval(secs => q.rate_seconds)
 )
 INSERT INTO sqlqueue.limit_reservation (id, queue, jobs, expires_at)
 SELECT

@@ -4,18 +4,38 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import typer
 from typer.testing import CliRunner, Result
 
 from dagster_sqlqueue.cli import app
 
-COMMANDS = [str(info.name or info.callback.__name__) for info in app.registered_commands if info.callback]
-"""Every command's name, in the order of the help."""
+
+def _named(program: typer.Typer, *groups: str) -> Iterator[tuple[str, Callable[..., Any]]]:
+    for info in program.registered_commands:
+        assert info.callback
+        yield " ".join([*groups, info.name or info.callback.__name__]), info.callback
+    for group in program.registered_groups:
+        assert group.typer_instance
+        yield from _named(group.typer_instance, *groups, str(group.typer_instance.info.name))
+
+
+CALLBACKS = dict(_named(app))
+"""What each command runs, in the order of the help; a command of a group by both names."""
+
+COMMANDS = list(CALLBACKS)
 
 PROJECT = Path(__file__).resolve().parents[2]
+
+
+def command_of(words: Sequence[str]) -> str:
+    """The command that a command line names."""
+    two = " ".join(words[:2])
+    return two if two in CALLBACKS else words[0]
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.cli import app, checks, doctor
 from dagster_sqlqueue.cli.codes import MEANINGS, Code
-from tests.cli.support import COMMANDS, PROJECT, Cli
+from tests.cli.support import CALLBACKS, COMMANDS, PROJECT, Cli, command_of
 
 _PAGE = (PROJECT / "docs" / "cli.md").read_text(encoding="utf-8")
 _EXAMPLES = [line for block in re.findall(r"```shell\n(.*?)```", _PAGE, re.DOTALL) for line in block.splitlines()]
@@ -25,8 +25,8 @@ def _words(example: str) -> tuple[list[str], str | None]:
 
 
 def test_every_command_is_in_the_tables_and_has_an_example() -> None:
-    assert re.findall(r"^\| `(\w+)` \|", _PAGE, re.MULTILINE) == COMMANDS
-    assert {_words(example)[0][0] for example in _EXAMPLES} == set(COMMANDS)
+    assert sorted(re.findall(r"^\| `([\w ]+)` \|", _PAGE, re.MULTILINE)) == sorted(COMMANDS)
+    assert {command_of(_words(example)[0]) for example in _EXAMPLES} == set(COMMANDS)
 
 
 def test_every_exit_code_is_there() -> None:
@@ -53,19 +53,21 @@ def test_the_examples_work(bare: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_is_there_with_an_example(command: str) -> None:
-    shown = CliRunner().invoke(app, [command, "--help"], env={"TERMINAL_WIDTH": "200", "COLUMNS": "200"})
+    shown = CliRunner().invoke(app, [*command.split(), "--help"], env={"TERMINAL_WIDTH": "200", "COLUMNS": "200"})
     assert shown.exit_code == 0
     if command != "init":
         assert f"sqlqueue {command}" in " ".join(shown.output.split("Example", 1)[1].split())
-    for word in re.findall(r"sqlqueue (\w+)", shown.output):
-        assert word in COMMANDS
+    for words in re.findall(r"sqlqueue (\w+ ?\w*)", shown.output):
+        assert command_of(words.split()) in COMMANDS
 
 
 def test_every_example_of_the_help_is_understood(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(PROJECT / "deploy")
-    for info in app.registered_commands:
-        text = " ".join((info.callback.__doc__ or "").split()) if info.callback else ""
+    for callback in CALLBACKS.values():
+        text = " ".join((callback.__doc__ or "").split())
         for example in re.findall(r"sqlqueue .*?(?= sqlqueue |$)", text.split("Example", 1)[-1]):
             words = shlex.split(example.partition(" < ")[0])[1:]
+            if words == ["schedule", "run"]:
+                continue  # it goes on for ever: tests/cli/test_schedule.py
             result = cli.run(*words, *(["--count", "1"] if "--watch" in words else []), stdin='{"order": 1}\n')
             assert result.exit_code != Code.INPUT, (example, result.output)

@@ -51,6 +51,11 @@ _ARGUMENTS = {
     "resume": ["orders"],
     "rebucket": ["orders", "8"],
     "region": ["orders"],
+    "schedule put": ["orders", "nightly", "{}", "--every", "5"],
+    "schedule next": ["orders", "nightly"],
+    "schedule pause": ["orders", "nightly"],
+    "schedule resume": ["orders", "nightly"],
+    "schedule remove": ["orders", "nightly"],
 }
 
 
@@ -59,10 +64,10 @@ def test_no_command_shows_the_password(host: str) -> None:
     cli = Cli({"SQLQUEUE_URL": f"postgresql://me:{_SECRET}@{host}/db"})
     assert set(_ARGUMENTS) < set(COMMANDS)
     for command in set(COMMANDS) - {"schema"}:  # which needs no database
-        arguments = [command, *_ARGUMENTS.get(command, [])]
+        arguments = [*command.split(), *_ARGUMENTS.get(command, [])]
         assert _SECRET not in cli.refused(3, *arguments)
         assert _SECRET not in cli.refused(3, *arguments, "--json")
-        assert _SECRET not in cli.run(command, "--help").output
+        assert _SECRET not in cli.run(*command.split(), "--help").output
 
 
 def test_what_nobody_foresaw_is_one_line_without_the_password(cli: Cli, queue: SqlQueue) -> None:

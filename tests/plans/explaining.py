@@ -67,8 +67,8 @@ class Explainer:
                 text = text.replace(f"%({parameter}){form}", f"${number}")
         self._connection.execute(f"PREPARE verb AS {text.replace('%%', '%')}".encode())
         try:
-            places = ", ".join(["%s"] * len(parameters))
-            query = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE verb ({places})"
+            places = f"({', '.join(['%s'] * len(parameters))})" if parameters else ""
+            query = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE verb {places}"
             ((found,),) = psycopg.ClientCursor(self._connection).execute(query.encode(), list(parameters.values()))
             return Plan(found)
         finally:

@@ -1,0 +1,99 @@
+"""The queue's schedules ticked by Dagster: a sensor in the place of a scheduler process, or beside some."""
+
+import time
+from collections import Counter, defaultdict
+
+import dagster as dg
+
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.orchestration.assets import queue_asset_key
+from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.schedules import Schedules
+
+_NAMED = 10
+
+
+def build_sqlqueue_schedules_sensor(
+    *,
+    name: str = "sqlqueue_schedules",
+    minimum_interval_seconds: int = 10,
+    budget_seconds: float = 20.0,
+    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
+) -> dg.SensorDefinition:
+    """A sensor that enqueues what the schedules of all queues say, when it is due by the database's clock.
+
+    Scheduler processes may run beside it, and so may the same sensor in another deployment: each tick is enqueued once. It
+    starts no runs; the jobs are worked off by whoever consumes the queues. What it enqueued is observed on the assets of
+    the queues and said in the tick.
+
+    An error of the database makes the tick fail, so that it is seen. So does nothing else: a schedule that cannot be used
+    is paused, and the tick and its log say why.
+
+    Args:
+        name: of the sensor.
+        minimum_interval_seconds: so late a job may come. Schedules that tick more often and catch up with `one` lose ticks.
+        budget_seconds: past it the rest is left to the next tick; Dagster ends a sensor's evaluation after 60 seconds.
+        default_status: whether it runs without being switched on.
+
+    Raises:
+        InvalidInput: budget_seconds is not positive.
+    """
+    if not budget_seconds > 0:
+        raise InvalidInput(f"budget_seconds is {budget_seconds!r}; it must be positive")
+
+    @dg.sensor(
+        name=name,
+        minimum_interval_seconds=minimum_interval_seconds,
+        default_status=default_status,
+        description="Puts jobs on the queues by their schedules, each tick once however many schedulers run.",
+    )
+    def schedules_tick(context: dg.SensorEvaluationContext, sqlqueue: SqlQueueResource) -> dg.SensorResult:
+        sqlqueue.queue.check_schema()
+        schedules = Schedules(sqlqueue.queue)
+        began = time.monotonic()
+        enqueued: Counter[tuple[str, str]] = Counter()
+        failed: dict[tuple[str, str], str] = {}
+        more = True
+        while more and time.monotonic() - began < budget_seconds:
+            done = schedules.tick()
+            enqueued.update(done.enqueued)
+            failed |= done.failed
+            more = done.more
+        for (queue, schedule), reason in failed.items():
+            context.log.error("schedule %r of queue %r is paused: %s", schedule, queue, reason)
+        status = _status(enqueued, failed, None if more else schedules.seconds_to_wait(), more)
+        context.log.info("%s", status)
+        return dg.SensorResult(skip_reason=status, asset_events=_observed(enqueued))
+
+    return schedules_tick
+
+
+def _status(
+    enqueued: Counter[tuple[str, str]], failed: dict[tuple[str, str], str], wait: float | None, more: bool
+) -> str:
+    parts = []
+    if enqueued:
+        named = [f"{queue}/{name} {ticks}" for (queue, name), ticks in enqueued.most_common(_NAMED)]
+        others = f", and {len(enqueued) - _NAMED} schedules more" if len(enqueued) > _NAMED else ""
+        parts.append(f"enqueued {enqueued.total()}: {', '.join(named)}{others}")
+    parts += [f"paused {queue}/{name}: {reason}" for (queue, name), reason in list(failed.items())[:_NAMED]]
+    if more:
+        parts.append("more is due, left to the next tick")
+    elif wait is None:
+        parts.append("no schedule ticks")
+    else:
+        parts.append(f"next due in {max(wait, 0):.0f} s")
+    return "; ".join(parts)
+
+
+def _observed(enqueued: Counter[tuple[str, str]]) -> list[dg.AssetObservation]:
+    by_queue: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for (queue, name), ticks in enqueued.items():
+        by_queue[queue][name] = ticks
+    return [
+        dg.AssetObservation(
+            queue_asset_key(queue),
+            metadata={"scheduled": sum(ticks.values()), "scheduled_by": dg.MetadataValue.json(ticks)},
+        )
+        for queue, ticks in by_queue.items()
+    ]

@@ -1,0 +1,10 @@
+"""Scheduled work: jobs put on a queue by a cron expression or an interval, each tick once however many schedulers run.
+
+A room on top of the core's verbs, which do not know it.
+"""
+
+from dagster_sqlqueue.schedules.model import CatchUp as CatchUp
+from dagster_sqlqueue.schedules.model import Schedule as Schedule
+from dagster_sqlqueue.schedules.scheduler import Scheduler as Scheduler
+from dagster_sqlqueue.schedules.verbs import Schedules as Schedules
+from dagster_sqlqueue.schedules.verbs import Ticked as Ticked

@@ -1,0 +1,75 @@
+"""The loop that ticks: any number of processes run it, and one of them at least should be alive."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+import tenacity
+
+from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
+from dagster_sqlqueue.schedules.verbs import Schedules, Ticked
+
+logger = logging.getLogger("dagster_sqlqueue")
+
+_HELD_SECONDS = 0.05
+"""What is overdue after a look is in the hands of another scheduler: it is looked for again after so long."""
+
+
+class Scheduler:
+    """Enqueues what schedules say, when it is due by the database's clock.
+
+    Args:
+        schedules: what is ticked.
+        poll_seconds: a schedule that was made or changed meanwhile is seen after so long at the latest.
+        told: is given what each look that did something has done.
+
+    Raises:
+        InvalidInput: poll_seconds is not positive.
+    """
+
+    def __init__(
+        self, schedules: Schedules, *, poll_seconds: float = 1.0, told: Callable[[Ticked], None] | None = None
+    ) -> None:
+        if not isinstance(poll_seconds, int | float) or not 0 < poll_seconds <= threading.TIMEOUT_MAX:
+            raise InvalidInput(f"poll_seconds is {poll_seconds!r}; it must be positive, in seconds")
+        self._schedules = schedules
+        self._poll_seconds = poll_seconds
+        self._told = told
+
+    def run(self, stopping: threading.Event) -> int:
+        """Tick until the event is set; a transaction that has begun is ended first. Gives the number of ticks enqueued.
+
+        A database that is away is waited for, and looked for again at growing intervals of up to five seconds.
+
+        Raises:
+            SchemaMissing: see the class.
+        """
+        patiently = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(DatabaseUnavailable),
+            wait=tenacity.wait_random_exponential(multiplier=0.1, max=5),
+            stop=tenacity.stop_when_event_set(stopping),
+            sleep=tenacity.sleep_using_event(stopping),
+            before_sleep=lambda state: logger.warning("scheduler: %s", state.outcome and state.outcome.exception()),
+            retry_error_callback=lambda _: (0, 0.0),
+        )
+        total = 0
+        while not stopping.is_set():
+            enqueued, pause = patiently(self._look)
+            total += enqueued
+            stopping.wait(pause)
+        return total
+
+    def _look(self) -> tuple[int, float]:
+        """Tick once; gives the number of ticks enqueued, and for how long there is nothing to do."""
+        done = self._schedules.tick()
+        for (queue, name), reason in done.failed.items():
+            logger.error("schedule %r of queue %r is paused: %s", name, queue, reason)
+        if self._told is not None and (done.enqueued or done.failed):
+            self._told(done)
+        enqueued = sum(done.enqueued.values())
+        if done.more:
+            return enqueued, 0.0
+        wait = self._schedules.seconds_to_wait()
+        if wait is None:
+            return enqueued, self._poll_seconds
+        return enqueued, min(wait if wait > 0 else _HELD_SECONDS, self._poll_seconds)

@@ -1,0 +1,10 @@
+-- One schedule.
+--
+-- Parameters: queue, name text.
+-- Returns: everything that is kept about it; no row: there is none. Locks: none. Plan: the primary key.
+SELECT
+    s.queue, s.name, s.cron, s.every_seconds, s.time_zone, s.starting, s.anchor, s.catch_up, s.grace_seconds,
+    s.tick_field, s.priority, s.max_attempts, s.timeout_seconds, s.backoff, s.unique_key, s.ordering_key, s.region,
+    s.tags, s.payload, s.next_tick, s.last_tick, s.paused_at, s.error, s.created_at, s.revision
+FROM sqlqueue.schedule AS s
+WHERE s.queue = :queue AND s.name = :name

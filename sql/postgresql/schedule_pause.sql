@@ -1,0 +1,8 @@
+-- Pause a schedule: from its commit on none of its ticks is enqueued. One that is paused stays as it is.
+--
+-- Parameters: queue, name text. Returns: its name; no row: there is no such schedule.
+-- Locks: the schedule's row; waits for a scheduler that is at it.
+UPDATE sqlqueue.schedule AS s
+SET paused_at = COALESCE(s.paused_at, statement_timestamp())
+WHERE s.queue = :queue AND s.name = :name
+RETURNING s.name

@@ -1,0 +1,7 @@
+-- Remove a schedule. The jobs that it has enqueued stay.
+--
+-- Parameters: queue, name text. Returns: its name; no row: there is no such schedule.
+-- Locks: the schedule's row; waits for a scheduler that is at it.
+DELETE FROM sqlqueue.schedule AS s
+WHERE s.queue = :queue AND s.name = :name
+RETURNING s.name

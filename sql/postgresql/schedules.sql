@@ -1,0 +1,11 @@
+-- The schedules of one queue, or of all of them, by queue and name.
+--
+-- Parameters: queue text (null: of every queue).
+-- Returns: everything that is kept about each. Locks: none. For people: it reads what it shows.
+SELECT
+    s.queue, s.name, s.cron, s.every_seconds, s.time_zone, s.starting, s.anchor, s.catch_up, s.grace_seconds,
+    s.tick_field, s.priority, s.max_attempts, s.timeout_seconds, s.backoff, s.unique_key, s.ordering_key, s.region,
+    s.tags, s.payload, s.next_tick, s.last_tick, s.paused_at, s.error, s.created_at, s.revision
+FROM sqlqueue.schedule AS s
+WHERE s.queue = COALESCE(:queue, s.queue)
+ORDER BY s.queue, s.name

@@ -1,0 +1,17 @@
+-- The schedules that have a tick to be decided about, the longest overdue first, locked for whoever asked.
+--
+-- Parameters: limit integer.
+-- Returns: everything that is kept about each, and now: the database's time, by which it is decided what is due.
+-- Locks: the rows, until the transaction ends; steps over those that another scheduler holds. Guards: a tick is enqueued
+--   once: next_tick is moved on in the same transaction, and a row that was moved on before the lock was had is not due.
+-- Plan: the index of the next ticks up to now: what is not due, and what is paused, is not looked at.
+SELECT
+    s.queue, s.name, s.cron, s.every_seconds, s.time_zone, s.starting, s.anchor, s.catch_up, s.grace_seconds,
+    s.tick_field, s.priority, s.max_attempts, s.timeout_seconds, s.backoff, s.unique_key, s.ordering_key, s.region,
+    s.tags, s.payload, s.next_tick, s.last_tick, s.paused_at, s.error, s.created_at, s.revision,
+    statement_timestamp() AS now
+FROM sqlqueue.schedule AS s
+WHERE s.next_tick <= statement_timestamp() AND s.paused_at IS NULL
+ORDER BY s.next_tick
+LIMIT :limit
+FOR NO KEY UPDATE SKIP LOCKED
