@@ -7,8 +7,9 @@ from typing import TypeVar
 
 from dagster_sqlqueue.model import DeadLetter, WaitingJob
 from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.schedules import Schedule
 from dagster_sqlqueue.selection import JobRow
-from dagster_sqlqueue.sensitive import redacted_text, scrubbed, values_in
+from dagster_sqlqueue.sensitive import redacted, redacted_text, scrubbed, values_in
 
 Shown = TypeVar("Shown", WaitingJob, DeadLetter, JobRow)
 
@@ -17,6 +18,13 @@ def discreet(source: SqlQueue, queue: str, jobs: Sequence[Shown]) -> list[Shown]
     """Jobs of one queue, as they may be shown: payload and result redacted, the error without what the payload hides."""
     names = source.sensitive_names(queue) if jobs else frozenset()
     return [_redacted(job, names) for job in jobs] if names else list(jobs)
+
+
+def discreet_schedule(source: SqlQueue, schedule: Schedule) -> Schedule:
+    """A schedule, as it may be shown: the payload of its jobs redacted, the error without what the payload hides."""
+    names = source.sensitive_names(schedule.queue)
+    error = schedule.error and scrubbed(schedule.error, values_in(schedule.payload, names))
+    return replace(schedule, payload=redacted(schedule.payload, names), error=error)
 
 
 def _redacted(job: Shown, names: frozenset[str]) -> Shown:

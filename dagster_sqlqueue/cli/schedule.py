@@ -8,6 +8,7 @@ import typer
 from dagster_sqlqueue.cli import forms, options, render
 from dagster_sqlqueue.cli.lines import parsed
 from dagster_sqlqueue.cli.options import Queue
+from dagster_sqlqueue.cli.redacting import discreet_schedule
 from dagster_sqlqueue.cli.scheduler import run
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.model import NewJob
@@ -151,6 +152,7 @@ def put(
             grace_seconds=options.seconds("--grace", grace),
             tick_field=tick_field,
         )
+        made = discreet_schedule(source, made)
     _tell(session, made, f"ticks next at {render.moment(made.next_tick)}: {forms.schedule_rule(made)}")
 
 
@@ -165,7 +167,7 @@ def list_schedules(
     Example: sqlqueue schedule list orders
     """
     with session.queue() as source:
-        found = Schedules(source).schedules(queue)
+        found = [discreet_schedule(source, schedule) for schedule in Schedules(source).schedules(queue)]
     if session.as_json:
         render.emit_json([forms.schedule_json(schedule) for schedule in found])
     elif found:
@@ -207,7 +209,7 @@ def pause(session: Session, queue: Queue, name: Name) -> None:
     Example: sqlqueue schedule pause orders nightly
     """
     with session.queue() as source:
-        paused = Schedules(source).pause(queue, name)
+        paused = discreet_schedule(source, Schedules(source).pause(queue, name))
     assert paused.paused_at
     _tell(session, paused, f"is paused since {render.moment(paused.paused_at)}")
 
@@ -218,7 +220,7 @@ def resume(session: Session, queue: Queue, name: Name) -> None:
     Example: sqlqueue schedule resume orders nightly
     """
     with session.queue() as source:
-        resumed = Schedules(source).resume(queue, name)
+        resumed = discreet_schedule(source, Schedules(source).resume(queue, name))
     _tell(session, resumed, f"goes on from its tick at {render.moment(resumed.next_tick)}")
 
 

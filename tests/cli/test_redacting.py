@@ -62,6 +62,22 @@ def test_no_command_shows_a_sensitive_value(cli: Cli, ids: list[str]) -> None:
     assert shown >= 18  # a dry run under --json shows ids alone
 
 
+def test_no_command_shows_a_sensitive_value_of_a_schedule(cli: Cli, queue: SqlQueue) -> None:
+    queue.create_queue(logins)
+    put = ["schedule", "put", "work", "nightly", json.dumps({"user": "ada", "password": SECRET}), "--cron", "0 3 * * *"]
+    for arguments in (
+        put,
+        ["schedule", "list"],
+        ["schedule", "pause", "work", "nightly"],
+        ["schedule", "resume", "work", "nightly"],
+    ):
+        for form in ([], ["--json"]):
+            shown = cli.run(*arguments, *form)
+            assert shown.exit_code == 0, shown.output
+            assert SECRET not in shown.output
+            assert not form or "***" in shown.output
+
+
 def test_the_rest_is_shown(cli: Cli, ids: list[str]) -> None:
     succeeded, failed, waiting = (cli.json("show", job) for job in ids)
     assert waiting["payload"] == {"user": "eve", "password": "***"}
