@@ -18,7 +18,7 @@ ui: $(VENV)/demo ## Open the same deployment in the Dagster UI (SQLQUEUE_UI_PORT
 	@$(BIN)/python -m definitions.ui
 
 test: $(VENV)/dev ## Run every test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 bench: $(VENV)/dev ## Measure every figure of the README
 	$(BIN)/python -m benchmarks

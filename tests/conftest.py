@@ -51,7 +51,7 @@ def any_server(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.fixture
 def schema() -> str:
     """A schema name that nothing used before."""
-    return f"t_{next(_numbers)}"
+    return f"t_{os.environ.get('PYTEST_XDIST_WORKER', '')}{next(_numbers)}"
 
 
 @pytest.fixture
