@@ -1,4 +1,5 @@
-"""Deciding about single jobs: cancel, redrive, hold, release, delay, reprioritise; by their ids, by what they are, or all.
+"""Deciding about single jobs: cancel, redrive, hold, release, complete, delay, reprioritise; those named, those that fit, or
+all.
 
 Large selections are worked off in batches, each a short transaction of its own: a verb that is interrupted has decided
 about some of the jobs, and can be given again.
@@ -9,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import tenacity
@@ -19,7 +20,8 @@ from dagster_sqlqueue.executors import Executor, Row
 from dagster_sqlqueue.finding import Ended, FindingVerbs
 from dagster_sqlqueue.lifecycle import LiveState
 from dagster_sqlqueue.model import ArchiveState
-from dagster_sqlqueue.payloads import storable_text
+from dagster_sqlqueue.outcomes import Json
+from dagster_sqlqueue.payloads import result_text, storable_text, unstorable_text
 from dagster_sqlqueue.selection import LIVE_STATES, Decided, Selection, moment_in_utc
 from dagster_sqlqueue.settings import MAX_DELAY_SECONDS, check_queue_name
 
@@ -28,6 +30,25 @@ _PATIENCE_SECONDS = 5.0
 _REDRIVABLE = (str(ArchiveState.FAILED), str(ArchiveState.CANCELLED))
 _REQUEST = "cancel_running"
 _BUSY = "somebody else is at it: it is being claimed or ended, or worked on in a transaction; try again"
+
+Also: TypeAlias = Callable[[Executor, Sequence[UUID]], object]
+"""What a caller adds to a verb's transactions: it is given each one and the jobs that it decided about, before the commit.
+What it raises takes that transaction back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A held job that somebody did by hand.
+
+    Attributes:
+        id: the job's.
+        by: who did it; kept as the one who had claimed the job.
+        result: JSON, kept in the archive.
+    """
+
+    id: UUID
+    by: str
+    result: Json = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +59,14 @@ class _Verb:
         statements: by state; a job in any other is skipped.
         parameters: of the statements, beside the ids.
         turns: whether a job may leave its key's line, so that others of the key are to be let in.
+        also: what else is done in the transaction of each batch, for the jobs that it decided about.
     """
 
     name: str
     statements: dict[str, str]
     parameters: dict[str, Any]
     turns: bool = False
+    also: "Also | None" = None
 
 
 class DecidingVerbs(FindingVerbs):
@@ -72,33 +95,63 @@ class DecidingVerbs(FindingVerbs):
         verb = _Verb("cancel", _by_state(statements), {"reason": _reason(reason)}, turns=True)
         return self._decide(queue, selection, verb)
 
-    def hold_queued(self, queue: str, selection: Selection, reason: str) -> Decided:
+    def hold_queued(self, queue: str, selection: Selection, reason: str, *, also: Also | None = None) -> Decided:
         """Set queued jobs aside until somebody releases or cancels them. In an ordered queue the key stops there.
 
         Args:
             queue: its name.
             selection: which jobs; of those that fit, the queued ones.
             reason: kept as the job's error.
+            also: what else to do in the same transactions.
 
         Raises:
             InvalidInput: an argument is not usable; nothing was changed.
             UnknownQueue: there is no such queue.
         """
-        statements = {LiveState.QUEUED: "hold_queued"}
-        return self._decide(
-            queue, selection, _Verb("hold_queued", _by_state(statements), {"reason": _reason(reason)}, turns=True)
-        )
+        statements = _by_state({LiveState.QUEUED: "hold_queued"})
+        verb = _Verb("hold_queued", statements, {"reason": _reason(reason)}, turns=True, also=also)
+        return self._decide(queue, selection, verb)
 
-    def release_held(self, queue: str, selection: Selection) -> Decided:
+    def release_held(self, queue: str, selection: Selection, *, also: Also | None = None) -> Decided:
         """Let held jobs go: due now, with the attempts that they have left. In an ordered queue the key goes on.
 
         A request to cancel one, made while it ran, is void then.
 
+        Args:
+            queue: its name.
+            selection: which jobs; of those that fit, the held ones.
+            also: what else to do in the same transactions.
+
         Raises:
             InvalidInput: an argument is not usable; nothing was changed.
             UnknownQueue: there is no such queue.
         """
-        return self._decide(queue, selection, _Verb("release_held", _by_state({LiveState.HELD: "release_held"}), {}))
+        statements = _by_state({LiveState.HELD: "release_held"})
+        return self._decide(queue, selection, _Verb("release_held", statements, {}, also=also))
+
+    def complete_held(self, queue: str, completed: Sequence[Completed], *, also: Also | None = None) -> Decided:
+        """End held jobs as succeeded: somebody did by hand what they ask for. In an ordered queue the key goes on.
+
+        Args:
+            queue: its name.
+            completed: which jobs, by whom and with what result.
+            also: what else to do in the same transactions.
+
+        Raises:
+            InvalidInput: an argument is not usable; nothing was changed.
+            UnknownQueue: there is no such queue.
+        """
+        for one in completed:
+            if not isinstance(one.by, str) or not one.by.strip() or unstorable_text(one.by):
+                raise InvalidInput(f"by is {one.by!r}; give the name of whoever did the work")
+        parameters: dict[str, Any] = {
+            "named": [one.id for one in completed],
+            "results": [result_text(one.result) for one in completed],
+            "workers": [one.by for one in completed],
+        }
+        statements = _by_state({LiveState.HELD: "complete_held"})
+        verb = _Verb("complete_held", statements, parameters, turns=True, also=also)
+        return self._decide(queue, Selection(ids=parameters["named"]), verb)
 
     def delay(self, queue: str, selection: Selection, until: datetime | float) -> Decided:
         """Have queued jobs become due at another moment, earlier or later than it was. In an ordered queue the others of
@@ -273,6 +326,8 @@ class DecidingVerbs(FindingVerbs):
             (met.requested if statement == _REQUEST else met.changed).extend(accepted)
         if in_line:
             self._let_in(executor, queue, locked, set(met.changed))
+        if verb.also and met.changed:
+            verb.also(executor, met.changed)
         return met
 
     def _steady(self, executor: Executor, queue: str) -> bool:

@@ -10,6 +10,7 @@
 | `UnknownJob` | no job of that id, live or ended, in this schema | correct the id; ended jobs are trimmed in time |
 | `UnknownSubscription` | a topic has no subscription of that name | `subscribe`, or correct the name |
 | `UnknownSchedule` | the queue has no schedule of that name | correct the name, or put the schedule |
+| `DecisionRefused` | it does not fit what has become of a task, or who did the work | look at the task again |
 | `QueuePaused` | what was asked for needs a queue that is not paused | `resume` |
 | `LeaseLost` | a write came after the lease had passed on | stop working on the job; another consumer has it |
 | `DatabaseUnavailable` | no connection, or the server refused it | the message says what was tried, never the password |
@@ -53,6 +54,10 @@ class UnknownSubscription(QueueError, LookupError):
 
 class UnknownSchedule(QueueError, LookupError):
     """The queue has no schedule of that name."""
+
+
+class DecisionRefused(QueueError):
+    """A decision about a job that people do does not fit its stage, its revision or its people; nothing was changed."""
 
 
 class QueuePaused(QueueError):

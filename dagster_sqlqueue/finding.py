@@ -69,6 +69,20 @@ class FindingVerbs(Verbs):
             )
         return found[0]
 
+    def live_ids(self, queue: str, selection: Selection) -> Iterator[list[UUID]]:
+        """The ids of all live jobs that fit, bucket by bucket, each as it was at one moment.
+
+        Args:
+            queue: its name.
+            selection: which jobs.
+
+        Raises:
+            InvalidInput: the selection asks for jobs that ended.
+            UnknownQueue: there is no such queue.
+        """
+        self.check_exists(check_queue_name(queue))
+        return self._fitting(queue, selection, selection.states(LIVE_STATES, "a list of live jobs"))
+
     def _list_live(self, queue: str, selection: Selection, limit: int) -> list[JobRow]:
         states = selection.states(LIVE_STATES, "a list of live jobs")
         if selection.ids:

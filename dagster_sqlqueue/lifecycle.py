@@ -88,6 +88,8 @@ class Event(enum.StrEnum):
     """An operator's `hold_queued`."""
     LET_GO = "let go"
     """An operator's `release_held`."""
+    COMPLETE = "complete"
+    """An operator's `complete_held`."""
     DELAY = "delay"
     REPRIORITISE = "reprioritise"
     REDRIVE = "redrive"
@@ -154,6 +156,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     *_decided(Event.CALL_OFF, (_QUEUED, _CANCELLED), (_HELD, _CANCELLED), (_RUNNING, _RUNNING)),
     *_decided(Event.SET_ASIDE, (_QUEUED, _HELD)),
     *_decided(Event.LET_GO, (_HELD, _QUEUED)),
+    *_decided(Event.COMPLETE, (_HELD, _SUCCEEDED)),
     *_decided(Event.DELAY, (_QUEUED, _QUEUED)),
     *_decided(Event.REPRIORITISE, *((state, state) for state in LiveState)),
     *_decided(Event.REDRIVE, (_FAILED, _QUEUED), (_CANCELLED, _QUEUED), attempt=Attempt.RESET),

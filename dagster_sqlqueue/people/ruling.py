@@ -1,0 +1,248 @@
+"""What comes to people, and what runs by itself: jobs handed over, held ones adopted, and the rule of a queue's share."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.executors import Executor
+from dagster_sqlqueue.model import Job
+from dagster_sqlqueue.payloads import object_text
+from dagster_sqlqueue.people.model import Action, AutomationRule, check_name, check_percent, check_reason
+from dagster_sqlqueue.people.stepping import MOST_JOBS, Stepping
+from dagster_sqlqueue.selection import Decided, JobRow, Selection
+from dagster_sqlqueue.settings import check_queue_name
+
+_MOST = 1_000_000
+
+
+class RulingVerbs(Stepping):
+    """How jobs come to people."""
+
+    def hand_over(
+        self,
+        queue: str,
+        selection: Selection,
+        *,
+        by: str,
+        reason: str,
+        review: bool | None = None,
+        four_eyes: bool | None = None,
+    ) -> Decided:
+        """Take queued jobs out of the automatic line: no consumer claims them, and people may take them. In an ordered queue
+        the key stops there.
+
+        Args:
+            queue: its name.
+            selection: which jobs; of those that fit, the queued ones.
+            by: who hands them over.
+            reason: why; also kept as the job's error.
+            review: whether what is done has to be approved; None: as the queue's rule says.
+            four_eyes: whether somebody else has to approve it, which makes a review of it; None: as the queue's rule says.
+
+        Raises:
+            InvalidInput: an argument is not usable; nothing was changed.
+            UnknownQueue: there is no such queue.
+        """
+        parameters = _opening(queue, Action.HAND_OVER, by, check_reason(reason, needed=True), review, four_eyes)
+        return self.queue.hold_queued(queue, selection, reason, also=partial(_open, parameters))
+
+    def adopt(
+        self,
+        queue: str,
+        *,
+        by: str,
+        reason: str | None = None,
+        review: bool | None = None,
+        four_eyes: bool | None = None,
+        limit: int = 10_000,
+    ) -> list[UUID]:
+        """Make tasks of the held jobs that people have not got yet: those that their handlers ended with `Hold`, those of
+        poisoned keys, those that an operator held. Ends the tasks whose jobs were released, cancelled or completed past
+        their people, too. Call it as often as people are to see new work; again, it finds nothing to do.
+
+        Args:
+            queue: its name.
+            by: who does, for the histories.
+            reason: why; None: what each job is held for.
+            review: as for `hand_over`.
+            four_eyes: as for `hand_over`.
+            limit: the most jobs, 1 to 1,000,000.
+
+        Returns:
+            The jobs that became tasks.
+
+        Raises:
+            InvalidInput: an argument is not usable; nothing was changed.
+            UnknownQueue: there is no such queue.
+        """
+        check_limit(limit, _MOST)
+        parameters = _opening(queue, Action.ADOPT, by, check_reason(reason), review, four_eyes)
+        self.database.run("tasks_withdraw", {"queue": queue, "actor": by})
+        adopted: list[UUID] = []
+        for bucket in range(self.queue.settings(queue).lanes):
+            while room := min(MOST_JOBS, limit - len(adopted)):
+                place = {"queue": queue, "bucket": bucket, "limit": room}
+                ids = [row[0] for row in self.database.run("tasks_missing", place)]
+                if not ids:
+                    break
+                rows = self.database.run("task_open", {**parameters, "ids": ids, "anew": False})
+                adopted += [row[0] for row in rows]
+        return adopted
+
+    def set_rule(
+        self,
+        queue: str,
+        *,
+        automatic_percent: float = 100.0,
+        always_people: Mapping[str, Any] | str | None = None,
+        review: bool = False,
+        four_eyes: bool = False,
+    ) -> AutomationRule:
+        """Say how much of a queue runs by itself, in place of what was said before. It counts from the next question on:
+        jobs that people have stay theirs.
+
+        Args:
+            queue: its name.
+            automatic_percent: of its jobs, 0 to 100.
+            always_people: a JSON object; a job whose payload contains it, as `@>` of PostgreSQL sees it, is people's
+                whatever the percentage is.
+            review: whether what people do has to be approved.
+            four_eyes: whether somebody else has to approve it, which makes a review of it.
+
+        Raises:
+            InvalidInput: an argument is not usable; nothing was changed.
+            UnknownQueue: there is no such queue.
+        """
+        always = None if always_people is None else object_text("always_people", always_people)
+        if always == "{}":
+            raise InvalidInput(
+                "always_people is {}, which every payload contains; for that, set automatic_percent to 0"
+            )
+        parameters = {
+            "queue": check_queue_name(queue),
+            "automatic_percent": check_percent(automatic_percent),
+            "always_people": always,
+            "review": check_flag("review", review) or check_flag("four_eyes", four_eyes),
+            "four_eyes": four_eyes,
+        }
+        while not (rows := self.database.run("automation_rule_set", parameters)):
+            self.queue.check_exists(queue)
+        return AutomationRule(*rows[0])
+
+    def rule(self, queue: str) -> AutomationRule:
+        """The rule of a queue; one that was given none runs wholly by itself.
+
+        Raises:
+            InvalidInput: the name is not usable.
+            UnknownQueue: there is no such queue.
+        """
+        rows = self.database.run("automation_rule", {"queue": check_queue_name(queue)})
+        if not rows:
+            self.queue.check_exists(queue)
+            return AutomationRule(queue)
+        return AutomationRule(*rows[0])
+
+    def is_automatic(self, job: Job[Any] | JobRow) -> bool:
+        """Whether a job runs by itself as its queue's rule is now: what a handler asks before it begins, to end the job with
+        `Hold` if not. What people have given back always does.
+
+        Args:
+            job: as its handler was given it, or as it was looked at.
+        """
+        if not isinstance(job, Job | JobRow):
+            raise InvalidInput(
+                f"job is a {type(job).__name__}; give the Job that a handler gets, or what queue.job() gives"
+            )
+        ((percent, always_people, given_back),) = self.database.run(
+            "automation_of_job", {"id": job.id, "queue": job.queue}
+        )
+        return given_back or (not always_people and AutomationRule(job.queue, percent).covers(job.id))
+
+    def route(self, queue: str, *, by: str, limit: int = 10_000) -> Decided:
+        """Hand those of the queued jobs over that the queue's rule gives to people, without a consumer claiming them first.
+
+        It looks at all queued jobs; what comes in later, the next call finds, or the handler that asks `is_automatic`.
+
+        Args:
+            queue: its name.
+            by: who does, for the histories.
+            limit: the most jobs, 1 to 1,000,000.
+
+        Raises:
+            InvalidInput: an argument is not usable; nothing was changed.
+            UnknownQueue: there is no such queue.
+        """
+        check_name("by", by)
+        check_limit(limit, _MOST)
+        rule = self.rule(queue)
+        decided = Decided()
+        looks: list[tuple[Selection, float]] = [(Selection(state="queued"), rule.automatic_percent)]
+        if rule.always_people is not None:
+            looks.insert(0, (Selection(state="queued", payload=rule.always_people), 0.0))
+        for selection, percent in looks:
+            share = AutomationRule(queue, percent)
+            reason = f"{rule.automatic_percent:g} % of the queue are automatic"
+            if selection.payload is not None:
+                reason = f"always for people: {rule.always_people}"
+            # All jobs automatic: nothing to look for.
+            for ids in self.queue.live_ids(queue, selection) if percent < 100 else ():
+                theirs = [id for id in ids if not share.covers(id)]
+                for at in range(0, len(theirs), MOST_JOBS):
+                    part = self._not_given_back(theirs[at : at + MOST_JOBS])[: limit - len(decided.changed)]
+                    if part:
+                        done = self.hand_over(queue, Selection(ids=part), by=by, reason=reason)
+                        decided.changed.extend(done.changed)
+                if len(decided.changed) >= limit:
+                    return decided
+        return decided
+
+    def _not_given_back(self, ids: list[UUID]) -> list[UUID]:
+        back = {row[0] for row in self.database.run("jobs_given_back", {"ids": ids})}
+        return [id for id in ids if id not in back]
+
+
+def check_limit(limit: object, most: int) -> int:
+    """The limit, if a call may have it.
+
+    Raises:
+        InvalidInput: it may not.
+    """
+    if type(limit) is not int or not 1 <= limit <= most:
+        raise InvalidInput(f"limit is {limit!r}; it must be a whole number of 1 to {most:,}")
+    return limit
+
+
+def check_flag(name: str, value: object) -> bool:
+    """The answer, if it is one.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{name} is {value!r}; it must be True or False")
+    return value
+
+
+def _opening(
+    queue: str, action: Action, by: str, reason: str | None, review: bool | None, four_eyes: bool | None
+) -> dict[str, Any]:
+    for name, value in (("review", review), ("four_eyes", four_eyes)):
+        if value is not None:
+            check_flag(name, value)
+    if review is False and four_eyes:
+        raise InvalidInput("review is False and four_eyes is True; four eyes need a review")
+    return {
+        "queue": check_queue_name(queue),
+        "actor": check_name("by", by),
+        "action": str(action),
+        "reason": reason,
+        "review": review,
+        # Without a review there is nobody whose eyes could be the other two.
+        "four_eyes": False if review is False else four_eyes,
+    }
+
+
+def _open(parameters: Mapping[str, Any], executor: Executor, ids: Sequence[UUID]) -> None:
+    executor.run("task_open", {**parameters, "ids": list(ids), "anew": True})

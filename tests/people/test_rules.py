@@ -1,0 +1,97 @@
+"""The share of a queue that runs by itself, from none of it to all."""
+
+from uuid import UUID
+
+from uuid_utils.compat import uuid7
+
+from dagster_sqlqueue import Consumer, Done, Hold, Job, NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue.people import AutomationRule, HumanWork
+from dagster_sqlqueue.selection import Selection
+from tests.core.support import Work, rows
+from tests.people.support import enqueued, handed_over
+
+IDS = [uuid7() for _ in range(4_000)]
+
+
+def covered(percent: float) -> set[UUID]:
+    rule = AutomationRule("work", percent)
+    return {id for id in IDS if rule.covers(id)}
+
+
+def test_a_share_only_grows() -> None:
+    shares = [covered(percent) for percent in (0, 0.5, 1, 10, 33, 50, 75, 99, 100)]
+    assert shares[0] == set()
+    assert shares[-1] == set(IDS)
+    for smaller, larger in zip(shares, shares[1:], strict=False):
+        assert smaller < larger
+
+
+def test_a_share_is_as_large_as_it_says() -> None:
+    for percent in (10, 50, 90):
+        # Four standard deviations of 4,000 draws are at most 127.
+        assert abs(len(covered(percent)) - 40 * percent) < 127
+
+
+def test_a_rule_is_kept_and_changed(people: HumanWork) -> None:
+    assert people.rule("work") == AutomationRule("work", 100.0)
+    made = people.set_rule("work", automatic_percent=12.5, always_people={"n": 1}, four_eyes=True)
+    assert made == AutomationRule("work", 12.5, '{"n": 1}', review=True, four_eyes=True) == people.rule("work")
+    people.set_rule("work")
+    assert people.rule("work") == AutomationRule("work", 100.0)
+    assert people.rule("mail") == AutomationRule("mail", 100.0)
+
+
+def test_a_queue_goes_from_people_to_machines(people: HumanWork, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    """The handler asks; nothing but the rule changes meanwhile."""
+
+    def handler(job: Job[Work]) -> Done | Hold:
+        return Done() if people.is_automatic(job) else Hold("for people")
+
+    share = []
+    for percent in (0, 50, 100):
+        people.set_rule("work", automatic_percent=percent)
+        ids = enqueued(people, 200)
+        done = Consumer(queue, spec, handler).drain()
+        assert done.succeeded + done.held == 200
+        assert done.succeeded == len([id for id in ids if AutomationRule("work", percent).covers(id)])
+        assert len(people.adopt("work", by="clerk")) == done.held
+        share.append(done.succeeded)
+    assert (share[0], share[2]) == (0, 200)
+    # Four standard deviations are 28.
+    assert 72 < share[1] < 128
+
+
+def test_some_are_always_for_people(people: HumanWork, queue: SqlQueue) -> None:
+    ids = enqueued(people, 10)
+    people.set_rule("work", automatic_percent=100, always_people={"n": 3})
+    assert [people.is_automatic(queue.job(id)) for id in ids] == [n != 3 for n in range(10)]
+    assert people.route("work", by="router").changed == [ids[3]]
+    assert people.history(ids[3])[0].reason == 'always for people: {"n": 3}'
+
+
+def test_routing_hands_over_what_the_rule_gives_to_people(people: HumanWork, queue: SqlQueue) -> None:
+    ids = enqueued(people, 2_300)
+    later = enqueued(people, 10, "mail")
+    people.set_rule("work", automatic_percent=40, review=True)
+    rule = people.rule("work")
+    assert len(people.route("work", by="router", limit=25).changed) == 25
+    people.route("work", by="router")
+    held = {row[0] for row in rows(queue, "SELECT id FROM {s}.job WHERE state = 'held'")}
+    assert held == {id for id in ids if not rule.covers(id)}
+    assert held.isdisjoint(later)
+    assert {task.id for task in people.tasks("work", limit=10_000)} == held
+    assert all(task.state.review for task in people.tasks("work"))
+    assert people.route("work", by="router").changed == []
+    people.set_rule("work", automatic_percent=100)
+    assert people.route("work", by="router").changed == []
+
+
+def test_a_rule_counts_from_the_next_question_on(people: HumanWork, queue: SqlQueue) -> None:
+    (job,) = handed_over(people, 1)
+    people.set_rule("work", automatic_percent=100, four_eyes=True)
+    assert not people.task(job).state.four_eyes
+    assert people.route("work", by="router").changed == []
+    assert queue.job(job).state == "held"
+    queue.enqueue(QueueSpec("work", Work), NewJob(Work(n=1)))
+    people.hand_over("work", Selection(all=True), by="boss", reason="hard", review=False)
+    assert sorted(task.state.four_eyes for task in people.tasks("work")) == [False, False]
