@@ -7,6 +7,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from dagster_sqlqueue.errors import (
     DatabaseUnavailable,
+    DecisionRefused,
     EmbeddedServerError,
     InvalidInput,
     SchemaMissing,
@@ -33,7 +34,7 @@ class Code(enum.IntEnum):
 MEANINGS = {
     Code.DONE: "done",
     Code.FAILED: "doctor found a failure, or something failed that should not",
-    Code.INPUT: "bad input or usage, nothing was written",
+    Code.INPUT: "bad input or usage, or a decision that does not fit; nothing was written",
     Code.DATABASE: "the database is not available, or refused",
     Code.SCHEMA: "the schema is missing, too old or too new",
     Code.UNKNOWN: "there is no such queue, job, subscription or schedule",
@@ -45,6 +46,7 @@ MEANINGS = {
 
 _CODES: list[tuple[type[Exception], Code]] = [
     (InvalidInput, Code.INPUT),
+    (DecisionRefused, Code.INPUT),
     (DatabaseUnavailable, Code.DATABASE),
     (EmbeddedServerError, Code.DATABASE),
     (SchemaMissing, Code.SCHEMA),

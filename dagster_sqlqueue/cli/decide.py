@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Verb:
+class Verb:
     """A verb in words, and which jobs it is about.
 
     Attributes:
@@ -70,12 +70,12 @@ def retry(
     most = None if limit is None else options.whole("--limit", limit)
     if most is not None and most < 1:
         raise InvalidInput(f"--limit is {most}; it must be at least 1")
-    verb = _Verb((selection.state or "failed",) if not selection.ids else _ENDED, "put back")
+    verb = Verb((selection.state or "failed",) if not selection.ids else _ENDED, "put back")
     with session.queue() as source:
         if dry_run:
-            _foretell(session, source, queue, selection, verb, most)
+            foretell(session, source, queue, selection, verb, most)
         else:
-            _tell(session, queue, verb, source.redrive(queue, selection, states=verb.states, limit=most))
+            tell(session, queue, verb, source.redrive(queue, selection, states=verb.states, limit=most))
 
 
 @selecting(LIVE_STATES, "cancel")
@@ -91,12 +91,12 @@ def cancel(
 
     sqlqueue cancel orders --payload '{"customer": 7}' --reason "customer left"
     """
-    verb = _Verb(LIVE_STATES, "cancelled", ask="running")
+    verb = Verb(LIVE_STATES, "cancelled", ask="running")
     with session.queue() as source:
         if dry_run:
-            _foretell(session, source, queue, selection, verb)
+            foretell(session, source, queue, selection, verb)
         else:
-            _tell(session, queue, verb, source.cancel(queue, selection, reason=reason))
+            tell(session, queue, verb, source.cancel(queue, selection, reason=reason))
 
 
 @selecting(("queued",), "hold")
@@ -107,12 +107,12 @@ def hold(
 
     Example: sqlqueue hold orders --ordering-key customer-7 --reason "asks to wait"
     """
-    verb = _Verb(("queued",), "held")
+    verb = Verb(("queued",), "held")
     with session.queue() as source:
         if dry_run:
-            _foretell(session, source, queue, selection, verb)
+            foretell(session, source, queue, selection, verb)
         else:
-            _tell(session, queue, verb, source.hold_queued(queue, selection, reason))
+            tell(session, queue, verb, source.hold_queued(queue, selection, reason))
 
 
 @selecting(("held",), "release")
@@ -121,12 +121,12 @@ def release(session: Session, queue: Queue, selection: Selection, dry_run: bool)
 
     Example: sqlqueue release orders --all
     """
-    verb = _Verb(("held",), "released")
+    verb = Verb(("held",), "released")
     with session.queue() as source:
         if dry_run:
-            _foretell(session, source, queue, selection, verb)
+            foretell(session, source, queue, selection, verb)
         else:
-            _tell(session, queue, verb, source.release_held(queue, selection))
+            tell(session, queue, verb, source.release_held(queue, selection))
 
 
 @selecting(("queued",), "delay")
@@ -155,12 +155,12 @@ def delay(
     if (until is None) is (by is None):
         raise InvalidInput("give one of --until and --for: when the jobs are to become due")
     when = options.seconds("--for", by) if by is not None else options.moment("--until", until or "")
-    verb = _Verb(("queued",), "delayed")
+    verb = Verb(("queued",), "delayed")
     with session.queue() as source:
         if dry_run:
-            _foretell(session, source, queue, selection, verb)
+            foretell(session, source, queue, selection, verb)
         else:
-            _tell(session, queue, verb, source.delay(queue, selection, when))
+            tell(session, queue, verb, source.delay(queue, selection, when))
 
 
 @selecting(LIVE_STATES, "reprioritise")
@@ -179,15 +179,16 @@ def reprioritise(
         raise InvalidInput("--priority is missing: 0 to 9, higher runs first")
     if not 0 <= priority <= 9:
         raise InvalidInput(f"--priority is {priority}; it must be 0 to 9, higher runs first")
-    verb = _Verb(LIVE_STATES, f"set to priority {priority}")
+    verb = Verb(LIVE_STATES, f"set to priority {priority}")
     with session.queue() as source:
         if dry_run:
-            _foretell(session, source, queue, selection, verb)
+            foretell(session, source, queue, selection, verb)
         else:
-            _tell(session, queue, verb, source.reprioritise(queue, selection, priority))
+            tell(session, queue, verb, source.reprioritise(queue, selection, priority))
 
 
-def _tell(session: Session, queue: str, verb: _Verb, decided: Decided) -> None:
+def tell(session: Session, queue: str, verb: Verb, decided: Decided) -> None:
+    """Show what a verb did; some jobs that were left as before end the command so."""
     if session.as_json:
         render.emit_json(_decided_json(queue, decided.changed, decided.requested, decided.skipped))
     else:
@@ -202,8 +203,8 @@ def _tell(session: Session, queue: str, verb: _Verb, decided: Decided) -> None:
         raise typer.Exit(Code.PARTLY)
 
 
-def _foretell(
-    session: Session, source: SqlQueue, queue: str, selection: Selection, verb: _Verb, limit: int | None = None
+def foretell(
+    session: Session, source: SqlQueue, queue: str, selection: Selection, verb: Verb, limit: int | None = None
 ) -> None:
     """Show what the verb would do, of at most so many jobs; nothing is changed."""
     found, skipped = _found(source, queue, selection, verb, min(limit or _LOOK_AT, _LOOK_AT))
@@ -231,7 +232,7 @@ def _foretell(
 
 
 def _found(
-    source: SqlQueue, queue: str, selection: Selection, verb: _Verb, limit: int
+    source: SqlQueue, queue: str, selection: Selection, verb: Verb, limit: int
 ) -> tuple[list[JobRow], dict[UUID, str]]:
     archived = verb.states[0] in ARCHIVE_STATES
     if not selection.ids:

@@ -18,6 +18,7 @@ from dagster_sqlqueue.cli import (
     jobs,
     keep,
     operate,
+    people,
     prepare,
     schedule,
     schema,
@@ -113,7 +114,7 @@ def _shared(
         say(context.get_help())
 
 
-for room in (prepare, write, schema, topics, work, jobs, figures, decide, operate, schedule, keep, doctor):
+for room in (prepare, write, schema, topics, work, jobs, figures, decide, people, operate, schedule, keep, doctor):
     room.register(app)
 
 

@@ -25,7 +25,7 @@ def _words(example: str) -> tuple[list[str], str | None]:
 
 
 def test_every_command_is_in_the_tables_and_has_an_example() -> None:
-    assert sorted(re.findall(r"^\| `([\w ]+)` \|", _PAGE, re.MULTILINE)) == sorted(COMMANDS)
+    assert sorted(re.findall(r"^\| `([\w -]+)` \|", _PAGE, re.MULTILINE)) == sorted(COMMANDS)
     assert {command_of(_words(example)[0]) for example in _EXAMPLES} == set(COMMANDS)
 
 
@@ -57,7 +57,7 @@ def test_help_is_there_with_an_example(command: str) -> None:
     assert shown.exit_code == 0
     if command != "init":
         assert f"sqlqueue {command}" in " ".join(shown.output.split("Example", 1)[1].split())
-    for words in re.findall(r"sqlqueue (\w+ ?\w*)", shown.output):
+    for words in re.findall(r"sqlqueue (\w+ ?[\w-]*)", shown.output):
         assert command_of(words.split()) in COMMANDS
 
 

@@ -30,6 +30,7 @@ def test_no_error_shows_the_password(url: str, code: int) -> None:
         assert _SECRET not in cli.refused(code, "doctor", *arguments)
 
 
+_JOB = "0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b"
 _ARGUMENTS = {
     "create": ["orders"],
     "enqueue": ["orders", "{}"],
@@ -39,7 +40,7 @@ _ARGUMENTS = {
     "work": ["deploy.handlers:send_email"],
     "peek": ["orders"],
     "list": ["orders"],
-    "show": ["0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b"],
+    "show": [_JOB],
     "dead": ["orders"],
     "retry": ["orders", "--all"],
     "cancel": ["orders", "--all"],
@@ -56,6 +57,23 @@ _ARGUMENTS = {
     "schedule pause": ["orders", "nightly"],
     "schedule resume": ["orders", "nightly"],
     "schedule remove": ["orders", "nightly"],
+    "people rule": ["orders"],
+    "people hand-over": ["orders", "--all", "--by", "boss", "--reason", "hard"],
+    "people route": ["orders", "--by", "boss"],
+    "people adopt": ["orders", "--by", "boss"],
+    "people tasks": ["orders"],
+    "people take": ["orders", "--operator", "anna"],
+    "people my-jobs": ["anna"],
+    "people assign": [_JOB, "--to", "anna", "--by", "boss"],
+    "people unassign": [_JOB, "--by", "boss"],
+    "people hold": [_JOB, "--by", "boss"],
+    "people resume": [_JOB, "--by", "boss"],
+    "people delay": [_JOB, "--for", "5", "--by", "boss"],
+    "people submit": [_JOB, "--operator", "anna"],
+    "people approve": [_JOB, "--by", "boss"],
+    "people reject": [_JOB, "--by", "boss", "--reason", "no"],
+    "people give-back": [_JOB, "--by", "boss"],
+    "people history": [_JOB],
 }
 
 

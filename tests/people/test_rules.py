@@ -1,5 +1,6 @@
 """The share of a queue that runs by itself, from none of it to all."""
 
+import itertools
 from uuid import UUID
 
 from uuid_utils.compat import uuid7
@@ -22,7 +23,7 @@ def test_a_share_only_grows() -> None:
     shares = [covered(percent) for percent in (0, 0.5, 1, 10, 33, 50, 75, 99, 100)]
     assert shares[0] == set()
     assert shares[-1] == set(IDS)
-    for smaller, larger in zip(shares, shares[1:], strict=False):
+    for smaller, larger in itertools.pairwise(shares):
         assert smaller < larger
 
 

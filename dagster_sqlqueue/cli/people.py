@@ -1,0 +1,433 @@
+"""The commands about human work, under `sqlqueue people`: tasks, who has them, what was decided, and the rule."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+from uuid import UUID
+
+import typer
+
+from dagster_sqlqueue.cli import options, render
+from dagster_sqlqueue.cli.decide import Verb, foretell, tell
+from dagster_sqlqueue.cli.options import Limit, Queue
+from dagster_sqlqueue.cli.selecting import selecting
+from dagster_sqlqueue.cli.session import Session, command
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.people import AutomationRule, HumanWork, JobEvent, Stage, Task
+from dagster_sqlqueue.selection import Selection
+
+_SHORT = 80
+
+Jobs = Annotated[list[str], typer.Argument(metavar="JOB...", help="The jobs' ids, of one queue: all of them or none.")]
+By = Annotated[str, typer.Option("--by", metavar="NAME", show_default=False, help="Who decides so.")]
+Reason = Annotated[str | None, typer.Option(metavar="TEXT", show_default=False, help="Why; kept in the job's history.")]
+Revision = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        show_default=False,
+        help="The task's revision when it was looked at: refused if somebody has decided since.",
+    ),
+]
+Review = Annotated[
+    bool | None,
+    typer.Option(
+        "--review/--no-review", show_default=False, help="What is done has to be approved; else as the rule says."
+    ),
+]
+FourEyes = Annotated[
+    bool | None,
+    typer.Option(
+        "--four-eyes/--no-four-eyes",
+        show_default=False,
+        help="Somebody else has to approve it, which makes a review of it; else as the rule says.",
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(
+        name="people",
+        help="Jobs that people do: tasks, who has them, and what was decided.",
+        invoke_without_command=True,
+    )
+
+    @group.callback()
+    def _shown(context: typer.Context) -> None:
+        if context.invoked_subcommand is None:
+            render.say(context.get_help())
+
+    for function in (
+        rule,
+        hand_over,
+        route,
+        adopt,
+        tasks,
+        take,
+        my_jobs,
+        assign,
+        unassign,
+        hold,
+        resume,
+        delay,
+        submit,
+        approve,
+        reject,
+        give_back,
+        history,
+    ):
+        command(group, function.__name__.replace("_", "-"))(function)
+    app.add_typer(group, rich_help_panel="Decide")
+
+
+def rule(
+    session: Session,
+    queue: Queue,
+    automatic: Annotated[
+        float | None,
+        typer.Option(metavar="0..100", show_default=False, help="How many percent of the jobs are automatic."),
+    ] = None,
+    always: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON",
+            show_default=False,
+            help="Jobs whose payload contains this are always for people; none takes it away.",
+        ),
+    ] = None,
+    review: Review = None,
+    four_eyes: FourEyes = None,
+) -> None:
+    """Show how much of a queue runs by itself, or change it; what is not named stays.
+
+    Examples: sqlqueue people rule orders
+
+    sqlqueue people rule orders --automatic 20 --always '{"country": "NZ"}' --four-eyes
+    """
+    with session.queue() as source:
+        people = HumanWork(source)
+        found = people.rule(queue)
+        if (automatic, always, review, four_eyes) != (None,) * 4:
+            eyes = found.four_eyes and review is not False if four_eyes is None else four_eyes
+            found = people.set_rule(
+                queue,
+                automatic_percent=found.automatic_percent if automatic is None else automatic,
+                always_people=options.removable("--always", always, found.always_people, lambda _, text: text),
+                review=(found.review if review is None else review) or eyes,
+                four_eyes=eyes,
+            )
+    if session.as_json:
+        always_people = None if found.always_people is None else json.loads(found.always_people)
+        render.emit_json({**asdict(found), "always_people": always_people})
+    else:
+        render.say(_rule(found))
+
+
+@selecting(("queued",), "hand over")
+def hand_over(
+    session: Session,
+    queue: Queue,
+    selection: Selection,
+    dry_run: bool,
+    by: By,
+    reason: Annotated[str, typer.Option(metavar="TEXT", show_default=False, help="Why; kept in the job's history.")],
+    review: Review = None,
+    four_eyes: FourEyes = None,
+) -> None:
+    """Take queued jobs out of the automatic line, for people to do.
+
+    Example: sqlqueue people hand-over orders --tag vip --by boss --reason "asks for a person" --review
+    """
+    verb = Verb(("queued",), "handed over")
+    with session.queue() as source:
+        if dry_run:
+            foretell(session, source, queue, selection, verb)
+        else:
+            done = HumanWork(source).hand_over(
+                queue, selection, by=by, reason=reason, review=review, four_eyes=four_eyes
+            )
+            tell(session, queue, verb, done)
+
+
+def route(
+    session: Session,
+    queue: Queue,
+    by: By,
+    limit: Annotated[int, typer.Option(metavar="N", help="The most jobs, 1 to 1000000.")] = 10_000,
+) -> None:
+    """Hand those of the queued jobs over that the queue's rule gives to people.
+
+    Example: sqlqueue people route orders --by router
+    """
+    with session.queue() as source:
+        tell(session, queue, Verb(("queued",), "handed over"), HumanWork(source).route(queue, by=by, limit=limit))
+
+
+def adopt(
+    session: Session, queue: Queue, by: By, reason: Reason = None, review: Review = None, four_eyes: FourEyes = None
+) -> None:
+    """Make tasks of the held jobs that people have not got yet: what handlers have held, for instance.
+
+    Example: sqlqueue people adopt orders --by clerk
+    """
+    with session.queue() as source:
+        ids = HumanWork(source).adopt(queue, by=by, reason=reason, review=review, four_eyes=four_eyes)
+    if session.as_json:
+        render.emit_json({"queue": queue, "adopted": [str(id_) for id_ in ids]})
+    else:
+        render.say(f"queue {queue}: {len(ids):,} held {'job is a task' if len(ids) == 1 else 'jobs are tasks'} now")
+
+
+def tasks(
+    session: Session,
+    queue: Queue,
+    stage: Annotated[str, typer.Option(metavar="STAGE", help="open, assigned or in_review.")] = "open",
+    limit: Limit = 20,
+) -> None:
+    """Show the tasks of a queue, the longest available first.
+
+    Example: sqlqueue people tasks orders --stage in_review
+    """
+    with session.queue() as source:
+        _show(session, HumanWork(source).tasks(queue, stage, limit=limit))
+
+
+def take(
+    session: Session,
+    queue: Queue,
+    operator: Annotated[str, typer.Option(metavar="NAME", show_default=False, help="Who takes them.")],
+    limit: Annotated[int, typer.Option(metavar="N", help="The most tasks, 1 to 1000.")] = 1,
+    reason: Reason = None,
+) -> None:
+    """Take the next open tasks of a queue. Two who take at once never get the same.
+
+    Example: sqlqueue people take orders --operator anna
+    """
+    with session.queue() as source:
+        _show(session, HumanWork(source).take(operator, queue, limit=limit, reason=reason))
+
+
+def my_jobs(
+    session: Session,
+    operator: Annotated[str, typer.Argument(metavar="NAME", help="Whose.")],
+    queue: Annotated[str | None, typer.Option(metavar="QUEUE", show_default=False, help="Only of this queue.")] = None,
+    limit: Limit = 20,
+) -> None:
+    """Show what is assigned to a person, and what he did that waits for its review.
+
+    Example: sqlqueue people my-jobs anna
+    """
+    with session.queue() as source:
+        _show(session, HumanWork(source).my_jobs(operator, queue=queue, limit=limit))
+
+
+def assign(
+    session: Session,
+    jobs: Jobs,
+    to: Annotated[str, typer.Option(metavar="NAME", show_default=False, help="Whose they are to be.")],
+    by: By,
+    reason: Reason = None,
+    revision: Revision = None,
+) -> None:
+    """Make tasks somebody's, whether they are open or somebody else's.
+
+    Example: sqlqueue people assign 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --to anna --by boss
+    """
+    with session.queue() as source:
+        _show(session, HumanWork(source).assign(_ids(jobs), to, by=by, reason=reason, revision=revision))
+
+
+def unassign(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision: Revision = None) -> None:
+    """Open tasks that are assigned again, for anybody.
+
+    Example: sqlqueue people unassign 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by anna --reason "on leave"
+    """
+    with session.queue() as source:
+        _show(session, HumanWork(source).unassign(_ids(jobs), by=by, reason=reason, revision=revision))
+
+
+def hold(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision: Revision = None) -> None:
+    """Set tasks aside without a date: nobody takes or submits them before they are resumed.
+
+    Example: sqlqueue people hold 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by anna --reason "asked the customer"
+    """
+    with session.queue() as source:
+        _show(session, HumanWork(source).hold(_ids(jobs), by=by, reason=reason, revision=revision))
+
+
+def resume(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision: Revision = None) -> None:
+    """Go on with tasks that are on hold.
+
+    Example: sqlqueue people resume 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by anna
+    """
+    with session.queue() as source:
+        _show(session, HumanWork(source).resume(_ids(jobs), by=by, reason=reason, revision=revision))
+
+
+def delay(
+    session: Session,
+    jobs: Jobs,
+    by: By,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", show_default=False, help="The moment: 2026-01-31T08:00:00Z. What has passed: now."
+        ),
+    ] = None,
+    length: Annotated[
+        str | None,
+        typer.Option("--for", metavar="SECONDS", show_default=False, help="So long from now: 90, 5min, 2h; 0 for now."),
+    ] = None,
+    reason: Reason = None,
+    revision: Revision = None,
+) -> None:
+    """Have tasks offered from another moment on; those that are assigned stay so.
+
+    Example: sqlqueue people delay 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --until 2037-01-31T08:00:00Z --by anna
+    """
+    if (until is None) is (length is None):
+        raise InvalidInput("give one of --until and --for: from when on the tasks are to be offered")
+    when = options.seconds("--for", length) if length is not None else options.moment("--until", until or "")
+    with session.queue() as source:
+        _show(session, HumanWork(source).delay(_ids(jobs), when, by=by, reason=reason, revision=revision))
+
+
+def submit(
+    session: Session,
+    jobs: Jobs,
+    operator: Annotated[str, typer.Option(metavar="NAME", show_default=False, help="Who did them.")],
+    result: Annotated[
+        str | None, typer.Option(metavar="JSON", show_default=False, help="What came of it, of each of them.")
+    ] = None,
+    reason: Reason = None,
+    revision: Revision = None,
+) -> None:
+    """Say that tasks are done. Their jobs succeed, or wait for somebody to approve them.
+
+    Example: sqlqueue people submit 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --operator anna --result '{"paid": true}'
+    """
+    try:
+        found = None if result is None else json.loads(result)
+    except ValueError as error:
+        raise InvalidInput(f"--result {result!r} is not JSON: {error}") from None
+    with session.queue() as source:
+        _show(session, HumanWork(source).submit(_ids(jobs), operator, found, reason=reason, revision=revision))
+
+
+def approve(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision: Revision = None) -> None:
+    """Approve what was done: the jobs succeed. Who did a task that needs four eyes cannot approve it.
+
+    Example: sqlqueue people approve 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by bert
+    """
+    with session.queue() as source:
+        _show(session, HumanWork(source).approve(_ids(jobs), by=by, reason=reason, revision=revision))
+
+
+def reject(
+    session: Session,
+    jobs: Jobs,
+    by: By,
+    reason: Annotated[str, typer.Option(metavar="TEXT", show_default=False, help="Why; kept in the job's history.")],
+    reopen: Annotated[
+        bool,
+        typer.Option("--reopen", show_default=False, help="Open them for anybody; else they go back to who did them."),
+    ] = False,
+    revision: Revision = None,
+) -> None:
+    """Send what was done back.
+
+    Example: sqlqueue people reject 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by bert --reason "the sum is wrong"
+    """
+    with session.queue() as source:
+        _show(session, HumanWork(source).reject(_ids(jobs), by=by, reason=reason, reopen=reopen, revision=revision))
+
+
+def give_back(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision: Revision = None) -> None:
+    """Give jobs back to the automatic line; they are automatic from then on, whatever the rule says.
+
+    Example: sqlqueue people give-back 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by anna
+    """
+    with session.queue() as source:
+        _show(session, HumanWork(source).give_back(_ids(jobs), by=by, reason=reason, revision=revision))
+
+
+def history(session: Session, job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]) -> None:
+    """Show who did what to a job, when and why.
+
+    Example: sqlqueue people history 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b
+    """
+    with session.queue() as source:
+        events = HumanWork(source).history(options.job_id("the job", job))
+    if session.as_json:
+        render.emit_json([asdict(event) for event in events])
+    elif not events:
+        render.say(f"job {job} never was for people")
+    else:
+        render.table(
+            ["no", "when", "who", "what", "reason", "details"],
+            [[e.no, render.moment(e.at), e.actor, e.action, e.reason or "", _details(e)] for e in events],
+            right=["no"],
+        )
+
+
+def _ids(jobs: Sequence[str]) -> list[UUID]:
+    return [options.job_id("the job", text) for text in jobs]
+
+
+def _show(session: Session, found: Sequence[Task]) -> None:
+    if session.as_json:
+        render.emit_json([_json(task) for task in found])
+    elif not found:
+        render.say("there is no such task")
+    else:
+        render.table(
+            ["id", "queue", "stage", "whose", "rev", "available", "notes", "payload"],
+            [
+                [
+                    task.id,
+                    task.queue,
+                    task.state.stage,
+                    task.state.assignee or "",
+                    task.state.revision,
+                    render.moment(task.state.available_at),
+                    _notes(task),
+                    render.shortened(task.payload or "", _SHORT),
+                ]
+                for task in found
+            ],
+            right=["rev"],
+        )
+
+
+def _json(task: Task) -> dict[str, Any]:
+    state = asdict(task.state)
+    return {
+        "id": task.id,
+        "queue": task.queue,
+        **state,
+        "result": None if task.state.result is None else json.loads(task.state.result),
+        "opened_at": task.opened_at,
+        "payload": None if task.payload is None else json.loads(task.payload),
+    }
+
+
+def _notes(task: Task) -> str:
+    state = task.state
+    review = "four eyes" if state.four_eyes else "review" if state.review else ""
+    live = state.stage in (Stage.OPEN, Stage.ASSIGNED)
+    return ", ".join(word for word in ("on hold" if state.on_hold and live else "", review) if word)
+
+
+def _details(event: JobEvent) -> str:
+    return render.shortened(json.dumps(dict(event.details)), _SHORT) if event.details else ""
+
+
+def _rule(found: AutomationRule) -> str:
+    said = [f"{found.automatic_percent:g} % of its jobs are automatic"]
+    if found.always_people is not None:
+        said.append(f"what contains {found.always_people} is always for people")
+    if found.review:
+        said.append("somebody else approves what people do" if found.four_eyes else "what people do is approved")
+    return render.printable(f"queue {found.queue}: {'; '.join(said)}")
