@@ -6,7 +6,7 @@
 WITH ended AS (
     DELETE FROM sqlqueue.human_task AS t
     USING unnest(CAST(:ids AS uuid[]), CAST(:revisions AS bigint[])) AS step (id, revision)
-    WHERE t.job_id = step.id AND t.revision = step.revision
+    WHERE t.job_id = ANY (CAST(:ids AS uuid[])) AND t.job_id = step.id AND t.revision = step.revision
     RETURNING t.job_id, t.queue, t.revision
 )
 INSERT INTO sqlqueue.job_event (job_id, no, queue, actor, action, reason, details)

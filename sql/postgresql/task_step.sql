@@ -19,7 +19,7 @@ WITH stepped AS (
         CAST(:done_bys AS text[]), CAST(:results AS text[]), CAST(:on_holds AS boolean[]),
         CAST(:available_ats AS timestamptz[])
     ) AS step (id, revision, stage, assignee, done_by, result, on_hold, available_at)
-    WHERE t.job_id = step.id AND t.revision = step.revision
+    WHERE t.job_id = ANY (CAST(:ids AS uuid[])) AND t.job_id = step.id AND t.revision = step.revision
     RETURNING t.job_id, t.queue, t.revision
 )
 INSERT INTO sqlqueue.job_event (job_id, no, queue, actor, action, reason, details)

@@ -1,0 +1,202 @@
+"""Plans of human work beside 100,000 tasks: what is taken, listed and decided about is read, and no more."""
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue.people import HumanWork
+from tests.core.support import Work, rows
+from tests.plans.explaining import PLAN_MODES, Explainer, Plan
+
+TASKS = 100_000
+PEOPLE = 50
+
+
+@pytest.fixture(scope="module")
+def tasks(url: str) -> Iterator[SqlQueue]:
+    """100,000 tasks of one queue: a tenth open, of which half for later or on hold; the others are shared by 50 people, a
+    third of them in review. As many events, 1,000 held jobs without a task, and 20,000 jobs that wait.
+    """
+    with SqlQueue(url, schema="people_plans") as queue:
+        queue.init()
+        spec = QueueSpec("work", Work)
+        queue.create_queue(spec)
+        queue.enqueue_many(spec, (NewJob(Work(n=n)) for n in range(TASKS + 21_000)))
+        rows(
+            queue,
+            "UPDATE {s}.job SET state = 'held', available_at = 'infinity', error = 'hard'"
+            " WHERE CAST(payload ->> 'n' AS integer) < %s",
+            TASKS + 1_000,
+        )
+        rows(
+            queue,
+            """
+            INSERT INTO {s}.human_task (
+                job_id, queue, stage, assignee, done_by, review, four_eyes, on_hold, available_at, opened_at, revision
+            )
+            SELECT
+                made.id, 'work', made.stage, CASE WHEN made.stage <> 'open' THEN 'p' || made.n %% 50 END,
+                CASE WHEN made.stage = 'in_review' THEN 'p' || made.n %% 50 END, true, true, made.n %% 40 = 0,
+                CASE WHEN made.n %% 20 = 0 AND made.n %% 40 <> 0 THEN now() + interval '1 day'
+                    ELSE now() - make_interval(secs => made.n) END,
+                now(), 1
+            FROM (
+                SELECT
+                    j.id, CAST(j.payload ->> 'n' AS integer) AS n,
+                    CASE
+                        WHEN CAST(j.payload ->> 'n' AS integer) %% 10 = 0 THEN 'open'
+                        WHEN CAST(j.payload ->> 'n' AS integer) %% 3 = 0 THEN 'in_review'
+                        ELSE 'assigned'
+                    END AS stage
+                FROM {s}.job AS j WHERE CAST(j.payload ->> 'n' AS integer) < %s
+            ) AS made
+            """,
+            TASKS,
+        )
+        rows(
+            queue,
+            "INSERT INTO {s}.job_event (job_id, no, queue, actor, action, details)"
+            " SELECT job_id, 1, queue, 'boss', 'hand over', '{{\"review\": true, \"four_eyes\": true}}' FROM {s}.human_task",
+        )
+        HumanWork(queue).set_rule("work", automatic_percent=50, always_people={"n": 1})
+        for table in ("job", "human_task", "job_event"):
+            rows(queue, f"VACUUM ANALYZE {{s}}.{table}")
+        yield queue
+
+
+@pytest.fixture(params=PLAN_MODES)
+def explain(tasks: SqlQueue, request: pytest.FixtureRequest) -> Iterator[Explainer]:
+    with tasks.database.connection() as connection, connection.transaction(force_rollback=True):
+        connection.execute(f"SET LOCAL plan_cache_mode = {request.param}".encode())
+        yield Explainer(connection, tasks.database.schema)
+
+
+def read(plan: Plan, table: str) -> int:
+    """Rows of a table that scans looked at, with those that a filter threw away."""
+    return sum(
+        round((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"])
+        for node in plan.nodes
+        if node.get("Relation Name") == table and "Scan" in node["Node Type"]
+    )
+
+
+def indexes(plan: Plan) -> set[str]:
+    assert "Seq Scan" not in {
+        node["Node Type"] for node in plan.nodes if node.get("Relation Name") != "automation_rule"
+    }
+    return {str(node["Index Name"]) for node in plan.nodes if "Index Name" in node}
+
+
+def some(tasks: SqlQueue, stage: str, count: int) -> tuple[list[UUID], list[int]]:
+    query = "SELECT job_id, revision FROM {s}.human_task WHERE stage = %s ORDER BY md5(job_id::text) LIMIT %s"
+    found = rows(tasks, query, stage, count)
+    return [row[0] for row in found], [row[1] for row in found]
+
+
+@pytest.mark.parametrize("limit", [1, 100])
+def test_take(explain: Explainer, limit: int) -> None:
+    plan = explain("task_take", queue="work", operator="anna", reason=None, limit=limit)
+    assert plan.root["Actual Rows"] == limit
+    assert {"human_task_next", "job_pkey"} <= indexes(plan)
+    # Found, locked, changed, and looked at for the answer.
+    assert read(plan, "human_task") <= 2 * limit
+    assert read(plan, "job") <= 3 * limit
+    assert plan.buffers <= 60 * limit + 150
+
+
+@pytest.mark.parametrize("limit", [1, 100])
+def test_the_lists(explain: Explainer, limit: int) -> None:
+    for stage in ("open", "assigned", "in_review"):
+        plan = explain("tasks_of_stage", queue="work", stage=stage, limit=limit)
+        assert plan.root["Actual Rows"] == limit
+        assert {"human_task_stage", "job_pkey"} <= indexes(plan)
+        assert read(plan, "human_task") <= limit
+        assert plan.buffers <= 10 * limit + 50
+    for queue in (None, "work"):
+        plan = explain("tasks_of_operator", operator="p7", queue=queue, limit=limit)
+        assert plan.root["Actual Rows"] == limit
+        assert {"human_task_assignee", "job_pkey"} <= indexes(plan)
+        assert read(plan, "human_task") <= limit
+        assert plan.buffers <= 10 * limit + 50
+
+
+@pytest.mark.parametrize("count", [1, 1_000])
+def test_by_their_ids(explain: Explainer, tasks: SqlQueue, count: int) -> None:
+    ids, revisions = some(tasks, "assigned", count)
+    for statement in ("tasks_by_id", "task_lock"):
+        plan = explain(statement, ids=ids)
+        assert plan.root["Actual Rows"] == count
+        assert read(plan, "human_task") == count
+        assert plan.buffers <= 30 * count + 50
+    common: dict[str, Any] = {"ids": ids, "revisions": revisions, "actor": "boss", "reason": None, "details": "{}"}
+    step = explain(
+        "task_step",
+        **common,
+        action="assign",
+        stages=["assigned"] * count,
+        assignees=["anna"] * count,
+        done_bys=[None] * count,
+        results=[None] * count,
+        on_holds=[False] * count,
+        available_ats=[rows(tasks, "SELECT now()")[0][0]] * count,
+    )
+    end = explain("task_end", **{**common, "revisions": [revision + 1 for revision in revisions]}, action="give back")
+    for plan in (step, end):
+        assert plan.root["Actual Rows"] == count
+        assert "human_task_pkey" in indexes(plan)
+        assert read(plan, "human_task") == count
+        assert plan.buffers <= 40 * count + 150
+
+
+@pytest.mark.parametrize("count", [1, 1_000])
+def test_opening(explain: Explainer, count: int) -> None:
+    (lost,) = explain.run(
+        "SELECT array_agg(id) FROM (SELECT id FROM {s}.job WHERE state = 'queued' LIMIT %s) AS j", count
+    )
+    plan = explain(
+        "task_open",
+        ids=lost[0],
+        queue="work",
+        actor="boss",
+        action="hand over",
+        reason="hard",
+        review=None,
+        four_eyes=None,
+        anew=True,
+    )
+    assert plan.root["Actual Rows"] == count
+    assert "job_event_pkey" in indexes(plan)
+    assert read(plan, "job_event") <= count
+    assert plan.buffers <= 60 * count + 150
+
+
+def test_what_is_known_of_one_job(explain: Explainer, tasks: SqlQueue) -> None:
+    ids, _ = some(tasks, "open", 100)
+    history = explain("job_history", id=ids[0])
+    assert (history.root["Actual Rows"], history.buffers <= 10) == (1, True)
+    rule = explain("automation_of_job", id=ids[0], queue="work")
+    assert {"job_pkey", "job_event_pkey"} <= indexes(rule)
+    assert rule.buffers <= 20
+    given_back = explain("jobs_given_back", ids=ids)
+    assert read(given_back, "job_event") <= 100
+    assert given_back.buffers <= 10 * 100
+
+
+def test_held_jobs_without_a_task(explain: Explainer) -> None:
+    """Of a bucket what nobody claims is read, and no job that waits."""
+    plan = explain("tasks_missing", queue="work", bucket=3, limit=1_000)
+    assert 0 < plan.root["Actual Rows"] <= 1_000
+    assert "job_claim" in indexes(plan)
+    assert read(plan, "job") <= (TASKS + 1_000) / 16 * 1.2
+
+
+def test_completing(explain: Explainer, tasks: SqlQueue) -> None:
+    ids, _ = some(tasks, "in_review", 100)
+    plan = explain("complete_held", ids=ids, named=ids, results=['{"paid": true}'] * 100, workers=["anna"] * 100)
+    assert plan.root["Actual Rows"] == 100
+    assert "job_pkey" in indexes(plan)
+    assert plan.rows_read <= 100
+    assert plan.buffers <= 25 * 100 + 150
