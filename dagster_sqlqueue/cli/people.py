@@ -11,10 +11,12 @@ import typer
 from dagster_sqlqueue.cli import options, render
 from dagster_sqlqueue.cli.decide import Verb, foretell, tell
 from dagster_sqlqueue.cli.options import Limit, Queue
+from dagster_sqlqueue.cli.redacting import discreet_events, discreet_tasks
 from dagster_sqlqueue.cli.selecting import selecting
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.people import AutomationRule, HumanWork, JobEvent, Stage, Task
+from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.selection import Selection
 
 _SHORT = 80
@@ -191,7 +193,7 @@ def tasks(
     Example: sqlqueue people tasks orders --stage in_review
     """
     with session.queue() as source:
-        _show(session, HumanWork(source).tasks(queue, stage, limit=limit))
+        _show(session, source, HumanWork(source).tasks(queue, stage, limit=limit))
 
 
 def take(
@@ -206,7 +208,7 @@ def take(
     Example: sqlqueue people take orders --operator anna
     """
     with session.queue() as source:
-        _show(session, HumanWork(source).take(operator, queue, limit=limit, reason=reason))
+        _show(session, source, HumanWork(source).take(operator, queue, limit=limit, reason=reason))
 
 
 def my_jobs(
@@ -220,7 +222,7 @@ def my_jobs(
     Example: sqlqueue people my-jobs anna
     """
     with session.queue() as source:
-        _show(session, HumanWork(source).my_jobs(operator, queue=queue, limit=limit))
+        _show(session, source, HumanWork(source).my_jobs(operator, queue=queue, limit=limit))
 
 
 def assign(
@@ -236,7 +238,7 @@ def assign(
     Example: sqlqueue people assign 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --to anna --by boss
     """
     with session.queue() as source:
-        _show(session, HumanWork(source).assign(_ids(jobs), to, by=by, reason=reason, revision=revision))
+        _show(session, source, HumanWork(source).assign(_ids(jobs), to, by=by, reason=reason, revision=revision))
 
 
 def unassign(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision: Revision = None) -> None:
@@ -245,7 +247,7 @@ def unassign(session: Session, jobs: Jobs, by: By, reason: Reason = None, revisi
     Example: sqlqueue people unassign 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by anna --reason "on leave"
     """
     with session.queue() as source:
-        _show(session, HumanWork(source).unassign(_ids(jobs), by=by, reason=reason, revision=revision))
+        _show(session, source, HumanWork(source).unassign(_ids(jobs), by=by, reason=reason, revision=revision))
 
 
 def hold(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision: Revision = None) -> None:
@@ -254,7 +256,7 @@ def hold(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision: 
     Example: sqlqueue people hold 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by anna --reason "asked the customer"
     """
     with session.queue() as source:
-        _show(session, HumanWork(source).hold(_ids(jobs), by=by, reason=reason, revision=revision))
+        _show(session, source, HumanWork(source).hold(_ids(jobs), by=by, reason=reason, revision=revision))
 
 
 def resume(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision: Revision = None) -> None:
@@ -263,7 +265,7 @@ def resume(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision
     Example: sqlqueue people resume 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by anna
     """
     with session.queue() as source:
-        _show(session, HumanWork(source).resume(_ids(jobs), by=by, reason=reason, revision=revision))
+        _show(session, source, HumanWork(source).resume(_ids(jobs), by=by, reason=reason, revision=revision))
 
 
 def delay(
@@ -291,7 +293,7 @@ def delay(
         raise InvalidInput("give one of --until and --for: from when on the tasks are to be offered")
     when = options.seconds("--for", length) if length is not None else options.moment("--until", until or "")
     with session.queue() as source:
-        _show(session, HumanWork(source).delay(_ids(jobs), when, by=by, reason=reason, revision=revision))
+        _show(session, source, HumanWork(source).delay(_ids(jobs), when, by=by, reason=reason, revision=revision))
 
 
 def submit(
@@ -313,7 +315,7 @@ def submit(
     except ValueError as error:
         raise InvalidInput(f"--result {result!r} is not JSON: {error}") from None
     with session.queue() as source:
-        _show(session, HumanWork(source).submit(_ids(jobs), operator, found, reason=reason, revision=revision))
+        _show(session, source, HumanWork(source).submit(_ids(jobs), operator, found, reason=reason, revision=revision))
 
 
 def approve(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision: Revision = None) -> None:
@@ -322,7 +324,7 @@ def approve(session: Session, jobs: Jobs, by: By, reason: Reason = None, revisio
     Example: sqlqueue people approve 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by bert
     """
     with session.queue() as source:
-        _show(session, HumanWork(source).approve(_ids(jobs), by=by, reason=reason, revision=revision))
+        _show(session, source, HumanWork(source).approve(_ids(jobs), by=by, reason=reason, revision=revision))
 
 
 def reject(
@@ -341,7 +343,7 @@ def reject(
     Example: sqlqueue people reject 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by bert --reason "the sum is wrong"
     """
     with session.queue() as source:
-        _show(session, HumanWork(source).reject(_ids(jobs), by=by, reason=reason, reopen=reopen, revision=revision))
+        _show(session, source, HumanWork(source).reject(_ids(jobs), by=by, reason=reason, reopen=reopen, revision=revision))
 
 
 def give_back(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision: Revision = None) -> None:
@@ -350,7 +352,7 @@ def give_back(session: Session, jobs: Jobs, by: By, reason: Reason = None, revis
     Example: sqlqueue people give-back 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by anna
     """
     with session.queue() as source:
-        _show(session, HumanWork(source).give_back(_ids(jobs), by=by, reason=reason, revision=revision))
+        _show(session, source, HumanWork(source).give_back(_ids(jobs), by=by, reason=reason, revision=revision))
 
 
 def history(session: Session, job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]) -> None:
@@ -359,7 +361,7 @@ def history(session: Session, job: Annotated[str, typer.Argument(metavar="JOB", 
     Example: sqlqueue people history 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b
     """
     with session.queue() as source:
-        events = HumanWork(source).history(options.job_id("the job", job))
+        events = discreet_events(source, HumanWork(source).history(options.job_id("the job", job)))
     if session.as_json:
         render.emit_json([asdict(event) for event in events])
     elif not events:
@@ -376,7 +378,8 @@ def _ids(jobs: Sequence[str]) -> list[UUID]:
     return [options.job_id("the job", text) for text in jobs]
 
 
-def _show(session: Session, found: Sequence[Task]) -> None:
+def _show(session: Session, source: SqlQueue, tasks: Sequence[Task]) -> None:
+    found = discreet_tasks(source, tasks)
     if session.as_json:
         render.emit_json([_json(task) for task in found])
     elif not found:

@@ -1,8 +1,12 @@
 """`sqlqueue people`: tasks on the command line, from the rule to the history."""
 
-import pytest
+from typing import Annotated
+from uuid import UUID
 
-from dagster_sqlqueue import SqlQueue
+import pytest
+from pydantic import BaseModel
+
+from dagster_sqlqueue import NewJob, QueueSpec, Sensitive, SqlQueue
 from tests.cli.support import Cli
 from tests.core.support import value
 
@@ -123,3 +127,34 @@ def test_the_group_shows_its_commands(cli: Cli) -> None:
     assert shown.exit_code == 0
     for name in ("hand-over", "my-jobs", "history"):
         assert name in shown.stdout
+
+
+class Account(BaseModel):
+    n: int
+    token: Annotated[str, Sensitive()]
+
+
+def test_what_a_payload_hides_is_not_shown(cli: Cli, queue: SqlQueue) -> None:
+    queue.create_queue(QueueSpec("accounts", Account))
+    queue.enqueue(QueueSpec("accounts", Account), NewJob(Account(n=1, token="s3cr3t-hunter2"), id=UUID(JOB)))
+    reason = ["--reason", "s3cr3t-hunter2 is wrong"]
+    result = ["--result", '{"token": "other-s3cr3t", "said": "s3cr3t-hunter2"}']
+    said = ""
+    for arguments in (
+        ["hand-over", "accounts", "--all", "--by", "boss", *reason, "--review"],
+        ["tasks", "accounts"],
+        ["take", "accounts", "--operator", "anna"],
+        ["my-jobs", "anna"],
+        ["submit", JOB, "--operator", "anna", *result],
+        ["tasks", "accounts", "--stage", "in_review"],
+        ["history", JOB],
+        ["approve", JOB, "--by", "bert"],
+        ["history", JOB],
+    ):
+        read = arguments[0] in ("tasks", "my-jobs", "history")
+        for more in (["--json"], []) if read else (["--json"],):
+            done = cli.run("people", *arguments, *more)
+            assert done.exit_code == 0, done.stderr
+            said += done.stdout
+    assert "s3cr3t" not in said
+    assert "***" in said

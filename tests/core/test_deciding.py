@@ -1,6 +1,7 @@
 """What operators decide about single jobs: cancel, hold, release, delay, reprioritise; also while consumers run."""
 
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
@@ -10,7 +11,9 @@ from uuid import UUID, uuid4
 import pytest
 
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue.deciding import Completed
 from dagster_sqlqueue.errors import InvalidInput, LeaseLost, UnknownQueue
+from dagster_sqlqueue.executors import Executor
 from dagster_sqlqueue.model import ArchiveState
 from dagster_sqlqueue.outcomes import Retry, Snooze
 from dagster_sqlqueue.queue import Ending
@@ -265,6 +268,78 @@ def test_decisions_while_consumers_run_lose_nothing_and_end_nothing_twice(queue:
             consumer.result(30)
     assert value(queue, "SELECT count(*) FROM {s}.job_archive") == 240
     assert value(queue, "SELECT count(DISTINCT id) FROM {s}.job_archive") == 240
+
+
+def test_complete_held_ends_what_is_held_and_nothing_else(queue: SqlQueue) -> None:
+    held, waiting, running, ended = put(queue, PLAIN, 4)
+    claimed = {job.id: job for job in take(queue)}
+    queue.complete([claimed.pop(ended)])
+    lease = claimed.pop(running)
+    queue.release(list(claimed.values()))
+    queue.hold_queued("work", ids(held), "look")
+    done = [Completed(job, f"person {n}", {"n": n}) for n, job in enumerate((held, waiting, running, ended))]
+    decided = queue.complete_held("work", done)
+    assert decided.changed == [held]
+    assert decided.skipped == {waiting: "it is queued", running: "it is running", ended: "it ended as succeeded"}
+    row = queue.job(held)
+    assert (row.state, row.claimed_by, row.result, row.error) == ("succeeded", "person 0", '{"n": 0}', "look")
+    assert queue.heartbeat([lease], lease_seconds=30).cancel_requested == set()
+    for by in ("", " ", "\x00"):
+        with pytest.raises(InvalidInput, match="give the name of whoever did the work"):
+            queue.complete_held("work", [Completed(waiting, by)])
+    with pytest.raises(InvalidInput, match="the selection names no jobs"):
+        queue.complete_held("work", [])
+    with pytest.raises(InvalidInput, match="cannot be written as JSON"):
+        queue.complete_held("work", [Completed(waiting, "anna", float("nan"))])
+
+
+@pytest.mark.parametrize("spec", [ORDERED, TWO_A_KEY])
+def test_complete_held_lets_the_key_go_on(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    first, second, third, fourth = put(queue, spec, 4, ordering_key="k")
+    queue.hold_queued("work", ids(first), "look")
+    if spec is ORDERED:
+        assert take(queue) == []
+    queue.complete_held("work", [Completed(first, "anna")])
+    taken = [job.id for job in take(queue)]
+    assert taken == ([second] if spec is ORDERED else [second, third])
+    assert queue.job(fourth).state == "queued"
+
+
+@pytest.mark.parametrize("verb", ["hold_queued", "release_held", "complete_held"])
+def test_what_a_caller_adds_stands_or_falls_with_the_decision(queue: SqlQueue, verb: str) -> None:
+    jobs = put(queue, PLAIN, 3)
+    if verb != "hold_queued":
+        queue.hold_queued("work", ALL, "look")
+    before = {job: state(queue, job) for job in jobs}
+    seen: list[UUID] = []
+
+    def decide(also: Any) -> None:
+        if verb == "complete_held":
+            queue.complete_held("work", [Completed(job, "anna") for job in jobs], also=also)
+        else:
+            getattr(queue, verb)("work", ids(*jobs), *(["look"] if verb == "hold_queued" else []), also=also)
+
+    def fail(executor: Executor, changed: Sequence[UUID]) -> None:
+        executor.run("resume", {"queue": "work"})
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        decide(fail)
+    assert {job: state(queue, job) for job in jobs} == before
+    decide(lambda _, changed: seen.extend(changed))
+    assert sorted(seen) == sorted(jobs)
+    assert {job: state(queue, job) for job in jobs} != before
+
+
+def test_the_ids_of_all_that_fit(queue: SqlQueue) -> None:
+    jobs = put(queue, PLAIN, 30)
+    queue.hold_queued("work", ids(*jobs[:10]), "look")
+    assert {job for part in queue.live_ids("work", Selection(state="queued")) for job in part} == set(jobs[10:])
+    assert {job for part in queue.live_ids("work", Selection(payload={"n": 3})) for job in part} == {jobs[3]}
+    with pytest.raises(UnknownQueue):
+        queue.live_ids("nosuch", ALL)
+    with pytest.raises(InvalidInput, match="is about jobs that are queued or running or held"):
+        queue.live_ids("work", Selection(state="failed"))
 
 
 def test_verbs_say_what_they_cannot_take(queue: SqlQueue) -> None:

@@ -1,7 +1,9 @@
 """Tasks from their opening to their end: who may do what, when, and what stays of it."""
 
 import json
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -235,6 +237,48 @@ def test_a_decision_names_what_was_looked_at(people: HumanWork) -> None:
         people.assign(job, "bert", by="chief", revision=seen)
     with pytest.raises(DecisionRefused, match="at revision 2"):
         people.submit(job, "anna", revision=seen)
+    assert everything(people) == before
+
+
+@pytest.mark.parametrize("revised", [False, True])
+def test_of_two_who_approve_at_once_one_does(people: HumanWork, queue: SqlQueue, revised: bool) -> None:
+    ids = handed_over(people, 20, review=True)
+    people.take("anna", "work", limit=20)
+    people.submit(ids, "anna")
+    together = threading.Barrier(2)
+
+    def approve(job: UUID, name: str) -> bool:
+        together.wait(30)
+        try:
+            people.approve(job, by=name, revision=3 if revised else None)
+        except DecisionRefused:
+            return False
+        return True
+
+    with ThreadPoolExecutor(2) as pool:
+        for job in ids:
+            assert sorted(pool.map(approve, [job, job], ["bert", "carl"])) == [False, True]
+    assert value(queue, "SELECT count(*) FROM {s}.job_event WHERE action = 'approve'") == 20
+    assert value(queue, "SELECT count(*) FROM {s}.job_archive") == 20
+
+
+@pytest.mark.parametrize("other", ["approve", "reject"])
+def test_a_decision_waits_for_the_one_before_it(people: HumanWork, queue: SqlQueue, other: str) -> None:
+    """The first has read and not yet decided, when the second is through."""
+    (job,) = handed_over(people, 1, review=True)
+    people.take("anna", "work")
+    people.submit(job, "anna", {"answer": 41})
+    seen = people._found([job])
+    if other == "approve":
+        people.approve(job, by="bert")
+    else:
+        people.reject(job, by="bert", reason="no")
+        people.submit(job, "anna", {"answer": 42})
+    before = everything(people)
+    late = HumanWork(queue)
+    late._found = lambda ids: seen  # type: ignore[method-assign]
+    with pytest.raises(DecisionRefused):
+        late.approve(job, by="carl")
     assert everything(people) == before
 
 
