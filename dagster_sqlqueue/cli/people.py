@@ -343,7 +343,11 @@ def reject(
     Example: sqlqueue people reject 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by bert --reason "the sum is wrong"
     """
     with session.queue() as source:
-        _show(session, source, HumanWork(source).reject(_ids(jobs), by=by, reason=reason, reopen=reopen, revision=revision))
+        _show(
+            session,
+            source,
+            HumanWork(source).reject(_ids(jobs), by=by, reason=reason, reopen=reopen, revision=revision),
+        )
 
 
 def give_back(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision: Revision = None) -> None:
