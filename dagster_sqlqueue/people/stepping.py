@@ -91,7 +91,7 @@ class Stepping:
             # What ends has been decided about: its job, which was held, has ended already.
             new = then if ending else [self._decided(task, action, actor, given, revision) for task in tasks]
             same = [(task.id, task.state) for task in tasks] == [(task.id, task.state) for task in before]
-            if not same if ending else any(map(ended, new)):
+            if (ending and not same) or (not ending and any(map(ended, new))):
                 raise DecisionRefused(f"somebody else decided about one of these jobs meanwhile; look again{_NOTHING}")
             write(executor, tasks, new, action, actor, reason, given)
             return [

@@ -20,7 +20,11 @@ from tests.faults.worker import PLANTS as PLANTS_OF_ALL
 from tests.faults.worker import History, Task, plant
 
 PLANTS = {
-    "a take that does not lock": ("task_take", "FOR UPDATE OF t SKIP LOCKED", ""),
+    "a take that does not lock": (
+        "task_take",
+        "FOR UPDATE OF t SKIP LOCKED",
+        "OFFSET (SELECT 0 FROM pg_sleep(0.01))",
+    ),
     "a take that is not always noted": (
         "task_take",
         "FROM taken AS t\n)",
