@@ -39,7 +39,7 @@ MAX_PAYLOAD_BYTES = 1_000_000
 _KEY_LIMIT = 1_000
 _KEY_BYTES = 2_500
 """What an entry of an index can hold: a third of a page, with the queue's name beside it."""
-_MOST_TAGS = 100
+MOST_TAGS = 100
 _MOST_DIGITS = 4_300
 """Of a whole number: what Python and pydantic read again by default."""
 _LARGEST = 10**_MOST_DIGITS - 1
@@ -366,8 +366,8 @@ def _check(job: NewJob[Any], row: int) -> None:
 
 
 def _check_tags(tags: Collection[object], row: int) -> None:
-    if len(tags) > _MOST_TAGS:
-        raise InvalidInput(f"row {row}: tags has {len(tags):,} words; a job may have {_MOST_TAGS}")
+    if len(tags) > MOST_TAGS:
+        raise InvalidInput(f"row {row}: tags has {len(tags):,} words; a job may have {MOST_TAGS}")
     for tag in tags:
         if not isinstance(tag, str) or not 0 < len(tag) <= _KEY_LIMIT:
             raise InvalidInput(

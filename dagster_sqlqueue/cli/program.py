@@ -17,6 +17,7 @@ from dagster_sqlqueue.cli import (
     figures,
     jobs,
     keep,
+    metrics,
     operate,
     people,
     prepare,
@@ -114,7 +115,22 @@ def _shared(
         say(context.get_help())
 
 
-for room in (prepare, write, schema, topics, work, jobs, figures, decide, people, operate, schedule, keep, doctor):
+for room in (
+    prepare,
+    write,
+    schema,
+    topics,
+    work,
+    jobs,
+    figures,
+    metrics,
+    decide,
+    people,
+    operate,
+    schedule,
+    keep,
+    doctor,
+):
     room.register(app)
 
 

@@ -80,12 +80,13 @@ class Session:
         return [url, str(password)] if password else []
 
     @contextmanager
-    def queue(self, *, checked: bool = True, pool_size: int = 2) -> Iterator[SqlQueue]:
+    def queue(self, *, checked: bool = True, pool_size: int = 2, connect_timeout: int = 10) -> Iterator[SqlQueue]:
         """The queues of the database, for the block.
 
         Args:
             checked: refuse a schema that is missing or of another version.
             pool_size: connections.
+            connect_timeout: seconds to wait for the server.
 
         Raises:
             InvalidInput: no database is named, or its URL is not usable.
@@ -99,6 +100,7 @@ class Session:
                 schema=schema,
                 pool_size=pool_size,
                 application_name="sqlqueue",
+                connect_timeout=connect_timeout,
             )
             queue = stack.enter_context(SqlQueue(database))
             if checked:

@@ -1,0 +1,8 @@
+"""Metrics for Prometheus: how the queues are, from the database, and what the consumers of a process do.
+
+A room on top of the core's verbs, which do not know it. It needs the extra `metrics`.
+"""
+
+from dagster_sqlqueue.metrics.collector import QueueCollector as QueueCollector
+from dagster_sqlqueue.metrics.consuming import ConsumerMetrics as ConsumerMetrics
+from dagster_sqlqueue.metrics.serving import serve as serve

@@ -1,0 +1,31 @@
+"""The names of spans' attributes: OpenTelemetry's for messaging, and the library's own. No I/O.
+
+Written out, because the package that holds OpenTelemetry's still calls those for messaging unstable.
+"""
+
+from opentelemetry.util.types import AttributeValue
+
+MESSAGE_ID = "messaging.message.id"
+BATCH_COUNT = "messaging.batch.message_count"
+ERROR_TYPE = "error.type"
+ENQUEUED = "sqlqueue.enqueued"
+ATTEMPT = "sqlqueue.job.attempt"
+MAX_ATTEMPTS = "sqlqueue.job.max_attempts"
+LEASE_NO = "sqlqueue.job.lease_no"
+OUTCOME = "sqlqueue.job.outcome"
+
+
+def attributes(queue: str, operation: str) -> dict[str, AttributeValue]:
+    """What every span says: the system, the queue, and what is done, `send` or `process`."""
+    return {
+        "messaging.system": "sqlqueue",
+        "messaging.destination.name": queue,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": operation,
+    }
+
+
+def class_name(error: BaseException) -> str:
+    """An error's class, with its module unless it is a built-in one."""
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

@@ -1,0 +1,12 @@
+-- The figures of every queue, by name: see the view queue_stats, which this reads, for what each of them means. One
+-- statement, so that they are all of the same moment, and each count stops at counted_up_to.
+--
+-- Parameters: none. Returns: one row for each queue. Locks: none. Plan: for each queue what queue_stats.sql reads.
+SELECT
+    s.queue, s.paused_at, s.counted_up_to, s.ready, s.running, s.scheduled, s.held, s.parked, s.oldest_ready_seconds,
+    s.next_due_seconds, s.in_per_minute, s.in_per_minute_of_hour, s.out_per_minute, s.out_per_minute_of_hour,
+    s.measured, s.succeeded, s.failed, s.cancelled, s.wait_seconds_p50, s.wait_seconds_p95, s.wait_seconds_p99,
+    s.run_seconds_p50, s.run_seconds_p95, s.run_seconds_p99, s.payload_bytes_average, s.payload_bytes_max,
+    s.dead_letters, s.stale_writes_today
+FROM sqlqueue.queue_stats AS s
+ORDER BY s.queue
