@@ -77,7 +77,7 @@ def _room() -> ModuleType:
     try:
         from dagster_sqlqueue import metrics as room
     except ModuleNotFoundError as error:
-        if error.name != "prometheus_client":
+        if (error.name or "").partition(".")[0] != "prometheus_client":
             raise
         raise InvalidInput(
             "the package prometheus_client is not installed; install it with: pip install 'dagster-sqlqueue[metrics]'"

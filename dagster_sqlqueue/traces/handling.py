@@ -78,8 +78,10 @@ def traced_handler(handler: Handler[Payload], *, tracer_provider: TracerProvider
 
 def _record(span: Span, error: BaseException) -> None:
     name = naming.class_name(error)
-    frames = "".join(traceback.format_tb(error.__traceback__))
-    span.add_event("exception", {"exception.type": name, "exception.stacktrace": f"{frames}{name}"})
+    places = [
+        f'  File "{at.filename}", line {at.lineno}, in {at.name}' for at in traceback.extract_tb(error.__traceback__)
+    ]
+    span.add_event("exception", {"exception.type": name, "exception.stacktrace": "\n".join([*places, name])})
     span.set_attribute(naming.ERROR_TYPE, name)
     span.set_status(Status(StatusCode.ERROR))
     if isinstance(error, Exception):

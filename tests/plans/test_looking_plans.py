@@ -124,6 +124,14 @@ def test_queue_stats_of_all_queues(archive: SqlQueue) -> None:
     assert plan.root["Total Cost"] < 10_000
 
 
+def test_a_scrape_of_all_queues(explain: Explainer) -> None:
+    plan = explain("queue_stats_all")
+    assert plan.root["Actual Rows"] == len(QUEUES)
+    assert plan.buffers <= len(QUEUES) * STATS_BUFFERS
+    assert archive_rows(plan) <= len(QUEUES) * (2 * CAP + PARTITIONS)
+    assert plan.root["Total Cost"] < 10_000
+
+
 def test_what_is_left_of_a_queue_is_read_from_its_hint_on(explain: Explainer) -> None:
     gone = explain.run(
         "DELETE FROM {s}.job WHERE queue = 'work' AND bucket < 4 AND available_at <= now() AND state = 'queued'"

@@ -1,0 +1,29 @@
+"""The two ends of a trace, each a process: `python -m tests.traces.processes produce|consume URL SCHEMA`."""
+
+import sys
+
+from dagster_sqlqueue import Backoff, Consumer, Job, QueueSpec, Retry, SqlQueue
+from dagster_sqlqueue.traces import traced, traced_handler
+from tests.core.support import Work
+from tests.traces.support import Recorded, print_spans
+
+
+def main(end: str, url: str, schema: str) -> None:
+    """Enqueue a job under a request's span, or work it off; print the spans."""
+    recorded = Recorded()
+    spec = QueueSpec("work", Work, max_attempts=3, backoff=Backoff(0, jitter=0))
+    with SqlQueue(url, schema=schema) as queue:
+        if end == "produce":
+            with recorded.provider.get_tracer("shop").start_as_current_span("request"):
+                traced(queue, tracer_provider=recorded.provider).enqueue(spec, Work(n=1))
+        else:
+            Consumer(queue, spec, traced_handler(_handle, tracer_provider=recorded.provider)).drain()
+    print_spans(recorded)
+
+
+def _handle(job: Job[Work]) -> Retry | None:
+    return Retry("not yet") if job.attempt == 1 else None
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
