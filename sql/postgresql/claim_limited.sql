@@ -2,6 +2,9 @@
 -- queues that have a limit and no turns. The transaction holds limit_lock, taken by an earlier statement: this one sees
 -- everything that was granted before.
 --
+-- What others have reserved counts as well; see limit_reserve. An expired reservation is removed, unless a claim has it in
+-- hand.
+--
 -- Source and repairs: see claim_round_robin. Parameters: as there. Returns: as there; no row: nothing is due, nothing
 --   may run now, or the queue is paused or has other settings by now.
 -- Reads, beside the jobs, at most max_running entries of job_limited, and the claims of one interval.
