@@ -6,6 +6,7 @@ installed; or on a database of one's own alone, if SQLQUEUE_TEST_URL names it.
 
 import itertools
 import os
+import signal
 from collections.abc import Iterator
 
 import psycopg
@@ -21,6 +22,10 @@ _INSTALLED = {f"debian-{version}": programs for version, programs in installed_s
 SERVERS = [_GIVEN] if os.environ.get(_GIVEN) else [_EMBEDDED, *_INSTALLED]
 
 _numbers = itertools.count(1)
+
+# Whatever started the tests in the background may have had them ignore Ctrl-C, and children inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
