@@ -29,7 +29,7 @@ class Work(BaseModel):
     note: str = ""
 
 
-def until(condition: Callable[[], T], what: str = "the condition", seconds: float = 30.0) -> T:
+def until(condition: Callable[[], T], what: str = "the condition", seconds: float = 60.0) -> T:
     """The condition's first true value; fails when it does not come in time."""
     deadline = time.monotonic() + seconds
     pause = threading.Event()

@@ -56,7 +56,7 @@ class Worker:
         """Send it a signal."""
         self.process.send_signal(number)
 
-    def ended(self, seconds: float = 30) -> int:
+    def ended(self, seconds: float = 60) -> int:
         """Wait for its end; gives the exit code."""
         return self.process.wait(seconds)
 
