@@ -18,7 +18,7 @@ from psycopg.pq import TransactionStatus
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session, scoped_session
 
-from dagster_sqlqueue import statements
+from dagster_sqlqueue import permissions, statements
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput, SchemaMissing
 from dagster_sqlqueue.executors import (
     CallerConnection,
@@ -29,6 +29,7 @@ from dagster_sqlqueue.executors import (
     Transaction,
     execute,
     execute_together,
+    user_of,
 )
 
 logger = logging.getLogger("dagster_sqlqueue")
@@ -155,14 +156,17 @@ class Database:
         """Run one statement in autocommit; a serialization failure or deadlock is tried again.
 
         Raises:
-            DatabaseUnavailable, SchemaMissing: see the classes.
+            DatabaseUnavailable, SchemaMissing, AccessRefused: see the classes.
             psycopg.Error: any other answer of the database.
         """
-        return _retried(self._run_once, statements.load(name, self.schema), parameters)
+        return _retried(self._run_once, name, statements.load(name, self.schema), parameters)
 
-    def _run_once(self, sql: str, parameters: Parameters) -> Sequence[Row]:
+    def _run_once(self, name: str, sql: str, parameters: Parameters) -> Sequence[Row]:
         with self.connection() as connection:
-            return execute(connection, sql, parameters)
+            try:
+                return execute(connection, sql, parameters)
+            except psycopg.errors.InsufficientPrivilege as error:
+                raise permissions.refusal(self.schema, (name,), user_of(connection), str(error)) from None
 
     def run_together(self, *steps: Step) -> list[Sequence[Row]]:
         """Run statements one after the other in one transaction, sent in one go; gives the rows of each.
@@ -173,11 +177,12 @@ class Database:
         Raises:
             DatabaseUnavailable, SchemaMissing, psycopg.Error: as for `run`.
         """
-        return _retried(self._run_together_once, [(statements.load(name, self.schema), given) for name, given in steps])
+        return _retried(self._run_together_once, steps)
 
     def _run_together_once(self, steps: Sequence[Step]) -> list[Sequence[Row]]:
-        with self.connection() as connection:
-            return execute_together(connection, steps)
+        names = [name for name, _ in steps]
+        with self.connection() as connection, self.naming_schema(*names, user=user_of(connection)):
+            return execute_together(connection, [(statements.load(name, self.schema), given) for name, given in steps])
 
     def transact(self, work: "Callable[[Transaction], T]", *, idling: bool = False) -> T:
         """Run `work` in one transaction of ours; a serialization failure or deadlock begins it again from the start.
@@ -267,11 +272,17 @@ class Database:
             driver.commit()
 
     @contextlib.contextmanager
-    def naming_schema(self) -> Iterator[None]:
-        """Say which command makes the tables when a statement of the block does not find them.
+    def naming_schema(self, *names: str, user: str | None = None) -> Iterator[None]:
+        """Say which command makes the tables when a statement of the block does not find them, and which role is needed when
+        the user may not run one.
+
+        Args:
+            names: of the SQL files that the block runs; none: the block may be about anything, and a refusal stays what
+                the driver says of it.
+            user: who runs them.
 
         Raises:
-            SchemaMissing: in place of the driver's error.
+            SchemaMissing, AccessRefused: in place of the driver's error.
         """
         try:
             yield
@@ -283,6 +294,8 @@ class Database:
                     f"schema {self.schema!r} of {self.where} does not hold the queue's tables: {_first_line(text)}."
                     " Make them with: sqlqueue init"
                 ) from None
+            if names and isinstance(original, psycopg.errors.InsufficientPrivilege):
+                raise permissions.refusal(self.schema, names, user or "", text) from None
             raise
 
     @contextlib.contextmanager

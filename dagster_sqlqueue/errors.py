@@ -14,6 +14,7 @@
 | `QueuePaused` | what was asked for needs a queue that is not paused | `resume` |
 | `LeaseLost` | a write came after the lease had passed on | stop working on the job; another consumer has it |
 | `DatabaseUnavailable` | no connection, or the server refused it | the message says what was tried, never the password |
+| `AccessRefused` | the user may not do that in the schema | the message names the role to be granted |
 | `SchemaMissing` | the schema's tables are not there | `sqlqueue init` |
 | `SchemaTooOld` | the tables are older than this library | `sqlqueue init` |
 | `SchemaTooNew` | the tables are newer than this library | upgrade the package |
@@ -70,6 +71,10 @@ class LeaseLost(QueueError):
 
 class DatabaseUnavailable(QueueError):
     """The database cannot be reached or refused the connection."""
+
+
+class AccessRefused(QueueError, PermissionError):
+    """The user may not do that in the schema; nothing was changed."""
 
 
 class SchemaMissing(QueueError):

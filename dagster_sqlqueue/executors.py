@@ -36,8 +36,10 @@ class Home(Protocol):
 
     schema: str
 
-    def naming_schema(self) -> AbstractContextManager[None]:
-        """Say which command makes the tables when a statement of the block does not find them."""
+    def naming_schema(self, *names: str, user: str | None = None) -> AbstractContextManager[None]:
+        """Say which command makes the tables when a statement of the block does not find them, and which role is needed when
+        the user may not run one of these statements.
+        """
         ...
 
 
@@ -50,7 +52,7 @@ class Transaction:
 
     def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
         """Run one statement; what it did stands or falls with the transaction."""
-        with self._database.naming_schema():
+        with self._database.naming_schema(name, user=user_of(self.connection)):
             return execute(self.connection, statements.load(name, self._database.schema), parameters)
 
     def run_and_go_on(self, last: Step, first: Step | None = None) -> Sequence[Row]:
@@ -61,7 +63,8 @@ class Transaction:
         steps = [(statements.load(last[0], schema), last[1]), ("COMMIT AND CHAIN", {})]
         if first is not None:
             steps.append((statements.load(first[0], schema), first[1]))
-        with self._database.naming_schema():
+        names = [step[0] for step in (last, first) if step is not None]
+        with self._database.naming_schema(*names, user=user_of(self.connection)):
             return execute_together(self.connection, steps)[-1]
 
     @contextlib.contextmanager
@@ -92,7 +95,9 @@ class SqlAlchemyExecutor:
 
     def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
         """Run one statement; what it did stands or falls with the caller's transaction."""
-        with self._database.naming_schema():
+        driver = self._connection.connection.driver_connection
+        user = user_of(driver) if isinstance(driver, psycopg.Connection) else None
+        with self._database.naming_schema(name, user=user):
             sql = statements.load(name, self._database.schema)
             result = self._connection.exec_driver_sql(sql, dict(parameters))
             return [tuple(row) for row in result] if result.returns_rows else []
@@ -107,6 +112,14 @@ class SqlAlchemyExecutor:
             return
         with self._connection.begin_nested():
             yield self
+
+
+def user_of(connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]") -> str:
+    """Who is logged in, for a message; nothing of a connection that is gone."""
+    try:
+        return connection.info.user
+    except psycopg.OperationalError:
+        return ""
 
 
 def execute(connection: "psycopg.Connection[Any]", sql: str, parameters: Parameters) -> Sequence[Row]:

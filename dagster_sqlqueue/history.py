@@ -9,7 +9,7 @@ from datetime import date
 import psycopg
 
 from dagster_sqlqueue import partitions
-from dagster_sqlqueue.errors import InvalidInput, QueueError
+from dagster_sqlqueue.errors import AccessRefused, InvalidInput, QueueError
 from dagster_sqlqueue.executors import Transaction
 from dagster_sqlqueue.settings import check_queue_name
 from dagster_sqlqueue.verbs import Verbs, settings_of
@@ -74,7 +74,7 @@ class HistoryVerbs(Verbs):
 
         Raises:
             InvalidInput: days_ahead is out of range.
-            psycopg.errors.InsufficientPrivilege: the user does not own the schema's tables.
+            AccessRefused: the user is neither an operator nor the owner of the schema.
         """
         if isinstance(days_ahead, bool) or not isinstance(days_ahead, int) or not 0 <= days_ahead <= MAX_DAYS_AHEAD:
             raise InvalidInput(
@@ -111,7 +111,7 @@ class HistoryVerbs(Verbs):
 
         Raises:
             UnknownQueue: there is no such queue.
-            psycopg.errors.InsufficientPrivilege: the user does not own the schema's tables.
+            AccessRefused: the user is neither an operator nor the owner of the schema.
         """
         if queue is not None:
             self.check_exists(check_queue_name(queue))
@@ -135,8 +135,8 @@ class HistoryVerbs(Verbs):
                 if at is not None:
                     partitions.make_missing(at, days_ahead=1, strays=False, attempts=2)
             return bool(self.database.run("archive_day_ahead", {})[0][0])
-        except psycopg.errors.InsufficientPrivilege as error:
-            reason = f"{_first_line(error)}; have the owner of the schema run: sqlqueue maintain"
+        except AccessRefused:
+            reason = "this user may not make one; have an operator or the owner of the schema run: sqlqueue maintain"
         except (psycopg.Error, QueueError) as error:
             reason = _first_line(error)
         logger.warning("the archive in schema %s has no partition for tomorrow: %s", self.database.schema, reason)

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from dagster_sqlqueue import partitions, statements
+from dagster_sqlqueue import partitions, roles, statements
 from dagster_sqlqueue.database import Database
 from dagster_sqlqueue.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
 from dagster_sqlqueue.executors import Transaction
@@ -39,7 +39,8 @@ def migrate(database: Database) -> list[Migration]:
     """Bring the schema to this library's version, making it if it is not there.
 
     Safe to call again and from several processes at once: one applies, the others wait and find nothing to do. A
-    migration that fails leaves the schema at the version before it.
+    migration that fails leaves the schema at the version before it. Where the schema has roles, they are granted what
+    they need by the transaction of the last migration; see `roles`.
 
     Returns:
         The migrations that this call applied.
@@ -53,19 +54,45 @@ def migrate(database: Database) -> list[Migration]:
         _prepare(connection, database.schema)
         present = _versions(connection, database.schema)
         _refuse_newer(present, database)
-        for migration in available():
-            if migration.version in present:
-                continue
+        at = Transaction(connection, database)
+        missing = [migration for migration in available() if migration.version not in present]
+        for migration in missing:
             with connection.transaction():
                 connection.execute(statements.in_schema(migration.text, database.schema).encode())
                 connection.execute(
                     statements.load("record_version", database.schema).encode(),
                     {"version": migration.version, "name": migration.name},
                 )
+                # A table that a consumer needs, and may not read, would stop it from the commit on.
+                if migration is missing[-1] and roles.in_use(at, database.schema):
+                    roles.grant(at, database.schema)
             applied.append(migration)
         # Days that already have rows in the default partition are the business of `maintain`.
-        partitions.make_missing(Transaction(connection, database), strays=False)
+        partitions.make_missing(at, strays=False)
     return applied
+
+
+def install_roles(database: Database) -> list[roles.InstalledRole]:
+    """Make the roles of the schema that are not there, and grant all of them what they are to have and nothing else.
+
+    Safe to call again. The schema has to be at this library's version.
+
+    Returns:
+        The roles, by name.
+
+    Raises:
+        InvalidInput: the schema's name is too long for names of roles, or a role of such a name is somebody else's;
+            nothing was granted.
+        AccessRefused: the user may not make roles, or does not own the schema; the message says what to do.
+        SchemaMissing, SchemaTooOld, SchemaTooNew: see the classes.
+    """
+    check(database)
+    with database.connection() as connection, _locked(connection):
+        at = Transaction(connection, database)
+        installed = roles.make(at, database.schema)
+        with connection.transaction():
+            roles.grant(at, database.schema)
+    return installed
 
 
 def check(database: Database) -> int:
@@ -78,8 +105,8 @@ def check(database: Database) -> int:
     """
     with database.connection() as connection:
         try:
-            present = _versions(connection, database.schema)
-        except psycopg.errors.UndefinedTable:
+            present = {row[0] for row in Transaction(connection, database).run("versions", {})}
+        except (psycopg.errors.UndefinedTable, SchemaMissing):
             raise SchemaMissing(
                 f"schema {database.schema!r} of {database.where} does not hold the queue's tables."
                 " Make them with: sqlqueue init"

@@ -49,7 +49,7 @@ def make_missing(at: Transaction, *, days_ahead: int = DAYS_AHEAD, strays: bool,
         attempts: how often each is tried while the archive is busy.
 
     Raises:
-        psycopg.errors.InsufficientPrivilege: the user may not make tables in the schema, or does not own the archive.
+        AccessRefused: the user is neither an operator nor the owner of the schema.
     """
     made: list[date] = []
     busy: list[date] = []

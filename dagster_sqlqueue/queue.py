@@ -12,6 +12,7 @@ from dagster_sqlqueue.history import HistoryVerbs
 from dagster_sqlqueue.looking import LookingVerbs
 from dagster_sqlqueue.operating import OperatingVerbs
 from dagster_sqlqueue.picking import MAX_BATCH
+from dagster_sqlqueue.roles import InstalledRole
 
 __all__ = ["MAX_BATCH", "Ending", "Enqueued", "Kept", "SqlQueue"]
 
@@ -43,6 +44,18 @@ class SqlQueue(EnqueueingVerbs, ClaimingVerbs, LookingVerbs, OperatingVerbs, Dec
     def init(self) -> list[migrations.Migration]:
         """Make the schema or bring it to this library's version; gives the migrations that were applied."""
         return migrations.migrate(self.database)
+
+    def install_roles(self) -> list[InstalledRole]:
+        """Make the schema's roles (producer, consumer, operator, observer) and grant each what it needs; see docs/roles.md.
+
+        Safe to call again. Gives the roles, by name.
+
+        Raises:
+            InvalidInput: the schema's name is too long for names of roles, or a role of such a name is somebody else's.
+            AccessRefused: the user may not make roles, or does not own the schema; the message says what to do.
+            SchemaMissing, SchemaTooOld, SchemaTooNew: the message names the command that mends it.
+        """
+        return migrations.install_roles(self.database)
 
     def check_schema(self) -> int:
         """The schema's version, when it is the one of this library.

@@ -28,6 +28,8 @@ _RESERVED = re.compile(
 )
 """Words that PostgreSQL 15 to 18 reserve: as a schema they would have to be quoted in every query that people write."""
 
+_OWN_SCHEMA = re.compile(rf"\b{DEFAULT_SCHEMA}\b(?=[.;])|(?<=SCHEMA ){DEFAULT_SCHEMA}\b")
+_OWN_ROLE = re.compile(rf"\b{DEFAULT_SCHEMA}_(producer|consumer|operator|observer)\b")
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 _ARRAY = re.compile(r"CAST\(:([a-z_][a-z0-9_]*) AS ([a-z0-9]+)\[\]\)")
 _PARAMETER = re.compile(r"(?<![:\w']):([a-z_][a-z0-9_]*)")
@@ -61,11 +63,17 @@ def folder(dialect: str = "postgresql") -> Traversable:
 
 
 def in_schema(text: str, schema: str) -> str:
-    """The text of a file with its literal schema `sqlqueue` replaced by another one, quoted."""
+    """The text of a file with its literal schema `sqlqueue`, and the roles named after it, replaced by those of another one,
+    quoted.
+    """
     quoted = quote_schema(schema)
-    return re.sub(rf"\b{DEFAULT_SCHEMA}\b(?=[.;])", lambda _: quoted, text).replace(
-        f"'{DEFAULT_SCHEMA}'", f"'{schema}'"
-    )
+    text = _OWN_ROLE.sub(lambda match: f'"{schema}_{match[1]}"', text)
+    return _OWN_SCHEMA.sub(lambda _: quoted, text).replace(f"'{DEFAULT_SCHEMA}'", f"'{schema}'")
+
+
+def script(name: str, schema: str = DEFAULT_SCHEMA, dialect: str = "postgresql") -> str:
+    """The text of the file `name.sql`, with its comments: several statements without parameters, to be run as they are."""
+    return in_schema((folder(dialect) / f"{name}.sql").read_text(encoding="utf-8"), schema)
 
 
 @cache

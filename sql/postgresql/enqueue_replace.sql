@@ -31,12 +31,12 @@ WITH new AS MATERIALIZED (
     FROM new
     CROSS JOIN LATERAL (
         SELECT w.id, w.available_at
-        FROM sqlqueue.job AS w
-        WHERE w.queue = :queue AND w.unique_key = new.unique_key AND w.state = 'queued'
+        FROM sqlqueue.replaceable_job AS w
+        WHERE w.queue = :queue AND w.unique_key = new.unique_key
         FOR UPDATE
     ) AS j
 ), replaced AS (
-    UPDATE sqlqueue.job AS j
+    UPDATE sqlqueue.replaceable_job AS j
     SET payload = CAST(live.payload AS jsonb),
         priority = live.priority,
         run_at = COALESCE(live.run_at, now()),
@@ -67,11 +67,10 @@ WITH new AS MATERIALIZED (
     SELECT replaced.new_id FROM replaced WHERE replaced.named AND replaced.new_id <> replaced.id
     ON CONFLICT DO NOTHING
 ), forgotten AS (
-    DELETE FROM sqlqueue.job_replaced AS old
+    DELETE FROM sqlqueue.job_replaced_long_ago AS old
     WHERE old.id = ANY (ARRAY(
         SELECT k.id
-        FROM sqlqueue.job_replaced AS k
-        WHERE k.noted_at < statement_timestamp() - interval '7 days'
+        FROM sqlqueue.job_replaced_long_ago AS k
         ORDER BY k.noted_at
         LIMIT 100
         FOR UPDATE SKIP LOCKED

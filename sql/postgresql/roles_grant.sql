@@ -1,0 +1,151 @@
+-- What each role may do: every table, view, sequence and function of the schema, and nothing that is not said here.
+--
+-- Of each object every role is named: with what it is granted, or after "nothing:". Columns are named where a role needs
+-- some of them only. To be run by the owner of the schema, in one transaction: whoever looks meanwhile sees either what was
+-- granted before or what is granted now.
+--
+-- Parameters: none. Returns: nothing. Locks: none of the tables, none of the rows.
+REVOKE ALL ON SCHEMA sqlqueue
+    FROM sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
+REVOKE ALL ON
+    sqlqueue.schema_version, sqlqueue.queue, sqlqueue.bucket, sqlqueue.job, sqlqueue.job_archive,
+    sqlqueue.job_archive_default, sqlqueue.job_replaced, sqlqueue.rate_start, sqlqueue.limit_reservation, sqlqueue.waiter,
+    sqlqueue.stale_write, sqlqueue.worker, sqlqueue.assignment, sqlqueue.consumer_slot, sqlqueue.batch,
+    sqlqueue.subscription, sqlqueue.schedule, sqlqueue.human_task, sqlqueue.job_event, sqlqueue.automation_rule,
+    sqlqueue.sensitive_field, sqlqueue.live_bucket, sqlqueue.lane, sqlqueue.bucket_heads, sqlqueue.job_all,
+    sqlqueue.queue_stats, sqlqueue.new_job, sqlqueue.replaceable_job, sqlqueue.parked_job, sqlqueue.job_replaced_long_ago
+    FROM PUBLIC, sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
+REVOKE ALL ON SEQUENCE sqlqueue.job_order
+    FROM PUBLIC, sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
+REVOKE ALL ON FUNCTION
+    sqlqueue.begin_archive_partition(date), sqlqueue.attach_archive_partition(date), sqlqueue.make_archive_partition(date),
+    sqlqueue.archive_day_is_over(date, text), sqlqueue.drop_archive_partition(date, text), sqlqueue.queue_figures(text)
+    FROM PUBLIC, sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
+
+GRANT USAGE ON SCHEMA sqlqueue TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
+
+-- schema_version: every command looks whether the tables are those that it knows.
+GRANT SELECT ON sqlqueue.schema_version TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
+
+-- queue and bucket: who puts jobs on a queue, or takes them, reads its settings; operators change them. Consumers note the
+-- heads of the buckets.
+GRANT SELECT ON sqlqueue.queue TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer;
+GRANT SELECT, INSERT, UPDATE ON sqlqueue.queue TO sqlqueue_operator;
+GRANT SELECT ON sqlqueue.bucket TO sqlqueue_producer, sqlqueue_observer;
+GRANT SELECT, UPDATE (head_hint, swept_at) ON sqlqueue.bucket TO sqlqueue_consumer;
+GRANT SELECT, INSERT, UPDATE ON sqlqueue.bucket TO sqlqueue_operator;
+
+-- job: a producer says what a job is, not how it fares; it sees that jobs are there, under which keys and when they are
+-- due, and not what is in them. A consumer says how jobs fare and ends them, and leaves what they are. An operator decides
+-- when and whether they run, and brings ended ones back.
+GRANT SELECT (id, queue, bucket, state, available_at, run_at, unique_key, ordering_key, order_no) ON sqlqueue.job
+    TO sqlqueue_producer;
+GRANT INSERT (
+    id, queue, bucket, priority, available_at, run_at, max_attempts, unique_key, ordering_key, order_no, region,
+    timeout_seconds, backoff, tags, payload
+) ON sqlqueue.job TO sqlqueue_producer, sqlqueue_operator;
+GRANT SELECT, DELETE ON sqlqueue.job TO sqlqueue_consumer, sqlqueue_operator;
+GRANT UPDATE (
+    state, available_at, lease_no, attempt, started_at, claimed_by, claim_token, batch_id, limited, error
+) ON sqlqueue.job TO sqlqueue_consumer;
+GRANT UPDATE (state, available_at, run_at, priority, error, cancel_requested_at, order_no, limited) ON sqlqueue.job
+    TO sqlqueue_operator;
+GRANT SELECT ON sqlqueue.job TO sqlqueue_observer;
+
+-- new_job, replaceable_job, parked_job: the rows that an enqueue may change. key_promote lets parked ones in for everybody.
+GRANT SELECT, DELETE ON sqlqueue.new_job TO sqlqueue_producer, sqlqueue_operator;
+GRANT SELECT (id, queue, unique_key, available_at, ordering_key, order_no) ON sqlqueue.replaceable_job
+    TO sqlqueue_producer, sqlqueue_operator;
+GRANT UPDATE (
+    payload, priority, run_at, available_at, max_attempts, timeout_seconds, backoff, tags, attempt, error,
+    cancel_requested_at
+) ON sqlqueue.replaceable_job TO sqlqueue_producer, sqlqueue_operator;
+GRANT SELECT, UPDATE (available_at) ON sqlqueue.parked_job TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator;
+-- nothing on new_job, replaceable_job: sqlqueue_consumer, sqlqueue_observer
+-- nothing on parked_job: sqlqueue_observer
+
+-- job_replaced: ids that were sent before. They are forgotten when a week has passed.
+GRANT SELECT (id), INSERT (id) ON sqlqueue.job_replaced TO sqlqueue_producer, sqlqueue_operator;
+GRANT SELECT ON sqlqueue.job_replaced TO sqlqueue_observer;
+GRANT SELECT, UPDATE (noted_at), DELETE ON sqlqueue.job_replaced_long_ago TO sqlqueue_producer, sqlqueue_operator;
+-- nothing on job_replaced: sqlqueue_consumer
+-- nothing on job_replaced_long_ago: sqlqueue_consumer, sqlqueue_observer
+
+-- job_order numbers the jobs of a key as they arrive, and as they are brought back.
+GRANT USAGE ON SEQUENCE sqlqueue.job_order TO sqlqueue_producer, sqlqueue_operator;
+-- nothing on job_order: sqlqueue_consumer, sqlqueue_observer
+
+-- job_archive: a consumer adds to it, and sees how jobs ended, not what was in them; only operators take rows out, to bring
+-- them back and to trim.
+GRANT SELECT (id) ON sqlqueue.job_archive TO sqlqueue_producer;
+GRANT SELECT (id, queue, state, lease_no, order_no, finished_at), INSERT ON sqlqueue.job_archive TO sqlqueue_consumer;
+GRANT SELECT, INSERT, DELETE ON sqlqueue.job_archive TO sqlqueue_operator;
+GRANT SELECT ON sqlqueue.job_archive TO sqlqueue_observer;
+GRANT SELECT ON sqlqueue.job_archive_default TO sqlqueue_operator, sqlqueue_observer;
+-- nothing on job_archive_default: sqlqueue_producer, sqlqueue_consumer
+
+-- rate_start, limit_reservation: what limited queues have granted.
+GRANT SELECT, INSERT, DELETE ON sqlqueue.rate_start TO sqlqueue_consumer;
+GRANT SELECT, INSERT, UPDATE, DELETE ON sqlqueue.limit_reservation TO sqlqueue_consumer;
+GRANT SELECT ON sqlqueue.rate_start, sqlqueue.limit_reservation TO sqlqueue_observer;
+-- nothing on rate_start, limit_reservation: sqlqueue_producer, sqlqueue_operator
+
+-- waiter: consumers say that they wait; whoever puts jobs on a queue, or lets them go, looks whether anybody does.
+GRANT SELECT (queue, expires_at) ON sqlqueue.waiter TO sqlqueue_producer;
+GRANT SELECT, INSERT, UPDATE, DELETE ON sqlqueue.waiter TO sqlqueue_consumer;
+GRANT SELECT, UPDATE (expires_at), DELETE ON sqlqueue.waiter TO sqlqueue_operator;
+GRANT SELECT ON sqlqueue.waiter TO sqlqueue_observer;
+
+-- stale_write, worker, assignment, consumer_slot: kept by consumers, managers and sensors; operators tidy them up.
+GRANT SELECT, INSERT, UPDATE ON sqlqueue.stale_write TO sqlqueue_consumer;
+GRANT SELECT, DELETE ON sqlqueue.stale_write TO sqlqueue_operator;
+GRANT SELECT, INSERT, UPDATE, DELETE ON sqlqueue.worker, sqlqueue.assignment, sqlqueue.consumer_slot TO sqlqueue_consumer;
+GRANT SELECT, UPDATE (expires_at), DELETE ON sqlqueue.worker, sqlqueue.consumer_slot TO sqlqueue_operator;
+GRANT SELECT, UPDATE (lease_no), DELETE ON sqlqueue.assignment TO sqlqueue_operator;
+GRANT SELECT ON sqlqueue.stale_write, sqlqueue.worker, sqlqueue.assignment, sqlqueue.consumer_slot TO sqlqueue_observer;
+-- nothing on stale_write, worker, assignment, consumer_slot: sqlqueue_producer
+
+-- batch: what Spark takes and publishes.
+GRANT SELECT, INSERT, UPDATE ON sqlqueue.batch TO sqlqueue_consumer;
+GRANT SELECT ON sqlqueue.batch TO sqlqueue_operator, sqlqueue_observer;
+-- nothing on batch: sqlqueue_producer
+
+-- subscription, schedule: operators set them; whoever publishes reads the subscriptions. A scheduler is an operator.
+GRANT SELECT ON sqlqueue.subscription TO sqlqueue_producer, sqlqueue_observer;
+GRANT SELECT, INSERT, UPDATE, DELETE ON sqlqueue.subscription, sqlqueue.schedule TO sqlqueue_operator;
+GRANT SELECT ON sqlqueue.schedule TO sqlqueue_observer;
+-- nothing on subscription: sqlqueue_consumer
+-- nothing on schedule: sqlqueue_producer, sqlqueue_consumer
+
+-- human_task, job_event, automation_rule: what people do goes through operators, and what was done stays. A consumer asks
+-- whether a job runs by itself.
+GRANT SELECT, INSERT, UPDATE, DELETE ON sqlqueue.human_task TO sqlqueue_operator;
+GRANT SELECT, INSERT ON sqlqueue.job_event TO sqlqueue_operator;
+GRANT SELECT, INSERT, UPDATE ON sqlqueue.automation_rule TO sqlqueue_operator;
+GRANT SELECT ON sqlqueue.job_event, sqlqueue.automation_rule TO sqlqueue_consumer;
+GRANT SELECT ON sqlqueue.human_task, sqlqueue.job_event, sqlqueue.automation_rule TO sqlqueue_observer;
+-- nothing on human_task: sqlqueue_producer, sqlqueue_consumer
+-- nothing on job_event, automation_rule: sqlqueue_producer
+
+-- sensitive_field: names are added by those who know the models, and never taken away.
+GRANT SELECT, INSERT ON sqlqueue.sensitive_field TO sqlqueue_consumer, sqlqueue_operator;
+GRANT SELECT ON sqlqueue.sensitive_field TO sqlqueue_observer;
+-- nothing on sensitive_field: sqlqueue_producer
+
+-- The views about lanes and heads show no payload; job_all shows everything.
+GRANT SELECT ON sqlqueue.live_bucket, sqlqueue.lane, sqlqueue.bucket_heads
+    TO sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
+GRANT SELECT ON sqlqueue.job_all, sqlqueue.queue_stats TO sqlqueue_operator, sqlqueue_observer;
+-- nothing on live_bucket, lane, bucket_heads: sqlqueue_producer
+-- nothing on job_all, queue_stats: sqlqueue_producer, sqlqueue_consumer
+
+-- queue_figures runs as its owner, for the view queue_stats; the functions about partitions do so for maintenance.
+GRANT EXECUTE ON FUNCTION sqlqueue.queue_figures(text) TO sqlqueue_operator, sqlqueue_observer;
+GRANT EXECUTE ON FUNCTION
+    sqlqueue.begin_archive_partition(date), sqlqueue.attach_archive_partition(date), sqlqueue.make_archive_partition(date),
+    sqlqueue.archive_day_is_over(date, text), sqlqueue.drop_archive_partition(date, text)
+    TO sqlqueue_operator;
+-- nothing on queue_figures(text): sqlqueue_producer, sqlqueue_consumer
+-- nothing on begin_archive_partition(date), attach_archive_partition(date): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
+-- nothing on make_archive_partition(date), archive_day_is_over(date, text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
+-- nothing on drop_archive_partition(date, text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer

@@ -1,0 +1,25 @@
+-- Which of these roles are there, and whose they are.
+--
+-- Parameters: names text[]. Returns: name; mark (the comment on the role; null: none); superuser; members (the names of
+--   those it was granted to, in order); in_use (whether it may use the schema). Locks: none.
+-- Plan: a few rows of the catalogue. Needs no table of ours.
+SELECT
+    r.rolname AS name,
+    shobj_description(r.oid, 'pg_authid') AS mark,
+    r.rolsuper AS superuser,
+    ARRAY(
+        SELECT CAST(u.rolname AS text)
+        FROM pg_auth_members AS m
+        JOIN pg_roles AS u ON u.oid = m.member
+        WHERE m.roleid = r.oid AND NOT u.rolsuper
+        ORDER BY u.rolname
+    ) AS members,
+    EXISTS (
+        SELECT
+        FROM pg_namespace AS n
+        CROSS JOIN LATERAL aclexplode(n.nspacl) AS given
+        WHERE n.nspname = 'sqlqueue' AND given.grantee = r.oid AND given.privilege_type = 'USAGE'
+    ) AS in_use
+FROM pg_roles AS r
+WHERE r.rolname = ANY (CAST(:names AS text[]))
+ORDER BY r.rolname
