@@ -67,6 +67,10 @@ def migrate(database: Database) -> list[Migration]:
                 if migration is missing[-1] and roles.in_use(at, database.schema):
                     roles.grant(at, database.schema)
             applied.append(migration)
+        if not missing:
+            with connection.transaction():
+                if roles.in_use(at, database.schema) and roles.compared(at, database.schema).lacking:
+                    roles.grant(at, database.schema)
         # Days that already have rows in the default partition are the business of `maintain`.
         partitions.make_missing(at, strays=False)
     return applied
@@ -105,7 +109,7 @@ def check(database: Database) -> int:
     """
     with database.connection() as connection:
         try:
-            present = {row[0] for row in Transaction(connection, database).run("versions", {})}
+            present: set[int] = {row[0] for row in Transaction(connection, database).run("versions", {})}
         except (psycopg.errors.UndefinedTable, SchemaMissing):
             raise SchemaMissing(
                 f"schema {database.schema!r} of {database.where} does not hold the queue's tables."

@@ -23,12 +23,67 @@ def role_name(schema: str, role: str) -> str:
     return f"{schema}_{role}"
 
 
-MAY: Final[dict[Role, frozenset[str]]] = {}
+_WHO: Final = {
+    "producer consumer operator observer": """
+        archive_day_ahead doctor_autovacuum doctor_collation doctor_indexes doctor_job_table doctor_pins
+        doctor_server enqueue_terms filter_matches foreign_ids head_hints key_try key_turns key_wait keys_in_line
+        leases_left limit_lock maintenance_lock maintenance_unlock migration_lock migration_unlock queues
+        replace_keys roles_granted roles_there snapshot versions waiter_listen waiter_notify writers
+    """,
+    "producer consumer operator": """
+        key_promote
+    """,
+    "producer operator observer": """
+        known_ids subscriptions
+    """,
+    "consumer operator observer": """
+        archive_counts automation_of_job automation_rule batch_holder batch_last depth doctor_overdue doctor_queues
+        due_days finished_under heads job_history jobs_given_back leases list_executable live_rows marked_by_token
+        open_days peek scan_fitting select_live sensitive_names slots spark_bounds spark_slices whereabouts
+    """,
+    "producer operator": """
+        enqueue enqueue_copy enqueue_many enqueue_replace forget_finished publish
+    """,
+    "consumer operator": """
+        bury_spent cancel_waiting complete_held finish finish_locked heartbeat hold_queued lock_leased lock_live
+        note_sweep pick_fanout pick_fifo pick_ids pick_round_robin sensitive_add slot_extend slot_release succeed
+        succeed_locked take_assigned waiter_leave wanting_workers withdraw_worker
+    """,
+    "operator observer": """
+        archive_days_missing archived_rows dead_letters doctor_archive keys_of_ended queue_stats queue_stats_all
+        schedule schedule_wait schedules select_archived select_dead tasks_by_id tasks_missing tasks_of_operator
+        tasks_of_stage
+    """,
+    "consumer": """
+        ask_for_jobs batch_abandon batch_extend batch_open batch_publish batch_seal batch_sealed claim_limited
+        claim_reserved claim_round_robin count_stale grant grant_assign hand_over hold limit_allowance limit_reserve
+        mark_token park rate_note requeue return_locked slot_acquire waiter_register
+    """,
+    "operator": """
+        archive_day_attach archive_day_begin archive_day_drop archive_days_over archive_trim automation_rule_set
+        cancel_running create_queue delay forget_expired pause queue_lock queue_steady rebucket redrive release_held
+        reprioritise resume schedule_pause schedule_put schedule_remove schedule_resume schedules_due schedules_move
+        set_region settle_turns subscribe task_end task_lock task_open task_step task_take tasks_withdraw
+        unsubscribe
+    """,
+    "": """
+        prepare_schema record_version roles_grant roles_make
+    """,
+}
+"""By the roles that may, the statements; those of nobody are the owner's alone."""
+
+MAY: Final = {
+    name: tuple(Role(role) for role in roles.split()) for roles, names in _WHO.items() for name in names.split()
+}
+"""By statement, the roles that may run it."""
+
+
+_LEAST_FIRST = (Role.OBSERVER, Role.PRODUCER, Role.CONSUMER, Role.OPERATOR)
 
 
 def roles_for(names: Sequence[str]) -> list[Role]:
-    """The roles that may run every one of these statements."""
-    return [role for role in Role if all(name in MAY[role] for name in names)]
+    """The roles that may run every one of these statements, the one to be granted first."""
+    return [role for role in _LEAST_FIRST if all(role in MAY.get(name, ()) for name in names)]
 
 
 def refusal(schema: str, names: Sequence[str], user: str, reason: str) -> AccessRefused:
@@ -44,7 +99,7 @@ def refusal(schema: str, names: Sequence[str], user: str, reason: str) -> Access
     wanted = [f'"{role_name(schema, role)}"' for role in roles_for(names)]
     if wanted:
         cure = (
-            f"it takes the role {' or '.join(wanted)}: have a DBA run GRANT {wanted[0]} TO \"{user}\" (sqlqueue init --roles"
+            f'it takes the role {" or ".join(wanted)}: have a DBA run GRANT {wanted[0]} TO "{user}" (sqlqueue init --roles'
             " makes the roles)"
         )
     else:

@@ -21,7 +21,8 @@ from dagster_sqlqueue.permissions import Role, role_name
 _LONGEST = 63
 _COMMENT = re.compile(r"--[^\n]*")
 _GRANT = re.compile(
-    r"GRANT (?P<privileges>[^;]*?)\s+ON\s+(?:(?P<kind>SCHEMA|SEQUENCE|FUNCTION)\s+)?(?P<objects>[^;]*?)\s+TO\s+(?P<roles>[^;]*);"
+    r"GRANT (?P<privileges>[^;]*?)\s+ON\s+(?:(?P<kind>SCHEMA|SEQUENCE|FUNCTION)\s+)?(?P<objects>[^;]*?)"
+    r"\s+TO\s+(?P<roles>[^;]*);"
 )
 _REVOKE = re.compile(r"REVOKE ALL ON\s+(?:(?P<kind>SCHEMA|SEQUENCE|FUNCTION)\s+)?(?P<objects>[^;]*?)\s+FROM\s[^;]*;")
 _OBJECT = re.compile(r"\bsqlqueue\.(\w+(?:\([^)]*\))?)")
@@ -164,7 +165,9 @@ def compared(at: "Transaction", schema: str) -> Differences:
     given = {Grant(*row) for row in at.run("roles_granted", {"names": sorted(_names(schema))})}
     of_ours = {one for one in given if (one.kind, one.object) in mentioned}
     surplus = {
-        one for one in of_ours - wanted if one._replace(column=None) not in wanted and (one.role, one.kind) != ("PUBLIC", "SCHEMA")
+        one
+        for one in of_ours - wanted
+        if one._replace(column=None) not in wanted and (one.role, one.kind) != ("PUBLIC", "SCHEMA")
     }
     return Differences(
         tuple(sorted(_names(schema) - there)),
@@ -192,7 +195,9 @@ def matrix(schema: str) -> tuple[Grant, ...]:
 def objects(schema: str) -> tuple[tuple[str, str], ...]:
     """Every object that `roles_grant.sql` is about: its kind and its name."""
     return tuple(
-        found for match in _REVOKE.finditer(_matrix_text()) for found in _objects(match["kind"], match["objects"], schema)
+        found
+        for match in _REVOKE.finditer(_matrix_text())
+        for found in _objects(match["kind"], match["objects"], schema)
     )
 
 

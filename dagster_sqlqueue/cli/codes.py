@@ -6,6 +6,7 @@ import psycopg
 from sqlalchemy.exc import SQLAlchemyError
 
 from dagster_sqlqueue.errors import (
+    AccessRefused,
     DatabaseUnavailable,
     DecisionRefused,
     EmbeddedServerError,
@@ -48,6 +49,7 @@ _CODES: list[tuple[type[Exception], Code]] = [
     (InvalidInput, Code.INPUT),
     (DecisionRefused, Code.INPUT),
     (DatabaseUnavailable, Code.DATABASE),
+    (AccessRefused, Code.DATABASE),
     (EmbeddedServerError, Code.DATABASE),
     (SchemaMissing, Code.SCHEMA),
     (SchemaTooOld, Code.SCHEMA),

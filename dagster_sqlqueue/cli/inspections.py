@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from dagster_sqlqueue import migrations, statements
+from dagster_sqlqueue import roles as room
 from dagster_sqlqueue.cli import render
 from dagster_sqlqueue.cli.checks import Check, Server, Verdict
 from dagster_sqlqueue.database import Database
@@ -204,3 +205,21 @@ def queues(database: Database) -> Check:
     return Check(
         "queues", Verdict.OK, f"none has stood still for {render.duration(_STILL_SECONDS)} with jobs that are due"
     )
+
+
+def roles(database: Database) -> Check:
+    """Whether the roles of the schema have what they need, and nothing else."""
+    found = room.examine(database)
+    if found is None:
+        return Check("roles", Verdict.OK, "none; sqlqueue init --roles makes them")
+    cure = "have the owner of the schema run: sqlqueue init --roles"
+    if found.absent:
+        return Check("roles", Verdict.FAIL, f"not there: {', '.join(found.absent)}", cure)
+    if found.lacking:
+        return Check("roles", Verdict.FAIL, f"{len(found.lacking)} privileges are lacking, as {found.lacking[0]}", cure)
+    if found.surplus:
+        more = f"{len(found.surplus)} privileges more than they need, as {found.surplus[0]}"
+        return Check(
+            "roles", Verdict.WARN, more, f"{cure} (which takes them away), unless they were granted on purpose"
+        )
+    return Check("roles", Verdict.OK, "each has what it needs, and nothing else")

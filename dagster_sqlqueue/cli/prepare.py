@@ -1,5 +1,6 @@
 """The commands that prepare: `migrate` and its other name `init`, `create`, `queues`."""
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -9,6 +10,7 @@ from dagster_sqlqueue.cli import forms, options, render
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.cli.write import AnyObject
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.roles import script_for_dba
 from dagster_sqlqueue.settings import Backoff, QueueSettings, QueueSpec, Strategy, check_queue_name
 
 _PANEL = "Set up"
@@ -25,31 +27,71 @@ def register(app: typer.Typer) -> None:
     command(app, panel=_PANEL)(queues)
 
 
-def migrate(session: Session) -> None:
+Roles = Annotated[
+    bool,
+    typer.Option(
+        "--roles",
+        show_default=False,
+        help="Make the roles SCHEMA_producer, _consumer, _operator and _observer too, if they are not there, and grant each"
+        " what it needs and no more. Once they are there, every migrate grants what new tables ask for.",
+    ),
+]
+Print = Annotated[
+    bool,
+    typer.Option(
+        "--print",
+        show_default=False,
+        help="With --roles: print the SQL that makes the roles, for somebody who may (CREATEROLE), and do nothing else."
+        " Needs no database.",
+    ),
+]
+
+
+def migrate(session: Session, roles: Roles = False, print_only: Print = False) -> None:
     """Make the tables, or bring them up to date. Safe to run again.
 
     Run it once before anything else, and again after each upgrade of the package; several at once wait for one another.
     It also makes the archive's partitions for the coming days, as `sqlqueue maintain` does.
 
-    Example: sqlqueue migrate
+    Examples: sqlqueue migrate
+
+    sqlqueue migrate --roles
     """
+    if print_only:
+        _print_roles(session, roles)
+        return
     with session.queue(checked=False) as queue:
         applied = queue.init()
         version = migrations.check(queue.database)
+        installed = queue.install_roles() if roles else []
         schema = queue.database.schema
         if session.as_json:
             names = [{"version": m.version, "name": m.name} for m in applied]
-            render.emit_json({"schema": schema, "version": version, "applied": names})
+            found = {"schema": schema, "version": version, "applied": names}
+            render.emit_json({**found, "roles": [asdict(role) for role in installed]} if roles else found)
             return
         for migration in applied:
             render.say(f"applied {migration.version:04}_{migration.name}")
         done = "is ready" if applied else "was up to date"
         render.say(f"schema {schema} of {queue.database.where} {done}, at version {version}")
+        for role in installed:
+            members = f"; its members: {', '.join(role.members)}" if role.members else ""
+            render.say(f"role {role.name} {'was made' if role.made else 'was there'} and has what it needs{members}")
 
 
-def init(session: Session) -> None:
+def init(session: Session, roles: Roles = False, print_only: Print = False) -> None:
     """Another name of `migrate`, for the first time."""
-    migrate(session)
+    migrate(session, roles, print_only)
+
+
+def _print_roles(session: Session, roles: bool) -> None:
+    if not roles:
+        raise InvalidInput("--print was given without --roles; it prints the SQL that makes the roles")
+    script = script_for_dba(session.schema_name)
+    if session.as_json:
+        render.emit_json({"schema": session.schema_name, "sql": script})
+    else:
+        render.say(script.rstrip())
 
 
 def _option(help_text: str, metavar: str, default: object = None, panel: str | None = None) -> Any:

@@ -93,11 +93,10 @@ class Session:
             EmbeddedServerError: the embedded server does not start.
             SchemaMissing, SchemaTooOld, SchemaTooNew: `checked`, and so it is.
         """
-        schema = self.schema or os.environ.get("SQLQUEUE_SCHEMA") or DEFAULT_SCHEMA
         with ExitStack() as stack:
             database = Database(
                 self._url or stack.enter_context(_embedded()).url,
-                schema=schema,
+                schema=self.schema_name,
                 pool_size=pool_size,
                 application_name="sqlqueue",
                 connect_timeout=connect_timeout,
@@ -106,6 +105,11 @@ class Session:
             if checked:
                 migrations.check(database)
             yield queue
+
+    @property
+    def schema_name(self) -> str:
+        """The schema that holds the queue's tables."""
+        return self.schema or os.environ.get("SQLQUEUE_SCHEMA") or DEFAULT_SCHEMA
 
     @property
     def _url(self) -> str | None:

@@ -44,6 +44,7 @@ GRANT INSERT (
     id, queue, bucket, priority, available_at, run_at, max_attempts, unique_key, ordering_key, order_no, region,
     timeout_seconds, backoff, tags, payload
 ) ON sqlqueue.job TO sqlqueue_producer, sqlqueue_operator;
+GRANT INSERT (lease_no, created_at, error) ON sqlqueue.job TO sqlqueue_operator;
 GRANT SELECT, DELETE ON sqlqueue.job TO sqlqueue_consumer, sqlqueue_operator;
 GRANT UPDATE (
     state, available_at, lease_no, attempt, started_at, claimed_by, claim_token, batch_id, limited, error
@@ -76,10 +77,10 @@ GRANT USAGE ON SEQUENCE sqlqueue.job_order TO sqlqueue_producer, sqlqueue_operat
 -- nothing on job_order: sqlqueue_consumer, sqlqueue_observer
 
 -- job_archive: a consumer adds to it, and sees how jobs ended, not what was in them; only operators take rows out, to bring
--- them back and to trim.
+-- them back and to trim. (Locking a row asks for the right to change some column of it.)
 GRANT SELECT (id) ON sqlqueue.job_archive TO sqlqueue_producer;
 GRANT SELECT (id, queue, state, lease_no, order_no, finished_at), INSERT ON sqlqueue.job_archive TO sqlqueue_consumer;
-GRANT SELECT, INSERT, DELETE ON sqlqueue.job_archive TO sqlqueue_operator;
+GRANT SELECT, INSERT, UPDATE (region), DELETE ON sqlqueue.job_archive TO sqlqueue_operator;
 GRANT SELECT ON sqlqueue.job_archive TO sqlqueue_observer;
 GRANT SELECT ON sqlqueue.job_archive_default TO sqlqueue_operator, sqlqueue_observer;
 -- nothing on job_archive_default: sqlqueue_producer, sqlqueue_consumer
