@@ -91,6 +91,7 @@ def test_all_is_well_on_a_fresh_schema(cli: Cli, url: str) -> None:
         "archive default",
         "retention",
         "queues",
+        "roles",
     ]
     assert shown.exit_code == 0
     assert "the one of this package" in shown.stdout

@@ -9,12 +9,15 @@ SELECT j.id FROM sqlqueue.job AS j WHERE j.created_at = now() AND j.state = 'que
 COMMENT ON VIEW sqlqueue.new_job IS 'jobs that were put on a queue by the transaction that asks';
 
 -- Jobs that wait under a unique key: their content may be replaced, that of no other.
+--
+-- Here, and in parked_job, the condition is written so that the planner does not take it for that of a partial index: what
+-- changes these rows has their ids, and is to go by them.
 CREATE VIEW sqlqueue.replaceable_job AS
 SELECT
     j.id, j.queue, j.unique_key, j.available_at, j.run_at, j.priority, j.max_attempts, j.attempt, j.timeout_seconds,
     j.backoff, j.tags, j.payload, j.error, j.cancel_requested_at, j.ordering_key, j.order_no
 FROM sqlqueue.job AS j
-WHERE j.state = 'queued' AND j.unique_key IS NOT NULL;
+WHERE j.state = 'queued' AND num_nonnulls(j.unique_key) <> 0;
 
 COMMENT ON VIEW sqlqueue.replaceable_job IS 'jobs that wait under a unique key: an enqueue may replace their content';
 
@@ -22,7 +25,7 @@ COMMENT ON VIEW sqlqueue.replaceable_job IS 'jobs that wait under a unique key: 
 CREATE VIEW sqlqueue.parked_job AS
 SELECT j.id, j.available_at, j.run_at
 FROM sqlqueue.job AS j
-WHERE j.order_no IS NOT NULL AND j.state = 'queued' AND j.available_at = 'infinity';
+WHERE num_nonnulls(j.order_no) <> 0 AND j.state = 'queued' AND j.available_at = 'infinity';
 
 COMMENT ON VIEW sqlqueue.parked_job IS 'jobs that wait for others of their ordering key';
 
