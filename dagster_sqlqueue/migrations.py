@@ -11,7 +11,7 @@ import psycopg
 from dagster_sqlqueue import partitions, roles, statements
 from dagster_sqlqueue.database import Database
 from dagster_sqlqueue.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
-from dagster_sqlqueue.executors import Transaction
+from dagster_sqlqueue.executors import Transaction, user_of
 
 _NAME = re.compile(r"^(\d{4})_([a-z0-9_]+)\.sql$")
 _LOCK = 0x73716C71756575
@@ -47,10 +47,15 @@ def migrate(database: Database) -> list[Migration]:
 
     Raises:
         SchemaTooNew: the schema has migrations that this library does not know.
+        AccessRefused: the user does not own the schema, or may not make it.
         DatabaseUnavailable: see the class.
     """
     applied = []
-    with database.connection() as connection, _locked(connection):
+    with (
+        database.connection() as connection,
+        database.naming_schema("prepare_schema", user=user_of(connection)),
+        _locked(connection),
+    ):
         _prepare(connection, database.schema)
         present = _versions(connection, database.schema)
         _refuse_newer(present, database)

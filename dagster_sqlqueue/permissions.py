@@ -99,9 +99,10 @@ def refusal(schema: str, names: Sequence[str], user: str, reason: str) -> Access
     wanted = [f'"{role_name(schema, role)}"' for role in roles_for(names)]
     if wanted:
         cure = (
-            f'it takes the role {" or ".join(wanted)}: have a DBA run GRANT {wanted[0]} TO "{user}" (sqlqueue init --roles'
-            " makes the roles)"
+            f"it takes {'the role' if len(wanted) == 1 else 'one of the roles'} {', '.join(wanted)}: have a DBA run GRANT"
+            f" {wanted[0] if len(wanted) == 1 else '…'} TO \"{user}\" (sqlqueue init --roles makes the roles, docs/roles.md says"
+            " which is for what)"
         )
     else:
-        cure = "only the owner of the schema may"
+        cure = "it takes the owner of the schema, or to make it a user who may CREATE in the database"
     return AccessRefused(f"user {user!r} may not do that in schema {schema!r} ({first}); {cure}")

@@ -16,7 +16,7 @@ import psycopg
 import sqlalchemy as sa
 
 from dagster_sqlqueue import statements
-from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
+from dagster_sqlqueue.errors import AccessRefused, DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.settings import check_queue_name
 from dagster_sqlqueue.verbs import Verbs
 
@@ -61,9 +61,14 @@ class Waiter:
 
         Raises:
             UnknownQueue: there is no such queue.
-            SchemaMissing: see the class.
+            SchemaMissing, AccessRefused: see the classes.
         """
-        self._register()
+        try:
+            self._register()
+        except BaseException:
+            self._wake_sender.close()
+            self._wake_receiver.close()
+            raise
         self._listen()
         return self
 
@@ -80,11 +85,12 @@ class Waiter:
     def close(self) -> None:
         """Stop listening and waiting."""
         self._drop()
-        with contextlib.suppress(DatabaseUnavailable):
-            self._verbs.database.run("waiter_leave", {"queue": self._queue, "worker": self._worker})
-        self._known_until = 0.0
         self._wake_sender.close()
         self._wake_receiver.close()
+        self._known_until = 0.0
+        # Who may not leave could not register either.
+        with contextlib.suppress(DatabaseUnavailable, AccessRefused):
+            self._verbs.database.run("waiter_leave", {"queue": self._queue, "worker": self._worker})
 
     def wake(self) -> None:
         """End the wait that is going on, or the next one. May come from any thread."""
