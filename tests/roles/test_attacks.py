@@ -1,0 +1,400 @@
+"""What somebody tries with SQL of his own, on a connection that has one role."""
+
+import re
+from collections.abc import Iterator
+from datetime import date, timedelta
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue.ending import Ending
+from dagster_sqlqueue.model import ArchiveState
+from dagster_sqlqueue.permissions import Role
+from tests.core.support import Work, rows, value
+from tests.roles.desk import TABLE, Desk
+from tests.roles.support import Staff, dropping_roles, staff_of, url_of
+
+SECRET = "the password is swordfish"
+
+
+@pytest.fixture(scope="module")
+def secret(any_server: str) -> Iterator[Staff]:
+    """A waiting, a running, a held and an ended job, each with the same secret. Left as it is by every test."""
+    schema = f"r_{uuid4().hex[:12]}"
+    spec = QueueSpec("work", Work, bucket_count=4)
+    with dropping_roles(any_server, schema), SqlQueue(any_server, schema=schema) as owner:
+        owner.init()
+        owner.install_roles()
+        owner.create_queue(spec)
+        _lay(owner, spec)
+        with staff_of(owner, any_server) as staff:
+            yield staff
+
+
+def _lay(owner: SqlQueue, spec: QueueSpec[Work]) -> None:
+    for n, key in enumerate(("ended", "running", "held", "waiting")):
+        owner.enqueue(spec, NewJob(Work(n=n, note=SECRET), unique_key=key))
+    jobs = {
+        job.unique_key: job for job in owner.claim("work", limit=4, buckets=range(4), worker="w", lease_seconds=600)
+    }
+    owner.finish([Ending(jobs["ended"], ArchiveState.FAILED, {"was": SECRET}, SECRET)])
+    owner.hold([(jobs["held"], SECRET)])
+    owner.release([jobs["waiting"]])
+    rows(owner, "ANALYZE {s}.job")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT payload FROM {s}.job",
+        "SELECT * FROM {s}.job",
+        "SELECT j FROM {s}.job AS j",
+        "SELECT to_jsonb(j) FROM {s}.job AS j",
+        "SELECT id FROM {s}.job AS j WHERE j.payload ->> 'note' LIKE 'the password%'",
+        "SELECT id FROM {s}.job ORDER BY payload",
+        "SELECT count(payload) FROM {s}.job",
+        "SELECT error FROM {s}.job",
+        "SELECT tags FROM {s}.job",
+        "SELECT ctid, xmin FROM {s}.job WHERE payload IS NOT NULL",
+        "SELECT payload FROM {s}.job_archive",
+        "SELECT result FROM {s}.job_archive",
+        "SELECT error FROM {s}.job_archive",
+        "SELECT state FROM {s}.job_archive",
+        "SELECT payload FROM {s}.job_archive_default",
+        "SELECT payload FROM {s}.job_all",
+        "SELECT * FROM {s}.queue_stats",
+        "SELECT * FROM {s}.queue_figures('work')",
+        "SELECT payload FROM {s}.replaceable_job",
+        "SELECT tags FROM {s}.replaceable_job",
+        "SELECT payload FROM {s}.schedule",
+        "SELECT result FROM {s}.human_task",
+        "SELECT details FROM {s}.job_event",
+        "SELECT output FROM {s}.batch",
+        "TABLE {s}.job",
+        "COPY {s}.job TO STDOUT",
+        "COPY (SELECT payload FROM {s}.job) TO STDOUT",
+        "SELECT id FROM {s}.job FOR UPDATE",
+        "UPDATE {s}.job SET payload = '{}'",
+        "UPDATE {s}.job SET available_at = now()",
+        "DELETE FROM {s}.job",
+        "DELETE FROM {s}.job_archive",
+        "DELETE FROM {s}.job_replaced",
+        "DELETE FROM {s}.replaceable_job",
+        "UPDATE {s}.replaceable_job SET priority = 9 RETURNING payload",
+        "UPDATE {s}.replaceable_job SET tags = ARRAY[payload ->> 'note']",
+        "UPDATE {s}.replaceable_job SET priority = 9 WHERE payload ->> 'note' LIKE 'the%'",
+        "UPDATE {s}.replaceable_job SET unique_key = error",
+        "INSERT INTO {s}.replaceable_job (id) VALUES (gen_random_uuid())",
+        "UPDATE {s}.parked_job SET run_at = now()",
+        "DELETE FROM {s}.new_job AS n USING {s}.job AS j WHERE n.id = j.id AND j.payload IS NOT NULL",
+        "INSERT INTO {s}.job ({c}) {v} RETURNING payload",
+        "INSERT INTO {s}.job ({c}) {v} RETURNING *",
+        "INSERT INTO {s}.job ({c}) {v} ON CONFLICT (id) DO UPDATE SET payload = EXCLUDED.payload",
+        "INSERT INTO {s}.job AS j ({c}) {v} ON CONFLICT (id) DO UPDATE SET tags = ARRAY[j.payload ->> 'note']",
+        "INSERT INTO {s}.job AS j ({c}) {v} ON CONFLICT DO NOTHING RETURNING (SELECT max(payload::text) FROM {s}.job)",
+        "INSERT INTO {s}.job ({c}, state) {v}, 'running'",
+        "INSERT INTO {s}.job ({c}, lease_no) {v}, 7",
+        "INSERT INTO {s}.job ({c}, created_at) {v}, now()",
+        "INSERT INTO {s}.job_archive (id) VALUES (gen_random_uuid())",
+        "MERGE INTO {s}.job AS j USING (SELECT 1) AS x ON true WHEN MATCHED THEN DELETE",
+        "TRUNCATE {s}.job",
+        "BEGIN; LOCK TABLE {s}.job IN SHARE MODE",
+        "CREATE TRIGGER spy BEFORE INSERT ON {s}.job FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+        "CREATE TABLE {s}.mine (n integer)",
+        "CREATE FUNCTION {s}.mine() RETURNS integer LANGUAGE sql AS 'SELECT 1'",
+        "ALTER TABLE {s}.job DISABLE TRIGGER ALL",
+        "SELECT setval('{s}.job_order', 1)",
+        "SELECT last_value FROM {s}.job_order",
+        "UPDATE {s}.queue SET paused_at = now()",
+        "SELECT {s}.begin_archive_partition('2020-01-01')",
+        "SELECT {s}.make_archive_partition('2020-01-01')",
+        "SELECT {s}.drop_archive_partition('2020-01-01', NULL)",
+    ],
+)
+def test_a_producer_reads_nothing_back_and_harms_nobody(secret: Staff, query: str) -> None:
+    columns = "id, queue, bucket, priority, available_at, run_at, max_attempts, payload"
+    taken = value(secret.owner, "SELECT min(id::text) FROM {s}.job")
+    values = f"SELECT '{taken}'::uuid, 'work', 0, 0, now(), now(), 1, '{{}}'::jsonb"
+    query = query.replace("{c}", columns).replace("{v}", values)
+    with secret.connected(Role.PRODUCER) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
+        connection.execute(secret.text(query))
+
+
+def test_a_producer_finds_no_payload_in_the_statistics(secret: Staff) -> None:
+    query = "SELECT attname FROM pg_stats WHERE schemaname = %s AND tablename = 'job'"
+    with secret.connected(Role.PRODUCER) as connection:
+        seen = {name for (name,) in connection.execute(query, (secret.schema,))}
+    assert "queue" in seen
+    assert not seen & {"payload", "error", "tags", "claimed_by"}
+
+
+def test_a_producer_replaces_what_waits_and_takes_back_what_is_its_own(secret: Staff, spec: QueueSpec[Work]) -> None:
+    others = "SELECT j::text FROM {s}.job AS j WHERE unique_key <> 'waiting' ORDER BY id"
+    before = rows(secret.owner, others)
+    with secret.connected(Role.PRODUCER) as connection, connection.transaction(force_rollback=True):
+        assert connection.execute(secret.text("UPDATE {s}.replaceable_job SET payload = '{}'")).rowcount == 1
+        assert connection.execute(secret.text("DELETE FROM {s}.new_job")).rowcount == 0
+        secret.users[Role.PRODUCER].enqueue(spec, Work(n=9), connection=connection)
+        assert connection.execute(secret.text("DELETE FROM {s}.new_job")).rowcount == 1
+    assert rows(secret.owner, others) == before
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "INSERT INTO {s}.job (id) VALUES (gen_random_uuid())",
+        "UPDATE {s}.job SET payload = '{}'",
+        "UPDATE {s}.job SET queue = 'other'",
+        "UPDATE {s}.job SET max_attempts = 99",
+        "UPDATE {s}.queue SET max_running = NULL",
+        "UPDATE {s}.bucket SET region = 'mine'",
+        "DELETE FROM {s}.job_archive",
+        "UPDATE {s}.job_archive SET state = 'succeeded'",
+        "SELECT payload FROM {s}.job_archive",
+        "SELECT nextval('{s}.job_order')",
+        "DELETE FROM {s}.sensitive_field",
+        "INSERT INTO {s}.job_event (job_id) VALUES (gen_random_uuid())",
+        "UPDATE {s}.automation_rule SET automatic_percent = 100",
+        "TRUNCATE {s}.job",
+        "SELECT {s}.make_archive_partition('2020-01-01')",
+    ],
+)
+def test_a_consumer_leaves_what_jobs_are_and_what_has_been(secret: Staff, query: str) -> None:
+    with secret.connected(Role.CONSUMER) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
+        connection.execute(secret.text(query))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "UPDATE {s}.job SET lease_no = 1",
+        "UPDATE {s}.job SET payload = '{}'",
+        "UPDATE {s}.job_archive SET state = 'succeeded'",
+        "UPDATE {s}.job_event SET actor = 'somebody else'",
+        "DELETE FROM {s}.job_event",
+        "DELETE FROM {s}.queue",
+        "DELETE FROM {s}.sensitive_field",
+        "UPDATE {s}.schema_version SET version = 1",
+        "TRUNCATE {s}.job_archive",
+        "DROP TABLE {s}.job_archive_default",
+        "ALTER TABLE {s}.job_archive DETACH PARTITION {s}.job_archive_default",
+    ],
+)
+def test_an_operator_forges_no_lease_and_no_history(secret: Staff, query: str) -> None:
+    with secret.connected(Role.OPERATOR) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
+        connection.execute(secret.text(query))
+
+
+def _relations(staff: Staff) -> list[tuple[str, str]]:
+    return rows(
+        staff.owner,
+        "SELECT c.relname, min(a.attname) FROM pg_class AS c JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0"
+        " WHERE c.relnamespace = %s::regnamespace AND c.relkind IN ('r', 'p', 'v') AND a.attgenerated = '' GROUP BY 1",
+        f'"{staff.schema}"',
+    )
+
+
+def _everything(staff: Staff) -> list[tuple[object, ...]]:
+    return [
+        (
+            name,
+            *rows(
+                staff.owner,
+                f"SELECT md5(COALESCE(string_agg(t::text, ' ' ORDER BY t::text), '')) FROM {{s}}.{name} AS t",
+            ),
+        )
+        for name in sorted({name for name, _ in _relations(staff)} - {"queue_stats", "bucket_heads"})
+    ]
+
+
+def test_an_observer_changes_no_row_of_any_table(secret: Staff) -> None:
+    before = _everything(secret)
+    tried = 0
+    with secret.connected(Role.OBSERVER) as connection:
+        for name, column in _relations(secret):
+            for query in (
+                f'INSERT INTO {{s}}.{name} ("{column}") VALUES (NULL)',
+                f'UPDATE {{s}}.{name} SET "{column}" = "{column}"',
+                f"DELETE FROM {{s}}.{name}",
+                f"TRUNCATE {{s}}.{name}",
+                f"SELECT 1 FROM {{s}}.{name} FOR UPDATE",
+                f"SELECT 1 FROM {{s}}.{name} FOR KEY SHARE",
+                f"LOCK TABLE {{s}}.{name} IN ROW EXCLUSIVE MODE",
+                f"DROP TABLE {{s}}.{name}",
+            ):
+                with pytest.raises((psycopg.errors.InsufficientPrivilege, *_NO_SUCH_THING)), connection.transaction():
+                    connection.execute(secret.text(query))
+                tried += 1
+    assert tried > 200
+    assert _everything(secret) == before
+
+
+_NO_SUCH_THING = (
+    psycopg.errors.WrongObjectType,
+    psycopg.errors.ObjectNotInPrerequisiteState,
+    psycopg.errors.FeatureNotSupported,
+)
+"""What a view is not for is refused before rights are looked at."""
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT nextval('{s}.job_order')",
+        "SELECT setval('{s}.job_order', 1)",
+        "SELECT {s}.make_archive_partition('2020-01-01')",
+        "SELECT {s}.begin_archive_partition('2020-01-01')",
+        "SELECT {s}.drop_archive_partition('2020-01-01', NULL)",
+        "COPY {s}.job FROM STDIN",
+        "CREATE TABLE {s}.mine (n integer)",
+        "CREATE INDEX ON {s}.job (state)",
+        "ALTER TABLE {s}.job ADD COLUMN mine integer",
+        "COMMENT ON TABLE {s}.job IS 'mine'",
+        "WITH gone AS (DELETE FROM {s}.job RETURNING id) SELECT * FROM gone",
+    ],
+)
+def test_an_observer_calls_nothing_that_changes_anything(secret: Staff, query: str) -> None:
+    with secret.connected(Role.OBSERVER) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
+        connection.execute(secret.text(query))
+
+
+def test_an_observer_passes_nothing_on(secret: Staff) -> None:
+    """Without a right to grant, PostgreSQL warns, and grants nothing."""
+    with secret.connected(Role.OBSERVER) as connection:
+        connection.execute(secret.text("GRANT SELECT ON {s}.job TO PUBLIC"))
+    assert value(secret.owner, "SELECT has_table_privilege('public', '{s}.job', 'SELECT')") is False
+
+
+def test_an_observer_reads_everything(secret: Staff) -> None:
+    with secret.connected(Role.OBSERVER) as connection:
+        text = secret.text("SELECT count(*) FROM {s}.job_all WHERE payload ->> 'note' = %s")
+        assert connection.execute(text, (SECRET,)).fetchone() == (4,)
+
+
+@pytest.fixture
+def reader(staff: Staff, any_server: str) -> Iterator[SqlQueue]:
+    """An observer whose transactions are read-only, as the page advises."""
+    name = staff.user(Role.OBSERVER)
+    rows(staff.owner, f'ALTER ROLE "{name}" SET default_transaction_read_only = on')
+    with SqlQueue(url_of(any_server, name), schema=staff.schema) as queue:
+        yield queue
+
+
+def test_an_observer_needs_no_transaction_that_writes(staff: Staff, reader: SqlQueue) -> None:
+    attempts = {name: attempt for name, (may, attempt) in TABLE.items() if Role.OBSERVER in may}
+    assert len(attempts) >= 15
+    for attempt in attempts.values():
+        attempt(reader, Desk(staff.owner, url_of(staff.url, staff.user(Role.OBSERVER))))
+
+
+def test_what_runs_as_the_owner_is_pinned_and_not_for_everybody(shared: Staff) -> None:
+    found = rows(
+        shared.owner,
+        "SELECT proname, proconfig, has_function_privilege('public', oid, 'EXECUTE') FROM pg_proc"
+        " WHERE pronamespace = %s::regnamespace AND prosecdef ORDER BY proname",
+        f'"{shared.schema}"',
+    )
+    assert [name for name, _, _ in found] == [
+        "archive_day_is_over",
+        "attach_archive_partition",
+        "begin_archive_partition",
+        "drop_archive_partition",
+        "queue_figures",
+    ]
+    for _, settings, everybody in found:
+        assert "search_path=pg_catalog, pg_temp" in settings
+        assert not everybody
+
+
+_SPIES = {
+    "hashtext(text)": "integer",
+    "to_char(date, text)": "text",
+    "to_regclass(text)": "regclass",
+    "timezone(text, timestamp)": "timestamptz",
+    "timezone(text, timestamptz)": "timestamp",
+    "format(text, VARIADIC text[])": "text",
+    "statement_timestamp()": "timestamptz",
+    "clock_timestamp()": "timestamptz",
+    "pg_advisory_xact_lock(integer, integer)": "void",
+    "count(integer)": "bigint",
+    "pg_column_size(jsonb)": "integer",
+}
+
+
+def test_a_search_path_of_ones_own_changes_nothing_that_runs_as_the_owner(staff: Staff) -> None:
+    """Functions and an operator that hide the system's, in a schema that comes first: each would tell of itself."""
+    mine = f"{staff.schema}_mine"
+    user = staff.user(Role.OPERATOR)
+    rows(staff.owner, f'CREATE SCHEMA "{mine}" AUTHORIZATION "{user}"')
+    try:
+        with staff.connected(Role.OPERATOR) as connection:
+            for spy, kind in _SPIES.items():
+                body = "BEGIN RAISE EXCEPTION 'a spy runs as %', current_user; END"
+                connection.execute(
+                    f'CREATE FUNCTION "{mine}".{spy} RETURNS {kind} LANGUAGE plpgsql AS $spy${body}$spy$'.encode()
+                )
+            connection.execute("CREATE TEMP TABLE job_archive_default (finished_at timestamptz)")
+            connection.execute("CREATE TEMP TABLE queue (name text, retention_days integer)")
+            connection.execute(f'SET search_path = "{mine}", pg_temp, pg_catalog'.encode())
+            with pytest.raises(psycopg.errors.RaiseException, match=f"a spy runs as {user}"):
+                connection.execute("SELECT hashtext('x')")
+            day = date(2020, 1, 1)
+            for query in (
+                "SELECT {s}.archive_day_is_over(%s, NULL)",
+                "SELECT {s}.begin_archive_partition(%s), {s}.attach_archive_partition(%s)",
+                "SELECT {s}.drop_archive_partition(%s, NULL)",
+            ):
+                connection.execute(staff.text(query), [day] * query.count("%s"))
+            connection.execute(staff.text("SELECT * FROM {s}.queue_figures('work')"))
+            connection.execute(staff.text("SELECT {s}.begin_archive_partition(%s)"), [day + timedelta(days=1)])
+    finally:
+        rows(staff.owner, f'DROP SCHEMA "{mine}" CASCADE')
+
+
+def test_the_partitions_that_an_operator_makes_are_the_owners(staff: Staff) -> None:
+    rows(staff.owner, "DROP TABLE " + ", ".join(f"{{s}}.{name}" for name in _days(staff)))
+    assert staff.users[Role.OPERATOR].maintain().partitions_made
+    owners = rows(
+        staff.owner,
+        "SELECT DISTINCT pg_get_userbyid(relowner) FROM pg_class WHERE relnamespace = %s::regnamespace",
+        f'"{staff.schema}"',
+    )
+    assert len(owners) == 1
+    assert re.match("r_", str(owners[0][0])) is None
+
+
+def _days(staff: Staff) -> list[str]:
+    return [name for name, _ in _relations(staff) if re.fullmatch(r"job_archive_\d{8}", name)]
+
+
+def test_a_consumer_works_with_the_default_partition_alone(
+    staff: Staff, spec: QueueSpec[Work], caplog: pytest.LogCaptureFixture
+) -> None:
+    rows(staff.owner, "DROP TABLE " + ", ".join(f"{{s}}.{name}" for name in _days(staff)))
+    consumer = staff.users[Role.CONSUMER]
+    assert not consumer.ensure_partitions()
+    assert "have an operator or the owner of the schema run: sqlqueue maintain" in caplog.text
+    staff.owner.enqueue(spec, Work(n=1))
+    consumer.complete(consumer.claim("work", buckets=range(4), limit=1, worker="w"))
+    assert value(staff.owner, "SELECT count(*) FROM ONLY {s}.job_archive_default") == 1
+    assert staff.users[Role.OPERATOR].maintain().rows_moved == 1
+
+
+def test_two_roles_do_what_each_may(staff: Staff, spec: QueueSpec[Work], any_server: str) -> None:
+    """A consumer whose handler enqueues, in the transaction that ends the job."""
+    user = staff.user(Role.CONSUMER)
+    connection = staff.owner.database
+    with connection.connection() as driver:
+        driver.execute(
+            sql.SQL("GRANT {} TO {}").format(sql.Identifier(f"{staff.schema}_producer"), sql.Identifier(user))
+        )
+    both = staff.users[Role.CONSUMER]
+    both.enqueue(spec, Work(n=1))
+    with both.database.transaction() as transaction:
+        jobs = both.lock_due(transaction, "work", buckets=range(4), limit=1)
+        both.enqueue(spec, Work(n=2), connection=transaction.connection)
+        both.finish_locked(transaction, [Ending(job, ArchiveState.SUCCEEDED) for job in jobs], worker="w")
+    assert staff.owner.depth("work").ready == 1
