@@ -98,10 +98,11 @@ def refusal(schema: str, names: Sequence[str], user: str, reason: str) -> Access
     first = reason.strip().splitlines()[0] if reason.strip() else "permission denied"
     wanted = [f'"{role_name(schema, role)}"' for role in roles_for(names)]
     if wanted:
+        one = len(wanted) == 1
         cure = (
-            f"it takes {'the role' if len(wanted) == 1 else 'one of the roles'} {', '.join(wanted)}: have a DBA run GRANT"
-            f" {wanted[0] if len(wanted) == 1 else '…'} TO \"{user}\" (sqlqueue init --roles makes the roles, docs/roles.md says"
-            " which is for what)"
+            f"it takes {'the role' if one else 'one of the roles'} {', '.join(wanted)}: have a DBA run GRANT"
+            f' {wanted[0] if one else "…"} TO "{user}" (sqlqueue init --roles makes the roles; docs/roles.md says what each is'
+            " for)"
         )
     else:
         cure = "it takes the owner of the schema, or to make it a user who may CREATE in the database"

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 from dagster_sqlqueue import migrations, statements
@@ -216,10 +216,13 @@ def roles(database: Database) -> Check:
     if found.absent:
         return Check("roles", Verdict.FAIL, f"not there: {', '.join(found.absent)}", cure)
     if found.lacking:
-        return Check("roles", Verdict.FAIL, f"{len(found.lacking)} privileges are lacking, as {found.lacking[0]}", cure)
+        return Check("roles", Verdict.FAIL, f"lacking: {_first_of(found.lacking)}", cure)
     if found.surplus:
-        more = f"{len(found.surplus)} privileges more than they need, as {found.surplus[0]}"
-        return Check(
-            "roles", Verdict.WARN, more, f"{cure} (which takes them away), unless they were granted on purpose"
-        )
+        cure += " (which takes it away), unless it was granted on purpose"
+        return Check("roles", Verdict.WARN, f"more than is needed: {_first_of(found.surplus)}", cure)
     return Check("roles", Verdict.OK, "each has what it needs, and nothing else")
+
+
+def _first_of(grants: Sequence[room.Grant]) -> str:
+    more = f" and {len(grants) - 1} more" if len(grants) > 1 else ""
+    return f"{grants[0]}{more}"

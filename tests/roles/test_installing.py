@@ -77,25 +77,19 @@ def test_several_at_once(any_server: str, owner: SqlQueue) -> None:
     assert roles.examine(owner.database) == roles.Differences((), (), ())
 
 
-@pytest.mark.parametrize("name", ["Odd$Name", "_", "public_2", "table_$1", "A$$B"])
+@pytest.mark.parametrize("name", ["Odd$Name", "_", "public_2", "table_$1"])
 def test_names_that_have_to_be_quoted(any_server: str, name: str) -> None:
     schema = f"{name}{uuid4().hex[:8]}"
+    spec = QueueSpec("work", Work)
     with dropping_roles(any_server, schema), SqlQueue(any_server, schema=schema) as queue:
-        if "$$" not in name:
-            queue.init()
-            queue.install_roles()
-            spec = QueueSpec("work", Work)
-            queue.create_queue(spec)
-            with staff_of(queue, any_server) as staff:
-                staff.users[Role.PRODUCER].enqueue(spec, Work(n=1))
-                assert staff.users[Role.OBSERVER].peek("work")
-                assert len(staff.users[Role.CONSUMER].claim("work", limit=1, worker="w")) == 1
-                assert staff.users[Role.OPERATOR].maintain().ran
-        else:
-            with psycopg.connect(any_server, autocommit=True) as connection:
-                connection.execute(roles.script_for_dba(schema).encode())
-                query = "SELECT count(*) FROM pg_roles WHERE rolname LIKE %s"
-                assert connection.execute(query, (f"{schema}%",)).fetchone() == (4,)
+        queue.init()
+        queue.install_roles()
+        queue.create_queue(spec)
+        with staff_of(queue, any_server) as staff:
+            staff.users[Role.PRODUCER].enqueue(spec, Work(n=1))
+            assert staff.users[Role.OBSERVER].peek("work")
+            assert len(staff.users[Role.CONSUMER].claim("work", limit=1, worker="w")) == 1
+            assert staff.users[Role.OPERATOR].maintain().ran
 
 
 def test_a_schema_with_too_long_a_name_has_no_roles(any_server: str) -> None:
@@ -227,7 +221,8 @@ def test_migrate_grants_what_is_lacking_and_takes_nothing_away(staff: Staff) -> 
     rows(staff.owner, f'GRANT SELECT ON {{s}}.schedule TO "{staff.schema}_producer"')
     rows(staff.owner, f'REVOKE INSERT (payload) ON {{s}}.job FROM "{staff.schema}_producer"')
     check = doctor(staff.owner.database)
-    assert (check.verdict, check.found[:26]) == (Verdict.FAIL, "2 privileges are lacking, ")
+    lacking = f"lacking: {staff.schema}_consumer: SELECT on queue and 1 more"
+    assert (check.verdict, check.found) == (Verdict.FAIL, lacking)
     with pytest.raises(AccessRefused):
         staff.users[Role.CONSUMER].queues()
     assert staff.owner.init() == []
@@ -250,7 +245,8 @@ def test_doctor_warns_of_more_than_is_needed_and_installing_takes_it_away(staff:
     rows(staff.owner, more.replace("{r}", staff.schema))
     check = doctor(staff.owner.database)
     assert (check.verdict, check.name) == (Verdict.WARN, "roles")
-    assert check.found.startswith("1 privileges more than they need")
+    assert check.found.startswith("more than is needed: ")
+    assert " and " not in check.found
     staff.owner.install_roles()
     assert doctor(staff.owner.database).verdict is Verdict.OK
 
