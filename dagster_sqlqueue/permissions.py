@@ -101,8 +101,8 @@ def refusal(schema: str, names: Sequence[str], user: str, reason: str) -> Access
         one = len(wanted) == 1
         cure = (
             f"it takes {'the role' if one else 'one of the roles'} {', '.join(wanted)}: have a DBA run GRANT"
-            f' {wanted[0] if one else "…"} TO "{user}" (sqlqueue init --roles makes the roles; docs/roles.md says what each is'
-            " for)"
+            f' {wanted[0] if one else "…"} TO "{user}" (sqlqueue init --roles makes the roles; docs/roles.md tells them'
+            " apart)"
         )
     else:
         cure = "it takes the owner of the schema, or to make it a user who may CREATE in the database"

@@ -1,0 +1,171 @@
+"""What each process of a Dagster deployment does, as a user who has the role that the documentation says and no more."""
+
+import json
+from collections.abc import Iterator
+from datetime import date
+from typing import Any
+from uuid import uuid4
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+from prometheus_client import CollectorRegistry
+from psycopg import sql
+from pyspark.sql.types import IntegerType, StructField, StructType
+
+from dagster_sqlqueue import QueueSpec, SqlQueue, batches
+from dagster_sqlqueue.errors import AccessRefused
+from dagster_sqlqueue.metrics import QueueCollector
+from dagster_sqlqueue.orchestration import (
+    Account,
+    DailyAccount,
+    QueueConsumer,
+    SqlQueueResource,
+    build_fanout_asset,
+    build_sqlqueue_schedules_sensor,
+    build_sqlqueue_sensor,
+)
+from dagster_sqlqueue.permissions import Role, role_name
+from dagster_sqlqueue.schedules import Schedules
+from dagster_sqlqueue.spark import results
+from dagster_sqlqueue.spark.source import _Source
+from tests.core.support import Work, rows, value
+from tests.roles.support import Staff, dropping_roles, staff_of, url_of
+
+
+@pytest.fixture
+def schema(url: str) -> Iterator[str]:
+    """A name that no role of the server was named after."""
+    name = f"r_{uuid4().hex[:12]}"
+    with dropping_roles(url, name):
+        yield name
+
+
+@pytest.fixture
+def staff(queue: SqlQueue, url: str) -> Iterator[Staff]:
+    """A user for each role."""
+    queue.install_roles()
+    with staff_of(queue, url) as staff:
+        yield staff
+
+
+def resource(staff: Staff, role: Role) -> SqlQueueResource:
+    """The resource of a process that connects as the user with that role."""
+    return SqlQueueResource(url=url_of(staff.url, staff.user(role)), schema_name=staff.schema)
+
+
+def tick(sensor: dg.SensorDefinition, resource: SqlQueueResource, instance: dg.DagsterInstance) -> Any:
+    with dg.build_sensor_context(instance=instance, resources={"sqlqueue": resource}) as context:
+        return sensor(context)
+
+
+def test_a_sensor_and_its_runs_are_consumers(
+    staff: Staff, spec: QueueSpec[Work], consumer: QueueConsumer[Work], instance: dg.DagsterInstance
+) -> None:
+    staff.users[Role.PRODUCER].enqueue_many(spec, [Work(n=n) for n in range(20)])
+    sensor = build_sqlqueue_sensor(consumer)
+    for role in (Role.PRODUCER, Role.OBSERVER):
+        with pytest.raises(AccessRefused):
+            tick(sensor, resource(staff, role), instance)
+    (request,) = tick(sensor, resource(staff, Role.CONSUMER), instance).run_requests
+    config = {**request.run_config["ops"]["work_off_work"]["config"], "linger_seconds": 0}
+    done = consumer.job.execute_in_process(
+        instance=instance,
+        run_config={"ops": {"work_off_work": {"config": config}}},
+        resources={"sqlqueue": resource(staff, Role.CONSUMER)},
+    )
+    assert done.output_for_node("work_off_work")["succeeded"] == 20
+    assert rows(staff.owner, "SELECT 1 FROM {s}.consumer_slot") == []
+
+
+def test_a_sensor_that_ticks_schedules_is_an_operator(
+    staff: Staff, spec: QueueSpec[Work], instance: dg.DagsterInstance
+) -> None:
+    Schedules(staff.owner).put(spec, "often", Work(n=1), every=3600)
+    rows(
+        staff.owner, "UPDATE {s}.schedule SET anchor = anchor - interval '2 h', next_tick = next_tick - interval '2 h'"
+    )
+    sensor = build_sqlqueue_schedules_sensor()
+    for role in (Role.PRODUCER, Role.CONSUMER, Role.OBSERVER):
+        with pytest.raises(AccessRefused):
+            tick(sensor, resource(staff, role), instance)
+    tick(sensor, resource(staff, Role.OPERATOR), instance)
+    assert staff.owner.depth("work").ready == 1
+
+
+def test_a_fan_out_is_a_producer(staff: Staff, instance: dg.DagsterInstance) -> None:
+    daily = QueueSpec("daily", DailyAccount)
+    staff.owner.create_queue(daily)
+    days = dg.DailyPartitionsDefinition(start_date="2013-03-08", end_date="2013-03-11")
+    asset = build_fanout_asset(daily, lambda: [Account("ATL", "America/New_York")], days)
+
+    def materialise(role: Role, **how: Any) -> dg.ExecuteInProcessResult:
+        return dg.materialize(
+            [asset],
+            instance=instance,
+            resources={"sqlqueue": resource(staff, role)},
+            tags={
+                "dagster/asset_partition_range_start": "2013-03-08",
+                "dagster/asset_partition_range_end": "2013-03-10",
+            },
+            **how,
+        )
+
+    assert not materialise(Role.OBSERVER, raise_on_error=False).success
+    for _ in range(2):
+        assert materialise(Role.PRODUCER).success
+    assert staff.owner.depth("daily").ready == 3
+
+
+class _Own(_Source):
+    """The data source of Spark, asked without a Spark session."""
+
+
+def _read(staff: Staff, role: Role, **options: str) -> list[dict[str, Any]]:
+    class Own(_Own):
+        _where = (url_of(staff.url, staff.user(role)), staff.schema)
+
+    columns = json.dumps({"n": {"path": "payload.n", "type": "int"}})
+    reader = Own({"queue": "work", "columns": columns, **options}).reader(StructType([StructField("n", IntegerType())]))
+    found = [pa.Table.from_batches([batch]) for part in reader.partitions() for batch in reader.read(part)]
+    return [row for table in found for row in table.to_pylist()]
+
+
+def test_an_asset_of_spark_is_a_consumer_and_reads_the_archive_as_an_observer(
+    staff: Staff, spec: QueueSpec[Work]
+) -> None:
+    queue = staff.users[Role.CONSUMER]
+    staff.users[Role.PRODUCER].enqueue_many(spec, [Work(n=n) for n in range(3)])
+    queue.check_schema()
+    queue.database.run("due_days", {"queue": "work", "cap": 10, "earliest": "2013-01-01", "latest": "2013-01-02"})
+    queue.database.run("open_days", {"queue": "work", "cap": 10, "first": "2013-01-01", "last": "2013-01-02"})
+    batch = batches.seal(queue, "work", "k", owner="run")
+    read = _read(staff, Role.CONSUMER, state="batch", batch_id=str(batch.id))
+    assert sorted(row["n"] for row in read) == [0, 1, 2]
+    # The results are not the queue's: their table is in a schema of its own.
+    place = f"{staff.schema}_results"
+    rows(staff.owner, f'CREATE SCHEMA "{place}" AUTHORIZATION "{staff.user(Role.CONSUMER)}"')
+    figures = pa.table({"day": pa.array([date(2013, 1, 1)]), "jobs": pa.array([3], pa.int64())})
+    with batches.kept(queue, [batch]) as check, queue.database.transaction() as transaction:
+        results.replace_days(transaction.connection, f"{place}.figures", figures, "day", ["day"], [date(2013, 1, 1)])
+        batches.publish(queue, batch, transaction, output={"rows": 1})
+        check()
+    assert value(staff.owner, f"SELECT sum(jobs)::integer FROM {place}.figures") == 3
+    # What has ended was somebody's: reading payloads of the archive takes the right to read.
+    with pytest.raises(Exception, match="permission denied for table job_archive"):
+        _read(staff, Role.CONSUMER)
+    assert len(_read(staff, Role.OBSERVER)) == 3
+    with staff.owner.database.connection() as connection:
+        connection.execute(
+            sql.SQL("GRANT {} TO {}").format(
+                sql.Identifier(role_name(staff.schema, Role.OBSERVER)), sql.Identifier(staff.user(Role.CONSUMER))
+            )
+        )
+    assert len(_read(staff, Role.CONSUMER)) == 3
+
+
+def test_metrics_are_an_observers(staff: Staff) -> None:
+    for role, up in ((Role.OBSERVER, 1.0), (Role.PRODUCER, 0.0), (Role.CONSUMER, 0.0)):
+        registry = CollectorRegistry()
+        registry.register(QueueCollector(staff.users[role]))
+        assert registry.get_sample_value("sqlqueue_up") == up
