@@ -3,7 +3,6 @@
 import re
 
 import psycopg
-import pytest
 
 from dagster_sqlqueue import roles, statements
 from dagster_sqlqueue.permissions import MAY, Role, role_name
@@ -112,6 +111,9 @@ def _may(connection: "psycopg.Connection[object]", name: str, schema: str) -> bo
     return True
 
 
-@pytest.mark.parametrize("name", sorted(_UTILITIES))
-def test_the_utilities_are_there(name: str) -> None:
-    assert statements.folder().joinpath(f"{name}.sql").is_file()
+def test_nothing_of_the_default_schema_is_left_in_a_script() -> None:
+    for name in ("roles_grant", "roles_make"):
+        text = re.sub(r"--.*", "", statements.script(name, "other")).replace("dagster-sqlqueue: ", "")
+        assert "sqlqueue" not in text
+        assert "other" in text
+    assert '"other_producer"' in statements.script("roles_grant", "other")
