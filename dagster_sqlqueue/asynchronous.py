@@ -12,7 +12,7 @@ from psycopg.rows import tuple_row
 
 from dagster_sqlqueue import putting, statements
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.executors import Parameters, Row, user_of
+from dagster_sqlqueue.executors import Parameters, Row
 from dagster_sqlqueue.intake import Intake, NewRow, OnBadRow, new_row
 from dagster_sqlqueue.model import NewJob
 from dagster_sqlqueue.putting import Enqueued, OnConflict
@@ -107,7 +107,7 @@ class AsyncEnqueueingVerbs(Verbs):
         try:
             request = next(steps)
             while True:
-                with self.database.naming_schema(request.name, user=user_of(connection)):
+                with self.database.naming_schema(request.name, connection=connection):
                     rows = await answer(connection, request, self.database.schema)
                 request = steps.send(rows)
         except StopIteration as done:

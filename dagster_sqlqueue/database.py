@@ -181,7 +181,7 @@ class Database:
 
     def _run_together_once(self, steps: Sequence[Step]) -> list[Sequence[Row]]:
         names = [name for name, _ in steps]
-        with self.connection() as connection, self.naming_schema(*names, user=user_of(connection)):
+        with self.connection() as connection, self.naming_schema(*names, connection=connection):
             return execute_together(connection, [(statements.load(name, self.schema), given) for name, given in steps])
 
     def transact(self, work: "Callable[[Transaction], T]", *, idling: bool = False) -> T:
@@ -272,14 +272,14 @@ class Database:
             driver.commit()
 
     @contextlib.contextmanager
-    def naming_schema(self, *names: str, user: str | None = None) -> Iterator[None]:
+    def naming_schema(self, *names: str, connection: object = None) -> Iterator[None]:
         """Say which command makes the tables when a statement of the block does not find them, and which role is needed when
         the user may not run one.
 
         Args:
             names: of the SQL files that the block runs; none: the block may be about anything, and a refusal stays what
                 the driver says of it.
-            user: who runs them.
+            connection: the driver's connection that they run on.
 
         Raises:
             SchemaMissing, AccessRefused: in place of the driver's error.
@@ -295,7 +295,7 @@ class Database:
                     " Make them with: sqlqueue init"
                 ) from None
             if names and isinstance(original, psycopg.errors.InsufficientPrivilege):
-                raise permissions.refusal(self.schema, names, user or "", text) from None
+                raise permissions.refusal(self.schema, names, user_of(connection), text) from None
             raise
 
     @contextlib.contextmanager

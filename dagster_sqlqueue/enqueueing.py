@@ -13,7 +13,7 @@ from psycopg.rows import tuple_row
 from dagster_sqlqueue import putting, statements
 from dagster_sqlqueue.asynchronous import AsyncEnqueueingVerbs
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.executors import CallerConnection, Executor, user_of
+from dagster_sqlqueue.executors import CallerConnection, Executor
 from dagster_sqlqueue.intake import Intake, NewRow, OnBadRow, Rejected, new_row
 from dagster_sqlqueue.model import NewJob
 from dagster_sqlqueue.putting import Enqueued, OnConflict
@@ -138,7 +138,7 @@ class EnqueueingVerbs(AsyncEnqueueingVerbs):
                     request = steps.send(executor.run(request.name, request.parameters))
                 else:
                     assert driver is not None
-                    with self.database.naming_schema(request.name, user=user_of(driver)):
+                    with self.database.naming_schema(request.name, connection=driver):
                         _copy(driver, request, self.database.schema)
                     request = steps.send([])
         except StopIteration as done:

@@ -36,7 +36,7 @@ class Home(Protocol):
 
     schema: str
 
-    def naming_schema(self, *names: str, user: str | None = None) -> AbstractContextManager[None]:
+    def naming_schema(self, *names: str, connection: object = None) -> AbstractContextManager[None]:
         """Say which command makes the tables when a statement of the block does not find them, and which role is needed when
         the user may not run one of these statements.
         """
@@ -52,7 +52,7 @@ class Transaction:
 
     def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
         """Run one statement; what it did stands or falls with the transaction."""
-        with self._database.naming_schema(name, user=user_of(self.connection)):
+        with self._database.naming_schema(name, connection=self.connection):
             return execute(self.connection, statements.load(name, self._database.schema), parameters)
 
     def run_and_go_on(self, last: Step, first: Step | None = None) -> Sequence[Row]:
@@ -64,7 +64,7 @@ class Transaction:
         if first is not None:
             steps.append((statements.load(first[0], schema), first[1]))
         names = [step[0] for step in (last, first) if step is not None]
-        with self._database.naming_schema(*names, user=user_of(self.connection)):
+        with self._database.naming_schema(*names, connection=self.connection):
             return execute_together(self.connection, steps)[-1]
 
     @contextlib.contextmanager
@@ -95,9 +95,7 @@ class SqlAlchemyExecutor:
 
     def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
         """Run one statement; what it did stands or falls with the caller's transaction."""
-        driver = self._connection.connection.driver_connection
-        user = user_of(driver) if isinstance(driver, psycopg.Connection) else None
-        with self._database.naming_schema(name, user=user):
+        with self._database.naming_schema(name, connection=self._connection.connection.driver_connection):
             sql = statements.load(name, self._database.schema)
             result = self._connection.exec_driver_sql(sql, dict(parameters))
             return [tuple(row) for row in result] if result.returns_rows else []
@@ -114,12 +112,12 @@ class SqlAlchemyExecutor:
             yield self
 
 
-def user_of(connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]") -> str:
-    """Who is logged in, for a message; nothing of a connection that is gone."""
-    try:
-        return connection.info.user
-    except psycopg.OperationalError:
-        return ""
+def user_of(connection: object) -> str:
+    """Who is logged in on a connection of psycopg, for a message; nothing where that is not known any more."""
+    if isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
+        with contextlib.suppress(psycopg.OperationalError):
+            return str(connection.info.user)
+    return ""
 
 
 def execute(connection: "psycopg.Connection[Any]", sql: str, parameters: Parameters) -> Sequence[Row]:

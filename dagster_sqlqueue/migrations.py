@@ -11,7 +11,7 @@ import psycopg
 from dagster_sqlqueue import partitions, roles, statements
 from dagster_sqlqueue.database import Database
 from dagster_sqlqueue.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
-from dagster_sqlqueue.executors import Transaction, user_of
+from dagster_sqlqueue.executors import Transaction
 
 _NAME = re.compile(r"^(\d{4})_([a-z0-9_]+)\.sql$")
 _LOCK = 0x73716C71756575
@@ -53,7 +53,7 @@ def migrate(database: Database) -> list[Migration]:
     applied = []
     with (
         database.connection() as connection,
-        database.naming_schema("prepare_schema", user=user_of(connection)),
+        database.naming_schema("prepare_schema", connection=connection),
         _locked(connection),
     ):
         _prepare(connection, database.schema)

@@ -10,7 +10,7 @@ import psycopg
 from dagster_sqlqueue import putting
 from dagster_sqlqueue.asynchronous import answer, atomic, check_connection, each
 from dagster_sqlqueue.enqueueing import check_connection as check_blocking
-from dagster_sqlqueue.executors import CallerConnection, Executor, user_of
+from dagster_sqlqueue.executors import CallerConnection, Executor
 from dagster_sqlqueue.intake import OnBadRow
 from dagster_sqlqueue.putting import T
 from dagster_sqlqueue.topics import publishing
@@ -194,7 +194,7 @@ class Topics(SubscribingVerbs):
         try:
             request = next(steps)
             while True:
-                with self.database.naming_schema(request.name, user=user_of(connection)):
+                with self.database.naming_schema(request.name, connection=connection):
                     rows = await answer(connection, request, self.database.schema)
                 request = steps.send(rows)
         except StopIteration as done:
