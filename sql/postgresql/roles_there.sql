@@ -1,7 +1,7 @@
 -- Which of these roles are there, and whose they are.
 --
 -- Parameters: names text[]. Returns: name; mark (the comment on the role; null: none); superuser; members (the names of
---   those it was granted to, in order); in_use (whether it may use the schema). Locks: none.
+--   those it was granted to, in order; who made the role and may only grant it is none); in_use (whether it may use the schema). Locks: none.
 -- Plan: a few rows of the catalogue. Needs no table of ours.
 SELECT
     r.rolname AS name,
@@ -11,7 +11,7 @@ SELECT
         SELECT CAST(u.rolname AS text)
         FROM pg_auth_members AS m
         JOIN pg_roles AS u ON u.oid = m.member
-        WHERE m.roleid = r.oid AND NOT u.rolsuper
+        WHERE m.roleid = r.oid AND NOT u.rolsuper AND (NOT m.admin_option OR pg_has_role(u.oid, r.oid, 'USAGE'))
         ORDER BY u.rolname
     ) AS members,
     EXISTS (

@@ -134,6 +134,20 @@ def test_an_owner_who_may_not_make_roles_is_told_what_a_dba_does(
         assert staff.users[Role.OBSERVER].queues() == []
 
 
+def test_an_owner_who_may_make_roles_needs_nobody(lowly: SqlQueue, any_server: str, someone: str) -> None:
+    with psycopg.connect(any_server, autocommit=True) as dba:
+        dba.execute(sql.SQL("ALTER ROLE {} CREATEROLE").format(sql.Identifier(someone)))
+    assert [(role.made, role.members) for role in lowly.install_roles()] == [(True, ())] * 4
+    assert [(role.made, role.members) for role in lowly.install_roles()] == [(False, ())] * 4
+    assert roles.examine(lowly.database) == roles.Differences((), (), ())
+    schema = lowly.database.schema
+    rows(lowly, f'CREATE ROLE "{schema}_shop" LOGIN')
+    rows(lowly, f'GRANT "{schema}_producer" TO "{schema}_shop"')
+    with SqlQueue(url_of(any_server, f"{schema}_shop"), schema=schema) as shop:
+        assert shop.queues() == []
+    assert lowly.install_roles()[3].members == (f"{schema}_shop",)
+
+
 def lowly_as_dba(url: str, queue: SqlQueue) -> SqlQueue:
     """The same schema, as a superuser."""
     return SqlQueue(url, schema=queue.database.schema)
