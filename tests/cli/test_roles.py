@@ -103,8 +103,9 @@ def test_who_may_make_no_roles_is_told_what_to_print(bare: Cli, url: str, schema
     ],
 )
 def test_what_is_refused_is_one_line_with_the_role_that_it_takes(
-    staff: Staff, role: Role, command: str, needed: str
+    cli: Cli, staff: Staff, role: Role, command: str, needed: str
 ) -> None:
+    assert cli.run("enqueue", "work", '{"n": 1}').exit_code == 0
     line = _as(staff, role).refused(Code.DATABASE, *command.split())
     assert f"user '{staff.user(role)}' may not do that" in line
     assert f'"{staff.schema}_{needed}"' in line
