@@ -200,3 +200,18 @@ def test_completing(explain: Explainer, tasks: SqlQueue) -> None:
     assert "job_pkey" in indexes(plan)
     assert plan.rows_read <= 100
     assert plan.buffers <= 25 * 100 + 150
+
+
+@pytest.mark.parametrize("limit", [100, 1_000])
+def test_trimming_what_people_did(explain: Explainer, limit: int) -> None:
+    explain.run("UPDATE {s}.queue SET retention_days = 1 WHERE name = 'work'")
+    explain.run("UPDATE {s}.job_event SET at = at - interval '5 days'")
+    # Half of the jobs are gone.
+    explain.run("DELETE FROM {s}.job WHERE id IN (SELECT job_id FROM {s}.human_task WHERE stage = 'assigned')")
+    place = {"after_at": "-infinity", "after_id": UUID(int=0), "after_no": 0}
+    plan = explain("event_trim", queue="work", limit=limit, **place)
+    assert {"job_event_oldest", "job_pkey"} <= indexes(plan)
+    # Found, and once more for its deletion.
+    assert read(plan, "job_event") <= 2 * limit
+    assert read(plan, "job") <= limit
+    assert plan.buffers <= 80 * limit + 150
