@@ -188,7 +188,7 @@ def _trim_events(at: Transaction, queue: str) -> int:
     while True:
         after = dict(zip(("after_at", "after_id", "after_no"), place, strict=True))
         gone, looked_at, *last = at.run("event_trim", {"queue": queue, "limit": _EVENTS_AT_ONCE, **after})[0]
-        deleted += gone
+        deleted += int(gone)
         if looked_at < _EVENTS_AT_ONCE:
             return deleted
         place = (last[0], last[1], last[2])
