@@ -7,8 +7,8 @@ from typing import Any
 from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from dagster_sqlqueue.columns import MOST_TAGS
 from dagster_sqlqueue.model import NewJob
-from dagster_sqlqueue.payloads import MOST_TAGS
 
 _FIELDS = ("traceparent", "tracestate")
 _LONGEST = 512

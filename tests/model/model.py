@@ -7,8 +7,8 @@ from typing import Any
 from uuid import UUID
 
 from dagster_sqlqueue import QueueSpec
+from dagster_sqlqueue.columns import bucket_hash
 from dagster_sqlqueue.lifecycle import Event, LiveState
-from dagster_sqlqueue.payloads import bucket_hash
 from dagster_sqlqueue.settings import PoisonPolicy, Strategy
 from tests.model.jobs import NEVER, Divergence, Lease, ModelJob, Moment, check_choice, order
 
