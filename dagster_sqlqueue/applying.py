@@ -11,7 +11,8 @@ from uuid import UUID
 
 import tenacity
 
-from dagster_sqlqueue.executors import Executor, Row
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.executors import CallerConnection, Executor, Row, SqlAlchemyExecutor, Transaction
 from dagster_sqlqueue.finding import FindingVerbs
 from dagster_sqlqueue.selection import LIVE_STATES, Decided, Selection
 from dagster_sqlqueue.settings import check_queue_name
@@ -36,6 +37,7 @@ class Decision:
         parameters: of the statements, beside the ids.
         turns: whether a job may leave its key's line, so that others of the key are to be let in.
         also: what else is done in the transaction of each batch, for the jobs that it decided about.
+        within: the caller's transaction, if it is to happen there.
     """
 
     name: str
@@ -43,13 +45,28 @@ class Decision:
     parameters: dict[str, Any]
     turns: bool = False
     also: "Also | None" = None
+    within: "Transaction | SqlAlchemyExecutor | None" = None
 
 
 class ApplyingVerbs(FindingVerbs):
     """How a decision about live jobs is carried out."""
 
+    def _within(
+        self, connection: CallerConnection | None, selection: Selection
+    ) -> "Transaction | SqlAlchemyExecutor | None":
+        """Where to decide about jobs inside of the caller's transaction; None if he gives none.
+
+        Raises:
+            InvalidInput: it cannot be joined, or the jobs are not named: to look for them takes transactions of ours, which
+                would not see what the caller has done in his.
+        """
+        joined = self.database.within(connection)
+        if joined is not None and not selection.ids:
+            raise InvalidInput("inside of a transaction of the caller's, name the jobs: give the selection their ids")
+        return joined
+
     def _decide(self, queue: str, selection: Selection, decision: Decision) -> Decided:
-        self.check_exists(check_queue_name(queue))
+        self.check_exists(check_queue_name(queue), decision.within)
         states = selection.states(decision.statements, decision.name)
         decided = Decided()
         busy: list[UUID] = []
@@ -69,7 +86,7 @@ class ApplyingVerbs(FindingVerbs):
                 retry_error_callback=lambda _: None,
             )(once_more)
         decided.skipped.update(dict.fromkeys(busy, _BUSY))
-        self._wake(queue, decided)
+        self._wake(queue, decided, decision.within)
         return decided
 
     def _decide_all(
@@ -89,16 +106,21 @@ class ApplyingVerbs(FindingVerbs):
             work: Callable[[Executor], _Batch] = partial(
                 self._decide_batch, queue=queue, ids=batch, decision=decision, states=states
             )
-            met = self.database.transact(work)
+            if decision.within is None:
+                met = self.database.transact(work)
+            else:
+                with decision.within.atomic() as joined:
+                    met = work(joined)
             decided.changed.extend(met.changed)
             decided.requested.extend(met.requested)
             if explain:
                 decided.skipped.update({job: f"it is {state}" for job, state in met.others.items()})
             if missed := [job for job in batch if job not in met.seen]:
-                live = {row[0] for row in self._whereabouts(missed) if row[1] == queue and row[2] in LIVE_STATES}
+                there = self._whereabouts(missed, decision.within)
+                live = {row[0] for row in there if row[1] == queue and row[2] in LIVE_STATES}
                 busy += [job for job in missed if job in live]
                 if explain:
-                    self._explain(queue, [job for job in missed if job not in live], decided)
+                    self._explain(queue, [job for job in missed if job not in live], decided, decision.within)
         return busy
 
     def _decide_batch(
@@ -141,17 +163,17 @@ class ApplyingVerbs(FindingVerbs):
             keys = [key for key, places in sorted(room.items()) for _ in range(max(places, 1))]
             executor.run("key_promote", {"queue": queue, "keys": keys})
 
-    def _wake(self, queue: str, decided: Decided) -> None:
+    def _wake(self, queue: str, decided: Decided, executor: Executor | None = None) -> None:
         if decided.changed:
-            self.database.run("waiter_notify", {"queue": queue})
+            (executor or self.database).run("waiter_notify", {"queue": queue})
 
-    def _explain(self, queue: str, ids: Sequence[UUID], decided: Decided) -> None:
+    def _explain(self, queue: str, ids: Sequence[UUID], decided: Decided, executor: Executor | None = None) -> None:
         """Say of each of these jobs of which nothing was said yet what is the matter with it."""
         known = {*decided.changed, *decided.requested, *decided.skipped}
         silent = [job for job in ids if job not in known]
         for at in range(0, len(silent), BATCH):
             part = silent[at : at + BATCH]
-            there = {job: (other, state) for job, other, state, _ in self._whereabouts(part)}
+            there = {job: (other, state) for job, other, state, _ in self._whereabouts(part, executor)}
             for job in part:
                 other, state = there.get(job, (None, None))
                 if other is None:
@@ -162,8 +184,8 @@ class ApplyingVerbs(FindingVerbs):
                     reason = f"it is {state}" if state in LIVE_STATES else f"it ended as {state}"
                 decided.skipped[job] = reason
 
-    def _whereabouts(self, ids: list[UUID]) -> Sequence[Row]:
-        return self.database.run("whereabouts", {"ids": ids}) if ids else []
+    def _whereabouts(self, ids: list[UUID], executor: Executor | None = None) -> Sequence[Row]:
+        return (executor or self.database).run("whereabouts", {"ids": ids}) if ids else []
 
 
 @dataclass(frozen=True, slots=True)

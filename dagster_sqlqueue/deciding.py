@@ -13,7 +13,7 @@ from uuid import UUID
 
 from dagster_sqlqueue.applying import BATCH, Also, ApplyingVerbs, Decision
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.executors import Executor, Row
+from dagster_sqlqueue.executors import CallerConnection, Executor, Row
 from dagster_sqlqueue.finding import Ended
 from dagster_sqlqueue.lifecycle import LiveState
 from dagster_sqlqueue.model import ArchiveState
@@ -66,7 +66,15 @@ class DecidingVerbs(ApplyingVerbs):
         decision = Decision("cancel", _by_state(statements), {"reason": _reason(reason)}, turns=True)
         return self._decide(queue, selection, decision)
 
-    def hold_queued(self, queue: str, selection: Selection, reason: str, *, also: Also | None = None) -> Decided:
+    def hold_queued(
+        self,
+        queue: str,
+        selection: Selection,
+        reason: str,
+        *,
+        also: Also | None = None,
+        connection: CallerConnection | None = None,
+    ) -> Decided:
         """Set queued jobs aside until somebody releases or cancels them. In an ordered queue the key stops there.
 
         Args:
@@ -74,16 +82,23 @@ class DecidingVerbs(ApplyingVerbs):
             selection: which jobs; of those that fit, the queued ones.
             reason: kept as the job's error.
             also: what else to do in the same transactions.
+            connection: the caller's, whose transaction it joins, for jobs that are named by their ids; None: transactions of
+                its own.
 
         Raises:
             InvalidInput: an argument is not usable; nothing was changed.
             UnknownQueue: there is no such queue.
         """
         statements = _by_state({LiveState.QUEUED: "hold_queued"})
-        decision = Decision("hold_queued", statements, {"reason": _reason(reason)}, turns=True, also=also)
+        within = self._within(connection, selection)
+        decision = Decision(
+            "hold_queued", statements, {"reason": _reason(reason)}, turns=True, also=also, within=within
+        )
         return self._decide(queue, selection, decision)
 
-    def release_held(self, queue: str, selection: Selection, *, also: Also | None = None) -> Decided:
+    def release_held(
+        self, queue: str, selection: Selection, *, also: Also | None = None, connection: CallerConnection | None = None
+    ) -> Decided:
         """Let held jobs go: due now, with the attempts that they have left. In an ordered queue the key goes on.
 
         A request to cancel one, made while it ran, is void then.
@@ -92,21 +107,31 @@ class DecidingVerbs(ApplyingVerbs):
             queue: its name.
             selection: which jobs; of those that fit, the held ones.
             also: what else to do in the same transactions.
+            connection: as for `hold_queued`.
 
         Raises:
             InvalidInput: an argument is not usable; nothing was changed.
             UnknownQueue: there is no such queue.
         """
         statements = _by_state({LiveState.HELD: "release_held"})
-        return self._decide(queue, selection, Decision("release_held", statements, {}, also=also))
+        within = self._within(connection, selection)
+        return self._decide(queue, selection, Decision("release_held", statements, {}, also=also, within=within))
 
-    def complete_held(self, queue: str, completed: Sequence[Completed], *, also: Also | None = None) -> Decided:
+    def complete_held(
+        self,
+        queue: str,
+        completed: Sequence[Completed],
+        *,
+        also: Also | None = None,
+        connection: CallerConnection | None = None,
+    ) -> Decided:
         """End held jobs as succeeded: somebody did by hand what they ask for. In an ordered queue the key goes on.
 
         Args:
             queue: its name.
             completed: which jobs, by whom and with what result.
             also: what else to do in the same transactions.
+            connection: as for `hold_queued`.
 
         Raises:
             InvalidInput: an argument is not usable; nothing was changed.
@@ -121,8 +146,10 @@ class DecidingVerbs(ApplyingVerbs):
             "workers": [one.by for one in completed],
         }
         statements = _by_state({LiveState.HELD: "complete_held"})
-        decision = Decision("complete_held", statements, parameters, turns=True, also=also)
-        return self._decide(queue, Selection(ids=parameters["named"]), decision)
+        selection = Selection(ids=parameters["named"])
+        within = self._within(connection, selection)
+        decision = Decision("complete_held", statements, parameters, turns=True, also=also, within=within)
+        return self._decide(queue, selection, decision)
 
     def delay(self, queue: str, selection: Selection, until: datetime | float) -> Decided:
         """Have queued jobs become due at another moment, earlier or later than it was. In an ordered queue the others of

@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.executors import Executor
+from dagster_sqlqueue.executors import CallerConnection, Executor
 from dagster_sqlqueue.model import Job
 from dagster_sqlqueue.payloads import object_text
 from dagster_sqlqueue.people.model import Action, AutomationRule, check_name, check_percent, check_reason
@@ -31,6 +31,7 @@ class RulingVerbs(Stepping):
         reason: str,
         review: bool | None = None,
         four_eyes: bool | None = None,
+        connection: CallerConnection | None = None,
     ) -> Decided:
         """Take queued jobs out of the automatic line: no consumer claims them, and people may take them. In an ordered queue
         the key stops there.
@@ -42,13 +43,15 @@ class RulingVerbs(Stepping):
             reason: why; also kept as the job's error.
             review: whether what is done has to be approved; None: as the queue's rule says.
             four_eyes: whether somebody else has to approve it, which makes a review of it; None: as the queue's rule says.
+            connection: the caller's, whose transaction it joins, for jobs that are named by their ids; None: transactions of
+                its own.
 
         Raises:
             InvalidInput: an argument is not usable; nothing was changed.
             UnknownQueue: there is no such queue.
         """
         parameters = _opening(queue, Action.HAND_OVER, by, check_reason(reason, needed=True), review, four_eyes)
-        return self.queue.hold_queued(queue, selection, reason, also=partial(_open, parameters))
+        return self.queue.hold_queued(queue, selection, reason, also=partial(_open, parameters), connection=connection)
 
     def adopt(
         self,
