@@ -49,7 +49,7 @@ def put(
         typer.Option(
             metavar="EXPRESSION",
             show_default=False,
-            help="Minute, hour, day of the month, month, day of the week: '30 2 * * MON-FRI'.",
+            help="Minute, hour, day of the month, month, day of the week: '30 2 * * MON-FRI'; or @daily, @hourly and so on.",
         ),
     ] = None,
     every: Annotated[
