@@ -27,7 +27,7 @@ def maintain(
         typer.Option(
             metavar="DAYS",
             show_default=False,
-            help=f"For so many days after today there are to be partitions. Default: {DAYS_AHEAD}.",
+            help=f"Make the partitions of so many days after today. Default: {DAYS_AHEAD}.",
         ),
     ] = None,
 ) -> None:

@@ -31,7 +31,9 @@ def metrics(
     session: Session,
     port: Annotated[
         str | None,
-        typer.Option(metavar="N", show_default=False, help=f"0 takes one that is free. Default: {_PORT}."),
+        typer.Option(
+            metavar="N", show_default=False, help=f"To listen on; 0 takes one that is free. Default: {_PORT}."
+        ),
     ] = None,
     address: Annotated[
         str | None,
@@ -45,8 +47,8 @@ def metrics(
 ) -> None:
     """Serve the queues' figures to Prometheus, until SIGTERM or Ctrl-C: what stats shows, with a query for each scrape.
 
-    A database that is away makes the metric of its being up 0, and is no failure, not with --once either; the reason goes
-    to standard error. It needs the extra metrics of the package.
+    While the database is away, sqlqueue_up is 0 and nothing else is told; that is no failure, with --once neither, and why
+    goes to standard error. It needs prometheus_client, which the package's extra `metrics` brings.
 
     Examples: sqlqueue metrics --port 9187
 

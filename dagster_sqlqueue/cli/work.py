@@ -95,8 +95,8 @@ def work(
             metavar="N",
             show_default=False,
             rich_help_panel=_METRICS,
-            help="Serve what this worker does to Prometheus on this port; 0 takes one that is free. It needs the extra"
-            " metrics of the package.",
+            help="Serve what this worker does to Prometheus on this port; 0 takes one that is free. It needs"
+            " prometheus_client, which the package's extra `metrics` brings.",
         ),
     ] = None,
     metrics_address: Annotated[
