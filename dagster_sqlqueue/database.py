@@ -27,6 +27,7 @@ from dagster_sqlqueue.executors import (
     SqlAlchemyExecutor,
     Step,
     Transaction,
+    check_connection,
     execute,
     execute_together,
     user_of,
@@ -264,6 +265,16 @@ class Database:
                     f"connection is a {type(connection).__name__}; give a psycopg.Connection, a SQLAlchemy Connection on"
                     " psycopg, or an ORM Session"
                 )
+
+    def within(self, connection: CallerConnection | None) -> "Transaction | SqlAlchemyExecutor | None":
+        """The caller's transaction, for what would else have one of ours; None if he gives none.
+
+        Raises:
+            InvalidInput: the object is not a connection that can be joined.
+        """
+        check_connection(connection)
+        joined = self.joined(connection)
+        return None if isinstance(joined, Database) else joined
 
     def _prepare_connection(self, driver: "psycopg.Connection[Any]", _record: object) -> None:
         for setting in self._settings:

@@ -5,35 +5,24 @@ Large selections are worked off in batches, each a short transaction of its own:
 about some of the jobs, and can be given again.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 from uuid import UUID
 
-import tenacity
-
+from dagster_sqlqueue.applying import BATCH, Also, ApplyingVerbs, Decision
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.executors import Executor, Row
-from dagster_sqlqueue.finding import Ended, FindingVerbs
+from dagster_sqlqueue.executors import CallerConnection, Executor, Row
+from dagster_sqlqueue.finding import Ended
 from dagster_sqlqueue.lifecycle import LiveState
 from dagster_sqlqueue.model import ArchiveState
 from dagster_sqlqueue.outcomes import Json
 from dagster_sqlqueue.payloads import result_text, storable_text, unstorable_text
-from dagster_sqlqueue.selection import LIVE_STATES, Decided, Selection, moment_in_utc
+from dagster_sqlqueue.selection import Decided, Selection, moment_in_utc
 from dagster_sqlqueue.settings import MAX_DELAY_SECONDS, check_queue_name
 
-_BATCH = 1_000
-_PATIENCE_SECONDS = 5.0
 _REDRIVABLE = (str(ArchiveState.FAILED), str(ArchiveState.CANCELLED))
-_REQUEST = "cancel_running"
-_BUSY = "somebody else is at it: it is being claimed or ended, or worked on in a transaction; try again"
-
-Also: TypeAlias = Callable[[Executor, Sequence[UUID]], object]
-"""What a caller adds to a verb's transactions: it is given each one and the jobs that it decided about, before the commit.
-What it raises takes that transaction back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,25 +40,7 @@ class Completed:
     result: Json = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Verb:
-    """What an operator's verb does to live jobs, as a table: for each state the statement, and what comes of it.
-
-    Attributes:
-        statements: by state; a job in any other is skipped.
-        parameters: of the statements, beside the ids.
-        turns: whether a job may leave its key's line, so that others of the key are to be let in.
-        also: what else is done in the transaction of each batch, for the jobs that it decided about.
-    """
-
-    name: str
-    statements: dict[str, str]
-    parameters: dict[str, Any]
-    turns: bool = False
-    also: "Also | None" = None
-
-
-class DecidingVerbs(FindingVerbs):
+class DecidingVerbs(ApplyingVerbs):
     """What operators decide about single jobs."""
 
     def cancel(self, queue: str, selection: Selection, *, reason: str = "cancelled by an operator") -> Decided:
@@ -92,10 +63,18 @@ class DecidingVerbs(FindingVerbs):
             LiveState.HELD: "cancel_waiting",
             LiveState.RUNNING: "cancel_running",
         }
-        verb = _Verb("cancel", _by_state(statements), {"reason": _reason(reason)}, turns=True)
-        return self._decide(queue, selection, verb)
+        decision = Decision("cancel", _by_state(statements), {"reason": _reason(reason)}, turns=True)
+        return self._decide(queue, selection, decision)
 
-    def hold_queued(self, queue: str, selection: Selection, reason: str, *, also: Also | None = None) -> Decided:
+    def hold_queued(
+        self,
+        queue: str,
+        selection: Selection,
+        reason: str,
+        *,
+        also: Also | None = None,
+        connection: CallerConnection | None = None,
+    ) -> Decided:
         """Set queued jobs aside until somebody releases or cancels them. In an ordered queue the key stops there.
 
         Args:
@@ -103,16 +82,23 @@ class DecidingVerbs(FindingVerbs):
             selection: which jobs; of those that fit, the queued ones.
             reason: kept as the job's error.
             also: what else to do in the same transactions.
+            connection: the caller's, whose transaction it joins, for jobs that are named by their ids; None: transactions of
+                its own.
 
         Raises:
             InvalidInput: an argument is not usable; nothing was changed.
             UnknownQueue: there is no such queue.
         """
         statements = _by_state({LiveState.QUEUED: "hold_queued"})
-        verb = _Verb("hold_queued", statements, {"reason": _reason(reason)}, turns=True, also=also)
-        return self._decide(queue, selection, verb)
+        within = self._within(connection, selection)
+        decision = Decision(
+            "hold_queued", statements, {"reason": _reason(reason)}, turns=True, also=also, within=within
+        )
+        return self._decide(queue, selection, decision)
 
-    def release_held(self, queue: str, selection: Selection, *, also: Also | None = None) -> Decided:
+    def release_held(
+        self, queue: str, selection: Selection, *, also: Also | None = None, connection: CallerConnection | None = None
+    ) -> Decided:
         """Let held jobs go: due now, with the attempts that they have left. In an ordered queue the key goes on.
 
         A request to cancel one, made while it ran, is void then.
@@ -121,21 +107,31 @@ class DecidingVerbs(FindingVerbs):
             queue: its name.
             selection: which jobs; of those that fit, the held ones.
             also: what else to do in the same transactions.
+            connection: as for `hold_queued`.
 
         Raises:
             InvalidInput: an argument is not usable; nothing was changed.
             UnknownQueue: there is no such queue.
         """
         statements = _by_state({LiveState.HELD: "release_held"})
-        return self._decide(queue, selection, _Verb("release_held", statements, {}, also=also))
+        within = self._within(connection, selection)
+        return self._decide(queue, selection, Decision("release_held", statements, {}, also=also, within=within))
 
-    def complete_held(self, queue: str, completed: Sequence[Completed], *, also: Also | None = None) -> Decided:
+    def complete_held(
+        self,
+        queue: str,
+        completed: Sequence[Completed],
+        *,
+        also: Also | None = None,
+        connection: CallerConnection | None = None,
+    ) -> Decided:
         """End held jobs as succeeded: somebody did by hand what they ask for. In an ordered queue the key goes on.
 
         Args:
             queue: its name.
             completed: which jobs, by whom and with what result.
             also: what else to do in the same transactions.
+            connection: as for `hold_queued`.
 
         Raises:
             InvalidInput: an argument is not usable; nothing was changed.
@@ -150,8 +146,10 @@ class DecidingVerbs(FindingVerbs):
             "workers": [one.by for one in completed],
         }
         statements = _by_state({LiveState.HELD: "complete_held"})
-        verb = _Verb("complete_held", statements, parameters, turns=True, also=also)
-        return self._decide(queue, Selection(ids=parameters["named"]), verb)
+        selection = Selection(ids=parameters["named"])
+        within = self._within(connection, selection)
+        decision = Decision("complete_held", statements, parameters, turns=True, also=also, within=within)
+        return self._decide(queue, selection, decision)
 
     def delay(self, queue: str, selection: Selection, until: datetime | float) -> Decided:
         """Have queued jobs become due at another moment, earlier or later than it was. In an ordered queue the others of
@@ -177,7 +175,7 @@ class DecidingVerbs(FindingVerbs):
         else:
             parameters["seconds"] = float(until)
         return self._decide(
-            queue, selection, _Verb("delay", _by_state({LiveState.QUEUED: "delay"}), parameters, turns=True)
+            queue, selection, Decision("delay", _by_state({LiveState.QUEUED: "delay"}), parameters, turns=True)
         )
 
     def reprioritise(self, queue: str, selection: Selection, priority: int) -> Decided:
@@ -196,7 +194,7 @@ class DecidingVerbs(FindingVerbs):
         if type(priority) is not int or not 0 <= priority <= 9:
             raise InvalidInput(f"priority is {priority!r}; it must be 0 to 9, higher runs first")
         statements = dict.fromkeys(LiveState, "reprioritise")
-        return self._decide(queue, selection, _Verb("reprioritise", _by_state(statements), {"priority": priority}))
+        return self._decide(queue, selection, Decision("reprioritise", _by_state(statements), {"priority": priority}))
 
     def redrive(
         self,
@@ -233,7 +231,7 @@ class DecidingVerbs(FindingVerbs):
         for ended in self._ended(queue, selection, wanted, "redrive"):
             ids = ended.ids
             while ids:
-                room = _BATCH if limit is None else min(_BATCH, limit - len(decided.changed))
+                room = BATCH if limit is None else min(BATCH, limit - len(decided.changed))
                 if room <= 0:
                     self._wake(queue, decided)
                     return decided
@@ -260,126 +258,6 @@ class DecidingVerbs(FindingVerbs):
             else:
                 also = "" if unique_key is None else f", or the unique key {unique_key!r}"
                 decided.skipped[job] = f"a live job of the queue has the same id{also}"
-
-    def _decide(self, queue: str, selection: Selection, verb: _Verb) -> Decided:
-        self.check_exists(check_queue_name(queue))
-        states = selection.states(verb.statements, verb.name)
-        decided = Decided()
-        busy: list[UUID] = []
-        for ids in self._fitting(queue, selection, states):
-            busy += self._decide_all(queue, ids, states, verb, decided, explain=bool(selection.ids))
-
-        def once_more() -> list[UUID]:
-            nonlocal busy
-            busy = self._decide_all(queue, busy, states, verb, decided, explain=bool(selection.ids))
-            return busy
-
-        if busy:
-            tenacity.Retrying(
-                retry=tenacity.retry_if_result(bool),
-                wait=tenacity.wait_exponential(multiplier=0.01, max=0.2),
-                stop=tenacity.stop_after_delay(_PATIENCE_SECONDS),
-                retry_error_callback=lambda _: None,
-            )(once_more)
-        decided.skipped.update(dict.fromkeys(busy, _BUSY))
-        self._wake(queue, decided)
-        return decided
-
-    def _decide_all(
-        self, queue: str, ids: Sequence[UUID], states: Sequence[str], verb: _Verb, decided: Decided, *, explain: bool
-    ) -> list[UUID]:
-        """Decide about these, batch by batch; gives those that somebody else is at."""
-        busy: list[UUID] = []
-        for at in range(0, len(ids), _BATCH):
-            batch = list(ids[at : at + _BATCH])
-            work: Callable[[Executor], _Batch] = partial(
-                self._decide_batch, queue=queue, ids=batch, verb=verb, states=states
-            )
-            met = self.database.transact(work)
-            decided.changed.extend(met.changed)
-            decided.requested.extend(met.requested)
-            if explain:
-                decided.skipped.update({job: f"it is {state}" for job, state in met.others.items()})
-            if missed := [job for job in batch if job not in met.seen]:
-                live = {row[0] for row in self._whereabouts(missed) if row[1] == queue and row[2] in LIVE_STATES}
-                busy += [job for job in missed if job in live]
-                if explain:
-                    self._explain(queue, [job for job in missed if job not in live], decided)
-        return busy
-
-    def _decide_batch(
-        self, executor: Executor, *, queue: str, ids: list[UUID], verb: _Verb, states: Sequence[str]
-    ) -> "_Batch":
-        in_line = self._steady(executor, queue) and verb.turns
-        if in_line and (keys := [row[0] for row in executor.run("keys_in_line", {"queue": queue, "ids": ids})]):
-            executor.run("key_wait", {"queue": queue, "keys": keys})
-        locked = executor.run("lock_live", {"queue": queue, "ids": ids})
-        met = _Batch({row[0] for row in locked})
-        fitting: defaultdict[str, list[UUID]] = defaultdict(list)
-        for job, state, _, _ in locked:
-            if state in states:
-                fitting[verb.statements[state]].append(job)
-            else:
-                met.others[job] = state
-        for statement, jobs in fitting.items():
-            accepted = [row[0] for row in executor.run(statement, {**verb.parameters, "ids": jobs})]
-            (met.requested if statement == _REQUEST else met.changed).extend(accepted)
-        if in_line:
-            self._let_in(executor, queue, locked, set(met.changed))
-        if verb.also and met.changed:
-            verb.also(executor, met.changed)
-        return met
-
-    def _steady(self, executor: Executor, queue: str) -> bool:
-        """Keep the queue's settings as they are for this transaction; gives whether its jobs take turns."""
-        rows = executor.run("queue_steady", {"queue": queue})
-        if not rows:
-            raise self._unknown(queue, executor)
-        return bool(rows[0][0])
-
-    def _let_in(self, executor: Executor, queue: str, locked: Sequence[Row], changed: set[UUID]) -> None:
-        """Let in as many of each key as have made room; those that only waited themselves made none."""
-        room = Counter[str]()
-        for job, _, line, waited in locked:
-            if job in changed and line is not None:
-                room[line] += not waited
-        if room:
-            keys = [key for key, places in sorted(room.items()) for _ in range(max(places, 1))]
-            executor.run("key_promote", {"queue": queue, "keys": keys})
-
-    def _wake(self, queue: str, decided: Decided) -> None:
-        if decided.changed:
-            self.database.run("waiter_notify", {"queue": queue})
-
-    def _explain(self, queue: str, ids: Sequence[UUID], decided: Decided) -> None:
-        """Say of each of these jobs of which nothing was said yet what is the matter with it."""
-        known = {*decided.changed, *decided.requested, *decided.skipped}
-        silent = [job for job in ids if job not in known]
-        for at in range(0, len(silent), _BATCH):
-            part = silent[at : at + _BATCH]
-            there = {job: (other, state) for job, other, state, _ in self._whereabouts(part)}
-            for job in part:
-                other, state = there.get(job, (None, None))
-                if other is None:
-                    reason = "there is no such job: it was never enqueued, or it ended and was trimmed since"
-                elif other != queue:
-                    reason = f"it belongs to queue {other!r}"
-                else:
-                    reason = f"it is {state}" if state in LIVE_STATES else f"it ended as {state}"
-                decided.skipped[job] = reason
-
-    def _whereabouts(self, ids: list[UUID]) -> Sequence[Row]:
-        return self.database.run("whereabouts", {"ids": ids}) if ids else []
-
-
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """What became of a batch: the jobs seen, those of them that were in no state for the verb, and the others."""
-
-    seen: set[UUID]
-    others: dict[UUID, str] = field(default_factory=dict)
-    changed: list[UUID] = field(default_factory=list)
-    requested: list[UUID] = field(default_factory=list)
 
 
 def _by_state(statements: Mapping[LiveState, str]) -> dict[str, str]:

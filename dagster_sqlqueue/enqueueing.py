@@ -7,13 +7,11 @@ from uuid import UUID
 
 import psycopg
 import sqlalchemy as sa
-from psycopg.pq import PipelineStatus
 from psycopg.rows import tuple_row
 
 from dagster_sqlqueue import putting, statements
 from dagster_sqlqueue.asynchronous import AsyncEnqueueingVerbs
-from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.executors import CallerConnection, Executor
+from dagster_sqlqueue.executors import CallerConnection, Executor, check_connection
 from dagster_sqlqueue.intake import Intake, NewRow, OnBadRow, Rejected, new_row
 from dagster_sqlqueue.model import NewJob
 from dagster_sqlqueue.putting import Enqueued, OnConflict
@@ -57,7 +55,7 @@ class EnqueueingVerbs(AsyncEnqueueingVerbs):
         """
         putting.check_choice("on_conflict", on_conflict, OnConflict)
         row = new_row(spec, job)
-        check_connection(connection)
+        check_connection(connection, "aenqueue or aenqueue_many")
         executor = self.database.joined(connection)
         if on_conflict == "ignore" and (connection is None or row.columns["region"] is None):
             return self._drive(putting.one(spec.name, row, on_conflict), executor, spec.name)
@@ -100,7 +98,7 @@ class EnqueueingVerbs(AsyncEnqueueingVerbs):
         """
         putting.check_choice("on_conflict", on_conflict, OnConflict)
         putting.check_choice("on_bad_row", on_bad_row, OnBadRow)
-        check_connection(connection)
+        check_connection(connection, "aenqueue or aenqueue_many")
         if connection is None:
             block: Any = self.database.transaction()
         else:
@@ -168,19 +166,3 @@ def _driver(connection: Any) -> "psycopg.Connection[Any]":
     driver = pooled.connection.driver_connection
     assert isinstance(driver, psycopg.Connection)
     return driver
-
-
-def check_connection(connection: object, awaited: str = "aenqueue or aenqueue_many") -> None:
-    """Say so if a connection is awaited, or in pipeline mode.
-
-    Args:
-        connection: the caller's.
-        awaited: the verbs to be awaited instead.
-
-    Raises:
-        InvalidInput: the message says what to do instead.
-    """
-    if isinstance(connection, psycopg.AsyncConnection):
-        raise InvalidInput(f"connection is an AsyncConnection; await {awaited} for it")
-    if isinstance(connection, psycopg.Connection) and connection.pgconn.pipeline_status != PipelineStatus.OFF:
-        raise InvalidInput("connection is in pipeline mode, where answers come late; enqueue outside of the pipeline")

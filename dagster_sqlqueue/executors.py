@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeAlias
 
 import psycopg
 import sqlalchemy as sa
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 from sqlalchemy.orm import Session, scoped_session
 
@@ -118,6 +118,23 @@ def user_of(connection: object) -> str:
         with contextlib.suppress(psycopg.OperationalError):
             return str(connection.info.user)
     return ""
+
+
+def check_connection(connection: object, awaited: str | None = None) -> None:
+    """Say so if a connection is awaited, or in pipeline mode.
+
+    Args:
+        connection: the caller's.
+        awaited: the verbs to be awaited instead; None: there are none.
+
+    Raises:
+        InvalidInput: the message says what to do instead.
+    """
+    if isinstance(connection, psycopg.AsyncConnection):
+        instead = f"await {awaited} for it" if awaited else "give one that is not awaited, and call this in a thread"
+        raise InvalidInput(f"connection is an AsyncConnection; {instead}")
+    if isinstance(connection, psycopg.Connection) and connection.pgconn.pipeline_status != PipelineStatus.OFF:
+        raise InvalidInput("connection is in pipeline mode, where answers come late; call this outside of the pipeline")
 
 
 def execute(connection: "psycopg.Connection[Any]", sql: str, parameters: Parameters) -> Sequence[Row]:

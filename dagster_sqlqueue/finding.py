@@ -53,7 +53,7 @@ class FindingVerbs(Verbs):
         selection = selection or EVERYTHING
         return (self._list_archived if archived else self._list_live)(queue, selection, limit)
 
-    def job(self, id: UUID | str) -> JobRow:
+    def job(self, id: UUID | str, *, executor: Executor | None = None) -> JobRow:
         """Everything about one job, live or ended; of one that ended more than once, its latest end.
 
         Raises:
@@ -61,7 +61,7 @@ class FindingVerbs(Verbs):
             UnknownJob: there is no such job, or it was trimmed.
         """
         wanted = job_id(id)
-        found = self._live_rows([wanted]) or self._archived_rows(Ended([wanted]))
+        found = self._live_rows([wanted], executor) or self._archived_rows(Ended([wanted]), executor)
         if not found:
             raise UnknownJob(
                 f"there is no job {wanted} in schema {self.database.schema!r} of {self.database.where}: it was never"
@@ -173,12 +173,12 @@ class FindingVerbs(Verbs):
                 return
             after_at, after_id = last
 
-    def _live_rows(self, ids: list[UUID]) -> list[JobRow]:
-        return [JobRow(*row) for row in self.database.run("live_rows", {"ids": ids})]
+    def _live_rows(self, ids: list[UUID], executor: Executor | None = None) -> list[JobRow]:
+        return [JobRow(*row) for row in (executor or self.database).run("live_rows", {"ids": ids})]
 
-    def _archived_rows(self, ended: Ended) -> list[JobRow]:
+    def _archived_rows(self, ended: Ended, executor: Executor | None = None) -> list[JobRow]:
         parameters = {"ids": ended.ids, "since": ended.since, "until": ended.until}
-        return [JobRow(*row) for row in self.database.run("archived_rows", parameters)]
+        return [JobRow(*row) for row in (executor or self.database).run("archived_rows", parameters)]
 
 
 def _conditions(selection: Selection) -> dict[str, Any]:

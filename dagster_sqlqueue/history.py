@@ -5,6 +5,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date
+from uuid import UUID
 
 import psycopg
 
@@ -18,6 +19,7 @@ logger = logging.getLogger("dagster_sqlqueue")
 
 MAX_DAYS_AHEAD = 366
 _TRIMMED_AT_ONCE = 10_000
+_EVENTS_AT_ONCE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +29,13 @@ class Trimmed:
     Attributes:
         partitions_dropped: the UTC days whose whole partition was dropped, in order.
         rows_deleted: how many rows were deleted one by one, by queue: from partitions that other queues still need.
+        events_deleted: how many steps of people were deleted, by queue: those of jobs that are gone.
         busy: the days whose partition could not be dropped because the archive was in use; the next call tries again.
     """
 
     partitions_dropped: tuple[date, ...]
     rows_deleted: dict[str, int]
+    events_deleted: dict[str, int]
     busy: tuple[date, ...]
 
 
@@ -45,6 +49,7 @@ class Maintained:
         rows_moved: how many rows that had found no partition of their day were moved into it.
         partitions_dropped: see `Trimmed`.
         rows_deleted: see `Trimmed`.
+        events_deleted: see `Trimmed`.
         expired_removed: how many expired waiters, workers, grants and slots, and old counts of refused writes, were
             removed.
         busy: the days whose partition could not be made or dropped because the archive was in use; the next call tries
@@ -56,6 +61,7 @@ class Maintained:
     rows_moved: int = 0
     partitions_dropped: tuple[date, ...] = ()
     rows_deleted: dict[str, int] = field(default_factory=dict)
+    events_deleted: dict[str, int] = field(default_factory=dict)
     expired_removed: int = 0
     busy: tuple[date, ...] = ()
 
@@ -94,6 +100,7 @@ class HistoryVerbs(Verbs):
             rows_moved=ahead.rows_moved + strays.rows_moved,
             partitions_dropped=trimmed.partitions_dropped,
             rows_deleted=trimmed.rows_deleted,
+            events_deleted=trimmed.events_deleted,
             expired_removed=expired,
             busy=tuple(sorted({*strays.busy, *trimmed.busy})),
         )
@@ -105,6 +112,9 @@ class HistoryVerbs(Verbs):
         for at least that long, and at most a day more. A queue without retention keeps everything. A day that nobody
         keeps is dropped as a whole; only where queues differ are rows deleted, 10,000 at a time. Rows of a queue that
         does not exist any more go with their day, once the longest retention that any queue has is over.
+
+        The steps that people took with a job go when the job is gone and they are as old themselves: never those of a job
+        that is live, or still in the archive.
 
         Args:
             queue: trim that queue alone; None for all.
@@ -145,13 +155,17 @@ class HistoryVerbs(Verbs):
     def _trim(self, at: Transaction, queue: str | None) -> Trimmed:
         dropped = partitions.drop_over(at, only_queue=queue)
         deleted: dict[str, int] = {}
+        events: dict[str, int] = {}
         for settings in map(settings_of, at.run("queues", {"name": queue})):
             if settings.retention_days is None:
                 continue
             parameters = {"queue": settings.name, "limit": _TRIMMED_AT_ONCE}
             while rows := at.run("archive_trim", parameters)[0][0]:
                 deleted[settings.name] = deleted.get(settings.name, 0) + rows
-        return Trimmed(dropped.days, deleted, dropped.busy)
+            # Only now: they go with what became of their jobs.
+            if gone := _trim_events(at, settings.name):
+                events[settings.name] = gone
+        return Trimmed(dropped.days, deleted, events, dropped.busy)
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[Transaction | None]:
@@ -165,6 +179,19 @@ class HistoryVerbs(Verbs):
             finally:
                 if not connection.broken:
                     at.run("maintenance_unlock", {})
+
+
+def _trim_events(at: Transaction, queue: str) -> int:
+    """Delete the old steps of jobs that are gone, page by page; those of jobs that are not are stepped over."""
+    deleted = 0
+    place: tuple[str, UUID, int] = ("-infinity", UUID(int=0), 0)
+    while True:
+        after = dict(zip(("after_at", "after_id", "after_no"), place, strict=True))
+        gone, looked_at, *last = at.run("event_trim", {"queue": queue, "limit": _EVENTS_AT_ONCE, **after})[0]
+        deleted += int(gone)
+        if looked_at < _EVENTS_AT_ONCE:
+            return deleted
+        place = (last[0], last[1], last[2])
 
 
 def _first_line(error: Exception) -> str:

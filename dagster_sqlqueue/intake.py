@@ -8,7 +8,7 @@ from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
-from dagster_sqlqueue import payloads
+from dagster_sqlqueue import columns
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model import NewJob
 from dagster_sqlqueue.settings import Payload, QueueSpec
@@ -78,7 +78,7 @@ def new_row(spec: QueueSpec[Payload], job: Any, row: int = 0) -> NewRow:
         InvalidPayload, InvalidInput: the message names the row.
     """
     new = job if isinstance(job, NewJob) else NewJob(job)
-    return NewRow(payloads.values(spec, new, row), row, new, new.id is not None)
+    return NewRow(columns.values(spec, new, row), row, new, new.id is not None)
 
 
 class Intake(Generic[Payload]):

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import psycopg
 
-from dagster_sqlqueue import payloads
+from dagster_sqlqueue.columns import as_columns
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.intake import COPY_TYPES, NewRow, Terms, no_bucket, record
 from dagster_sqlqueue.intake import Rejected as Rejected
@@ -177,7 +177,7 @@ def _counted(rows: Sequence[NewRow], alike: Counter[str], landed: _Landed) -> Co
 
 
 def _insert(queue: str, rows: Sequence[NewRow], sent_before: bool) -> Steps[set[UUID]]:
-    columns = payloads.as_columns([row.columns for row in rows])
+    columns = as_columns([row.columns for row in rows])
     inserted = {found[0] for found in (yield Statement("enqueue_many", {"queue": queue, **columns}))}
     named = [row.id for row in rows if row.named and row.id in inserted] if sent_before else []
     if named:
@@ -213,7 +213,7 @@ def _replace_waiting(queue: str, rows: Sequence[NewRow]) -> Steps[dict[UUID, UUI
     turning = yield Statement("replace_keys", {"queue": queue, "unique_keys": keys})
     if turning:
         yield Statement("key_wait", {"queue": queue, "keys": [found[0] for found in turning]})
-    columns = payloads.as_columns([row.columns for row in rows])
+    columns = as_columns([row.columns for row in rows])
     unused = ("hashes", "ordering_keys", "regions")
     parameters = {name: values for name, values in columns.items() if name not in unused}
     parameters["named"] = [row.named for row in rows]

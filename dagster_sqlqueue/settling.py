@@ -8,6 +8,9 @@ from dagster_sqlqueue.handling import brief
 from dagster_sqlqueue.model import ArchiveState, ClaimedJob
 from dagster_sqlqueue.outcomes import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
 
+HANDLER_BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0)
+"""In seconds: by these it is told how long handlers were at jobs."""
+
 
 @dataclass(slots=True)
 class DrainSummary:

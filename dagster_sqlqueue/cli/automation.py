@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,22 +14,27 @@ from dagster_sqlqueue.cli.session import Session
 from dagster_sqlqueue.people import AutomationRule, HumanWork
 from dagster_sqlqueue.selection import Selection
 
-By = Annotated[str, typer.Option("--by", metavar="NAME", show_default=False, help="Who decides so.")]
-Reason = Annotated[str | None, typer.Option(metavar="TEXT", show_default=False, help="Why; kept in the job's history.")]
-Review = Annotated[
-    bool | None,
-    typer.Option(
-        "--review/--no-review", show_default=False, help="What is done has to be approved; else as the rule says."
-    ),
+By = Annotated[
+    str, typer.Option("--by", metavar="NAME", show_default=False, help="Who decides this; kept in the job's history.")
 ]
-FourEyes = Annotated[
-    bool | None,
-    typer.Option(
+Reason = Annotated[str | None, typer.Option(metavar="TEXT", show_default=False, help="Why; kept in the job's history.")]
+
+
+def _review(unless: str) -> Any:
+    return typer.Option("--review/--no-review", show_default=False, help=f"What is done has to be approved; {unless}.")
+
+
+def _four_eyes(unless: str) -> Any:
+    return typer.Option(
         "--four-eyes/--no-four-eyes",
         show_default=False,
-        help="Somebody else has to approve it, which makes a review of it; else as the rule says.",
-    ),
-]
+        help=f"Somebody else has to approve it, which makes a review of it; {unless}.",
+    )
+
+
+_BY_RULE, _STAYS = "else as the queue's rule says", "else that stays as it is"
+Review = Annotated[bool | None, _review(_BY_RULE)]
+FourEyes = Annotated[bool | None, _four_eyes(_BY_RULE)]
 
 
 def rule(
@@ -47,8 +52,8 @@ def rule(
             help="Jobs whose payload contains this are always for people; none takes it away.",
         ),
     ] = None,
-    review: Review = None,
-    four_eyes: FourEyes = None,
+    review: Annotated[bool | None, _review(_STAYS)] = None,
+    four_eyes: Annotated[bool | None, _four_eyes(_STAYS)] = None,
 ) -> None:
     """Show how much of a queue runs by itself, or change it; what is not named stays.
 
@@ -109,6 +114,8 @@ def route(
 ) -> None:
     """Hand those of the queued jobs over that the queue's rule gives to people.
 
+    Call it as often as people are to see new work; what comes in later, the next call finds.
+
     Example: sqlqueue people route orders --by router
     """
     with session.queue() as source:
@@ -116,14 +123,22 @@ def route(
 
 
 def adopt(
-    session: Session, queue: Queue, by: By, reason: Reason = None, review: Review = None, four_eyes: FourEyes = None
+    session: Session,
+    queue: Queue,
+    by: By,
+    reason: Reason = None,
+    review: Review = None,
+    four_eyes: FourEyes = None,
+    limit: Annotated[int, typer.Option(metavar="N", help="The most jobs, 1 to 1000000.")] = 10_000,
 ) -> None:
     """Make tasks of the held jobs that people have not got yet: what handlers have held, for instance.
+
+    It also ends the tasks whose jobs were released, cancelled or completed past their people.
 
     Example: sqlqueue people adopt orders --by clerk
     """
     with session.queue() as source:
-        ids = HumanWork(source).adopt(queue, by=by, reason=reason, review=review, four_eyes=four_eyes)
+        ids = HumanWork(source).adopt(queue, by=by, reason=reason, review=review, four_eyes=four_eyes, limit=limit)
     if session.as_json:
         render.emit_json({"queue": queue, "adopted": [str(id_) for id_ in ids]})
     else:

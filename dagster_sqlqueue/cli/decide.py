@@ -138,12 +138,17 @@ def delay(
     until: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", show_default=False, help="The moment: 2026-01-31T08:00:00Z. What has passed: now."
+            metavar="MOMENT", show_default=False, help="2026-01-31T08:00:00Z, or with +02:00. What has passed: now."
         ),
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option("--for", metavar="SECONDS", show_default=False, help="So long from now: 90, 5min, 2h; 0 for now."),
+        typer.Option(
+            "--for",
+            metavar="TIME",
+            show_default=False,
+            help="Instead of --until, so long from now: 90, 5min, 2h; 0 for now.",
+        ),
     ] = None,
 ) -> None:
     """Have queued jobs become due at another moment, earlier or later than it was.

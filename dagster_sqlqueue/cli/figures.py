@@ -41,7 +41,7 @@ def stats(
     every: Annotated[
         str | None,
         typer.Option(
-            metavar="SECONDS",
+            metavar="TIME",
             show_default=False,
             help=f"With --watch: the time between two looks. Default: {_EVERY_SECONDS:g}.",
         ),

@@ -1,6 +1,7 @@
 """What `sqlqueue doctor` asks of the database, and what it makes of the answers."""
 
 import re
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -24,6 +25,7 @@ _DAYS_AHEAD = 3
 _STRAYS = 10_000
 _GRACE_DAYS = 2
 _STILL_SECONDS = 900.0
+_OVERDUE_SECONDS = 60.0
 
 _INDEX = re.compile(r"CREATE (UNIQUE )?INDEX (\w+)\s+ON sqlqueue\.(\w+)([^;]*);")
 _INDEX_DROPPED = re.compile(r"DROP INDEX (?:IF EXISTS )?sqlqueue\.(\w+)")
@@ -226,3 +228,26 @@ def roles(database: Database) -> Check:
 def _first_of(grants: Sequence[room.Grant]) -> str:
     more = f" and {len(grants) - 1} more" if len(grants) > 1 else ""
     return f"{grants[0]}{more}"
+
+
+def schedules(database: Database) -> Check:
+    """Whether schedules tick, and somebody takes what they enqueue."""
+    found, cures = [], []
+    for queue, ticking, overdue, late, first, paused, failed, name, error in database.run(
+        "doctor_schedules", {"seconds": _OVERDUE_SECONDS}
+    ):
+        if overdue:
+            those = f"{queue}/{first} is" if overdue == 1 else f"{queue}/{first} and {overdue - 1} more are"
+            found.append(f"{those} overdue by {render.duration(late)}: no scheduler runs")
+            cures.append("start one, or more, with: sqlqueue schedule run")
+        if paused:
+            coming = "a schedule goes" if ticking == 1 else f"{ticking} schedules go"
+            found.append(f"{queue} is paused, and {coming} on putting jobs on it")
+            cures.append(f"let it go on with: sqlqueue resume {queue}; or: sqlqueue schedule pause {queue} NAME")
+        if failed:
+            others = "" if failed == 1 else f", and {failed - 1} more of the queue"
+            found.append(f"{queue}/{name}{others} was paused by a scheduler: {error}")
+            cures.append(f"put it right; then: sqlqueue schedule resume {queue} {shlex.quote(name)}")
+    if found:
+        return Check("schedules", Verdict.WARN, "; ".join(found), "; ".join(dict.fromkeys(cures)))
+    return Check("schedules", Verdict.OK, f"no tick is due for longer than {render.duration(_OVERDUE_SECONDS)}")

@@ -27,7 +27,7 @@ def maintain(
         typer.Option(
             metavar="DAYS",
             show_default=False,
-            help=f"For so many days after today there are to be partitions. Default: {DAYS_AHEAD}.",
+            help=f"Make the partitions of so many days after today. Default: {DAYS_AHEAD}.",
         ),
     ] = None,
 ) -> None:
@@ -49,7 +49,7 @@ def maintain(
         render.say(f"made {_partitions(done.partitions_made) or 'no partition: none was missing'}")
         if done.rows_moved:
             render.say(f"moved {_rows(done.rows_moved)} from the default partition to those of their days")
-        _say_trimmed(Trimmed(done.partitions_dropped, done.rows_deleted, done.busy))
+        _say_trimmed(Trimmed(done.partitions_dropped, done.rows_deleted, done.events_deleted, done.busy))
         if done.expired_removed:
             render.say(f"removed {done.expired_removed:,} expired entries of waiters, workers, grants and slots")
     if done.busy:
@@ -65,7 +65,7 @@ def trim(
     """Remove finished jobs that are older than their queue keeps them (--retention-days of `create`).
 
     A day that no queue keeps any more is dropped as a whole. A queue without retention keeps everything. `maintain` does
-    this as well.
+    this as well. The steps that people took with a job go with it.
 
     Example: sqlqueue trim
     """
@@ -83,6 +83,10 @@ def _say_trimmed(done: Trimmed) -> None:
     render.say(f"dropped {_partitions(done.partitions_dropped) or 'no partition: none is old enough'}")
     for queue, rows in done.rows_deleted.items():
         render.say(f"deleted {_rows(rows)} of queue {queue}")
+    for queue, steps in done.events_deleted.items():
+        render.say(
+            f"deleted {steps:,} {'step' if steps == 1 else 'steps'} that people took with gone jobs of queue {queue}"
+        )
     if done.busy:
         days = ", ".join(day.isoformat() for day in done.busy)
         render.say(f"left for the next time, because the archive was in use: {days}")

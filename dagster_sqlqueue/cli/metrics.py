@@ -16,7 +16,7 @@ from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
 
 _PORT = 9187
-_ADDRESS = "127.0.0.1"
+ADDRESS = "127.0.0.1"
 _CONNECT_SECONDS = 5
 """Less than the ten seconds after which Prometheus gives a scrape up."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -31,22 +31,24 @@ def metrics(
     session: Session,
     port: Annotated[
         str | None,
-        typer.Option(metavar="N", show_default=False, help=f"0 takes one that is free. Default: {_PORT}."),
+        typer.Option(
+            metavar="N", show_default=False, help=f"To listen on; 0 takes one that is free. Default: {_PORT}."
+        ),
     ] = None,
     address: Annotated[
         str | None,
         typer.Option(
             metavar="ADDRESS",
             show_default=False,
-            help=f"Of the interface to listen on. Default: {_ADDRESS}, which only this machine reaches.",
+            help=f"Of the interface to listen on. Default: {ADDRESS}, which only this machine reaches.",
         ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", show_default=False, help="Print the metrics, then end.")] = False,
 ) -> None:
     """Serve the queues' figures to Prometheus, until SIGTERM or Ctrl-C: what stats shows, with a query for each scrape.
 
-    A database that is away makes the metric of its being up 0, and is no failure, not with --once either; the reason goes
-    to standard error. It needs the extra metrics of the package.
+    While the database is away, sqlqueue_up is 0 and nothing else is told; that is no failure, with --once neither, and why
+    goes to standard error. It needs prometheus_client, which the package's extra `metrics` brings.
 
     Examples: sqlqueue metrics --port 9187
 
@@ -55,7 +57,7 @@ def metrics(
     if once and (port is not None or address is not None):
         raise InvalidInput("--port and --address are about serving, and --once was given")
     number = options.kept("--port", port, _PORT, options.whole)
-    room = _room()
+    room = metrics_room()
     from prometheus_client import CollectorRegistry, generate_latest
 
     with session.queue(checked=False, pool_size=4, connect_timeout=_CONNECT_SECONDS) as source:
@@ -67,13 +69,18 @@ def metrics(
             else:
                 sys.stdout.write(generate_latest(registry).decode())
             return
-        with _waiting() as received, room.serve(registry, port=number, address=address or _ADDRESS) as listening:
-            _tell(session, address or _ADDRESS, listening)
+        with _waiting() as received, room.serve(registry, port=number, address=address or ADDRESS) as listening:
+            _tell(session, address or ADDRESS, listening)
             if received() == signal.SIGINT:
                 raise typer.Exit(Code.INTERRUPTED)
 
 
-def _room() -> ModuleType:
+def metrics_room() -> ModuleType:
+    """The package's own part about metrics, which needs an extra.
+
+    Raises:
+        InvalidInput: the extra is not installed.
+    """
     try:
         from dagster_sqlqueue import metrics as room
     except ModuleNotFoundError as error:

@@ -86,8 +86,8 @@ def rebucket(
 ) -> None:
     """Change the number of buckets of a queue, while producers and consumers run.
 
-    No job is moved: consumers empty the buckets of a larger count before these are forgotten, and the order of an
-    ordered queue is kept.
+    No job is moved. Of a smaller number, consumers go on with the buckets that are too many until those are empty; and the
+    order of an ordered queue is kept.
 
     Example: sqlqueue rebucket orders 32
     """
@@ -116,7 +116,7 @@ def region(
 ) -> None:
     """Give buckets of a queue to a region: its consumers claim there first.
 
-    Every bucket begins as `local`. Jobs that are enqueued with --region go to the buckets of that region.
+    Every bucket begins in the region `local`. Jobs that are enqueued with --region go to the buckets of that region.
 
     Examples: sqlqueue region orders eu --buckets 0-7
 

@@ -22,7 +22,7 @@ _LARGEST = 2**31 - 1
 Value = TypeVar("Value")
 
 Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
-Limit = Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="The most to show, 1 to 10000.")]
+Limit = Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="The most to show.")]
 
 
 def seconds(option: str, text: str) -> float:

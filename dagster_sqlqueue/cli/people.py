@@ -19,7 +19,12 @@ from dagster_sqlqueue.queue import SqlQueue
 
 _SHORT = 80
 
-Jobs = Annotated[list[str], typer.Argument(metavar="JOB...", help="The jobs' ids, of one queue: all of them or none.")]
+Jobs = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="ID", help="The jobs' ids, all of one queue. What fits one of them and not another is refused for all."
+    ),
+]
 Revision = Annotated[
     int | None,
     typer.Option(
@@ -34,7 +39,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     group = typer.Typer(
         name="people",
-        help="Jobs that people do: tasks, who has them, and what was decided.",
+        help="Hand jobs over to people, who take, do and review them, and say how many run by themselves.",
         invoke_without_command=True,
     )
 
@@ -97,11 +102,11 @@ def take(
 
 def my_jobs(
     session: Session,
-    operator: Annotated[str, typer.Argument(metavar="NAME", help="Whose.")],
+    operator: Annotated[str, typer.Argument(metavar="NAME", help="The person, named as in --operator and --to.")],
     queue: Annotated[str | None, typer.Option(metavar="QUEUE", show_default=False, help="Only of this queue.")] = None,
     limit: Limit = 20,
 ) -> None:
-    """Show what is assigned to a person, and what he did that waits for its review.
+    """Show what is assigned to a person, and what that person did that waits for its review.
 
     Example: sqlqueue people my-jobs anna
     """
@@ -159,12 +164,17 @@ def delay(
     until: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", show_default=False, help="The moment: 2026-01-31T08:00:00Z. What has passed: now."
+            metavar="MOMENT", show_default=False, help="2026-01-31T08:00:00Z, or with +02:00. What has passed: now."
         ),
     ] = None,
     length: Annotated[
         str | None,
-        typer.Option("--for", metavar="SECONDS", show_default=False, help="So long from now: 90, 5min, 2h; 0 for now."),
+        typer.Option(
+            "--for",
+            metavar="TIME",
+            show_default=False,
+            help="Instead of --until, so long from now: 90, 5min, 2h; 0 for now.",
+        ),
     ] = None,
     reason: Reason = None,
     revision: Revision = None,
@@ -243,7 +253,7 @@ def give_back(session: Session, jobs: Jobs, by: By, reason: Reason = None, revis
         _show(session, source, HumanWork(source).give_back(_ids(jobs), by=by, reason=reason, revision=revision))
 
 
-def history(session: Session, job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]) -> None:
+def history(session: Session, job: Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]) -> None:
     """Show who did what to a job, when and why.
 
     Example: sqlqueue people history 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b

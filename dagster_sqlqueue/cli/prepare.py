@@ -11,7 +11,7 @@ from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.cli.write import AnyObject
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.roles import script_for_dba
-from dagster_sqlqueue.settings import Backoff, QueueSettings, QueueSpec, Strategy, check_queue_name
+from dagster_sqlqueue.settings import Backoff, QueueSettings, QueueSpec, check_queue_name
 
 _PANEL = "Set up"
 _NEW = QueueSpec("new", AnyObject)
@@ -116,7 +116,9 @@ def create(
     strategy: Annotated[
         str | None,
         _option(
-            f"How a claim chooses its jobs: {', '.join(Strategy)}. May be changed while consumers run.",
+            "How a claim chooses its jobs. round_robin: bucket after bucket. fifo: the oldest of all buckets. fanout: from"
+            " points drawn at random, for many consumers. assign: a manager gives them out. token: marked, then read. May be"
+            " changed while consumers run.",
             "NAME",
             _NEW.strategy,
         ),

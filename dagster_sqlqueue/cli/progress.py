@@ -30,6 +30,7 @@ _WORDS: dict[str, str] = {
     "stopping": "stopping: what runs is finished, what was not begun is given back",
     "cutting_off": "running jobs are interrupted and given back",
     "abandoned": "a handler did not end; its jobs were given back and the process ends without it",
+    "metrics": "metrics at http://{address}:{port}/metrics",
     "database_away": "the database is away and waited for",
     "process_started": "process {pid} started",
     "process_ended": "process {pid} ended with exit code {exit_code}",

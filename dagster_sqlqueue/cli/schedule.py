@@ -49,7 +49,7 @@ def put(
         typer.Option(
             metavar="EXPRESSION",
             show_default=False,
-            help="Minute, hour, day of the month, month, day of the week: '30 2 * * MON-FRI'.",
+            help="Minute, hour, day of the month, month, day of the week: '30 2 * * MON-FRI'; or @daily, @hourly and so on.",
         ),
     ] = None,
     every: Annotated[
@@ -61,14 +61,14 @@ def put(
     starting: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", show_default=False, help="No tick is before it, and an interval counts from it; else now."
+            metavar="MOMENT", show_default=False, help="No tick is before it, and an interval counts from it; else now."
         ),
     ] = None,
     catch_up: Annotated[
         str,
         typer.Option(
             metavar="POLICY",
-            help="Of ticks that nobody enqueued in time: skip them, enqueue one (the latest), or all.",
+            help="What becomes of ticks that nobody enqueued in time: skip, one (the latest is enqueued), or all.",
         ),
     ] = str(CatchUp.ONE),
     grace: Annotated[
@@ -76,7 +76,9 @@ def put(
     ] = f"{GRACE_SECONDS:g}",
     tick_field: Annotated[
         str | None,
-        typer.Option(metavar="FIELD", show_default=False, help="The field of the payload that is given the tick."),
+        typer.Option(
+            metavar="FIELD", show_default=False, help="The field of the payload that is given the moment of the tick."
+        ),
     ] = None,
     priority: Annotated[int, typer.Option(metavar="0..9", help="Higher runs first.", rich_help_panel=_JOBS)] = 0,
     unique_key: Annotated[

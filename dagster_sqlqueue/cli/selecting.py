@@ -19,7 +19,10 @@ def _option(*names: str, metavar: str | None, help_text: str) -> Any:
     return typer.Option(*names, metavar=metavar, show_default=False, rich_help_panel=_PANEL, help=help_text)
 
 
-_IDS = Annotated[list[str] | None, typer.Argument(metavar="ID", show_default=False, help="Jobs by their ids.")]
+_IDS = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="ID", show_default=False, help="Jobs by their ids; else give a condition, or --all."),
+]
 _CONDITIONS: dict[str, Any] = {
     "tag": Annotated[
         list[str] | None,
@@ -33,13 +36,13 @@ _CONDITIONS: dict[str, Any] = {
     "since": Annotated[
         str | None,
         _option(
-            metavar="TIME",
+            metavar="MOMENT",
             help_text="Enqueued then or later (of ended jobs: ended then or later): 2026-01-31T08:00:00Z.",
         ),
     ],
-    "before": Annotated[str | None, _option(metavar="TIME", help_text="Enqueued (or ended) before that moment.")],
+    "before": Annotated[str | None, _option(metavar="MOMENT", help_text="Enqueued (or ended) before that moment.")],
 }
-_ALL = Annotated[bool, _option("--all", metavar=None, help_text="All of them.")]
+_ALL = Annotated[bool, _option("--all", metavar=None, help_text="Every job that the command is for.")]
 _DRY_RUN = Annotated[
     bool, typer.Option("--dry-run", show_default=False, help="Change nothing; show which jobs it would be.")
 ]

@@ -27,7 +27,7 @@ Url = Annotated[
         show_default=False,
         rich_help_panel=PANEL,
         help="The database: postgresql://user:password@host:5432/database. Other users of the machine can read a"
-        " command line: prefer the environment variable SQLQUEUE_URL. With neither, the embedded server of this project"
+        " command line: prefer the environment variable SQLQUEUE_URL. With neither, the embedded server"
         " is used, if it has been started once (SQLQUEUE_HOME, or .sqlqueue in this directory).",
     ),
 ]

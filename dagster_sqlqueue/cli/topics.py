@@ -33,7 +33,9 @@ def publish(
     payload: Annotated[
         str | None,
         typer.Argument(
-            metavar="JSON", show_default=False, help="One JSON object, or - for many on standard input, one a line."
+            metavar="JSON",
+            show_default=False,
+            help="One JSON object; - or nothing for many on standard input, one a line.",
         ),
     ] = None,
     tag: Annotated[
@@ -44,7 +46,7 @@ def publish(
     run_at: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", show_default=False, help="When the jobs become due, as 2026-01-31T08:00:00Z; else now."
+            metavar="MOMENT", show_default=False, help="When the jobs become due, as 2026-01-31T08:00:00Z; else now."
         ),
     ] = None,
     ordering_key: Annotated[

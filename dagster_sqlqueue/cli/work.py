@@ -1,23 +1,31 @@
 """`sqlqueue work`: consumers outside of Dagster."""
 
 import sys
-from typing import Annotated, Any
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
 from dagster_sqlqueue.cli import options
 from dagster_sqlqueue.cli.codes import Code
+from dagster_sqlqueue.cli.metrics import ADDRESS, metrics_room
 from dagster_sqlqueue.cli.progress import DEFAULT_EVERY_SECONDS, Progress, log, screen
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.consumer import Mode
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.worker.declaring import QueueHandler, load, look_here
+from dagster_sqlqueue.worker.figures import Figures
 from dagster_sqlqueue.worker.resident import POOL_SIZE, Resident, WorkOptions, check_handlers
 from dagster_sqlqueue.worker.stopping import CutOff, Signals, Stopper
 from dagster_sqlqueue.worker.supervisor import Assignment, Supervisor
 
 _SHORTEST_SECONDS = 0.1
+_METRICS = "Metrics"
+
+Scraped: TypeAlias = Callable[[Callable[[], list[Figures]], Progress], AbstractContextManager[None]]
+"""Serves the figures of a worker while a block runs."""
 
 
 def register(app: typer.Typer) -> None:
@@ -81,6 +89,25 @@ def work(
             help=f"The time between two lines of figures. Default: {DEFAULT_EVERY_SECONDS:g}; in a terminal 1.",
         ),
     ] = None,
+    metrics_port: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N",
+            show_default=False,
+            rich_help_panel=_METRICS,
+            help="Serve what this worker does to Prometheus on this port; 0 takes one that is free. It needs"
+            " prometheus_client, which the package's extra `metrics` brings.",
+        ),
+    ] = None,
+    metrics_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            show_default=False,
+            rich_help_panel=_METRICS,
+            help=f"Of the interface to listen on. Default: {ADDRESS}, which only this machine reaches.",
+        ),
+    ] = None,
 ) -> None:
     """Work queues off with functions of yours, until stopped: a consumer for systemd, a container, or a terminal.
 
@@ -96,6 +123,8 @@ def work(
     sqlqueue work handlers:send_email=3 handlers:write_report=1 --processes 4
 
     sqlqueue work handlers:send_email --drain --mode transactional
+
+    sqlqueue work handlers:send_email --metrics-port 9188
     """
     chosen = WorkOptions(
         batch_size=options.kept("--batch", batch, 100, options.whole),
@@ -111,6 +140,11 @@ def work(
     pause = None if every is None else options.seconds("--every", every)
     if pause is not None and pause < _SHORTEST_SECONDS:
         raise InvalidInput(f"--every is {every!r}; it must be at least {_SHORTEST_SECONDS:g} seconds")
+    if metrics_port is None and metrics_address is not None:
+        raise InvalidInput("--metrics-address was given without --metrics-port: name the port to listen on")
+    scraped = _scraped(
+        None if metrics_port is None else options.whole("--metrics-port", metrics_port), metrics_address or ADDRESS
+    )
     look_here()
     named = [_weighted(text) for text in handlers]
     loaded = [(load(reference), weight) for reference, weight in named]
@@ -121,11 +155,11 @@ def work(
         show = screen if not session.as_json and sys.stdout.isatty() else log
         with Signals() as signals, show(queue, as_json=session.as_json, every_seconds=pause) as progress:
             if count is None:
-                code = _work_here(queue, loaded, chosen, signals, progress)
+                code = _work_here(queue, loaded, chosen, signals, progress, scraped)
             else:
                 url = queue.database.engine.url.render_as_string(hide_password=False)
                 assignment = Assignment(url, queue.database.schema, tuple(named), chosen)
-                code = _supervise(assignment, count, signals, progress)
+                code = _supervise(assignment, count, signals, progress, scraped)
             progress.tell("stopped", exit_code=code)
     if code:
         raise typer.Exit(code)
@@ -137,6 +171,7 @@ def _work_here(
     chosen: WorkOptions,
     signals: Signals,
     progress: Progress,
+    scraped: Scraped,
 ) -> int:
     resident = Resident(queue, handlers, chosen, signals=signals, tell=progress.tell)
     stopper = Stopper(
@@ -146,17 +181,39 @@ def _work_here(
         told=lambda word: progress.tell(word.replace(" ", "_")),
     )
     try:
-        with progress.of(resident.figures), stopper:
+        with scraped(resident.figures, progress), progress.of(resident.figures), stopper:
             resident.run()
     except CutOff:
         return Code.CUT_OFF
     return Code.DONE
 
 
-def _supervise(assignment: Assignment, count: int, signals: Signals, progress: Progress) -> int:
+def _supervise(assignment: Assignment, count: int, signals: Signals, progress: Progress, scraped: Scraped) -> int:
     supervisor = Supervisor(assignment, count, signals=signals, tell=progress.tell)
-    with progress.of(supervisor.figures):
+    with scraped(supervisor.figures, progress), progress.of(supervisor.figures):
         return supervisor.run()
+
+
+def _scraped(port: int | None, address: str) -> Scraped:
+    """What serves the figures of a worker while it works; does nothing where no port is wanted.
+
+    Raises:
+        InvalidInput: the extra for metrics is not installed.
+    """
+    if port is None:
+        return lambda figures, progress: nullcontext()
+    room = metrics_room()
+    from prometheus_client import CollectorRegistry
+
+    @contextmanager
+    def serving(figures: Callable[[], list[Figures]], progress: Progress) -> Iterator[None]:
+        registry = CollectorRegistry()
+        registry.register(room.WorkerCollector(figures))
+        with room.serve(registry, port=port, address=address) as listening:
+            progress.tell("metrics", address=f"[{address}]" if ":" in address else address, port=listening)
+            yield
+
+    return serving
 
 
 def _mode(text: str) -> Mode:

@@ -33,14 +33,18 @@ def enqueue(
     payload: Annotated[
         str | None,
         typer.Argument(
-            metavar="JSON", show_default=False, help="One JSON object, or - for many on standard input, one a line."
+            metavar="JSON",
+            show_default=False,
+            help="One JSON object; - or nothing for many on standard input, one a line.",
         ),
     ] = None,
     priority: Annotated[int, typer.Option(metavar="0..9", help="Higher runs first.")] = 0,
     run_at: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", show_default=False, help="When it becomes due, as 2026-01-31T08:00:00Z or +02:00; else now."
+            metavar="MOMENT",
+            show_default=False,
+            help="When it becomes due, as 2026-01-31T08:00:00Z or +02:00; else now.",
         ),
     ] = None,
     unique_key: Annotated[
@@ -68,7 +72,7 @@ def enqueue(
     timeout: Annotated[
         str | None,
         typer.Option(
-            metavar="SECONDS", show_default=False, help="How long it may run, instead of the queue's timeout."
+            metavar="TIME", show_default=False, help="How long it may run, 90 or 5min, instead of the queue's timeout."
         ),
     ] = None,
     max_attempts: Annotated[

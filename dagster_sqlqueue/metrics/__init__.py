@@ -6,3 +6,4 @@ A room on top of the core's verbs, which do not know it. It needs the extra `met
 from dagster_sqlqueue.metrics.collector import QueueCollector as QueueCollector
 from dagster_sqlqueue.metrics.consuming import ConsumerMetrics as ConsumerMetrics
 from dagster_sqlqueue.metrics.serving import serve as serve
+from dagster_sqlqueue.metrics.working import WorkerCollector as WorkerCollector

@@ -5,7 +5,7 @@ import inspect
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import wraps
 from typing import Any
 
@@ -20,7 +20,7 @@ from dagster_sqlqueue.model import ClaimedJob, Job
 from dagster_sqlqueue.outcomes import Outcome
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.settings import Payload, QueueSpec
-from dagster_sqlqueue.settling import DrainSummary
+from dagster_sqlqueue.settling import HANDLER_BOUNDS, DrainSummary
 
 _OUTCOMES = ("succeeded", "retried", "snoozed", "failed", "held", "cancelled")
 _PLAIN = {
@@ -31,7 +31,6 @@ _PLAIN = {
 }
 _COUNTED = (*_OUTCOMES, *_PLAIN)
 _CLAIM_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
-_HANDLER_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0)
 
 
 class ConsumerMetrics(Collector):
@@ -69,7 +68,7 @@ class ConsumerMetrics(Collector):
             "How long the handler was at a job.",
             ["queue"],
             registry=registry,
-            buckets=_HANDLER_BUCKETS,
+            buckets=HANDLER_BOUNDS,
         )
 
     def consumer(
@@ -114,7 +113,7 @@ class ConsumerMetrics(Collector):
 
     def describe(self) -> list[Metric]:
         """The counters without samples."""
-        return list(_counters({}))
+        return list(counters({}))
 
     def collect(self) -> Iterator[Metric]:
         """The counters as they are now."""
@@ -122,7 +121,7 @@ class ConsumerMetrics(Collector):
             sums = {queue: dict(counts) for queue, counts in self._past.items()}
             for _, queue, summary in self._live:
                 _add(sums[queue], summary)
-        return _counters(sums)
+        return counters(sums)
 
     def _forget_gone(self) -> None:
         """Keep the counts of consumers that are no more, and nothing else of them."""
@@ -176,7 +175,8 @@ def _add(counts: dict[str, int], summary: DrainSummary) -> None:
         counts[name] += getattr(summary, name)
 
 
-def _counters(sums: dict[str, dict[str, int]]) -> Iterator[Metric]:
+def counters(sums: Mapping[str, Mapping[str, int]]) -> Iterator[Metric]:
+    """The counters of some queues, from the sums of `DrainSummary` by queue."""
     outcomes = CounterMetricFamily(
         "sqlqueue_consumer_outcomes",
         "Jobs that a handler worked on and whose outcome was accepted.",

@@ -9,11 +9,11 @@ from zoneinfo import ZoneInfo
 import dagster as dg
 from pydantic import BaseModel
 
+from dagster_sqlqueue.columns import stable_id
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model import NewJob
 from dagster_sqlqueue.orchestration.assets import queue_asset_key, single_run_backfills
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
-from dagster_sqlqueue.payloads import stable_id
 from dagster_sqlqueue.settings import QueueSpec
 
 ZONE_FIRST = ZoneInfo("Pacific/Kiritimati")

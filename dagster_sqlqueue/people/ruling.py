@@ -1,12 +1,12 @@
 """What comes to people, and what runs by itself: jobs handed over, held ones adopted, and the rule of a queue's share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 from uuid import UUID
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.executors import Executor
+from dagster_sqlqueue.executors import CallerConnection, Executor
 from dagster_sqlqueue.model import Job
 from dagster_sqlqueue.payloads import object_text
 from dagster_sqlqueue.people.model import Action, AutomationRule, check_name, check_percent, check_reason
@@ -15,6 +15,8 @@ from dagster_sqlqueue.selection import Decided, JobRow, Selection
 from dagster_sqlqueue.settings import check_queue_name
 
 _MOST = 1_000_000
+_NIL = UUID(int=0)
+_HIGHEST_PRIORITY = 9
 
 
 class RulingVerbs(Stepping):
@@ -29,6 +31,7 @@ class RulingVerbs(Stepping):
         reason: str,
         review: bool | None = None,
         four_eyes: bool | None = None,
+        connection: CallerConnection | None = None,
     ) -> Decided:
         """Take queued jobs out of the automatic line: no consumer claims them, and people may take them. In an ordered queue
         the key stops there.
@@ -40,13 +43,15 @@ class RulingVerbs(Stepping):
             reason: why; also kept as the job's error.
             review: whether what is done has to be approved; None: as the queue's rule says.
             four_eyes: whether somebody else has to approve it, which makes a review of it; None: as the queue's rule says.
+            connection: the caller's, whose transaction it joins, for jobs that are named by their ids; None: transactions of
+                its own.
 
         Raises:
             InvalidInput: an argument is not usable; nothing was changed.
             UnknownQueue: there is no such queue.
         """
         parameters = _opening(queue, Action.HAND_OVER, by, check_reason(reason, needed=True), review, four_eyes)
-        return self.queue.hold_queued(queue, selection, reason, also=partial(_open, parameters))
+        return self.queue.hold_queued(queue, selection, reason, also=partial(_open, parameters), connection=connection)
 
     def adopt(
         self,
@@ -79,16 +84,19 @@ class RulingVerbs(Stepping):
         """
         check_limit(limit, _MOST)
         parameters = _opening(queue, Action.ADOPT, by, check_reason(reason), review, four_eyes)
-        self.database.run("tasks_withdraw", {"queue": queue, "actor": by})
+        self._withdraw(queue, by)
         adopted: list[UUID] = []
         for bucket in range(self.queue.settings(queue).lanes):
-            while room := min(MOST_JOBS, limit - len(adopted)):
-                place = {"queue": queue, "bucket": bucket, "limit": room}
-                ids = [row[0] for row in self.database.run("tasks_missing", place)]
-                if not ids:
+            place = {"after_priority": _HIGHEST_PRIORITY, "after_id": _NIL}
+            while len(adopted) < limit:
+                page = {"queue": queue, "bucket": bucket, "scan": MOST_JOBS, **place}
+                ids, looked_at, priority, last = self.database.run("tasks_missing", page)[0]
+                if ids:
+                    some = {"ids": ids[: limit - len(adopted)], "anew": False}
+                    adopted += [row[0] for row in self.database.run("task_open", {**parameters, **some})]
+                if looked_at < MOST_JOBS:
                     break
-                rows = self.database.run("task_open", {**parameters, "ids": ids, "anew": False})
-                adopted += [row[0] for row in rows]
+                place = {"after_priority": priority, "after_id": last}
         return adopted
 
     def set_rule(
@@ -163,7 +171,8 @@ class RulingVerbs(Stepping):
     def route(self, queue: str, *, by: str, limit: int = 10_000) -> Decided:
         """Hand those of the queued jobs over that the queue's rule gives to people, without a consumer claiming them first.
 
-        It looks at all queued jobs; what comes in later, the next call finds, or the handler that asks `is_automatic`.
+        It looks at all queued jobs, page by page; what comes in or moves meanwhile, the next call finds, or the handler that
+        asks `is_automatic`.
 
         Args:
             queue: its name.
@@ -178,29 +187,49 @@ class RulingVerbs(Stepping):
         check_limit(limit, _MOST)
         rule = self.rule(queue)
         decided = Decided()
-        looks: list[tuple[Selection, float]] = [(Selection(state="queued"), rule.automatic_percent)]
-        if rule.always_people is not None:
-            looks.insert(0, (Selection(state="queued", payload=rule.always_people), 0.0))
-        for selection, percent in looks:
-            share = AutomationRule(queue, percent)
-            reason = f"{rule.automatic_percent:g} % of the queue are automatic"
-            if selection.payload is not None:
-                reason = f"always for people: {rule.always_people}"
-            # All jobs automatic: nothing to look for.
-            for ids in self.queue.live_ids(queue, selection) if percent < 100 else ():
-                theirs = [id for id in ids if not share.covers(id)]
-                for at in range(0, len(theirs), MOST_JOBS):
-                    part = self._not_given_back(theirs[at : at + MOST_JOBS])[: limit - len(decided.changed)]
-                    if part:
-                        done = self.hand_over(queue, Selection(ids=part), by=by, reason=reason)
-                        decided.changed.extend(done.changed)
-                if len(decided.changed) >= limit:
-                    return decided
+        if rule.automatic_percent >= 100 and rule.always_people is None:
+            return decided
+        reasons = {
+            True: f"always for people: {rule.always_people}",
+            False: f"{rule.automatic_percent:g} % of the queue are automatic",
+        }
+        for always, ids in self._given_to_people(rule):
+            room = limit - len(decided.changed)
+            done = self.hand_over(queue, Selection(ids=ids[:room]), by=by, reason=reasons[always])
+            decided.changed.extend(done.changed)
+            if len(decided.changed) >= limit:
+                break
         return decided
 
-    def _not_given_back(self, ids: list[UUID]) -> list[UUID]:
-        back = {row[0] for row in self.database.run("jobs_given_back", {"ids": ids})}
-        return [id for id in ids if id not in back]
+    def _withdraw(self, queue: str, by: str) -> None:
+        """End the tasks whose jobs were decided about past them, page by page."""
+        after = _NIL
+        while True:
+            page = {"queue": queue, "actor": by, "after_id": after, "limit": MOST_JOBS}
+            _, looked_at, after = self.database.run("tasks_withdraw", page)[0]
+            if looked_at < MOST_JOBS:
+                return
+
+    def _given_to_people(self, rule: AutomationRule) -> Iterator[tuple[bool, list[UUID]]]:
+        """The queued jobs that a rule gives to people, page by page; with each part whether they always are theirs."""
+        static = {
+            "queue": rule.queue,
+            "always_people": rule.always_people,
+            "only_always": rule.automatic_percent >= 100,
+            "scan": MOST_JOBS,
+        }
+        for bucket in range(self.queue.settings(rule.queue).lanes):
+            place = {"after_priority": _HIGHEST_PRIORITY, "after_at": "-infinity", "after_id": _NIL}
+            while True:
+                row = self.database.run("tasks_of_rule", {**static, "bucket": bucket, **place})[0]
+                ids, always, looked_at, priority, at, last = row
+                found = list(zip(ids, always, strict=True))
+                for kind in (True, False):
+                    if theirs := [id for id, it in found if it is kind and (kind or not rule.covers(id))]:
+                        yield kind, theirs
+                if looked_at < MOST_JOBS:
+                    break
+                place = {"after_priority": priority, "after_at": at, "after_id": last}
 
 
 def check_limit(limit: object, most: int) -> int:

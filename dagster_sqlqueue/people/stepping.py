@@ -9,8 +9,8 @@ import tenacity
 
 from dagster_sqlqueue.deciding import Completed
 from dagster_sqlqueue.errors import DecisionRefused, InvalidInput
-from dagster_sqlqueue.executors import Executor
-from dagster_sqlqueue.people.model import Action, JobEvent, Stage, Task, TaskState, task_of
+from dagster_sqlqueue.executors import CallerConnection, Executor
+from dagster_sqlqueue.people.model import Action, JobEvent, Stage, Task, TaskState, event_of, task_of
 from dagster_sqlqueue.people.replaying import after, ended, refusal
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.selection import Decided, Selection, job_id
@@ -51,6 +51,19 @@ class Stepping:
         (found,) = self._found([job_id(job)])
         return found
 
+    def history(self, job: UUID | str) -> list[JobEvent]:
+        """Who did what to a job, when and why, from the beginning; empty if it never was people's.
+
+        Raises:
+            InvalidInput: this is no job id.
+            UnknownJob: there is no such job, live or ended, and nothing is known of it.
+        """
+        wanted = job_id(job)
+        rows = self.database.run("job_history", {"id": wanted})
+        if not rows:
+            self.queue.job(wanted)
+        return [event_of(row) for row in rows]
+
     def step(
         self,
         jobs: Jobs,
@@ -60,6 +73,7 @@ class Stepping:
         *,
         details: Mapping[str, Any] | Callable[[Any], Mapping[str, Any]] | None = None,
         revision: int | None = None,
+        connection: CallerConnection | None = None,
     ) -> list[Task]:
         """Take a step with these tasks, all of them or none; gives them as they are then, by their ids.
 
@@ -70,6 +84,7 @@ class Stepping:
             reason: why.
             details: what it brings; or what says so, given the database's time.
             revision: of the one task, when it was decided; a task that has another one by now is left.
+            connection: the caller's, whose transaction it joins; None: a transaction of its own.
 
         Raises:
             InvalidInput, UnknownJob, DecisionRefused: nothing was changed.
@@ -77,7 +92,8 @@ class Stepping:
         ids = _ids(jobs)
         if revision is not None and (type(revision) is not int or len(ids) != 1):
             raise InvalidInput(f"revision is {revision!r}; it is the number that one task had, and goes with one job")
-        before = self._found(ids)
+        joined = self.database.within(connection)
+        before = self._found(ids, joined)
 
         def all_of_them(executor: Executor, changed: Sequence[UUID] = ids) -> list[Task]:
             if set(changed) != set(ids):
@@ -106,15 +122,19 @@ class Stepping:
             raise InvalidInput(
                 f"some of these jobs have to be reviewed and some not; decide about them apart{_NOTHING}"
             )
-        if not ending:
+        if ending:
+            return self._end(before, then, all_of_them, connection)
+        if joined is None:
             return self.database.transact(all_of_them)
-        return self._end(before, then, all_of_them)
+        with joined.atomic() as executor:
+            return all_of_them(executor)
 
     def _end(
         self,
         tasks: Sequence[Task],
         then: Sequence[TaskState],
         also: Callable[[Executor, Sequence[UUID]], list[Task]],
+        connection: CallerConnection | None,
     ) -> list[Task]:
         """End tasks with their jobs: both or none."""
         queue = tasks[0].queue
@@ -130,8 +150,9 @@ class Stepping:
 
         def once() -> Decided:
             if then[0].stage is Stage.GIVEN_BACK:
-                return self.queue.release_held(queue, Selection(ids=[task.id for task in tasks]), also=and_then)
-            return self.queue.complete_held(queue, completed, also=and_then)
+                given_back = Selection(ids=[task.id for task in tasks])
+                return self.queue.release_held(queue, given_back, also=and_then, connection=connection)
+            return self.queue.complete_held(queue, completed, also=and_then, connection=connection)
 
         decided = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(_Busy),
@@ -162,13 +183,13 @@ class Stepping:
             state, JobEvent(task.id, state.revision + 1, task.queue, task.opened_at, actor, action, None, details)
         )
 
-    def _found(self, ids: Sequence[UUID]) -> list[Task]:
+    def _found(self, ids: Sequence[UUID], executor: Executor | None = None) -> list[Task]:
         """The tasks of these jobs, which all have to be of one queue."""
-        tasks = [task_of(row) for row in self.database.run("tasks_by_id", {"ids": list(ids)})]
+        tasks = [task_of(row) for row in (executor or self.database).run("tasks_by_id", {"ids": list(ids)})]
         there = {task.id for task in tasks}
         for id in ids:
             if id not in there:
-                job = self.queue.job(id)
+                job = self.queue.job(id, executor=executor)
                 hint = "" if job.archived else "; hand it over, or adopt it if it is held"
                 ended_so = "ended as" if job.archived else "is"
                 raise DecisionRefused(_message(id, f"people have no task of it: it {ended_so} {job.state}{hint}"))

@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.executors import CallerConnection
 from dagster_sqlqueue.outcomes import Json
 from dagster_sqlqueue.payloads import result_text
-from dagster_sqlqueue.people.model import Action, JobEvent, Stage, Task, check_name, check_reason, event_of, task_of
+from dagster_sqlqueue.people.model import Action, Stage, Task, check_name, check_reason, task_of
 from dagster_sqlqueue.people.ruling import RulingVerbs, check_flag, check_limit
 from dagster_sqlqueue.people.stepping import MOST_JOBS, Jobs
-from dagster_sqlqueue.selection import job_id, moment_in_utc
+from dagster_sqlqueue.selection import moment_in_utc
 from dagster_sqlqueue.settings import MAX_DELAY_SECONDS, check_queue_name
 
 _MOST_LISTED = 10_000
@@ -35,7 +35,15 @@ class HumanWork(RulingVerbs):
         queue: the queues of the schema.
     """
 
-    def take(self, operator: str, queue: str, *, limit: int = 1, reason: str | None = None) -> list[Task]:
+    def take(
+        self,
+        operator: str,
+        queue: str,
+        *,
+        limit: int = 1,
+        reason: str | None = None,
+        connection: CallerConnection | None = None,
+    ) -> list[Task]:
         """Take the next open tasks of a queue, the longest available first. Two who take at once never get the same.
 
         Args:
@@ -43,6 +51,7 @@ class HumanWork(RulingVerbs):
             queue: its name.
             limit: the most tasks, 1 to 1,000.
             reason: why, if there is something to say.
+            connection: as for `assign`.
 
         Raises:
             InvalidInput: an argument is not usable; nothing was changed.
@@ -54,9 +63,10 @@ class HumanWork(RulingVerbs):
             "limit": check_limit(limit, MOST_JOBS),
             "reason": check_reason(reason),
         }
-        rows = self.database.run("task_take", parameters)
+        executor = self.database.within(connection) or self.database
+        rows = executor.run("task_take", parameters)
         if not rows:
-            self.queue.check_exists(queue)
+            self.queue.check_exists(queue, executor)
         return [task_of(row) for row in rows]
 
     def my_jobs(self, operator: str, *, queue: str | None = None, limit: int = 100) -> list[Task]:
@@ -102,21 +112,15 @@ class HumanWork(RulingVerbs):
             self.queue.check_exists(queue)
         return [task_of(row) for row in rows]
 
-    def history(self, job: UUID | str) -> list[JobEvent]:
-        """Who did what to a job, when and why, from the beginning; empty if it never was people's.
-
-        Raises:
-            InvalidInput: this is no job id.
-            UnknownJob: there is no such job, live or ended, and nothing is known of it.
-        """
-        wanted = job_id(job)
-        rows = self.database.run("job_history", {"id": wanted})
-        if not rows:
-            self.queue.job(wanted)
-        return [event_of(row) for row in rows]
-
     def assign(
-        self, jobs: Jobs, operator: str, *, by: str, reason: str | None = None, revision: int | None = None
+        self,
+        jobs: Jobs,
+        operator: str,
+        *,
+        by: str,
+        reason: str | None = None,
+        revision: int | None = None,
+        connection: CallerConnection | None = None,
     ) -> list[Task]:
         """Make tasks somebody's, whether they are open or somebody else's.
 
@@ -126,23 +130,49 @@ class HumanWork(RulingVerbs):
             by: who says so.
             reason: why, if there is something to say.
             revision: of the one task, as it was looked at; it is left if it has another one by now.
+            connection: a psycopg or SQLAlchemy connection or an ORM session whose transaction the step joins: it is taken
+                when that is committed. None: a transaction of its own.
         """
         details = {"assignee": check_name("operator", operator)}
-        return self._step(jobs, Action.ASSIGN, by, reason, details=details, revision=revision)
+        return self._step(jobs, Action.ASSIGN, by, reason, details=details, revision=revision, connection=connection)
 
-    def unassign(self, jobs: Jobs, *, by: str, reason: str | None = None, revision: int | None = None) -> list[Task]:
+    def unassign(
+        self,
+        jobs: Jobs,
+        *,
+        by: str,
+        reason: str | None = None,
+        revision: int | None = None,
+        connection: CallerConnection | None = None,
+    ) -> list[Task]:
         """Open tasks that are assigned again: anybody may take them. Arguments as for `assign`."""
-        return self._step(jobs, Action.UNASSIGN, by, reason, revision=revision)
+        return self._step(jobs, Action.UNASSIGN, by, reason, revision=revision, connection=connection)
 
-    def hold(self, jobs: Jobs, *, by: str, reason: str | None = None, revision: int | None = None) -> list[Task]:
+    def hold(
+        self,
+        jobs: Jobs,
+        *,
+        by: str,
+        reason: str | None = None,
+        revision: int | None = None,
+        connection: CallerConnection | None = None,
+    ) -> list[Task]:
         """Set tasks aside without a date: nobody takes or submits them before they are resumed. Arguments as for
         `assign`.
         """
-        return self._step(jobs, Action.HOLD, by, reason, revision=revision)
+        return self._step(jobs, Action.HOLD, by, reason, revision=revision, connection=connection)
 
-    def resume(self, jobs: Jobs, *, by: str, reason: str | None = None, revision: int | None = None) -> list[Task]:
+    def resume(
+        self,
+        jobs: Jobs,
+        *,
+        by: str,
+        reason: str | None = None,
+        revision: int | None = None,
+        connection: CallerConnection | None = None,
+    ) -> list[Task]:
         """Go on with tasks that are on hold. Arguments as for `assign`."""
-        return self._step(jobs, Action.RESUME, by, reason, revision=revision)
+        return self._step(jobs, Action.RESUME, by, reason, revision=revision, connection=connection)
 
     def delay(
         self,
@@ -152,6 +182,7 @@ class HumanWork(RulingVerbs):
         by: str,
         reason: str | None = None,
         revision: int | None = None,
+        connection: CallerConnection | None = None,
     ) -> list[Task]:
         """Have tasks offered from another moment on; those that are assigned stay so.
 
@@ -161,6 +192,7 @@ class HumanWork(RulingVerbs):
             by: who says so.
             reason: why, if there is something to say.
             revision: as for `assign`.
+            connection: as for `assign`.
         """
         moment = moment_in_utc("until", until) if isinstance(until, datetime) else None
         if moment is None and (type(until) not in (int, float) or not 0 <= until <= MAX_DELAY_SECONDS):  # type: ignore[operator]
@@ -173,7 +205,7 @@ class HumanWork(RulingVerbs):
             later = now + timedelta(seconds=until) if moment is None else max(moment, now)  # type: ignore[arg-type]
             return {"until": later.isoformat()}
 
-        return self._step(jobs, Action.DELAY, by, reason, details=details, revision=revision)
+        return self._step(jobs, Action.DELAY, by, reason, details=details, revision=revision, connection=connection)
 
     def submit(
         self,
@@ -183,6 +215,7 @@ class HumanWork(RulingVerbs):
         *,
         reason: str | None = None,
         revision: int | None = None,
+        connection: CallerConnection | None = None,
     ) -> list[Task]:
         """Say that tasks are done. Their jobs end as succeeded, or wait for somebody to approve them.
 
@@ -192,18 +225,36 @@ class HumanWork(RulingVerbs):
             result: JSON, of each of them.
             reason: what there is to say.
             revision: as for `assign`.
+            connection: as for `assign`.
         """
         result_text(result)
-        return self._step(jobs, Action.SUBMIT, operator, reason, details={"result": result}, revision=revision)
+        return self._step(
+            jobs, Action.SUBMIT, operator, reason, details={"result": result}, revision=revision, connection=connection
+        )
 
-    def approve(self, jobs: Jobs, *, by: str, reason: str | None = None, revision: int | None = None) -> list[Task]:
+    def approve(
+        self,
+        jobs: Jobs,
+        *,
+        by: str,
+        reason: str | None = None,
+        revision: int | None = None,
+        connection: CallerConnection | None = None,
+    ) -> list[Task]:
         """Approve what was done: the jobs end as succeeded, with the results of those who did them. Who did a task that
         needs four eyes cannot approve it. Arguments as for `assign`.
         """
-        return self._step(jobs, Action.APPROVE, by, reason, revision=revision)
+        return self._step(jobs, Action.APPROVE, by, reason, revision=revision, connection=connection)
 
     def reject(
-        self, jobs: Jobs, *, by: str, reason: str, reopen: bool = False, revision: int | None = None
+        self,
+        jobs: Jobs,
+        *,
+        by: str,
+        reason: str,
+        reopen: bool = False,
+        revision: int | None = None,
+        connection: CallerConnection | None = None,
     ) -> list[Task]:
         """Send what was done back, to those who did it.
 
@@ -213,16 +264,25 @@ class HumanWork(RulingVerbs):
             reason: why: there has to be one.
             reopen: open them for anybody instead.
             revision: as for `assign`.
+            connection: as for `assign`.
         """
         details = {"reopened": check_flag("reopen", reopen)}
         check_reason(reason, needed=True)
-        return self._step(jobs, Action.REJECT, by, reason, details=details, revision=revision)
+        return self._step(jobs, Action.REJECT, by, reason, details=details, revision=revision, connection=connection)
 
-    def give_back(self, jobs: Jobs, *, by: str, reason: str | None = None, revision: int | None = None) -> list[Task]:
+    def give_back(
+        self,
+        jobs: Jobs,
+        *,
+        by: str,
+        reason: str | None = None,
+        revision: int | None = None,
+        connection: CallerConnection | None = None,
+    ) -> list[Task]:
         """Give jobs back to the automatic line: due now, with the attempts that they have left, and automatic whatever the
         queue's rule says. Arguments as for `assign`.
         """
-        return self._step(jobs, Action.GIVE_BACK, by, reason, revision=revision)
+        return self._step(jobs, Action.GIVE_BACK, by, reason, revision=revision, connection=connection)
 
     def _step(self, jobs: Jobs, action: Action, actor: str, reason: str | None, **settings: Any) -> list[Task]:
         check_name("operator" if action is Action.SUBMIT else "by", actor)

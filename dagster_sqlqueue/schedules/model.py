@@ -11,6 +11,7 @@ from uuid import UUID
 from pydantic import JsonValue, RootModel
 
 from dagster_sqlqueue import payloads
+from dagster_sqlqueue.columns import stable_id, values
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model import NewJob
 from dagster_sqlqueue.schedules.timing import Timing, latest, timing_of, zone_of
@@ -163,7 +164,7 @@ def due(schedule: Schedule, now: datetime, room: int) -> Due:
 
 def job_id(queue: str, name: str, tick: datetime) -> UUID:
     """The id of the job of a tick: always the same one. Ids sort by their ticks."""
-    return payloads.stable_id(tick, f"{queue}/{name}/{tick.isoformat()}")
+    return stable_id(tick, f"{queue}/{name}/{tick.isoformat()}")
 
 
 def check_name(name: object) -> str:
@@ -196,7 +197,7 @@ def template(spec: QueueSpec[Any], name: str, job: Any, tick_field: str | None) 
         new = replace(new, tags=list(dict.fromkeys([*own, f"schedule:{name}"])))
     try:
         if tick_field is None:
-            return payloads.values(spec, new)
+            return values(spec, new)
         return _told_its_tick(spec, new, tick_field)
     except InvalidInput as error:
         raise type(error)(str(error).removeprefix("row 0: ")) from None
@@ -207,13 +208,13 @@ def _told_its_tick(spec: QueueSpec[Any], new: NewJob[Any], tick_field: object) -
         raise InvalidInput(f"tick_field is {tick_field!r}; give the name of a field of {spec.payload.__name__}")
     payload: Any = new.payload
     if not isinstance(payload, Mapping):
-        content = json.loads(payloads.values(spec, new)["payload"])
+        content = json.loads(values(spec, new)["payload"])
         if not isinstance(content, dict):
             raise InvalidInput(f"tick_field is {tick_field!r}, and the payload is no JSON object: it has no fields")
         payload = payloads.parse(spec, json.dumps({**content, tick_field: _SOME_TICK}))
     else:
         payload = {**payload, tick_field: _SOME_TICK}
-    columns = payloads.values(spec, replace(new, payload=payload))
+    columns = values(spec, replace(new, payload=payload))
     content = json.loads(columns["payload"])
     if content.pop(tick_field, None) is None:
         raise InvalidInput(

@@ -30,6 +30,16 @@ from dagster_sqlqueue.settings import MAX_DELAY_SECONDS
 
 MIN_EVERY_SECONDS = 0.1
 _LONGEST_CRON = 200
+_NAMED = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+"""The names that cron has for some expressions; the library that reads those has none."""
 _MACHINES_OWN = {"localtime", "Factory", "posixrules"}
 """Names whose meaning is another one on each machine, or none."""
 _EXAMPLE = "write five fields, minute, hour, day of the month, month and day of the week, such as 30 2 * * MON-FRI"
@@ -66,7 +76,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A cron expression in a time zone. It has been found in order: see `cron_in`."""
+    """A cron expression of five fields in a time zone. It has been found in order: see `cron_in`."""
 
     expression: str
     zone: ZoneInfo
@@ -143,7 +153,7 @@ def timing_of(
     """The ticks of a rule.
 
     Args:
-        cron: a cron expression of five fields; or
+        cron: a cron expression of five fields, or a name such as `@daily`; or
         every_seconds: the length of an interval, of at least 0.1 seconds.
         time_zone: an IANA name.
         anchor: from which an interval counts.
@@ -170,7 +180,7 @@ def timing_of(
 
 
 def cron_in(expression: str, zone: ZoneInfo) -> Cron:
-    """A cron expression, found in order.
+    """A cron expression, or the name of one such as `@daily`, found in order.
 
     Raises:
         InvalidInput: it does not parse, or names a day that never comes.
@@ -179,6 +189,8 @@ def cron_in(expression: str, zone: ZoneInfo) -> Cron:
         raise InvalidInput(
             f"the cron expression {expression!r:.100} is not a text of at most {_LONGEST_CRON} characters"
         )
+    if expression.strip().startswith("@"):
+        return Cron(_named(expression.strip()), zone)
     fields = expression.split()
     if len(fields) != 5:
         raise InvalidInput(f"the cron expression {expression!r} has {len(fields)} fields; {_EXAMPLE}")
@@ -189,6 +201,18 @@ def cron_in(expression: str, zone: ZoneInfo) -> Cron:
     if first is None:
         raise InvalidInput(f"the cron expression {expression!r} never ticks: no day fits in fifty years; {_EXAMPLE}")
     return Cron(expression, zone)
+
+
+def _named(name: str) -> str:
+    """The expression that a name stands for; as in cron, capitals do not matter."""
+    if (found := _NAMED.get(name.casefold())) is not None:
+        return found
+    if name.casefold() == "@reboot":
+        raise InvalidInput(
+            f"the cron expression {name!r} names no time: a database with several schedulers has no start of its own;"
+            " enqueue the job where your application starts"
+        )
+    raise InvalidInput(f"the cron expression {name!r} is no name that cron has: {', '.join(_NAMED)}; or {_EXAMPLE}")
 
 
 def zone_of(name: str) -> ZoneInfo:

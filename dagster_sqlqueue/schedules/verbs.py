@@ -85,7 +85,7 @@ class Schedules:
             name: of the schedule, 1 to 200 printable characters; one queue has it once.
             job: what every tick enqueues: the payload, or a `NewJob` with more to say. With a `unique_key`, a tick is left
                 out while the job of an earlier one is live.
-            cron: a cron expression of five fields; or
+            cron: a cron expression of five fields, or `@hourly`, `@daily`, `@weekly`, `@monthly`, `@yearly`; or
             every: an interval of elapsed time, in seconds or as a timedelta, of at least 0.1 seconds.
             time_zone: an IANA name; the cron expression is read in it.
             starting: there is no tick before it. An interval counts from it, and it is the first tick; without it, the first

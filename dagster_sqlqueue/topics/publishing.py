@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from dagster_sqlqueue import payloads
+from dagster_sqlqueue.columns import as_columns, values
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.intake import OnBadRow, Rejected
 from dagster_sqlqueue.model import NewJob
@@ -48,7 +48,7 @@ def new_row(topic: TopicSpec[Any] | str, message: Any, number: int = 0) -> Row:
         priority=new.priority,
         ordering_key=new.ordering_key,
     )
-    columns = payloads.values(topic_of(topic, new.payload), job, number)
+    columns = values(topic_of(topic, new.payload), job, number)
     if new.ordering_key is None:
         columns["hash"] = None
     return Row(columns, new.id is not None)
@@ -104,7 +104,7 @@ def publish(topic: str, rows: Sequence[Row], sent_before: bool) -> Steps[list[Pu
         sent_before: whether messages with ids of the publisher's own may have been published, and their jobs finished,
             before.
     """
-    columns = payloads.as_columns([row.columns for row in rows])
+    columns = as_columns([row.columns for row in rows])
     found = yield Statement("publish", {"topic": topic, **{name: columns[name] for name in _ARRAYS}})
     inserted = {job for _, _, _, job, new, _ in found if new}
     named = [job for no, _, _, job, new, _ in found if new and rows[no - 1].named] if sent_before else []

@@ -9,8 +9,8 @@ import psycopg
 
 from dagster_sqlqueue import putting
 from dagster_sqlqueue.asynchronous import answer, atomic, check_connection, each
-from dagster_sqlqueue.enqueueing import check_connection as check_blocking
 from dagster_sqlqueue.executors import CallerConnection, Executor
+from dagster_sqlqueue.executors import check_connection as check_blocking
 from dagster_sqlqueue.intake import OnBadRow
 from dagster_sqlqueue.putting import T
 from dagster_sqlqueue.topics import publishing

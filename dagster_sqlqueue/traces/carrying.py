@@ -7,8 +7,9 @@ from typing import Any
 from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from dagster_sqlqueue.columns import MOST_TAGS
 from dagster_sqlqueue.model import NewJob
-from dagster_sqlqueue.payloads import MOST_TAGS
+from dagster_sqlqueue.topics import Message
 
 _FIELDS = ("traceparent", "tracestate")
 _LONGEST = 512
@@ -17,17 +18,17 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 
 
 def inject(job: Any, *, context: Context | None = None) -> Any:
-    """The job with a trace context among its tags.
+    """The job, or the message for a topic, with a trace context among its tags.
 
     A job that has one already keeps it. So does one come back as it was that has no room for another tag, and every job
     where there is no span: nothing is refused because of a trace.
 
     Args:
-        job: a payload, or a `NewJob` with more to say.
+        job: a payload, a `NewJob` with more to say, or a topic's `Message`, whose jobs have its tags.
         context: the context to carry; None for the current one.
 
     Returns:
-        A `NewJob`, or what was given if nothing was added.
+        A `Message` for one, else a `NewJob`; or what was given if nothing was added.
     """
     return with_tags(job, context_tags(context))
 
@@ -51,8 +52,8 @@ def context_tags(context: Context | None = None) -> list[str]:
 
 
 def with_tags(job: Any, tags: Sequence[str]) -> Any:
-    """A job with more tags, where it may have them."""
-    new = job if isinstance(job, NewJob) else NewJob(job)
+    """A job or message with more tags, where it may have them."""
+    new = job if isinstance(job, NewJob | Message) else NewJob(job)
     own = new.tags
     # What is no collection of texts is left as it is: the core refuses it, with words of its own.
     if not tags or not isinstance(own, Sequence | set | frozenset) or isinstance(own, str | bytes):

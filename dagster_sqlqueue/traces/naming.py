@@ -15,13 +15,14 @@ LEASE_NO = "sqlqueue.job.lease_no"
 OUTCOME = "sqlqueue.job.outcome"
 
 
-def attributes(queue: str, operation: str) -> dict[str, AttributeValue]:
-    """What every span says: the system, the queue, and what is done, `send` or `process`."""
+def attributes(destination: str, operation: str) -> dict[str, AttributeValue]:
+    """What every span says: the system, the queue or topic, and what is done, `send`, `publish` or `process`."""
     return {
         "messaging.system": "sqlqueue",
-        "messaging.destination.name": queue,
+        "messaging.destination.name": destination,
         "messaging.operation.name": operation,
-        "messaging.operation.type": operation,
+        # Publishing is sending, among the kinds that there are.
+        "messaging.operation.type": "send" if operation == "publish" else operation,
     }
 
 

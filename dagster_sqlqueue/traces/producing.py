@@ -1,28 +1,38 @@
 """Enqueueing under a span whose context the jobs carry."""
 
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, overload
 from uuid import UUID
 
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider, get_tracer
+from opentelemetry.trace import Span, TracerProvider, get_tracer
 
 from dagster_sqlqueue.asynchronous import each
 from dagster_sqlqueue.putting import Enqueued
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.settings import QueueSpec
+from dagster_sqlqueue.topics import Topics
 from dagster_sqlqueue.traces import naming
-from dagster_sqlqueue.traces.carrying import context_tags, with_tags
+from dagster_sqlqueue.traces.carrying import with_tags
+from dagster_sqlqueue.traces.publishing import TracedTopics
+from dagster_sqlqueue.traces.sending import sending
 
 
-def traced(queue: SqlQueue, *, tracer_provider: TracerProvider | None = None) -> "TracedQueue":
-    """The same queues on the same connections, whose enqueues are spans that the jobs carry on.
+@overload
+def traced(what: SqlQueue, *, tracer_provider: TracerProvider | None = None) -> "TracedQueue": ...
+
+
+@overload
+def traced(what: Topics, *, tracer_provider: TracerProvider | None = None) -> TracedTopics: ...
+
+
+def traced(what: SqlQueue | Topics, *, tracer_provider: TracerProvider | None = None) -> "TracedQueue | TracedTopics":
+    """The same queues, or topics, on the same connections; what is enqueued or published is a span that the jobs carry on.
 
     Args:
-        queue: the queues; they stay the caller's to close.
+        what: the queues, which stay the caller's to close, or the topics.
         tracer_provider: makes the spans; None for the application's.
     """
-    return TracedQueue(queue, tracer_provider)
+    return (TracedTopics if isinstance(what, Topics) else TracedQueue)(what, tracer_provider)  # type: ignore[arg-type]
 
 
 class TracedQueue(SqlQueue):
@@ -37,17 +47,17 @@ class TracedQueue(SqlQueue):
 
     def enqueue(self, spec: QueueSpec[Any], job: Any, **how: Any) -> UUID | None:
         """`SqlQueue.enqueue` under a span."""
-        with self._sending(spec) as (span, tags):
+        with sending(self._tracer, spec.name, "send") as (span, tags):
             return _told_one(span, super().enqueue(spec, with_tags(job, tags), **how))
 
     def enqueue_many(self, spec: QueueSpec[Any], jobs: Iterable[Any], **how: Any) -> Enqueued:
         """`SqlQueue.enqueue_many` under one span, which all of the jobs carry on."""
-        with self._sending(spec) as (span, tags):
+        with sending(self._tracer, spec.name, "send") as (span, tags):
             return _told_many(span, super().enqueue_many(spec, (with_tags(job, tags) for job in jobs), **how))
 
     async def aenqueue(self, spec: QueueSpec[Any], job: Any, **how: Any) -> UUID | None:
         """`SqlQueue.aenqueue` under a span."""
-        with self._sending(spec) as (span, tags):
+        with sending(self._tracer, spec.name, "send") as (span, tags):
             return _told_one(span, await super().aenqueue(spec, with_tags(job, tags), **how))
 
     async def aenqueue_many(self, spec: QueueSpec[Any], jobs: Any, **how: Any) -> Enqueued:
@@ -57,25 +67,8 @@ class TracedQueue(SqlQueue):
             async for job in each(jobs):
                 yield with_tags(job, tags)
 
-        with self._sending(spec) as (span, tags):
+        with sending(self._tracer, spec.name, "send") as (span, tags):
             return _told_many(span, await super().aenqueue_many(spec, tagged(), **how))
-
-    @contextmanager
-    def _sending(self, spec: QueueSpec[Any]) -> Iterator[tuple[Span, list[str]]]:
-        attributes = naming.attributes(spec.name, "send")
-        with self._tracer.start_as_current_span(
-            f"send {spec.name}",
-            kind=SpanKind.PRODUCER,
-            attributes=attributes,
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
-            try:
-                yield span, context_tags()
-            except BaseException as error:
-                span.set_attribute(naming.ERROR_TYPE, naming.class_name(error))
-                span.set_status(Status(StatusCode.ERROR))
-                raise
 
 
 def _told_one(span: Span, job_id: UUID | None) -> UUID | None:

@@ -16,7 +16,7 @@ from dagster_sqlqueue.settings import MAX_DELAY_SECONDS, Backoff
 from dagster_sqlqueue.settling import DrainSummary
 from dagster_sqlqueue.weights import WeightedConsumers
 from dagster_sqlqueue.worker.declaring import QueueHandler
-from dagster_sqlqueue.worker.figures import Figures, Tell, first_line
+from dagster_sqlqueue.worker.figures import Figures, HandlerTimes, Tell, first_line
 from dagster_sqlqueue.worker.stopping import Signals
 
 POOL_SIZE = 4
@@ -87,10 +87,12 @@ class Resident:
         self._tell = tell
         self._stopping = threading.Event()
         self._errors: dict[str, str] = {}
+        self._times: dict[str, HandlerTimes] = {}
         check_handlers(handlers)
         self._consumers: dict[Consumer[Any], float] = {}
         self._names: list[str] = []
         for declared, weight in handlers:
+            self._times[declared.spec.name] = HandlerTimes()
             consumer = Consumer(
                 queue,
                 declared.spec,
@@ -158,7 +160,7 @@ class Resident:
     def figures(self) -> list[Figures]:
         """What was done so far, for each queue. May come from any thread."""
         return [
-            Figures.of(name, consumer.summary, self._errors.get(name))
+            Figures.of(name, consumer.summary, self._errors.get(name), self._times[name])
             for name, consumer in zip(self._names, self._consumers, strict=True)
         ]
 
@@ -173,11 +175,13 @@ class Resident:
         self._errors[declared.spec.name] = quoting.scrub(declared.spec.payload, error, job.payload)
 
     def _watched(self, declared: QueueHandler[Any]) -> Any:
-        """The handler, noted when it fails, and interruptible while it works."""
+        """The handler, measured, noted when it fails, and interruptible while it works."""
+        times = self._times[declared.spec.name]
 
         def handler(job: Job[Any]) -> Outcome | None:
             try:
-                outcome: Outcome | None = self._interruptibly(declared, job)
+                with times.measured():
+                    outcome: Outcome | None = self._interruptibly(declared, job)
             except Exception as error:
                 self._note(declared, job, _described(error))
                 raise

@@ -197,7 +197,7 @@ class Supervisor:
         code = child.process.exitcode
         with self._lock:
             self._children.remove(child)
-            self._past = added([self._past, child.figures], self._queues)
+            self._past = added([self._past, [one.landed() for one in child.figures]], self._queues)
         child.connection.close()
         options = self._assignment.options
         self._cut_off = self._cut_off or code == CUT_OFF or (code != 0 and self._orders > 0)

@@ -1,20 +1,37 @@
--- End the tasks whose jobs are not held any more: somebody released, cancelled or completed them past their people.
+-- Look at the next :limit tasks of a queue, by id, and end those whose jobs are not held any more: somebody released,
+-- cancelled or completed them past their people.
 --
--- Parameters: queue, actor text. Returns: the ids.
--- Locks: the rows deleted; steps over those that somebody else is at. Reads all tasks of the queue, and the primary key of
---   the jobs.
-WITH lost AS MATERIALIZED (
+-- Parameters: queue, actor text; after_id uuid (where the look before this one ended; the nil UUID: at the very beginning);
+--   limit integer.
+-- Returns: one row: how many were ended; how many were looked at; and the last of them, where the next look goes on if as
+--   many as :limit were.
+-- Locks: the rows deleted; steps over those that somebody else is at.
+-- Plan: human_task_queue; the primary keys of the tasks, the jobs and the events. OFFSET 0 keeps the look at the jobs a
+--   lookup: to join them, all of them would be read.
+WITH page AS MATERIALIZED (
     SELECT t.job_id
     FROM sqlqueue.human_task AS t
-    WHERE t.queue = :queue
-      AND NOT EXISTS (SELECT FROM sqlqueue.job AS j WHERE j.id = t.job_id AND j.state NOT IN ('queued', 'running'))
+    WHERE t.queue = :queue AND t.job_id > CAST(:after_id AS uuid)
+    ORDER BY t.job_id
+    LIMIT :limit
+), lost AS MATERIALIZED (
+    SELECT t.job_id
+    FROM sqlqueue.human_task AS t
+    WHERE t.job_id = ANY (ARRAY(SELECT page.job_id FROM page))
+      AND NOT EXISTS (
+          SELECT FROM sqlqueue.job AS j WHERE j.id = t.job_id AND j.state NOT IN ('queued', 'running') OFFSET 0
+      )
     FOR UPDATE OF t SKIP LOCKED
 ), ended AS (
     DELETE FROM sqlqueue.human_task AS t
     WHERE t.job_id = ANY (ARRAY(SELECT lost.job_id FROM lost))
     RETURNING t.job_id, t.queue, t.revision
+), noted AS (
+    INSERT INTO sqlqueue.job_event (job_id, no, queue, actor, action, reason)
+    SELECT e.job_id, e.revision + 1, e.queue, :actor, 'withdraw', 'its job is not held any more'
+    FROM ended AS e
+    RETURNING 1
 )
-INSERT INTO sqlqueue.job_event (job_id, no, queue, actor, action, reason)
-SELECT e.job_id, e.revision + 1, e.queue, :actor, 'withdraw', 'its job is not held any more'
-FROM ended AS e
-RETURNING job_id
+SELECT
+    (SELECT count(*) FROM noted) AS ended, (SELECT count(*) FROM page) AS looked_at,
+    (SELECT page.job_id FROM page ORDER BY page.job_id DESC LIMIT 1) AS last_id

@@ -11,8 +11,9 @@ from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.cli import checks, inspections
 from dagster_sqlqueue.cli.checks import Check, Verdict
 from dagster_sqlqueue.cli.doctor import examine
+from dagster_sqlqueue.schedules import Schedules
 from tests.cli.support import Cli
-from tests.core.support import Work, claim, make_due, own_server
+from tests.core.support import Work, claim, make_due, own_server, rows
 
 
 def _found(queue: SqlQueue) -> dict[str, Check]:
@@ -91,6 +92,7 @@ def test_all_is_well_on_a_fresh_schema(cli: Cli, url: str) -> None:
         "archive default",
         "retention",
         "queues",
+        "schedules",
         "roles",
     ]
     assert shown.exit_code == 0
@@ -244,6 +246,52 @@ def test_queues_that_stand_still(queue: SqlQueue, schema: str, spec: QueueSpec[W
     found = _found(queue)["queues"]
     assert "work is paused for 2 d" in found.found
     assert found.cure.endswith("sqlqueue resume work")
+
+
+def test_schedules_that_nobody_ticks(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    schedules = Schedules(queue)
+    schedules.put(spec, "poll", Work(n=1), every=3_600)
+    schedules.put(spec, "later", Work(n=1), cron="@yearly")
+    assert _found(queue)["schedules"].verdict is Verdict.OK
+    schedules.put(spec, "longer", Work(n=2), every=7_200)
+    move = "UPDATE {s}.schedule SET next_tick = statement_timestamp() - make_interval(secs => %s) WHERE name = %s"
+    rows(queue, move, 30, "poll")
+    assert _found(queue)["schedules"].verdict is Verdict.OK
+    rows(queue, move, 61, "poll")
+    rows(queue, move, 7_300, "longer")
+    found = _found(queue)["schedules"]
+    assert found.verdict is Verdict.WARN
+    assert found.found == "work/longer and 1 more are overdue by 2 h 1 min: no scheduler runs"
+    assert found.cure == "start one, or more, with: sqlqueue schedule run"
+    schedules.pause("work", "longer")
+    assert "work/poll is overdue by 1 min" in _found(queue)["schedules"].found
+    schedules.tick()
+    assert _found(queue)["schedules"].verdict is Verdict.OK
+
+
+def test_schedules_of_a_paused_queue(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    schedules = Schedules(queue)
+    for name in ("a", "b"):
+        schedules.put(spec, name, Work(n=1), cron="@yearly")
+    queue.pause("work")
+    found = _found(queue)["schedules"]
+    assert (found.verdict, found.found) == (Verdict.WARN, "work is paused, and 2 schedules go on putting jobs on it")
+    assert found.cure == "let it go on with: sqlqueue resume work; or: sqlqueue schedule pause work NAME"
+    schedules.pause("work", "a")
+    assert "a schedule goes on" in _found(queue)["schedules"].found
+    schedules.pause("work", "b")
+    assert _found(queue)["schedules"].verdict is Verdict.OK
+
+
+def test_schedules_that_a_scheduler_had_to_pause(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    schedules = Schedules(queue)
+    schedules.put(spec, "at home", Work(n=1), cron="@daily")
+    rows(queue, "UPDATE {s}.schedule SET next_tick = now() - interval '1 day', time_zone = 'Mars/Base'")
+    schedules.tick()
+    found = _found(queue)["schedules"]
+    assert found.verdict is Verdict.WARN
+    assert found.found.startswith("work/at home was paused by a scheduler: there is no time zone 'Mars/Base'")
+    assert found.cure == "put it right; then: sqlqueue schedule resume work 'at home'"
 
 
 def test_dead_rows_in_the_job_table(queue: SqlQueue, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,8 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
-from dagster_sqlqueue import ClaimFilter, QueueSpec, SqlQueue, payloads
+from dagster_sqlqueue import ClaimFilter, QueueSpec, SqlQueue
+from dagster_sqlqueue.columns import bucket_hash
 from dagster_sqlqueue.topics import Message, PublishedMany, Topics
 from tests.core.support import Work, rows
 
@@ -38,7 +39,7 @@ def test_publishing_to_copies_and_to_those_that_compete(queues: SqlQueue) -> Non
         own = ids[n]
         assert own
         assert (made.version, made.int >> 80) == (7, own.int >> 80)
-        assert bucket == payloads.bucket_hash(made, "k") % 4
+        assert bucket == bucket_hash(made, "k") % 4
     competed = [row for row in found if row[1] != "topic_turns" and row[4] == 0]
     assert len(competed) == 875
 

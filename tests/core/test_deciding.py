@@ -119,7 +119,7 @@ def test_jobs_that_somebody_else_is_at_are_waited_for_a_little(
             other.rollback()
             assert set(future.result(30).changed) == {first, second}
         (third,) = put(queue, PLAIN, 1)
-        monkeypatch.setattr("dagster_sqlqueue.deciding._PATIENCE_SECONDS", 0.05)
+        monkeypatch.setattr("dagster_sqlqueue.applying._PATIENCE_SECONDS", 0.05)
         other.execute(lock.encode(), [third])
         decided = queue.cancel("work", ids(third))
     assert decided.changed == []

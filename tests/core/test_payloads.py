@@ -11,8 +11,9 @@ import pytest
 from pydantic import BaseModel, Field
 
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue.columns import stable_id
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload
-from dagster_sqlqueue.payloads import MAX_PAYLOAD_BYTES, stable_id
+from dagster_sqlqueue.payloads import MAX_PAYLOAD_BYTES
 from dagster_sqlqueue.queue import Enqueued
 from tests.core.cleared import cleared
 from tests.core.support import Work, claim, make_due, value

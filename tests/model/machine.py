@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from dagster_sqlqueue import NewJob, QueueSpec
 from dagster_sqlqueue.filters import ClaimFilter
+from dagster_sqlqueue.hints import HeadHints
 from dagster_sqlqueue.lifecycle import Event, LiveState
 from dagster_sqlqueue.model import ClaimedJob
 from dagster_sqlqueue.outcomes import Outcome
@@ -32,6 +33,7 @@ from tests.model.drawing import (
     event_of,
     specs,
 )
+from tests.model.hints import ModelHints
 from tests.model.jobs import NEVER, Divergence, Lease, ModelJob, Moment, order
 from tests.model.model import Model
 from tests.model.server import ARCHIVED, LIVE, STALE, Server
@@ -57,9 +59,9 @@ def step(weight: int, **drawn: st.SearchStrategy[Any]) -> Callable[[Callable[...
 
 def acting(machine: type["QueueMachine"]) -> Any:
     """The one rule of a machine: whatever can happen, as often as it weighs."""
-    happens = {name: step.happens for name, step in vars(machine).items() if hasattr(step, "happens")}
-    for base in machine.__mro__[1:]:
-        happens |= {name: step.happens for name, step in vars(base).items() if hasattr(step, "happens")}
+    happens = {}
+    for kind in reversed(machine.__mro__):
+        happens |= {name: step.happens for name, step in vars(kind).items() if hasattr(step, "happens")}
     actions = [
         st.tuples(st.just(name), st.fixed_dictionaries(drawn))
         for name, (weight, drawn) in sorted(happens.items())
@@ -173,7 +175,16 @@ class QueueMachine(RuleBasedStateMachine):
     def claim_some(self, consumer: int, limit: int) -> None:
         self._claim(consumer, limit, None, "red")
 
-    def _claim(self, consumer: int, limit: int, buckets: list[int] | None, tag: str | None) -> list[ClaimedJob]:
+    def _claim(
+        self,
+        consumer: int,
+        limit: int,
+        buckets: list[int] | None,
+        tag: str | None,
+        *,
+        hints: HeadHints | None = None,
+        remembered: ModelHints | None = None,
+    ) -> list[ClaimedJob]:
         before = {job.id: job.lease_no for job in self.model.live.values()}
         jobs = self.server.consumers[consumer].claim(
             "work",
@@ -181,10 +192,27 @@ class QueueMachine(RuleBasedStateMachine):
             worker=f"worker {consumer}",
             buckets=buckets,
             filter=ClaimFilter(tags=[tag]) if tag else None,
+            hints=hints,
         )
+        self._claimed(consumer, limit, buckets, tag, before, jobs, remembered=remembered)
+        return jobs
+
+    def _claimed(
+        self,
+        consumer: int,
+        limit: int,
+        buckets: list[int] | None,
+        tag: str | None,
+        before: dict[UUID, int],
+        jobs: list[ClaimedJob],
+        *,
+        remembered: ModelHints | None = None,
+        once: bool = False,
+    ) -> None:
+        """Have the model claim too, and compare: `before` are the leases before, `jobs` what the library handed out."""
         now = self.server.look("SELECT id, lease_no FROM job UNION ALL SELECT id, lease_no FROM job_archive")
         granted = {job for job, lease_no in now if lease_no > before.get(job, lease_no)}
-        expected = self.model.claim(limit, buckets, tag, granted, [job.id for job in jobs])
+        expected = self.model.claim(limit, buckets, tag, granted, [job.id for job in jobs], hints=remembered, once=once)
         by_chance = self.model.spec.strategy not in (Strategy.ROUND_ROBIN, Strategy.FIFO) and tag is None
         given = [self._claimed_as(job) for job in jobs]
         wanted = [self._modelled_as(self.model.live[job]) for job in expected]
@@ -192,7 +220,6 @@ class QueueMachine(RuleBasedStateMachine):
         self._check_limits([self.model.live[job.id] for job in jobs])
         self.leases.extend(jobs)
         self.seen[consumer] = self.model.spec
-        return jobs
 
     def _check_limits(self, granted: list[ModelJob]) -> None:
         """The limits hold for what a claim grants; leases from before a limit was set may go beyond it."""

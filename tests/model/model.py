@@ -7,9 +7,11 @@ from typing import Any
 from uuid import UUID
 
 from dagster_sqlqueue import QueueSpec
+from dagster_sqlqueue.columns import bucket_hash
 from dagster_sqlqueue.lifecycle import Event, LiveState
-from dagster_sqlqueue.payloads import bucket_hash
+from dagster_sqlqueue.picking import FROM_THE_HEAD
 from dagster_sqlqueue.settings import PoisonPolicy, Strategy
+from tests.model.hints import ModelHints, places
 from tests.model.jobs import NEVER, Divergence, Lease, ModelJob, Moment, check_choice, order
 
 LEASE_HOURS = 1
@@ -66,26 +68,55 @@ class Model:
     # Taking out
 
     def claim(
-        self, limit: int, buckets: Sequence[int] | None, tag: str | None, granted: set[UUID], handed: Sequence[UUID]
+        self,
+        limit: int,
+        buckets: Sequence[int] | None,
+        tag: str | None,
+        granted: set[UUID],
+        handed: Sequence[UUID],
+        *,
+        hints: ModelHints | None = None,
+        once: bool = False,
     ) -> list[UUID]:
         """Claim. Where the strategy leaves a choice, `granted` and `handed` say what the library chose, and it is checked
         that it might. Gives the jobs to hand out, in order.
+
+        `hints` say where to begin, and learn where this began; `once`: it is not looked again where nothing could be handed
+        out, and only what was handed out is remembered.
         """
+        hints = hints or ModelHints()
         while not self.paused:
             lanes = self.lanes if buckets is None else list(buckets)
             most = self._allowance(limit)
             if most <= 0:
                 break
-            candidates = self._candidates(lanes, tag)
+            candidates = [job for job in self._candidates(lanes, tag) if hints.fits(job)]
             if tag is not None:
                 candidates = candidates[:most]
             parked = self._park(candidates) if self.keyed else []
             candidates = [job for job in candidates if job not in parked]
             picked = self._picked(candidates, most, lanes, tag, granted, handed)
+            where = places(picked, by_run_at=self.spec.strategy is Strategy.TOKEN)
             out = self._grant(picked)
-            if out or not (picked or parked):
+            if out and self.spec.strategy in FROM_THE_HEAD:
+                ids = {job.id for job in out}
+                hints.note([place for place in where if not once or place[2][1] in ids])
+            if out or once or not (picked or parked):
                 return [job.id for job in out]
         return []
+
+    @property
+    def claims_apart(self) -> bool:
+        """Whether who ends and claims does so in two steps."""
+        return self.keyed or self.spec.strategy in (Strategy.ASSIGN, Strategy.TOKEN)
+
+    def heads(self, buckets: Iterable[int]) -> dict[int, Moment]:
+        """Of these buckets, the moment before which there can be no job."""
+        minute_ago = self.now(-1 / 60)
+        return {
+            bucket: min([minute_ago, *(job.at for job in self.live.values() if job.bucket == bucket)])
+            for bucket in buckets
+        }
 
     def _allowance(self, limit: int) -> int:
         if self.spec.max_running is not None:

@@ -9,8 +9,8 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from dagster_sqlqueue import statements
 from tests.model.drawing import KINDS
-from tests.model.locked import LockedMachine
 from tests.model.machine import acting
+from tests.model.remembering import RememberingMachine
 from tests.model.server import Server
 
 RUNS = settings(
@@ -25,6 +25,13 @@ RUNS = settings(
 
 PLANTS: dict[str, tuple[str, str, str, str]] = {
     "an ending without the fence": ("round_robin", "finish", "AND j.lease_no = ended.lease_no", ""),
+    "an ending of many alike without the fence": ("round_robin", "succeed", "AND j.lease_no = %(lease_no)s", ""),
+    "a hint that is another priority's": (
+        "round_robin",
+        "claim_round_robin",
+        "hint.begin[10 - level.priority]",
+        "hint.begin[1 + level.priority]",
+    ),
     "a retry that spends no attempt": ("plain", "requeue", "THEN 0 ELSE 1 END", "THEN 1 ELSE 1 END"),
     "a snooze that is due in the past": (
         "plain",
@@ -107,8 +114,8 @@ def server(url: str) -> Iterator[Server]:
 
 
 def run(server: Server, kind: str, runs: settings) -> None:
-    parts = {"server": server, "kind": kind, "act": acting(LockedMachine)}
-    machine = type(f"{kind}_queue", (LockedMachine,), parts)
+    parts = {"server": server, "kind": kind, "act": acting(RememberingMachine)}
+    machine = type(f"{kind}_queue", (RememberingMachine,), parts)
     run_state_machine_as_test(machine, settings=runs)
 
 

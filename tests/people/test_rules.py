@@ -1,6 +1,7 @@
 """The share of a queue that runs by itself, from none of it to all."""
 
 import itertools
+from datetime import UTC, datetime
 from uuid import UUID
 
 from uuid_utils.compat import uuid7
@@ -96,3 +97,32 @@ def test_a_rule_counts_from_the_next_question_on(people: HumanWork, queue: SqlQu
     queue.enqueue(QueueSpec("work", Work), NewJob(Work(n=1)))
     people.hand_over("work", Selection(all=True), by="boss", reason="hard", review=False)
     assert sorted(task.state.four_eyes for task in people.tasks("work")) == [False, False]
+
+
+def test_routing_looks_once_at_jobs_of_every_priority_and_moment(people: HumanWork, queue: SqlQueue) -> None:
+    """More than one page of a bucket, beside jobs that people have already."""
+    ids = [
+        id
+        for n, priority in enumerate((9, 4, 0))
+        for moment in (None, datetime(2100, 1, 1 + n, tzinfo=UTC))
+        for id in enqueued(people, 900, priority=priority, run_at=moment)
+    ]
+    people.set_rule("work", automatic_percent=50, always_people={"n": 7})
+    theirs = {id for id in ids if not people.rule("work").covers(id)} | set(ids[7::900])
+    done = people.route("work", by="router")
+    assert sorted(done.changed) == sorted(theirs)
+    always = rows(queue, "SELECT job_id FROM {s}.job_event WHERE reason LIKE %s", "always for people%")
+    assert {row[0] for row in always} == set(ids[7::900])
+    assert people.route("work", by="router").changed == []
+
+
+def test_a_held_job_is_adopted_behind_pages_of_tasks(people: HumanWork, queue: SqlQueue) -> None:
+    ids = enqueued(people, 6_000, ordering_key="one bucket", priority=3)
+    queue.hold_queued("work", Selection(ids=ids[:-1]), "look at it")
+    assert len(people.adopt("work", by="clerk")) == len(ids) - 1
+    queue.hold_queued("work", Selection(ids=ids[-1:]), "look at it")
+    assert people.adopt("work", by="clerk") == ids[-1:]
+    queue.release_held("work", Selection(ids=ids[-1:] + ids[:1]))
+    assert people.adopt("work", by="clerk") == []
+    left = rows(queue, "SELECT job_id FROM {s}.human_task")
+    assert {row[0] for row in left} == set(ids[1:-1])

@@ -276,7 +276,7 @@ def test_a_decision_waits_for_the_one_before_it(people: HumanWork, queue: SqlQue
         people.submit(job, "anna", {"answer": 42})
     before = everything(people)
     late = HumanWork(queue)
-    late._found = lambda ids: seen  # type: ignore[method-assign]
+    late._found = lambda *_: seen  # type: ignore[method-assign]
     with pytest.raises(DecisionRefused):
         late.approve(job, by="carl")
     assert everything(people) == before

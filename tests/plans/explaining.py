@@ -7,6 +7,7 @@ from uuid import UUID
 import psycopg
 
 from dagster_sqlqueue import SqlQueue, statements
+from dagster_sqlqueue.executors import execute
 from tests.core.support import rows
 
 LANES = 16 * 10
@@ -73,6 +74,12 @@ class Explainer:
             return Plan(found)
         finally:
             self._connection.execute("DEALLOCATE verb")
+
+    def answer(self, verb: str, **parameters: Any) -> tuple[Any, ...]:
+        """The only row that the statement gives, in the same transaction."""
+        rows = execute(self._connection, statements.load(verb, self._schema), parameters)
+        (only,) = rows
+        return only
 
     def run(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
         """Rows of a query in the transaction that is undone, with `{s}` for the schema."""

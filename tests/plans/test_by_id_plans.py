@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue, payloads
+from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue, columns
 from tests.core.support import Work
 from tests.plans.conftest import KEYS
 from tests.plans.explaining import BY_ID, Explainer, changes_by_id, due, running
@@ -63,8 +63,8 @@ def test_replacing(explain: Explainer, backlog: SqlQueue, queue: str, count: int
         keys,
     )
     jobs = [NewJob(Work(n=n), unique_key=key) for n, key in enumerate(keys)]
-    columns = payloads.columns(QueueSpec(queue, Work), jobs)
-    plan = explain("enqueue_replace", queue=queue, named=[False] * count, **columns)
+    arrays = columns.columns(QueueSpec(queue, Work), jobs)
+    plan = explain("enqueue_replace", queue=queue, named=[False] * count, **arrays)
     assert plan.root["Actual Rows"] == count
     assert {index for _, index in plan.scans()} - {None} <= {"job_unique_key", "job_pkey", "job_replaced_pkey"}
     assert plan.rows_read <= 3 * count

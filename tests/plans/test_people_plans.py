@@ -180,17 +180,67 @@ def test_what_is_known_of_one_job(explain: Explainer, tasks: SqlQueue) -> None:
     rule = explain("automation_of_job", id=ids[0], queue="work")
     assert {"job_pkey", "job_event_pkey"} <= indexes(rule)
     assert rule.buffers <= 20
-    given_back = explain("jobs_given_back", ids=ids)
-    assert read(given_back, "job_event") <= 100
-    assert given_back.buffers <= 10 * 100
 
 
-def test_held_jobs_without_a_task(explain: Explainer) -> None:
-    """Of a bucket what nobody claims is read, and no job that waits."""
-    plan = explain("tasks_missing", queue="work", bucket=3, limit=1_000)
-    assert 0 < plan.root["Actual Rows"] <= 1_000
-    assert "job_claim" in indexes(plan)
-    assert read(plan, "job") <= (TASKS + 1_000) / 16 * 1.2
+def test_the_rule_of_a_queue(explain: Explainer) -> None:
+    known = explain("automation_rule", queue="work")
+    changed = explain(
+        "automation_rule_set", queue="work", automatic_percent=7.0, always_people=None, review=True, four_eyes=False
+    )
+    for plan in (known, changed):
+        assert plan.root["Actual Rows"] == 1
+        assert plan.buffers <= 30
+
+
+AT_FIRST = {"after_priority": 9, "after_at": "-infinity", "after_id": UUID(int=0)}
+
+
+@pytest.mark.parametrize("scan", [100, 1_000])
+def test_held_jobs_without_a_task(explain: Explainer, scan: int) -> None:
+    """A page of what nobody claims in a bucket is read, and no job that waits."""
+    pages = 0
+    place, looked_at = AT_FIRST, scan
+    missing: set[UUID] = set()
+    while looked_at == scan and pages < 100:
+        parameters = {"queue": "work", "bucket": 3, "scan": scan, **place}
+        if pages < 2:
+            plan = explain("tasks_missing", **parameters)
+            assert {"job_claim", "human_task_pkey"} <= indexes(plan)
+            assert read(plan, "job") <= scan
+            assert plan.buffers <= 6 * scan + 100
+        ids, looked_at, priority, last = explain.answer("tasks_missing", **parameters)
+        missing |= set(ids)
+        place = {"after_priority": priority, "after_id": last}
+        pages += 1
+    query = (
+        "SELECT count(*) FROM {s}.job WHERE bucket = 3 AND state = 'held'"
+        " AND id NOT IN (SELECT job_id FROM {s}.human_task)"
+    )
+    ((expected,),) = explain.run(query)
+    assert len(missing) == expected > 0
+
+
+@pytest.mark.parametrize("scan", [100, 1_000])
+@pytest.mark.parametrize("always", [None, '{"n": 100500}'])
+def test_queued_jobs_that_a_rule_gives_to_people(explain: Explainer, scan: int, always: str | None) -> None:
+    place = {**AT_FIRST, "queue": "work", "bucket": 3, "scan": scan}
+    plan = explain("tasks_of_rule", always_people=always, only_always=False, **place)
+    assert {"job_claim", "job_event_pkey"} <= indexes(plan)
+    assert read(plan, "job") <= scan
+    assert read(plan, "job_event") == 0
+    # The jobs lie wherever there was room, and each of them is looked up among the events.
+    assert plan.buffers <= 8 * scan + 100
+
+
+@pytest.mark.parametrize("limit", [100, 1_000])
+def test_tasks_whose_jobs_are_not_held(explain: Explainer, limit: int) -> None:
+    explain.run("DELETE FROM {s}.job WHERE id IN (SELECT job_id FROM {s}.human_task WHERE stage = 'in_review')")
+    plan = explain("tasks_withdraw", queue="work", actor="clerk", after_id=UUID(int=0), limit=limit)
+    assert {"human_task_queue", "human_task_pkey", "job_pkey"} <= indexes(plan)
+    # Found, looked at and locked, and deleted; of a third of them an event is written.
+    assert read(plan, "human_task") <= 3 * limit
+    assert read(plan, "job") <= limit
+    assert plan.buffers <= 60 * limit + 150
 
 
 def test_completing(explain: Explainer, tasks: SqlQueue) -> None:
@@ -200,3 +250,18 @@ def test_completing(explain: Explainer, tasks: SqlQueue) -> None:
     assert "job_pkey" in indexes(plan)
     assert plan.rows_read <= 100
     assert plan.buffers <= 25 * 100 + 150
+
+
+@pytest.mark.parametrize("limit", [100, 1_000])
+def test_trimming_what_people_did(explain: Explainer, limit: int) -> None:
+    explain.run("UPDATE {s}.queue SET retention_days = 1 WHERE name = 'work'")
+    explain.run("UPDATE {s}.job_event SET at = at - interval '5 days'")
+    # Half of the jobs are gone.
+    explain.run("DELETE FROM {s}.job WHERE id IN (SELECT job_id FROM {s}.human_task WHERE stage = 'assigned')")
+    place = {"after_at": "-infinity", "after_id": UUID(int=0), "after_no": 0}
+    plan = explain("event_trim", queue="work", limit=limit, **place)
+    assert {"job_event_oldest", "job_pkey"} <= indexes(plan)
+    # Found, and once more for its deletion.
+    assert read(plan, "job_event") <= 2 * limit
+    assert read(plan, "job") <= limit
+    assert plan.buffers <= 80 * limit + 150

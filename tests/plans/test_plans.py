@@ -20,7 +20,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue, payloads
+from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue, columns
 from tests.core.support import Work, rows
 from tests.plans.conftest import JOBS, KEYS, LIMITED
 from tests.plans.explaining import BY_ID, LANES, Explainer, Plan, changes_by_id, due, running
@@ -461,7 +461,7 @@ def test_peek(explain: Explainer) -> None:
 
 @pytest.mark.parametrize("queue", ["work", "keyed"])
 def test_enqueue_one(explain: Explainer, queue: str) -> None:
-    new = payloads.values(QueueSpec(queue, Work), NewJob(Work(n=1), unique_key="u", ordering_key="big", tags=["a"]))
+    new = columns.values(QueueSpec(queue, Work), NewJob(Work(n=1), unique_key="u", ordering_key="big", tags=["a"]))
     plan = explain("enqueue", queue=queue, **new)
     assert plan.scans() == set()
     assert plan.buffers <= 50
@@ -471,7 +471,7 @@ def test_enqueue_one(explain: Explainer, queue: str) -> None:
 @pytest.mark.parametrize("count", [10, 2_000])
 def test_enqueue_many(explain: Explainer, count: int, queue: str) -> None:
     jobs = [NewJob(Work(n=n), unique_key=f"u{n}", ordering_key="big", tags=["a"]) for n in range(count)]
-    plan = explain("enqueue_many", queue=queue, **payloads.columns(QueueSpec(queue, Work), jobs))
+    plan = explain("enqueue_many", queue=queue, **columns.columns(QueueSpec(queue, Work), jobs))
     assert plan.root["Actual Rows"] == count
     assert plan.scans() == set()
     assert plan.buffers <= 25 * count + 50

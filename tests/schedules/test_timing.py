@@ -82,6 +82,23 @@ def test_a_cron_expression_on_the_days_of_change(zone: str, expression: str, day
 
 
 @pytest.mark.parametrize(
+    ("name", "day", "expected"),
+    [
+        ("@hourly", "2026-10-25", ["25 00:00 +0200", "25 01:00 +0200", "25 02:00 +0200", "25 02:00 +0100"]),
+        ("@daily", "2026-03-28", ["28 00:00 +0100", "29 00:00 +0100", "30 00:00 +0200"]),
+        ("@midnight", "2026-03-28", ["28 00:00 +0100", "29 00:00 +0100", "30 00:00 +0200"]),
+        ("@weekly", "2026-03-23", ["29 00:00 +0100", "05 00:00 +0200"]),
+        ("@monthly", "2026-03-02", ["01 00:00 +0200", "01 00:00 +0200"]),
+        ("@yearly", "2026-03-02", ["01 00:00 +0100"]),
+        ("@annually", "2026-03-02", ["01 00:00 +0100"]),
+        (" @Daily ", "2026-03-28", ["28 00:00 +0100"]),
+    ],
+)
+def test_names_of_expressions(name: str, day: str, expected: Sequence[str]) -> None:
+    assert shown(name, BERLIN, day, len(expected)) == expected
+
+
+@pytest.mark.parametrize(
     ("zone", "day", "hours"),
     [
         *((BERLIN, "2026-03-29", 23.0), (BERLIN, "2026-10-25", 25.0)),
@@ -216,7 +233,17 @@ def test_the_latest_is_not_looked_for_among_all() -> None:
     [
         ("* * * *", None, "UTC", "has 4 fields; write five fields"),
         ("*/5 * * * * *", None, "UTC", "has 6 fields"),
-        ("@daily", None, "UTC", "has 1 fields"),
+        ("@reboot", None, "UTC", "'@reboot' names no time: a database with several schedulers has no start of its own"),
+        (" @Reboot ", None, "UTC", "enqueue the job where your application starts"),
+        (
+            "@fortnightly",
+            None,
+            "UTC",
+            "'@fortnightly' is no name that cron has: @yearly, @annually, @monthly, @weekly,",
+        ),
+        ("@", None, "UTC", "or write five fields"),
+        ("@daily 5", None, "UTC", "'@daily 5' is no name"),
+        ("daily", None, "UTC", "has 1 fields"),
         ("", None, "UTC", "has 0 fields"),
         ("61 * * * *", None, "UTC", "does not parse: Bad minute"),
         ("0 24 * * *", None, "UTC", "does not parse: Bad hour"),

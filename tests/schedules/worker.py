@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from uuid_utils.compat import uuid7
 
-from dagster_sqlqueue import SqlQueue, payloads, selection, statements
+from dagster_sqlqueue import SqlQueue, columns, selection, statements
 from dagster_sqlqueue.schedules import Scheduler, Schedules, Ticked, model, timing, verbs
 
 
@@ -78,7 +78,7 @@ def wrong_clock(days: int) -> None:
             return cls.fromtimestamp(time.time(), tz)
 
     time.time = lambda: right() + timedelta(days=days).total_seconds()
-    for module in (timing, model, verbs, payloads, selection):
+    for module in (timing, model, verbs, columns, selection):
         module.datetime = Wrong  # type: ignore[attr-defined]
 
 

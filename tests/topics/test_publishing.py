@@ -16,7 +16,8 @@ import sqlalchemy as sa
 from pydantic import BaseModel
 from uuid_utils.compat import uuid7
 
-from dagster_sqlqueue import ClaimFilter, Consumer, NewJob, QueueSpec, SqlQueue, payloads
+from dagster_sqlqueue import ClaimFilter, Consumer, NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue.columns import bucket_hash
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, SchemaMissing
 from dagster_sqlqueue.topics import Message, Published, PublishedMany, Topics, TopicSpec
 from tests.core.support import Work, rows, value
@@ -152,7 +153,7 @@ def test_the_ids_are_of_the_message_the_topic_and_the_receiver(topics: Topics, q
         assert (job.version, job.variant) == (7, "specified in RFC 4122")
         assert job.int >> 80 == message.int >> 80
     for id, bucket in jobs(queue, "id, bucket"):
-        assert bucket == payloads.bucket_hash(id, None) % 997
+        assert bucket == bucket_hash(id, None) % 997
 
 
 def test_buckets_are_used_evenly_and_by_the_key_where_there_is_one(topics: Topics, queue: SqlQueue) -> None:
@@ -164,7 +165,7 @@ def test_buckets_are_used_evenly_and_by_the_key_where_there_is_one(topics: Topic
     for key in map(str, range(20)):
         topics.publish("orders", {}, ordering_key=key)
         found = value(queue, "SELECT bucket FROM {s}.job WHERE ordering_key = %s", key)
-        assert found == payloads.bucket_hash(uuid4(), key) % 4
+        assert found == bucket_hash(uuid4(), key) % 4
 
 
 def test_sent_again_it_lands_once(topics: Topics, queue: SqlQueue) -> None:

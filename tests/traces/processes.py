@@ -1,21 +1,25 @@
-"""The two ends of a trace, each a process: `python -m tests.traces.processes produce|consume URL SCHEMA`."""
+"""The two ends of a trace, each a process: `python -m tests.traces.processes produce|publish|consume URL SCHEMA`."""
 
 import sys
 
 from dagster_sqlqueue import Backoff, Consumer, Job, QueueSpec, Retry, SqlQueue
+from dagster_sqlqueue.topics import Topics
 from dagster_sqlqueue.traces import traced, traced_handler
 from tests.core.support import Work
 from tests.traces.support import Recorded, print_spans
 
 
 def main(end: str, url: str, schema: str) -> None:
-    """Enqueue a job under a request's span, or work it off; print the spans."""
+    """Enqueue a job or publish a message under a request's span, or work off what is there; print the spans."""
     recorded = Recorded()
     spec = QueueSpec("work", Work, max_attempts=3, backoff=Backoff(0, jitter=0))
     with SqlQueue(url, schema=schema) as queue:
         if end == "produce":
             with recorded.provider.get_tracer("shop").start_as_current_span("request"):
                 traced(queue, tracer_provider=recorded.provider).enqueue(spec, Work(n=1))
+        elif end == "publish":
+            with recorded.provider.get_tracer("shop").start_as_current_span("request"):
+                traced(Topics(queue), tracer_provider=recorded.provider).publish("orders", Work(n=1))
         else:
             Consumer(queue, spec, traced_handler(_handle, tracer_provider=recorded.provider)).drain()
     print_spans(recorded)

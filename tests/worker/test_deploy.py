@@ -84,6 +84,28 @@ def test_compose_waits_for_longer_than_the_drain() -> None:
         assert (DEPLOY / line).is_file()
 
 
+def test_prometheus_finds_what_the_services_listen_on(url: str, queue: SqlQueue) -> None:
+    services = yaml.safe_load((DEPLOY / "compose.metrics.yaml").read_text())["services"]
+    jobs = yaml.safe_load((DEPLOY / "prometheus.yaml").read_text())["scrape_configs"]
+    (consumers,) = jobs[1]["dns_sd_configs"]
+    (queues,) = jobs[0]["static_configs"]
+    command = services["emails"]["command"]
+    before = COMPOSE["services"]["emails"]["command"]
+    assert " ".join(command).replace("=", " ").split()[: len(before)] == before
+    assert (consumers["names"], command[-2]) == (["emails"], f"--metrics-port={consumers['port']}")
+    words = services["queues"]["command"]
+    assert queues["targets"] == [f"queues:{words[words.index('--port') + 1]}"]
+    mounted, at, _ = services["prometheus"]["volumes"][0].split(":")
+    assert (DEPLOY / mounted).is_file()
+    assert at == "/etc/prometheus/prometheus.yml"
+
+    from deploy.handlers import Email
+
+    queue.create_queue(QueueSpec("emails", Email))
+    here = [*command[:-2], "--metrics-port=0", "--metrics-address=127.0.0.1", "--drain"]
+    run_there(url, queue.database.schema, here)
+
+
 def test_the_commands_of_compose_make_the_queue(url: str, schema: str) -> None:
     for name in ("migrate", "create"):
         run_there(url, schema, COMPOSE["services"][name]["command"])
