@@ -38,8 +38,9 @@ _WHO: Final = {
     """,
     "consumer operator observer": """
         archive_counts automation_of_job automation_rule batch_holder batch_last depth doctor_overdue doctor_queues
-        due_days finished_under heads job_history jobs_given_back leases list_executable live_rows marked_by_token
-        open_days peek scan_fitting select_live sensitive_names slots spark_bounds spark_slices whereabouts
+        due_days finished_under heads job_history leases list_executable live_rows marked_by_token
+        open_days peek tasks_of_rule scan_fitting select_live sensitive_names slots spark_bounds spark_slices
+        whereabouts
     """,
     "producer operator": """
         enqueue enqueue_copy enqueue_many enqueue_replace forget_finished publish
@@ -50,9 +51,9 @@ _WHO: Final = {
         succeed_locked take_assigned waiter_leave wanting_workers withdraw_worker
     """,
     "operator observer": """
-        archive_days_missing archived_rows dead_letters doctor_archive keys_of_ended queue_stats queue_stats_all
-        schedule schedule_wait schedules select_archived select_dead tasks_by_id tasks_missing tasks_of_operator
-        tasks_of_stage
+        archive_days_missing archived_rows dead_letters doctor_archive doctor_schedules keys_of_ended queue_stats
+        queue_stats_all schedule schedule_wait schedules select_archived select_dead tasks_by_id tasks_missing
+        tasks_of_operator tasks_of_stage
     """,
     "consumer": """
         ask_for_jobs batch_abandon batch_extend batch_open batch_publish batch_seal batch_sealed claim_limited
@@ -61,9 +62,9 @@ _WHO: Final = {
     """,
     "operator": """
         archive_day_attach archive_day_begin archive_day_drop archive_days_over archive_trim automation_rule_set
-        cancel_running create_queue delay forget_expired pause queue_lock queue_steady rebucket redrive release_held
-        reprioritise resume schedule_pause schedule_put schedule_remove schedule_resume schedules_due schedules_move
-        set_region settle_turns subscribe task_end task_lock task_open task_step task_take tasks_withdraw
+        cancel_running create_queue delay event_trim forget_expired pause queue_lock queue_steady rebucket redrive
+        release_held reprioritise resume schedule_pause schedule_put schedule_remove schedule_resume schedules_due
+        schedules_move set_region settle_turns subscribe task_end task_lock task_open task_step task_take tasks_withdraw
         unsubscribe
     """,
     "": """

@@ -31,7 +31,7 @@ WITH old AS MATERIALIZED (
     WHERE NOT EXISTS (SELECT FROM sqlqueue.job AS j WHERE j.id = one.job_id OFFSET 0)
       AND NOT EXISTS (SELECT FROM sqlqueue.job_archive AS a WHERE a.id = one.job_id OFFSET 0)
 ), deleted AS (
-    DELETE FROM sqlqueue.job_event AS e
+    DELETE FROM sqlqueue.event_of_no_job AS e
     USING old
     JOIN gone ON gone.job_id = old.job_id
     WHERE e.job_id = ANY (ARRAY(SELECT gone.job_id FROM gone)) AND e.job_id = old.job_id AND e.no = old.no

@@ -13,7 +13,8 @@ REVOKE ALL ON
     sqlqueue.stale_write, sqlqueue.worker, sqlqueue.assignment, sqlqueue.consumer_slot, sqlqueue.batch,
     sqlqueue.subscription, sqlqueue.schedule, sqlqueue.human_task, sqlqueue.job_event, sqlqueue.automation_rule,
     sqlqueue.sensitive_field, sqlqueue.live_bucket, sqlqueue.lane, sqlqueue.bucket_heads, sqlqueue.job_all,
-    sqlqueue.queue_stats, sqlqueue.new_job, sqlqueue.replaceable_job, sqlqueue.parked_job, sqlqueue.job_replaced_long_ago
+    sqlqueue.queue_stats, sqlqueue.new_job, sqlqueue.replaceable_job, sqlqueue.parked_job, sqlqueue.job_replaced_long_ago,
+    sqlqueue.event_of_no_job
     FROM PUBLIC, sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 REVOKE ALL ON SEQUENCE sqlqueue.job_order
     FROM PUBLIC, sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
@@ -118,15 +119,17 @@ GRANT SELECT ON sqlqueue.schedule TO sqlqueue_observer;
 -- nothing on subscription: sqlqueue_consumer
 -- nothing on schedule: sqlqueue_producer, sqlqueue_consumer
 
--- human_task, job_event, automation_rule: what people do goes through operators, and what was done stays. A consumer asks
--- whether a job runs by itself.
+-- human_task, job_event, automation_rule: what people do goes through operators. What was done is never changed, and trimmed
+-- with its job. A consumer asks whether a job runs by itself.
 GRANT SELECT, INSERT, UPDATE, DELETE ON sqlqueue.human_task TO sqlqueue_operator;
 GRANT SELECT, INSERT ON sqlqueue.job_event TO sqlqueue_operator;
+GRANT SELECT, DELETE ON sqlqueue.event_of_no_job TO sqlqueue_operator;
 GRANT SELECT, INSERT, UPDATE ON sqlqueue.automation_rule TO sqlqueue_operator;
 GRANT SELECT ON sqlqueue.job_event, sqlqueue.automation_rule TO sqlqueue_consumer;
 GRANT SELECT ON sqlqueue.human_task, sqlqueue.job_event, sqlqueue.automation_rule TO sqlqueue_observer;
 -- nothing on human_task: sqlqueue_producer, sqlqueue_consumer
 -- nothing on job_event, automation_rule: sqlqueue_producer
+-- nothing on event_of_no_job: sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
 
 -- sensitive_field: names are added by those who know the models, and never taken away.
 GRANT SELECT, INSERT ON sqlqueue.sensitive_field TO sqlqueue_consumer, sqlqueue_operator;

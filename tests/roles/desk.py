@@ -25,12 +25,12 @@ from dagster_sqlqueue import (
     batches,
     slots,
 )
+from dagster_sqlqueue.columns import stable_id
 from dagster_sqlqueue.deciding import Completed
 from dagster_sqlqueue.ending import Ending
 from dagster_sqlqueue.manager import AssignedSource, Manager
 from dagster_sqlqueue.model import ArchiveState, ClaimedJob
 from dagster_sqlqueue.outcomes import Retry
-from dagster_sqlqueue.payloads import stable_id
 from dagster_sqlqueue.people import HumanWork
 from dagster_sqlqueue.permissions import Role
 from dagster_sqlqueue.schedules import Schedules
