@@ -1,4 +1,4 @@
-"""The schema's versions: numbered SQL files, applied in order, under a lock, each recorded in its own transaction."""
+"""The schema's versions: numbered SQL files, applied in order, under a lock, in one transaction with the SQL functions."""
 
 import contextlib
 import re
@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from dagster_sqlqueue import partitions, statements
+from dagster_sqlqueue import functions, partitions, statements
 from dagster_sqlqueue.database import Database
 from dagster_sqlqueue.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
 from dagster_sqlqueue.executors import Transaction
@@ -38,13 +38,15 @@ def available() -> list[Migration]:
 def migrate(database: Database) -> list[Migration]:
     """Bring the schema to this library's version, making it if it is not there.
 
-    Safe to call again and from several processes at once: one applies, the others wait and find nothing to do. A
-    migration that fails leaves the schema at the version before it.
+    Safe to call again and from several processes at once: one applies, the others wait and find nothing to do. It is one
+    transaction: whoever calls the SQL functions meanwhile finds the old tables with the old functions, or the new ones with
+    the new, and a migration that fails leaves everything as it was.
 
     Returns:
         The migrations that this call applied.
 
     Raises:
+        InvalidInput: the schema, or the one of its SQL functions, is in use for something else.
         SchemaTooNew: the schema has migrations that this library does not know.
         DatabaseUnavailable: see the class.
     """
@@ -53,16 +55,17 @@ def migrate(database: Database) -> list[Migration]:
         _prepare(connection, database.schema)
         present = _versions(connection, database.schema)
         _refuse_newer(present, database)
-        for migration in available():
-            if migration.version in present:
-                continue
-            with connection.transaction():
+        with connection.transaction():
+            for migration in available():
+                if migration.version in present:
+                    continue
                 connection.execute(statements.in_schema(migration.text, database.schema).encode())
                 connection.execute(
                     statements.load("record_version", database.schema).encode(),
                     {"version": migration.version, "name": migration.name},
                 )
-            applied.append(migration)
+                applied.append(migration)
+            functions.install(connection, database)
         # Days that already have rows in the default partition are the business of `maintain`.
         partitions.make_missing(Transaction(connection, database), strays=False)
     return applied
