@@ -2,7 +2,7 @@
 --
 -- Parameters: named boolean (whether the ids are the producer's own); on_duplicate text ('ignore' or 'replace'; with
 --   'replace' no unique key twice); the others as for the statement enqueue_many.
--- Returns: for each job the id of the one that holds its content; null for one that was left out. Raises: SQ002, SQ003, SQ004.
+-- Returns: for each job the id of the one that holds its content; null for one that was left out. Raises: SQ002, SQ004.
 CREATE OR REPLACE FUNCTION sqlqueue_v1._enqueue_many(
     queue text, ids uuid[], named boolean, on_duplicate text, hashes integer[], priorities smallint[],
     run_ats timestamptz[], max_attempts integer[], unique_keys text[], ordering_keys text[], timeouts float8[],
@@ -118,19 +118,6 @@ BEGIN
     END IF;
     IF NOT EXISTS (SELECT FROM sqlqueue.queue AS q WHERE q.name = _enqueue_many.queue) THEN
         PERFORM sqlqueue_v1._unknown_queue(_enqueue_many.queue);
-    END IF;
-    IF _enqueue_many.on_duplicate = 'replace' THEN
-        ids := given;
-        unique_keys := _enqueue_many.unique_keys;
-        FOR found, line IN {{foreign_ids}} LOOP
-            place := array_position(given, found);
-            IF holders[place] IS NULL AND NOT found = ANY (known) THEN
-                PERFORM sqlqueue_v1._refuse(format(
-                    'row %s: id %s belongs to a live job of queue %L with another unique key than %L; leave the id out, or'
-                    ' send the job under its own', place - 1, found, line, unique_keys[place]
-                ));
-            END IF;
-        END LOOP;
     END IF;
     RETURN holders;
 END
