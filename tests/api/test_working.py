@@ -321,9 +321,10 @@ def test_the_effect_and_the_end_stand_or_fall_together(line: SqlQueue, sqlc: Cal
     rows(line, "CREATE TABLE {s}.effect (n integer)")
     job = sqlc.enqueue(1)
     ((_, lease, _),) = sqlc.claim()
-    with pytest.raises(psycopg.Error), sqlc.connection.transaction():
-        sqlc.rows("INSERT INTO {s}.effect VALUES (1)")
-        sqlc.rows("SELECT {v1}.complete(%s, %s)", job, lease + 1)
+    sqlc.rows("BEGIN")
+    sqlc.rows("INSERT INTO {s}.effect VALUES (1)")
+    sqlc.refused("SQ001", "SELECT {v1}.complete(%s, %s)", job, lease + 1)
+    sqlc.rows("COMMIT")
     with sqlc.connection.transaction():
         sqlc.rows("INSERT INTO {s}.effect VALUES (2)")
         sqlc.rows("SELECT {v1}.complete(%s, %s)", job, lease)
@@ -420,7 +421,7 @@ def test_other_input_that_is_not_usable(sqlc: Caller) -> None:
 
 def test_operators_decide_as_in_python(line: SqlQueue, sqlc: Caller) -> None:
     jobs = [sqlc.enqueue(n) for n in range(5)]
-    ((running, lease, n),) = sqlc.claim(1)
+    ((running, _, _),) = sqlc.claim(1)
     waiting = [job for job in jobs if job != running]
     decide = "SELECT job_id, outcome, because FROM {v1}."
     assert sqlc.rows(decide + "hold_queued('work', %s, 'wait')", [waiting[0], running]) == [
