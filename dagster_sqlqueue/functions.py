@@ -1,8 +1,8 @@
 """The SQL functions: made of the verbs' statements, and installed beside the tables.
 
 Their definitions are the files under `sql/<dialect>/api/v1/`. Where one says `{{enqueue}}`, the text of the statement
-`enqueue.sql` stands in the database, with `param.name` for each parameter `:name`: `param` is the block that declares them. A
-statement of a function begins, for the server, when the call did, which may have waited for a lock since: so
+`enqueue.sql` stands in the database, with `param.name` for each parameter `:name`: `param` is the block that declares them.
+For the server, what a function does happens at the time of the call, which may have waited for a lock since: so
 `param.clock` takes the place of `statement_timestamp()`, and is set before each statement that needs it.
 
 The functions of version 1 are in a schema of their own, the queues' with `_v1`. Their signatures never change; their bodies
@@ -135,7 +135,7 @@ class _Found:
 
 
 def _look(transaction: Transaction, schema: str) -> _Found:
-    rows: "list[Row]" = list(transaction.run("function_set", {"name": VERSION, "pinned": pinned_schema(schema)}))
+    rows: list[Row] = list(transaction.run("function_set", {"name": VERSION, "pinned": pinned_schema(schema)}))
     return _Found(*rows[0])
 
 

@@ -11,7 +11,7 @@ from psycopg import sql
 
 from dagster_sqlqueue import Backoff, QueueSpec, SqlQueue
 from dagster_sqlqueue.functions import pinned_schema
-from tests.core.support import Work, rows
+from tests.core.support import Work, drop
 
 SPEC = QueueSpec("work", Work, bucket_count=4, lease_seconds=30, max_attempts=3, backoff=Backoff(0, jitter=0))
 
@@ -60,7 +60,7 @@ def line(any_server: str, schema: str) -> Iterator[SqlQueue]:
         queue.init()
         queue.create_queue(SPEC)
         yield queue
-        rows(queue, f"DROP SCHEMA {{s}}, {pinned_schema(schema)} CASCADE")
+        drop(queue)
 
 
 @pytest.fixture

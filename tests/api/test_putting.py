@@ -175,7 +175,8 @@ def test_many_jobs(line: SqlQueue, sqlc: Caller) -> None:
     made = sqlc.value(
         "SELECT {v1}.enqueue_many('work', ARRAY(SELECT jsonb_build_object('n', n) FROM generate_series(1, 4) AS n),"
         " run_ats => ARRAY[NULL, NULL, %s::timestamptz, NULL], priorities => '{{1,2,3,4}}',"
-        " ordering_keys => '{{a,NULL,a,b}}'," unique_keys => '{{u1,u2,NULL,NULL}}', tags => '{{x,y}}', max_attempts => 8, timeout_seconds => 5,"
+        " ordering_keys => '{{a,NULL,a,b}}', unique_keys => '{{u1,u2,NULL,NULL}}', tags => '{{x,y}}',"
+        " max_attempts => 8, timeout_seconds => 5,"
         " backoff => '{{1,2,3,0}}')",
         LATER,
     )
