@@ -15,6 +15,7 @@ from dagster_sqlqueue.cli import (
     decide,
     doctor,
     figures,
+    functions,
     jobs,
     keep,
     metrics,
@@ -117,6 +118,7 @@ def _shared(
 
 for room in (
     prepare,
+    functions,
     write,
     schema,
     topics,

@@ -131,7 +131,8 @@ def test_a_callers_search_path_means_nothing(queue: SqlQueue, url: str, schema: 
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(f"CREATE SCHEMA trap_{schema}".encode())
         connection.execute(
-            f"CREATE FUNCTION trap_{schema}.now() RETURNS timestamptz LANGUAGE sql AS $$SELECT 'infinity'::timestamptz$$".encode()
+            f"CREATE FUNCTION trap_{schema}.now() RETURNS timestamptz"
+            " LANGUAGE sql AS $$SELECT timestamptz 'infinity'$$".encode()
         )
         connection.execute(f"SET search_path = trap_{schema}, pg_catalog".encode())
         connection.execute(f"SELECT {schema}_v1.enqueue('work', '{{\"n\": 1}}')".encode())
