@@ -20,7 +20,7 @@ import psycopg
 from dagster_sqlqueue import statements
 from dagster_sqlqueue.__about__ import __version__
 from dagster_sqlqueue.database import Database
-from dagster_sqlqueue.errors import InvalidInput, SchemaMissing
+from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.executors import Row, Transaction
 
 VERSION = "v1"
@@ -156,13 +156,18 @@ def _parts(version: str) -> tuple[int, ...]:
 
 def _expanded(text: str) -> str:
     """A definition with the statements that it includes."""
-    return _INCLUDED.sub(lambda match: _included(match[1]), text)
+    return _INCLUDED.sub(lambda match: included(match[1]), text)
 
 
-def _included(name: str) -> str:
+def included(name: str) -> str:
+    """A statement as the functions hold it, with `param.name` for its parameters.
+
+    Raises:
+        InvalidInput: there is no such file.
+    """
     file = statements.folder() / ("api/settings.sql" if name == "settings" else f"{name}.sql")
     if not file.is_file():
-        raise SchemaMissing(f"a function includes {name!r}, and there is no such statement")
+        raise InvalidInput(f"a function includes {name!r}, and there is no such SQL file")
     text = statements.without_comments(file.read_text(encoding="utf-8")).replace("statement_timestamp()", "param.clock")
     return statements.PARAMETER.sub(r"param.\1", text)
 

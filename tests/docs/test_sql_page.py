@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -24,7 +23,7 @@ class Anything(BaseModel, extra="allow"):
 
 
 @pytest.fixture
-def database(url: str) -> Iterator[str]:
+def database(url: str) -> str:
     """A database of its own, with the page's schema and queues."""
     name = "sql_page"
     with psycopg.connect(url, autocommit=True) as connection:
@@ -36,7 +35,7 @@ def database(url: str) -> Iterator[str]:
         for queue_name in ("orders", "letters"):
             queue.create_queue(QueueSpec(queue_name, Anything, max_attempts=1))
         Topics(queue).subscribe("orders.paid", "nz", "orders", filter=ClaimFilter(payload={"country": "NZ"}))
-    yield made
+    return made
 
 
 def test_the_page_runs_from_top_to_bottom(database: str, tmp_path: Path) -> None:
