@@ -98,7 +98,7 @@ def install(connection: "psycopg.Connection[Any]", database: Database) -> bool:
     pinned = pinned_schema(schema)
     if found.own_is is not None and found.own_is.startswith(_PURPOSE.partition("{}")[0]):
         raise InvalidInput(f"schema {schema!r} is not usable: it holds the {found.own_is}; choose another")
-    if found.pinned_there and found.pinned_is != purpose:
+    if found.pinned_used and found.pinned_is != purpose:
         raise InvalidInput(
             f"schema {pinned!r}, where the SQL functions of schema {schema!r} are to be, holds something else"
             f" ({found.pinned_is or 'without a comment'}); drop it, or choose another schema for the queues"
@@ -130,7 +130,7 @@ class _Found:
     pinned_functions: list[str]
     own_functions: list[str]
     pinned_is: str | None
-    pinned_there: bool
+    pinned_used: bool
     own_is: str | None
 
 

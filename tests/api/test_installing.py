@@ -77,11 +77,18 @@ def test_every_file_says_what_it_is_for_and_includes_what_there_is() -> None:
     assert not re.search(r"(?<![:\w'\[a-z]):[a-z_]+\b(?!\])", "".join(texts.values()).replace("::", ""))
 
 
-@pytest.mark.parametrize("taken", ["empty", "of another queue"])
+def test_an_empty_schema_that_somebody_made_is_taken(url: str, schema: str) -> None:
+    with SqlQueue(url, schema=schema) as queue:
+        rows(queue, f"CREATE SCHEMA {schema}_v1")
+        queue.init()
+        assert functions.state(queue.database).usable
+
+
+@pytest.mark.parametrize("taken", ["a table", "of another queue"])
 def test_a_schema_that_is_in_use_is_left_alone(url: str, schema: str, taken: str) -> None:
     with SqlQueue(url, schema=schema) as queue, SqlQueue(url, schema=f"{schema}_v1") as other:
-        if taken == "empty":
-            rows(queue, f"CREATE SCHEMA {schema}_v1")
+        if taken == "a table":
+            rows(queue, f"CREATE SCHEMA {schema}_v1 CREATE TABLE mine (n integer)")
         else:
             other.init()
         with pytest.raises(

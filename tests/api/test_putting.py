@@ -1,10 +1,13 @@
 """What enqueue, enqueue_many and publish put in, beside what Python does."""
 
 import json
+import threading
 import uuid
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -126,6 +129,32 @@ def test_a_unique_key_is_ignored_or_replaced(line: SqlQueue, sqlc: Caller) -> No
     assert sqlc.enqueue(4, "unique_key => 'u', on_duplicate => 'replace'") is None
     second = sqlc.enqueue(5, "unique_key => 'v', on_duplicate => 'replace'")
     assert second not in (None, first)
+
+
+@pytest.mark.parametrize("turns", [{}, {"ordered": True}])
+def test_many_who_replace_at_once_leave_one_job(
+    line: SqlQueue, sqlc: Caller, any_server: str, turns: dict[str, Any]
+) -> None:
+    line.create_queue(replace(SPEC, **turns))
+    said: list[UUID | None] = []
+    begin = threading.Barrier(8)
+
+    def submit(mine: int) -> None:
+        with psycopg.connect(any_server, autocommit=True) as connection:
+            caller = Caller(connection, sqlc.schema)
+            begin.wait()
+            for n in range(25):
+                more = "unique_key => %s, ordering_key => 'k', on_duplicate => 'replace'"
+                said.append(caller.enqueue(100 * mine + n, more, f"u{n}"))
+
+    submitters = [threading.Thread(target=submit, args=(n,)) for n in range(8)]
+    for submitter in submitters:
+        submitter.start()
+    for submitter in submitters:
+        submitter.join()
+    live = {job for (job,) in rows(line, "SELECT id FROM {s}.job")}
+    assert len(live) == 25
+    assert Counter(said) == dict.fromkeys(live, 8)
 
 
 def test_a_replaced_job_makes_room_in_its_keys_line(line: SqlQueue, sqlc: Caller) -> None:

@@ -86,6 +86,7 @@ def test_all_is_well_on_a_fresh_schema(cli: Cli, url: str) -> None:
         "autovacuum",
         "long transactions",
         "dead rows",
+        "functions",
         "indexes",
         "archive partitions",
         "archive default",

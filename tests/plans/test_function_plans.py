@@ -2,7 +2,7 @@
 
 A call is measured from outside: the pages that it touched, in whatever statement, and the rows of tables of jobs that were
 read otherwise than by an index. The bounds are those of the statements (see test_plans), and for each job of a claim the row
-once more, through the primary key. A call that has been made before has its plans; the first one reads the catalogue for them.
+once more, through the primary key. A call that was made before has its plans; the first one reads the catalogue for them.
 """
 
 import re

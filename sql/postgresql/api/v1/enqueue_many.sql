@@ -57,12 +57,14 @@ BEGIN
         )
         THEN 'unique_keys holds the same key twice, and one of the two would replace the other; send the last one only'
     END);
+    -- The arrays side by side: an element by its number would be looked for from the array's beginning.
     PERFORM sqlqueue_v1._check_job(
-        format('row %s: ', n - 1), payloads[n], run_ats[n],
-        CASE WHEN priorities IS NULL THEN 0 ELSE priorities[n] END, ordering_keys[n], unique_keys[n], tags, max_attempts,
+        format('row %s: ', job.no - 1), job.payload, job.run_at,
+        CASE WHEN priorities IS NULL THEN 0 ELSE job.priority END, job.ordering_key, job.unique_key, tags, max_attempts,
         timeout_seconds, backoff, region
     )
-    FROM generate_series(1, jobs) AS n;
+    FROM unnest(payloads, run_ats, priorities, ordering_keys, unique_keys) WITH ORDINALITY
+        AS job (payload, run_at, priority, ordering_key, unique_key, no);
     IF region IS NOT NULL THEN
         PERFORM sqlqueue_v1._check_region(enqueue_many.queue, enqueue_many.region);
     END IF;
@@ -73,19 +75,20 @@ BEGIN
     RETURN (
         SELECT sqlqueue_v1._enqueue_many(
             enqueue_many.queue, made, ids IS NOT NULL, on_duplicate,
-            array_agg(sqlqueue_v1._bucket_hash(made[n], ordering_keys[n]) ORDER BY n),
-            array_agg(CAST(CASE WHEN priorities IS NULL THEN 0 ELSE priorities[n] END AS smallint) ORDER BY n),
-            array_agg(run_ats[n] ORDER BY n),
+            array_agg(sqlqueue_v1._bucket_hash(job.id, job.ordering_key) ORDER BY job.no),
+            array_agg(CAST(CASE WHEN priorities IS NULL THEN 0 ELSE job.priority END AS smallint) ORDER BY job.no),
+            array_agg(job.run_at ORDER BY job.no),
             array_fill(max_attempts, ARRAY[jobs]),
-            array_agg(unique_keys[n] ORDER BY n),
-            array_agg(ordering_keys[n] ORDER BY n),
+            array_agg(job.unique_key ORDER BY job.no),
+            array_agg(job.ordering_key ORDER BY job.no),
             array_fill(timeout_seconds, ARRAY[jobs]),
             array_fill(CAST(backoff AS text), ARRAY[jobs]),
             array_fill(CAST(tags AS text), ARRAY[jobs]),
             array_fill(region, ARRAY[jobs]),
-            array_agg(CAST(payloads[n] AS text) ORDER BY n)
+            array_agg(CAST(job.payload AS text) ORDER BY job.no)
         )
-        FROM generate_series(1, jobs) AS n
+        FROM unnest(made, payloads, run_ats, priorities, ordering_keys, unique_keys) WITH ORDINALITY
+            AS job (id, payload, run_at, priority, ordering_key, unique_key, no)
     );
 END
 $function$;
