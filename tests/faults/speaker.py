@@ -1,4 +1,5 @@
-"""Processes that know the SQL functions and nothing of the library: they put in, claim and end by plain SQL."""
+"""Processes that know the SQL functions and nothing of the library: they put in, claim, end and decide by
+plain SQL."""
 
 import json
 import random
@@ -20,7 +21,7 @@ class Speaker:
 
     def __init__(self, task: Task, history: History) -> None:
         self.connection = psycopg.connect(task.url, autocommit=True)
-        self._schema = sql.Identifier(pinned_schema(task.schema))
+        self._names = {"v1": sql.Identifier(pinned_schema(task.schema)), "s": sql.Identifier(task.schema)}
         self._history = history
         self._dies, self._after = task.dies or (None, 0)
         self._luck = random.Random(task.seed)
@@ -32,8 +33,8 @@ class Speaker:
             if self._after == 0:
                 self._history.note("dies", verb=verb)
                 threading.Thread(target=_die, args=(self._luck.uniform(0, 0.004),), daemon=True).start()
-        text = sql.SQL(query).format(v1=self._schema)  # type: ignore[arg-type]
-        return self.connection.execute(text, parameters).fetchall()
+        text = sql.SQL(query).format(**self._names)  # type: ignore[arg-type]
+        return self.connection.execute(text, parameters or None).fetchall()
 
 
 def consume_by_sql(task: Task) -> None:
@@ -91,6 +92,32 @@ def _complete_all(speaker: Speaker, history: History, jobs: list[tuple[Any, ...]
         list(leases.values()),
     )
     history.note("ended", jobs=[(job, leases[job]) for job in accepted])
+
+
+def operate_by_sql(task: Task) -> None:
+    """Decide about random jobs, a few at a time, until SIGTERM; what was held is let go."""
+    history = History(task.history)
+    luck = random.Random(task.seed)
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    speaker = Speaker(task, history)
+    history.note("ready")
+    any_jobs = "ARRAY(SELECT id FROM {s}.job ORDER BY random() LIMIT 5)"
+    decisions = [
+        f"cancel('work', {any_jobs}, 'an operator')",
+        f"hold_queued('work', {any_jobs}, 'an operator')",
+        f"delay('work', {any_jobs}, 0.01)",
+        f"reprioritise('work', {any_jobs}, 5)",
+    ]
+    let_go = "release_held('work', ARRAY(SELECT id FROM {s}.job WHERE state = 'held'))"
+    while not ended.wait(0.002):
+        for decision in (luck.choice(decisions), let_go):
+            try:
+                speaker.call("decide", f"SELECT job_id, outcome FROM {{v1}}.{decision}")
+            except psycopg.Error as error:
+                # With nothing to decide about, the list is empty.
+                if error.sqlstate != "SQ003":
+                    raise
 
 
 def produce_by_sql(task: Task) -> None:

@@ -1,6 +1,7 @@
 """Consumers and producers of both kinds on one queue at the same time: the library's, and those that speak SQL alone."""
 
 import random
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from dagster_sqlqueue.functions import pinned_schema
 from tests.core.support import Work, rows, until, value
 from tests.faults.checker import Bounds, tables
 from tests.faults.conftest import Fleet
-from tests.faults.speaker import consume_by_sql, produce_by_sql
+from tests.faults.speaker import consume_by_sql, operate_by_sql, produce_by_sql
 from tests.faults.worker import consume, produce
 
 SPEC = QueueSpec("work", Work, bucket_count=4, max_attempts=1_000, backoff=Backoff(0, jitter=0))
@@ -98,6 +99,26 @@ def test_limits_hold_for_both(fleet: Fleet) -> None:
     ended_well(fleet, made)
     assert fleet.verdict(bounds=Bounds(max_running=5, rate=rate)) == []
     assert value(fleet.queue, "SELECT count(*) FROM {s}.job_archive WHERE claimed_by = 'sql'") > 20
+
+
+@pytest.mark.parametrize("turns", [{}, {"ordered": True}, {"max_running_per_key": 2}])
+def test_operators_disturb_nobody(fleet: Fleet, turns: dict[str, Any]) -> None:
+    """Jobs are cancelled, held, let go, put off and given priority while both kinds of consumers work and die."""
+    fleet.queue.create_queue(replace(SPEC, **turns))
+    settings = {"lease_seconds": 1.0, "batch_size": 5, "outcomes": "coming back", "linger_seconds": 60.0}
+    crowd(fleet, **settings)
+    operators = [fleet.start(operate_by_sql, seed=n) for n in range(2)]
+    made = producers(fleet, jobs=150, batch_size=10, keys=6, hesitate=0.05)
+    until(lambda: all(fleet.processes[history].exitcode == 0 for history in made), "the end of the producers", 60)
+    for operator in operators:
+        fleet.signal(operator, signal.SIGTERM)
+        fleet.processes[operator].join(30)
+        assert fleet.processes[operator].exitcode == 0
+    rows(fleet.queue, "UPDATE {s}.job SET state = 'queued', available_at = now() WHERE state = 'held'")
+    ended_well(fleet, made)
+    bounds = Bounds(max_running_per_key=1 if "ordered" in turns else turns.get("max_running_per_key"))
+    assert fleet.verdict(bounds=bounds) == []
+    assert value(fleet.queue, "SELECT count(*) FROM {s}.job_archive WHERE error = 'an operator'") > 0
 
 
 PLANTS = {
