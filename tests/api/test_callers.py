@@ -59,6 +59,27 @@ def test_psql_shows_the_named_error(queue: SqlQueue, url: str, schema: str) -> N
     assert told.splitlines() == ["SQ002", f"there is no queue 'nope' in schema {schema} (there are: work)"]
 
 
+def test_who_listens_is_woken(queue: SqlQueue, url: str, schema: str) -> None:
+    with psycopg.connect(url, autocommit=True) as waiting, psycopg.connect(url, autocommit=True) as other:
+        queue.enqueue(SPEC, Work(n=0))
+        channel = waiting.execute(f"SELECT {schema}_v1.listen('work', 'w')".encode()).fetchall()
+        assert channel == [(schema,)]
+        other.execute(f"SELECT {schema}_v1.enqueue('work', '{{}}', run_at => now() + interval '1 hour')".encode())
+        other.execute(f"SELECT {schema}_v1.enqueue('work', '{{}}')".encode())
+        queue.enqueue(SPEC, Work(n=1))
+        told = list(waiting.notifies(timeout=20, stop_after=2))
+        assert [(note.channel, note.payload) for note in told] == [(schema, "work")] * 2
+        for call, state in (
+            ("'nope', 'w'", "SQ002"),
+            ("'work', ''", "SQ003"),
+            ("'work', 'w', 0", "SQ003"),
+            ("'work', 'w', NULL", "SQ003"),
+        ):
+            with pytest.raises(psycopg.Error) as caught:
+                waiting.execute(f"SELECT {schema}_v1.listen({call})".encode())
+            assert caught.value.sqlstate == state
+
+
 TRIGGER = """
 CREATE TABLE {s}.orders (id integer PRIMARY KEY, customer text NOT NULL);
 CREATE FUNCTION {s}.on_order() RETURNS trigger LANGUAGE plpgsql AS $$
