@@ -66,6 +66,12 @@ DECLARE
     next_at timestamptz;
     next_id uuid;
     keyed boolean;
+    heads_known jsonb;
+    swept boolean;
+    found_buckets smallint[];
+    found_priorities smallint[];
+    found_at timestamptz[];
+    found_ids uuid[];
     filtered boolean := claim.with_tags IS NOT NULL OR claim.with_payload IS NOT NULL;
     stepwise boolean;
     again boolean;
@@ -129,16 +135,48 @@ BEGIN
             PERFORM FROM ({{limit_lock}}) AS waited;
         END IF;
         IF NOT stepwise THEN
-            clock := clock_timestamp();
-            IF limited THEN
-                FOR found IN {{claim_limited}} LOOP
-                    chosen := chosen || found;
-                END LOOP;
-            ELSE
-                FOR found IN {{claim_round_robin}} LOOP
-                    chosen := chosen || found;
-                END LOOP;
+            heads_known := NULL;
+            IF cardinality(buckets) <= 64 THEN
+                heads_known := sqlqueue_v1._heads(claim.queue, NULL);
             END IF;
+            swept := COALESCE(CAST(heads_known ->> 'swept' AS float8) < EXTRACT(EPOCH FROM clock_timestamp()) - 5, true);
+            LOOP
+                hints := CASE WHEN swept THEN '{}' ELSE ARRAY(
+                    SELECT heads_known -> 'at' ->> CAST(b.no AS text)
+                    FROM unnest(buckets) WITH ORDINALITY AS b (no, place)
+                    ORDER BY b.place
+                ) END;
+                "limit" := claim.max_jobs - cardinality(chosen);
+                found_buckets := '{}';
+                found_priorities := '{}';
+                found_at := '{}';
+                found_ids := '{}';
+                clock := clock_timestamp();
+                IF limited THEN
+                    FOR job IN {{claim_limited}} LOOP
+                        found_ids := found_ids || CAST(job.id AS uuid);
+                        found_buckets := found_buckets || CAST(job.bucket AS smallint);
+                        found_priorities := found_priorities || CAST(job.priority AS smallint);
+                        found_at := found_at || CAST(job.due_at AS timestamptz);
+                    END LOOP;
+                ELSE
+                    FOR job IN {{claim_round_robin}} LOOP
+                        found_ids := found_ids || CAST(job.id AS uuid);
+                        found_buckets := found_buckets || CAST(job.bucket AS smallint);
+                        found_priorities := found_priorities || CAST(job.priority AS smallint);
+                        found_at := found_at || CAST(job.due_at AS timestamptz);
+                    END LOOP;
+                END IF;
+                chosen := chosen || found_ids;
+                IF heads_known IS NOT NULL THEN
+                    heads_known := sqlqueue_v1._heads(
+                        claim.queue, CASE WHEN swept THEN clock END, found_buckets, found_priorities, found_at, found_ids
+                    );
+                END IF;
+                -- Fewer than were asked for: then there may be some before the place where this began.
+                EXIT WHEN swept OR cardinality(chosen) = claim.max_jobs;
+                swept := true;
+            END LOOP;
             ids := chosen;
         ELSE
             IF limited THEN
@@ -152,6 +190,7 @@ BEGIN
             END IF;
             places := '{}';
             lines := '{}';
+            hints := '{}';
             clock := clock_timestamp();
             IF filtered THEN
                 look := wanted;
