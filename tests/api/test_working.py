@@ -453,7 +453,7 @@ def test_a_redrive_waits_for_the_unique_key(line: SqlQueue, sqlc: Caller) -> Non
     sqlc.rows("SELECT * FROM {v1}.cancel('work', ARRAY[%s])", job)
     sqlc.enqueue(2, "unique_key => 'u'")
     assert sqlc.rows("SELECT outcome, because FROM {v1}.retry('work', ARRAY[%s], '{{cancelled}}')", job) == [
-        ("skipped", "a live job of the queue has the same unique key")
+        ("skipped", "a live job of the queue has the same id or unique key")
     ]
 
 

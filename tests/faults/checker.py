@@ -43,8 +43,8 @@ BEGIN
             ELSE 'moved'
         END,
         CASE WHEN TG_OP = 'DELETE' THEN OLD.lease_no ELSE NEW.lease_no END,
-        CASE WHEN TG_OP = 'UPDATE' AND NEW.started_at IS DISTINCT FROM OLD.started_at THEN NEW.started_at
-            ELSE statement_timestamp() END,
+        CASE WHEN TG_OP = 'UPDATE' AND NEW.state = 'running' AND NEW.started_at IS DISTINCT FROM OLD.started_at
+            THEN NEW.started_at ELSE statement_timestamp() END,
         OLD.state, LEAST(OLD.available_at, '9000-01-01'),
         CASE WHEN TG_OP = 'UPDATE' THEN LEAST(NEW.available_at, '9000-01-01') END, OLD.ordering_key, OLD.order_no
     );

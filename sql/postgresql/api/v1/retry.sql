@@ -56,7 +56,7 @@ BEGIN
         d.job_id, d.outcome,
         CASE WHEN d.outcome = 'skipped' AND d.because = ANY (ARRAY['it ended as failed', 'it ended as cancelled'])
                 AND substr(d.because, 13) = ANY (retry.states)
-            THEN 'a live job of the queue has the same unique key' ELSE d.because END
+            THEN 'a live job of the queue has the same id or unique key' ELSE d.because END
     FROM sqlqueue_v1._decided(retry.queue, job_ids, changed, '{}') AS d;
 END
 $function$;
