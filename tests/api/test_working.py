@@ -201,9 +201,9 @@ def test_a_spent_job_goes_to_the_dead_letter_and_the_next_is_handed_out(
     line.create_queue(replace(SPEC, bucket_count=4, max_attempts=1, **turns))
     line.rebucket("work", 1)
     sqlc.enqueue(1, "ordering_key => 'k'")
-    sqlc.enqueue(2, "ordering_key => 'k'")
     ((first, _, _),) = sqlc.claim(1)
-    rows(line, "UPDATE {s}.job SET available_at = now() - interval '1 year' WHERE state = 'running'")
+    rows(line, "UPDATE {s}.job SET available_at = now() WHERE state = 'running'")
+    sqlc.enqueue(2, "ordering_key => 'k'")
     assert [job[2] for job in sqlc.claim(1)] == [2]
     dead = line.job(first)
     assert (dead.state, dead.attempt) == ("failed", 1)
