@@ -10,13 +10,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import claim_cost, drain, enqueue, limits, pinned, rivals, sensor_tick, wake
+from benchmarks import claim_cost, drain, enqueue, functions, limits, pinned, rivals, sensor_tick, wake
 from benchmarks.harness import Bench, Figure, opened
 from dagster_sqlqueue.errors import QueueError
 
 SUITE = {
     "enqueue": enqueue.measure,
     "drain": drain.measure,
+    "functions": functions.measure,
     "rivals": rivals.measure,
     "limits": limits.measure,
     "pinned": pinned.measure,

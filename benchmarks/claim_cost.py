@@ -9,6 +9,7 @@ from benchmarks.harness import SPEC, Bench, Figure, note, rounds
 from benchmarks.loading import load
 from dagster_sqlqueue import SqlQueue, statements
 from dagster_sqlqueue.ending import Ending
+from dagster_sqlqueue.functions import pinned_schema
 from dagster_sqlqueue.hints import HeadHints
 from dagster_sqlqueue.model import ArchiveState
 
@@ -43,7 +44,9 @@ class _Backlog:
         note(f"claim cost: queuing {size:,} jobs")
         self._bench = bench
         self._schema = f"{bench.queue.database.schema}_{size}"
-        stack.callback(bench.execute, f'DROP SCHEMA IF EXISTS "{self._schema}" CASCADE')
+        stack.callback(
+            bench.execute, f'DROP SCHEMA IF EXISTS "{self._schema}", "{pinned_schema(self._schema)}" CASCADE'
+        )
         self._queue = stack.enter_context(SqlQueue(bench.url, schema=self._schema))
         self._queue.init()
         self._queue.create_queue(SPEC)

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.embedded import EmbeddedPostgres
+from dagster_sqlqueue.functions import pinned_schema
 
 
 class Event(BaseModel):
@@ -138,4 +139,4 @@ def opened(quick: bool) -> Iterator[Bench]:
             queue.create_queue(SPEC)
             yield bench
         finally:
-            bench.execute("DROP SCHEMA IF EXISTS {s} CASCADE")
+            bench.execute(f'DROP SCHEMA IF EXISTS {{s}}, "{pinned_schema(queue.database.schema)}" CASCADE')

@@ -1,4 +1,4 @@
-"""The schema's versions: numbered SQL files, applied in order, under a lock, each recorded in its own transaction."""
+"""The schema's versions: numbered SQL files, applied in order, under a lock, in one transaction with the SQL functions."""
 
 import contextlib
 import re
@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from dagster_sqlqueue import partitions, roles, statements
+from dagster_sqlqueue import functions, partitions, roles, statements
 from dagster_sqlqueue.database import Database
 from dagster_sqlqueue.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
 from dagster_sqlqueue.executors import Transaction
@@ -38,14 +38,16 @@ def available() -> list[Migration]:
 def migrate(database: Database) -> list[Migration]:
     """Bring the schema to this library's version, making it if it is not there.
 
-    Safe to call again and from several processes at once: one applies, the others wait and find nothing to do. A
-    migration that fails leaves the schema at the version before it. Where the schema has roles, they are granted what
-    they need by the transaction of the last migration; see `roles`.
+    Safe to call again and from several processes at once: one applies, the others wait and find nothing to do. It is one
+    transaction: whoever calls the SQL functions meanwhile finds the old tables with the old functions, or the new ones with
+    the new, and a migration that fails leaves everything as it was. Where the schema has roles, they are granted what they
+    need in it; see `roles`.
 
     Returns:
         The migrations that this call applied.
 
     Raises:
+        InvalidInput: the schema, or the one of its SQL functions, is in use for something else.
         SchemaTooNew: the schema has migrations that this library does not know.
         AccessRefused: the user does not own the schema, or may not make it.
         DatabaseUnavailable: see the class.
@@ -60,22 +62,22 @@ def migrate(database: Database) -> list[Migration]:
         present = _versions(connection, database.schema)
         _refuse_newer(present, database)
         at = Transaction(connection, database)
-        missing = [migration for migration in available() if migration.version not in present]
-        for migration in missing:
-            with connection.transaction():
+        with connection.transaction():
+            for migration in available():
+                if migration.version in present:
+                    continue
                 connection.execute(statements.in_schema(migration.text, database.schema).encode())
                 connection.execute(
                     statements.load("record_version", database.schema).encode(),
                     {"version": migration.version, "name": migration.name},
                 )
-                # A table that a consumer needs, and may not read, would stop it from the commit on.
-                if migration is missing[-1] and roles.in_use(at, database.schema):
-                    roles.grant(at, database.schema)
-            applied.append(migration)
-        if not missing:
-            with connection.transaction():
-                if roles.in_use(at, database.schema) and roles.compared(at, database.schema).lacking:
-                    roles.grant(at, database.schema)
+                applied.append(migration)
+            changed = functions.install(connection, database)
+            # A table that a consumer needs, and may not read, would stop it from the commit on.
+            if roles.in_use(at, database.schema) and (
+                applied or changed or roles.compared(at, database.schema).lacking
+            ):
+                roles.grant(at, database.schema)
         # Days that already have rows in the default partition are the business of `maintain`.
         partitions.make_missing(at, strays=False)
     return applied

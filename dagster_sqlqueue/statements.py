@@ -32,7 +32,8 @@ _OWN_SCHEMA = re.compile(rf"\b{DEFAULT_SCHEMA}\b(?=[.;])|(?<=SCHEMA ){DEFAULT_SC
 _OWN_ROLE = re.compile(rf"\b{DEFAULT_SCHEMA}_(producer|consumer|operator|observer)\b")
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 _ARRAY = re.compile(r"CAST\(:([a-z_][a-z0-9_]*) AS ([a-z0-9]+)\[\]\)")
-_PARAMETER = re.compile(r"(?<![:\w']):([a-z_][a-z0-9_]*)")
+PARAMETER = re.compile(r"(?<![:\w']):([a-z_][a-z0-9_]*)")
+"""A parameter in a file: `:name`, and not the end of a cast `::name`."""
 
 
 def quote_schema(schema: str) -> str:
@@ -76,6 +77,11 @@ def script(name: str, schema: str = DEFAULT_SCHEMA, dialect: str = "postgresql")
     return in_schema((folder(dialect) / f"{name}.sql").read_text(encoding="utf-8"), schema)
 
 
+def without_comments(text: str) -> str:
+    """The statement of a file by itself."""
+    return _COMMENT.sub("", text).strip()
+
+
 @cache
 def load(name: str, schema: str = DEFAULT_SCHEMA, dialect: str = "postgresql") -> str:
     """The statement of the file `name.sql`, ready for a driver that takes `%(name)s` parameters.
@@ -86,7 +92,7 @@ def load(name: str, schema: str = DEFAULT_SCHEMA, dialect: str = "postgresql") -
     file = folder(dialect) / f"{name}.sql"
     if not file.is_file():
         raise InvalidInput(f"there is no SQL file {name!r} for {dialect}")
-    text = _COMMENT.sub("", file.read_text(encoding="utf-8")).strip()
+    text = without_comments(file.read_text(encoding="utf-8"))
     # Arrays go in binary: written as text, each quote of a JSON payload is escaped in Python, at a third of the speed.
     text = _ARRAY.sub(r"CAST(%(\1)b AS \2[])", in_schema(text.replace("%", "%%"), schema))
-    return _PARAMETER.sub(r"%(\1)s", text)
+    return PARAMETER.sub(r"%(\1)s", text)

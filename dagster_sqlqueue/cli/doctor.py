@@ -68,6 +68,7 @@ def examine(database: Database) -> Iterator[Check]:
     yield inspections.pins(server, database)
     yield inspections.dead_rows(database)
     if schema.verdict is not Verdict.FAIL:
+        yield inspections.sql_functions(database)
         yield inspections.indexes(database)
         yield from inspections.archive(database)
         yield inspections.retention(database)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from dagster_sqlqueue import migrations, statements
+from dagster_sqlqueue import functions, migrations, statements
 from dagster_sqlqueue import roles as room
 from dagster_sqlqueue.cli import render
 from dagster_sqlqueue.cli.checks import Check, Server, Verdict
@@ -157,6 +157,17 @@ def known_indexes() -> dict[str, str]:
         for name in _INDEX_DROPPED.findall(text):
             known.pop(name, None)
     return known
+
+
+def sql_functions(database: Database) -> Check:
+    """Whether the SQL functions are there, as this package has them."""
+    state = functions.state(database)
+    if state.missing:
+        return Check("functions", Verdict.FAIL, f"missing: {', '.join(state.missing)}", "sqlqueue migrate")
+    if not state.current:
+        found = f"made by version {state.installed_by}, of another text than this package's"
+        return Check("functions", Verdict.WARN, found, "sqlqueue migrate")
+    return Check("functions", Verdict.OK, f"all there in {state.pinned}, made by version {state.installed_by}")
 
 
 def archive(database: Database) -> Iterator[Check]:

@@ -15,6 +15,7 @@ from dagster_sqlqueue.cli import (
     decide,
     doctor,
     figures,
+    functions,
     jobs,
     keep,
     metrics,
@@ -118,6 +119,7 @@ def _shared(
 
 for room in (
     prepare,
+    functions,
     write,
     schema,
     topics,

@@ -8,7 +8,7 @@
 REVOKE ALL ON SCHEMA sqlqueue
     FROM sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 REVOKE ALL ON
-    sqlqueue.schema_version, sqlqueue.queue, sqlqueue.bucket, sqlqueue.job, sqlqueue.job_archive,
+    sqlqueue.schema_version, sqlqueue.function_set, sqlqueue.queue, sqlqueue.bucket, sqlqueue.job, sqlqueue.job_archive,
     sqlqueue.job_archive_default, sqlqueue.job_replaced, sqlqueue.rate_start, sqlqueue.limit_reservation, sqlqueue.waiter,
     sqlqueue.stale_write, sqlqueue.worker, sqlqueue.assignment, sqlqueue.consumer_slot, sqlqueue.batch,
     sqlqueue.subscription, sqlqueue.schedule, sqlqueue.human_task, sqlqueue.job_event, sqlqueue.automation_rule,
@@ -27,6 +27,9 @@ GRANT USAGE ON SCHEMA sqlqueue TO sqlqueue_producer, sqlqueue_consumer, sqlqueue
 
 -- schema_version: every command looks whether the tables are those that it knows.
 GRANT SELECT ON sqlqueue.schema_version TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
+
+-- function_set: what doctor compares. The functions themselves run with the rights of whoever calls them.
+GRANT SELECT ON sqlqueue.function_set TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 
 -- queue and bucket: who puts jobs on a queue, or takes them, reads its settings; operators change them. Consumers note the
 -- heads of the buckets.

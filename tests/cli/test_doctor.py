@@ -87,6 +87,7 @@ def test_all_is_well_on_a_fresh_schema(cli: Cli, url: str) -> None:
         "autovacuum",
         "long transactions",
         "dead rows",
+        "functions",
         "indexes",
         "archive partitions",
         "archive default",
@@ -339,3 +340,25 @@ def test_a_collation_that_changed(recorded: str | None, actual: str | None, verd
     found = inspections.judge_collation("jobs", recorded, actual)
     assert found.verdict is verdict
     assert ("REINDEX DATABASE CONCURRENTLY jobs" in found.cure) is (verdict is Verdict.FAIL)
+
+
+def test_functions_that_are_missing_or_of_another_package(cli: Cli, queue: SqlQueue, schema: str) -> None:
+    assert cli.json("functions")["missing"] == []
+    rows(queue, f"DROP FUNCTION {schema}_v1.claim")
+    found = _found(queue)["functions"]
+    assert (found.verdict, found.found, found.cure) == (
+        Verdict.FAIL,
+        f"missing: {schema}_v1.claim",
+        "sqlqueue migrate",
+    )
+    refused = cli.run("functions")
+    assert refused.exit_code == 1
+    assert f"missing: {schema}_v1.claim" in " ".join(refused.output.split())
+    cli.run("migrate")
+    rows(queue, "UPDATE {s}.function_set SET digest = 'another'")
+    assert _found(queue)["functions"].verdict is Verdict.WARN
+    told = cli.run("functions", "--json")
+    assert told.exit_code == 1
+    assert '"current": false' in told.output
+    cli.run("migrate")
+    assert cli.json("functions")["current"] is True

@@ -11,7 +11,7 @@ import pytest
 
 from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue, Strategy
 from dagster_sqlqueue.model import ClaimedJob
-from tests.core.support import Work, rows, value
+from tests.core.support import Work, drop, rows, value
 
 STRATEGIES = list(Strategy)
 LOCKING = [Strategy.ROUND_ROBIN, Strategy.FANOUT, Strategy.FIFO]
@@ -125,7 +125,7 @@ def queues(any_server: str) -> Iterator[SqlQueue]:
     with SqlQueue(any_server, schema=schema) as queue:
         queue.init()
         yield queue
-        rows(queue, "DROP SCHEMA {s} CASCADE")
+        drop(queue)
 
 
 @pytest.fixture(params=STRATEGIES)

@@ -17,6 +17,7 @@ from psycopg import sql
 from pydantic import BaseModel
 
 from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue.functions import pinned_schema
 from dagster_sqlqueue.model import ClaimedJob
 
 T = TypeVar("T")
@@ -51,6 +52,11 @@ def value(queue: SqlQueue, query: str, *parameters: object) -> Any:
     """The first column of the only row."""
     ((only, *_),) = rows(queue, query, *parameters)
     return only
+
+
+def drop(queue: SqlQueue) -> None:
+    """Remove the queue's schema, and the one of its functions."""
+    rows(queue, f'DROP SCHEMA IF EXISTS {{s}}, "{pinned_schema(queue.database.schema)}" CASCADE')
 
 
 def states(queue: SqlQueue) -> dict[int, str]:

@@ -19,7 +19,7 @@ from dagster_sqlqueue.errors import (
     SchemaTooOld,
 )
 from dagster_sqlqueue.migrations import Migration
-from tests.core.support import OwnServer, Work, claim, own_server, rows, until, value
+from tests.core.support import OwnServer, Work, claim, drop, own_server, rows, until, value
 
 PASSWORD = "s3cr/t@%pass word"
 QUOTED = "s3cr%2Ft%40%25pass%20word"
@@ -181,7 +181,7 @@ def test_of_many_processes_that_migrate_one_applies(url: str, schema: str) -> No
     assert sorted(applied, key=len) == [[]] * 7 + [[m.version for m in migrations.available()]]
 
 
-def test_a_migration_that_fails_leaves_the_version_before_it(
+def test_a_migration_that_fails_leaves_everything_as_it_was(
     url: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = migrations.available()
@@ -192,8 +192,10 @@ def test_a_migration_that_fails_leaves_the_version_before_it(
             patch.setattr(migrations, "available", lambda: [*known[:3], broken, after])
             with pytest.raises(psycopg.errors.DivisionByZero):
                 queue.init()
-        assert [row[0] for row in rows(queue, "SELECT version FROM {s}.schema_version ORDER BY 1")] == [1, 2, 3]
+        assert rows(queue, "SELECT version FROM {s}.schema_version") == []
         assert value(queue, "SELECT to_regclass(%s)", f"{schema}.half") is None
+        assert value(queue, "SELECT to_regclass(%s)", f"{schema}.job") is None
+        assert value(queue, "SELECT to_regnamespace(%s)", f"{schema}_v1") is None
         assert value(queue, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == 0
         queue.init()
         assert migrations.check(queue.database) == known[-1].version
@@ -221,7 +223,7 @@ def test_a_schema_name_may_need_quotes(url: str, spec: QueueSpec[Work], name: st
         queue.complete(claim(queue)[:2])
         assert (queue.depth("work").live, migrations.check(queue.database)) == (1, migrations.available()[-1].version)
         assert value(queue, "SELECT count(*) FROM {s}.job_archive_default") == 0
-        rows(queue, "DROP SCHEMA {s} CASCADE")
+        drop(queue)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ A history is a list of events, one JSON object a line, written by a process as s
 - `ended`: `jobs` whose ending was accepted under that lease; `refused`: those that were not.
 
 The audit is written by a trigger inside the database, with the database's clock: a row for each claim, heartbeat, return
-and end of a job, with the state and the lease's end before and after. A trigger sees only what its own statement may see,
-so it judges nothing: how many leases lived at one moment, and what began in one interval, is found out afterwards.
+and end of a job, with the state and the lease's end before and after. A claim is at the time that it wrote down itself: the
+statement that calls a SQL function may have begun long before, and waited for a lock. A trigger sees only what its own
+statement may see, so it judges nothing: how many leases lived at one moment, and what began in one interval, is found out
+afterwards.
 """
 
 import bisect
@@ -41,7 +43,9 @@ BEGIN
             ELSE 'moved'
         END,
         CASE WHEN TG_OP = 'DELETE' THEN OLD.lease_no ELSE NEW.lease_no END,
-        statement_timestamp(), OLD.state, LEAST(OLD.available_at, '9000-01-01'),
+        CASE WHEN TG_OP = 'UPDATE' AND NEW.state = 'running' AND NEW.started_at IS DISTINCT FROM OLD.started_at
+            THEN NEW.started_at ELSE statement_timestamp() END,
+        OLD.state, LEAST(OLD.available_at, '9000-01-01'),
         CASE WHEN TG_OP = 'UPDATE' THEN LEAST(NEW.available_at, '9000-01-01') END, OLD.ordering_key, OLD.order_no
     );
     RETURN NULL;

@@ -17,7 +17,7 @@ from dagster_sqlqueue.metrics import QueueCollector
 from dagster_sqlqueue.model import ArchiveState
 from dagster_sqlqueue.queue import Ending
 from dagster_sqlqueue.selection import Selection
-from tests.core.support import Work, claim, make_due, own_server, rows
+from tests.core.support import Work, claim, drop, make_due, own_server
 from tests.metrics.support import key, scraped
 
 OTHER = QueueSpec("other", Work, bucket_count=2, backoff=Backoff(0, jitter=0))
@@ -31,7 +31,7 @@ def queue(any_server: str, schema: str, spec: QueueSpec[Work]) -> Iterator[SqlQu
         try:
             yield queue
         finally:
-            rows(queue, "DROP SCHEMA {s} CASCADE")
+            drop(queue)
 
 
 @pytest.fixture

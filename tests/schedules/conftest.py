@@ -6,7 +6,7 @@ import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.schedules import Schedules
-from tests.core.support import Work, rows
+from tests.core.support import Work, drop
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def queue(any_server: str, schema: str, spec: QueueSpec[Work]) -> Iterator[SqlQu
         try:
             yield queue
         finally:
-            rows(queue, "DROP SCHEMA {s} CASCADE")
+            drop(queue)
 
 
 @pytest.fixture

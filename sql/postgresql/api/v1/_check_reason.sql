@@ -1,0 +1,12 @@
+-- Say so if a reason says nothing. Raises: SQ003.
+CREATE OR REPLACE FUNCTION sqlqueue_v1._check_reason(reason text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE AS $function$
+BEGIN
+    IF reason IS NULL OR btrim(reason) = '' THEN
+        PERFORM sqlqueue_v1._refuse(format(
+            'the reason is %s; give a text that says why, for whoever looks at the job later',
+            COALESCE(quote_literal(reason), 'NULL')
+        ));
+    END IF;
+END
+$function$;

@@ -1,0 +1,42 @@
+-- What this session remembers of the heads of a queue's buckets: where its claims have begun, so that the next ones need not
+-- step over the dead rows before. See hints.py: a hint is only ever an optimisation, and is not believed for longer than five
+-- seconds after a look from the very beginning.
+--
+-- It is kept in a setting of the session, and is gone with a transaction that is rolled back.
+--
+-- Parameters: queue text; swept_at timestamptz (when a claim has looked from the very beginning; null: it has not); buckets
+--   and priorities smallint[], due_ats timestamptz[], ids uuid[] (the jobs that it has found; none: they are asked for).
+-- Returns: what is remembered: swept (seconds since 1970), and at: for each bucket the hint of claim_round_robin.
+CREATE OR REPLACE FUNCTION sqlqueue_v1._heads(
+    queue text, swept_at timestamptz, buckets smallint[] DEFAULT '{}', priorities smallint[] DEFAULT '{}',
+    due_ats timestamptz[] DEFAULT '{}', ids uuid[] DEFAULT '{}'
+) RETURNS jsonb
+LANGUAGE plpgsql VOLATILE AS $function$
+#variable_conflict use_variable
+DECLARE
+    setting text := 'sqlqueue_heads.' || 'sqlqueue' || '__' || _heads.queue;
+    known jsonb := COALESCE(NULLIF(current_setting(setting, true), ''), '{"swept": 0, "at": {}}');
+    job record;
+    hint text[];
+BEGIN
+    IF cardinality(ids) = 0 AND swept_at IS NULL THEN
+        RETURN known;
+    END IF;
+    IF swept_at IS NOT NULL THEN
+        known := jsonb_set(known, '{swept}', to_jsonb(EXTRACT(EPOCH FROM swept_at)));
+    END IF;
+    FOR job IN
+        SELECT DISTINCT ON (f.bucket, f.priority) f.bucket, f.priority, f.due_at, f.id
+        FROM unnest(buckets, priorities, due_ats, ids) AS f (bucket, priority, due_at, id)
+        ORDER BY f.bucket, f.priority, f.due_at, f.id
+    LOOP
+        hint := COALESCE(CAST(known -> 'at' ->> CAST(job.bucket AS text) AS text[]), array_fill(CAST(NULL AS text), ARRAY[20]));
+        -- As JSON has it: a time's text would go by the session's settings, which may change.
+        hint[10 - job.priority] := to_jsonb(job.due_at) #>> '{}';
+        hint[20 - job.priority] := job.id;
+        known := jsonb_set(known, ARRAY['at', CAST(job.bucket AS text)], to_jsonb(CAST(hint AS text)));
+    END LOOP;
+    PERFORM set_config(setting, CAST(known AS text), false);
+    RETURN known;
+END
+$function$;

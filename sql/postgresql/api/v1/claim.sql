@@ -1,0 +1,366 @@
+-- Claim due jobs under a lease, by the queue's strategy, its limits and the turns of its keys.
+--
+-- A claim is committed before its jobs are worked on: a lease is seen by others from then on, and with limits or keyed
+-- queues others wait for this transaction to end.
+--
+-- Parameters: queue text; worker text (who claims, for people to read); max_jobs integer (1 to 10,000); lease_seconds float8
+--   (how long the claim holds without a heartbeat; null: the queue's); buckets integer[] (where to look, in this order; null:
+--   all of them, from a random one on); with_tags text[] and with_payload jsonb (only jobs that have all these tags, and whose
+--   payload contains that one; looks at what is due until it has found enough).
+-- Returns: the jobs. The number of the lease goes with every word about the job. No row: nothing is due, or may run now.
+-- A job whose lease ran out on its last attempt goes to the dead letter, or is held where the queue says so.
+-- Raises: SQ002, SQ003, SQ004 (a strategy that SQL cannot claim by: assign, token; not READ COMMITTED).
+CREATE OR REPLACE FUNCTION sqlqueue_v1.claim(
+    queue text,
+    worker text,
+    max_jobs integer DEFAULT 1,
+    lease_seconds float8 DEFAULT NULL,
+    buckets integer[] DEFAULT NULL,
+    with_tags text[] DEFAULT NULL,
+    with_payload jsonb DEFAULT NULL
+) RETURNS TABLE (
+    job_id uuid, lease_no bigint, payload jsonb, attempt integer, max_attempts integer, priority integer,
+    ordering_key text, unique_key text, tags text[], error text, created_at timestamptz, lease_until timestamptz,
+    timeout_seconds float8
+)
+LANGUAGE plpgsql VOLATILE {{settings}} AS $function$
+#variable_conflict use_column
+<<param>>
+DECLARE
+    clock timestamptz;
+    name text := claim.queue;
+    queue text := claim.queue;
+    revision bigint;
+    buckets smallint[];
+    hints text[] := '{}';
+    "limit" integer := claim.max_jobs;
+    look integer;
+    lease_seconds float8;
+    worker text := claim.worker;
+    limited boolean;
+    tags text[] := COALESCE(claim.with_tags, '{}');
+    payload text := COALESCE(claim.with_payload, '{}');
+    scan integer := 10000;
+    after_bucket smallint;
+    after_priority smallint;
+    after_at timestamptz;
+    after_id uuid;
+    ids uuid[];
+    keys text[];
+    starts integer;
+    rate_seconds float8;
+    known record;
+    job record;
+    chosen uuid[];
+    places bigint[];
+    lines text[];
+    found uuid;
+    won text[];
+    turn uuid[];
+    parked uuid[];
+    wanted integer;
+    heads bigint;
+    scanned bigint;
+    next_bucket smallint;
+    next_priority smallint;
+    next_at timestamptz;
+    next_id uuid;
+    keyed boolean;
+    heads_known jsonb;
+    swept boolean;
+    found_buckets smallint[];
+    found_priorities smallint[];
+    found_at timestamptz[];
+    found_ids uuid[];
+    filtered boolean := claim.with_tags IS NOT NULL OR claim.with_payload IS NOT NULL;
+    stepwise boolean;
+    again boolean;
+    handed_out boolean;
+    over_ids uuid[];
+    over_lease_nos bigint[];
+    over_states text[];
+    over_errors text[];
+BEGIN
+    PERFORM sqlqueue_v1._refuse(CASE
+        WHEN claim.worker IS NULL OR btrim(claim.worker) = '' THEN 'worker is empty; give a name for whoever claims'
+        WHEN claim.max_jobs IS NULL OR claim.max_jobs NOT BETWEEN 1 AND 10000
+        THEN format('max_jobs is %s; a claim takes 1 to 10,000 jobs', COALESCE(CAST(claim.max_jobs AS text), 'NULL'))
+        WHEN NOT (claim.lease_seconds > 0 AND claim.lease_seconds <= 3162240000)
+        THEN format('lease_seconds is %s; it must be positive, at most a hundred years', claim.lease_seconds)
+        WHEN cardinality(claim.buckets) = 0 OR array_ndims(claim.buckets) > 1 OR EXISTS (
+            SELECT FROM unnest(claim.buckets) AS b (no) WHERE (b.no BETWEEN 0 AND 1023) IS NOT TRUE
+        )
+        THEN format('buckets is %s; name at least one, each 0 to 1023, or give NULL for all', claim.buckets)
+        WHEN jsonb_typeof(claim.with_payload) <> 'object'
+        THEN 'with_payload is no JSON object; write it like {"country": "NZ"}'
+    END);
+    -- What a claim buries it does not hand out: then it looks once more.
+    FOR round IN 1 .. 100 LOOP
+        clock := clock_timestamp();
+        {{queues}}
+        INTO known;
+        IF known.name IS NULL THEN
+            PERFORM sqlqueue_v1._unknown_queue(claim.queue);
+        END IF;
+        keyed := known.ordered OR known.max_running_per_key IS NOT NULL;
+        limited := known.max_running IS NOT NULL OR known.rate_limit IS NOT NULL;
+        IF known.strategy IN ('assign', 'token') THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'SQ004',
+                MESSAGE = format('queue %L has the strategy %L, which SQL functions cannot claim by', claim.queue, known.strategy),
+                HINT = 'Give it another one, such as round_robin, with: sqlqueue create, or work it off from Python.';
+        END IF;
+        IF keyed OR limited THEN
+            PERFORM sqlqueue_v1._need_read_committed(claim.queue);
+        END IF;
+        EXIT WHEN known.paused_at IS NOT NULL;
+        revision := known.revision;
+        lease_seconds := COALESCE(claim.lease_seconds, known.lease_seconds);
+        buckets := claim.buckets;
+        IF buckets IS NULL THEN
+            wanted := CASE WHEN known.strategy = 'fifo' THEN 0 ELSE floor(random() * known.lanes) END;
+            buckets := ARRAY(SELECT (no + wanted) % known.lanes FROM generate_series(0, known.lanes - 1) AS no ORDER BY no);
+        END IF;
+        stepwise := keyed OR filtered OR known.strategy <> 'round_robin';
+        again := false;
+        handed_out := false;
+        over_ids := '{}';
+        over_lease_nos := '{}';
+        over_states := '{}';
+        over_errors := '{}';
+        "limit" := claim.max_jobs;
+        ids := '{}';
+        chosen := '{}';
+        IF limited THEN
+            PERFORM FROM ({{limit_lock}}) AS waited;
+        END IF;
+        IF NOT stepwise THEN
+            heads_known := NULL;
+            IF cardinality(buckets) <= 64 THEN
+                heads_known := sqlqueue_v1._heads(claim.queue, NULL);
+            END IF;
+            swept := COALESCE(CAST(heads_known ->> 'swept' AS float8) < EXTRACT(EPOCH FROM clock_timestamp()) - 5, true);
+            LOOP
+                hints := CASE WHEN swept THEN '{}' ELSE ARRAY(
+                    SELECT heads_known -> 'at' ->> CAST(b.no AS text)
+                    FROM unnest(buckets) WITH ORDINALITY AS b (no, place)
+                    ORDER BY b.place
+                ) END;
+                "limit" := claim.max_jobs - cardinality(chosen);
+                found_buckets := '{}';
+                found_priorities := '{}';
+                found_at := '{}';
+                found_ids := '{}';
+                clock := clock_timestamp();
+                IF limited THEN
+                    FOR job IN {{claim_limited}} LOOP
+                        found_ids := found_ids || CAST(job.id AS uuid);
+                        found_buckets := found_buckets || CAST(job.bucket AS smallint);
+                        found_priorities := found_priorities || CAST(job.priority AS smallint);
+                        found_at := found_at || CAST(job.due_at AS timestamptz);
+                    END LOOP;
+                ELSE
+                    FOR job IN {{claim_round_robin}} LOOP
+                        found_ids := found_ids || CAST(job.id AS uuid);
+                        found_buckets := found_buckets || CAST(job.bucket AS smallint);
+                        found_priorities := found_priorities || CAST(job.priority AS smallint);
+                        found_at := found_at || CAST(job.due_at AS timestamptz);
+                    END LOOP;
+                END IF;
+                chosen := chosen || found_ids;
+                IF heads_known IS NOT NULL THEN
+                    heads_known := sqlqueue_v1._heads(
+                        claim.queue, CASE WHEN swept THEN clock END, found_buckets, found_priorities, found_at, found_ids
+                    );
+                END IF;
+                -- Fewer than were asked for: then there may be some before the place where this began.
+                EXIT WHEN swept OR cardinality(chosen) = claim.max_jobs;
+                swept := true;
+            END LOOP;
+            ids := chosen;
+        ELSE
+            IF limited THEN
+                clock := clock_timestamp();
+                wanted := NULL;
+                {{limit_allowance}}
+                INTO wanted;
+                EXIT WHEN COALESCE(wanted, 0) <= 0;
+            ELSE
+                wanted := claim.max_jobs;
+            END IF;
+            places := '{}';
+            lines := '{}';
+            hints := '{}';
+            clock := clock_timestamp();
+            IF filtered THEN
+                look := wanted;
+                after_bucket := NULL;
+                after_priority := NULL;
+                after_at := NULL;
+                after_id := NULL;
+                buckets := ARRAY(SELECT b.no FROM unnest(buckets) AS b (no) ORDER BY b.no);
+                LOOP
+                    "limit" := look;
+                    {{scan_fitting}}
+                    INTO ids, scanned, next_bucket, next_priority, next_at, next_id;
+                    "limit" := wanted;
+                    FOR job IN {{pick_ids}} LOOP
+                        chosen := chosen || job.id;
+                        places := places || job.order_no;
+                        lines := lines || job.ordering_key;
+                    END LOOP;
+                    EXIT WHEN cardinality(chosen) > 0;
+                    IF cardinality(ids) >= look THEN
+                        -- Others hold all that was found so far, and there may be more behind it.
+                        look := look * 4;
+                    ELSE
+                        EXIT WHEN scanned < scan;
+                        look := wanted;
+                        after_bucket := next_bucket;
+                        after_priority := next_priority;
+                        after_at := next_at;
+                        after_id := next_id;
+                    END IF;
+                END LOOP;
+            ELSE
+                "limit" := CASE WHEN keyed THEN GREATEST(wanted, 500) ELSE wanted END;
+                IF known.strategy = 'fanout' THEN
+                    FOR job IN {{pick_fanout}} LOOP
+                        chosen := chosen || job.id;
+                        places := places || job.order_no;
+                        lines := lines || job.ordering_key;
+                    END LOOP;
+                ELSIF known.strategy = 'fifo' THEN
+                    look := "limit";
+                    LOOP
+                        heads := 0;
+                        FOR job IN {{pick_fifo}} LOOP
+                            heads := job.heads;
+                            IF job.id IS NOT NULL THEN
+                                chosen := chosen || job.id;
+                                places := places || job.order_no;
+                                lines := lines || job.ordering_key;
+                            END IF;
+                        END LOOP;
+                        EXIT WHEN cardinality(chosen) > 0 OR heads < look OR look > 100000;
+                        look := look * 4;
+                    END LOOP;
+                ELSE
+                    FOR job IN {{pick_round_robin}} LOOP
+                        chosen := chosen || job.id;
+                        places := places || job.order_no;
+                        lines := lines || job.ordering_key;
+                    END LOOP;
+                END IF;
+            END IF;
+            parked := '{}';
+            IF keyed AND EXISTS (SELECT FROM unnest(places) AS p (no) WHERE p.no IS NOT NULL) THEN
+                keys := ARRAY(
+                    SELECT DISTINCT l.name
+                    FROM unnest(lines, places) AS l (name, no)
+                    WHERE l.no IS NOT NULL
+                    ORDER BY l.name
+                );
+                won := '{}';
+                FOR job IN {{key_try}} LOOP
+                    won := won || job.name;
+                END LOOP;
+                ids := ARRAY(
+                    SELECT c.id
+                    FROM unnest(chosen, places, lines) AS c (id, no, line)
+                    JOIN unnest(won) AS w (name) ON w.name = c.line
+                    WHERE c.no IS NOT NULL
+                );
+                clock := clock_timestamp();
+                turn := '{}';
+                IF cardinality(ids) > 0 THEN
+                    FOR found IN {{key_turns}} LOOP
+                        turn := turn || found;
+                    END LOOP;
+                    ids := ARRAY(SELECT d.id FROM unnest(ids) AS d (id) EXCEPT SELECT t.id FROM unnest(turn) AS t (id));
+                    FOR found IN {{park}} LOOP
+                        parked := parked || found;
+                    END LOOP;
+                    IF cardinality(parked) > 0 AND known.ordered THEN
+                        -- One whose lease ran out need not be the first of its key: the first may have waited for it.
+                        keys := ARRAY(
+                            SELECT DISTINCT c.line
+                            FROM unnest(chosen, lines) AS c (id, line)
+                            JOIN unnest(parked) AS p (id) ON p.id = c.id
+                            ORDER BY c.line
+                        );
+                        FOR found IN {{key_promote}} LOOP
+                        END LOOP;
+                    END IF;
+                END IF;
+                chosen := ARRAY(
+                    SELECT c.id
+                    FROM unnest(chosen, places) WITH ORDINALITY AS c (id, no, rank)
+                    LEFT JOIN unnest(turn) AS t (id) ON t.id = c.id
+                    WHERE c.no IS NULL OR t.id IS NOT NULL
+                    ORDER BY c.rank
+                );
+            END IF;
+            again := cardinality(parked) > 0;
+            ids := chosen[:wanted];
+            IF cardinality(ids) > 0 THEN
+                clock := clock_timestamp();
+                starts := 0;
+                FOR found IN {{grant}} LOOP
+                    starts := starts + 1;
+                END LOOP;
+                rate_seconds := known.rate_seconds;
+                IF rate_seconds IS NOT NULL THEN
+                    {{rate_note}};
+                END IF;
+            END IF;
+        END IF;
+        EXIT WHEN cardinality(ids) = 0 AND NOT again;
+        FOR job IN {{granted}} LOOP
+            IF job.cancel_requested OR job.attempt > job.max_attempts THEN
+                over_ids := over_ids || CAST(job.id AS uuid);
+                over_lease_nos := over_lease_nos || CAST(job.lease_no AS bigint);
+                over_states := over_states || CASE
+                    WHEN job.cancel_requested THEN 'cancelled'
+                    WHEN job.order_no IS NOT NULL AND known.on_poison = 'stop' THEN 'held'
+                    ELSE 'failed'
+                END;
+                over_errors := over_errors || CASE
+                    WHEN job.cancel_requested THEN 'cancelled while it ran'
+                    ELSE format(
+                        'the lease ran out on the last of %s attempts: its consumer died or hung%s', job.max_attempts,
+                        '; the attempt before it: ' || job.error
+                    )
+                END;
+                CONTINUE;
+            END IF;
+            handed_out := true;
+            claim.job_id := job.id;
+            claim.lease_no := job.lease_no;
+            claim.payload := job.payload;
+            claim.attempt := job.attempt;
+            claim.max_attempts := job.max_attempts;
+            claim.priority := job.priority;
+            claim.ordering_key := job.ordering_key;
+            claim.unique_key := job.unique_key;
+            claim.tags := job.tags;
+            claim.error := job.error;
+            claim.created_at := job.created_at;
+            claim.lease_until := job.lease_until;
+            claim.timeout_seconds := job.timeout_seconds;
+            RETURN NEXT;
+        END LOOP;
+        IF cardinality(over_ids) > 0 THEN
+            PERFORM sqlqueue_v1._end(
+                CASE o.state = 'held' WHEN true THEN 'hold' ELSE 'finish' END, array_agg(o.id ORDER BY o.place),
+                array_agg(o.lease_no ORDER BY o.place), 'report', states => array_agg(o.state ORDER BY o.place),
+                errors => array_agg(o.error ORDER BY o.place)
+            )
+            FROM unnest(over_ids, over_lease_nos, over_states, over_errors) WITH ORDINALITY
+                AS o (id, lease_no, state, error, place)
+            GROUP BY o.state = 'held';
+        END IF;
+        EXIT WHEN handed_out;
+    END LOOP;
+END
+$function$;

@@ -1,0 +1,17 @@
+-- Have queued jobs become due at another moment, earlier or later than it was. In an ordered queue the others of their keys
+-- wait with them.
+--
+-- Parameters: queue text; job_ids uuid[] (10,000 at most); seconds float8 (from now) or until timestamptz (one that has passed:
+--   now): one of the two.
+--
+-- Returns: a row for each job: what became of it ('changed', 'skipped'), and of one that was skipped the reason.
+-- Raises: SQ002, SQ003, SQ004 (a keyed queue needs READ COMMITTED).
+CREATE OR REPLACE FUNCTION sqlqueue_v1.delay(
+    queue text, job_ids uuid[], seconds float8 DEFAULT NULL, until timestamptz DEFAULT NULL
+) RETURNS TABLE (job_id uuid, outcome text, because text)
+LANGUAGE plpgsql VOLATILE {{settings}} AS $function$
+BEGIN
+    PERFORM sqlqueue_v1._check_later(seconds, until);
+    RETURN QUERY SELECT * FROM sqlqueue_v1._decide('delay', delay.queue, job_ids, seconds => delay.seconds, until => delay.until);
+END
+$function$;

