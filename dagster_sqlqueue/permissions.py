@@ -25,10 +25,10 @@ def role_name(schema: str, role: str) -> str:
 
 _WHO: Final = {
     "producer consumer operator observer": """
-        archive_day_ahead doctor_autovacuum doctor_collation doctor_indexes doctor_job_table doctor_pins
-        doctor_server enqueue_terms filter_matches foreign_ids head_hints key_try key_turns key_wait keys_in_line
-        leases_left limit_lock maintenance_lock maintenance_unlock migration_lock migration_unlock queues
-        replace_keys roles_granted roles_there snapshot versions waiter_listen waiter_notify writers
+        archive_day_ahead doctor_autovacuum doctor_collation doctor_indexes doctor_job_table doctor_pins doctor_server
+        enqueue_terms filter_matches foreign_ids function_set head_hints key_try key_turns key_wait keys_in_line
+        leases_left limit_lock maintenance_lock maintenance_unlock migration_lock migration_unlock queues replace_keys
+        roles_granted roles_there snapshot versions waiter_listen waiter_notify writers
     """,
     "producer consumer operator": """
         key_promote
@@ -38,8 +38,8 @@ _WHO: Final = {
     """,
     "consumer operator observer": """
         archive_counts automation_of_job automation_rule batch_holder batch_last depth doctor_overdue doctor_queues
-        due_days finished_under heads job_history leases list_executable live_rows marked_by_token
-        open_days peek tasks_of_rule scan_fitting select_live sensitive_names slots spark_bounds spark_slices
+        due_days finished_under granted heads job_history leased leases list_executable live_rows marked_by_token
+        open_days peek scan_fitting select_live sensitive_names slots spark_bounds spark_slices tasks_of_rule
         whereabouts
     """,
     "producer operator": """
@@ -64,11 +64,11 @@ _WHO: Final = {
         archive_day_attach archive_day_begin archive_day_drop archive_days_over archive_trim automation_rule_set
         cancel_running create_queue delay event_trim forget_expired pause queue_lock queue_steady rebucket redrive
         release_held reprioritise resume schedule_pause schedule_put schedule_remove schedule_resume schedules_due
-        schedules_move set_region settle_turns subscribe task_end task_lock task_open task_step task_take tasks_withdraw
-        unsubscribe
+        schedules_move set_region settle_turns subscribe task_end task_lock task_open task_step task_take
+        tasks_withdraw unsubscribe
     """,
     "": """
-        prepare_schema record_version roles_grant roles_make
+        function_set_note prepare_schema record_version roles_grant roles_make
     """,
 }
 """By the roles that may, the statements; those of nobody are the owner's alone."""
