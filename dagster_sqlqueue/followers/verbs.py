@@ -1,33 +1,238 @@
 """The verbs of followers that people call."""
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections import Counter
+from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 import psycopg
-import sqlalchemy as sa
 
+from dagster_sqlqueue import putting
+from dagster_sqlqueue.asynchronous import check_connection as check_awaited
+from dagster_sqlqueue.asynchronous import each
 from dagster_sqlqueue.enqueueing import check_connection
-from dagster_sqlqueue.executors import CallerConnection, Executor
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.executors import CallerConnection
 from dagster_sqlqueue.followers.following import drive, follow
-from dagster_sqlqueue.followers.model import Callback, Following, called_back
-from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.followers.model import Callback, called_back
+from dagster_sqlqueue.followers.running import Running
+from dagster_sqlqueue.followers.submitting import OnConflict, Submitted, Wishes, submit
+from dagster_sqlqueue.intake import Intake, OnBadRow, Rejected
+from dagster_sqlqueue.model import NewJob
+from dagster_sqlqueue.settings import Payload, QueueSpec
 
-T = TypeVar("T")
+_AWAITED = "aenqueue or aenqueue_many"
 
 
-class Followers:
+@dataclass(frozen=True, slots=True)
+class SubmittedMany:
+    """What became of many jobs that were sent. The numbers add up to the jobs that were given.
+
+    Attributes:
+        inserted: put on the queue.
+        merged: another job, which has their unique key, does their work.
+        duplicates: left out, because they were there already.
+        rejected: left out, because they are not usable; only with `on_bad_row="skip"`.
+    """
+
+    inserted: int
+    merged: int
+    duplicates: int
+    rejected: list[Rejected] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """Who follows a job.
+
+    Attributes:
+        id: of the follower.
+        states: the ends of which it is told.
+        queue: where the callback goes; None: there is none.
+        group_id: the group that the job is a member of; None: it is none's.
+        notify: whether the end is notified to a connection that waits.
+        created_at: since when.
+    """
+
+    id: UUID
+    states: Sequence[str]
+    queue: str | None
+    group_id: UUID | None
+    notify: bool
+    created_at: datetime
+
+
+class Followers(Running):
     """Who is told how jobs end.
 
     Args:
         queue: the queues of the schema.
     """
 
-    def __init__(self, queue: SqlQueue) -> None:
-        self.queue = queue
-        self.database = queue.database
+    def enqueue(
+        self,
+        spec: QueueSpec[Payload],
+        job: "Payload | NewJob[Payload] | Mapping[str, Any]",
+        *,
+        callbacks: Iterable[Callback] | Callback = (),
+        group: UUID | None = None,
+        on_conflict: OnConflict = "merge",
+        connection: CallerConnection | None = None,
+    ) -> Submitted:
+        """Put one job on the queue, and have somebody told how it ended, in one transaction.
 
-    def follow(self, job_id: UUID, *callbacks: Callback, connection: CallerConnection | None = None) -> bool:
+        A job with an id of its producer's that is sent again lands once, and its callbacks are put on their queues once.
+
+        Args:
+            spec: the queue.
+            job: its payload, or a `NewJob` with more to say.
+            callbacks: what is put on other queues when the job has ended.
+            group: the group of which the job becomes a member.
+            on_conflict: what becomes of a job whose unique key a live job has. `merge`: that one does its work, waiting or
+                running, and every submitter is told how it ended. `ignore`: it is left out, and nobody is told.
+            connection: as for `SqlQueue.enqueue`. Until that transaction ends, a job that was merged into cannot be
+                claimed, and one that runs cannot end: be short.
+
+        Raises:
+            InvalidPayload, InvalidInput: nothing was enqueued.
+            UnknownQueue: the queue, or that of a callback, does not exist; nothing was enqueued.
+            UnknownGroup, GroupClosed: nothing was enqueued.
+        """
+        putting.check_choice("on_conflict", on_conflict, OnConflict)
+        wishes = _wishes(callbacks, group)
+        check_connection(connection, _AWAITED)
+
+        def work(executor: Any) -> Submitted:
+            taken = Intake(spec, self._steps(putting.terms(spec.name), executor, spec.name), "raise")
+            rows = taken.take(job) or taken.rest()
+            return self._steps(submit(spec.name, rows, on_conflict, wishes), executor, spec.name)[0]
+
+        return self._within(work, connection, _queues(wishes))
+
+    def enqueue_many(
+        self,
+        spec: QueueSpec[Payload],
+        jobs: "Iterable[Payload | NewJob[Payload] | Mapping[str, Any]]",
+        *,
+        callbacks: Iterable[Callback] | Callback = (),
+        group: UUID | None = None,
+        on_conflict: OnConflict = "merge",
+        on_bad_row: OnBadRow = "raise",
+        connection: CallerConnection | None = None,
+    ) -> SubmittedMany:
+        """Put many jobs on the queue, in one transaction: all of them or, if it fails, none.
+
+        Args:
+            spec: the queue.
+            jobs: payloads or `NewJob`s; a generator is read in constant memory.
+            callbacks: as for `enqueue`, for each of them.
+            group: as for `enqueue`.
+            on_conflict: as for `enqueue`.
+            on_bad_row: as for `SqlQueue.enqueue_many`.
+            connection: as for `enqueue`.
+
+        Raises:
+            InvalidPayload, InvalidInput, UnknownQueue, UnknownGroup, GroupClosed: as for `enqueue`.
+        """
+        putting.check_choice("on_conflict", on_conflict, OnConflict)
+        putting.check_choice("on_bad_row", on_bad_row, OnBadRow)
+        wishes = _wishes(callbacks, group)
+        check_connection(connection, _AWAITED)
+        counts: Counter[str] = Counter()
+        with self._block(connection, _queues(wishes)) as executor:
+            taken = Intake(spec, self._steps(putting.terms(spec.name), executor, spec.name), on_bad_row)
+
+            def put(rows: Any) -> None:
+                _count(counts, self._steps(submit(spec.name, rows, on_conflict, wishes), executor, spec.name))
+
+            for job in jobs:
+                if chunk := taken.take(job):
+                    put(chunk)
+            if chunk := taken.rest():
+                put(chunk)
+        return SubmittedMany(counts["inserted"], counts["merged"], counts["duplicates"], taken.rejected)
+
+    async def aenqueue(
+        self,
+        spec: QueueSpec[Payload],
+        job: "Payload | NewJob[Payload] | Mapping[str, Any]",
+        *,
+        callbacks: Iterable[Callback] | Callback = (),
+        group: UUID | None = None,
+        on_conflict: OnConflict = "merge",
+        connection: "psycopg.AsyncConnection[Any]",
+    ) -> Submitted:
+        """`enqueue` in the transaction of an asynchronous psycopg connection: rolled back means never enqueued.
+
+        Args:
+            spec: as for `enqueue`.
+            job: as for `enqueue`.
+            callbacks: as for `enqueue`.
+            group: as for `enqueue`.
+            on_conflict: as for `enqueue`.
+            connection: the caller's. In autocommit and outside of a block the job is committed on return.
+
+        Raises:
+            InvalidPayload, InvalidInput, UnknownQueue, UnknownGroup, GroupClosed: as for `enqueue`.
+        """
+        putting.check_choice("on_conflict", on_conflict, OnConflict)
+        wishes = _wishes(callbacks, group)
+        check_awaited(connection)
+        async with self._ablock(connection, _queues(wishes)):
+            taken = Intake(spec, await self._asteps(putting.terms(spec.name), connection, spec.name), "raise")
+            rows = taken.take(job) or taken.rest()
+            (done,) = await self._asteps(submit(spec.name, rows, on_conflict, wishes), connection, spec.name)
+        return done
+
+    async def aenqueue_many(
+        self,
+        spec: QueueSpec[Payload],
+        jobs: "Iterable[Payload | NewJob[Payload] | Mapping[str, Any]] | AsyncIterable[Any]",
+        *,
+        callbacks: Iterable[Callback] | Callback = (),
+        group: UUID | None = None,
+        on_conflict: OnConflict = "merge",
+        on_bad_row: OnBadRow = "raise",
+        connection: "psycopg.AsyncConnection[Any]",
+    ) -> SubmittedMany:
+        """`enqueue_many` in the transaction of an asynchronous psycopg connection.
+
+        Args:
+            spec: as for `enqueue`.
+            jobs: payloads or `NewJob`s; a generator, asynchronous or not, is read in constant memory.
+            callbacks: as for `enqueue`.
+            group: as for `enqueue`.
+            on_conflict: as for `enqueue`.
+            on_bad_row: as for `enqueue_many`.
+            connection: the caller's. In autocommit and outside of a block the jobs are committed on return.
+
+        Raises:
+            InvalidPayload, InvalidInput, UnknownQueue, UnknownGroup, GroupClosed: as for `enqueue`.
+        """
+        putting.check_choice("on_conflict", on_conflict, OnConflict)
+        putting.check_choice("on_bad_row", on_bad_row, OnBadRow)
+        wishes = _wishes(callbacks, group)
+        check_awaited(connection)
+        counts: Counter[str] = Counter()
+        async with self._ablock(connection, _queues(wishes)):
+            taken = Intake(spec, await self._asteps(putting.terms(spec.name), connection, spec.name), on_bad_row)
+
+            async def put(rows: Any) -> None:
+                steps = submit(spec.name, rows, on_conflict, wishes)
+                _count(counts, await self._asteps(steps, connection, spec.name))
+
+            async for job in each(jobs):
+                if chunk := taken.take(job):
+                    await put(chunk)
+            if chunk := taken.rest():
+                await put(chunk)
+        return SubmittedMany(counts["inserted"], counts["merged"], counts["duplicates"], taken.rejected)
+
+    def follow(
+        self, job_id: UUID, callbacks: Iterable[Callback] | Callback, *, connection: CallerConnection | None = None
+    ) -> bool:
         """Have callbacks put on their queues when a job has ended; if it has, they are put there at once.
 
         The same callback of the same job is put there once, however often this is said.
@@ -35,28 +240,45 @@ class Followers:
         Args:
             job_id: the job.
             callbacks: what to do.
-            connection: as for `SqlQueue.enqueue`.
+            connection: as for `enqueue`.
 
         Returns:
             Whether the end is still to come.
 
         Raises:
             InvalidInput: an argument is not usable.
-            UnknownQueue: a callback's queue does not exist. UnknownJob: the job is neither live nor in the archive.
-                Nothing was changed.
+            UnknownQueue: a callback's queue does not exist; nothing was changed.
+            UnknownJob: the job is neither live nor in the archive; nothing was changed.
         """
-        check_connection(connection)
-        rows = [called_back(callback, job_id, job_id) for callback in callbacks]
-        done = self._run(rows, lambda executor: drive(follow(rows), executor), connection)
+        check_connection(connection, "aenqueue")
+        wishes = _wishes(callbacks, None)
+        if not isinstance(job_id, UUID):
+            raise InvalidInput(f"the job is {job_id!r}; give its id, a uuid.UUID")
+        if not wishes.callbacks:
+            raise InvalidInput("there is no callback; give at least one")
+        rows = [called_back(callback, job_id, job_id) for callback in wishes.callbacks]
+        done = self._within(lambda executor: drive(follow(rows), executor), connection, _queues(wishes))
         return job_id in done.live
 
-    def _run(self, rows: Sequence[Following], work: Callable[[Executor], T], connection: CallerConnection | None) -> T:
-        try:
-            if connection is None:
-                return self.database.transact(work)
-            with self.database.joined(connection).atomic() as joined:  # type: ignore[union-attr]
-                return work(joined)
-        except (psycopg.errors.ForeignKeyViolation, sa.exc.IntegrityError):
-            for queue in sorted({row.queue for row in rows if row.queue is not None}):
-                self.queue.check_exists(queue)
-            raise
+    def of(self, job_id: UUID) -> list[Follower]:
+        """Who follows a live job, and of which groups it is a member."""
+        return [Follower(*row) for row in self.database.run("followers_of", {"id": job_id})]
+
+
+def _wishes(callbacks: Iterable[Callback] | Callback, group: object) -> Wishes:
+    given = (callbacks,) if isinstance(callbacks, Callback) else tuple(callbacks)
+    for callback in given:
+        if not isinstance(callback, Callback):
+            raise InvalidInput(f"callbacks holds a {type(callback).__name__}; give a Callback(queue, …)")
+    if group is not None and not isinstance(group, UUID):
+        raise InvalidInput(f"group is {group!r}; give the id of one that is open, a uuid.UUID")
+    return Wishes(given, group)
+
+
+def _queues(wishes: Wishes) -> list[str]:
+    return [str(callback.queue) for callback in wishes.callbacks]
+
+
+def _count(counts: Counter[str], submitted: Sequence[Submitted]) -> None:
+    for one in submitted:
+        counts["inserted" if one.inserted else "merged" if one.merged else "duplicates"] += 1

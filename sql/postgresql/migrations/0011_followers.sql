@@ -49,7 +49,7 @@ CREATE TABLE sqlqueue.follower (
 );
 
 CREATE INDEX follower_job ON sqlqueue.follower (job_id);
-CREATE INDEX follower_group ON sqlqueue.follower (group_id) WHERE group_id IS NOT NULL;
+CREATE INDEX follower_group ON sqlqueue.follower (group_id, job_id) WHERE group_id IS NOT NULL;
 CREATE INDEX follower_queue ON sqlqueue.follower (queue) WHERE queue IS NOT NULL;
 
 -- What a transaction adds to the groups. It is folded into them, and removed, when the transaction commits: no row here is
