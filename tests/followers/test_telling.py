@@ -9,7 +9,19 @@ from uuid import UUID
 import pytest
 from pydantic import BaseModel
 
-from dagster_sqlqueue import Cancel, Consumer, Done, Mode, NewJob, QueueSpec, Sensitive, SqlQueue, batches, statements
+from dagster_sqlqueue import (
+    Cancel,
+    Consumer,
+    Done,
+    Mode,
+    NewJob,
+    QueueSpec,
+    Reject,
+    Sensitive,
+    SqlQueue,
+    batches,
+    statements,
+)
 from dagster_sqlqueue.cli.redacting import discreet
 from dagster_sqlqueue.deciding import Completed
 from dagster_sqlqueue.ending import Ending
@@ -219,11 +231,11 @@ def test_a_redriven_job_was_told_of_before(queue: SqlQueue, spec: QueueSpec[Work
     """Its next end is told to those who follow it from then on."""
     sent = followers.enqueue(spec, Work(n=1), callbacks=Callback("ended"))
     assert sent.job_id
-    Consumer(queue, replace(spec, max_attempts=1), lambda job: Cancel("no")).drain()
-    queue.redrive("work", Selection(state="cancelled"))
+    Consumer(queue, spec, lambda job: Reject("no")).drain()
+    queue.redrive("work", Selection(ids=[sent.job_id]))
     assert followers.of(sent.job_id) == []
     Consumer(queue, spec, lambda job: None).drain()
-    assert [end.state for end in told(queue)] == ["cancelled"]
+    assert [end.state for end in told(queue)] == ["failed"]
     queue.create_queue(QueueSpec("again", JobEnded))
     followers.follow(sent.job_id, Callback("again"))
     assert [end.state for end in told(queue, "again")] == ["succeeded"]
