@@ -44,16 +44,17 @@ def follow(followers: Sequence[Following]) -> Steps[Followed]:
     done = Followed()
     rest = list(followers)
     for _ in range(_ROUNDS):
-        live = yield Statement("follow", _columns(rest))
-        done.live.update(row[0] for row in live)
+        done.live.update(row[0] for row in (yield Statement("follow", _columns(rest))))
+        yield from _note_sent([follower for follower in rest if follower.job_id in done.live])
         rest = [follower for follower in rest if follower.job_id not in done.live]
         if not rest:
             return done
         ended = yield Statement("follow_ended", _columns(rest))
         if ended:
             ids, moments = zip(*ended, strict=True)
-            yield Statement("tell_ended", {"ids": list(ids), "finished_ats": list(moments)})
             done.ended.update(ended)
+            yield from _note_sent([follower for follower in rest if follower.job_id in done.ended])
+            yield Statement("tell_ended", {"ids": list(ids), "finished_ats": list(moments)})
         rest = [follower for follower in rest if follower.job_id not in done.ended]
         if not rest:
             return done
@@ -61,6 +62,13 @@ def follow(followers: Sequence[Following]) -> Steps[Followed]:
         f"there is no job {rest[0].job_id}, live or ended; an ended job is trimmed when its queue does not keep it any"
         " longer"
     )
+
+
+def _note_sent(followers: Sequence[Following]) -> Steps[None]:
+    merged = [row for row in followers if row.submitted_id not in (None, row.job_id)]
+    if merged:
+        ids, submitted = [row.id for row in merged], [row.submitted_id for row in merged]
+        yield Statement("follow_sent", {"ids": ids, "submitted_ids": submitted})
 
 
 def _columns(followers: Sequence[Following]) -> dict[str, list[Any]]:

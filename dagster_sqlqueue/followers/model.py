@@ -33,6 +33,7 @@ class JobEnded(BaseModel):
         attempts: how many there were.
         finished_at: when it ended, by the database's clock.
         unique_key: of the job.
+        submitted_id: the id under which the follower sent it; not the job's where it was merged into another one.
         context: what was given with the `Callback`.
     """
 
@@ -44,6 +45,7 @@ class JobEnded(BaseModel):
     attempts: int
     finished_at: datetime
     unique_key: str | None
+    submitted_id: UUID
     context: JsonValue
 
 
@@ -148,6 +150,7 @@ class Following(NamedTuple):
         priority, ordering_key, context: of the callback.
         group_id: the group of which the job becomes a member; None: of none.
         notify: whether the end is notified on `channel`, with the job's id.
+        submitted_id: the id under which he sent the job; None: its own.
     """
 
     id: UUID
@@ -159,6 +162,7 @@ class Following(NamedTuple):
     context: str | None = None
     group_id: UUID | None = None
     notify: bool = False
+    submitted_id: UUID | None = None
 
 
 def called_back(callback: Callback, job_id: UUID, submission: UUID) -> Following:
@@ -179,6 +183,7 @@ def called_back(callback: Callback, job_id: UUID, submission: UUID) -> Following
         callback.priority,
         callback.ordering_key,
         callback.context_text,
+        submitted_id=submission,
     )
 
 

@@ -1,10 +1,10 @@
 """The verbs of followers that people call."""
 
 from collections import Counter
-from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import psycopg
@@ -22,6 +22,8 @@ from dagster_sqlqueue.followers.submitting import OnConflict, Submitted, Wishes,
 from dagster_sqlqueue.intake import Intake, OnBadRow, Rejected
 from dagster_sqlqueue.model import NewJob
 from dagster_sqlqueue.settings import Payload, QueueSpec
+
+OnSubmitted: TypeAlias = Callable[[Submitted], object]
 
 _AWAITED = "aenqueue or aenqueue_many"
 
@@ -120,6 +122,7 @@ class Followers(Running):
         group: UUID | None = None,
         on_conflict: OnConflict = "merge",
         on_bad_row: OnBadRow = "raise",
+        on_submitted: OnSubmitted | None = None,
         connection: CallerConnection | None = None,
     ) -> SubmittedMany:
         """Put many jobs on the queue, in one transaction: all of them or, if it fails, none.
@@ -131,6 +134,7 @@ class Followers(Running):
             group: as for `enqueue`.
             on_conflict: as for `enqueue`.
             on_bad_row: as for `SqlQueue.enqueue_many`.
+            on_submitted: is told what became of each job, in their order, before the transaction ends.
             connection: as for `enqueue`.
 
         Raises:
@@ -140,19 +144,19 @@ class Followers(Running):
         putting.check_choice("on_bad_row", on_bad_row, OnBadRow)
         wishes = _wishes(callbacks, group)
         check_connection(connection, _AWAITED)
-        counts: Counter[str] = Counter()
+        tally = _Tally(on_submitted)
         with self._block(connection, _queues(wishes)) as executor:
             taken = Intake(spec, self._steps(putting.terms(spec.name), executor, spec.name), on_bad_row)
 
             def put(rows: Any) -> None:
-                _count(counts, self._steps(submit(spec.name, rows, on_conflict, wishes), executor, spec.name))
+                tally.add(self._steps(submit(spec.name, rows, on_conflict, wishes), executor, spec.name))
 
             for job in jobs:
                 if chunk := taken.take(job):
                     put(chunk)
             if chunk := taken.rest():
                 put(chunk)
-        return SubmittedMany(counts["inserted"], counts["merged"], counts["duplicates"], taken.rejected)
+        return tally.total(taken.rejected)
 
     async def aenqueue(
         self,
@@ -195,6 +199,7 @@ class Followers(Running):
         group: UUID | None = None,
         on_conflict: OnConflict = "merge",
         on_bad_row: OnBadRow = "raise",
+        on_submitted: OnSubmitted | None = None,
         connection: "psycopg.AsyncConnection[Any]",
     ) -> SubmittedMany:
         """`enqueue_many` in the transaction of an asynchronous psycopg connection.
@@ -206,6 +211,7 @@ class Followers(Running):
             group: as for `enqueue`.
             on_conflict: as for `enqueue`.
             on_bad_row: as for `enqueue_many`.
+            on_submitted: as for `enqueue_many`.
             connection: the caller's. In autocommit and outside of a block the jobs are committed on return.
 
         Raises:
@@ -215,20 +221,20 @@ class Followers(Running):
         putting.check_choice("on_bad_row", on_bad_row, OnBadRow)
         wishes = _wishes(callbacks, group)
         check_awaited(connection)
-        counts: Counter[str] = Counter()
+        tally = _Tally(on_submitted)
         async with self._ablock(connection, _queues(wishes)):
             taken = Intake(spec, await self._asteps(putting.terms(spec.name), connection, spec.name), on_bad_row)
 
             async def put(rows: Any) -> None:
                 steps = submit(spec.name, rows, on_conflict, wishes)
-                _count(counts, await self._asteps(steps, connection, spec.name))
+                tally.add(await self._asteps(steps, connection, spec.name))
 
             async for job in each(jobs):
                 if chunk := taken.take(job):
                     await put(chunk)
             if chunk := taken.rest():
                 await put(chunk)
-        return SubmittedMany(counts["inserted"], counts["merged"], counts["duplicates"], taken.rejected)
+        return tally.total(taken.rejected)
 
     def follow(
         self, job_id: UUID, callbacks: Iterable[Callback] | Callback, *, connection: CallerConnection | None = None
@@ -279,6 +285,21 @@ def _queues(wishes: Wishes) -> list[str]:
     return [str(callback.queue) for callback in wishes.callbacks]
 
 
-def _count(counts: Counter[str], submitted: Sequence[Submitted]) -> None:
-    for one in submitted:
-        counts["inserted" if one.inserted else "merged" if one.merged else "duplicates"] += 1
+class _Tally:
+    """The sums over the jobs of one call."""
+
+    def __init__(self, on_submitted: OnSubmitted | None) -> None:
+        self._on_submitted = on_submitted
+        self._counts: Counter[str] = Counter()
+
+    def add(self, submitted: Sequence[Submitted]) -> None:
+        """Count the jobs of a chunk."""
+        for one in submitted:
+            self._counts["inserted" if one.inserted else "merged" if one.merged else "duplicates"] += 1
+            if self._on_submitted:
+                self._on_submitted(one)
+
+    def total(self, rejected: list[Rejected]) -> SubmittedMany:
+        """The sums."""
+        counts = self._counts
+        return SubmittedMany(counts["inserted"], counts["merged"], counts["duplicates"], rejected)

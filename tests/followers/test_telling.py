@@ -26,6 +26,7 @@ from dagster_sqlqueue.cli.redacting import discreet
 from dagster_sqlqueue.deciding import Completed
 from dagster_sqlqueue.ending import Ending
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.executors import Transaction
 from dagster_sqlqueue.followers import Callback, Followers, Groups, JobEnded
 from dagster_sqlqueue.model import ArchiveState
 from dagster_sqlqueue.selection import Selection
@@ -122,6 +123,7 @@ def test_the_end_is_told(queue: SqlQueue, spec: QueueSpec[Work], followers: Foll
         attempts=attempts,
         finished_at=finished,
         unique_key="k",
+        submitted_id=sent.id,
         context={"of": "me", "n": [1]},
     )
     assert value(queue, "SELECT count(*) FROM {s}.follower") == 0
@@ -153,9 +155,8 @@ def test_only_the_ends_that_are_wanted_are_told(queue: SqlQueue, spec: QueueSpec
 def test_a_rolled_back_end_is_told_to_nobody(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers) -> None:
     followers.enqueue(spec, Work(n=1), callbacks=Callback("ended"))
     jobs = claim(queue)
-    with pytest.raises(ZeroDivisionError), queue.database.transaction() as transaction:
-        queue.complete(jobs, executor=transaction)
-        raise ZeroDivisionError
+    with queue.database.connection() as connection, connection.transaction(force_rollback=True):
+        queue.complete(jobs, executor=Transaction(connection, queue.database))
     assert told(queue) == []
     queue.complete(jobs)
     assert len(told(queue)) == 1

@@ -27,12 +27,13 @@ CREATE INDEX job_group_ended ON sqlqueue.job_group (ended_at) WHERE ended_at IS 
 
 -- One row for each who follows a job. It goes when he has been told; a member of a group stays, with the state in which its
 -- job ended, so that the same job added again is not counted again. The id is made by the client: what is sent again lands
--- once.
+-- once. submitted_id is the id under which he sent a job that was merged into this one.
 --
 -- Nothing refers to the job's row: its deletion, the hottest write of all, would have to look here each time.
 CREATE TABLE sqlqueue.follower (
     id           uuid        PRIMARY KEY,
     job_id       uuid        NOT NULL,
+    submitted_id uuid,
     states       text[]      NOT NULL CHECK (
         cardinality(states) > 0 AND states <@ CAST('{succeeded,failed,cancelled}' AS text[])
     ),
@@ -150,7 +151,7 @@ BEGIN
     FOR told IN
         DELETE FROM sqlqueue.follower AS f
         WHERE f.job_id = ended_id AND f.group_id IS NULL
-        RETURNING f.id, f.states, f.queue, f.priority, f.ordering_key, f.context, f.notify
+        RETURNING f.id, f.submitted_id, f.states, f.queue, f.priority, f.ordering_key, f.context, f.notify
     LOOP
         followers := followers + 1;
         CONTINUE WHEN ended.state <> ALL (told.states);
@@ -170,7 +171,7 @@ BEGIN
         IF sqlqueue.put_callback(callback, told.queue, told.priority, told.ordering_key, jsonb_build_object(
             'job_id', ended_id, 'queue', ended.queue, 'state', ended.state, 'result', ended.result,
             'error', ended.error, 'attempts', ended.attempt, 'finished_at', ended_at, 'unique_key', ended.unique_key,
-            'context', told.context
+            'submitted_id', COALESCE(told.submitted_id, ended_id), 'context', told.context
         )) AND again THEN
             DELETE FROM sqlqueue.job AS j
             WHERE j.id = callback AND EXISTS (SELECT FROM sqlqueue.job_archive AS a WHERE a.id = callback);
