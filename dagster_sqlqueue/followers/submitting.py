@@ -1,5 +1,6 @@
 """What an enqueue whose jobs are followed says to the database, and what it makes of the answers. No I/O of its own."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
@@ -13,6 +14,9 @@ from dagster_sqlqueue.intake import NewRow
 from dagster_sqlqueue.putting import Statement, Steps
 
 OnConflict: TypeAlias = Literal["ignore", "merge"]
+
+_ANEW = 20
+"""So often several jobs begin anew together, before they come again one by one and take the risk of a deadlock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,31 +67,15 @@ def submit(queue: str, rows: Sequence[NewRow], on_conflict: OnConflict, wishes: 
     closed = False
     if wishes.group is not None:
         closed = yield from joining(wishes.group)
-    if on_conflict == "merge" and not any(row.columns["ordering_key"] for row in rows):
-        # Two that send the same keys meet in the same order; where keys take turns, theirs comes first.
-        order = sorted(range(len(rows)), key=lambda place: rows[place].unique_key or "")
-    else:
-        order = list(range(len(rows)))
-    done: list[Submitted | None] = [None] * len(rows)
-    rest = order
-    # Whoever is not inserted meets a live job, or one that ends meanwhile: then the key is free, and it goes on.
-    while rest:
-        found = yield from _put(queue, [rows[place] for place in rest], on_conflict)
-        for place, one in zip(rest, found, strict=True):
-            done[place] = one
-        rest = [place for place in rest if done[place] is None]
-    submitted = [one for one in done if one is not None]
+    done = yield from _placed(queue, rows, on_conflict)
     followers = {
-        follower.id: follower
-        for one in submitted
-        if one.job_id is not None
-        for follower in wishes.of(one.job_id, one.id)
+        follower.id: follower for one in done if one.job_id is not None for follower in wishes.of(one.job_id, one.id)
     }
     if closed:
         yield from all_known(wishes.group, [row for row in followers.values() if row.group_id])
     if followers:
         yield from follow(list(followers.values()))
-    return submitted
+    return done
 
 
 def joining(group: UUID) -> Steps[bool]:
@@ -114,8 +102,55 @@ def all_known(group: UUID | None, members: Sequence[Following]) -> Steps[None]:
         raise GroupClosed(f"group {group} is closed, and {len(late):,} of the jobs are none of it; open another group")
 
 
-def _put(queue: str, rows: Sequence[NewRow], on_conflict: OnConflict) -> Steps[list[Submitted | None]]:
-    """Put jobs on a queue, once; None for one to be sent again."""
+def _placed(queue: str, rows: Sequence[NewRow], on_conflict: OnConflict) -> Steps[list[Submitted]]:
+    """Find each job its place: on the queue, or in the job that has its key, which then does not end meanwhile.
+
+    Whoever is neither inserted nor merged met a job that has ended since: its key is free, and he comes again. Several begin
+    all anew then, and let go of what they had: so they wait for others only with the keys before, in their order, and for
+    jobs that end only while they keep none from ending. Nobody waits in a circle.
+    """
+    merging = on_conflict == "merge" and any(row.unique_key is not None for row in rows)
+    order = list(range(len(rows)))
+    if merging and not any(row.columns["ordering_key"] for row in rows):
+        order.sort(key=lambda place: rows[place].unique_key or "")
+    begun = merging and len(rows) > 1
+    if begun:
+        yield Statement("merge_begin", {})
+    done: dict[int, Submitted] = {}
+    merged: dict[int, UUID] = {}
+    rest = order
+    for tries in itertools.count(1):
+        placed = yield from _put(queue, [rows[place] for place in rest], on_conflict)
+        for place, (one, met) in zip(rest, placed, strict=True):
+            if one is not None:
+                done[place] = one
+            if met is not None:
+                merged[place] = met
+        rest = [place for place in rest if place not in done]
+        if merged and not rest:
+            live = {row[0] for row in (yield Statement("merge_lock", {"ids": list(set(merged.values()))}))}
+            rest = [place for place, job_id in merged.items() if job_id not in live]
+        if not rest:
+            break
+        if begun and tries <= _ANEW:
+            yield Statement("merge_again", {})
+            rest = order
+        for place in rest:
+            done.pop(place, None)
+            merged.pop(place, None)
+    if begun:
+        yield Statement("merge_end", {})
+    if named := {rows[place].id: job_id for place, job_id in merged.items() if rows[place].named}:
+        yield Statement("merge_note", {"ids": list(named), "job_ids": list(named.values())})
+    return [done[place] for place in range(len(rows))]
+
+
+def _put(
+    queue: str, rows: Sequence[NewRow], on_conflict: OnConflict
+) -> Steps[list[tuple[Submitted | None, UUID | None]]]:
+    """Put jobs on a queue, once. Gives what became of each, None for one to be sent again; and the live job that it has met
+    and is merged into.
+    """
     columns = payloads.as_columns([row.columns for row in rows])
     inserted = {row[0] for row in (yield Statement("enqueue_many", {"queue": queue, **columns}))}
     if again := [row.id for row in rows if row.named and row.id in inserted]:
@@ -134,25 +169,19 @@ def _put(queue: str, rows: Sequence[NewRow], on_conflict: OnConflict) -> Steps[l
                 )
             # It can have been merged into another job and, sent without its key later, be one itself.
             known[job_id] = now if known.get(job_id) is None else known[job_id]
-    done: list[Submitted | None] = []
-    merged: dict[UUID, UUID] = {}
+    done: list[tuple[Submitted | None, UUID | None]] = []
     open_ids = set(inserted)
     for row in rows:
+        holder = holders.get(row.unique_key or "")
         if row.id in open_ids:
             open_ids.remove(row.id)
-            done.append(Submitted(row.id, row.id, True))
+            done.append((Submitted(row.id, row.id, True), None))
         elif row.id in known:
-            done.append(Submitted(row.id, known[row.id], False))
+            done.append((Submitted(row.id, known[row.id], False), None))
         elif row.id in inserted:
-            done.append(Submitted(row.id, row.id, False))
-        elif row.unique_key in holders:
-            done.append(Submitted(row.id, holders[row.unique_key], False))
-            if row.named:
-                merged[row.id] = holders[row.unique_key]
-        elif on_conflict == "merge":
-            done.append(None)
+            done.append((Submitted(row.id, row.id, False), None))
+        elif holder is not None:
+            done.append((Submitted(row.id, holder, False), holder))
         else:
-            done.append(Submitted(row.id, None, False))
-    if merged:
-        yield Statement("merge_note", {"ids": list(merged), "job_ids": list(merged.values())})
+            done.append((None if on_conflict == "merge" else Submitted(row.id, None, False), None))
     return done

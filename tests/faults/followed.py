@@ -106,8 +106,8 @@ def _send(followers: Followers, history: History, number: int, jobs: Sequence[tu
                 note(followers.enqueue(WORK, new[0], callbacks=Callback("ended")))
             else:
                 followers.enqueue_many(WORK, new, callbacks=Callback("ended"), on_submitted=note)
-        except psycopg.errors.DeadlockDetected:
-            history.note("deadlock")
+        except psycopg.errors.DeadlockDetected as error:
+            history.note("deadlock", why=str(error))
             continue
         history.note("sent", of=number, jobs=became)
         return
