@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import signal
 from pathlib import Path
 
 import pytest
@@ -37,18 +38,19 @@ def race(fleet: Fleet, go: Path, *, keys: int, processes: int, kills: int, plant
     """Submitters of all keys, some of them killed; of what is in doubt, two of three are sent again. Gives who is left."""
     luck = random.Random(7)
     alive = [
-        fleet.start(Submit(), jobs=keys, batch_size=100, seed=number, go=go, plant=plant) for number in range(processes)
+        fleet.start(Submit(), jobs=keys, batch_size=200, seed=number, go=go, plant=plant) for number in range(processes)
     ]
     fleet.ready(alive)
     go.touch()
     for number in range(kills):
         victim = alive.pop(0)
-        target = len(fleet.read(victim, "sending")) + luck.randint(4, 12)
+        target = len(fleet.read(victim, "sending")) + luck.randint(2, 8)
         until(lambda: len(fleet.read(victim, "sending")) >= target or fleet.read(victim, "done"))  # noqa: B023
-        if fleet.processes[victim].exitcode is None:
-            fleet.kill(victim)
+        if not fleet.read(victim, "done"):
+            fleet.signal(victim, signal.SIGKILL)
+        fleet.processes[victim].join(20)
         if number % 3:
-            alive.append(fleet.start(Submit(victim), jobs=keys, batch_size=100, seed=100 + number, plant=plant))
+            alive.append(fleet.start(Submit(victim), jobs=keys, batch_size=200, seed=100 + number, plant=plant))
     return alive
 
 
@@ -84,17 +86,17 @@ def race_consumers(fleet: Fleet, go: Path, *, keys: int, kills: int, plant: str 
 
 
 def test_submitters_and_consumers_who_are_killed(fleet: Fleet, tmp_path: Path) -> None:
-    assert race_consumers(fleet, tmp_path / "go", keys=400, kills=6) == []
+    assert race_consumers(fleet, tmp_path / "go", keys=300, kills=5) == []
     # All of what the judgement is about did happen.
     joined = [id != job for note in fleet.all("sent") for id, job in note["jobs"]]
     assert min(joined.count(True), joined.count(False)) > 100
     assert value(fleet.queue, "SELECT count(DISTINCT unique_key) < count(*) FROM {s}.job_archive")
 
 
-@pytest.mark.parametrize("name", list(PLANTS))
+@pytest.mark.parametrize("name", ["a follower who does not lock and a merge that does not lock", *list(PLANTS)[2:]])
 def test_the_judgement_finds(fleet: Fleet, tmp_path: Path, name: str) -> None:
     """A bug that is put into the submitters' statements is seen."""
-    assert race_consumers(fleet, tmp_path / "go", keys=200, kills=3, plant=name) != []
+    assert race_consumers(fleet, tmp_path / "go", keys=150, kills=2, plant=name) != []
 
 
 def test_groups_whose_fillers_and_consumers_are_killed(fleet: Fleet) -> None:
@@ -114,8 +116,8 @@ def test_groups_whose_fillers_and_consumers_are_killed(fleet: Fleet) -> None:
     rows(fleet.queue, "CREATE TABLE {s}.effect (job uuid PRIMARY KEY)")
     consumers = [consumer() for _ in range(3)]
     fleet.ready([*fillers, *consumers])
-    for number in range(12):
-        target = len(fleet.all("filled")) + 15
+    for number in range(8):
+        target = len(fleet.all("filled")) + 10
         until(lambda: len(fleet.all("filled")) >= target)  # noqa: B023
         fleet.kill(consumers.pop(0))
         consumers.append(consumer())
@@ -123,9 +125,11 @@ def test_groups_whose_fillers_and_consumers_are_killed(fleet: Fleet) -> None:
             fleet.kill(fillers.pop(0))
             fillers.append(fleet.start(Fill(ids), seed=100 + number))
         fleet.ready([*fillers, *consumers])
-        if number == 8:
+        if number == 4:
             groups.close(ids[0])
-    fleet.dismiss(fillers)
+    for history in fillers:
+        fleet.signal(history, signal.SIGTERM)
+        fleet.processes[history].join(20)
     for group in ids:
         groups.close(group)
     until(lambda: live(fleet) == 0, "the end of the last job", 60)
@@ -136,7 +140,7 @@ def test_groups_whose_fillers_and_consumers_are_killed(fleet: Fleet) -> None:
     histories = [fleet.read(history) for history in fleet.processes]
     assert judge_groups(histories, told, dict(states), ids) == []
     assert {state for _, state in states} == {"succeeded", "failed"}
-    assert len(fleet.all("undone")) > 10
+    assert min(len(fleet.all("undone")), len(fleet.all("late"))) >= 5
     assert value(fleet.queue, "SELECT count(*) FROM {s}.group_tally") == 0
 
 
@@ -189,6 +193,6 @@ def test_a_bad_group_is_told() -> None:
         (filled, [{**call, "members": 3}], ends, "and its jobs ended as"),
         (filled, [call], {"a": "succeeded"}, "some were enqueued"),
         (filled, [call], {}, "never ended"),
-        (undone, [call], {**ends, "c": "failed"}, "were undone, and ended"),
+        (undone, [call], {**ends, "c": "failed"}, "were undone or too late, and ended"),
     ):
         assert any(why in found for found in judge_groups([notes], told, ended, ids)), why
