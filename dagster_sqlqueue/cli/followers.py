@@ -20,7 +20,12 @@ _PANEL = "Be told"
 GroupId = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
 Context = Annotated[
     str | None,
-    typer.Option(metavar="JSON", show_default=False, help="Any JSON; the payload of each callback has it as context."),
+    typer.Option(
+        "--context",
+        metavar="JSON",
+        show_default=False,
+        help="Any JSON; the payload of each callback has it as context.",
+    ),
 ]
 Callbacks = Annotated[
     list[str] | None,
@@ -75,13 +80,13 @@ def follow(
     session: Session,
     job: Annotated[str, typer.Argument(metavar="ID", help="The job's id.")],
     callback: Callbacks = None,
-    context: Context = None,
+    told: Context = None,
 ) -> None:
     """Have jobs put on other queues when a job has ended; at once, if it has. The same again changes nothing.
 
     Example: sqlqueue follow 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --callback tickets:failed
     """
-    wanted = callbacks_of(callback, context)
+    wanted = callbacks_of(callback, told)
     if not wanted:
         raise InvalidInput("there is no --callback; name the queue that is to be told")
     job_id = options.job_id("the job", job)
@@ -102,7 +107,7 @@ def open_group(
             metavar="QUEUE", show_default=False, help="The queue on which its callback is put; else nobody is told."
         ),
     ] = None,
-    context: Context = None,
+    told: Context = None,
     own_id: Annotated[
         str | None,
         typer.Option("--id", metavar="UUID", show_default=False, help="Its id, to be able to say the same again."),
@@ -112,7 +117,7 @@ def open_group(
 
     Example: sqlqueue group open --callback tickets --context '{"run": 7}'
     """
-    given = callbacks_of(None if callback is None else [callback], context)
+    given = callbacks_of(None if callback is None else [callback], told)
     own = None if own_id is None else group_id("--id", own_id)
     with session.queue() as source:
         made = Groups(source).open(given[0] if given else None, id=own)

@@ -97,7 +97,7 @@ def enqueue(
         ),
     ] = False,
     callback: Callbacks = None,
-    context: Context = None,
+    told: Context = None,
     group: Annotated[
         str | None,
         typer.Option(metavar="UUID", show_default=False, help="The open group of which it becomes a member."),
@@ -146,7 +146,7 @@ def enqueue(
     if payload is None and sys.stdin.isatty():
         raise InvalidInput("no payload: give a JSON object, or - and the objects on standard input, one a line")
     on_conflict: OnConflict = "replace" if replace else "ignore"
-    wanted = callbacks_of(callback, context)
+    wanted = callbacks_of(callback, told)
     put: _Put
     if merge or wanted or group is not None:
         if replace:
@@ -154,8 +154,8 @@ def enqueue(
                 "--replace stands with --merge, --callback or --group: content that was given to another job has no end of"
                 " its own; leave it out"
             )
-        told: dict[str, Any] = {"callbacks": wanted, "group": None if group is None else group_id("--group", group)}
-        put = _Followed("merge" if merge else "ignore", told)
+        wishes: dict[str, Any] = {"callbacks": wanted, "group": None if group is None else group_id("--group", group)}
+        put = _Followed("merge" if merge else "ignore", wishes)
     else:
         put = _Plain(on_conflict)
     if payload not in (None, "-"):
@@ -211,16 +211,16 @@ class _Plain:
 @dataclass(frozen=True)
 class _Followed:
     on_conflict: OnFollowedConflict
-    told: dict[str, Any]
+    wishes: dict[str, Any]
 
     def one(self, queue: SqlQueue, spec: QueueSpec[AnyObject], job: NewJob[AnyObject]) -> tuple[UUID | None, _Done]:
-        sent = Followers(queue).enqueue(spec, job, on_conflict=self.on_conflict, **self.told)
+        sent = Followers(queue).enqueue(spec, job, on_conflict=self.on_conflict, **self.wishes)
         left_out = not sent.inserted and not sent.merged
         return sent.job_id, _Done(int(sent.inserted), int(left_out), merged=int(sent.merged))
 
     def many(self, queue: SqlQueue, spec: QueueSpec[AnyObject], lines: "Lines[NewJob[AnyObject]]") -> _Done:
         done = Followers(queue).enqueue_many(
-            spec, lines, on_conflict=self.on_conflict, on_bad_row=lines.on_bad_row, **self.told
+            spec, lines, on_conflict=self.on_conflict, on_bad_row=lines.on_bad_row, **self.wishes
         )
         return _Done(done.inserted, done.duplicates, 0, done.rejected, done.merged)
 

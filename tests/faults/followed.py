@@ -53,7 +53,7 @@ class Submit:
 
     Attributes:
         heir_of: the history of a process that was killed, whose submitters go on here: they send what is in doubt again,
-            and what was answered last.
+            and the last that was answered.
     """
 
     heir_of: Path | None = None
@@ -79,8 +79,8 @@ class Submit:
         keys = list(range(task.jobs))
         luck.shuffle(keys)
         before = events(self.heir_of, number=number)
-        # Also the last that was answered: as if the answer had been lost, too.
-        last = [note["jobs"] for note in before if note["event"] == "sending"][-2:]
+        # Also the last that were answered: as if the answers had been lost, too.
+        last = [note["jobs"] for note in before if note["event"] == "sending"][-6:]
         for again in last:
             _send(followers, history, number, again)
         if self.heir_of:

@@ -34,11 +34,14 @@ def live(fleet: Fleet) -> int:
     return int(value(fleet.queue, "SELECT count(*) FROM {s}.job WHERE queue = 'work'"))
 
 
-def race(fleet: Fleet, go: Path, *, keys: int, processes: int, kills: int, plant: str | None = None) -> list[Path]:
+def race(
+    fleet: Fleet, go: Path, *, keys: int, most: int, processes: int, kills: int, plant: str | None = None
+) -> list[Path]:
     """Submitters of all keys, some of them killed; of what is in doubt, two of three are sent again. Gives who is left."""
     luck = random.Random(7)
     alive = [
-        fleet.start(Submit(), jobs=keys, batch_size=200, seed=number, go=go, plant=plant) for number in range(processes)
+        fleet.start(Submit(), jobs=keys, batch_size=most, seed=number, go=go, plant=plant)
+        for number in range(processes)
     ]
     fleet.ready(alive)
     go.touch()
@@ -50,13 +53,13 @@ def race(fleet: Fleet, go: Path, *, keys: int, processes: int, kills: int, plant
             fleet.signal(victim, signal.SIGKILL)
         fleet.processes[victim].join(20)
         if number % 3:
-            alive.append(fleet.start(Submit(victim), jobs=keys, batch_size=200, seed=100 + number, plant=plant))
+            alive.append(fleet.start(Submit(victim), jobs=keys, batch_size=most, seed=100 + number, plant=plant))
     return alive
 
 
 def test_64_submitters_of_1000_keys_are_all_told_of_one_run_each(fleet: Fleet, tmp_path: Path) -> None:
     fleet.queue.create_queue(QueueSpec("ended", JobEnded))
-    race(fleet, tmp_path / "go", keys=KEYS, processes=PROCESSES, kills=6)
+    race(fleet, tmp_path / "go", keys=KEYS, most=200, processes=PROCESSES, kills=6)
     fleet.join()
     assert live(fleet) == KEYS
     for _ in range(2):
@@ -74,7 +77,7 @@ def race_consumers(fleet: Fleet, go: Path, *, keys: int, kills: int, plant: str 
     fleet.queue.create_queue(QueueSpec("ended", JobEnded))
     consumers = [fleet.start(lease_seconds=1.0, batch_size=20, linger_seconds=60.0) for _ in range(3)]
     fleet.ready(consumers)
-    submitters = race(fleet, go, keys=keys, processes=4, kills=kills, plant=plant)
+    submitters = race(fleet, go, keys=keys, most=40, processes=4, kills=kills, plant=plant)
     for _ in range(kills):
         fleet.kill(consumers.pop(0))
         consumers.append(fleet.start(lease_seconds=1.0, batch_size=20, linger_seconds=60.0))
@@ -96,7 +99,7 @@ def test_submitters_and_consumers_who_are_killed(fleet: Fleet, tmp_path: Path) -
 @pytest.mark.parametrize("name", ["a follower who does not lock and a merge that does not lock", *list(PLANTS)[2:]])
 def test_the_judgement_finds(fleet: Fleet, tmp_path: Path, name: str) -> None:
     """A bug that is put into the submitters' statements is seen."""
-    assert race_consumers(fleet, tmp_path / "go", keys=150, kills=2, plant=name) != []
+    assert race_consumers(fleet, tmp_path / "go", keys=150, kills=4, plant=name) != []
 
 
 def test_groups_whose_fillers_and_consumers_are_killed(fleet: Fleet) -> None:
