@@ -70,53 +70,59 @@ CREATE TABLE sqlqueue.group_tally (
 ALTER TABLE sqlqueue.job_replaced ADD COLUMN merged_into uuid;
 
 -- An id that is always the same for the same thing, laid out as a version 7 UUID: 48 bits of the moment in milliseconds, 74
--- bits of the SHA-256 of the text.
+-- bits of the SHA-256 of the thing, a text without backslashes.
 CREATE FUNCTION sqlqueue.uuid_at(moment timestamptz, thing text) RETURNS uuid
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
     SELECT CAST(
         lpad(to_hex(CAST(floor(extract(epoch FROM moment) * 1000) AS bigint)), 12, '0')
-        || '7' || left(encode(digest, 'hex'), 3)
-        || substr('89ab', 1 + (get_byte(digest, 31) & 3), 1) || substr(encode(digest, 'hex'), 4, 15)
+        || '7' || left(encode(sha256(CAST(thing AS bytea)), 'hex'), 3)
+        || substr('89ab', 1 + (get_byte(sha256(CAST(thing AS bytea)), 31) & 3), 1)
+        || substr(encode(sha256(CAST(thing AS bytea)), 'hex'), 4, 15)
         AS uuid
     )
-    FROM (SELECT sha256(convert_to(thing, 'UTF8')) AS digest) AS hashed
 $$;
 
--- Put a callback on its queue, as enqueue does: the queue's settings, the bucket by the rule for all ids and keys, its place
--- in the line of its key, and a notification if the queue has somebody who waits for one.
+-- Put callbacks on their queues, as enqueue does: each queue's settings, the bucket by the rule for all ids and keys, the place
+-- in the line of its key, and a notification to each queue that has somebody who waits for one.
 --
--- Returns: whether it was put there. A queue that has gone is nobody to be told, and no reason to fail.
-CREATE FUNCTION sqlqueue.put_callback(
-    callback uuid, to_queue text, with_priority smallint, with_key text, content jsonb
-) RETURNS boolean
+-- Parameters: one element of each array for each callback. again: some may have been there before, and be finished by now;
+--   they are left out.
+-- Locks: none but those of the rows it adds. A queue that has gone is nobody to be told, and no reason to fail.
+CREATE FUNCTION sqlqueue.put_callbacks(
+    callbacks uuid[], queues text[], priorities smallint[], ordering_keys text[], payloads jsonb[], again boolean
+) RETURNS void
 LANGUAGE plpgsql AS $$
-DECLARE
-    seed bytea := CASE WHEN with_key IS NULL
-        THEN substring(uuid_send(callback) FROM 13)
-        ELSE substring(sha256(convert_to(with_key, 'UTF8')) FOR 4) END;
 BEGIN
     INSERT INTO sqlqueue.job (
         id, queue, bucket, priority, available_at, run_at, max_attempts, ordering_key, order_no, timeout_seconds, payload
     )
     SELECT
-        callback, q.name,
-        (((get_byte(seed, 0) & 127) << 24) + (get_byte(seed, 1) << 16) + (get_byte(seed, 2) << 8) + get_byte(seed, 3))
-            % q.bucket_count,
-        with_priority, now(), now(), q.max_attempts, with_key,
-        CASE WHEN q.keyed AND with_key IS NOT NULL THEN nextval('sqlqueue.job_order') END,
-        q.timeout_seconds, content
-    FROM sqlqueue.queue AS q
-    WHERE q.name = to_queue
-    FOR KEY SHARE
+        new.id, q.name,
+        (
+            ((get_byte(hash.seed, 0) & 127) << 24) + (get_byte(hash.seed, 1) << 16) + (get_byte(hash.seed, 2) << 8)
+            + get_byte(hash.seed, 3)
+        ) % q.bucket_count,
+        new.priority, now(), now(), q.max_attempts, new.ordering_key,
+        CASE WHEN q.keyed AND new.ordering_key IS NOT NULL THEN nextval('sqlqueue.job_order') END,
+        q.timeout_seconds, new.payload
+    FROM unnest(callbacks, queues, priorities, ordering_keys, payloads) AS new (id, queue, priority, ordering_key, payload)
+    CROSS JOIN LATERAL (
+        SELECT CASE WHEN new.ordering_key IS NULL
+            THEN substring(uuid_send(new.id) FROM 13)
+            ELSE substring(sha256(convert_to(new.ordering_key, 'UTF8')) FOR 4) END AS seed
+    ) AS hash
+    JOIN sqlqueue.queue AS q ON q.name = new.queue
     ON CONFLICT DO NOTHING;
-    IF NOT FOUND THEN
-        RETURN false;
+    IF again THEN
+        -- The newer snapshot of a second statement sees what was told, and done with, while the first one waited.
+        DELETE FROM sqlqueue.job AS j
+        WHERE j.id = ANY (callbacks) AND EXISTS (SELECT FROM sqlqueue.job_archive AS a WHERE a.id = j.id);
     END IF;
-    PERFORM pg_notify('sqlqueue', to_queue)
+    PERFORM pg_notify('sqlqueue', told.queue)
+    FROM (SELECT DISTINCT given.queue FROM unnest(queues) AS given (queue)) AS told
     WHERE EXISTS (
-        SELECT FROM sqlqueue.waiter AS w WHERE w.queue = to_queue AND w.expires_at > statement_timestamp()
+        SELECT FROM sqlqueue.waiter AS w WHERE w.queue = told.queue AND w.expires_at > statement_timestamp()
     );
-    RETURN true;
 END
 $$;
 
@@ -134,9 +140,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     ended record;
     told record;
-    callback uuid;
-    notified boolean := false;
-    followers bigint := 0;
+    counted bigint;
 BEGIN
     SELECT a.queue, a.state, a.result, a.error, a.attempt, a.unique_key INTO ended
     FROM sqlqueue.job_archive AS a
@@ -148,56 +152,65 @@ BEGIN
     WHERE q.name IN (SELECT f.queue FROM sqlqueue.follower AS f WHERE f.job_id = ended_id)
     ORDER BY q.name
     FOR KEY SHARE;
-    FOR told IN
+    WITH gone AS (
         DELETE FROM sqlqueue.follower AS f
         WHERE f.job_id = ended_id AND f.group_id IS NULL
-        RETURNING f.id, f.submitted_id, f.states, f.queue, f.priority, f.ordering_key, f.context, f.notify
-    LOOP
-        followers := followers + 1;
-        CONTINUE WHEN ended.state <> ALL (told.states);
-        notified := notified OR told.notify;
-        CONTINUE WHEN told.queue IS NULL;
+        RETURNING
+            f.queue, f.priority, f.ordering_key,
+            ended.state = ANY (f.states) AS wanted,
+            ended.state = ANY (f.states) AND f.notify AS notify,
+            sqlqueue.uuid_at(ended_at, f.id || ' ' || extract(epoch FROM ended_at)) AS callback,
+            jsonb_build_object(
+                'job_id', ended_id, 'queue', ended.queue, 'state', ended.state, 'result', ended.result,
+                'error', ended.error, 'attempts', ended.attempt, 'finished_at', ended_at,
+                'unique_key', ended.unique_key, 'submitted_id', COALESCE(f.submitted_id, ended_id), 'context', f.context
+            ) AS payload
+    )
+    SELECT
+        count(*) AS followers,
+        bool_or(gone.notify) AS notify,
+        array_agg(gone.callback) FILTER (WHERE gone.wanted AND gone.queue IS NOT NULL) AS callbacks,
+        array_agg(gone.queue) FILTER (WHERE gone.wanted AND gone.queue IS NOT NULL) AS queues,
+        array_agg(gone.priority) FILTER (WHERE gone.wanted AND gone.queue IS NOT NULL) AS priorities,
+        array_agg(gone.ordering_key) FILTER (WHERE gone.wanted AND gone.queue IS NOT NULL) AS ordering_keys,
+        array_agg(gone.payload) FILTER (WHERE gone.wanted AND gone.queue IS NOT NULL) AS payloads
+    INTO told
+    FROM gone;
+    IF told.callbacks IS NOT NULL THEN
         -- The result goes with the callback: what its queue hides is hidden there too.
         INSERT INTO sqlqueue.sensitive_field (queue, name)
-        SELECT told.queue, s.name
+        SELECT q.name, s.name
         FROM sqlqueue.sensitive_field AS s
+        JOIN sqlqueue.queue AS q ON q.name = ANY (told.queues)
         WHERE s.queue = ended.queue AND NOT EXISTS (
-            SELECT FROM sqlqueue.sensitive_field AS known WHERE known.queue = told.queue AND known.name = s.name
+            SELECT FROM sqlqueue.sensitive_field AS known WHERE known.queue = q.name AND known.name = s.name
         )
-        ORDER BY s.name
+        ORDER BY q.name, s.name
         ON CONFLICT DO NOTHING;
-        callback := sqlqueue.uuid_at(ended_at, told.id || ' ' || extract(epoch FROM ended_at));
-        -- The newer snapshot of a second statement sees what was told, and done with, while the first one waited.
-        IF sqlqueue.put_callback(callback, told.queue, told.priority, told.ordering_key, jsonb_build_object(
-            'job_id', ended_id, 'queue', ended.queue, 'state', ended.state, 'result', ended.result,
-            'error', ended.error, 'attempts', ended.attempt, 'finished_at', ended_at, 'unique_key', ended.unique_key,
-            'submitted_id', COALESCE(told.submitted_id, ended_id), 'context', told.context
-        )) AND again THEN
-            DELETE FROM sqlqueue.job AS j
-            WHERE j.id = callback AND EXISTS (SELECT FROM sqlqueue.job_archive AS a WHERE a.id = callback);
-        END IF;
-    END LOOP;
-    IF notified THEN
+        PERFORM sqlqueue.put_callbacks(
+            told.callbacks, told.queues, told.priorities, told.ordering_keys, told.payloads, again
+        );
+    END IF;
+    IF told.notify THEN
         PERFORM pg_notify(left('sqlqueue', 57) || '_ended', CAST(ended_id AS text));
     END IF;
-    FOR told IN
+    WITH counted AS (
         UPDATE sqlqueue.follower AS f
         SET state = ended.state
         WHERE f.job_id = ended_id AND f.group_id IS NOT NULL AND f.state IS NULL
         RETURNING f.group_id
-    LOOP
-        followers := followers + 1;
-        INSERT INTO sqlqueue.group_tally AS t (group_id, succeeded, failed, cancelled)
-        VALUES (
-            told.group_id, CAST(ended.state = 'succeeded' AS integer), CAST(ended.state = 'failed' AS integer),
-            CAST(ended.state = 'cancelled' AS integer)
-        )
-        ON CONFLICT (xact, group_id) DO UPDATE
-        SET succeeded = t.succeeded + EXCLUDED.succeeded,
-            failed = t.failed + EXCLUDED.failed,
-            cancelled = t.cancelled + EXCLUDED.cancelled;
-    END LOOP;
-    RETURN followers;
+    )
+    INSERT INTO sqlqueue.group_tally AS t (group_id, succeeded, failed, cancelled)
+    SELECT
+        c.group_id, CAST(ended.state = 'succeeded' AS integer), CAST(ended.state = 'failed' AS integer),
+        CAST(ended.state = 'cancelled' AS integer)
+    FROM counted AS c
+    ON CONFLICT (xact, group_id) DO UPDATE
+    SET succeeded = t.succeeded + EXCLUDED.succeeded,
+        failed = t.failed + EXCLUDED.failed,
+        cancelled = t.cancelled + EXCLUDED.cancelled;
+    GET DIAGNOSTICS counted = ROW_COUNT;
+    RETURN told.followers + counted;
 END
 $$;
 
@@ -243,14 +256,16 @@ BEGIN
         SET ended_at = clock_timestamp()
         WHERE g.id = added.group_id AND g.closed_at IS NOT NULL AND g.pending = 0 AND g.ended_at IS NULL
         RETURNING g.* INTO done;
-        IF FOUND THEN
-            PERFORM sqlqueue.put_callback(
-                sqlqueue.uuid_at(done.ended_at, CAST(done.id AS text)), done.queue, done.priority, done.ordering_key,
-                jsonb_build_object(
+        IF FOUND AND done.queue IS NOT NULL THEN
+            PERFORM sqlqueue.put_callbacks(
+                ARRAY[sqlqueue.uuid_at(done.ended_at, CAST(done.id AS text))], ARRAY[done.queue], ARRAY[done.priority],
+                ARRAY[done.ordering_key],
+                ARRAY[jsonb_build_object(
                     'group_id', done.id, 'members', done.members, 'succeeded', done.succeeded, 'failed', done.failed,
                     'cancelled', done.cancelled, 'created_at', done.created_at, 'ended_at', done.ended_at,
                     'context', done.context
-                )
+                )],
+                false
             );
         END IF;
     END LOOP;
