@@ -7,6 +7,6 @@ from dagster_sqlqueue.followers.model import Callback as Callback
 from dagster_sqlqueue.followers.model import GroupEnded as GroupEnded
 from dagster_sqlqueue.followers.model import JobEnded as JobEnded
 from dagster_sqlqueue.followers.submitting import Submitted as Submitted
+from dagster_sqlqueue.followers.submitting import SubmittedMany as SubmittedMany
 from dagster_sqlqueue.followers.verbs import Follower as Follower
 from dagster_sqlqueue.followers.verbs import Followers as Followers
-from dagster_sqlqueue.followers.verbs import SubmittedMany as SubmittedMany

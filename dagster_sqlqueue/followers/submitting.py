@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -10,7 +10,7 @@ from dagster_sqlqueue import payloads
 from dagster_sqlqueue.errors import GroupClosed, InvalidInput, UnknownGroup
 from dagster_sqlqueue.followers.following import follow
 from dagster_sqlqueue.followers.model import Callback, Following, called_back, member
-from dagster_sqlqueue.intake import NewRow
+from dagster_sqlqueue.intake import NewRow, Rejected
 from dagster_sqlqueue.putting import Statement, Steps
 
 OnConflict: TypeAlias = Literal["ignore", "merge"]
@@ -38,6 +38,23 @@ class Submitted:
     def merged(self) -> bool:
         """Whether another job does its work."""
         return self.job_id not in (None, self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedMany:
+    """What became of many jobs that were sent. The numbers add up to the jobs that were given.
+
+    Attributes:
+        inserted: put on the queue.
+        merged: another job, which has their unique key, does their work.
+        duplicates: left out, because they were there already.
+        rejected: left out, because they are not usable; only with `on_bad_row="skip"`.
+    """
+
+    inserted: int
+    merged: int
+    duplicates: int
+    rejected: list[Rejected] = field(default_factory=list)
 
 
 class Wishes(NamedTuple):

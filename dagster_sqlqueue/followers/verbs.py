@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -18,7 +18,7 @@ from dagster_sqlqueue.executors import CallerConnection
 from dagster_sqlqueue.followers.following import drive, follow
 from dagster_sqlqueue.followers.model import Callback, called_back
 from dagster_sqlqueue.followers.running import Running
-from dagster_sqlqueue.followers.submitting import OnConflict, Submitted, Wishes, submit
+from dagster_sqlqueue.followers.submitting import OnConflict, Submitted, SubmittedMany, Wishes, submit
 from dagster_sqlqueue.intake import Intake, OnBadRow, Rejected
 from dagster_sqlqueue.model import NewJob
 from dagster_sqlqueue.settings import Payload, QueueSpec
@@ -26,23 +26,6 @@ from dagster_sqlqueue.settings import Payload, QueueSpec
 OnSubmitted: TypeAlias = Callable[[Submitted], object]
 
 _AWAITED = "aenqueue or aenqueue_many"
-
-
-@dataclass(frozen=True, slots=True)
-class SubmittedMany:
-    """What became of many jobs that were sent. The numbers add up to the jobs that were given.
-
-    Attributes:
-        inserted: put on the queue.
-        merged: another job, which has their unique key, does their work.
-        duplicates: left out, because they were there already.
-        rejected: left out, because they are not usable; only with `on_bad_row="skip"`.
-    """
-
-    inserted: int
-    merged: int
-    duplicates: int
-    rejected: list[Rejected] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
