@@ -1,7 +1,7 @@
 """Followers: what the trigger costs that tells who follows a job, where nobody does, and where everybody does.
 
-Only the statement that ends a batch is timed. Batch by batch, in the same table, two connections take turns: one as everybody
-has it, and one for which no trigger fires.
+Only the statement that ends a batch is timed. Batch by batch, in the same table, two connections take turns: one as
+everybody has it, and one for which no trigger fires.
 """
 
 import statistics

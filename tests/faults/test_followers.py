@@ -99,7 +99,7 @@ def test_submitters_and_consumers_who_are_killed(fleet: Fleet, tmp_path: Path) -
 @pytest.mark.parametrize("name", ["a follower who does not lock and a merge that does not lock", *list(PLANTS)[2:]])
 def test_the_judgement_finds(fleet: Fleet, tmp_path: Path, name: str) -> None:
     """A bug that is put into the submitters' statements is seen."""
-    assert race_consumers(fleet, tmp_path / "go", keys=150, kills=4, plant=name) != []
+    assert race_consumers(fleet, tmp_path / "go", keys=100, kills=3, plant=name) != []
 
 
 def test_groups_whose_fillers_and_consumers_are_killed(fleet: Fleet) -> None:
@@ -119,8 +119,8 @@ def test_groups_whose_fillers_and_consumers_are_killed(fleet: Fleet) -> None:
     rows(fleet.queue, "CREATE TABLE {s}.effect (job uuid PRIMARY KEY)")
     consumers = [consumer() for _ in range(3)]
     fleet.ready([*fillers, *consumers])
-    for number in range(8):
-        target = len(fleet.all("filled")) + 10
+    for number in range(6):
+        target = len(fleet.all("filled")) + 8
         until(lambda: len(fleet.all("filled")) >= target)  # noqa: B023
         fleet.kill(consumers.pop(0))
         consumers.append(consumer())
@@ -128,7 +128,7 @@ def test_groups_whose_fillers_and_consumers_are_killed(fleet: Fleet) -> None:
             fleet.kill(fillers.pop(0))
             fillers.append(fleet.start(Fill(ids), seed=100 + number))
         fleet.ready([*fillers, *consumers])
-        if number == 4:
+        if number == 3:
             groups.close(ids[0])
     for history in fillers:
         fleet.signal(history, signal.SIGTERM)
