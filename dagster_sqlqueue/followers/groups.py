@@ -1,22 +1,24 @@
 """Groups: jobs that are told of together, once the last of them has ended."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+import psycopg
 from uuid_utils.compat import uuid7
 
+from dagster_sqlqueue.asynchronous import check_connection as check_awaited
 from dagster_sqlqueue.enqueueing import check_connection
 from dagster_sqlqueue.errors import InvalidInput, UnknownGroup
 from dagster_sqlqueue.executors import CallerConnection
-from dagster_sqlqueue.followers.following import drive, follow
+from dagster_sqlqueue.followers.following import adrive, drive, follow
 from dagster_sqlqueue.followers.model import Callback, checked_states, member
 from dagster_sqlqueue.followers.running import Running
 from dagster_sqlqueue.followers.submitting import all_known, joining
-from dagster_sqlqueue.putting import Steps
+from dagster_sqlqueue.putting import Statement, Steps
 
 _MOST_SHOWN = 10_000
 _NIL = UUID(int=0)
@@ -80,21 +82,9 @@ class Groups(Running):
             InvalidInput: an argument is not usable.
             UnknownQueue: the callback's queue does not exist; nothing was opened.
         """
-        if callback is not None and not isinstance(callback, Callback):
-            raise InvalidInput(f"callback is a {type(callback).__name__}; give a Callback(queue, …), or None")
-        if id is not None and not isinstance(id, UUID):
-            raise InvalidInput(f"id is {id!r}; it must be a uuid.UUID")
-        check_connection(connection, "nothing: open the group with a connection that blocks")
-        own = id or uuid7()
-        parameters = {
-            "id": own,
-            "queue": None if callback is None else str(callback.queue),
-            "priority": 0 if callback is None else callback.priority,
-            "ordering_key": None if callback is None else callback.ordering_key,
-            "context": None if callback is None else callback.context_text,
-        }
-        queues = [] if callback is None else [str(callback.queue)]
-        self._within(lambda executor: executor.run("group_open", parameters), connection, queues)
+        check_connection(connection, "aopen")
+        own, queues, opening = _open(callback, id)
+        self._within(lambda executor: drive(opening(), executor), connection, queues)
         return own
 
     def add(self, group: UUID, jobs: Iterable[UUID], *, connection: CallerConnection | None = None) -> None:
@@ -104,11 +94,8 @@ class Groups(Running):
             InvalidInput: an argument is not usable.
             UnknownGroup, GroupClosed, UnknownJob: nothing was added.
         """
-        ids = list(jobs)
-        for given in (group, *ids):
-            if not isinstance(given, UUID):
-                raise InvalidInput(f"{given!r} is no id; give a uuid.UUID")
-        check_connection(connection, "nothing: add with a connection that blocks")
+        check_connection(connection, "aadd")
+        ids = _ids(group, jobs)
         self._within(lambda executor: drive(_add(group, ids), executor), connection)
 
     def close(self, group: UUID, *, connection: CallerConnection | None = None) -> None:
@@ -119,9 +106,47 @@ class Groups(Running):
         Raises:
             UnknownGroup: there is none of that id.
         """
-        check_connection(connection, "nothing: close with a connection that blocks")
-        if not self._within(lambda executor: executor.run("group_close", {"id": group}), connection):
-            raise _unknown(group)
+        check_connection(connection, "aclose")
+        self._within(lambda executor: drive(_close(group), executor), connection)
+
+    async def aopen(
+        self,
+        callback: Callback | None = None,
+        *,
+        id: UUID | None = None,
+        connection: "psycopg.AsyncConnection[Any]",
+    ) -> UUID:
+        """`open` in the transaction of an asynchronous psycopg connection.
+
+        Raises:
+            InvalidInput, UnknownQueue: as for `open`.
+        """
+        check_awaited(connection)
+        own, queues, opening = _open(callback, id)
+        async with self._ablock(connection, queues):
+            await adrive(opening(), connection, self.database)
+        return own
+
+    async def aadd(self, group: UUID, jobs: Iterable[UUID], *, connection: "psycopg.AsyncConnection[Any]") -> None:
+        """`add` in the transaction of an asynchronous psycopg connection.
+
+        Raises:
+            InvalidInput, UnknownGroup, GroupClosed, UnknownJob: as for `add`.
+        """
+        check_awaited(connection)
+        ids = _ids(group, jobs)
+        async with self._ablock(connection, ()):
+            await adrive(_add(group, ids), connection, self.database)
+
+    async def aclose(self, group: UUID, *, connection: "psycopg.AsyncConnection[Any]") -> None:
+        """`close` in the transaction of an asynchronous psycopg connection.
+
+        Raises:
+            UnknownGroup: there is none of that id.
+        """
+        check_awaited(connection)
+        async with self._ablock(connection, ()):
+            await adrive(_close(group), connection, self.database)
 
     def group(self, id: UUID) -> Group:
         """A group as it is now.
@@ -166,6 +191,40 @@ class Groups(Running):
         if not rows:
             self.group(group)
         return [Member(*row) for row in rows]
+
+
+def _open(callback: object, id: object) -> tuple[UUID, list[str], Callable[[], Steps[None]]]:
+    """The group's id, the queue that is told, and what opens it."""
+    if callback is not None and not isinstance(callback, Callback):
+        raise InvalidInput(f"callback is a {type(callback).__name__}; give a Callback(queue, …), or None")
+    if id is not None and not isinstance(id, UUID):
+        raise InvalidInput(f"id is {id!r}; it must be a uuid.UUID")
+    own = id or uuid7()
+    parameters = {
+        "id": own,
+        "queue": None if callback is None else str(callback.queue),
+        "priority": 0 if callback is None else callback.priority,
+        "ordering_key": None if callback is None else callback.ordering_key,
+        "context": None if callback is None else callback.context_text,
+    }
+
+    def opening() -> Steps[None]:
+        yield Statement("group_open", parameters)
+
+    return own, [] if callback is None else [str(callback.queue)], opening
+
+
+def _close(group: UUID) -> Steps[None]:
+    if not (yield Statement("group_close", {"id": group})):
+        raise _unknown(group)
+
+
+def _ids(group: UUID, jobs: Iterable[UUID]) -> list[UUID]:
+    ids = list(jobs)
+    for given in (group, *ids):
+        if not isinstance(given, UUID):
+            raise InvalidInput(f"{given!r} is no id; give a uuid.UUID")
+    return ids
 
 
 def _add(group: UUID, jobs: Sequence[UUID]) -> Steps[None]:

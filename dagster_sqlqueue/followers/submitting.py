@@ -1,7 +1,7 @@
 """What an enqueue whose jobs are followed says to the database, and what it makes of the answers. No I/O of its own."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 from uuid import UUID
@@ -67,6 +67,26 @@ class Wishes(NamedTuple):
         """The followers of one job."""
         found = [called_back(callback, job_id, submission) for callback in self.callbacks]
         return found if self.group is None else [*found, member(self.group, job_id)]
+
+
+def wishes_of(callbacks: Iterable[Callback] | Callback, group: object) -> Wishes:
+    """What a caller wishes, checked.
+
+    Raises:
+        InvalidInput: there is something else among the callbacks, or the group is no id.
+    """
+    given = (callbacks,) if isinstance(callbacks, Callback) else tuple(callbacks)
+    for callback in given:
+        if not isinstance(callback, Callback):
+            raise InvalidInput(f"callbacks holds a {type(callback).__name__}; give a Callback(queue, …)")
+    if group is not None and not isinstance(group, UUID):
+        raise InvalidInput(f"group is {group!r}; give the id of one that is open, a uuid.UUID")
+    return Wishes(given, group)
+
+
+def queues_of(wishes: Wishes) -> list[str]:
+    """The queues on which callbacks are to be put."""
+    return [str(callback.queue) for callback in wishes.callbacks]
 
 
 def submit(queue: str, rows: Sequence[NewRow], on_conflict: OnConflict, wishes: Wishes) -> Steps[list[Submitted]]:

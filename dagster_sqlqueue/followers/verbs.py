@@ -2,8 +2,6 @@
 
 from collections import Counter
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -13,12 +11,10 @@ from dagster_sqlqueue import putting
 from dagster_sqlqueue.asynchronous import check_connection as check_awaited
 from dagster_sqlqueue.asynchronous import each
 from dagster_sqlqueue.enqueueing import check_connection
-from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.executors import CallerConnection
-from dagster_sqlqueue.followers.following import drive, follow
-from dagster_sqlqueue.followers.model import Callback, called_back
-from dagster_sqlqueue.followers.running import Running
-from dagster_sqlqueue.followers.submitting import OnConflict, Submitted, SubmittedMany, Wishes, submit
+from dagster_sqlqueue.followers.attaching import AttachingVerbs
+from dagster_sqlqueue.followers.model import Callback
+from dagster_sqlqueue.followers.submitting import OnConflict, Submitted, SubmittedMany, queues_of, submit, wishes_of
 from dagster_sqlqueue.intake import Intake, OnBadRow, Rejected
 from dagster_sqlqueue.model import NewJob
 from dagster_sqlqueue.settings import Payload, QueueSpec
@@ -28,28 +24,7 @@ OnSubmitted: TypeAlias = Callable[[Submitted], object]
 _AWAITED = "aenqueue or aenqueue_many"
 
 
-@dataclass(frozen=True, slots=True)
-class Follower:
-    """Who follows a job.
-
-    Attributes:
-        id: of the follower.
-        states: the ends of which it is told.
-        queue: where the callback goes; None: there is none.
-        group_id: the group that the job is a member of; None: it is none's.
-        notify: whether the end is notified to a connection that waits.
-        created_at: since when.
-    """
-
-    id: UUID
-    states: Sequence[str]
-    queue: str | None
-    group_id: UUID | None
-    notify: bool
-    created_at: datetime
-
-
-class Followers(Running):
+class Followers(AttachingVerbs):
     """Who is told how jobs end.
 
     Args:
@@ -86,7 +61,7 @@ class Followers(Running):
             UnknownGroup, GroupClosed: nothing was enqueued.
         """
         putting.check_choice("on_conflict", on_conflict, OnConflict)
-        wishes = _wishes(callbacks, group)
+        wishes = wishes_of(callbacks, group)
         check_connection(connection, _AWAITED)
 
         def work(executor: Any) -> Submitted:
@@ -94,7 +69,7 @@ class Followers(Running):
             rows = taken.take(job) or taken.rest()
             return self._steps(submit(spec.name, rows, on_conflict, wishes), executor, spec.name)[0]
 
-        return self._within(work, connection, _queues(wishes))
+        return self._within(work, connection, queues_of(wishes))
 
     def enqueue_many(
         self,
@@ -125,10 +100,10 @@ class Followers(Running):
         """
         putting.check_choice("on_conflict", on_conflict, OnConflict)
         putting.check_choice("on_bad_row", on_bad_row, OnBadRow)
-        wishes = _wishes(callbacks, group)
+        wishes = wishes_of(callbacks, group)
         check_connection(connection, _AWAITED)
         tally = _Tally(on_submitted)
-        with self._block(connection, _queues(wishes)) as executor:
+        with self._block(connection, queues_of(wishes)) as executor:
             taken = Intake(spec, self._steps(putting.terms(spec.name), executor, spec.name), on_bad_row)
 
             def put(rows: Any) -> None:
@@ -165,9 +140,9 @@ class Followers(Running):
             InvalidPayload, InvalidInput, UnknownQueue, UnknownGroup, GroupClosed: as for `enqueue`.
         """
         putting.check_choice("on_conflict", on_conflict, OnConflict)
-        wishes = _wishes(callbacks, group)
+        wishes = wishes_of(callbacks, group)
         check_awaited(connection)
-        async with self._ablock(connection, _queues(wishes)):
+        async with self._ablock(connection, queues_of(wishes)):
             taken = Intake(spec, await self._asteps(putting.terms(spec.name), connection, spec.name), "raise")
             rows = taken.take(job) or taken.rest()
             (done,) = await self._asteps(submit(spec.name, rows, on_conflict, wishes), connection, spec.name)
@@ -202,10 +177,10 @@ class Followers(Running):
         """
         putting.check_choice("on_conflict", on_conflict, OnConflict)
         putting.check_choice("on_bad_row", on_bad_row, OnBadRow)
-        wishes = _wishes(callbacks, group)
+        wishes = wishes_of(callbacks, group)
         check_awaited(connection)
         tally = _Tally(on_submitted)
-        async with self._ablock(connection, _queues(wishes)):
+        async with self._ablock(connection, queues_of(wishes)):
             taken = Intake(spec, await self._asteps(putting.terms(spec.name), connection, spec.name), on_bad_row)
 
             async def put(rows: Any) -> None:
@@ -218,54 +193,6 @@ class Followers(Running):
             if chunk := taken.rest():
                 await put(chunk)
         return tally.total(taken.rejected)
-
-    def follow(
-        self, job_id: UUID, callbacks: Iterable[Callback] | Callback, *, connection: CallerConnection | None = None
-    ) -> bool:
-        """Have callbacks put on their queues when a job has ended; if it has, they are put there at once.
-
-        The same callback of the same job is put there once, however often this is said.
-
-        Args:
-            job_id: the job.
-            callbacks: what to do.
-            connection: as for `enqueue`.
-
-        Returns:
-            Whether the end is still to come.
-
-        Raises:
-            InvalidInput: an argument is not usable.
-            UnknownQueue: a callback's queue does not exist; nothing was changed.
-            UnknownJob: the job is neither live nor in the archive; nothing was changed.
-        """
-        check_connection(connection, "aenqueue")
-        wishes = _wishes(callbacks, None)
-        if not isinstance(job_id, UUID):
-            raise InvalidInput(f"the job is {job_id!r}; give its id, a uuid.UUID")
-        if not wishes.callbacks:
-            raise InvalidInput("there is no callback; give at least one")
-        rows = [called_back(callback, job_id, job_id) for callback in wishes.callbacks]
-        done = self._within(lambda executor: drive(follow(rows), executor), connection, _queues(wishes))
-        return job_id in done.live
-
-    def of(self, job_id: UUID) -> list[Follower]:
-        """Who follows a live job, and of which groups it is a member."""
-        return [Follower(*row) for row in self.database.run("followers_of", {"id": job_id})]
-
-
-def _wishes(callbacks: Iterable[Callback] | Callback, group: object) -> Wishes:
-    given = (callbacks,) if isinstance(callbacks, Callback) else tuple(callbacks)
-    for callback in given:
-        if not isinstance(callback, Callback):
-            raise InvalidInput(f"callbacks holds a {type(callback).__name__}; give a Callback(queue, …)")
-    if group is not None and not isinstance(group, UUID):
-        raise InvalidInput(f"group is {group!r}; give the id of one that is open, a uuid.UUID")
-    return Wishes(given, group)
-
-
-def _queues(wishes: Wishes) -> list[str]:
-    return [str(callback.queue) for callback in wishes.callbacks]
 
 
 class _Tally:

@@ -103,10 +103,15 @@ def awaited(url: str, work: Callable[[Any], Awaitable[None]], **settings: Any) -
 
 
 def test_awaited(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers, url: str) -> None:
-    group = Groups(queue).open()
+    groups = Groups(queue)
+    live = queue.enqueue(spec, Work(n=7))
+    assert live
 
     async def work(connection: Any) -> None:
         for commit in (False, True):
+            group = await groups.aopen(ENDED, connection=connection)
+            await groups.aadd(group, [live], connection=connection)
+            assert await followers.afollow(live, ENDED, connection=connection)
             sent = await followers.aenqueue(spec, jobs()[0], callbacks=ENDED, group=group, connection=connection)
             assert sent.inserted
             seen: list[bool] = []
@@ -124,12 +129,18 @@ def test_awaited(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers, u
                 await followers.aenqueue(spec, Work(n=9), callbacks=Callback("nosuch"), connection=connection)
             with pytest.raises(UnknownQueue, match="no queue 'nosuch'"):
                 await followers.aenqueue(QueueSpec("nosuch", Work), Work(n=9), connection=connection)
+            with pytest.raises(UnknownQueue, match="no queue 'nosuch'"):
+                await groups.aopen(Callback("nosuch"), connection=connection)
+            with pytest.raises(UnknownGroup):
+                await groups.aclose(uuid7(), connection=connection)
+            await groups.aclose(group, connection=connection)
             await (connection.commit() if commit else connection.rollback())
 
     awaited(url, work)
     Consumer(queue, spec, lambda job: None).drain()
-    assert len(told(queue)) == 9
-    assert Groups(queue).group(group).succeeded == 4
+    (found,) = groups.groups()
+    assert (found.members, found.succeeded, bool(found.ended_at)) == (5, 5, True)
+    assert value(queue, "SELECT count(*) FROM {s}.job WHERE queue = 'ended'") == 9 + 1 + 1
 
 
 def test_wrong_connections_are_named(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers, url: str) -> None:
@@ -142,5 +153,7 @@ def test_wrong_connections_are_named(queue: SqlQueue, spec: QueueSpec[Work], fol
     async def work(connection: Any) -> None:
         with pytest.raises(InvalidInput, match="await aenqueue"):
             followers.enqueue(spec, Work(n=1), connection=connection)
+        with pytest.raises(InvalidInput, match="await aopen"):
+            Groups(queue).open(connection=connection)
 
     awaited(url, work)
