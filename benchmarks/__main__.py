@@ -10,7 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import claim_cost, drain, enqueue, functions, limits, pinned, rivals, sensor_tick, wake
+from benchmarks import claim_cost, drain, enqueue, followers, functions, limits, pinned, rivals, sensor_tick, wake
 from benchmarks.harness import Bench, Figure, opened
 from dagster_sqlqueue.errors import QueueError
 
@@ -22,6 +22,7 @@ SUITE = {
     "limits": limits.measure,
     "pinned": pinned.measure,
     "wake": wake.measure,
+    "followers": followers.measure,
     "sensor_tick": sensor_tick.measure,
     "claim_cost": claim_cost.measure,
 }

@@ -10,6 +10,8 @@
 | `UnknownJob` | no job of that id, live or ended, in this schema | correct the id; ended jobs are trimmed in time |
 | `UnknownSubscription` | a topic has no subscription of that name | `subscribe`, or correct the name |
 | `UnknownSchedule` | the queue has no schedule of that name | correct the name, or put the schedule |
+| `UnknownGroup` | no group of jobs of that id in this schema | correct the id; groups are removed 30 days after their end |
+| `GroupClosed` | a job was to be added to a group that is closed | open another group |
 | `DecisionRefused` | it does not fit what has become of a task, or who did the work | look at the task again |
 | `QueuePaused` | what was asked for needs a queue that is not paused | `resume` |
 | `LeaseLost` | a write came after the lease had passed on | stop working on the job; another consumer has it |
@@ -55,6 +57,14 @@ class UnknownSubscription(QueueError, LookupError):
 
 class UnknownSchedule(QueueError, LookupError):
     """The queue has no schedule of that name."""
+
+
+class UnknownGroup(QueueError, LookupError):
+    """No group of jobs of that id exists in the schema."""
+
+
+class GroupClosed(QueueError):
+    """The group of jobs is closed, and nothing is added to it any more; nothing was enqueued."""
 
 
 class DecisionRefused(QueueError):

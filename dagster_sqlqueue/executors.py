@@ -147,11 +147,19 @@ def execute(connection: "psycopg.Connection[Any]", sql: str, parameters: Paramet
 
 
 def execute_together(connection: "psycopg.Connection[Any]", steps: Sequence[Step]) -> list[Sequence[Row]]:
-    """Run prepared texts one after the other, sent in one go: in autocommit, one transaction. Gives the rows of each."""
+    """Run prepared texts one after the other, sent in one go: in autocommit, one transaction. Gives the rows of each.
+
+    After an error the connection is closed.
+    """
     cursors = [psycopg.Cursor(connection, row_factory=tuple_row) for _ in steps]
-    with connection.pipeline():
-        for cursor, (sql, parameters) in zip(cursors, steps, strict=True):
-            cursor.execute(sql.encode(), parameters, binary=True)
+    try:
+        with connection.pipeline():
+            for cursor, (sql, parameters) in zip(cursors, steps, strict=True):
+                cursor.execute(sql.encode(), parameters, binary=True)
+    except psycopg.Error:
+        # What was to be prepared after the error is not there, and the driver believes that it is, for good.
+        connection.close()
+        raise
     return [_rows(cursor) for cursor in cursors]
 
 

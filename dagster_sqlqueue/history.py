@@ -20,6 +20,7 @@ logger = logging.getLogger("dagster_sqlqueue")
 MAX_DAYS_AHEAD = 366
 _TRIMMED_AT_ONCE = 10_000
 _EVENTS_AT_ONCE = 1_000
+_FORGETTING = ("forget_expired", "tell_left", "forget_groups")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,8 @@ class Maintained:
         partitions_dropped: see `Trimmed`.
         rows_deleted: see `Trimmed`.
         events_deleted: see `Trimmed`.
-        expired_removed: how many expired waiters, workers, grants and slots, and old counts of refused writes, were
-            removed.
+        expired_removed: how many expired waiters, workers, grants and slots, old counts of refused writes, groups that
+            ended 30 days ago, and followers whose job is not there any more, were removed.
         busy: the days whose partition could not be made or dropped because the archive was in use; the next call tries
             again.
     """
@@ -93,7 +94,7 @@ class HistoryVerbs(Verbs):
             ahead = partitions.make_missing(at, days_ahead=days_ahead, strays=False)
             trimmed = self._trim(at, None)
             strays = partitions.make_missing(at, days_ahead=days_ahead, strays=True)
-            ((expired,),) = at.run("forget_expired", {})
+            expired = sum(at.run(verb, {})[0][0] for verb in _FORGETTING)
         return Maintained(
             ran=True,
             partitions_made=tuple(sorted({*ahead.days, *strays.days})),

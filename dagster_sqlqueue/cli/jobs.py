@@ -8,11 +8,13 @@ import typer
 from rich.text import Text
 
 from dagster_sqlqueue.cli import forms, options, render
+from dagster_sqlqueue.cli.followers import followed_by
 from dagster_sqlqueue.cli.options import Limit, Queue
 from dagster_sqlqueue.cli.redacting import discreet
 from dagster_sqlqueue.cli.selecting import filtered
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.followers import Followers
 from dagster_sqlqueue.model import DeadLetter, WaitingJob
 from dagster_sqlqueue.selection import ARCHIVE_STATES, LIVE_STATES, Selection
 
@@ -114,11 +116,13 @@ def show(
     with session.queue() as source:
         found = source.job(options.job_id("the job", job))
         (found,) = discreet(source, found.queue, [found])
+        followers = Followers(source).of(found.id)
     if session.as_json:
-        render.emit_json(forms.job_json(found))
+        render.emit_json({**forms.job_json(found), "followers": [asdict(one) for one in followers]})
         return
     render.say(f"job {found.id}")
-    render.pairs(forms.job_rows(found))
+    rows = list(forms.job_rows(found))
+    render.pairs([*rows, ("followed by", followed_by(followers))] if followers else rows)
 
 
 def dead(

@@ -51,7 +51,9 @@ def maintain(
             render.say(f"moved {_rows(done.rows_moved)} from the default partition to those of their days")
         _say_trimmed(Trimmed(done.partitions_dropped, done.rows_deleted, done.events_deleted, done.busy))
         if done.expired_removed:
-            render.say(f"removed {done.expired_removed:,} expired entries of waiters, workers, grants and slots")
+            render.say(
+                f"removed {done.expired_removed:,} expired entries of waiters, workers, grants, slots, followers and groups"
+            )
     if done.busy:
         raise typer.Exit(Code.PARTLY)
 

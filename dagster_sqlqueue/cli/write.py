@@ -1,8 +1,9 @@
 """`sqlqueue enqueue`: one job from the command line, or many from standard input."""
 
 import sys
-from dataclasses import asdict
-from typing import Annotated, Any
+from dataclasses import asdict, dataclass
+from dataclasses import replace as replaced
+from typing import Annotated, Any, Protocol
 from uuid import UUID
 
 import typer
@@ -10,9 +11,12 @@ from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue.cli import options, render
 from dagster_sqlqueue.cli.codes import Code
+from dagster_sqlqueue.cli.followers import Callbacks, Context, callbacks_of, group_id
 from dagster_sqlqueue.cli.lines import Lines, parsed, progress, say_rejected
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.followers import Followers
+from dagster_sqlqueue.followers.submitting import OnConflict as OnFollowedConflict
 from dagster_sqlqueue.model import NewJob
 from dagster_sqlqueue.payloads import AnyObject as AnyObject
 from dagster_sqlqueue.putting import Enqueued, OnConflict
@@ -87,6 +91,21 @@ def enqueue(
             help="A waiting job with the same unique key takes the content of this one, instead of leaving this one out.",
         ),
     ] = False,
+    merge: Annotated[
+        bool,
+        typer.Option(
+            "--merge",
+            show_default=False,
+            help="A live job with the same unique key does the work of this one, waiting or running, and its --callback and"
+            " --group are about that job.",
+        ),
+    ] = False,
+    callback: Callbacks = None,
+    told: Context = None,
+    group: Annotated[
+        str | None,
+        typer.Option(metavar="UUID", show_default=False, help="The open group of which it becomes a member."),
+    ] = None,
     skip_bad: Annotated[
         bool,
         typer.Option(
@@ -113,6 +132,8 @@ def enqueue(
     Examples: sqlqueue enqueue orders '{"order": 1}' --priority 9 --tag eu
 
     sqlqueue enqueue orders - < orders.jsonl
+
+    sqlqueue enqueue orders '{"order": 1}' --unique-key order-1 --merge --callback tickets:failed
     """
     settings: dict[str, Any] = {
         "priority": priority,
@@ -129,6 +150,18 @@ def enqueue(
     if payload is None and sys.stdin.isatty():
         raise InvalidInput("no payload: give a JSON object, or - and the objects on standard input, one a line")
     on_conflict: OnConflict = "replace" if replace else "ignore"
+    wanted = callbacks_of(callback, told)
+    put: _Put
+    if merge or wanted or group is not None:
+        if replace:
+            raise InvalidInput(
+                "--replace stands with --merge, --callback or --group: content that was given to another job has no end of"
+                " its own; leave it out"
+            )
+        wishes: dict[str, Any] = {"callbacks": wanted, "group": None if group is None else group_id("--group", group)}
+        put = _Followed("merge" if merge else "ignore", wishes)
+    else:
+        put = _Plain(on_conflict)
     if payload not in (None, "-"):
         if skip_bad:
             raise InvalidInput("--skip-bad is about the lines of standard input, and a payload was given")
@@ -136,10 +169,10 @@ def enqueue(
         job = NewJob(parsed(payload, "the payload", _NOTHING), **{**settings, "id": own})
         with session.queue() as target:
             try:
-                made = target.enqueue(spec, job, on_conflict=on_conflict)
+                made, done = put.one(target, spec, job)
             except InvalidInput as error:
                 raise InvalidInput(f"{str(error).removeprefix('row 0: ')}; nothing was enqueued") from None
-        _tell(session, queue, Enqueued(int(made == own), int(made is None), int(made not in (None, own))), made)
+        _tell(session, queue, done, made)
         return
     only = next(
         (f"--{name.replace('_', '-')} names one job" for name in ("id", "unique_key") if settings[name] is not None),
@@ -147,28 +180,77 @@ def enqueue(
     )
     with session.queue() as target, progress("jobs") as advance:
         lines = Lines(lambda found: NewJob(found, **settings), _NOTHING, advance, skip_bad=skip_bad, only=only)
-        done = _from_lines(target, spec, lines, on_conflict)
+        done = _from_lines(target, spec, lines, put)
     _tell(session, queue, done)
 
 
-def _from_lines(
-    queue: SqlQueue, spec: QueueSpec[AnyObject], lines: "Lines[NewJob[AnyObject]]", on_conflict: OnConflict
-) -> Enqueued:
+@dataclass(frozen=True)
+class _Done(Enqueued):
+    """With jobs that were merged into others; None: that was not asked for."""
+
+    merged: int | None = None
+
+
+class _Put(Protocol):
+    """How jobs are put on the queue."""
+
+    def one(self, queue: SqlQueue, spec: QueueSpec[AnyObject], job: NewJob[AnyObject]) -> tuple[UUID | None, _Done]: ...
+
+    def many(self, queue: SqlQueue, spec: QueueSpec[AnyObject], lines: "Lines[NewJob[AnyObject]]") -> _Done: ...
+
+
+@dataclass(frozen=True)
+class _Plain:
+    on_conflict: OnConflict
+
+    def one(self, queue: SqlQueue, spec: QueueSpec[AnyObject], job: NewJob[AnyObject]) -> tuple[UUID | None, _Done]:
+        made = queue.enqueue(spec, job, on_conflict=self.on_conflict)
+        return made, _Done(int(made == job.id), int(made is None), int(made not in (None, job.id)))
+
+    def many(self, queue: SqlQueue, spec: QueueSpec[AnyObject], lines: "Lines[NewJob[AnyObject]]") -> _Done:
+        done = queue.enqueue_many(spec, lines, on_conflict=self.on_conflict, on_bad_row=lines.on_bad_row)
+        return _Done(done.inserted, done.duplicates, done.replaced, done.rejected)
+
+
+@dataclass(frozen=True)
+class _Followed:
+    on_conflict: OnFollowedConflict
+    wishes: dict[str, Any]
+
+    def one(self, queue: SqlQueue, spec: QueueSpec[AnyObject], job: NewJob[AnyObject]) -> tuple[UUID | None, _Done]:
+        sent = Followers(queue).enqueue(spec, job, on_conflict=self.on_conflict, **self.wishes)
+        left_out = not sent.inserted and not sent.merged
+        return sent.job_id, _Done(int(sent.inserted), int(left_out), merged=int(sent.merged))
+
+    def many(self, queue: SqlQueue, spec: QueueSpec[AnyObject], lines: "Lines[NewJob[AnyObject]]") -> _Done:
+        done = Followers(queue).enqueue_many(
+            spec, lines, on_conflict=self.on_conflict, on_bad_row=lines.on_bad_row, **self.wishes
+        )
+        return _Done(done.inserted, done.duplicates, 0, done.rejected, done.merged)
+
+
+def _from_lines(queue: SqlQueue, spec: QueueSpec[AnyObject], lines: "Lines[NewJob[AnyObject]]", put: _Put) -> _Done:
     try:
-        done = queue.enqueue_many(spec, lines, on_conflict=on_conflict, on_bad_row=lines.on_bad_row)
+        done = put.many(queue, spec, lines)
     except InvalidInput as error:
         raise InvalidInput(lines.with_line(str(error))) from None
     rejected = lines.with_lines(done.rejected)
-    if not (done.inserted or done.duplicates or done.replaced or rejected):
+    if not (done.inserted or done.duplicates or done.replaced or done.merged or rejected):
         raise InvalidInput("standard input held no payload: write one JSON object a line")
-    return Enqueued(done.inserted, done.duplicates, done.replaced, rejected)
+    return replaced(done, rejected=rejected)
 
 
-def _tell(session: Session, queue: str, done: Enqueued, job_id: UUID | None = None) -> None:
+def _tell(session: Session, queue: str, done: _Done, job_id: UUID | None = None) -> None:
     if session.as_json:
         rejected = [{"line": bad.row, "error": bad.error} for bad in done.rejected]
         found = {"queue": queue, **asdict(done), "rejected": rejected}
+        if done.merged is None:
+            del found["merged"]
         render.emit_json({**found, "id": job_id} if job_id else found)
+    elif job_id and done.merged:
+        render.say(f"merged into {job_id} on {queue}, which has the same unique key")
+    elif job_id and done.duplicates:
+        render.say(f"{job_id} was enqueued on {queue} before")
     elif job_id:
         render.say(f"enqueued {job_id} on {queue}{', in place of what it was' if done.replaced else ''}")
     else:
@@ -177,10 +259,11 @@ def _tell(session: Session, queue: str, done: Enqueued, job_id: UUID | None = No
         raise typer.Exit(Code.PARTLY)
 
 
-def _say(queue: str, done: Enqueued) -> None:
+def _say(queue: str, done: _Done) -> None:
+    merged = f"; {done.merged:,} merged into live jobs that have their unique keys" if done.merged else ""
     replaced = f"; {done.replaced:,} replaced what waited under their unique keys" if done.replaced else ""
     left_out = f"; {done.duplicates:,} left out: a live job has the same unique key or id" if done.duplicates else ""
     refused = f"; {len(done.rejected):,} refused" if done.rejected else ""
     jobs = f"{done.inserted:,} {'job' if done.inserted == 1 else 'jobs'}"
-    render.say(f"enqueued {jobs} on {queue}{replaced}{left_out}{refused}")
+    render.say(f"enqueued {jobs} on {queue}{merged}{replaced}{left_out}{refused}")
     say_rejected(done.rejected)

@@ -260,6 +260,7 @@ def test_every_statement_can_be_prepared_by_the_server(queue: SqlQueue) -> None:
     schema = queue.database.schema
     files = [Path(file.name).stem for file in statements.folder().iterdir() if file.name.endswith(".sql")]
     unpreparable = {"prepare_schema", "waiter_listen", "enqueue_copy", "snapshot", "roles_make", "roles_grant"}
+    unpreparable |= {"merge_begin", "merge_again", "merge_end"}
     assert len(files) > 100
     with queue.database.connection() as connection:
         for name in set(files) - unpreparable:
@@ -303,6 +304,23 @@ def test_a_deadlock_or_a_conflict_is_tried_again_by_itself(queue: SqlQueue, spec
     assert queue.enqueue(spec, Work(n=1))
     assert value(queue, "SELECT last_value FROM public.conflicts") == 4
     rows(queue, "DROP SEQUENCE public.conflicts")
+
+
+def test_statements_sent_together_work_again_after_one_has_failed(
+    queue: SqlQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it failed as the driver had the next one prepared."""
+    load = statements.load
+    monkeypatch.setattr(
+        statements, "load", lambda name, *rest: "SELECT 1 / %(by)s" if name == "divide" else load(name, *rest)
+    )
+    for number in range(12):
+        lock = ("queue_lock", {"name": "work"})
+        if number in (4, 5, 6):
+            with pytest.raises(psycopg.errors.DivisionByZero):
+                queue.database.run_together(("divide", {"by": 0}), lock)
+        else:
+            assert queue.database.run_together(("divide", {"by": 1}), lock) == [[(1,)], [("work",)]]
 
 
 def test_the_errors_are_one_tree() -> None:

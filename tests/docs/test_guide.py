@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[2]
-PAGES = {"guide": 10, "topics": 5, "schedules": 8, "deploying": 2, "payloads": 5, "people": 8, "metrics": 6, "roles": 7}
+PAGES = {
+    "guide": 10,
+    "topics": 5,
+    "schedules": 8,
+    "deploying": 2,
+    "payloads": 5,
+    "people": 8,
+    "metrics": 6,
+    "roles": 7,
+    "followers": 7,
+}
 """By name, how many blocks there are at least."""
 
 

@@ -1,0 +1,119 @@
+"""What following says to the database, and what it makes of the answers. No I/O of its own.
+
+Each verb is a generator of requests that is sent the rows of each, as those of `putting` are.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from dagster_sqlqueue import statements
+from dagster_sqlqueue.database import Database
+from dagster_sqlqueue.errors import UnknownJob
+from dagster_sqlqueue.executors import Executor, Row
+from dagster_sqlqueue.followers.model import Following
+from dagster_sqlqueue.putting import Request, Statement, Steps, T
+
+_ROUNDS = 5
+"""A job that is neither live nor in the archive may be on its way from one to the other; so often it is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What became of following jobs.
+
+    Attributes:
+        live: the jobs whose end is still to come.
+        ended: those that have ended, each with the moment of its end; their followers have been told.
+    """
+
+    live: set[UUID] = field(default_factory=set)
+    ended: dict[UUID, datetime] = field(default_factory=dict)
+
+
+def follow(followers: Sequence[Following]) -> Steps[Followed]:
+    """Have somebody told of the ends of jobs; of one that has ended he is told at once. In one transaction.
+
+    Raises:
+        UnknownJob: a job is neither live nor in the archive; nothing of the transaction may stay.
+    """
+    done = Followed()
+    rest = list(followers)
+    for _ in range(_ROUNDS):
+        done.live.update(row[0] for row in (yield Statement("follow", _columns(rest))))
+        yield from _note_sent([follower for follower in rest if follower.job_id in done.live])
+        rest = [follower for follower in rest if follower.job_id not in done.live]
+        if not rest:
+            return done
+        ended = yield Statement("follow_ended", _columns(rest))
+        if ended:
+            ids, moments = zip(*ended, strict=True)
+            done.ended.update(ended)
+            yield from _note_sent([follower for follower in rest if follower.job_id in done.ended])
+            yield Statement("tell_ended", {"ids": list(ids), "finished_ats": list(moments)})
+        rest = [follower for follower in rest if follower.job_id not in done.ended]
+        if not rest:
+            return done
+    raise UnknownJob(
+        f"there is no job {rest[0].job_id}, live or ended; an ended job is trimmed when its queue does not keep it any"
+        " longer"
+    )
+
+
+def _note_sent(followers: Sequence[Following]) -> Steps[None]:
+    merged = [row for row in followers if row.submitted_id not in (None, row.job_id)]
+    if merged:
+        ids, submitted = [row.id for row in merged], [row.submitted_id for row in merged]
+        yield Statement("follow_sent", {"ids": ids, "submitted_ids": submitted})
+
+
+def _columns(followers: Sequence[Following]) -> dict[str, list[Any]]:
+    return {
+        "ids": [follower.id for follower in followers],
+        "job_ids": [follower.job_id for follower in followers],
+        "states": ["{" + ",".join(follower.states) + "}" for follower in followers],
+        "queues": [follower.queue for follower in followers],
+        "priorities": [follower.priority for follower in followers],
+        "ordering_keys": [follower.ordering_key for follower in followers],
+        "contexts": [follower.context for follower in followers],
+        "group_ids": [follower.group_id for follower in followers],
+        "notifies": [follower.notify for follower in followers],
+    }
+
+
+def drive(steps: Steps[T], executor: Executor) -> T:
+    """Run steps that are statements, on a connection that blocks."""
+    try:
+        request = next(steps)
+        while True:
+            assert isinstance(request, Statement)
+            request = steps.send(executor.run(request.name, request.parameters))
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+async def adrive(steps: Steps[T], connection: "psycopg.AsyncConnection[Any]", database: Database) -> T:
+    """Run steps that are statements, on a connection that is awaited."""
+    try:
+        request = next(steps)
+        while True:
+            with database.naming_schema():
+                rows = await _answer(connection, request, database.schema)
+            request = steps.send(rows)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+async def _answer(connection: "psycopg.AsyncConnection[Any]", request: Request, schema: str) -> Sequence[Row]:
+    assert isinstance(request, Statement)
+    # Not connection.cursor(): the caller's connection may make cursors that bind in another way.
+    async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
+        await cursor.execute(statements.load(request.name, schema).encode(), request.parameters)
+        return await cursor.fetchall() if cursor.description else []

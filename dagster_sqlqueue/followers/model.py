@@ -1,0 +1,204 @@
+"""Who is told how jobs end, and what he is told. No I/O."""
+
+import hashlib
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from pydantic import BaseModel, JsonValue
+
+from dagster_sqlqueue import payloads
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model import ArchiveState, NewJob
+from dagster_sqlqueue.settings import QueueSpec, check_queue_name
+
+ALL_STATES = tuple(ArchiveState)
+_ANY = QueueSpec("callbacks", payloads.AnyObject)
+_CONTEXT_BYTES = 100_000
+_CHANNEL_CUT = 57
+
+
+class JobEnded(BaseModel):
+    """The payload of a callback: how a job ended.
+
+    Attributes:
+        job_id: which job.
+        queue: its queue.
+        state: `succeeded`, `failed` or `cancelled`.
+        result: what its handler returned with `Done`; None if nothing.
+        error: of the last attempt that failed, or why it was cancelled.
+        attempts: how many there were.
+        finished_at: when it ended, by the database's clock.
+        unique_key: of the job.
+        submitted_id: the id under which the follower sent it; not the job's where it was merged into another one.
+        context: what was given with the `Callback`.
+    """
+
+    job_id: UUID
+    queue: str
+    state: ArchiveState
+    result: JsonValue
+    error: str | None
+    attempts: int
+    finished_at: datetime
+    unique_key: str | None
+    submitted_id: UUID
+    context: JsonValue
+
+
+class GroupEnded(BaseModel):
+    """The payload of a group's callback: how many of its jobs ended how.
+
+    Attributes:
+        group_id: which group.
+        members: how many jobs it had.
+        succeeded, failed, cancelled: how many of them ended so; together they are the members.
+        created_at, ended_at: when it was made, and when it was closed and its last job had ended.
+        context: what was given with the `Callback`.
+    """
+
+    group_id: UUID
+    members: int
+    succeeded: int
+    failed: int
+    cancelled: int
+    created_at: datetime
+    ended_at: datetime
+    context: JsonValue
+
+
+@dataclass(frozen=True, slots=True)
+class Callback:
+    """A job that is put on a queue when another one has ended, in the transaction that ends it.
+
+    Args:
+        queue: where it is put, by name or as declared; must exist. Its payload is a `JobEnded`, or a `GroupEnded`.
+        states: the ends of which to tell: `succeeded`, `failed`, `cancelled`. A group always tells.
+        context: anything that JSON has; the payload has it too.
+        priority: of the callback, 0 to 9, higher first.
+        ordering_key: of the callback.
+
+    Raises:
+        InvalidInput: a value is not usable.
+    """
+
+    queue: "QueueSpec[Any] | str"
+    states: Collection[str] = ALL_STATES
+    context: Any = field(default=None, hash=False)
+    priority: int = 0
+    ordering_key: str | None = None
+
+    def __post_init__(self) -> None:
+        name = self.queue.name if isinstance(self.queue, QueueSpec) else check_queue_name(self.queue)
+        object.__setattr__(self, "queue", name)
+        object.__setattr__(self, "states", checked_states(self.states))
+        try:
+            payloads.values(_ANY, NewJob({}, priority=self.priority, ordering_key=self.ordering_key))
+        except InvalidInput as error:
+            raise InvalidInput(f"the callback's {str(error).removeprefix('row 0: ')}") from None
+        _context_text(self.context)
+
+    @property
+    def context_text(self) -> str | None:
+        """The context as JSON; None for none."""
+        return _context_text(self.context)
+
+
+def checked_states(states: object) -> tuple[str, ...]:
+    """The archive states, each once and in their order.
+
+    Raises:
+        InvalidInput: they are none, or there is another among them; the message names it.
+    """
+    known = ", ".join(repr(str(state)) for state in ArchiveState)
+    if isinstance(states, str) or not isinstance(states, Collection) or not states:
+        raise InvalidInput(f"states is {states!r}; give at least one of {known}, in a list")
+    for state in states:
+        if state not in list(ArchiveState):
+            raise InvalidInput(f"states holds {state!r}; a job ends as one of {known}")
+    return tuple(str(state) for state in ArchiveState if state in states)
+
+
+def _context_text(context: object) -> str | None:
+    if context is None:
+        return None
+    try:
+        text = json.dumps(context, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"the callback's context cannot be written as JSON: {error}") from None
+    if ("\\u0000" in text or "\\ud" in text) and (problem := payloads.unstorable(context)):
+        raise InvalidInput(f"the callback's context cannot be stored: {problem}")
+    if len(text) > _CONTEXT_BYTES:
+        raise InvalidInput(
+            f"the callback's context has {len(text):,} bytes, the limit is {_CONTEXT_BYTES:,}; store the data elsewhere and"
+            " give a reference to it"
+        )
+    return text
+
+
+class Following(NamedTuple):
+    """A row of the table `follower` that is to be: who follows which job, and how he is told.
+
+    Attributes:
+        id: of the follower; the same follower has the same one when he is sent again.
+        job_id: the job.
+        states: the ends of which he wants to be told.
+        queue: where a callback is put; None: nowhere.
+        priority, ordering_key, context: of the callback.
+        group_id: the group of which the job becomes a member; None: of none.
+        notify: whether the end is notified on `channel`, with the job's id.
+        submitted_id: the id under which he sent the job; None: its own.
+    """
+
+    id: UUID
+    job_id: UUID
+    states: Sequence[str] = ALL_STATES
+    queue: str | None = None
+    priority: int = 0
+    ordering_key: str | None = None
+    context: str | None = None
+    group_id: UUID | None = None
+    notify: bool = False
+    submitted_id: UUID | None = None
+
+
+def called_back(callback: Callback, job_id: UUID, submission: UUID) -> Following:
+    """The follower that a callback is.
+
+    Args:
+        callback: what to do.
+        job_id: the job whose end it is about.
+        submission: what it belongs to, the job as its submitter sent it: each submission has each callback once.
+    """
+    queue = str(callback.queue)
+    parts = [queue, *callback.states, callback.priority, callback.ordering_key, callback.context_text]
+    return Following(
+        derived_id(submission, json.dumps(parts)),
+        job_id,
+        tuple(callback.states),
+        queue,
+        callback.priority,
+        callback.ordering_key,
+        callback.context_text,
+        submitted_id=submission,
+    )
+
+
+def member(group_id: UUID, job_id: UUID) -> Following:
+    """The follower that a job's membership of a group is."""
+    return Following(derived_id(job_id, f"group {group_id}"), job_id, group_id=group_id)
+
+
+def derived_id(of: UUID, thing: str) -> UUID:
+    """An id that is always the same for the same thing of the same id, whose 48 bits of time it takes over."""
+    digest = int.from_bytes(hashlib.sha256(of.bytes + thing.encode()).digest()[:10]) >> 6
+    high, low = digest >> 62, digest & ((1 << 62) - 1)
+    return UUID(int=(of.int >> 80) << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | low)
+
+
+def channel(schema: str) -> str:
+    """The channel on which ends are notified to followers with `notify`: the database allows names of 63 bytes."""
+    return f"{schema[:_CHANNEL_CUT]}_ended"

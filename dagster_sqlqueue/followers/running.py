@@ -1,0 +1,83 @@
+"""Where the verbs of followers run: in a transaction of ours or inside the caller's own, and what their errors say."""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+import psycopg
+import sqlalchemy as sa
+
+from dagster_sqlqueue import putting
+from dagster_sqlqueue.asynchronous import atomic
+from dagster_sqlqueue.executors import CallerConnection, Executor
+from dagster_sqlqueue.followers.following import adrive, drive
+from dagster_sqlqueue.putting import Steps
+from dagster_sqlqueue.queue import SqlQueue
+
+T = TypeVar("T")
+
+
+class Running:
+    """The base of the rooms of followers.
+
+    Args:
+        queue: the queues of the schema.
+    """
+
+    def __init__(self, queue: SqlQueue) -> None:
+        self.queue = queue
+        self.database = queue.database
+
+    def _within(
+        self, work: Callable[[Executor], T], connection: CallerConnection | None, queues: Iterable[str] = ()
+    ) -> T:
+        """Run work in one transaction, a savepoint in the caller's; ours is begun again after a deadlock."""
+        with self._explained(queues):
+            if connection is None:
+                return self.database.transact(work)
+            with self.database.joined(connection).atomic() as joined:  # type: ignore[union-attr]
+                return work(joined)
+
+    @contextlib.contextmanager
+    def _block(self, connection: CallerConnection | None, queues: Iterable[str]) -> Iterator[Executor]:
+        """The same for a block, which can be run once only."""
+        block: Any = (
+            self.database.transaction() if connection is None else self.database.joined(connection).atomic()  # type: ignore[union-attr]
+        )
+        with self._explained(queues), block as executor:
+            yield executor
+
+    @contextlib.asynccontextmanager
+    async def _ablock(self, connection: "psycopg.AsyncConnection[Any]", queues: Iterable[str]) -> AsyncIterator[None]:
+        """The same on a connection that is awaited."""
+        with self._explained(queues):
+            async with atomic(connection):
+                yield
+
+    def _steps(self, steps: Steps[T], executor: Executor, queue: str) -> T:
+        try:
+            return drive(steps, executor)
+        except putting.NoQueue:
+            self.queue.check_exists(queue, executor)
+            raise
+        except (psycopg.IntegrityError, sa.exc.IntegrityError) as error:
+            raise putting.refusal(error, queue) from None
+
+    async def _asteps(self, steps: Steps[T], connection: "psycopg.AsyncConnection[Any]", queue: str) -> T:
+        try:
+            return await adrive(steps, connection, self.database)
+        except putting.NoQueue:
+            self.queue.check_exists(queue)
+            raise
+        except psycopg.IntegrityError as error:
+            raise putting.refusal(error, queue) from None
+
+    @contextlib.contextmanager
+    def _explained(self, queues: Iterable[str]) -> Iterator[None]:
+        """Say which queue a callback cannot be put on; by the time of the error, nothing of the block is left."""
+        try:
+            yield
+        except (psycopg.errors.ForeignKeyViolation, sa.exc.IntegrityError):
+            for queue in sorted(set(queues)):
+                self.queue.check_exists(queue)
+            raise

@@ -1,0 +1,35 @@
+-- Follow jobs that have ended: one row for each element of the arrays, to be told at once, by tell_ended in the same
+-- transaction.
+--
+-- Parameters: as follow. Returns: the id of each job that has ended, and the moment of its latest end.
+-- Locks: none but those of the rows it adds. Guards: I1, I2.
+-- Plan: the jobs go to each day's archive by its primary key, as an array.
+WITH given AS MATERIALIZED (
+    SELECT new.*
+    FROM unnest(
+        CAST(:ids AS uuid[]), CAST(:job_ids AS uuid[]), CAST(:states AS text[]), CAST(:queues AS text[]),
+        CAST(:priorities AS smallint[]), CAST(:ordering_keys AS text[]), CAST(:contexts AS text[]),
+        CAST(:group_ids AS uuid[]), CAST(:notifies AS boolean[])
+    ) AS new (id, job_id, states, queue, priority, ordering_key, context, group_id, notify)
+), ended AS MATERIALIZED (
+    SELECT DISTINCT ON (a.id) a.id, a.finished_at
+    FROM sqlqueue.job_archive AS a
+    WHERE a.id = ANY (CAST(:job_ids AS uuid[]))
+    ORDER BY a.id, a.finished_at DESC
+), put AS (
+    INSERT INTO sqlqueue.follower (
+        id, job_id, states, queue, priority, ordering_key, context, group_id, notify
+    )
+    SELECT
+        g.id, g.job_id, CAST(g.states AS text[]), g.queue, g.priority, g.ordering_key, CAST(g.context AS jsonb),
+        g.group_id, g.notify
+    FROM given AS g
+    WHERE g.job_id IN (SELECT ended.id FROM ended)
+    ON CONFLICT (id) DO NOTHING
+    RETURNING group_id
+), tallied AS (
+    INSERT INTO sqlqueue.group_tally AS t (group_id, members)
+    SELECT put.group_id, count(*) FROM put WHERE put.group_id IS NOT NULL GROUP BY put.group_id
+    ON CONFLICT (xact, group_id) DO UPDATE SET members = t.members + EXCLUDED.members
+)
+SELECT ended.id, ended.finished_at FROM ended

@@ -1,0 +1,9 @@
+-- Close a group when this transaction commits: nothing is added to it any more, and its end is told when its last member has
+-- ended. Of a closed one nothing changes.
+--
+-- Parameters: id uuid. Returns: the id; no row: there is none.
+-- Locks: none now; the group's row while the transaction commits, which waits for those who are adding to it.
+INSERT INTO sqlqueue.group_tally AS t (group_id, closes)
+SELECT g.id, true FROM sqlqueue.job_group AS g WHERE g.id = CAST(:id AS uuid)
+ON CONFLICT (xact, group_id) DO UPDATE SET closes = true
+RETURNING t.group_id

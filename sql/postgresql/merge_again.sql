@@ -1,0 +1,3 @@
+-- Begin to merge anew, and let go of what was inserted and locked since merge_begin: some of the jobs that others were to be
+-- merged into have ended meanwhile.
+ROLLBACK TO SAVEPOINT merging

@@ -1,0 +1,2 @@
+-- Where merge_again goes back to.
+SAVEPOINT merging

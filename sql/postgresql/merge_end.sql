@@ -1,0 +1,2 @@
+-- Go on with what was inserted and locked since merge_begin.
+RELEASE SAVEPOINT merging

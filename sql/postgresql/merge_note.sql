@@ -1,0 +1,21 @@
+-- Note, for a week, into which job each of those was merged that had an id of its producer's own: so that the same job, sent
+-- again because its commit got no answer, is known, also when the other one has ended.
+--
+-- Parameters: ids uuid[]; job_ids uuid[]. Locks: none but those of the rows it adds, and of at most 100 that it forgets; those
+--   that somebody has in hand are skipped.
+-- Plan: the primary key, and the index of what was noted when.
+WITH forgotten AS (
+    DELETE FROM sqlqueue.job_replaced AS old
+    WHERE old.id = ANY (ARRAY(
+        SELECT k.id
+        FROM sqlqueue.job_replaced AS k
+        WHERE k.noted_at < statement_timestamp() - interval '7 days'
+        ORDER BY k.noted_at
+        LIMIT 100
+        FOR UPDATE SKIP LOCKED
+    ))
+)
+INSERT INTO sqlqueue.job_replaced (id, merged_into)
+SELECT merged.id, merged.job_id
+FROM unnest(CAST(:ids AS uuid[]), CAST(:job_ids AS uuid[])) AS merged (id, job_id)
+ON CONFLICT DO NOTHING

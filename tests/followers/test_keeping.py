@@ -1,0 +1,68 @@
+"""What maintenance does about followers and groups."""
+
+import psycopg
+
+from dagster_sqlqueue import Consumer, NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue.executors import Transaction
+from dagster_sqlqueue.followers import Callback, Followers, GroupEnded, Groups
+from tests.core.support import Work, claim, rows, value
+from tests.followers.support import groups_told, told
+
+
+def test_groups_that_ended_long_ago_go(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers) -> None:
+    groups = Groups(queue)
+    old, young, still = groups.open(), groups.open(), groups.open()
+    for group in (old, young, still):
+        followers.enqueue_many(spec, [Work(n=n) for n in range(3)], group=group)
+    for group in (old, young):
+        groups.close(group)
+    Consumer(queue, spec, lambda job: None).drain()
+    rows(queue, "UPDATE {s}.job_group SET ended_at = ended_at - interval '29 days 23 hours'")
+    queue.maintain()
+    assert {group.id for group in groups.groups()} == {old, young, still}
+    rows(queue, "UPDATE {s}.job_group SET ended_at = ended_at - interval '2 hours' WHERE id = %s", old)
+    rows(queue, "UPDATE {s}.job_group SET created_at = created_at - interval '1 year'")
+    assert queue.maintain().expired_removed == 1
+    assert {group.id for group in groups.groups()} == {young, still}
+    assert value(queue, "SELECT count(*) FROM {s}.follower") == 6
+
+
+def test_who_was_not_seen_is_told_later(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers) -> None:
+    """A transaction with a stricter isolation ends the job; a follower came after it had begun."""
+    followers.enqueue(spec, NewJob(Work(n=1), unique_key="k"), callbacks=Callback("ended", context="first"))
+    (job,) = claim(queue)
+    with queue.database.connection() as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        with connection.transaction():
+            connection.execute("SELECT 1")
+            followers.enqueue(spec, NewJob(Work(n=2), unique_key="k"), callbacks=Callback("ended", context="second"))
+            queue.complete([job], executor=Transaction(connection, queue.database))
+        connection.isolation_level = None
+    assert [end.context for end in told(queue)] == ["first"]
+    assert queue.maintain().expired_removed == 1
+    assert sorted(str(end.context) for end in told(queue)) == ["first", "second"]
+    assert queue.maintain().expired_removed == 0
+    assert len(told(queue)) == 2
+
+
+def test_a_job_that_was_deleted_by_hand_is_waited_for_no_more(
+    queue: SqlQueue, spec: QueueSpec[Work], followers: Followers
+) -> None:
+    queue.create_queue(QueueSpec("runs", GroupEnded))
+    groups = Groups(queue)
+    group = groups.open(Callback("runs"))
+    lost = followers.enqueue(spec, Work(n=1), group=group, callbacks=Callback("ended"))
+    followers.enqueue(spec, Work(n=2), group=group)
+    groups.close(group)
+    rows(queue, "DELETE FROM {s}.job WHERE id = %s", lost.job_id)
+    Consumer(queue, spec, lambda job: None).drain()
+    assert groups_told(queue, "runs") == []
+    assert queue.maintain().expired_removed == 2
+    assert [(end.members, end.succeeded) for end in groups_told(queue, "runs")] == [(1, 1)]
+    assert told(queue) == []
+
+
+def test_what_is_live_is_left_alone(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers) -> None:
+    followers.enqueue_many(spec, [Work(n=n) for n in range(5)], callbacks=Callback("ended"), group=Groups(queue).open())
+    assert queue.maintain().expired_removed == 0
+    assert value(queue, "SELECT count(*) FROM {s}.follower") == 10
