@@ -9,9 +9,8 @@ from uuid import UUID
 import psycopg
 
 from dagster_sqlqueue.asynchronous import check_connection as check_awaited
-from dagster_sqlqueue.enqueueing import check_connection
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.executors import CallerConnection
+from dagster_sqlqueue.executors import CallerConnection, check_connection
 from dagster_sqlqueue.followers.following import adrive, drive, follow
 from dagster_sqlqueue.followers.model import Callback, Following, called_back
 from dagster_sqlqueue.followers.running import Running

@@ -11,9 +11,8 @@ import psycopg
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue.asynchronous import check_connection as check_awaited
-from dagster_sqlqueue.enqueueing import check_connection
 from dagster_sqlqueue.errors import InvalidInput, UnknownGroup
-from dagster_sqlqueue.executors import CallerConnection
+from dagster_sqlqueue.executors import CallerConnection, check_connection
 from dagster_sqlqueue.followers.following import adrive, drive, follow
 from dagster_sqlqueue.followers.model import Callback, checked_states, member
 from dagster_sqlqueue.followers.running import Running

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, JsonValue
 
-from dagster_sqlqueue import payloads
+from dagster_sqlqueue import columns, payloads
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model import ArchiveState, NewJob
 from dagster_sqlqueue.settings import QueueSpec, check_queue_name
@@ -96,7 +96,7 @@ class Callback:
         object.__setattr__(self, "queue", name)
         object.__setattr__(self, "states", checked_states(self.states))
         try:
-            payloads.values(_ANY, NewJob({}, priority=self.priority, ordering_key=self.ordering_key))
+            columns.values(_ANY, NewJob({}, priority=self.priority, ordering_key=self.ordering_key))
         except InvalidInput as error:
             raise InvalidInput(f"the callback's {str(error).removeprefix('row 0: ')}") from None
         _context_text(self.context)

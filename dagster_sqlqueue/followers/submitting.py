@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 from uuid import UUID
 
-from dagster_sqlqueue import payloads
+from dagster_sqlqueue.columns import as_columns
 from dagster_sqlqueue.errors import GroupClosed, InvalidInput, UnknownGroup
 from dagster_sqlqueue.followers.following import follow
 from dagster_sqlqueue.followers.model import Callback, Following, called_back, member
@@ -188,7 +188,7 @@ def _put(
     """Put jobs on a queue, once. Gives what became of each, None for one to be sent again; and the live job that it has met
     and is merged into.
     """
-    columns = payloads.as_columns([row.columns for row in rows])
+    columns = as_columns([row.columns for row in rows])
     inserted = {row[0] for row in (yield Statement("enqueue_many", {"queue": queue, **columns}))}
     if again := [row.id for row in rows if row.named and row.id in inserted]:
         inserted -= {row[0] for row in (yield Statement("forget_finished", {"ids": again}))}

@@ -10,8 +10,7 @@ import psycopg
 from dagster_sqlqueue import putting
 from dagster_sqlqueue.asynchronous import check_connection as check_awaited
 from dagster_sqlqueue.asynchronous import each
-from dagster_sqlqueue.enqueueing import check_connection
-from dagster_sqlqueue.executors import CallerConnection
+from dagster_sqlqueue.executors import CallerConnection, check_connection
 from dagster_sqlqueue.followers.attaching import AttachingVerbs
 from dagster_sqlqueue.followers.model import Callback
 from dagster_sqlqueue.followers.submitting import OnConflict, Submitted, SubmittedMany, queues_of, submit, wishes_of
