@@ -17,6 +17,7 @@ PAGES = {
     "payloads": 5,
     "people": 7,
     "metrics": 5,
+    "results": 7,
     "followers": 7,
 }
 """By name, how many blocks there are at least."""
