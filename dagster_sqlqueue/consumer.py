@@ -129,8 +129,9 @@ class Consumer(Generic[Payload]):
             queue,
             lease_seconds=self._lease_seconds,
             job_timeout_seconds=10 * self._lease_seconds if job_timeout_seconds is None else job_timeout_seconds,
-            beat=beat,
+            beat=self._beat,
         )
+        self._also_beat = beat
 
     def stop(self) -> None:
         """End the drain after the job in hand; what was claimed and not begun is given back. May come from any thread."""
@@ -292,6 +293,11 @@ class Consumer(Generic[Payload]):
             self.summary.claimed += len(jobs)
             self.summary.batches += 1
             self._lanes.turn(after=jobs[0].bucket)
+
+    def _beat(self) -> None:
+        self._work.reporter.flush()
+        if self._also_beat is not None:
+            self._also_beat()
 
     def _take_and_work(self, ahead_until: float | None) -> int:
         def go_on() -> bool:

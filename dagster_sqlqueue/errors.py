@@ -14,6 +14,7 @@
 | `GroupClosed` | a job was to be added to a group that is closed | open another group |
 | `DecisionRefused` | it does not fit what has become of a task, or who did the work | look at the task again |
 | `QueuePaused` | what was asked for needs a queue that is not paused | `resume` |
+| `WaitTimedOut` | a job that was waited for did not end in time | wait again; `.outcomes` says where it is |
 | `LeaseLost` | a write came after the lease had passed on | stop working on the job; another consumer has it |
 | `DatabaseUnavailable` | no connection, or the server refused it | the message says what was tried, never the password |
 | `AccessRefused` | the user may not do that in the schema | the message names the role to be granted |
@@ -25,6 +26,10 @@
 | `JavaNotFound` | no Java that Spark can use | the message names the three ways to provide one |
 | `OutputNotWritable` | results cannot be written to a directory | choose another, or mend its permissions |
 """
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
 
 
 class QueueError(Exception):
@@ -73,6 +78,18 @@ class DecisionRefused(QueueError):
 
 class QueuePaused(QueueError):
     """The queue is paused, and what was asked for cannot be done before it is resumed."""
+
+
+class WaitTimedOut(QueueError, TimeoutError):
+    """Not every job that was waited for ended in time.
+
+    Attributes:
+        outcomes: by id, each job's `JobOutcome` as it was at the last look, also of those that have ended.
+    """
+
+    def __init__(self, message: str, outcomes: Mapping[UUID, Any]) -> None:
+        super().__init__(message)
+        self.outcomes = dict(outcomes)
 
 
 class LeaseLost(QueueError):

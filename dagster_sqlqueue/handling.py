@@ -13,7 +13,11 @@ from dagster_sqlqueue.settings import Payload, QueueSpec
 
 Handler: TypeAlias = Callable[[Job[Payload]], Outcome | None]
 
+Report: TypeAlias = Callable[[ClaimedJob, float, str | None], None]
+"""What takes note of how far a job is."""
+
 _ERROR_LIMIT = 10_000
+_MESSAGE_LIMIT = 1_000
 
 
 def handle(
@@ -23,9 +27,11 @@ def handle(
     *,
     cancellation: threading.Event | None = None,
     connect: Callable[[], Any] | None = None,
+    report: Report | None = None,
 ) -> Outcome:
     """What became of the job: the handler's outcome; a `Retry` for its exception, a `Reject` for a payload that does not
-    fit, a `Hold` for one of a version that is not known. What it says quotes no sensitive value of the payload.
+    fit or a result that cannot be stored, a `Hold` for a payload of a version that is not known. What it says, also as its
+    progress, quotes no sensitive value of the payload.
     """
     try:
         payload = payloads.parse(spec, claimed.payload)
@@ -33,8 +39,14 @@ def handle(
         return Hold(str(error))
     except InvalidPayload as error:
         return Reject(str(error))
+
+    def say(percent: float, message: str | None) -> None:
+        if report is not None:
+            report(claimed, percent, message and _short(quoting.scrub(spec.payload, message, claimed.payload, payload)))
+
     try:
-        outcome = _checked(handler(_job(claimed, payload, cancellation or threading.Event(), connect)))
+        job = _job(claimed, payload, cancellation or threading.Event(), connect, say)
+        outcome = _checked(handler(job))
     except Exception as error:
         outcome = Retry(_describe(error))
     return outcome if isinstance(outcome, Done) else _discreet(spec, outcome, claimed.payload, payload)
@@ -45,8 +57,16 @@ def brief(text: str) -> str:
     return payloads.storable_text(text)[:_ERROR_LIMIT]
 
 
+def _short(message: str) -> str:
+    return payloads.storable_text(message)[:_MESSAGE_LIMIT]
+
+
 def _job(
-    claimed: ClaimedJob, payload: Payload, cancellation: threading.Event, connect: Callable[[], Any] | None
+    claimed: ClaimedJob,
+    payload: Payload,
+    cancellation: threading.Event,
+    connect: Callable[[], Any] | None,
+    report: Callable[[float, str | None], None],
 ) -> Job[Payload]:
     return Job(
         id=claimed.id,
@@ -63,6 +83,7 @@ def _job(
         tags=claimed.tags,
         cancellation=cancellation,
         connect=connect,
+        report=report,
     )
 
 
@@ -80,7 +101,11 @@ def _checked(outcome: Any) -> Outcome:
         case None:
             return Done()
         case Done(result):
-            payloads.result_text(result)
+            try:
+                payloads.result_text(result)
+            except InvalidInput as error:
+                # The work is done. Doing it again would come to the same result.
+                return Reject(str(error))
             return Done(result)
         case Retry() | Snooze() | Hold() | Reject() | Cancel():
             return outcome

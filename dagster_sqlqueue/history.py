@@ -19,7 +19,7 @@ logger = logging.getLogger("dagster_sqlqueue")
 
 MAX_DAYS_AHEAD = 366
 _TRIMMED_AT_ONCE = 10_000
-_EVENTS_AT_ONCE = 1_000
+_AT_ONCE = 1_000
 _FORGETTING = ("forget_expired", "tell_left", "forget_groups")
 
 
@@ -52,7 +52,9 @@ class Maintained:
         rows_deleted: see `Trimmed`.
         events_deleted: see `Trimmed`.
         expired_removed: how many expired waiters, workers, grants and slots, old counts of refused writes, groups that
-            ended 30 days ago, and followers whose job is not there any more, were removed.
+            ended 30 days ago, followers whose job is not there any more or whose process died, and notes of progress
+            without a job, were removed.
+        queues_removed: the reply queues whose time was up, removed with their jobs.
         busy: the days whose partition could not be made or dropped because the archive was in use; the next call tries
             again.
     """
@@ -64,6 +66,7 @@ class Maintained:
     rows_deleted: dict[str, int] = field(default_factory=dict)
     events_deleted: dict[str, int] = field(default_factory=dict)
     expired_removed: int = 0
+    queues_removed: tuple[str, ...] = ()
     busy: tuple[date, ...] = ()
 
 
@@ -95,6 +98,8 @@ class HistoryVerbs(Verbs):
             trimmed = self._trim(at, None)
             strays = partitions.make_missing(at, days_ahead=days_ahead, strays=True)
             expired = sum(at.run(verb, {})[0][0] for verb in _FORGETTING)
+            expired += _forget_waits(at) + _forget_progress(at)
+            removed = _remove_reply_queues(at)
         return Maintained(
             ran=True,
             partitions_made=tuple(sorted({*ahead.days, *strays.days})),
@@ -103,6 +108,7 @@ class HistoryVerbs(Verbs):
             rows_deleted=trimmed.rows_deleted,
             events_deleted=trimmed.events_deleted,
             expired_removed=expired,
+            queues_removed=removed,
             busy=tuple(sorted({*strays.busy, *trimmed.busy})),
         )
 
@@ -188,11 +194,42 @@ def _trim_events(at: Transaction, queue: str) -> int:
     place: tuple[str, UUID, int] = ("-infinity", UUID(int=0), 0)
     while True:
         after = dict(zip(("after_at", "after_id", "after_no"), place, strict=True))
-        gone, looked_at, *last = at.run("event_trim", {"queue": queue, "limit": _EVENTS_AT_ONCE, **after})[0]
+        gone, looked_at, *last = at.run("event_trim", {"queue": queue, "limit": _AT_ONCE, **after})[0]
         deleted += int(gone)
-        if looked_at < _EVENTS_AT_ONCE:
+        if looked_at < _AT_ONCE:
             return deleted
         place = (last[0], last[1], last[2])
+
+
+def _forget_waits(at: Transaction) -> int:
+    forgotten = 0
+    while removed := at.run("forget_waits", {"limit": _AT_ONCE})[0][0]:
+        forgotten += removed
+    return forgotten
+
+
+def _forget_progress(at: Transaction) -> int:
+    forgotten = 0
+    after = UUID(int=0)
+    while True:
+        looked, removed, after = at.run("forget_progress", {"after": after, "limit": _AT_ONCE})[0]
+        forgotten += int(removed)
+        if looked < _AT_ONCE:
+            return forgotten
+
+
+def _remove_reply_queues(at: Transaction) -> tuple[str, ...]:
+    """Each in a transaction of its own; one that is in use gets more time, or is left for the next call."""
+    removed: list[str] = []
+    after = ("-infinity", "")
+    while over := at.run("reply_queues_over", {"after_at": after[0], "after_queue": after[1], "limit": _AT_ONCE}):
+        for queue, expires_at in over:
+            after = expires_at, queue
+            with contextlib.suppress(psycopg.errors.DeadlockDetected):
+                while (gone := at.run("reply_queue_remove", {"queue": queue, "expired": True})[0][0]) is None:
+                    pass
+                removed += [queue] if gone else []
+    return tuple(removed)
 
 
 def _first_line(error: Exception) -> str:

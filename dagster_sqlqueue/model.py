@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Generic, NamedTuple
 from uuid import UUID
 
+from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.settings import Backoff, Payload
 
 
@@ -114,6 +115,28 @@ class Job(Generic[Payload]):
     cancellation: threading.Event = field(default_factory=threading.Event, compare=False, repr=False)
     """Set, by a heartbeat, once somebody asked for the running job to be cancelled: return `Cancel()` then."""
     connect: Callable[[], Any] | None = field(default=None, compare=False, repr=False)
+    report: Callable[[float, str | None], None] | None = field(default=None, compare=False, repr=False)
+
+    def progress(self, percent: float, message: str | None = None) -> None:
+        """Say how far the job is, for whoever looks at it or waits for it. May be called as often as one likes, from any
+        thread: it is written twice a second at most, and what is said last before the job ends may be left out.
+
+        In transactional mode nothing is written: the job's transaction shows nothing before it ends.
+
+        Args:
+            percent: 0 to 100.
+            message: what to show beside it; stored up to 1,000 characters.
+
+        Raises:
+            InvalidInput: the percentage or the message is none.
+            LeaseLost: another consumer has the job by now: drop the work.
+        """
+        if isinstance(percent, bool) or not isinstance(percent, int | float) or not 0 <= percent <= 100:
+            raise InvalidInput(f"progress is {percent!r}; give a number from 0 to 100")
+        if message is not None and not isinstance(message, str):
+            raise InvalidInput(f"the message of a progress is {message!r}; give a text, or None")
+        if self.report is not None:
+            self.report(percent, message)
 
     @property
     def connection(self) -> Any:

@@ -224,7 +224,7 @@ def result_text(result: object) -> str | None:
     """A handler's result as JSON; None for none.
 
     Raises:
-        InvalidInput: it cannot be written as JSON, or the database could not store it.
+        InvalidInput: it cannot be written as JSON, the database could not store it, or it is larger than a payload may be.
     """
     if result is None:
         return None
@@ -234,6 +234,12 @@ def result_text(result: object) -> str | None:
         raise InvalidInput(f"the result cannot be written as JSON: {error}") from None
     if ("\\u0000" in text or "\\ud" in text) and (problem := unstorable(result)):
         raise InvalidInput(f"the result cannot be stored: {problem}")
+    size = len(text)  # json.dumps writes ASCII
+    if size > MAX_PAYLOAD_BYTES:
+        raise InvalidInput(
+            f"the result has {size:,} bytes, the limit is {MAX_PAYLOAD_BYTES:,}; store the data elsewhere and give a"
+            " reference to it as the result"
+        )
     return text
 
 

@@ -14,7 +14,7 @@ from uuid import UUID
 import psycopg
 
 from dagster_sqlqueue.columns import as_columns
-from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.errors import InvalidInput, UnknownQueue
 from dagster_sqlqueue.intake import COPY_TYPES, NewRow, Terms, no_bucket, record
 from dagster_sqlqueue.intake import Rejected as Rejected
 
@@ -87,6 +87,8 @@ def refusal(error: Exception, queue: str) -> Exception:
     original = getattr(error, "orig", None) or error
     if isinstance(original, psycopg.errors.NotNullViolation) and original.diag.column_name == "bucket":
         return InvalidInput(no_bucket(queue))
+    if isinstance(original, psycopg.errors.ForeignKeyViolation) and original.diag.constraint_name == "job_queue_fkey":
+        return UnknownQueue(f"queue {queue!r} was removed while the job was being put on it; nothing was enqueued")
     return error
 
 

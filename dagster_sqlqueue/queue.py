@@ -12,12 +12,15 @@ from dagster_sqlqueue.history import HistoryVerbs
 from dagster_sqlqueue.looking import LookingVerbs
 from dagster_sqlqueue.operating import OperatingVerbs
 from dagster_sqlqueue.picking import MAX_BATCH
+from dagster_sqlqueue.progress import ProgressVerbs
 from dagster_sqlqueue.roles import InstalledRole
 
 __all__ = ["MAX_BATCH", "Ending", "Enqueued", "Kept", "SqlQueue"]
 
 
-class SqlQueue(EnqueueingVerbs, ClaimingVerbs, LookingVerbs, OperatingVerbs, DecidingVerbs, HistoryVerbs):
+class SqlQueue(
+    EnqueueingVerbs, ClaimingVerbs, LookingVerbs, OperatingVerbs, DecidingVerbs, HistoryVerbs, ProgressVerbs
+):
     """The queues of one schema.
 
     Args:

@@ -5,27 +5,17 @@ waiter was known, or long after he looked, sends none. So whoever waits looks by
 """
 
 import contextlib
-import logging
-import selectors
-import socket
 import time
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-import psycopg
-import sqlalchemy as sa
-
-from dagster_sqlqueue import statements
 from dagster_sqlqueue.errors import AccessRefused, DatabaseUnavailable, InvalidInput
+from dagster_sqlqueue.listening import RECONNECT_SECONDS, Listener
 from dagster_sqlqueue.settings import check_queue_name
 from dagster_sqlqueue.verbs import Verbs
 
-logger = logging.getLogger("dagster_sqlqueue")
-
 REGISTERED_SECONDS = 20.0
 """How long a waiter is known after it last said so. Once that is past, enqueues pay nothing for it."""
-
-_RECONNECT_SECONDS = 1.0
 
 
 class Waiter:
@@ -48,13 +38,8 @@ class Waiter:
         self._verbs = queue
         self._queue = check_queue_name(queue_name)
         self._worker = worker
-        self._connection: psycopg.Connection[Any] | None = None
+        self._listener = Listener(queue.database, "waiter_listen", self._queue)
         self._known_until = 0.0
-        self._try_again_at = 0.0
-        self._told = False
-        self._wake_sender, self._wake_receiver = socket.socketpair()
-        self._wake_sender.setblocking(False)
-        self._wake_receiver.setblocking(False)
 
     def __enter__(self) -> Self:
         """Register and listen.
@@ -66,10 +51,9 @@ class Waiter:
         try:
             self._register()
         except BaseException:
-            self._wake_sender.close()
-            self._wake_receiver.close()
+            self._listener.close()
             raise
-        self._listen()
+        self._listener.connect()
         return self
 
     def __exit__(
@@ -80,13 +64,11 @@ class Waiter:
     @property
     def listening(self) -> bool:
         """Whether notifications would be received; if not, `wait` waits for its time."""
-        return self._connection is not None
+        return self._listener.listening
 
     def close(self) -> None:
         """Stop listening and waiting."""
-        self._drop()
-        self._wake_sender.close()
-        self._wake_receiver.close()
+        self._listener.close()
         self._known_until = 0.0
         # Who may not leave could not register either.
         with contextlib.suppress(DatabaseUnavailable, AccessRefused):
@@ -94,8 +76,7 @@ class Waiter:
 
     def wake(self) -> None:
         """End the wait that is going on, or the next one. May come from any thread."""
-        with contextlib.suppress(OSError):
-            self._wake_sender.send(b"w")
+        self._listener.wake()
 
     def wait(self, seconds: float) -> bool:
         """Wait until jobs were put on the queue, the time is up, or somebody calls `wake`.
@@ -115,43 +96,18 @@ class Waiter:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            heard = self._heard(min(left, REGISTERED_SECONDS / 4 if self.listening else _RECONNECT_SECONDS))
-            if heard is not False:
-                return heard is not None
+            heard = self._listener.heard(min(left, REGISTERED_SECONDS / 4 if self.listening else RECONNECT_SECONDS))
+            if heard is None:
+                return False
+            if self._queue in heard:
+                return True
 
     def _became_known(self) -> bool:
         """Stay known and listening; gives whether it was not so until now, and notifications may have been missed."""
         missed = time.monotonic() >= self._known_until
         self._refresh()
-        if self._connection is None and time.monotonic() >= self._try_again_at:
-            missed = self._listen() or missed
+        missed = self._listener.connect() or missed
         return missed and self.listening and time.monotonic() < self._known_until
-
-    def _heard(self, seconds: float) -> bool | None:
-        """Whether a notification for the queue came; None when somebody called `wake`."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._wake_receiver, selectors.EVENT_READ)
-            if self._connection is not None:
-                selector.register(self._connection.fileno(), selectors.EVENT_READ)
-            ready = {key.fileobj for key, _ in selector.select(max(seconds, 0))}
-        heard = bool(ready - {self._wake_receiver}) and self._read()
-        if self._wake_receiver in ready:
-            with contextlib.suppress(BlockingIOError):
-                while self._wake_receiver.recv(1024):
-                    pass
-            return None
-        return heard
-
-    def _read(self) -> bool:
-        assert self._connection is not None
-        heard = False
-        try:
-            self._connection.pgconn.consume_input()
-            while note := self._connection.pgconn.notifies():
-                heard = heard or note.extra.decode() == self._queue
-        except psycopg.OperationalError:
-            self._lose("the connection was lost")
-        return heard
 
     def _refresh(self) -> None:
         if time.monotonic() + REGISTERED_SECONDS / 2 < self._known_until:
@@ -159,7 +115,7 @@ class Waiter:
         try:
             self._register()
         except DatabaseUnavailable as error:
-            self._lose(str(error))
+            self._listener.lose(str(error))
 
     def _register(self) -> None:
         parameters = {"queue": self._queue, "worker": self._worker, "seconds": REGISTERED_SECONDS}
@@ -167,37 +123,3 @@ class Waiter:
         if not self._verbs.database.run("waiter_register", parameters):
             self._verbs.check_exists(self._queue)
         self._known_until = began + REGISTERED_SECONDS
-
-    def _listen(self) -> bool:
-        """Listen on a connection of one's own; gives whether that is so now."""
-        database = self._verbs.database
-        try:
-            pooled = database.engine.raw_connection()
-            connection = pooled.driver_connection
-            assert isinstance(connection, psycopg.Connection)
-            pooled.detach()
-            connection.execute(statements.load("waiter_listen", database.schema).encode())
-        except (sa.exc.OperationalError, psycopg.OperationalError) as error:
-            self._lose(str(database.unavailable(str(getattr(error, "orig", None) or error))))
-            return False
-        except sa.exc.TimeoutError:
-            self._lose("every connection of the pool is in use; raise pool_size")
-            return False
-        if self._told:
-            logger.info("%s: notifications are heard again", self._queue)
-            self._told = False
-        self._connection = connection
-        return True
-
-    def _lose(self, reason: str) -> None:
-        if not self._told:
-            logger.warning("%s: no notifications are heard (%s); looking from time to time", self._queue, reason)
-            self._told = True
-        self._try_again_at = time.monotonic() + _RECONNECT_SECONDS
-        self._drop()
-
-    def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with contextlib.suppress(psycopg.Error):
-                connection.close()

@@ -16,6 +16,7 @@ from dagster_sqlqueue.handling import Handler, handle
 from dagster_sqlqueue.leases import LeaseKeeper
 from dagster_sqlqueue.model import ArchiveState, ClaimedJob
 from dagster_sqlqueue.outcomes import Outcome, Retry, Snooze
+from dagster_sqlqueue.progress import Reporter
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.settings import Backoff, BackoffPolicy, Payload, QueueSpec
 from dagster_sqlqueue.settling import DrainSummary, settle
@@ -31,6 +32,7 @@ class Work(Generic[Payload]):
 
     Attributes:
         patience_seconds: how long a database that went away is waited for.
+        reporter: writes what handlers say of their progress.
     """
 
     queue: SqlQueue
@@ -40,6 +42,10 @@ class Work(Generic[Payload]):
     patience_seconds: float
     stopping: threading.Event = field(default_factory=threading.Event)
     summary: DrainSummary = field(default_factory=DrainSummary)
+    reporter: Reporter = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.reporter = Reporter(self.queue)
 
     @property
     def custom_backoff(self) -> BackoffPolicy | None:
@@ -109,7 +115,9 @@ def work_leased(
                     del open_jobs[claimed.id]
                     work.summary.stale += 1
                 continue
-            outcome = handle(work.spec, work.handler, claimed, cancellation=cancellation)
+            report = work.reporter.report
+            outcome = handle(work.spec, work.handler, claimed, cancellation=cancellation, report=report)
+            work.reporter.forget()
             keeper.end()
             del open_jobs[claimed.id]
             settled.append((claimed, outcome))

@@ -15,6 +15,7 @@ from dagster_sqlqueue.errors import (
     SchemaMissing,
     SchemaTooNew,
     SchemaTooOld,
+    WaitTimedOut,
 )
 
 
@@ -29,6 +30,8 @@ class Code(enum.IntEnum):
     UNKNOWN = 5
     PARTLY = 6
     CUT_OFF = 7
+    NOT_SUCCEEDED = 8
+    TIMED_OUT = 9
     INTERRUPTED = 130
     CLOSED_PIPE = 141
 
@@ -42,6 +45,8 @@ MEANINGS = {
     Code.UNKNOWN: "there is no such queue, job, group, subscription or schedule",
     Code.PARTLY: "done in part (the output says what was left as it is, and why)",
     Code.CUT_OFF: "work stopped before running jobs had ended; they were given back",
+    Code.NOT_SUCCEEDED: "the job that was waited for failed or was cancelled",
+    Code.TIMED_OUT: "the job that was waited for has not ended in time; it goes on",
     Code.INTERRUPTED: "interrupted, with Ctrl-C",
     Code.CLOSED_PIPE: "whoever read the output went away",
 }
@@ -56,6 +61,7 @@ _CODES: list[tuple[type[Exception], Code]] = [
     (SchemaMissing, Code.SCHEMA),
     (SchemaTooOld, Code.SCHEMA),
     (SchemaTooNew, Code.SCHEMA),
+    (WaitTimedOut, Code.TIMED_OUT),
     (LookupError, Code.UNKNOWN),
     (psycopg.Error, Code.DATABASE),
     (SQLAlchemyError, Code.DATABASE),

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from dagster_sqlqueue.cli import render
 from dagster_sqlqueue.model import DeadLetter, WaitingJob
+from dagster_sqlqueue.results import Progress
 from dagster_sqlqueue.schedules import Schedule, Ticked
 from dagster_sqlqueue.selection import JobRow
 from dagster_sqlqueue.settings import QueueSettings, RateLimit
@@ -120,10 +121,17 @@ def job_table(jobs: Sequence[JobRow]) -> None:
     )
 
 
-def job_rows(job: JobRow) -> Iterator[tuple[str, Any]]:
+def progress_json(progress: Progress | None) -> dict[str, Any] | None:
+    """How far a job is; None where nothing was said."""
+    return None if progress is None else asdict(progress)
+
+
+def job_rows(job: JobRow, progress: Progress | None = None) -> Iterator[tuple[str, Any]]:
     """Everything about a job: names and words, leaving out what is not there."""
     yield "queue", f"{job.queue}, bucket {job.bucket}, priority {job.priority}"
     yield "state", job.state + (", asked to end" if job.cancel_requested_at else "")
+    if progress is not None:
+        yield "progress", _progress(progress)
     yield "when", _when(job)
     yield "wanted at", render.moment(job.run_at)
     yield "enqueued at", render.moment(job.created_at)
@@ -148,11 +156,16 @@ def job_rows(job: JobRow) -> Iterator[tuple[str, Any]]:
         yield "region", job.region
     if job.batch_id:
         yield "batch", job.batch_id
-    yield "payload", _pretty(job.payload)
+    yield "payload", pretty(job.payload)
     if job.result is not None:
-        yield "result", _pretty(job.result)
+        yield "result", pretty(job.result)
     if job.error is not None:
         yield "error", Text(render.printable(job.error.rstrip(), lines=True), style="red")
+
+
+def _progress(progress: Progress) -> str:
+    message = render.printable(f" {progress.message}") if progress.message else ""
+    return f"{progress.percent:g} %{message}, {render.moment(progress.updated_at)}"
 
 
 def keys(job: WaitingJob | DeadLetter | JobRow) -> str:
@@ -175,7 +188,8 @@ def _when(job: JobRow) -> str:
     return f"{'lease ends' if job.state == 'running' else 'due'} {render.moment(job.available_at)}"
 
 
-def _pretty(text: str) -> str:
+def pretty(text: str) -> str:
+    """JSON with its parts in lines of their own."""
     return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
 
 

@@ -15,7 +15,9 @@ from dagster_sqlqueue.cli.selecting import filtered
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.followers import Followers
+from dagster_sqlqueue.lifecycle import LiveState
 from dagster_sqlqueue.model import DeadLetter, WaitingJob
+from dagster_sqlqueue.results import Results
 from dagster_sqlqueue.selection import ARCHIVE_STATES, LIVE_STATES, Selection
 
 _PANEL = "Look"
@@ -109,7 +111,7 @@ def show(
     session: Session,
     job: Annotated[str, typer.Argument(metavar="ID", help="The job's id, as list and peek show it.")],
 ) -> None:
-    """Show everything about one job, live or ended: state, times, attempts, keys, error, payload, result.
+    """Show everything about one job, live or ended: state, progress, times, attempts, keys, error, payload, result.
 
     Example: sqlqueue show 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b
     """
@@ -117,11 +119,13 @@ def show(
         found = source.job(options.job_id("the job", job))
         (found,) = discreet(source, found.queue, [found])
         followers = Followers(source).of(found.id)
+        progress = Results(source).outcome(found.id).progress if found.state == LiveState.RUNNING else None
     if session.as_json:
-        render.emit_json({**forms.job_json(found), "followers": [asdict(one) for one in followers]})
+        more = {"followers": [asdict(one) for one in followers], "progress": forms.progress_json(progress)}
+        render.emit_json({**forms.job_json(found), **more})
         return
     render.say(f"job {found.id}")
-    rows = list(forms.job_rows(found))
+    rows = list(forms.job_rows(found, progress))
     render.pairs([*rows, ("followed by", followed_by(followers))] if followers else rows)
 
 

@@ -52,8 +52,11 @@ def maintain(
         _say_trimmed(Trimmed(done.partitions_dropped, done.rows_deleted, done.events_deleted, done.busy))
         if done.expired_removed:
             render.say(
-                f"removed {done.expired_removed:,} expired entries of waiters, workers, grants, slots, followers and groups"
+                f"removed {done.expired_removed:,} expired entries of waiters, workers, grants, slots, followers, groups and"
+                " progress"
             )
+        if done.queues_removed:
+            render.say(f"removed reply queues that nobody used any more: {len(done.queues_removed):,}")
     if done.busy:
         raise typer.Exit(Code.PARTLY)
 

@@ -1,6 +1,9 @@
 -- Count writes that were refused because the lease had passed on.
 --
--- Parameters: queue text; writes integer. Locks: the day's row. Guards: I3 (counted).
+-- Parameters: queue text; writes integer. Locks: the day's row. Guards: I3 (counted). Of a reply queue that was removed
+--   meanwhile nothing is counted.
 INSERT INTO sqlqueue.stale_write AS s (queue, day, writes)
-VALUES (:queue, CAST(timezone('UTC', statement_timestamp()) AS date), :writes)
+SELECT q.name, CAST(timezone('UTC', statement_timestamp()) AS date), :writes
+FROM sqlqueue.queue AS q
+WHERE q.name = :queue
 ON CONFLICT (queue, day) DO UPDATE SET writes = s.writes + EXCLUDED.writes

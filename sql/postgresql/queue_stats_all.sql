@@ -1,5 +1,6 @@
 -- The figures of every queue, by name: see the view queue_stats, which this reads, for what each of them means. One
--- statement, so that they are all of the same moment, and each count stops at counted_up_to.
+-- statement, so that they are all of the same moment, and each count stops at counted_up_to. Reply queues are left out:
+-- their names come and go.
 --
 -- Parameters: none. Returns: one row for each queue. Locks: none. Plan: for each queue what queue_stats.sql reads.
 SELECT
@@ -9,4 +10,5 @@ SELECT
     s.run_seconds_p50, s.run_seconds_p95, s.run_seconds_p99, s.payload_bytes_average, s.payload_bytes_max,
     s.dead_letters, s.stale_writes_today
 FROM sqlqueue.queue_stats AS s
+WHERE NOT EXISTS (SELECT FROM sqlqueue.reply_queue AS r WHERE r.queue = s.queue)
 ORDER BY s.queue

@@ -146,7 +146,7 @@ def test_show(cli: Cli, queue: SqlQueue) -> None:
     failed, _, running, due, later = _five(cli, queue)
     for id_, state in ((failed, "failed"), (running, "running"), (due, "queued"), (later, "queued")):
         job = cli.json("show", id_)
-        assert set(job) == {*_EVERYTHING, "followers"}
+        assert set(job) == {*_EVERYTHING, "followers", "progress"}
         assert (job["id"], job["state"], job["archived"]) == (id_, state, state == "failed")
     assert cli.json("show", later.upper())["payload"] == {"n": 4, "to": "NZ"}
     shown = " ".join(cli.run("show", failed).stdout.split())

@@ -41,6 +41,7 @@ _ARGUMENTS = {
     "peek": ["orders"],
     "list": ["orders"],
     "show": [_JOB],
+    "wait": [_JOB],
     "dead": ["orders"],
     "retry": ["orders", "--all"],
     "cancel": ["orders", "--all"],

@@ -101,6 +101,7 @@ BAD = {
     "a delay that is NaN": (lambda: Retry("x", float("nan")), "give seconds"),
     "a negative delay": (lambda: Retry("x", -1), "give seconds"),
 }
+UNSTORABLE = {"no JSON", "a set", "NaN", "infinity deep inside", "NUL", "NUL in a key", "a surrogate"}
 
 
 @pytest.mark.parametrize("kind", list(BAD))
@@ -110,9 +111,11 @@ def test_what_is_no_outcome_is_a_failed_attempt_and_hurts_no_other_job(
     make, message = BAD[kind]
     queue.enqueue_many(spec, [NewJob(Work(n=n), max_attempts=2) for n in range(5)])
     summary = drain(queue, spec, lambda job: make() if job.payload.n == 2 else None)
-    assert (summary.succeeded, summary.retried, summary.failed, summary.stale) == (4, 1, 1, 0)
+    # A result that cannot be stored would be the same the next time.
+    again = 0 if kind in UNSTORABLE else 1
+    assert (summary.succeeded, summary.retried, summary.failed, summary.stale) == (4, again, 1, 0)
     state, _, error, attempt = archive(queue)[2]
-    assert (state, attempt) == ("failed", 2)
+    assert (state, attempt) == ("failed", 1 + again)
     assert message in error
 
 

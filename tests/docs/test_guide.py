@@ -18,6 +18,7 @@ PAGES = {
     "people": 8,
     "metrics": 6,
     "roles": 7,
+    "results": 7,
     "followers": 7,
 }
 """By name, how many blocks there are at least."""

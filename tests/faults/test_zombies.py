@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from dagster_sqlqueue import Backoff, QueueSpec
-from tests.core.support import Work, until, value
+from tests.core.support import Work, rows, until, value
 from tests.faults.conftest import Fleet
 
-KINDS = {"succeeded", "retry", "snooze", "hold", "failed", "cancelled", "heartbeat"}
+KINDS = {"succeeded", "retry", "snooze", "hold", "failed", "cancelled", "heartbeat", "progress"}
 NO_LEASE_LIVES = "SELECT NOT EXISTS (SELECT FROM {s}.job WHERE state = 'running' AND available_at > now())"
 LIMITS = {"free": {}, "ordered": {"ordered": True}, "limited": {"max_running": 1_000, "max_running_per_key": 10}}
 
@@ -25,7 +25,8 @@ def test_every_write_of_a_zombie_is_refused(fleet: Fleet, tmp_path: Path, limits
     fleet.enqueue(jobs, key=lambda n: f"key {n}")
     awake = tmp_path / "awake"
     in_hand: dict[str, Any] = {"batch_size": 40, "hang_at": 7, "hang_until": awake}
-    zombies = [fleet.start(lease_seconds=1.0, outcomes="every", job_timeout_seconds=60.0, **in_hand) for _ in range(6)]
+    works: dict[str, Any] = {"outcomes": "every", "reports": True}
+    zombies = [fleet.start(lease_seconds=1.0, job_timeout_seconds=60.0, **works, **in_hand) for _ in range(6)]
     until(lambda: all(len(fleet.read(zombie, "handled")) == 7 for zombie in zombies))
     for zombie in zombies:
         fleet.signal(zombie, signal.SIGSTOP)
@@ -34,7 +35,7 @@ def test_every_write_of_a_zombie_is_refused(fleet: Fleet, tmp_path: Path, limits
 
     # Half of the jobs are finished by others, half are in others' hands, when the zombies come back.
     may_end = tmp_path / "may end"
-    holder = fleet.start(lease_seconds=30.0, batch_size=jobs // 2, hang_until=may_end)
+    holder = fleet.start(lease_seconds=30.0, batch_size=jobs // 2, hang_until=may_end, reports=True)
     until(lambda: fleet.read(holder, "handled"))
     finisher = fleet.start(lease_seconds=30.0)
     until(lambda: fleet.live() == len(fleet.read(holder, "claimed")[0]["jobs"]))
@@ -45,18 +46,25 @@ def test_every_write_of_a_zombie_is_refused(fleet: Fleet, tmp_path: Path, limits
     until(lambda: all(fleet.read(zombie, "drained") for zombie in zombies))
     assert all(kinds(fleet, zombie).keys() == KINDS for zombie in zombies)
     assert fleet.read(holder, "ended") == []
+    # What was said is what the holder said, of the job that it is at.
+    assert rows(
+        fleet.queue,
+        "SELECT DISTINCT j.lease_no, percent FROM {s}.job_progress JOIN {s}.job AS j ON id = job_id"
+        " WHERE j.lease_no = job_progress.lease_no",
+    ) == [(2, 0.0)]
     may_end.touch()
     until(lambda: fleet.read(holder, "drained") and fleet.read(finisher, "drained"))
     fleet.dismiss([])
 
     refused = sum((kinds(fleet, zombie) for zombie in zombies), Counter())
-    assert refused.total() == 6 * (7 + 40)
+    assert refused.total() == 6 * (7 + 40 + 1)
     assert value(fleet.queue, "SELECT sum(writes) FROM {s}.stale_write") == refused.total()
     assert all(summary["stale"] == 40 for zombie in zombies for summary in fleet.read(zombie, "drained"))
     assert fleet.verdict() == []
     assert value(fleet.queue, "SELECT array_agg(DISTINCT (state, lease_no, attempt)::text) FROM {s}.job_archive") == [
         "(succeeded,2,2)"
     ]
+    assert rows(fleet.queue, "SELECT FROM {s}.job_progress") == []
 
 
 def kinds(fleet: Fleet, history: Path) -> Counter[str]:

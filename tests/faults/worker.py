@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,11 @@ from psycopg import sql
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import Consumer, Job, Mode, NewJob, QueueSpec, SqlQueue, statements
-from dagster_sqlqueue.errors import DatabaseUnavailable
+from dagster_sqlqueue.errors import DatabaseUnavailable, LeaseLost
 from dagster_sqlqueue.model import ClaimedJob
 from dagster_sqlqueue.outcomes import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.queue import Ending, Kept
+from dagster_sqlqueue.results import Results
 from tests.core.support import Work
 
 PLANTS: dict[str, tuple[str, str, str]] = {
@@ -84,6 +86,8 @@ class Task:
         jobs, keys: how many a producer makes, and of how many ordering keys; 0: without a key.
         prefix: what the keys begin with.
         outcomes: what the handler says, out of `OUTCOMES`.
+        ids: the jobs that a process waits for.
+        reports: it says that it begins, and after a hang that it is nearly done.
         dies: the process kills itself at a random moment of the nth call of this verb.
         burn: seconds of pure computing that each job takes.
         mode: the consumer's; in transactional mode the handler writes the job's id into the table `effect`.
@@ -107,6 +111,8 @@ class Task:
     prefix: str = "key "
     hesitate: float = 0.0
     outcomes: str | None = None
+    ids: Sequence[str] = ()
+    reports: bool = False
     dies: tuple[str, int] | None = None
     burn: float = 0.0
     mode: Mode = Mode.LEASED
@@ -204,6 +210,14 @@ class Witness(SqlQueue):
         self._refused([("heartbeat", job) for job in jobs], kept.held)
         return kept
 
+    def note_progress(self, job: ClaimedJob, percent: float, message: str | None = None) -> None:
+        self._begin("progress")
+        try:
+            super().note_progress(job, percent, message)
+        except LeaseLost:
+            self._refused([("progress", job)], set())
+            raise
+
 
 def _die(after: float) -> None:
     threading.Event().wait(after)
@@ -270,8 +284,12 @@ def consume(task: Task) -> None:
 
     def handler(job: Job[Work]) -> Outcome | None:
         history.note("handled", id=str(job.id), lease_no=job.lease_no)
+        if task.reports:
+            job.progress(0, "begun")
         if task.hang_until and next(handled) >= task.hang_at:
             wait_for(task.hang_until)
+            if task.reports:
+                job.progress(99, "nearly done")
         if task.mode is Mode.TRANSACTIONAL:
             job.connection.execute(effect, [job.id])
         if task.pause:
@@ -297,6 +315,22 @@ def consume(task: Task) -> None:
         if task.go:
             wait_for(task.go)
         history.note("drained", **asdict(consumer.drain(linger_seconds=task.linger_seconds)))
+
+
+def await_ends(task: Task) -> None:
+    """Wait for jobs, each in a thread of its own, and for all of them together."""
+    history = History(task.history)
+
+    def one(id: str) -> None:
+        outcome = results.wait(id, timeout_seconds=120)
+        history.note("told", id=id, state=outcome.state, result=outcome.result)
+
+    with SqlQueue(task.url, schema=task.schema) as queue, Results(queue) as results, ThreadPoolExecutor(8) as pool:
+        history.note("ready")
+        together = pool.submit(results.wait_many, task.ids, timeout_seconds=120)
+        for _ in pool.map(one, task.ids):
+            pass
+        history.note("all told", states=[outcome.state for outcome in together.result().values()])
 
 
 def produce(task: Task) -> None:

@@ -1,0 +1,166 @@
+"""What one wait for the ends of jobs knows and does, whoever sleeps between its looks."""
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from uuid import UUID
+
+from uuid_utils.compat import uuid7
+
+from dagster_sqlqueue.database import Database
+from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput, WaitTimedOut
+from dagster_sqlqueue.model import ArchiveState
+from dagster_sqlqueue.results.model import JobOutcome
+from dagster_sqlqueue.settings import MAX_DELAY_SECONDS
+
+_AT_ONCE = 1_000
+_EVERY_END = f"{{{','.join(ArchiveState)}}}"
+_FIRST_LOOK_SECONDS = 0.05
+_LAST_LOOK_SECONDS = 1.0
+_FIRST_LISTENING_SECONDS = 1.0
+_LAST_LISTENING_SECONDS = 5.0
+_PATIENCE_SECONDS = 60.0
+_REGISTERED_SECONDS = 3_600.0
+
+
+class Wait:
+    """One wait: for which jobs, until when, and what was found so far.
+
+    Args:
+        outcomes: how jobs are, by their ids.
+        database: where they are.
+        ids: the jobs.
+        timeout_seconds: how long to wait; None for as long as it takes.
+        told: whether the database is to tell of the ends.
+
+    Raises:
+        InvalidInput: the timeout is not usable.
+
+    Attributes:
+        open: the jobs that had not ended at the last look.
+        outcomes: by id, what was found; in the order of the ids once all have ended.
+    """
+
+    def __init__(
+        self,
+        outcomes: Callable[[Sequence[UUID]], dict[UUID, JobOutcome]],
+        database: Database,
+        ids: Sequence[UUID],
+        *,
+        timeout_seconds: float | None,
+        told: bool,
+    ) -> None:
+        if timeout_seconds is not None and not _usable(timeout_seconds):
+            raise InvalidInput(
+                f"timeout_seconds is {timeout_seconds!r}; give seconds, not negative and at most a hundred years, or None"
+            )
+        self.open = list(ids)
+        self.outcomes: dict[UUID, JobOutcome] = {}
+        self._ids = ids
+        self._look = outcomes
+        self._database = database
+        self._follows = told
+        self._lock = threading.Lock()
+        self._followers: list[UUID] = []
+        self._followed_at = -_REGISTERED_SECONDS
+        self._timeout = timeout_seconds
+        self._deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        self._away_since: float | None = None
+        self._pause = 0.0
+
+    def look(self) -> bool:
+        """Whether all have ended.
+
+        Raises:
+            UnknownJob, WaitTimedOut, DatabaseUnavailable: as for `wait`.
+        """
+        try:
+            if self.outcomes:
+                # An end before this is found by the look, one after it is told.
+                self._follow()
+            found = self._look(self.open)
+        except DatabaseUnavailable:
+            now = time.monotonic()
+            self._away_since = self._away_since or now
+            if not self.outcomes or self._over(now) or now - self._away_since > _PATIENCE_SECONDS:
+                raise
+            return False
+        self._away_since = None
+        self.outcomes.update(found)
+        self.open = [id for id in self.open if not found[id].ended]
+        if not self.open:
+            self.outcomes = {id: self.outcomes[id] for id in self._ids}
+            return True
+        if self._over(time.monotonic()):
+            raise self._timed_out()
+        return False
+
+    def unfollow(self) -> None:
+        """Leave nobody to be told, also by a look that is still going on in another thread."""
+        with self._lock:
+            self._follows = False
+            self._unfollow(self._followers)
+
+    def _follow(self) -> None:
+        """Have the database tell of the ends from now on, and say once an hour that somebody still waits."""
+        with self._lock:
+            if not self._follows or time.monotonic() - self._followed_at < _REGISTERED_SECONDS:
+                return
+            before, self._followers = self._followers, []
+            for at in range(0, len(self.open), _AT_ONCE):
+                jobs = self.open[at : at + _AT_ONCE]
+                followers: list[UUID] = [uuid7() for _ in jobs]
+                self._followers += followers
+                self._database.run("follow", _told_of_every_end(followers, jobs))
+            self._unfollow(before)
+            self._followed_at = time.monotonic()
+
+    def _unfollow(self, followers: Sequence[UUID]) -> None:
+        with contextlib.suppress(DatabaseUnavailable):
+            for at in range(0, len(followers), _AT_ONCE):
+                self._database.run("unfollow", {"ids": followers[at : at + _AT_ONCE]})
+
+    def pause(self, *, listening: bool) -> float:
+        """Seconds until the next look, if nothing is heard before."""
+        first, last = (
+            (_FIRST_LISTENING_SECONDS, _LAST_LISTENING_SECONDS)
+            if listening
+            else (_FIRST_LOOK_SECONDS, _LAST_LOOK_SECONDS)
+        )
+        self._pause = min(max(2 * self._pause, first), last)
+        # Waits that began together do not look together for ever.
+        pause = self._pause * random.uniform(0.8, 1.0)
+        return pause if self._deadline is None else max(min(pause, self._deadline - time.monotonic()), 0.0)
+
+    def _over(self, now: float) -> bool:
+        return self._deadline is not None and now >= self._deadline
+
+    def _timed_out(self) -> WaitTimedOut:
+        first = self.outcomes[self.open[0]]
+        whole = "" if len(self._ids) == 1 else f"{len(self.open)} of {len(self._ids)} jobs have not ended: "
+        progress = first.progress and f", {first.progress.percent:g} % done"
+        return WaitTimedOut(
+            f"{whole}job {first.id} of queue {first.queue!r} has not ended within {self._timeout:g} seconds: it is"
+            f" {first.state}{progress or ''}",
+            {id: self.outcomes[id] for id in self._ids},
+        )
+
+
+def _told_of_every_end(followers: Sequence[UUID], jobs: Sequence[UUID]) -> dict[str, object]:
+    return {
+        "ids": list(followers),
+        "job_ids": list(jobs),
+        "states": [_EVERY_END] * len(jobs),
+        "queues": None,
+        "priorities": [0] * len(jobs),
+        "ordering_keys": None,
+        "contexts": None,
+        "group_ids": None,
+        "notifies": [True] * len(jobs),
+    }
+
+
+def _usable(seconds: object) -> bool:
+    return isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds <= MAX_DELAY_SECONDS

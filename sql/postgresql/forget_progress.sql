@@ -1,0 +1,18 @@
+-- Remove what was said about the progress of jobs that are not live any more: a net, as their ends do so themselves.
+--
+-- Parameters: after uuid (where the call before ended; the nil UUID: from the beginning); limit integer.
+-- Returns: one row: how many rows were looked at, how many removed, the last job looked at (null: none).
+-- Locks: the removed rows. Plan: the primary keys, for so many rows.
+WITH looked AS MATERIALIZED (
+    SELECT p.job_id FROM sqlqueue.job_progress AS p WHERE p.job_id > CAST(:after AS uuid) ORDER BY p.job_id LIMIT :limit
+), gone AS (
+    DELETE FROM sqlqueue.job_progress AS p
+    WHERE p.job_id = ANY (ARRAY(
+        SELECT looked.job_id
+        FROM looked
+        WHERE NOT EXISTS (SELECT FROM sqlqueue.job AS j WHERE j.id = looked.job_id OFFSET 0)
+    ))
+    RETURNING p.job_id
+)
+SELECT
+    (SELECT count(*) FROM looked), (SELECT count(*) FROM gone), (SELECT l.job_id FROM looked AS l ORDER BY l.job_id DESC LIMIT 1)

@@ -1,0 +1,59 @@
+"""Consumers that say how far they are and are killed, waits in other processes of which some are killed: everybody who lives
+is told every end once, as it was, and nothing is left of the others.
+"""
+
+import random
+
+from dagster_sqlqueue.results import Results
+from tests.core.support import rows, until, value
+from tests.faults.conftest import Fleet
+from tests.faults.worker import await_ends
+
+JOBS = 300
+WAITS = "SELECT count(*) FROM {s}.follower"
+
+
+def test_everybody_who_waits_is_told(fleet: Fleet) -> None:
+    luck = random.Random(7)
+    fleet.enqueue(JOBS)
+    ids = [str(row[0]) for row in rows(fleet.queue, "SELECT id FROM {s}.job ORDER BY id")]
+    shares = [luck.sample(ids, JOBS // 3) for _ in range(4)]
+    waits = {fleet.start(await_ends, ids=share): share for share in shares}
+    fleet.ready(list(waits))
+    until(lambda: value(fleet.queue, WAITS) >= len(waits) * JOBS // 3)
+    working = {"lease_seconds": 1.0, "batch_size": 10, "pause": 0.005, "outcomes": "failing", "reports": True}
+    consumers = [fleet.start(linger_seconds=60, **working) for _ in range(3)]
+    victim = next(iter(waits))
+    while fleet.live() > JOBS // 10:
+        pick = luck.randrange(len(consumers))
+        until(lambda pick=pick: fleet.read(consumers[pick], "handled") or not fleet.live())  # type: ignore[misc]
+        fleet.kill(consumers[pick])
+        consumers[pick] = fleet.start(linger_seconds=60, **working)
+        if fleet.live() < JOBS // 2 and fleet.processes[victim].is_alive():
+            fleet.kill(victim)
+    fleet.drained()
+    fleet.dismiss(consumers)
+    assert fleet.verdict() == []
+
+    ends = {
+        str(id): (state, result)
+        for id, state, result in rows(fleet.queue, "SELECT id, state, result FROM {s}.job_archive")
+    }
+    assert len(ends) == JOBS
+    assert {state for state, _ in ends.values()} == {"succeeded", "failed"}
+    for history, share in waits.items():
+        told = {end["id"]: (end["state"], end["result"]) for end in fleet.read(history, "told")}
+        assert len(told) == len(fleet.read(history, "told"))
+        assert told.items() <= ends.items()
+        if history != victim:
+            assert told.keys() == set(share)
+            ((all_told),) = fleet.read(history, "all told")
+            assert all_told["states"] == [ends[id][0] for id in share]
+    assert len(fleet.read(victim, "all told")) == 0
+    # The victim's waits went with the ends of its jobs, and no word about any job outlived it.
+    assert value(fleet.queue, WAITS) == 0
+    assert rows(fleet.queue, "SELECT FROM {s}.job_progress") == []
+    with Results(fleet.queue) as results:
+        assert {str(id): outcome.state for id, outcome in results.wait_many(ids).items()} == {
+            id: state for id, (state, _) in ends.items()
+        }
