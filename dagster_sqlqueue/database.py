@@ -167,7 +167,7 @@ class Database:
             try:
                 return execute(connection, sql, parameters)
             except psycopg.errors.InsufficientPrivilege as error:
-                raise permissions.refusal(self.schema, (name,), user_of(connection), str(error)) from None
+                raise permissions.refusal(self.schema, (name,), self._user(connection), str(error)) from None
 
     def run_together(self, *steps: Step) -> list[Sequence[Row]]:
         """Run statements one after the other in one transaction, sent in one go; gives the rows of each.
@@ -282,6 +282,10 @@ class Database:
         if not driver.autocommit:
             driver.commit()
 
+    def _user(self, connection: object) -> str:
+        """Who was refused. A connection that an error has closed does not say it any more."""
+        return user_of(connection) or self._url.username or ""
+
     @contextlib.contextmanager
     def naming_schema(self, *names: str, connection: object = None) -> Iterator[None]:
         """Say which command makes the tables when a statement of the block does not find them, and which role is needed when
@@ -306,7 +310,7 @@ class Database:
                     " Make them with: sqlqueue init"
                 ) from None
             if names and isinstance(original, psycopg.errors.InsufficientPrivilege):
-                raise permissions.refusal(self.schema, names, user_of(connection), text) from None
+                raise permissions.refusal(self.schema, names, self._user(connection), text) from None
             raise
 
     @contextlib.contextmanager

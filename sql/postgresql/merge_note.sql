@@ -5,11 +5,10 @@
 --   that somebody has in hand are skipped.
 -- Plan: the primary key, and the index of what was noted when.
 WITH forgotten AS (
-    DELETE FROM sqlqueue.job_replaced AS old
+    DELETE FROM sqlqueue.job_replaced_long_ago AS old
     WHERE old.id = ANY (ARRAY(
         SELECT k.id
-        FROM sqlqueue.job_replaced AS k
-        WHERE k.noted_at < statement_timestamp() - interval '7 days'
+        FROM sqlqueue.job_replaced_long_ago AS k
         ORDER BY k.noted_at
         LIMIT 100
         FOR UPDATE SKIP LOCKED

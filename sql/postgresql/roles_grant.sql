@@ -14,13 +14,17 @@ REVOKE ALL ON
     sqlqueue.subscription, sqlqueue.schedule, sqlqueue.human_task, sqlqueue.job_event, sqlqueue.automation_rule,
     sqlqueue.sensitive_field, sqlqueue.live_bucket, sqlqueue.lane, sqlqueue.bucket_heads, sqlqueue.job_all,
     sqlqueue.queue_stats, sqlqueue.new_job, sqlqueue.replaceable_job, sqlqueue.parked_job, sqlqueue.job_replaced_long_ago,
-    sqlqueue.event_of_no_job
+    sqlqueue.event_of_no_job, sqlqueue.follower, sqlqueue.job_group, sqlqueue.group_tally, sqlqueue.job_progress,
+    sqlqueue.reply_queue
     FROM PUBLIC, sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 REVOKE ALL ON SEQUENCE sqlqueue.job_order
     FROM PUBLIC, sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 REVOKE ALL ON FUNCTION
     sqlqueue.begin_archive_partition(date), sqlqueue.attach_archive_partition(date), sqlqueue.make_archive_partition(date),
-    sqlqueue.archive_day_is_over(date, text), sqlqueue.drop_archive_partition(date, text), sqlqueue.queue_figures(text)
+    sqlqueue.archive_day_is_over(date, text), sqlqueue.drop_archive_partition(date, text), sqlqueue.queue_figures(text),
+    sqlqueue.tell_followers(uuid, timestamp with time zone, boolean), sqlqueue.job_ended(), sqlqueue.fold_group_tally(),
+    sqlqueue.put_callbacks(uuid[], text[], smallint[], text[], jsonb[], boolean), sqlqueue.uuid_at(timestamp with time zone, text),
+    sqlqueue.listen_to_ends(), sqlqueue.remove_reply_queue(text, boolean)
     FROM PUBLIC, sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 
 GRANT USAGE ON SCHEMA sqlqueue TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
@@ -42,8 +46,9 @@ GRANT SELECT, INSERT, UPDATE ON sqlqueue.bucket TO sqlqueue_operator;
 -- job: a producer says what a job is, not how it fares; it sees that jobs are there, under which keys and when they are
 -- due, and not what is in them. A consumer says how jobs fare and ends them, and leaves what they are. An operator decides
 -- when and whether they run, and brings ended ones back.
-GRANT SELECT (id, queue, bucket, state, available_at, run_at, unique_key, ordering_key, order_no) ON sqlqueue.job
-    TO sqlqueue_producer;
+GRANT SELECT (id, queue, bucket, state, available_at, run_at, unique_key, ordering_key, order_no, followed)
+    ON sqlqueue.job TO sqlqueue_producer;
+GRANT UPDATE (followed) ON sqlqueue.job TO sqlqueue_producer;
 GRANT INSERT (
     id, queue, bucket, priority, available_at, run_at, max_attempts, unique_key, ordering_key, order_no, region,
     timeout_seconds, backoff, tags, payload
@@ -51,10 +56,10 @@ GRANT INSERT (
 GRANT INSERT (lease_no, created_at, error) ON sqlqueue.job TO sqlqueue_operator;
 GRANT SELECT, DELETE ON sqlqueue.job TO sqlqueue_consumer, sqlqueue_operator;
 GRANT UPDATE (
-    state, available_at, lease_no, attempt, started_at, claimed_by, claim_token, batch_id, limited, error
+    state, available_at, lease_no, attempt, started_at, claimed_by, claim_token, batch_id, limited, error, followed
 ) ON sqlqueue.job TO sqlqueue_consumer;
-GRANT UPDATE (state, available_at, run_at, priority, error, cancel_requested_at, order_no, limited) ON sqlqueue.job
-    TO sqlqueue_operator;
+GRANT UPDATE (state, available_at, run_at, priority, error, cancel_requested_at, order_no, limited, followed)
+    ON sqlqueue.job TO sqlqueue_operator;
 GRANT SELECT ON sqlqueue.job TO sqlqueue_observer;
 
 -- new_job, replaceable_job, parked_job: the rows that an enqueue may change. key_promote lets parked ones in for everybody.
@@ -70,7 +75,7 @@ GRANT SELECT, UPDATE (available_at) ON sqlqueue.parked_job TO sqlqueue_producer,
 -- nothing on parked_job: sqlqueue_observer
 
 -- job_replaced: ids that were sent before. They are forgotten when a week has passed.
-GRANT SELECT (id), INSERT (id) ON sqlqueue.job_replaced TO sqlqueue_producer, sqlqueue_operator;
+GRANT SELECT (id, merged_into), INSERT (id, merged_into) ON sqlqueue.job_replaced TO sqlqueue_producer, sqlqueue_operator;
 GRANT SELECT ON sqlqueue.job_replaced TO sqlqueue_observer;
 GRANT SELECT, UPDATE (noted_at), DELETE ON sqlqueue.job_replaced_long_ago TO sqlqueue_producer, sqlqueue_operator;
 -- nothing on job_replaced: sqlqueue_consumer
@@ -82,7 +87,7 @@ GRANT USAGE ON SEQUENCE sqlqueue.job_order TO sqlqueue_producer, sqlqueue_operat
 
 -- job_archive: a consumer adds to it, and sees how jobs ended, not what was in them; only operators take rows out, to bring
 -- them back and to trim. (Locking a row asks for the right to change some column of it.)
-GRANT SELECT (id) ON sqlqueue.job_archive TO sqlqueue_producer;
+GRANT SELECT (id, queue, finished_at) ON sqlqueue.job_archive TO sqlqueue_producer;
 GRANT SELECT (id, queue, state, lease_no, order_no, finished_at), INSERT ON sqlqueue.job_archive TO sqlqueue_consumer;
 GRANT SELECT, INSERT, UPDATE (region), DELETE ON sqlqueue.job_archive TO sqlqueue_operator;
 GRANT SELECT ON sqlqueue.job_archive TO sqlqueue_observer;
@@ -138,6 +143,45 @@ GRANT SELECT ON sqlqueue.human_task, sqlqueue.job_event, sqlqueue.automation_rul
 GRANT SELECT, INSERT ON sqlqueue.sensitive_field TO sqlqueue_consumer, sqlqueue_operator;
 GRANT SELECT ON sqlqueue.sensitive_field TO sqlqueue_observer;
 -- nothing on sensitive_field: sqlqueue_producer
+
+-- follower, job_group, group_tally: whoever puts jobs in says who is to be told of their ends, and fills groups; he reads
+-- neither what others are told nor how it went. (Locking a group's row asks for the right to change some column of it.)
+GRANT SELECT (id, job_id, submitted_id, group_id), UPDATE (submitted_id), DELETE ON sqlqueue.follower TO sqlqueue_producer;
+GRANT INSERT (
+    id, job_id, states, queue, priority, ordering_key, context, group_id, notify
+) ON sqlqueue.follower TO sqlqueue_producer, sqlqueue_operator;
+GRANT SELECT, UPDATE (submitted_id), DELETE ON sqlqueue.follower TO sqlqueue_operator;
+GRANT SELECT (id, closed_at), UPDATE (created_at) ON sqlqueue.job_group TO sqlqueue_producer;
+GRANT INSERT (id, queue, priority, ordering_key, context) ON sqlqueue.job_group TO sqlqueue_producer, sqlqueue_operator;
+GRANT SELECT, UPDATE (created_at), DELETE ON sqlqueue.job_group TO sqlqueue_operator;
+GRANT SELECT, INSERT (group_id, members, closes), UPDATE (members, closes) ON sqlqueue.group_tally
+    TO sqlqueue_producer, sqlqueue_operator;
+GRANT SELECT ON sqlqueue.follower, sqlqueue.job_group, sqlqueue.group_tally TO sqlqueue_observer;
+-- nothing on follower, job_group, group_tally: sqlqueue_consumer
+
+-- job_progress: consumers say how far their jobs are; operators tidy up.
+GRANT SELECT, INSERT, UPDATE ON sqlqueue.job_progress TO sqlqueue_consumer;
+GRANT SELECT, DELETE ON sqlqueue.job_progress TO sqlqueue_operator;
+GRANT SELECT ON sqlqueue.job_progress TO sqlqueue_observer;
+-- nothing on job_progress: sqlqueue_producer
+
+-- reply_queue: making a queue, and removing it, is for operators; who takes the replies says that he still does.
+GRANT SELECT, INSERT, UPDATE ON sqlqueue.reply_queue TO sqlqueue_operator;
+GRANT SELECT, UPDATE (expires_at) ON sqlqueue.reply_queue TO sqlqueue_consumer;
+GRANT SELECT ON sqlqueue.reply_queue TO sqlqueue_observer;
+-- nothing on reply_queue: sqlqueue_producer
+
+-- tell_followers runs as its owner, for those who follow a job that has ended already. The triggers call the others so.
+GRANT EXECUTE ON FUNCTION sqlqueue.tell_followers(uuid, timestamp with time zone, boolean)
+    TO sqlqueue_producer, sqlqueue_operator;
+GRANT EXECUTE ON FUNCTION sqlqueue.listen_to_ends()
+    TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
+GRANT EXECUTE ON FUNCTION sqlqueue.remove_reply_queue(text, boolean) TO sqlqueue_operator;
+-- nothing on tell_followers(uuid, timestamp with time zone, boolean): sqlqueue_consumer, sqlqueue_observer
+-- nothing on remove_reply_queue(text, boolean): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
+-- nothing on job_ended(), fold_group_tally(): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
+-- nothing on put_callbacks(uuid[], text[], smallint[], text[], jsonb[], boolean): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
+-- nothing on uuid_at(timestamp with time zone, text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 
 -- The views about lanes and heads show no payload; job_all shows everything.
 GRANT SELECT ON sqlqueue.live_bucket, sqlqueue.lane, sqlqueue.bucket_heads

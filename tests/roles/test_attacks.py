@@ -76,7 +76,6 @@ def _lay(owner: SqlQueue, spec: QueueSpec[Work]) -> None:
         "TABLE {s}.job",
         "COPY {s}.job TO STDOUT",
         "COPY (SELECT payload FROM {s}.job) TO STDOUT",
-        "SELECT id FROM {s}.job FOR UPDATE",
         "UPDATE {s}.job SET payload = '{}'",
         "UPDATE {s}.job SET available_at = now()",
         "DELETE FROM {s}.job",
@@ -302,7 +301,11 @@ def test_what_runs_as_the_owner_is_pinned_and_not_for_everybody(shared: Staff) -
         "attach_archive_partition",
         "begin_archive_partition",
         "drop_archive_partition",
+        "fold_group_tally",
+        "job_ended",
         "queue_figures",
+        "remove_reply_queue",
+        "tell_followers",
     ]
     for _, settings, everybody in found:
         assert "search_path=pg_catalog, pg_temp" in settings

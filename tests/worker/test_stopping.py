@@ -201,6 +201,8 @@ def test_workers_come_and_go_and_every_job_is_done_once(shop: Shop, queue: SqlQu
         codes.append(leaving.stopped())
         alive.append(shop.start("--batch", "40"))
     until(lambda: queue.depth("work").live == 0, "the end of every job", 60)
+    for worker in alive:
+        worker.told("started")
     codes += [worker.stopped() for worker in alive]
     assert codes == [0] * 7
     assert shop.numbers("begun") == shop.numbers("done") == list(range(jobs))

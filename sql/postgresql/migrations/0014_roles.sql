@@ -45,7 +45,15 @@ ALTER FUNCTION sqlqueue.archive_day_is_over(date, text) SECURITY DEFINER SET sea
 -- Its figures are about payloads too (how large they are), which not everybody who may have them can read.
 ALTER FUNCTION sqlqueue.queue_figures(text) SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
 
+-- It says how a job ended, and takes the rows of those who were to be told: both are not for everybody who follows a job that
+-- has ended already.
+ALTER FUNCTION sqlqueue.tell_followers(uuid, timestamptz, boolean) SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
+
+-- It removes a queue, and only one that was made for replies.
+ALTER FUNCTION sqlqueue.remove_reply_queue(text, boolean) SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
+
 REVOKE ALL ON FUNCTION
+    sqlqueue.tell_followers(uuid, timestamptz, boolean), sqlqueue.remove_reply_queue(text, boolean),
     sqlqueue.begin_archive_partition(date), sqlqueue.attach_archive_partition(date),
     sqlqueue.drop_archive_partition(date, text), sqlqueue.archive_day_is_over(date, text), sqlqueue.queue_figures(text)
 FROM PUBLIC;
