@@ -103,7 +103,8 @@ async def adrive(steps: Steps[T], connection: "psycopg.AsyncConnection[Any]", da
     try:
         request = next(steps)
         while True:
-            with database.naming_schema():
+            assert isinstance(request, Statement)
+            with database.naming_schema(request.name, connection=connection):
                 rows = await _answer(connection, request, database.schema)
             request = steps.send(rows)
     except StopIteration as done:

@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
+import psycopg
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue.database import Database
-from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput, WaitTimedOut
+from dagster_sqlqueue.errors import AccessRefused, DatabaseUnavailable, InvalidInput, WaitTimedOut
 from dagster_sqlqueue.model import ArchiveState
 from dagster_sqlqueue.results.model import JobOutcome
 from dagster_sqlqueue.settings import MAX_DELAY_SECONDS
@@ -112,8 +113,13 @@ class Wait:
             for at in range(0, len(self.open), _AT_ONCE):
                 jobs = self.open[at : at + _AT_ONCE]
                 followers: list[UUID] = [uuid7() for _ in jobs]
+                try:
+                    self._database.run("follow", _told_of_every_end(followers, jobs))
+                except (AccessRefused, psycopg.errors.ReadOnlySqlTransaction):
+                    # Who may look, and leave no note that he waits, goes on looking.
+                    self._follows = False
+                    return
                 self._followers += followers
-                self._database.run("follow", _told_of_every_end(followers, jobs))
             self._unfollow(before)
             self._followed_at = time.monotonic()
 
@@ -126,7 +132,7 @@ class Wait:
         """Seconds until the next look, if nothing is heard before."""
         first, last = (
             (_FIRST_LISTENING_SECONDS, _LAST_LISTENING_SECONDS)
-            if listening
+            if listening and self._follows
             else (_FIRST_LOOK_SECONDS, _LAST_LOOK_SECONDS)
         )
         self._pause = min(max(2 * self._pause, first), last)

@@ -12,7 +12,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from dagster_sqlqueue import Backoff, NewJob, SqlQueue, payloads
+from dagster_sqlqueue import Backoff, NewJob, SqlQueue, columns
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.topics import SubscriptionMode, Topics
 from tests.api.conftest import SPEC, Caller
@@ -69,7 +69,7 @@ def test_what_is_not_said_is_the_queues(line: SqlQueue, sqlc: Caller) -> None:
 def test_buckets_are_chosen_as_in_python(sqlc: Caller, key: str | None) -> None:
     for _ in range(20):
         job = uuid.uuid4()
-        assert sqlc.value("SELECT {v1}._bucket_hash(%s, %s)", job, key) == payloads.bucket_hash(job, key)
+        assert sqlc.value("SELECT {v1}._bucket_hash(%s, %s)", job, key) == columns.bucket_hash(job, key)
 
 
 def test_ids_are_of_version_7_by_the_databases_clock_and_in_order(sqlc: Caller) -> None:

@@ -4,7 +4,7 @@ from collections import Counter
 
 from uuid_utils.compat import uuid7
 
-from dagster_sqlqueue import Cancel, Consumer, Job, Mode, NewJob, QueueSpec, Reject, SqlQueue, payloads
+from dagster_sqlqueue import Cancel, Consumer, Job, Mode, NewJob, QueueSpec, Reject, SqlQueue
 from dagster_sqlqueue.followers import Callback, Followers, GroupEnded, Groups, JobEnded, SubmittedMany
 from tests.core.support import Work, rows
 
@@ -38,7 +38,7 @@ def test_callbacks_merges_and_groups(queues: SqlQueue) -> None:
     ends = [JobEnded.model_validate_json(row[3]) for row in told]
     assert Counter(str(end.state) for end in ends) == {"succeeded": 90, "failed": 30, "cancelled": 30}
     assert {end.submitted_id for end in ends} == {job.id for job in jobs}
-    assert {(row[0].version, row[1]) for row in told} == {(7, payloads.bucket_hash(told[0][0], "k") % 4)}
+    assert {(row[0].version, row[1]) for row in told} == {(7, bucket_hash(told[0][0], "k") % 4)}
     assert [row[2] for row in told] == sorted({row[2] for row in told})
     assert followers.enqueue_many(spec, jobs, callbacks=callback, group=group) == SubmittedMany(0, 100, 50)
     assert len(rows(queues, "SELECT id FROM {s}.job WHERE queue = 'told'")) == 150

@@ -8,10 +8,10 @@ import pytest
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import NewJob, QueueSpec, Retry, SqlQueue
+from dagster_sqlqueue.columns import stable_id
 from dagster_sqlqueue.ending import Ending
 from dagster_sqlqueue.errors import InvalidInput, UnknownJob
 from dagster_sqlqueue.model import ArchiveState
-from dagster_sqlqueue.payloads import stable_id
 from dagster_sqlqueue.results import JobOutcome, Results
 from dagster_sqlqueue.results.model import earliest_end
 from dagster_sqlqueue.selection import Selection

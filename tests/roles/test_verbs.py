@@ -8,10 +8,13 @@ import pytest
 
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.errors import AccessRefused
+from dagster_sqlqueue.followers import Followers, Groups
 from dagster_sqlqueue.people import HumanWork
 from dagster_sqlqueue.permissions import Role
+from dagster_sqlqueue.results import ReplyQueue, Results
 from dagster_sqlqueue.schedules import Schedules
 from dagster_sqlqueue.topics import Topics
+from tests.roles import telling
 from tests.roles.desk import TABLE, Desk
 from tests.roles.support import Staff, url_of
 
@@ -43,8 +46,8 @@ def test_who_may(shared: Staff, role: Role, attempted: str) -> None:
 
 
 def test_every_verb_is_attempted() -> None:
-    text = Path(inspect.getfile(Desk)).read_text(encoding="utf-8")
-    for kind in (SqlQueue, Topics, Schedules, HumanWork):
+    text = "".join(Path(str(file)).read_text(encoding="utf-8") for file in (inspect.getfile(Desk), telling.__file__))
+    for kind in (SqlQueue, Topics, Schedules, HumanWork, Followers, Groups, Results, ReplyQueue):
         names = {name for name, _ in inspect.getmembers(kind, inspect.isfunction) if not name.startswith("_")}
         missing = {name for name in names - _UNCALLED if not re.search(rf"\.{name}\(", text)}
         assert missing == set(), kind
