@@ -23,6 +23,7 @@ REVOKE ALL ON FUNCTION
     sqlqueue.begin_archive_partition(date), sqlqueue.attach_archive_partition(date), sqlqueue.make_archive_partition(date),
     sqlqueue.archive_day_is_over(date, text), sqlqueue.drop_archive_partition(date, text), sqlqueue.queue_figures(text),
     sqlqueue.tell_followers(uuid, timestamp with time zone, boolean), sqlqueue.job_ended(), sqlqueue.fold_group_tally(),
+    sqlqueue.ended_now(uuid),
     sqlqueue.put_callbacks(uuid[], text[], smallint[], text[], jsonb[], boolean), sqlqueue.uuid_at(timestamp with time zone, text),
     sqlqueue.listen_to_ends(), sqlqueue.remove_reply_queue(text, boolean)
     FROM PUBLIC, sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
@@ -179,7 +180,7 @@ GRANT EXECUTE ON FUNCTION sqlqueue.listen_to_ends()
 GRANT EXECUTE ON FUNCTION sqlqueue.remove_reply_queue(text, boolean) TO sqlqueue_operator;
 -- nothing on tell_followers(uuid, timestamp with time zone, boolean): sqlqueue_consumer, sqlqueue_observer
 -- nothing on remove_reply_queue(text, boolean): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
--- nothing on job_ended(), fold_group_tally(): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
+-- nothing on job_ended(), ended_now(uuid), fold_group_tally(): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on put_callbacks(uuid[], text[], smallint[], text[], jsonb[], boolean): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on uuid_at(timestamp with time zone, text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 

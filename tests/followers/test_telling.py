@@ -98,7 +98,8 @@ def test_every_statement_that_deletes_jobs_is_known() -> None:
     deleting = {
         str(file.name).removesuffix(".sql")
         for file in folder.iterdir()
-        if file.name.endswith(".sql") and re.search(r"DELETE FROM sqlqueue\.job\b", file.read_text(encoding="utf-8"))
+        if file.name.endswith(".sql")
+        and re.search(r"DELETE FROM sqlqueue\.(new_|replaceable_|parked_)?job\b", file.read_text(encoding="utf-8"))
     }
     assert deleting == {*ENDS, "forget_finished"}
 

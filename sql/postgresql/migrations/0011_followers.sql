@@ -214,14 +214,21 @@ BEGIN
 END
 $$;
 
--- Every statement that ends a job deletes it and writes its end at that statement's time. One that takes a job back which
--- had ended before (forget_finished) leaves no such end, and tells nobody.
---
+-- When this statement ended a job: every one that does writes its end at its own time, or, inside of a function, at a later
+-- one. One that takes a job back which had ended before (forget_finished) leaves no such end: null.
+CREATE FUNCTION sqlqueue.ended_now(ended_id uuid) RETURNS timestamptz
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT max(a.finished_at)
+    FROM sqlqueue.job_archive AS a
+    WHERE a.id = ended_id
+      AND a.finished_at BETWEEN statement_timestamp() AND statement_timestamp() + interval '1 day'
+$$;
+
 -- With the rights of the tables' owner: who may end jobs need not be allowed to put any on the queues that are told.
 CREATE FUNCTION sqlqueue.job_ended() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    PERFORM sqlqueue.tell_followers(OLD.id, statement_timestamp(), false);
+    PERFORM sqlqueue.tell_followers(OLD.id, sqlqueue.ended_now(OLD.id), false);
     RETURN NULL;
 END
 $$;

@@ -15,7 +15,7 @@ CREATE OR REPLACE FUNCTION sqlqueue.job_ended() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     DELETE FROM sqlqueue.job_progress AS p WHERE p.job_id = OLD.id;
-    PERFORM sqlqueue.tell_followers(OLD.id, statement_timestamp(), false);
+    PERFORM sqlqueue.tell_followers(OLD.id, sqlqueue.ended_now(OLD.id), false);
     RETURN NULL;
 END
 $$;

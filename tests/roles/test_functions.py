@@ -1,0 +1,103 @@
+"""The SQL functions as users of each role: they may what the tables allow them, and nothing through the functions."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from dagster_sqlqueue import NewJob, QueueSpec
+from dagster_sqlqueue.permissions import Role
+from dagster_sqlqueue.topics import Topics
+from tests.core.support import Work
+from tests.roles.support import Staff
+
+Call: TypeAlias = Callable[..., Any]
+P, C, O, B = Role.PRODUCER, Role.CONSUMER, Role.OPERATOR, Role.OBSERVER  # noqa: E741
+SPEC = QueueSpec("called", Work, bucket_count=1)
+LIMITED = QueueSpec("called_in_turns", Work, bucket_count=1, ordered=True, max_running=5)
+
+
+def put(staff: Staff, spec: QueueSpec[Work] = SPEC, **more: Any) -> UUID:
+    staff.owner.create_queue(spec)
+    id = staff.owner.enqueue(spec, NewJob(Work(n=1), priority=9, **more))
+    assert id
+    return id
+
+
+def lease(staff: Staff, spec: QueueSpec[Work] = SPEC, **more: Any) -> tuple[UUID, int]:
+    put(staff, spec, **more)
+    (job,) = staff.owner.claim(spec.name, limit=1, worker="w")
+    return job.id, job.lease_no
+
+
+def enqueue(staff: Staff, call: Call) -> None:
+    staff.owner.create_queue(SPEC)
+    staff.owner.create_queue(LIMITED)
+    call("enqueue('called', '{\"n\": 1}', unique_key => gen_random_uuid()::text)")
+    call("enqueue('called_in_turns', '{\"n\": 1}', ordering_key => 'k', on_duplicate => 'replace', unique_key => 'u')")
+    call("enqueue_many('called', ARRAY[jsonb '{\"n\": 1}', '{\"n\": 2}'])")
+
+
+def publish(staff: Staff, call: Call) -> None:
+    staff.owner.create_queue(SPEC)
+    Topics(staff.owner).subscribe("news", "all", "called")
+    call("publish('news', '{\"n\": 1}')")
+
+
+def work(staff: Staff, call: Call) -> None:
+    for spec, more in ((SPEC, {}), (LIMITED, {"ordering_key": "k"})):
+        put(staff, spec, **more)
+        id, lease_no = call(f"claim('{spec.name}', 'w')")[:2]
+        call("heartbeat(%s, %s)", id, lease_no)
+        call("complete(%s, %s)", id, lease_no)
+
+
+def give_back(staff: Staff, call: Call) -> None:
+    call("fail(%s, %s, 'no')", *lease(staff))
+    call("snooze(%s, %s, 60)", *lease(staff))
+    call("release(%s, %s)", *lease(staff))
+    call("hold(%s, %s, 'odd')", *lease(staff))
+    call("reject(%s, %s, 'no')", *lease(staff))
+
+
+def decide(staff: Staff, call: Call) -> None:
+    call("cancel('called', ARRAY[%s]::uuid[], 'no')", put(staff))
+    call("reprioritise('called', ARRAY[%s]::uuid[], 3)", put(staff))
+    call("delay('called', ARRAY[%s]::uuid[], 60)", put(staff))
+    call("pause('called')")
+    call("resume('called')")
+
+
+def look(staff: Staff, call: Call) -> None:
+    id = put(staff)
+    call("peek('called')")
+    call("depth('called')")
+    call("job(%s)", id)
+
+
+CALLS = {
+    enqueue: {P, O},
+    publish: {P, O},
+    work: {C},
+    give_back: {C},
+    decide: {O},
+    look: {O, B},
+}
+
+
+@pytest.mark.parametrize("calls", CALLS, ids=lambda calls: calls.__name__)
+def test_who_may_call(shared: Staff, role: Role, calls: Callable[[Staff, Call], None]) -> None:
+    with shared.connected(role) as connection:
+
+        def call(text: str, *parameters: object) -> Any:
+            query = f"SELECT * FROM {shared.schema}_v1.{text}"
+            return connection.execute(query.encode(), parameters or None).fetchone()
+
+        if role in CALLS[calls]:
+            calls(shared, call)
+            return
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            calls(shared, call)
+        call("api_version()")
