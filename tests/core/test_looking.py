@@ -167,7 +167,9 @@ def test_every_view_is_described_and_can_be_read_as_it_is(queue: SqlQueue, spec:
 
 def test_there_are_no_other_views(queue: SqlQueue) -> None:
     found = rows(queue, "SELECT viewname FROM pg_views WHERE schemaname = %s ORDER BY 1", queue.database.schema)
-    assert [name for (name,) in found] == VIEWS
+    # Through these, users with a role change the rows that they may change, and no others.
+    narrow = {"event_of_no_job", "job_replaced_long_ago", "new_job", "parked_job", "replaceable_job"}
+    assert [name for (name,) in found if name not in narrow] == VIEWS
 
 
 def test_heads_by_view(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
@@ -211,7 +213,7 @@ def test_all_columns_of_both_tables_are_there(queue: SqlQueue) -> None:
         return {name for (name,) in found}
 
     assert columns("job_archive") < columns("job_all")
-    assert columns("job") - columns("job_all") == {"claim_token", "limited"}
+    assert columns("job") - columns("job_all") == {"claim_token", "limited", "followed"}
 
 
 @pytest.fixture
