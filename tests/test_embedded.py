@@ -147,7 +147,7 @@ def test_a_process_that_is_killed_leaves_no_server(data: Path) -> None:
         rows(url, "create table kept as select 1 as one")
         holder.kill()
     assert until(lambda: down(data))
-    with EmbeddedPostgres(data) as again:
+    with EmbeddedPostgres(str(data)) as again:
         assert rows(again.url, "table kept") == [(1,)]
 
 

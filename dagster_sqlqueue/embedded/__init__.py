@@ -42,8 +42,8 @@ class EmbeddedPostgres:
         EmbeddedServerError: on `start`, with what was wrong and what to do.
     """
 
-    def __init__(self, directory: Path | None = None) -> None:
-        self.directory = (directory or home() / "postgres").absolute()
+    def __init__(self, directory: Path | str | None = None) -> None:
+        self.directory = (Path(directory) if directory else home() / "postgres").absolute()
         self._users: int | None = None
         self._url: str | None = None
 
