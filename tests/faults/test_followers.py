@@ -92,7 +92,7 @@ def test_submitters_and_consumers_who_are_killed(fleet: Fleet, tmp_path: Path) -
     assert race_consumers(fleet, tmp_path / "go", keys=300, kills=5) == []
     # All of what the judgement is about did happen.
     joined = [id != job for note in fleet.all("sent") for id, job in note["jobs"]]
-    assert min(joined.count(True), joined.count(False)) > 100
+    assert min(joined.count(True), joined.count(False)) > 50
     assert value(fleet.queue, "SELECT count(DISTINCT unique_key) < count(*) FROM {s}.job_archive")
 
 

@@ -101,7 +101,7 @@ def test_killed_publishers_and_changing_subscriptions(fleet: Fleet) -> None:
 @pytest.mark.parametrize("name", list(PLANTS))
 def test_the_judgement_finds(fleet: Fleet, name: str) -> None:
     """A bug that is put into the publishers' statements is seen."""
-    assert judge(run(fleet, kills=30, seconds=3, plant=name)) != []
+    assert judge(run(fleet, kills=18, seconds=2, plant=name)) != []
 
 
 def made_up(jobs: dict[tuple[str, int], int]) -> Run:

@@ -87,7 +87,7 @@ def test_claim_of_keys_in_turns(calling: Calling) -> None:
     )
     calling("claim('keyed', 'w', 1)")
     # Five hundred are looked at, whatever the limit; those that have no turn are parked.
-    assert calling("claim('keyed', 'w', 10)") <= 500 * 60 + 8 * LANES + FIXED
+    assert calling("claim('keyed', 'w', 10)") <= 500 * 75 + 8 * LANES + FIXED
 
 
 def test_claim_where_nothing_is_due(calling: Calling) -> None:
