@@ -9,7 +9,9 @@
 --   may run now, or the queue is paused or has other settings by now.
 -- Reads, beside the jobs, at most max_running entries of job_limited, and the claims of one interval.
 -- Locks: the rows returned, in index order; rows locked by others are skipped. Guards: I3, I4, I5, I9: a lease counts until
---   it ends by the database's clock, and the note is never earlier than the starts that it is about.
+--   it ends by the database's clock, and the note is never earlier than the starts that it is about. What counts is looked
+--   at by the time at which this began, and what begins is noted by a later one: what ended in between, and is not counted
+--   any more, had ended before.
 WITH expired AS (
     DELETE FROM sqlqueue.limit_reservation AS r
     WHERE r.id = ANY (ARRAY(
@@ -78,7 +80,7 @@ WITH expired AS (
         available_at = statement_timestamp() + make_interval(secs => :lease_seconds),
         lease_no = j.lease_no + 1,
         attempt = j.attempt + 1,
-        started_at = statement_timestamp(),
+        started_at = clock_timestamp(),
         claimed_by = :worker,
         batch_id = NULL,
         claim_token = NULL,
@@ -94,7 +96,7 @@ WITH expired AS (
     WHERE allowance.tidying AND s.queue = :queue AND s.started_at < statement_timestamp() - 2 * make_interval(secs => allowance.rate_seconds)
 ), noted AS (
     INSERT INTO sqlqueue.rate_start (queue, started_at, starts)
-    SELECT :queue, statement_timestamp(), taken.starts
+    SELECT :queue, clock_timestamp(), taken.starts
     FROM (SELECT count(*) AS starts FROM claimed) AS taken
     JOIN allowance ON allowance.rate_seconds IS NOT NULL
     WHERE taken.starts > 0

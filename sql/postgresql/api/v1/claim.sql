@@ -311,6 +311,7 @@ BEGIN
                 END LOOP;
                 rate_seconds := known.rate_seconds;
                 IF rate_seconds IS NOT NULL THEN
+                    clock := clock_timestamp();
                     {{rate_note}};
                 END IF;
             END IF;
