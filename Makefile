@@ -3,13 +3,18 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+GATE   := $(BIN)/python -m tests.gate
+SIZE   ?= full
+PROVE   = SQLQUEUE_TEST_SIZE=$(SIZE) SQLQUEUE_TEST_RUN_SECONDS=10800 $(GATE) --title "$@, SIZE=$(SIZE)"
+DAGSTER = tests/orchestration tests/definitions tests/demo
 STATE  := $(or $(SQLQUEUE_HOME),.sqlqueue)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test ui bench lint format lock clean distclean
+.PHONY: help demo test steady prove prove-faults prove-model prove-dagster prove-spark prove-browser \
+    prove-rest prove-bench classes ui bench lint format lock clean distclean
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 demo: $(VENV)/demo ## Run the main job on real flights, headless, and check the result (FLIGHTS=2013-01, or all)
 	@SQLQUEUE_FANOUT_CRON='* * * * *' $(BIN)/python -m definitions.demo
@@ -17,11 +22,32 @@ demo: $(VENV)/demo ## Run the main job on real flights, headless, and check the 
 ui: $(VENV)/demo ## Open the same deployment in the Dagster UI (SQLQUEUE_UI_PORT=3000)
 	@$(BIN)/python -m definitions.ui
 
-test: $(VENV)/dev ## Run every test
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+test: $(VENV)/dev classes ## Run the tests: all that a change can break, in minutes (ARGS=tests/core)
+	$(GATE) -m "not prove" $(ARGS)
+
+steady: $(VENV)/dev classes ## Run `make test` five times beside four busy processes (ROUNDS=5 LOAD=4)
+	$(GATE).steady --rounds $(or $(ROUNDS),5) --load $(or $(LOAD),4) -m "not prove" $(ARGS)
+
+prove: prove-faults prove-model prove-dagster prove-spark prove-browser prove-rest prove-bench ## Prove every promise with its whole numbers (SIZE=full; prove-faults, -model, -dagster, -spark, -browser, -rest, -bench)
+
+prove-faults prove-model prove-spark prove-browser: prove-%: $(VENV)/dev classes
+	$(PROVE) tests/$* $(ARGS)
+
+prove-dagster: $(VENV)/dev classes
+	$(PROVE) $(DAGSTER) $(ARGS)
+
+# What the other folders have of whole numbers.
+prove-rest: $(VENV)/dev classes
+	$(PROVE) -m prove $(addprefix --ignore ,tests/faults tests/model tests/spark tests/browser $(DAGSTER)) $(ARGS)
+
+prove-bench: bench
 
 bench: $(VENV)/dev ## Measure every figure of the README
 	$(BIN)/python -m benchmarks
+
+# Each of many tests starts a JVM of its own: with its classes kept, in half the time. Where they cannot be, it takes longer.
+classes: $(VENV)/dev
+	@$(BIN)/python -m dagster_sqlqueue.spark.class_cache --if-missing || true
 
 lint: $(VENV)/dev ## Lint, format check, types, and the rules of who may import whom
 	$(BIN)/ruff check .

@@ -4,28 +4,45 @@ What must hold on every version runs on each server of `SERVERS`: the embedded o
 installed; or on a database of one's own alone, if SQLQUEUE_TEST_URL names it.
 """
 
+import contextlib
 import itertools
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
 
 import psycopg
 import pytest
+from psycopg.rows import dict_row
 
 from dagster_sqlqueue import Backoff, QueueSpec, SqlQueue
 from dagster_sqlqueue.embedded import EmbeddedPostgres
-from tests.core.support import Work, installed_servers, own_server
+from tests.core.callers import orm_session, sqlalchemy_connection
+from tests.core.support import Work, caller, installed_servers, own_server
 
 _EMBEDDED = "embedded"
 _GIVEN = "SQLQUEUE_TEST_URL"
 _INSTALLED = {f"debian-{version}": programs for version, programs in installed_servers().items()}
 SERVERS = [_GIVEN] if os.environ.get(_GIVEN) else [_EMBEDDED, *_INSTALLED]
 
+pytest_plugins = ["tests.gate.plugin"]
+
+_SLOW = ["demo", "browser", "spark", "faults", "docs", "orchestration"]
+
 _numbers = itertools.count(1)
 
 # Whatever started the tests in the background may have had them ignore Ctrl-C, and children inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The folders with the longest tests first, in the random order within each: what is left at the end is short, and
+    keeps all processes busy.
+    """
+    places = {name: place for place, name in enumerate(_SLOW)}
+    items.sort(key=lambda item: places.get(item.path.parent.name, len(places)))
 
 
 @pytest.fixture(scope="session")
@@ -41,16 +58,26 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield plain
 
 
+@pytest.fixture(scope="session")
+def servers(request: pytest.FixtureRequest) -> Iterator[Callable[[str], str]]:
+    """Gives the URL of a server by its name; each is started once, when the first test asks for it."""
+    with contextlib.ExitStack() as stack:
+
+        @cache
+        def started(name: str) -> str:
+            if name == _EMBEDDED:
+                return str(request.getfixturevalue("url"))
+            if name == _GIVEN:
+                return os.environ[_GIVEN].replace("postgresql+psycopg://", "postgresql://", 1)
+            return stack.enter_context(own_server(programs=_INSTALLED[name], settings=["fsync=off"])).url
+
+        yield started
+
+
 @pytest.fixture(scope="session", params=SERVERS)
-def any_server(request: pytest.FixtureRequest) -> Iterator[str]:
+def any_server(request: pytest.FixtureRequest, servers: Callable[[str], str]) -> str:
     """The URL of each server in turn."""
-    if request.param == _EMBEDDED:
-        yield request.getfixturevalue("url")
-    elif request.param == _GIVEN:
-        yield os.environ[_GIVEN].replace("postgresql+psycopg://", "postgresql://", 1)
-    else:
-        with own_server(programs=_INSTALLED[request.param], settings=["fsync=off"]) as server:
-            yield server.url
+    return servers(request.param)
 
 
 @pytest.fixture
@@ -61,14 +88,34 @@ def schema() -> str:
 
 @pytest.fixture
 def spec() -> QueueSpec[Work]:
-    """A queue with few buckets, and retries that are due at once."""
-    return QueueSpec("work", Work, bucket_count=4, lease_seconds=30, max_attempts=3, backoff=Backoff(0, jitter=0))
+    """A queue with few buckets, leases that no test outlasts, and retries that are due at once."""
+    return QueueSpec("work", Work, bucket_count=4, lease_seconds=300, max_attempts=3, backoff=Backoff(0, jitter=0))
 
 
 @pytest.fixture
-def queue(url: str, schema: str, spec: QueueSpec[Work]) -> Iterator[SqlQueue]:
+def fresh(url: str, schema: str, spec: QueueSpec[Work]) -> Iterator[SqlQueue]:
     """The queues of a fresh schema, with the queue of `spec` made."""
     with SqlQueue(url, schema=schema) as queue:
         queue.init()
         queue.create_queue(spec)
         yield queue
+
+
+@pytest.fixture
+def queue(fresh: SqlQueue) -> SqlQueue:
+    """The queues that a test works with: of a fresh schema, where a folder does not say that it shares one."""
+    return fresh
+
+
+_CALLERS = {
+    "psycopg": lambda url: caller(url, row_factory=dict_row),
+    "SQLAlchemy connection": sqlalchemy_connection,
+    "ORM session": orm_session,
+}
+
+
+@pytest.fixture(params=list(_CALLERS))
+def theirs(url: str, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The caller's own connection, whose transaction verbs join: of each kind, as far as they differ."""
+    with _CALLERS[request.param](url) as connection:
+        yield connection

