@@ -10,7 +10,23 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import claim_cost, drain, enqueue, followers, functions, limits, pinned, rivals, sensor_tick, wake
+from benchmarks import (
+    batches,
+    claim_cost,
+    dagster_runs,
+    drain,
+    ended_in,
+    enqueue,
+    followers,
+    functions,
+    limits,
+    pinned,
+    rivals,
+    sensor_tick,
+    spark_consume,
+    spark_read,
+    wake,
+)
 from benchmarks.harness import Bench, Figure, opened
 from dagster_sqlqueue.errors import QueueError
 
@@ -24,7 +40,12 @@ SUITE = {
     "wake": wake.measure,
     "followers": followers.measure,
     "sensor_tick": sensor_tick.measure,
+    "dagster_runs": dagster_runs.measure,
+    "spark_consume": spark_consume.measure,
     "claim_cost": claim_cost.measure,
+    "batches": batches.measure,
+    "ended_in": ended_in.measure,
+    "spark_read": spark_read.measure,
 }
 
 
@@ -40,12 +61,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--without", action="append", default=[], metavar="NAME", help="leave this one out; may be given several times"
     )
     parser.add_argument("--quick", action="store_true", help="fewer and smaller rounds: to see that it runs")
+    parser.add_argument(
+        "--rows",
+        action="append",
+        default=[],
+        type=int,
+        metavar="N",
+        help="spark_read: so many; may be given several times",
+    )
     given = parser.parse_args(arguments)
     if unknown := [name for name in (*given.only, *given.without) if name not in SUITE]:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are: {', '.join(SUITE)}")
     wanted = [name for name in given.only or SUITE if name not in given.without]
     try:
-        with opened(given.quick) as bench:
+        with opened(given.quick, given.rows) as bench:
             machine = _machine(bench)
             figures = [figure for name in wanted for figure in SUITE[name](bench)]
     except QueueError as error:
@@ -65,6 +94,11 @@ def _machine(bench: Bench) -> str:
         f"PostgreSQL {version}, fsync {fsync}, synchronous_commit {commit}; Python {platform.python_version()},"
         f" {os.cpu_count()} cores, {platform.system()} {platform.machine()}"
     )
+
+
+def show(figures: Sequence[Figure], bench: Bench) -> None:
+    """Print the figures of one measurement, for a module that can be run by itself."""
+    _print(figures, _machine(bench))
 
 
 def _print(figures: Sequence[Figure], machine: str) -> None:

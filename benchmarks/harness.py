@@ -73,6 +73,7 @@ class Bench:
     queue: SqlQueue
     url: str
     quick: bool
+    rows: Sequence[int] = ()
 
     def execute(self, statement: str) -> list[tuple[Any, ...]]:
         """Run a statement with `{s}` for the schema, each in autocommit."""
@@ -124,7 +125,7 @@ def rounds(count: int, *measures: Callable[[], float]) -> list[list[float]]:
 
 
 @contextmanager
-def opened(quick: bool) -> Iterator[Bench]:
+def opened(quick: bool, rows: Sequence[int] = ()) -> Iterator[Bench]:
     """A schema of its own: on the server of `SQLQUEUE_URL`, or on one that lives in a temporary directory."""
     with ExitStack() as stack:
         url = os.environ.get("SQLQUEUE_URL")
@@ -133,7 +134,7 @@ def opened(quick: bool) -> Iterator[Bench]:
             Path(directory).chmod(0o755)
             url = stack.enter_context(EmbeddedPostgres(Path(directory) / "postgres")).url
         queue = stack.enter_context(SqlQueue(url, schema=f"sqlqueue_bench_{os.getpid()}"))
-        bench = Bench(queue, url.replace("postgresql+psycopg://", "postgresql://"), quick)
+        bench = Bench(queue, url.replace("postgresql+psycopg://", "postgresql://"), quick, rows)
         queue.init()
         try:
             queue.create_queue(SPEC)

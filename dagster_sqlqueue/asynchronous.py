@@ -11,6 +11,7 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from dagster_sqlqueue import putting, statements
+from dagster_sqlqueue.database import Database
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.executors import Parameters, Row
 from dagster_sqlqueue.intake import Intake, NewRow, OnBadRow, new_row
@@ -105,28 +106,39 @@ class AsyncEnqueueingVerbs(Verbs):
 
     async def _adrive(self, steps: putting.Steps[T], connection: "psycopg.AsyncConnection[Any]", queue: str) -> T:
         try:
-            request = next(steps)
-            while True:
-                with self.database.naming_schema(request.name, connection=connection):
-                    rows = await answer(connection, request, self.database.schema)
-                request = steps.send(rows)
-        except StopIteration as done:
-            result: T = done.value
-            return result
+            return await drive(steps, connection, self.database)
         except putting.NoQueue as error:
             raise self._unknown(queue, _Known(error.names)) from None
         except psycopg.IntegrityError as error:
             raise putting.refusal(error, queue) from None
 
 
-async def answer(connection: "psycopg.AsyncConnection[Any]", request: putting.Request, schema: str) -> "list[Row]":
-    """Do what a step asks for, and give the rows."""
+async def drive(steps: putting.Steps[T], connection: "psycopg.AsyncConnection[Any]", database: Database) -> T:
+    """Do what steps ask for on a connection that is awaited; gives what they come to."""
+    try:
+        request = next(steps)
+        while True:
+            with database.naming_schema(request.name, connection=connection):
+                rows = await _answer(connection, request, database.schema)
+            request = steps.send(rows)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+async def _answer(connection: "psycopg.AsyncConnection[Any]", request: putting.Request, schema: str) -> "list[Row]":
     sql = statements.load(request.name, schema).encode()
     # Not connection.cursor(): the caller's connection may make cursors that bind in another way.
     async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
         if isinstance(request, putting.Statement):
             await cursor.execute(sql, request.parameters)
-            return await cursor.fetchall()
+            try:
+                # Also for a statement without rows: inside of a pipeline, only fetching waits for the answer.
+                return await cursor.fetchall()
+            except psycopg.ProgrammingError:
+                if cursor.pgresult is None:
+                    raise
+                return []
         async with cursor.copy(sql) as copy:
             copy.set_types(request.types)
             for record in request.records:

@@ -55,9 +55,14 @@ def stable_id(moment: datetime, text: str) -> UUID:
         moment: with a time zone; belongs to the thing (an event's time), never to the clock.
         text: what tells the thing from all others of that queue.
     """
-    digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[:10]) >> 6
+    return id_of(int(moment.timestamp()) * 1000, text.encode())
+
+
+def id_of(milliseconds: int, thing: bytes) -> UUID:
+    """The version 7 UUID of a moment since 1970, and of the SHA-256 of a thing in place of the random bits."""
+    digest = int.from_bytes(hashlib.sha256(thing).digest()[:10]) >> 6
     high, low = digest >> 62, digest & ((1 << 62) - 1)
-    return UUID(int=int(moment.timestamp()) * 1000 << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | low)
+    return UUID(int=milliseconds << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | low)
 
 
 def columns(spec: QueueSpec[Payload], jobs: Iterable[Any], first_row: int = 0) -> dict[str, list[Any]]:

@@ -1,7 +1,6 @@
 """The drain loop: claim a batch, handle it, finish it, until the buckets are empty or the time is up."""
 
 import contextlib
-import enum
 import os
 import socket
 import threading
@@ -12,15 +11,16 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
+from dagster_sqlqueue.calling import Caller, Shape
 from dagster_sqlqueue.ending import Ending
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.executors import Transaction
 from dagster_sqlqueue.filters import ClaimFilter
-from dagster_sqlqueue.handling import Handler
+from dagster_sqlqueue.handling import AnyHandler
 from dagster_sqlqueue.hints import HeadHints
 from dagster_sqlqueue.lanes import Lanes
 from dagster_sqlqueue.leases import LeaseKeeper
-from dagster_sqlqueue.model import ClaimedJob
+from dagster_sqlqueue.model import ClaimedJob, Mode
 from dagster_sqlqueue.picking import MAX_BATCH, check_buckets
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.settings import MAX_DELAY_SECONDS, Payload, QueueSettings, QueueSpec
@@ -32,17 +32,6 @@ from dagster_sqlqueue.working import Work, work_leased
 _POLL_SECONDS = 0.2
 _LISTENING_POLL_SECONDS = 1.0
 _LOOK_SECONDS = 5.0
-
-
-class Mode(enum.StrEnum):
-    """How a consumer keeps its jobs from others."""
-
-    LEASED = "leased"
-    """Under a lease, extended by a heartbeat; a crash spends the attempt, and the job is due when the lease ends."""
-    TRANSACTIONAL = "transactional"
-    """Locked in one transaction in which they are worked off and ended: twice as fast for quick handlers, and what the
-    handler writes through `job.connection` is committed with the job's end. A crash leaves the jobs as they were, attempt
-    included, so a job that kills its process is met again and again: for handlers that are trusted."""
 
 
 class Source(Protocol):
@@ -62,8 +51,10 @@ class Consumer(Generic[Payload]):
     Args:
         queue: where the queue is.
         spec: the queue.
-        handler: called for one job at a time. It may run again for the same job after a crash: pass `job.id` or
-            `job.lease_no` on to systems that can tell a repetition.
+        handler: called for one job at a time; if it is async, for all jobs of a claim side by side, on one event loop. It
+            may run again for the same job after a crash: pass `job.id` or `job.lease_no` on to systems that can tell a
+            repetition.
+        batch: the handler takes all jobs of a claim at once, and gives an outcome for each of them, or one for all.
         buckets: which ones to work off; None for all.
         batch_size: jobs for each claim, 1 to 10,000.
         lease_seconds: instead of the queue's.
@@ -75,6 +66,7 @@ class Consumer(Generic[Payload]):
         source: takes nothing by itself, only what this hands out, such as `AssignedSource`.
         worker: shown with the jobs that it holds; unique for each start. None: made of host, process and a random part.
         beat: called from the heartbeat's thread, four times a lease.
+        on_claim: called with the jobs that were taken, before any of them is worked on.
 
     Raises:
         InvalidInput: an argument is out of range.
@@ -84,8 +76,9 @@ class Consumer(Generic[Payload]):
         self,
         queue: SqlQueue,
         spec: QueueSpec[Payload],
-        handler: Handler[Payload],
+        handler: AnyHandler[Payload],
         *,
+        batch: bool = False,
         buckets: Sequence[int] | None = None,
         batch_size: int = 100,
         lease_seconds: float | None = None,
@@ -95,7 +88,8 @@ class Consumer(Generic[Payload]):
         region: str | None = None,
         source: Source | None = None,
         worker: str | None = None,
-        beat: Callable[[], None] | None = None,
+        beat: Callable[[], object] | None = None,
+        on_claim: Callable[[Sequence[ClaimedJob]], None] | None = None,
     ) -> None:
         self._queue = queue
         self._spec = spec
@@ -122,16 +116,24 @@ class Consumer(Generic[Payload]):
         self._mode = Mode(mode)
         if self._mode is Mode.TRANSACTIONAL and filter is not None:
             raise InvalidInput("a filter was given in transactional mode, which takes jobs in order; use leased mode")
-        self._work = Work(queue, spec, handler, self.worker, patience_seconds=self._lease_seconds)
+        caller = Caller(spec, handler, batch)
+        if self._mode is Mode.TRANSACTIONAL and caller.shape is not Shape.JOB:
+            raise InvalidInput(
+                f"the handler of {spec.label} is {'a batch' if batch else 'an async'} one, and transactional mode works one"
+                " job after another on one connection; give it a plain function of one job, or use leased mode"
+            )
+        self._work = Work(queue, spec, caller, self.worker, patience_seconds=self._lease_seconds)
         self._stopping = self._work.stopping
         self.summary = self._work.summary
         self._keeper = LeaseKeeper(
             queue,
             lease_seconds=self._lease_seconds,
             job_timeout_seconds=10 * self._lease_seconds if job_timeout_seconds is None else job_timeout_seconds,
+            side_by_side=caller.shape is Shape.ASYNC,
             beat=self._beat,
         )
         self._also_beat = beat
+        self._on_claim = on_claim
 
     def stop(self) -> None:
         """End the drain after the job in hand; what was claimed and not begun is given back. May come from any thread."""
@@ -158,13 +160,20 @@ class Consumer(Generic[Payload]):
         """Set by `stop`."""
         return self._stopping
 
-    def drain(self, *, budget_seconds: float | None = None, linger_seconds: float = 0.0) -> DrainSummary:
+    def drain(
+        self,
+        *,
+        budget_seconds: float | None = None,
+        linger_seconds: float = 0.0,
+        after_batch: Callable[[DrainSummary], None] | None = None,
+    ) -> DrainSummary:
         """Work until nothing is due. Jobs that are due and may not run yet, because of a limit, are waited for; a paused
         queue counts as empty.
 
         Args:
             budget_seconds: stop taking new batches after that long; None for no limit.
             linger_seconds: when nothing is due, wait that long for more before ending.
+            after_batch: called after each batch with what was done so far.
 
         Raises:
             UnknownQueue: the queue does not exist.
@@ -179,7 +188,10 @@ class Consumer(Generic[Payload]):
                 if budget_seconds is not None and now - began >= budget_seconds:
                     break
                 until = None if budget_seconds is None else began + budget_seconds
-                if self.work_batch(ahead_until=until) or self.wait_if_limited():
+                taken = self.work_batch(ahead_until=until)
+                if taken and after_batch is not None:
+                    after_batch(self.summary)
+                if taken or self.wait_if_limited():
                     idle_since = None
                     continue
                 idle_since = now if idle_since is None else idle_since
@@ -196,7 +208,7 @@ class Consumer(Generic[Payload]):
         self._look()
         self._queue.keep_sensitive_names(self._spec)
         self._queue.ensure_partitions()
-        with self._keeper:
+        with contextlib.closing(self._work.caller), self._keeper:
             try:
                 yield
             finally:
@@ -288,11 +300,11 @@ class Consumer(Generic[Payload]):
             self._stopping.wait(_POLL_SECONDS)
         return due
 
-    def _count_taken(self, jobs: Sequence[ClaimedJob]) -> None:
+    def _count_taken(self, jobs: list[ClaimedJob]) -> None:
         if jobs:
             self.summary.claimed += len(jobs)
             self.summary.batches += 1
-            self._lanes.turn(after=jobs[0].bucket)
+            self._taken(jobs)
 
     def _beat(self) -> None:
         self._work.reporter.flush()
@@ -340,7 +352,7 @@ class Consumer(Generic[Payload]):
         jobs = self._queue.lock_due(
             transaction, self._spec.name, limit=self._batch_size, buckets=self._lanes.order, hints=self._hints
         )
-        return self._turned(jobs)
+        return self._taken(jobs)
 
     def _finish_and_lock(self, transaction: Transaction, endings: Sequence[Ending]) -> list[ClaimedJob]:
         jobs = self._queue.finish_and_lock(
@@ -352,11 +364,13 @@ class Consumer(Generic[Payload]):
             buckets=self._lanes.order,
             hints=self._hints,
         )
-        return self._turned(jobs)
+        return self._taken(jobs)
 
-    def _turned(self, jobs: list[ClaimedJob]) -> list[ClaimedJob]:
+    def _taken(self, jobs: list[ClaimedJob]) -> list[ClaimedJob]:
         if jobs:
             self._lanes.turn(after=jobs[0].bucket)
+            if self._on_claim is not None:
+                self._on_claim(jobs)
         return jobs
 
     def _claim(self) -> list[ClaimedJob]:

@@ -6,20 +6,18 @@ caller's own transaction. Every connection of the pool is READ COMMITTED, in UTC
 
 import contextlib
 import logging
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import psycopg
 import sqlalchemy as sa
-import tenacity
 from psycopg.pq import TransactionStatus
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session, scoped_session
 
-from dagster_sqlqueue import permissions, statements
-from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput, SchemaMissing
+from dagster_sqlqueue import driver_errors, permissions, statements
+from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.executors import (
     CallerConnection,
     Parameters,
@@ -40,17 +38,9 @@ T = TypeVar("T")
 _TRUSTED_SECONDS = 0.5
 """A connection that idled for longer is tested before it is used: one round trip, which a busy one is spared."""
 
-_SERIALIZATION = {"40001", "40P01"}
-_MISSING = (
-    psycopg.errors.UndefinedTable,
-    psycopg.errors.UndefinedFunction,
-    psycopg.errors.InvalidSchemaName,
-)
 _BEGIN = b"BEGIN; SET LOCAL idle_in_transaction_session_timeout = '5s'"
 """A process that is stopped, or cut off, between two statements of a verb would keep the verb's locks, and everybody else
 from a limited queue, until the network gives its connection up: hours."""
-
-_GONE = {"25P03", "57P01", "57P02", "57P03", "08000", "08003", "08006", "08001", "08004"}
 
 
 def parse_url(url: str) -> sa.URL:
@@ -80,6 +70,8 @@ def parse_url(url: str) -> sa.URL:
 
 class Database:
     """A pool of connections to one schema of one database.
+
+    Their statements are committed one by one, by the clock of UTC, and are planned once, by indexes.
 
     Args:
         url: see `parse_url`.
@@ -116,6 +108,8 @@ class Database:
             # A long backlog made the server think a new plan for each claim cheaper, which cost a fifth of its time. The
             # plan tests look at these plans.
             "SET plan_cache_mode = force_generic_plan",
+            # A plan is kept from when the queue was all but empty, and a table of a page is read whole.
+            "SET enable_seqscan = off",
         ]
         if statement_timeout is not None:
             self._settings.append(f"SET statement_timeout = {round(statement_timeout * 1000)}")
@@ -160,7 +154,7 @@ class Database:
             DatabaseUnavailable, SchemaMissing, AccessRefused: see the classes.
             psycopg.Error: any other answer of the database.
         """
-        return _retried(self._run_once, name, statements.load(name, self.schema), parameters)
+        return driver_errors.retried(self._run_once, name, statements.load(name, self.schema), parameters)
 
     def _run_once(self, name: str, sql: str, parameters: Parameters) -> Sequence[Row]:
         with self.connection() as connection:
@@ -178,7 +172,7 @@ class Database:
         Raises:
             DatabaseUnavailable, SchemaMissing, psycopg.Error: as for `run`.
         """
-        return _retried(self._run_together_once, steps)
+        return driver_errors.retried(self._run_together_once, steps)
 
     def _run_together_once(self, steps: Sequence[Step]) -> list[Sequence[Row]]:
         names = [name for name, _ in steps]
@@ -196,7 +190,7 @@ class Database:
         Raises:
             DatabaseUnavailable, SchemaMissing: see the classes. Whatever `work` raises, after a rollback.
         """
-        result: T = _retried(self._transact_once, work, idling)
+        result: T = driver_errors.retried(self._transact_once, work, idling)
         return result
 
     def _transact_once(self, work: "Callable[[Transaction], T]", idling: bool) -> T:
@@ -244,6 +238,19 @@ class Database:
                 if driver.pgconn.transaction_status != TransactionStatus.IDLE:
                     pooled.invalidate()
                 pooled.close()
+
+    def apart(self) -> "psycopg.Connection[Any]":
+        """A connection in autocommit, set up like those of the pool and not one of them. Whoever asked for it closes it.
+
+        Raises:
+            DatabaseUnavailable: there is none.
+        """
+        with self._translated():
+            pooled = self.engine.raw_connection()
+            driver = pooled.driver_connection
+            assert isinstance(driver, psycopg.Connection)
+            pooled.detach()
+            return driver
 
     def joined(self, connection: CallerConnection | None) -> "Database | Transaction | SqlAlchemyExecutor":
         """Where to run a statement: the caller's transaction if he gives one, else this pool.
@@ -303,14 +310,10 @@ class Database:
             yield
         except (psycopg.ProgrammingError, sa.exc.ProgrammingError) as error:
             original = error.orig if isinstance(error, sa.exc.ProgrammingError) else error
-            text = str(original)
-            if isinstance(original, _MISSING) and (f"{self.schema}." in text or f'"{self.schema}"' in text):
-                raise SchemaMissing(
-                    f"schema {self.schema!r} of {self.where} does not hold the queue's tables: {_first_line(text)}."
-                    " Make them with: sqlqueue init"
-                ) from None
+            if missed := driver_errors.missing(original, self.schema, self.where):
+                raise missed from None
             if names and isinstance(original, psycopg.errors.InsufficientPrivilege):
-                raise permissions.refusal(self.schema, names, self._user(connection), text) from None
+                raise permissions.refusal(self.schema, names, self._user(connection), str(original)) from None
             raise
 
     @contextlib.contextmanager
@@ -329,9 +332,8 @@ class Database:
             psycopg.errors.IdleInTransactionSessionTimeout,
         ) as error:
             original = error.orig if isinstance(error, sa.exc.OperationalError) else error
-            state = getattr(original, "sqlstate", None)
-            if state is None or state in _GONE or state.startswith("28") or state == "3D000":
-                raise self.unavailable(str(original), state) from None
+            if driver_errors.is_unavailable(original):
+                raise self.unavailable(str(original), getattr(original, "sqlstate", None)) from None
             raise
 
     def unavailable(self, reason: str, state: str | None = None) -> DatabaseUnavailable:
@@ -341,19 +343,7 @@ class Database:
             reason: the driver's words.
             state: the SQLSTATE, if there is one.
         """
-        reason = " ".join(line.strip() for line in reason.splitlines() if line.strip())
-        reason = re.sub(r"^connection failed: |Multiple connection attempts failed\. All failures were: ", "", reason)
-        if (
-            "password authentication failed" in reason
-            or "no password supplied" in reason
-            or state in ("28P01", "28000")
-        ):
-            cure = "check user and password in SQLQUEUE_URL"
-        elif "does not exist" in reason:
-            cure = "check the database and user in SQLQUEUE_URL"
-        else:
-            cure = "check that the server runs and that SQLQUEUE_URL names its host and port"
-        return DatabaseUnavailable(f"cannot use the database {self.where}: {reason}; {cure}")
+        return driver_errors.unavailable(self.where, reason, state)
 
 
 def _note_idle(_driver: object, record: Any) -> None:
@@ -367,29 +357,3 @@ def _test_if_idle(driver: "psycopg.Connection[Any]", record: Any, _proxy: object
         driver.execute("SELECT 1")
     except psycopg.Error as error:
         raise sa.exc.DisconnectionError() from error
-
-
-def _lost_a_race(error: BaseException) -> bool:
-    return getattr(error, "sqlstate", None) in _SERIALIZATION
-
-
-_RETRYING = tenacity.Retrying(
-    retry=tenacity.retry_if_exception(_lost_a_race),
-    wait=tenacity.wait_random_exponential(multiplier=0.005, max=1),
-    stop=tenacity.stop_after_attempt(8),
-    reraise=True,
-)
-
-
-def _retried(work: Callable[..., T], *arguments: object) -> T:
-    # The first attempt apart: it is nearly always the only one, and the bookkeeping costs as much as a short statement.
-    try:
-        return work(*arguments)
-    except psycopg.Error as error:
-        if not _lost_a_race(error):
-            raise
-    return _RETRYING(work, *arguments)
-
-
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0].rstrip(".") if text.strip() else ""

@@ -116,6 +116,25 @@ class EndingVerbs(Verbs):
         """Give back jobs that were claimed and not begun; they are due at once. Gives the ids that were accepted."""
         return self.requeue([(job, Snooze(0)) for job in jobs]) if jobs else set()
 
+    def end_leases(self, queue: str, worker: str, *, lease_seconds: float | None = None) -> set[UUID]:
+        """End the leases of a worker that is known to be dead now, instead of waiting until they run out. The attempts are
+        spent; should it live after all, its writes are refused as soon as somebody else has claimed the jobs.
+
+        Args:
+            queue: its name.
+            worker: as it claimed.
+            lease_seconds: the length of its leases, if it is not the queue's.
+
+        Returns:
+            The ids of the jobs, which are due now.
+
+        Raises:
+            UnknownQueue: there is no such queue.
+        """
+        within = self.settings(queue).lease_seconds if lease_seconds is None else lease_seconds
+        rows = self.database.run("end_leases", {"queue": queue, "worker": worker, "within_seconds": within})
+        return {row[0] for row in rows}
+
     def hold(self, jobs: Sequence[tuple[ClaimedJob, str]], *, executor: Executor | None = None) -> set[UUID]:
         """Set claimed jobs aside, each with the reason, no attempt spent. Gives the ids that were accepted."""
         parameters = {

@@ -129,19 +129,13 @@ class EnqueueingVerbs(AsyncEnqueueingVerbs):
         queue: str,
         driver: "psycopg.Connection[Any] | None" = None,
     ) -> T:
+        def copy(request: putting.CopyIn) -> None:
+            assert driver is not None
+            with self.database.naming_schema(request.name, connection=driver):
+                _copy(driver, request, self.database.schema)
+
         try:
-            request = next(steps)
-            while True:
-                if isinstance(request, putting.Statement):
-                    request = steps.send(executor.run(request.name, request.parameters))
-                else:
-                    assert driver is not None
-                    with self.database.naming_schema(request.name, connection=driver):
-                        _copy(driver, request, self.database.schema)
-                    request = steps.send([])
-        except StopIteration as done:
-            result: T = done.value
-            return result
+            return putting.drive(steps, executor, copy)
         except putting.NoQueue:
             raise self._unknown(queue, executor) from None
         except (psycopg.IntegrityError, sa.exc.IntegrityError) as error:

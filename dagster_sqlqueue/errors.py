@@ -24,6 +24,7 @@
 | `BatchLost` | a batch was taken over, or its jobs were | run the consumption again: it finds the new state |
 | `EmbeddedServerError` | the embedded PostgreSQL does not start | the message quotes its log |
 | `JavaNotFound` | no Java that Spark can use | the message names the three ways to provide one |
+| `SparkUnavailable` | a Spark Connect server went away in the middle | start it, and run again |
 | `OutputNotWritable` | results cannot be written to a directory | choose another, or mend its permissions |
 """
 
@@ -126,6 +127,10 @@ class EmbeddedServerError(QueueError):
 
 class JavaNotFound(QueueError):
     """No Java that Spark can use was found."""
+
+
+class SparkUnavailable(QueueError):
+    """A Spark Connect server went away while it was used; what was not published is done by the next run."""
 
 
 class OutputNotWritable(QueueError):

@@ -49,6 +49,7 @@ class Transaction:
     def __init__(self, connection: "psycopg.Connection[Any]", database: Home) -> None:
         self.connection = connection
         self._database = database
+        self._lent = False
 
     def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
         """Run one statement; what it did stands or falls with the transaction."""
@@ -66,6 +67,21 @@ class Transaction:
         names = [step[0] for step in (last, first) if step is not None]
         with self._database.naming_schema(*names, connection=self.connection):
             return execute_together(self.connection, steps)[-1]
+
+    def lend(self) -> "psycopg.Connection[Any]":
+        """The connection of a transaction of ours, for statements of somebody else's: they are planned as the server is
+        set. `take_back` it before the next statement of ours, which go by indexes.
+        """
+        if not self._lent:
+            self.connection.execute("SET LOCAL enable_seqscan TO DEFAULT")
+            self._lent = True
+        return self.connection
+
+    def take_back(self) -> None:
+        """Plan by indexes again, if the connection was lent."""
+        if self._lent:
+            self.connection.execute("SET LOCAL enable_seqscan = off")
+            self._lent = False
 
     @contextlib.contextmanager
     def atomic(self) -> Iterator["Transaction"]:

@@ -62,6 +62,12 @@ class ClaimFilter:
         self._found = bool(rows) or (self._found and self._after is not None)
         return rows
 
+    def finds(self, executor: Executor, settings: QueueSettings, lanes: Sequence[int]) -> bool:
+        """Whether one of the next due jobs fits, so many as one claim looks at. Locks nothing, and remembers nothing."""
+        look = ClaimFilter(tags=self.tags, payload=self.payload, scan=self.scan)
+        ids, _ = look._scan(executor, settings, lanes, 1)
+        return bool(ids)
+
     def _scan(
         self, executor: Executor, settings: QueueSettings, lanes: Sequence[int], limit: int
     ) -> tuple[list[UUID], _Place | None]:

@@ -13,6 +13,7 @@ from dagster_sqlqueue import partitions
 from dagster_sqlqueue.errors import AccessRefused, InvalidInput, QueueError
 from dagster_sqlqueue.executors import Transaction
 from dagster_sqlqueue.settings import check_queue_name
+from dagster_sqlqueue.sweeping import sweep
 from dagster_sqlqueue.verbs import Verbs, settings_of
 
 logger = logging.getLogger("dagster_sqlqueue")
@@ -20,7 +21,10 @@ logger = logging.getLogger("dagster_sqlqueue")
 MAX_DAYS_AHEAD = 366
 _TRIMMED_AT_ONCE = 10_000
 _AT_ONCE = 1_000
-_FORGETTING = ("forget_expired", "tell_left", "forget_groups")
+_BY_PAGE = ("tell_left", "forget_progress")
+"""Those that look at a page, and say where it ended."""
+_WHILE_ANY = ("forget_groups", "forget_waits", "forget_staged", "forget_writes")
+"""Those that remove so many, as often as there are any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +56,10 @@ class Maintained:
         rows_deleted: see `Trimmed`.
         events_deleted: see `Trimmed`.
         expired_removed: how many expired waiters, workers, grants and slots, old counts of refused writes, groups that
-            ended 30 days ago, followers whose job is not there any more or whose process died, and notes of progress
-            without a job, were removed.
+            ended 30 days ago, followers whose job is not there any more or whose process died, notes of progress
+            without a job, attempts of Spark tasks that staged jobs more than a day ago, and names of writes of more
+            than 30 days ago, were removed.
+        batches_swept: the batches that were left behind by their drivers, and whose jobs were given back.
         queues_removed: the reply queues whose time was up, removed with their jobs.
         busy: the days whose partition could not be made or dropped because the archive was in use; the next call tries
             again.
@@ -66,6 +72,7 @@ class Maintained:
     rows_deleted: dict[str, int] = field(default_factory=dict)
     events_deleted: dict[str, int] = field(default_factory=dict)
     expired_removed: int = 0
+    batches_swept: int = 0
     queues_removed: tuple[str, ...] = ()
     busy: tuple[date, ...] = ()
 
@@ -74,7 +81,8 @@ class HistoryVerbs(Verbs):
     """What keeps the archive in order; any process may do it, as often as it likes."""
 
     def maintain(self, *, days_ahead: int = partitions.DAYS_AHEAD) -> Maintained:
-        """Make the archive's partitions ahead, move rows that found none, trim by retention, remove what expired.
+        """Make the archive's partitions ahead, move rows that found none, trim by retention, remove what expired, give back
+        the jobs of batches that were left behind.
 
         To be called once a day or more often. One process at a time does it; a second one returns at once. Consumers go
         on meanwhile: nobody waits for a lock of this for longer than a fifth of a second at a time.
@@ -97,8 +105,10 @@ class HistoryVerbs(Verbs):
             ahead = partitions.make_missing(at, days_ahead=days_ahead, strays=False)
             trimmed = self._trim(at, None)
             strays = partitions.make_missing(at, days_ahead=days_ahead, strays=True)
-            expired = sum(at.run(verb, {})[0][0] for verb in _FORGETTING)
-            expired += _forget_waits(at) + _forget_progress(at)
+            expired = int(at.run("forget_expired", {})[0][0])
+            expired += sum(_page_by_page(at, verb) for verb in _BY_PAGE)
+            expired += sum(_while_any(at, verb) for verb in _WHILE_ANY)
+            swept = sweep(at)
             removed = _remove_reply_queues(at)
         return Maintained(
             ran=True,
@@ -108,6 +118,7 @@ class HistoryVerbs(Verbs):
             rows_deleted=trimmed.rows_deleted,
             events_deleted=trimmed.events_deleted,
             expired_removed=expired,
+            batches_swept=swept.batches,
             queues_removed=removed,
             busy=tuple(sorted({*strays.busy, *trimmed.busy})),
         )
@@ -201,18 +212,18 @@ def _trim_events(at: Transaction, queue: str) -> int:
         place = (last[0], last[1], last[2])
 
 
-def _forget_waits(at: Transaction) -> int:
+def _while_any(at: Transaction, verb: str) -> int:
     forgotten = 0
-    while removed := at.run("forget_waits", {"limit": _AT_ONCE})[0][0]:
+    while removed := at.run(verb, {"limit": _AT_ONCE})[0][0]:
         forgotten += removed
     return forgotten
 
 
-def _forget_progress(at: Transaction) -> int:
+def _page_by_page(at: Transaction, verb: str) -> int:
     forgotten = 0
     after = UUID(int=0)
     while True:
-        looked, removed, after = at.run("forget_progress", {"after": after, "limit": _AT_ONCE})[0]
+        looked, removed, after = at.run(verb, {"after": after, "limit": _AT_ONCE})[0]
         forgotten += int(removed)
         if looked < _AT_ONCE:
             return forgotten

@@ -22,7 +22,9 @@ class LeaseKeeper:
         lease_seconds: the length of a lease.
         job_timeout_seconds: how long a job may take that does not say so itself. Past it nothing in hand is extended any
             more: the leases run out and other consumers take the jobs, while the fence keeps the hanging handler from
-            ending them.
+            ending them. Where jobs run side by side it is the one job that is not extended any more.
+        side_by_side: whether the jobs in hand run independently of each other, so that one that hangs keeps no other one
+            from being begun and ended.
         beat: called from the thread four times a lease, also while no job is in hand.
     """
 
@@ -32,11 +34,13 @@ class LeaseKeeper:
         *,
         lease_seconds: float,
         job_timeout_seconds: float,
+        side_by_side: bool = False,
         beat: Callable[[], None] | None = None,
     ) -> None:
         self._queue = queue
         self._lease_seconds = lease_seconds
         self._job_timeout = job_timeout_seconds
+        self._side_by_side = side_by_side
         self._beat = beat
         self._lock = threading.Lock()
         self._held: dict[UUID, ClaimedJob] = {}
@@ -45,8 +49,7 @@ class LeaseKeeper:
         self._parted: set[UUID] = set()
         self._cancellations: dict[UUID, threading.Event] = {}
         self._extended_at = 0.0
-        self._job_began: float | None = None
-        self._job_may_take = job_timeout_seconds
+        self._may_take_until: dict[UUID, float] = {}
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -69,6 +72,7 @@ class LeaseKeeper:
             self._begun.clear()
             self._parted.clear()
             self._cancellations.clear()
+            self._may_take_until.clear()
             self._extended_at = time.monotonic()
 
     def begin(self, job: ClaimedJob) -> threading.Event | None:
@@ -79,14 +83,17 @@ class LeaseKeeper:
             if job.id in self._lost or job.id in self._parted:
                 return None
             self._begun.add(job.id)
-            self._job_began = time.monotonic()
-            self._job_may_take = self._job_timeout if job.timeout_seconds is None else job.timeout_seconds
+            may_take = self._job_timeout if job.timeout_seconds is None else job.timeout_seconds
+            self._may_take_until[job.id] = time.monotonic() + may_take
             return self._cancellations.setdefault(job.id, threading.Event())
 
-    def end(self) -> None:
-        """Note that the handler returned."""
+    def end(self, job: ClaimedJob | None = None) -> None:
+        """Note that the handler of this job, or of all that were begun, returned."""
         with self._lock:
-            self._job_began = None
+            if job is None:
+                self._may_take_until.clear()
+            else:
+                self._may_take_until.pop(job.id, None)
 
     def let_go(self, jobs: Sequence[ClaimedJob]) -> None:
         """Stop extending these: they were ended or given back."""
@@ -127,10 +134,12 @@ class LeaseKeeper:
     def _extend(self) -> None:
         with self._lock:
             now = time.monotonic()
-            hanging = self._job_began is not None and now - self._job_began > self._job_may_take
-            if not self._held or hanging or now - self._extended_at < self._lease_seconds / 2:
+            if not self._held or now - self._extended_at < self._lease_seconds / 2:
                 return
-            jobs = list(self._held.values())
+            hanging = {job_id for job_id, until in self._may_take_until.items() if now > until}
+            if not self._side_by_side and hanging and len(hanging) == len(self._may_take_until):
+                return
+            jobs = [job for job in self._held.values() if not (self._side_by_side and job.id in hanging)]
         kept = self._queue.heartbeat(jobs, lease_seconds=self._lease_seconds)
         with self._lock:
             self._extended_at = now

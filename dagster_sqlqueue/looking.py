@@ -127,13 +127,20 @@ class LookingVerbs(Verbs):
             self.check_exists(queue)
         return [WaitingJob(*row) for row in rows]
 
-    def depth(self, queue: str, *, cap: int = 10_000) -> Depth:
-        """How many jobs the queue holds: those that are due counted up to `cap`, and the others together up to `cap`.
+    def depth(self, queue: str, *, cap: int = 10_000, others_cap: int | None = None) -> Depth:
+        """How many jobs the queue holds.
+
+        Args:
+            queue: its name.
+            cap: the jobs that are due are counted up to it.
+            others_cap: and the others together up to it; None: the same.
 
         Raises:
             UnknownQueue: there is no such queue.
         """
-        ready, running, scheduled, held = self.database.run("depth", {"queue": check_queue_name(queue), "cap": cap})[0]
+        others = cap if others_cap is None else others_cap
+        parameters = {"queue": check_queue_name(queue), "cap": cap, "others": others}
+        ready, running, scheduled, held = self.database.run("depth", parameters)[0]
         depth = Depth(ready, running, scheduled, held, cap)
         if not depth.live:
             self.check_exists(queue)

@@ -1,9 +1,14 @@
-"""The schema's versions: numbered SQL files, applied in order, under a lock, in one transaction with the SQL functions."""
+"""The schema's versions: numbered migrations, applied in order, under a lock, in one transaction with the SQL functions.
+
+A migration is a file `0002_name.sql`, or a folder `0001_name` of files that are one text in the order of their names.
+One that was released is never changed: what comes later is one more.
+"""
 
 import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import psycopg
@@ -13,26 +18,29 @@ from dagster_sqlqueue.database import Database
 from dagster_sqlqueue.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
 from dagster_sqlqueue.executors import Transaction
 
-_NAME = re.compile(r"^(\d{4})_([a-z0-9_]+)\.sql$")
+_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)(\.sql)?")
 _LOCK = 0x73716C71756575
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One numbered file under `sql/<dialect>/migrations/`."""
+    """One numbered file or folder under `sql/<dialect>/migrations/`."""
 
     version: int
     name: str
     text: str
 
 
-def available() -> list[Migration]:
+@cache
+def available() -> tuple[Migration, ...]:
     """Every migration of this library, in order."""
     found = []
-    for file in (statements.folder() / "migrations").iterdir():
-        if match := _NAME.match(file.name):
-            found.append(Migration(int(match[1]), match[2], file.read_text(encoding="utf-8")))
-    return sorted(found, key=lambda migration: migration.version)
+    for entry in (statements.folder() / "migrations").iterdir():
+        if match := _NAME.fullmatch(entry.name):
+            files = sorted(entry.iterdir(), key=lambda file: file.name) if entry.is_dir() else [entry]
+            text = "\n".join(file.read_text(encoding="utf-8") for file in files)
+            found.append(Migration(int(match[1]), match[2], text))
+    return tuple(sorted(found, key=lambda migration: migration.version))
 
 
 def migrate(database: Database) -> list[Migration]:

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from dataclasses import dataclass
 from uuid import UUID
 
 from dagster_sqlqueue.ending import EndingVerbs
@@ -35,8 +36,18 @@ class ProgressVerbs(EndingVerbs):
             raise lost(job)
 
 
+@dataclass(slots=True)
+class _Said:
+    """What the handler of one job said."""
+
+    job: ClaimedJob
+    kept: tuple[float, str | None] | None = None
+    written_at: float = 0.0
+    lost: bool = False
+
+
 class Reporter:
-    """Writes what the handlers of one consumer say of their progress, twice a second at most.
+    """Writes what the handlers of one consumer say of their progress, for each job twice a second at most.
 
     What comes sooner than that is kept, and written by the next call that comes later, or with the next heartbeat; what a
     job says last before it ends may never be written.
@@ -48,10 +59,7 @@ class Reporter:
     def __init__(self, queue: ProgressVerbs) -> None:
         self._queue = queue
         self._lock = threading.Lock()
-        self._job: ClaimedJob | None = None
-        self._kept: tuple[float, str | None] | None = None
-        self._written_at = 0.0
-        self._lost: tuple[UUID, int] | None = None
+        self._said: dict[UUID, _Said] = {}
 
     def report(self, job: ClaimedJob, percent: float, message: str | None) -> None:
         """Take note of how far a job is. May come from any thread.
@@ -60,43 +68,46 @@ class Reporter:
             LeaseLost: the lease has passed on. A database that is away is no reason to raise anything.
         """
         with self._lock:
-            if (job.id, job.lease_no) == self._lost:
+            said = self._said.get(job.id)
+            if said is None or said.job.lease_no != job.lease_no:
+                said = self._said[job.id] = _Said(job)
+            if said.lost:
                 raise lost(job)
-            if job is not self._job:
-                self._job, self._written_at = job, 0.0
-            self._kept = percent, message
-            if time.monotonic() - self._written_at >= WRITE_SECONDS:
-                self._write()
+            said.kept = percent, message
+            if time.monotonic() - said.written_at >= WRITE_SECONDS:
+                self._write(said)
 
     def flush(self) -> None:
         """Write what was kept: for the heartbeat, which waits for nobody, while a handler has not said anything for long."""
         if not self._lock.acquire(blocking=False):
             return
         try:
-            self._write()
-        except LeaseLost:
-            logger.debug("a progress was refused; its handler is told when it reports again")
+            for said in self._said.values():
+                try:
+                    self._write(said)
+                except LeaseLost:
+                    logger.debug("a progress was refused; its handler is told when it reports again")
         finally:
             self._lock.release()
 
-    def forget(self) -> None:
-        """The handler has returned: what it said last is not needed any more."""
-        if self._job is not None:
+    def forget(self, job: ClaimedJob) -> None:
+        """The job's handler has returned: what it said last is not needed any more."""
+        if self._said:
             with self._lock:
-                self._job = self._kept = None
+                self._said.pop(job.id, None)
 
-    def _write(self) -> None:
-        if self._job is None or self._kept is None:
+    def _write(self, said: _Said) -> None:
+        if said.kept is None:
             return
-        self._written_at = time.monotonic()
+        said.written_at = time.monotonic()
         try:
-            self._queue.note_progress(self._job, *self._kept)
-            self._kept = None
+            self._queue.note_progress(said.job, *said.kept)
+            said.kept = None
         except LeaseLost:
-            self._lost, self._kept = (self._job.id, self._job.lease_no), None
+            said.lost, said.kept = True, None
             raise
         except DatabaseUnavailable as error:
-            logger.warning("%s: a progress could not be written: %s", self._job.queue, error)
+            logger.warning("%s: a progress could not be written: %s", said.job.queue, error)
 
 
 def lost(job: ClaimedJob) -> LeaseLost:

@@ -5,7 +5,7 @@ one that is awaited.
 """
 
 from collections import Counter
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
@@ -15,6 +15,7 @@ import psycopg
 
 from dagster_sqlqueue.columns import as_columns
 from dagster_sqlqueue.errors import InvalidInput, UnknownQueue
+from dagster_sqlqueue.executors import Executor
 from dagster_sqlqueue.intake import COPY_TYPES, NewRow, Terms, no_bucket, record
 from dagster_sqlqueue.intake import Rejected as Rejected
 
@@ -44,6 +45,28 @@ class CopyIn(NamedTuple):
 
 Request: TypeAlias = Statement | CopyIn
 Steps: TypeAlias = Generator[Request, Sequence[tuple[Any, ...]], T]
+
+
+def drive(steps: Steps[T], executor: Executor, copy: Callable[[CopyIn], None] | None = None) -> T:
+    """Do what steps ask for on a connection that blocks; gives what they come to.
+
+    Args:
+        steps: the requests.
+        executor: runs the statements.
+        copy: sends records to a COPY; None: none is asked for.
+    """
+    try:
+        request = next(steps)
+        while True:
+            if isinstance(request, Statement):
+                request = steps.send(executor.run(request.name, request.parameters))
+            else:
+                assert copy is not None
+                copy(request)
+                request = steps.send([])
+    except StopIteration as done:
+        result: T = done.value
+        return result
 
 
 @dataclass(frozen=True, slots=True)

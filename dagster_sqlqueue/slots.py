@@ -14,33 +14,86 @@ from dagster_sqlqueue.queue import SqlQueue
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A reservation: its number, the buckets it covers, and the token that proves whose it is."""
+    """A reservation: its number, the buckets it covers, the token that proves whose it is, and the sensor that made it."""
 
     queue: str
     number: int
     buckets: tuple[int, ...]
     token: UUID
+    sensor: str = ""
 
 
-def taken(queue: SqlQueue, name: str) -> dict[int, tuple[int, ...]]:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A bucket for which runs were asked, none of which has taken a job or found nothing to do so far.
+
+    Attributes:
+        starts: how many runs.
+        seconds: how long ago the latest was asked for.
+    """
+
+    bucket: int
+    starts: int
+    seconds: float
+
+
+def taken(queue: SqlQueue, name: str, *, sensor: str = "") -> dict[int, tuple[int, ...]]:
     """The buckets of each slot that is taken now, by the slot's number."""
-    return {number: tuple(buckets) for number, buckets in queue.database.run("slots", {"queue": name})}
+    rows = queue.database.run("slots", {"queue": name, "sensor": sensor})
+    return {number: tuple(buckets) for number, buckets in rows}
 
 
-def acquire(queue: SqlQueue, name: str, number: int, buckets: Sequence[int], *, seconds: float) -> Slot | None:
-    """Reserve a slot until `seconds` from now; None when somebody else has it."""
-    slot = Slot(name, number, tuple(buckets), uuid7())
-    parameters = {"queue": name, "slot": number, "token": slot.token, "buckets": list(buckets), "seconds": seconds}
-    return slot if queue.database.run("slot_acquire", parameters) else None
+def asked(queue: SqlQueue, name: str) -> dict[int, Asked]:
+    """The buckets for which runs were asked in vain so far, or just now, by their number."""
+    return {row[0]: Asked(*row) for row in queue.database.run("buckets_asked", {"queue": name})}
+
+
+def served(queue: SqlQueue, name: str, buckets: Sequence[int] | None = None) -> None:
+    """Note that what was asked for these buckets has come. None: for all of them."""
+    wanted = None if buckets is None else sorted(buckets)
+    queue.database.run("buckets_served", {"queue": name, "buckets": wanted})
+
+
+def acquire(
+    queue: SqlQueue,
+    name: str,
+    number: int,
+    buckets: Sequence[int],
+    *,
+    seconds: float,
+    sensor: str = "",
+    due: Sequence[int] | None = None,
+    shared: bool = False,
+) -> Slot | None:
+    """Reserve a slot until `seconds` from now, and note that its buckets with work were asked for; None when somebody else
+    has it, or another slot of the sensor that covers a bucket of it.
+
+    Args:
+        queue: where the queue is.
+        name: the queue's.
+        number: of the slot.
+        buckets: what the slot covers.
+        seconds: until it expires.
+        sensor: whose slots.
+        due: the buckets that have work; None: all of them.
+        shared: other slots may cover its buckets as well.
+    """
+    slot = Slot(name, number, tuple(buckets), uuid7(), sensor)
+    asked = {"due": list(buckets if due is None else due), "shared": shared, "seconds": seconds}
+    lock = ("slot_lock", {"queue": name, "sensor": sensor})
+    reserve = ("slot_acquire", {**_of(slot), "buckets": list(buckets), **asked})
+    return slot if queue.database.run_together(lock, reserve)[-1] else None
 
 
 def extend(queue: SqlQueue, slot: Slot, *, seconds: float) -> bool:
-    """Keep a slot until `seconds` from now; false when it passed to somebody else."""
-    parameters = {"queue": slot.queue, "slot": slot.number, "token": slot.token, "seconds": seconds}
-    return bool(queue.database.run("slot_extend", parameters))
+    """Keep a slot until `seconds` from now; false when it, or a bucket of it, passed to somebody else."""
+    return bool(queue.database.run("slot_extend", {**_of(slot), "seconds": seconds}))
 
 
 def release(queue: SqlQueue, slot: Slot) -> bool:
     """Give a slot back; false when it was not ours any more."""
-    parameters = {"queue": slot.queue, "slot": slot.number, "token": slot.token}
-    return bool(queue.database.run("slot_release", parameters))
+    return bool(queue.database.run("slot_release", _of(slot)))
+
+
+def _of(slot: Slot) -> dict[str, object]:
+    return {"queue": slot.queue, "sensor": slot.sensor, "slot": slot.number, "token": slot.token}

@@ -43,6 +43,7 @@ def work_locked(
             if work.stopping.is_set():
                 break
             settled.append((claimed, _outcome_in(work, transaction, claimed)))
+        transaction.take_back()
         writes = settle(settled, work.queue.stops_key)
 
     def committed() -> None:
@@ -88,11 +89,11 @@ def _outcome_in(work: Work[Any], transaction: Transaction, claimed: ClaimedJob) 
 
     def connect() -> "psycopg.Connection[Any]":
         if not savepoint:
-            savepoint.append(undo.enter_context(transaction.connection.transaction()))
+            savepoint.append(undo.enter_context(transaction.lend().transaction()))
         return transaction.connection
 
     with contextlib.ExitStack() as undo:
-        outcome = handle(work.spec, work.handler, claimed, connect=connect)
+        outcome = handle(work.spec, work.caller.handler, claimed, connect=connect)
         if transaction.connection.closed:
             # Whatever the handler made of it: its job goes on when the database is back, and no attempt is spent.
             raise psycopg.OperationalError("the connection was lost while a handler worked with it")

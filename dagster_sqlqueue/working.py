@@ -1,5 +1,6 @@
 """One batch worked off: under leases, or inside one transaction."""
 
+import contextlib
 import logging
 import threading
 import time
@@ -10,9 +11,9 @@ from uuid import UUID
 
 import tenacity
 
+from dagster_sqlqueue.calling import Caller
 from dagster_sqlqueue.ending import Ending
 from dagster_sqlqueue.errors import DatabaseUnavailable
-from dagster_sqlqueue.handling import Handler, handle
 from dagster_sqlqueue.leases import LeaseKeeper
 from dagster_sqlqueue.model import ArchiveState, ClaimedJob
 from dagster_sqlqueue.outcomes import Outcome, Retry, Snooze
@@ -31,13 +32,14 @@ class Work(Generic[Payload]):
     """What working a batch off needs, whatever the mode.
 
     Attributes:
+        caller: how the handler is called.
         patience_seconds: how long a database that went away is waited for.
         reporter: writes what handlers say of their progress.
     """
 
     queue: SqlQueue
     spec: QueueSpec[Payload]
-    handler: Handler[Payload]
+    caller: Caller[Payload]
     worker: str
     patience_seconds: float
     stopping: threading.Event = field(default_factory=threading.Event)
@@ -54,15 +56,7 @@ class Work(Generic[Payload]):
 
     def patiently(self) -> tenacity.Retrying:
         """Attempts at something, as long as the database is away and its time is not up."""
-        return tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(DatabaseUnavailable),
-            wait=tenacity.wait_random_exponential(multiplier=0.1, max=2),
-            stop=tenacity.stop_after_delay(self.patience_seconds) | tenacity.stop_when_event_set(self.stopping),
-            before_sleep=lambda state: logger.warning(
-                "%s: %s", self.spec.name, state.outcome and state.outcome.exception()
-            ),
-            reraise=True,
-        )
+        return while_away(self.spec.name, self.patience_seconds, self.stopping)
 
     def count_ended(self, endings: Sequence[Ending], accepted: set[UUID]) -> None:
         """Count what was archived."""
@@ -90,6 +84,23 @@ class Work(Generic[Payload]):
             logger.warning("%s: %d writes were refused: their leases had passed on", self.spec.name, jobs)
 
 
+def while_away(about: str, seconds: float, stopping: threading.Event | None = None) -> tenacity.Retrying:
+    """Attempts at something, as long as the database is away and neither the time is up nor the event set.
+
+    Args:
+        about: what is worked on, for the log.
+        seconds: how long a database that went away is waited for.
+        stopping: ends the waiting before; None: nothing does.
+    """
+    return tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(DatabaseUnavailable),
+        wait=tenacity.wait_random_exponential(multiplier=0.1, max=2),
+        stop=tenacity.stop_after_delay(seconds) | tenacity.stop_when_event_set(stopping or threading.Event()),
+        before_sleep=lambda state: logger.warning("%s: %s", about, state.outcome and state.outcome.exception()),
+        reraise=True,
+    )
+
+
 def work_leased(
     work: Work[Any], jobs: Sequence[ClaimedJob], keeper: LeaseKeeper, finish: Callable[[Sequence[Ending]], set[UUID]]
 ) -> None:
@@ -106,25 +117,20 @@ def work_leased(
     settled: list[tuple[ClaimedJob, Outcome]] = []
     flushed_at = time.monotonic()
     try:
-        for claimed in jobs:
-            if work.stopping.is_set():
-                break
-            cancellation = keeper.begin(claimed)
-            if cancellation is None:
-                if not keeper.parted_with(claimed):
-                    del open_jobs[claimed.id]
-                    work.summary.stale += 1
-                continue
-            report = work.reporter.report
-            outcome = handle(work.spec, work.handler, claimed, cancellation=cancellation, report=report)
-            work.reporter.forget()
-            keeper.end()
-            del open_jobs[claimed.id]
-            settled.append((claimed, outcome))
-            if time.monotonic() - flushed_at >= _FLUSH_SECONDS:
-                _settle(work, settled, keeper, work.queue.finish)
-                settled = []
-                flushed_at = time.monotonic()
+        with contextlib.closing(work.caller.outcomes(jobs, keeper, work.stopping, work.reporter.report)) as outcomes:
+            for claimed, outcome in outcomes:
+                if outcome is None:
+                    if not keeper.parted_with(claimed):
+                        del open_jobs[claimed.id]
+                        work.summary.stale += 1
+                    continue
+                work.reporter.forget(claimed)
+                del open_jobs[claimed.id]
+                settled.append((claimed, outcome))
+                if time.monotonic() - flushed_at >= _FLUSH_SECONDS:
+                    _settle(work, settled, keeper, work.queue.finish)
+                    settled = []
+                    flushed_at = time.monotonic()
         if not open_jobs:
             last, settled = settled, []
             _settle(work, last, keeper, finish)

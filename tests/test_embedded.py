@@ -8,8 +8,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ import sqlalchemy as sa
 
 from dagster_sqlqueue.embedded import EmbeddedPostgres, home, launch, serve, stop_server, supervisor
 from dagster_sqlqueue.errors import EmbeddedServerError
+from tests.core.support import until
 
 PROJECT = Path(__file__).resolve().parent.parent
 HOLD = """
@@ -33,25 +32,29 @@ with EmbeddedPostgres(Path(sys.argv[1])) as server:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
-    directory = tmp_path_factory.mktemp("a state, with spaces and 'quotes'") / "postgres"
-    with EmbeddedPostgres(directory) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data directory whose server has stopped."""
-    directory = tmp_path_factory.mktemp("template") / "postgres"
+    directory = tmp_path_factory.mktemp("a template, with spaces and 'quotes'") / "postgres"
     with EmbeddedPostgres(directory):
         pass
     return directory
 
 
+def copied(template: Path, to: Path) -> Path:
+    directory = to / "postgres"
+    subprocess.run(["cp", "-a", str(template), str(directory)], check=True)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def server(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    with EmbeddedPostgres(copied(template, tmp_path_factory.mktemp("a state, with spaces and 'quotes'"))) as running:
+        yield running
+
+
 @pytest.fixture
 def data(template: Path, tmp_path: Path) -> Iterator[Path]:
-    directory = tmp_path / "postgres"
-    subprocess.run(["cp", "-a", str(template), str(directory)], check=True)
+    directory = copied(template, tmp_path)
     yield directory
     stop_server(directory)
 
@@ -60,13 +63,6 @@ def rows(url: str, statement: str) -> list[tuple[object, ...]]:
     with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
         cursor = connection.execute(statement)
         return cursor.fetchall() if cursor.description else []
-
-
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
-    end, pause = time.monotonic() + seconds, threading.Event()
-    while not condition() and time.monotonic() < end:
-        pause.wait(0.05)
-    return condition()
 
 
 def down(directory: Path) -> bool:
@@ -124,7 +120,7 @@ def test_the_last_handle_stops_it_and_a_path_may_be_long(data: Path) -> None:
     second.stop()
     second.stop()
     assert down(long)
-    assert until(lambda: not sockets.exists())
+    until(lambda: not sockets.exists(), "the end of its sockets")
     with pytest.raises(EmbeddedServerError, match="is not running"):
         _ = first.url
 
@@ -146,7 +142,7 @@ def test_a_process_that_is_killed_leaves_no_server(data: Path) -> None:
         url = url_of(holder)
         rows(url, "create table kept as select 1 as one")
         holder.kill()
-    assert until(lambda: down(data))
+    until(lambda: down(data), "the end of the server")
     with EmbeddedPostgres(str(data)) as again:
         assert rows(again.url, "table kept") == [(1,)]
 
@@ -175,7 +171,7 @@ def test_a_killed_server_is_started_again(data: Path) -> None:
     pid = supervisor.postmaster(data)
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    assert until(lambda: down(data))
+    until(lambda: down(data), "the end of the server")
     assert (data / "postmaster.pid").exists()
     with EmbeddedPostgres(data) as second:
         assert rows(second.url, "table kept") == [(1,)]

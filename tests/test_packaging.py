@@ -17,14 +17,16 @@ PROJECT = Path(__file__).resolve().parent.parent
 LOCKS = ["demo.txt", "dev.txt"]
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the wheel and the source distribution."""
-    directory = tmp_path_factory.mktemp("dist")
+def test_what_is_built_is_whole_and_works(tmp_path: Path) -> None:
+    directory = tmp_path / "dist"
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-d", str(directory)], cwd=PROJECT, check=True, capture_output=True
     )
-    return directory
+    (wheel,) = directory.glob("*.whl")
+    (source,) = directory.glob("*.tar.gz")
+    the_wheel_carries_the_statements_and_the_types(wheel)
+    an_installed_wheel_finds_its_statements(wheel, tmp_path / "installed")
+    the_source_distribution_can_build_the_wheel(source)
 
 
 def pins(lock: str) -> dict[str, Requirement]:
@@ -43,8 +45,7 @@ def declared(*extras: str) -> list[Requirement]:
     ]
 
 
-def test_the_wheel_carries_the_statements_and_the_types(built: Path) -> None:
-    (wheel,) = built.glob("*.whl")
+def the_wheel_carries_the_statements_and_the_types(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         metadata = message_from_string(archive.read(next(n for n in names if n.endswith("METADATA"))).decode())
@@ -62,24 +63,23 @@ def test_the_wheel_carries_the_statements_and_the_types(built: Path) -> None:
     assert metadata["Name"] == "dagster-sqlqueue"
     assert metadata["License-Expression"] == "Apache-2.0"
     assert "sqlqueue = dagster_sqlqueue.cli:main" in scripts
+    assert "[dagster_dg_cli.registry_modules]\ndagster_sqlqueue = dagster_sqlqueue" in scripts
 
 
-def test_an_installed_wheel_finds_its_statements(built: Path, tmp_path: Path) -> None:
-    (wheel,) = built.glob("*.whl")
+def an_installed_wheel_finds_its_statements(wheel: Path, site: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(tmp_path)
+        archive.extractall(site)
     code = (
         "import dagster_sqlqueue; from dagster_sqlqueue import statements;"
         " print(dagster_sqlqueue.__file__, 'UPDATE' in statements.load('claim_round_robin'))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)}
+        [sys.executable, "-c", code], cwd=site, capture_output=True, text=True, env={"PYTHONPATH": str(site)}
     )
-    assert done.stdout.split() == [str(tmp_path / "dagster_sqlqueue" / "__init__.py"), "True"], done.stderr
+    assert done.stdout.split() == [str(site / "dagster_sqlqueue" / "__init__.py"), "True"], done.stderr
 
 
-def test_the_source_distribution_can_build_the_wheel(built: Path) -> None:
-    (source,) = built.glob("*.tar.gz")
+def the_source_distribution_can_build_the_wheel(source: Path) -> None:
     with tarfile.open(source) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"pyproject.toml", "README.md", "LICENSE", "sql/postgresql/enqueue.sql"} <= names
@@ -123,3 +123,15 @@ def test_the_core_needs_neither_dagster_nor_spark() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_the_component_is_found_where_dagster_looks_and_imported_when_it_does() -> None:
+    code = (
+        "import sys, dagster_sqlqueue as package\n"
+        "assert 'SqlQueueComponent' in dir(package) and 'dagster' not in sys.modules\n"
+        "found = package.SqlQueueComponent\n"
+        "assert 'dagster' in sys.modules and getattr(found, '__dg_package_entry__')\n"
+        "print(found.__module__, getattr(package, 'Nothing', 'nothing else'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True)
+    assert done.stdout.strip() == "dagster_sqlqueue.orchestration.component nothing else", done.stderr

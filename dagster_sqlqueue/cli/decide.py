@@ -7,15 +7,16 @@ from uuid import UUID
 
 import typer
 
+from dagster_sqlqueue import foretelling
 from dagster_sqlqueue.cli import forms, options, render
 from dagster_sqlqueue.cli.codes import Code
 from dagster_sqlqueue.cli.options import Queue
-from dagster_sqlqueue.cli.redacting import discreet
-from dagster_sqlqueue.cli.selecting import of_state, selecting
+from dagster_sqlqueue.cli.selecting import selecting
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.selection import ARCHIVE_STATES, LIVE_STATES, Decided, JobRow, Selection
+from dagster_sqlqueue.redacting import discreet
+from dagster_sqlqueue.selection import LIVE_STATES, Decided, Selection
 
 _PANEL = "Decide about jobs"
 _ENDED = ("failed", "cancelled")
@@ -212,7 +213,8 @@ def foretell(
     session: Session, source: SqlQueue, queue: str, selection: Selection, verb: Verb, limit: int | None = None
 ) -> None:
     """Show what the verb would do, of at most so many jobs; nothing is changed."""
-    found, skipped = _found(source, queue, selection, verb, min(limit or _LOOK_AT, _LOOK_AT))
+    foretold = foretelling.foretell(source, queue, selection, verb.states, limit=min(limit or _LOOK_AT, _LOOK_AT))
+    found, skipped = foretold.jobs, foretold.skipped
     changed = [job for job in found if job.state != verb.ask]
     requested = [job for job in found if job.state == verb.ask]
     more = len(found) >= _LOOK_AT
@@ -234,29 +236,6 @@ def foretell(
         _skipped(skipped)
     if skipped:
         raise typer.Exit(Code.PARTLY)
-
-
-def _found(
-    source: SqlQueue, queue: str, selection: Selection, verb: Verb, limit: int
-) -> tuple[list[JobRow], dict[UUID, str]]:
-    archived = verb.states[0] in ARCHIVE_STATES
-    if not selection.ids:
-        single = of_state(selection, verb.states[0]) if len(verb.states) == 1 else selection
-        return source.jobs(queue, single, limit=limit, archived=archived), {}
-    everywhere = [
-        job
-        for ended in (False, True)
-        for job in source.jobs(queue, selection, limit=len(selection.ids), archived=ended)
-    ]
-    states = {job.id: job.state for job in everywhere}
-    skipped = {
-        UUID(str(id_)): f"it is {states[UUID(str(id_))]}"
-        if UUID(str(id_)) in states
-        else f"queue {queue} has no such job"
-        for id_ in selection.ids
-        if states.get(UUID(str(id_))) not in verb.states
-    }
-    return [job for job in everywhere if job.state in verb.states], skipped
 
 
 def _decided_json(

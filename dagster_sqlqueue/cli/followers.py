@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 import typer
@@ -123,7 +123,7 @@ def open_group(
         made = Groups(source).open(given[0] if given else None, id=own)
         found = Groups(source).group(made)
     if session.as_json:
-        render.emit_json(_json(found))
+        render.emit_json(asdict(found))
     else:
         render.say(f"opened group {made}")
 
@@ -164,7 +164,7 @@ def list_groups(session: Session, limit: Limit = 50) -> None:
     with session.queue() as source:
         found = Groups(source).groups(limit)
     if session.as_json:
-        render.emit_json([_json(one) for one in found])
+        render.emit_json([asdict(one) for one in found])
     elif not found:
         render.say("there is no group; open one with: sqlqueue group open --callback QUEUE")
     else:
@@ -206,7 +206,7 @@ def show(
         groups = Groups(source)
         found, members = groups.group(id), groups.members(id, states=None if state is None else [state], limit=limit)
     if session.as_json:
-        render.emit_json({**_json(found), "jobs": [asdict(one) for one in members]})
+        render.emit_json({**asdict(found), "jobs": [asdict(one) for one in members]})
         return
     render.say(_line(found))
     if members:
@@ -246,7 +246,7 @@ def group_id(option: str, text: str) -> UUID:
 
 def _tell(session: Session, group: Group) -> None:
     if session.as_json:
-        render.emit_json(_json(group))
+        render.emit_json(asdict(group))
     else:
         render.say(_line(group))
 
@@ -261,7 +261,3 @@ def _state(group: Group) -> str:
     if group.ended_at:
         return "has ended"
     return "is closed" if group.closed_at else "is open"
-
-
-def _json(group: Group) -> dict[str, Any]:
-    return asdict(group)

@@ -10,13 +10,13 @@ from rich.text import Text
 from dagster_sqlqueue.cli import forms, options, render
 from dagster_sqlqueue.cli.followers import followed_by
 from dagster_sqlqueue.cli.options import Limit, Queue
-from dagster_sqlqueue.cli.redacting import discreet
 from dagster_sqlqueue.cli.selecting import filtered
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.followers import Followers
 from dagster_sqlqueue.lifecycle import LiveState
 from dagster_sqlqueue.model import DeadLetter, WaitingJob
+from dagster_sqlqueue.redacting import discreet
 from dagster_sqlqueue.results import Results
 from dagster_sqlqueue.selection import ARCHIVE_STATES, LIVE_STATES, Selection
 

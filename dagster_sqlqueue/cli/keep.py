@@ -55,6 +55,8 @@ def maintain(
                 f"removed {done.expired_removed:,} expired entries of waiters, workers, grants, slots, followers, groups and"
                 " progress"
             )
+        if done.batches_swept:
+            render.say(f"gave back the jobs of batches that were left behind: {done.batches_swept:,}")
         if done.queues_removed:
             render.say(f"removed reply queues that nobody used any more: {len(done.queues_removed):,}")
     if done.busy:

@@ -11,11 +11,11 @@ import typer
 from dagster_sqlqueue.cli import options, render
 from dagster_sqlqueue.cli.automation import By, Reason, adopt, hand_over, route, rule
 from dagster_sqlqueue.cli.options import Limit, Queue
-from dagster_sqlqueue.cli.redacting import discreet_events, discreet_tasks
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.people import HumanWork, JobEvent, Stage, Task
 from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.redacting import discreet_events, discreet_tasks
 
 _SHORT = 80
 

@@ -7,9 +7,9 @@ from rich.text import Text
 
 from dagster_sqlqueue.cli import forms, options, render
 from dagster_sqlqueue.cli.codes import Code
-from dagster_sqlqueue.cli.redacting import discreet
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.model import ArchiveState
+from dagster_sqlqueue.redacting import discreet
 from dagster_sqlqueue.results import JobOutcome, Results
 
 

@@ -8,11 +8,11 @@ import typer
 from dagster_sqlqueue.cli import forms, options, render
 from dagster_sqlqueue.cli.lines import parsed
 from dagster_sqlqueue.cli.options import Queue
-from dagster_sqlqueue.cli.redacting import discreet_schedule
 from dagster_sqlqueue.cli.scheduler import run
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.model import NewJob
 from dagster_sqlqueue.payloads import AnyObject
+from dagster_sqlqueue.redacting import discreet_schedule
 from dagster_sqlqueue.schedules import CatchUp, Schedule, Schedules
 from dagster_sqlqueue.schedules.model import GRACE_SECONDS
 from dagster_sqlqueue.settings import QueueSpec

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -92,11 +91,6 @@ def selecting(states: Sequence[str], verb: str) -> Callable[[Callable[..., Any]]
         return _with(function, run, before={"ids": (_IDS, None)}, after=after)
 
     return decorate
-
-
-def of_state(selection: Selection, state: str) -> Selection:
-    """The selection, of jobs in that state only."""
-    return selection if selection.ids else replace(selection, all=False, state=state)
 
 
 def _selection(

@@ -12,8 +12,8 @@ from dagster_sqlqueue.cli.codes import Code
 from dagster_sqlqueue.cli.metrics import ADDRESS, metrics_room
 from dagster_sqlqueue.cli.progress import DEFAULT_EVERY_SECONDS, Progress, log, screen
 from dagster_sqlqueue.cli.session import Session, command
-from dagster_sqlqueue.consumer import Mode
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model import Mode
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.worker.declaring import QueueHandler, load, look_here
 from dagster_sqlqueue.worker.figures import Figures

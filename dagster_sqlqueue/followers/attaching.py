@@ -9,12 +9,14 @@ from uuid import UUID
 import psycopg
 
 from dagster_sqlqueue.asynchronous import check_connection as check_awaited
+from dagster_sqlqueue.asynchronous import drive as adrive
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.executors import CallerConnection, check_connection
-from dagster_sqlqueue.followers.following import adrive, drive, follow
+from dagster_sqlqueue.followers.following import follow
 from dagster_sqlqueue.followers.model import Callback, Following, called_back
 from dagster_sqlqueue.followers.running import Running
 from dagster_sqlqueue.followers.submitting import queues_of, wishes_of
+from dagster_sqlqueue.putting import drive
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-import psycopg
-from psycopg.rows import tuple_row
-
-from dagster_sqlqueue import statements
-from dagster_sqlqueue.database import Database
 from dagster_sqlqueue.errors import UnknownJob
-from dagster_sqlqueue.executors import Executor, Row
 from dagster_sqlqueue.followers.model import Following
-from dagster_sqlqueue.putting import Request, Statement, Steps, T
+from dagster_sqlqueue.putting import Statement, Steps
 
 _ROUNDS = 5
 """A job that is neither live nor in the archive may be on its way from one to the other; so often it is looked for."""
@@ -84,37 +78,3 @@ def _columns(followers: Sequence[Following]) -> dict[str, list[Any]]:
         "group_ids": [follower.group_id for follower in followers],
         "notifies": [follower.notify for follower in followers],
     }
-
-
-def drive(steps: Steps[T], executor: Executor) -> T:
-    """Run steps that are statements, on a connection that blocks."""
-    try:
-        request = next(steps)
-        while True:
-            assert isinstance(request, Statement)
-            request = steps.send(executor.run(request.name, request.parameters))
-    except StopIteration as done:
-        result: T = done.value
-        return result
-
-
-async def adrive(steps: Steps[T], connection: "psycopg.AsyncConnection[Any]", database: Database) -> T:
-    """Run steps that are statements, on a connection that is awaited."""
-    try:
-        request = next(steps)
-        while True:
-            assert isinstance(request, Statement)
-            with database.naming_schema(request.name, connection=connection):
-                rows = await _answer(connection, request, database.schema)
-            request = steps.send(rows)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-
-
-async def _answer(connection: "psycopg.AsyncConnection[Any]", request: Request, schema: str) -> Sequence[Row]:
-    assert isinstance(request, Statement)
-    # Not connection.cursor(): the caller's connection may make cursors that bind in another way.
-    async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
-        await cursor.execute(statements.load(request.name, schema).encode(), request.parameters)
-        return await cursor.fetchall() if cursor.description else []

@@ -1,6 +1,5 @@
 """Who is told how jobs end, and what he is told. No I/O."""
 
-import hashlib
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,6 @@ from dagster_sqlqueue.settings import QueueSpec, check_queue_name
 ALL_STATES = tuple(ArchiveState)
 _ANY = QueueSpec("callbacks", payloads.AnyObject)
 _CONTEXT_BYTES = 100_000
-_CHANNEL_CUT = 57
 
 
 class JobEnded(BaseModel):
@@ -149,7 +147,7 @@ class Following(NamedTuple):
         queue: where a callback is put; None: nowhere.
         priority, ordering_key, context: of the callback.
         group_id: the group of which the job becomes a member; None: of none.
-        notify: whether the end is notified on `channel`, with the job's id.
+        notify: whether the end is notified to who listens to the ends of jobs, with the job's id.
         submitted_id: the id under which he sent the job; None: its own.
     """
 
@@ -194,11 +192,4 @@ def member(group_id: UUID, job_id: UUID) -> Following:
 
 def derived_id(of: UUID, thing: str) -> UUID:
     """An id that is always the same for the same thing of the same id, whose 48 bits of time it takes over."""
-    digest = int.from_bytes(hashlib.sha256(of.bytes + thing.encode()).digest()[:10]) >> 6
-    high, low = digest >> 62, digest & ((1 << 62) - 1)
-    return UUID(int=(of.int >> 80) << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | low)
-
-
-def channel(schema: str) -> str:
-    """The channel on which ends are notified to followers with `notify`: the database allows names of 63 bytes."""
-    return f"{schema[:_CHANNEL_CUT]}_ended"
+    return columns.id_of(of.int >> 80, of.bytes + thing.encode())

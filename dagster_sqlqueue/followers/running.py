@@ -9,9 +9,9 @@ import sqlalchemy as sa
 
 from dagster_sqlqueue import putting
 from dagster_sqlqueue.asynchronous import atomic
+from dagster_sqlqueue.asynchronous import drive as adrive
 from dagster_sqlqueue.executors import CallerConnection, Executor
-from dagster_sqlqueue.followers.following import adrive, drive
-from dagster_sqlqueue.putting import Steps
+from dagster_sqlqueue.putting import Steps, drive
 from dagster_sqlqueue.queue import SqlQueue
 
 T = TypeVar("T")

@@ -1,7 +1,6 @@
 """What the consumers of this process do, as Prometheus reads it: outcomes, the cost of claims, the time of handlers."""
 
 import contextlib
-import inspect
 import threading
 import time
 import weakref
@@ -13,6 +12,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from dagster_sqlqueue.calling import is_async
 from dagster_sqlqueue.consumer import Consumer
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.handling import Handler
@@ -99,7 +99,7 @@ class ConsumerMetrics(Collector):
         Raises:
             InvalidInput: it is `async`.
         """
-        if inspect.iscoroutinefunction(handler):
+        if is_async(handler):
             raise InvalidInput(
                 "the handler is async; make it a plain function, which may call asyncio.run(…) for its job"
             )

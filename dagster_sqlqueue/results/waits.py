@@ -113,13 +113,15 @@ class Wait:
             for at in range(0, len(self.open), _AT_ONCE):
                 jobs = self.open[at : at + _AT_ONCE]
                 followers: list[UUID] = [uuid7() for _ in jobs]
+                # Noted first: an interrupt may come when they are there and the answer is not.
+                self._followers += followers
                 try:
                     self._database.run("follow", _told_of_every_end(followers, jobs))
                 except (AccessRefused, psycopg.errors.ReadOnlySqlTransaction):
                     # Who may look, and leave no note that he waits, goes on looking.
+                    del self._followers[-len(followers) :]
                     self._follows = False
                     return
-                self._followers += followers
             self._unfollow(before)
             self._followed_at = time.monotonic()
 

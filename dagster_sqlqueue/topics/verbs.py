@@ -8,11 +8,11 @@ from uuid import UUID
 import psycopg
 
 from dagster_sqlqueue import putting
-from dagster_sqlqueue.asynchronous import answer, atomic, check_connection, each
-from dagster_sqlqueue.executors import CallerConnection, Executor
+from dagster_sqlqueue.asynchronous import atomic, check_connection, each
+from dagster_sqlqueue.asynchronous import drive as adrive
+from dagster_sqlqueue.executors import CallerConnection
 from dagster_sqlqueue.executors import check_connection as check_blocking
 from dagster_sqlqueue.intake import OnBadRow
-from dagster_sqlqueue.putting import T
 from dagster_sqlqueue.topics import publishing
 from dagster_sqlqueue.topics.model import Message, Published, PublishedMany, TopicSpec, topic_of
 from dagster_sqlqueue.topics.subscribing import SubscribingVerbs
@@ -69,12 +69,12 @@ class Topics(SubscribingVerbs):
         check_blocking(connection, _AWAITED)
         executor = self.database.joined(connection)
         if not (sent_before and id):
-            (done,) = _drive(publishing.publish(name, rows, False), executor)
+            (done,) = putting.drive(publishing.publish(name, rows, False), executor)
         elif connection is None:
-            (done,) = self.database.transact(lambda ours: _drive(publishing.publish(name, rows, True), ours))
+            (done,) = self.database.transact(lambda ours: putting.drive(publishing.publish(name, rows, True), ours))
         else:
             with executor.atomic() as joined:  # type: ignore[union-attr]
-                (done,) = _drive(publishing.publish(name, rows, True), joined)
+                (done,) = putting.drive(publishing.publish(name, rows, True), joined)
         return done
 
     def publish_many(
@@ -111,9 +111,9 @@ class Topics(SubscribingVerbs):
         with block as executor:
             for message in messages:
                 if chunk := taken.take(message):
-                    tally.add(_drive(publishing.publish(name, chunk, sent_before), executor))
+                    tally.add(putting.drive(publishing.publish(name, chunk, sent_before), executor))
             if chunk := taken.rest():
-                tally.add(_drive(publishing.publish(name, chunk, sent_before), executor))
+                tally.add(putting.drive(publishing.publish(name, chunk, sent_before), executor))
         return tally.total(taken)
 
     async def apublish(
@@ -149,10 +149,10 @@ class Topics(SubscribingVerbs):
         rows = [publishing.new_row(topic, Message(payload, id, tags, run_at, priority, ordering_key))]
         check_connection(connection)
         if not (sent_before and id):
-            (done,) = await self._adrive(publishing.publish(name, rows, False), connection)
+            (done,) = await adrive(publishing.publish(name, rows, False), connection, self.database)
         else:
             async with atomic(connection):
-                (done,) = await self._adrive(publishing.publish(name, rows, True), connection)
+                (done,) = await adrive(publishing.publish(name, rows, True), connection, self.database)
         return done
 
     async def apublish_many(
@@ -185,32 +185,10 @@ class Topics(SubscribingVerbs):
         async with atomic(connection):
             async for message in each(messages):
                 if chunk := taken.take(message):
-                    tally.add(await self._adrive(publishing.publish(name, chunk, sent_before), connection))
+                    tally.add(await adrive(publishing.publish(name, chunk, sent_before), connection, self.database))
             if chunk := taken.rest():
-                tally.add(await self._adrive(publishing.publish(name, chunk, sent_before), connection))
+                tally.add(await adrive(publishing.publish(name, chunk, sent_before), connection, self.database))
         return tally.total(taken)
-
-    async def _adrive(self, steps: putting.Steps[T], connection: "psycopg.AsyncConnection[Any]") -> T:
-        try:
-            request = next(steps)
-            while True:
-                with self.database.naming_schema(request.name, connection=connection):
-                    rows = await answer(connection, request, self.database.schema)
-                request = steps.send(rows)
-        except StopIteration as done:
-            result: T = done.value
-            return result
-
-
-def _drive(steps: putting.Steps[T], executor: Executor) -> T:
-    try:
-        request = next(steps)
-        while True:
-            assert isinstance(request, putting.Statement)
-            request = steps.send(executor.run(request.name, request.parameters))
-    except StopIteration as done:
-        result: T = done.value
-        return result
 
 
 class _Tally:

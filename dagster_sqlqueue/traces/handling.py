@@ -1,6 +1,5 @@
 """Handling a job under a span that belongs to the trace of whoever enqueued it."""
 
-import inspect
 import traceback
 from functools import wraps
 
@@ -15,6 +14,7 @@ from opentelemetry.trace import (
     get_tracer,
 )
 
+from dagster_sqlqueue.calling import is_async
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.handling import Handler
 from dagster_sqlqueue.model import Job
@@ -39,7 +39,7 @@ def traced_handler(handler: Handler[Payload], *, tracer_provider: TracerProvider
     Raises:
         InvalidInput: the handler is `async`.
     """
-    if inspect.iscoroutinefunction(handler):
+    if is_async(handler):
         raise InvalidInput("the handler is async; make it a plain function, which may call asyncio.run(…) for its job")
     tracer = get_tracer("dagster_sqlqueue", tracer_provider=tracer_provider)
 

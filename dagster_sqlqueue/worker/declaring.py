@@ -1,21 +1,22 @@
 """A handler bound to its queue outside of Dagster, and how it is found by name. No I/O but importing."""
 
-import importlib
 import inspect
 import sys
-import traceback
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Generic, Protocol
 
 from pydantic import BaseModel
 
+from dagster_sqlqueue.calling import is_async
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.handling import Handler
 from dagster_sqlqueue.model import Job
 from dagster_sqlqueue.settings import Payload, QueueSpec
+from dagster_sqlqueue.worker.references import is_path, look_up
 
 _FORM = "write it as package.module:handler"
 
@@ -89,12 +90,12 @@ def check_handler(spec: QueueSpec[Any], handler: Any) -> None:
     name = getattr(handler, "__qualname__", repr(handler))
     if not callable(handler):
         raise InvalidInput(f"the handler of queue {spec.name!r} is {name:.100}; it must be a function of one job")
-    if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
+    if is_async(handler):
         raise InvalidInput(
             f"the handler {name} of queue {spec.name!r} is async; make it a plain function, which may call"
             " asyncio.run(…) for its job"
         )
-    taken = _payload_of(handler)
+    taken = payload_of(handler)
     if taken is not None and not issubclass(spec.payload, taken):
         raise InvalidInput(
             f"the handler {name} takes Job[{taken.__name__}], and the payloads of queue {spec.name!r} are"
@@ -102,8 +103,8 @@ def check_handler(spec: QueueSpec[Any], handler: Any) -> None:
         )
 
 
-def _payload_of(handler: Any) -> type | None:
-    """The model that the handler's annotation names; None if it names none."""
+def payload_of(handler: Any) -> type | None:
+    """The model that the handler's annotation names, `Job[Model]` or a list of such; None if it names none."""
     function = handler if inspect.isroutine(handler) else type(handler).__call__
     try:
         hints = typing.get_type_hints(function)
@@ -111,6 +112,9 @@ def _payload_of(handler: Any) -> type | None:
     except (NameError, TypeError, ValueError, AttributeError):
         return None
     annotation = hints[first]
+    parts = typing.get_args(annotation)
+    if len(parts) == 1 and typing.get_origin(parts[0]) is Job:
+        annotation = parts[0]
     if typing.get_origin(annotation) is not Job:
         return None
     (payload,) = typing.get_args(annotation)
@@ -135,6 +139,11 @@ def load(reference: str) -> QueueHandler[Any]:
             " dagster_sqlqueue, where spec is its QueueSpec"
         )
     check_handler(spec, handler)
+    if getattr(found, "batch", False):
+        raise InvalidInput(
+            f"handler {reference!r} takes all jobs of a claim at once, and this worker calls handlers for one job at a time;"
+            " work it off by Consumer(…, batch=True) or in Dagster"
+        )
     return QueueHandler(
         spec, handler, getattr(found, "lease_seconds", None), getattr(found, "job_timeout_seconds", None)
     )
@@ -161,35 +170,13 @@ def look_here() -> None:
 
 def _found(reference: str) -> Any:
     module_name, colon, name = reference.partition(":")
-    if not colon or not all(part.isidentifier() for part in [*module_name.split("."), *name.split(".")]):
+    if not colon or not is_path(module_name, name):
         raise InvalidInput(f"handler {reference!r} names no function; {_FORM}")
-    found: Any = _imported(reference, module_name)
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise InvalidInput(f"handler {reference!r}: module {module_name!r} has no {name!r}{_others(module_name)}")
-        found = getattr(found, part)
-    return found
+    advice = f"{_FORM}, and run the command in the directory that holds the package, or install the package"
+    return look_up(f"handler {reference!r}", module_name, name, advice=advice, others=_others)
 
 
-def _imported(reference: str, module_name: str) -> Any:
-    try:
-        return importlib.import_module(module_name)
-    except Exception as error:
-        parents = [module_name.rsplit(".", cut)[0] for cut in range(module_name.count(".") + 1)]
-        if isinstance(error, ModuleNotFoundError) and error.name in parents:
-            raise InvalidInput(
-                f"handler {reference!r}: there is no module {error.name!r} here; {_FORM}, and run the command in the"
-                " directory that holds the package, or install the package"
-            ) from None
-        frames = traceback.extract_tb(error.__traceback__)
-        where = f" in {frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
-        raise InvalidInput(
-            f"handler {reference!r}: importing {module_name!r} failed with {type(error).__name__}: {error}{where}"
-        ) from error
-
-
-def _others(module_name: str) -> str:
+def _others(module: ModuleType) -> str:
     """The handlers that a module has, to choose from."""
-    held = vars(importlib.import_module(module_name))
-    names = [name for name, value in held.items() if isinstance(getattr(value, "spec", None), QueueSpec)]
+    names = [name for name, value in vars(module).items() if isinstance(getattr(value, "spec", None), QueueSpec)]
     return f"; its handlers are: {', '.join(names)}" if names else "; it has no handler"

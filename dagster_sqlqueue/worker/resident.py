@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dagster_sqlqueue import quoting
-from dagster_sqlqueue.consumer import Consumer, Mode
+from dagster_sqlqueue.consumer import Consumer
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
-from dagster_sqlqueue.model import Job
+from dagster_sqlqueue.model import Job, Mode
 from dagster_sqlqueue.outcomes import Hold, Outcome, Reject, Retry
 from dagster_sqlqueue.queue import MAX_BATCH, SqlQueue
 from dagster_sqlqueue.settings import MAX_DELAY_SECONDS, Backoff

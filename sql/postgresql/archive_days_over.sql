@@ -1,4 +1,4 @@
--- The days whose partition of the archive can be dropped: nothing in it has to be kept. See migration 0003.
+-- The days whose partition of the archive can be dropped: nothing in it has to be kept. See 04_partitions.sql.
 --
 -- Parameters: only_queue text (null: whatever queues have rows there; else: that queue alone has).
 -- Returns: day date, in order. Locks: none. Reads an index entry or two for each partition and queue.

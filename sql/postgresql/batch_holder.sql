@@ -1,6 +1,9 @@
 -- Who holds the open batch of a key, and for how many seconds more.
 --
--- Parameters: key text. Returns: owner, seconds. Locks: none.
-SELECT b.owner, CAST(EXTRACT(EPOCH FROM b.lease_until - statement_timestamp()) AS float8) AS seconds
+-- Parameters: key text. Returns: owner; seconds; whether it is a transaction that holds it, for as long as it takes.
+-- Locks: none.
+SELECT
+    b.owner, CAST(EXTRACT(EPOCH FROM b.lease_until - statement_timestamp()) AS float8) AS seconds,
+    b.mode = 'transactional' AS held
 FROM sqlqueue.batch AS b
 WHERE b.key = :key AND b.state IN ('sealing', 'sealed')

@@ -1,10 +1,10 @@
--- How many jobs a queue holds, without counting a backlog row by row: the count of what is due stops at the cap, and so
--- does that of all the others together.
+-- How many jobs a queue holds, without counting a backlog row by row: the count of what is due stops at one cap, and that of
+-- all the others together at another.
 --
--- Parameters: queue text; cap integer.
+-- Parameters: queue text; cap integer; others integer (the other cap).
 -- Returns: one row: ready (due now), running (under a lease), scheduled (due later: first runs, retries and snoozes
 --   alike; or waiting for others of its key), held. Ready equal to the cap means "at least", and so does each of the
---   others when their sum is equal to it.
+--   others when their sum is equal to theirs.
 -- Locks: none.
 WITH lane AS MATERIALIZED (
     SELECT l.bucket, l.priority FROM sqlqueue.lane AS l WHERE l.queue = :queue
@@ -27,9 +27,9 @@ WITH lane AS MATERIALIZED (
         FROM sqlqueue.job AS j
         WHERE j.queue = :queue AND j.bucket = lane.bucket AND j.priority = lane.priority
           AND j.available_at > statement_timestamp()
-        LIMIT :cap
+        LIMIT :others
     ) AS later
-    LIMIT :cap
+    LIMIT :others
 )
 SELECT
     (SELECT count(*) FROM ready) AS ready,

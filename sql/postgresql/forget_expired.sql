@@ -2,6 +2,7 @@
 -- theirs, grants whose lease has passed on, and the counts of refused writes of more than 90 days ago.
 --
 -- Returns: one row: how many rows. Locks: the deleted rows; those that somebody has in hand are skipped.
+-- Plan: the jobs of grants are looked up one by one: joined, they made the planner read all live jobs.
 WITH waiter AS (
     DELETE FROM sqlqueue.waiter AS w
     USING (
@@ -37,12 +38,12 @@ WITH waiter AS (
     USING (
         SELECT old.queue, old.worker, old.job_id
         FROM sqlqueue.assignment AS old
-        WHERE NOT EXISTS (
-            SELECT
+        WHERE (
+            SELECT j.id
             FROM sqlqueue.job AS j
             WHERE j.id = old.job_id AND j.lease_no = old.lease_no AND j.state = 'running'
               AND j.available_at > statement_timestamp()
-        )
+        ) IS NULL
         FOR UPDATE OF old SKIP LOCKED
     ) AS old
     WHERE a.queue = old.queue AND a.worker = old.worker AND a.job_id = old.job_id

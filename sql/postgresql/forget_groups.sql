@@ -1,6 +1,7 @@
 -- Remove groups of jobs that ended more than 30 days ago, with the lists of their members.
 --
--- Returns: one row: how many; at most 1,000. Locks: the deleted rows; those that somebody has in hand are skipped.
+-- Parameters: limit integer. Returns: one row: how many. Locks: the deleted rows; those that somebody has in hand are
+--   skipped.
 -- Plan: the index of groups that have ended, and of the followers that by group.
 WITH gone AS (
     DELETE FROM sqlqueue.job_group AS g
@@ -9,7 +10,7 @@ WITH gone AS (
         FROM sqlqueue.job_group AS old
         WHERE old.ended_at < statement_timestamp() - interval '30 days'
         ORDER BY old.ended_at
-        LIMIT 1000
+        LIMIT :limit
         FOR UPDATE SKIP LOCKED
     ))
     RETURNING g.id

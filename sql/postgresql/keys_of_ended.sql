@@ -2,11 +2,13 @@
 -- before they are back, or sees them.
 --
 -- Parameters: queue text; ids uuid[]; since, until text (timestamptz: when they ended at the earliest and the latest).
--- Returns: the keys. Reads the primary key of each day in between. Locks: none.
+-- Returns: the keys. Locks: none.
+-- Plan: the primary key of each day in between. The queue is compared so that no index serves it: the planner took the one
+--   of all that ended in between.
 SELECT DISTINCT a.ordering_key
 FROM sqlqueue.job_archive AS a
 WHERE a.id = ANY (CAST(:ids AS uuid[]))
-  AND a.queue = :queue
+  AND a.queue || '' = :queue
   AND a.ordering_key IS NOT NULL
   AND a.finished_at >= CAST(CAST(:since AS text) AS timestamptz)
   AND a.finished_at <= CAST(CAST(:until AS text) AS timestamptz)

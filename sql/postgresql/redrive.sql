@@ -9,12 +9,13 @@
 -- Returns: id; whether it went back (false: a live job has the same id or unique key; it stays where it is); its unique key.
 -- Locks: the archive's rows, in the order of their ids; waits for another redrive of them. In a keyed queue the transaction
 --   holds key_wait. Guards: I1, I2, I3, I6: one statement inserts and deletes; I5.
--- Plan: the ids go to each partition that since and until leave over, through its primary key.
+-- Plan: the ids go to each partition that since and until leave over, through its primary key. The queue is compared so that
+--   no index serves it: the planner took the one of all that ended in between.
 WITH candidate AS MATERIALIZED (
     SELECT a.*
     FROM sqlqueue.job_archive AS a
     WHERE a.id = ANY (CAST(:ids AS uuid[]))
-      AND a.queue = :queue
+      AND a.queue || '' = :queue
       AND a.state = ANY (CAST(:states AS text[]))
       AND a.finished_at >= CAST(CAST(:since AS text) AS timestamptz)
       AND a.finished_at <= CAST(CAST(:until AS text) AS timestamptz)

@@ -11,11 +11,12 @@ REVOKE ALL ON
     sqlqueue.schema_version, sqlqueue.function_set, sqlqueue.queue, sqlqueue.bucket, sqlqueue.job, sqlqueue.job_archive,
     sqlqueue.job_archive_default, sqlqueue.job_replaced, sqlqueue.rate_start, sqlqueue.limit_reservation, sqlqueue.waiter,
     sqlqueue.stale_write, sqlqueue.worker, sqlqueue.assignment, sqlqueue.consumer_slot, sqlqueue.batch,
+    sqlqueue.batch_outcome, sqlqueue.batch_try,
     sqlqueue.subscription, sqlqueue.schedule, sqlqueue.human_task, sqlqueue.job_event, sqlqueue.automation_rule,
     sqlqueue.sensitive_field, sqlqueue.live_bucket, sqlqueue.lane, sqlqueue.bucket_heads, sqlqueue.job_all,
     sqlqueue.queue_stats, sqlqueue.new_job, sqlqueue.replaceable_job, sqlqueue.parked_job, sqlqueue.job_replaced_long_ago,
     sqlqueue.event_of_no_job, sqlqueue.follower, sqlqueue.job_group, sqlqueue.group_tally, sqlqueue.job_progress,
-    sqlqueue.reply_queue
+    sqlqueue.reply_queue, sqlqueue.spark_write, sqlqueue.staged_attempt, sqlqueue.staged_job
     FROM PUBLIC, sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 REVOKE ALL ON SEQUENCE sqlqueue.job_order
     FROM PUBLIC, sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
@@ -25,7 +26,9 @@ REVOKE ALL ON FUNCTION
     sqlqueue.tell_followers(uuid, timestamp with time zone, boolean), sqlqueue.job_ended(), sqlqueue.fold_group_tally(),
     sqlqueue.ended_now(uuid),
     sqlqueue.put_callbacks(uuid[], text[], smallint[], text[], jsonb[], boolean), sqlqueue.uuid_at(timestamp with time zone, text),
-    sqlqueue.listen_to_ends(), sqlqueue.remove_reply_queue(text, boolean)
+    sqlqueue.bucket_hash(uuid, text), sqlqueue.listen_to_ends(), sqlqueue.remove_reply_queue(text, boolean),
+    sqlqueue.recover_batch(uuid), sqlqueue.settle_batch(uuid, text, text, boolean), sqlqueue.sweep_batch(text, double precision),
+    sqlqueue.drop_staged(uuid), sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint, boolean)
     FROM PUBLIC, sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 
 GRANT USAGE ON SCHEMA sqlqueue TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
@@ -37,11 +40,11 @@ GRANT SELECT ON sqlqueue.schema_version TO sqlqueue_producer, sqlqueue_consumer,
 GRANT SELECT ON sqlqueue.function_set TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 
 -- queue and bucket: who puts jobs on a queue, or takes them, reads its settings; operators change them. Consumers note the
--- heads of the buckets.
+-- heads of the buckets, and who was asked to work them off.
 GRANT SELECT ON sqlqueue.queue TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer;
 GRANT SELECT, INSERT, UPDATE ON sqlqueue.queue TO sqlqueue_operator;
 GRANT SELECT ON sqlqueue.bucket TO sqlqueue_producer, sqlqueue_observer;
-GRANT SELECT, UPDATE (head_hint, swept_at) ON sqlqueue.bucket TO sqlqueue_consumer;
+GRANT SELECT, UPDATE (head_hint, swept_at, starts, asked_at) ON sqlqueue.bucket TO sqlqueue_consumer;
 GRANT SELECT, INSERT, UPDATE ON sqlqueue.bucket TO sqlqueue_operator;
 
 -- job: a producer says what a job is, not how it fares; it sees that jobs are there, under which keys and when they are
@@ -116,10 +119,17 @@ GRANT SELECT, UPDATE (lease_no), DELETE ON sqlqueue.assignment TO sqlqueue_opera
 GRANT SELECT ON sqlqueue.stale_write, sqlqueue.worker, sqlqueue.assignment, sqlqueue.consumer_slot TO sqlqueue_observer;
 -- nothing on stale_write, worker, assignment, consumer_slot: sqlqueue_producer
 
--- batch: what Spark takes and publishes.
+-- batch, batch_outcome, batch_try: what Spark takes and publishes. Maintenance, by operators, gives back
+-- what was left behind, by a function.
 GRANT SELECT, INSERT, UPDATE ON sqlqueue.batch TO sqlqueue_consumer;
-GRANT SELECT ON sqlqueue.batch TO sqlqueue_operator, sqlqueue_observer;
--- nothing on batch: sqlqueue_producer
+GRANT SELECT, INSERT, UPDATE, DELETE ON sqlqueue.batch_outcome, sqlqueue.batch_try TO sqlqueue_consumer;
+GRANT SELECT ON sqlqueue.batch, sqlqueue.batch_outcome, sqlqueue.batch_try TO sqlqueue_operator, sqlqueue_observer;
+GRANT EXECUTE ON FUNCTION sqlqueue.recover_batch(uuid), sqlqueue.settle_batch(uuid, text, text, boolean)
+    TO sqlqueue_consumer;
+GRANT EXECUTE ON FUNCTION sqlqueue.sweep_batch(text, double precision) TO sqlqueue_consumer, sqlqueue_operator;
+-- nothing on batch, batch_outcome, batch_try: sqlqueue_producer
+-- nothing on recover_batch(uuid), settle_batch(uuid, text, text, boolean): sqlqueue_producer, sqlqueue_operator, sqlqueue_observer
+-- nothing on sweep_batch(text, double precision): sqlqueue_producer, sqlqueue_observer
 
 -- subscription, schedule: operators set them; whoever publishes reads the subscriptions. A scheduler is an operator.
 GRANT SELECT ON sqlqueue.subscription TO sqlqueue_producer, sqlqueue_observer;
@@ -178,11 +188,31 @@ GRANT EXECUTE ON FUNCTION sqlqueue.tell_followers(uuid, timestamp with time zone
 GRANT EXECUTE ON FUNCTION sqlqueue.listen_to_ends()
     TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 GRANT EXECUTE ON FUNCTION sqlqueue.remove_reply_queue(text, boolean) TO sqlqueue_operator;
+-- bucket_hash: the SQL functions that put jobs in call it with the rights of their caller.
+GRANT EXECUTE ON FUNCTION sqlqueue.bucket_hash(uuid, text) TO sqlqueue_producer, sqlqueue_operator;
+-- nothing on bucket_hash(uuid, text): sqlqueue_consumer, sqlqueue_observer
 -- nothing on tell_followers(uuid, timestamp with time zone, boolean): sqlqueue_consumer, sqlqueue_observer
 -- nothing on remove_reply_queue(text, boolean): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
 -- nothing on job_ended(), ended_now(uuid), fold_group_tally(): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on put_callbacks(uuid[], text[], smallint[], text[], jsonb[], boolean): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on uuid_at(timestamp with time zone, text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
+
+-- spark_write, staged_attempt, staged_job: a producer stages jobs and cannot read what others have; operators tidy up.
+GRANT SELECT ON sqlqueue.spark_write TO sqlqueue_producer, sqlqueue_observer;
+GRANT SELECT, UPDATE (repeats), DELETE ON sqlqueue.spark_write TO sqlqueue_operator;
+GRANT INSERT (attempt, write_id) ON sqlqueue.staged_attempt TO sqlqueue_producer, sqlqueue_operator;
+GRANT SELECT, UPDATE (staged_at), DELETE ON sqlqueue.staged_attempt TO sqlqueue_operator;
+GRANT INSERT ON sqlqueue.staged_job TO sqlqueue_producer, sqlqueue_operator;
+GRANT SELECT (attempt), DELETE ON sqlqueue.staged_job TO sqlqueue_operator;
+-- nothing on spark_write: sqlqueue_consumer
+-- nothing on staged_attempt, staged_job: sqlqueue_consumer, sqlqueue_observer
+
+-- drop_staged, enqueue_staged run as their owner, on what was staged under an id that nobody else knows.
+GRANT EXECUTE ON FUNCTION
+    sqlqueue.drop_staged(uuid), sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint, boolean)
+    TO sqlqueue_producer, sqlqueue_operator;
+-- nothing on drop_staged(uuid): sqlqueue_consumer, sqlqueue_observer
+-- nothing on enqueue_staged(uuid, text, text, bigint, uuid[], bigint, boolean): sqlqueue_consumer, sqlqueue_observer
 
 -- The views about lanes and heads show no payload; job_all shows everything.
 GRANT SELECT ON sqlqueue.live_bucket, sqlqueue.lane, sqlqueue.bucket_heads

@@ -11,7 +11,8 @@
 --
 -- Parameters: queue text; let_out boolean (whether the turns have changed).
 -- Returns: one row: how many jobs were touched.
--- Reads all of the queue's live jobs: a rare statement. Locks: the updated rows; waits for claims that have them, and then
+-- Reads all live jobs, maybe those of other queues too: a rare statement.
+-- Locks: the updated rows; waits for claims that have them, and then
 --   goes by what those left. Guards: I1 (no job waits in a line that is gone), I5, I9.
 WITH ranked AS MATERIALIZED (
     SELECT l.id, CASE WHEN l.order_no IS NULL THEN nextval('sqlqueue.job_order') END AS order_no

@@ -1,13 +1,40 @@
--- Reserve the capacity of one drain run for a set of buckets, if that slot is free: never taken, given back, or expired.
+-- Reserve the capacity of one drain run for a set of buckets, if that slot is free (never taken, given back, or expired) and
+-- no other slot of the sensor that is taken covers one of them; and note with the buckets that have work that a run was
+-- asked for.
 --
--- Parameters: queue text; slot smallint; token uuid; buckets smallint[]; seconds float8 (until the reservation expires).
--- Returns: one row when the slot is now ours. Locks: the slot's row.
-INSERT INTO sqlqueue.consumer_slot AS s (queue, slot, token, buckets, expires_at)
-VALUES (
-    :queue, :slot, CAST(:token AS uuid), CAST(:buckets AS smallint[]),
-    statement_timestamp() + make_interval(secs => :seconds)
+-- Parameters: queue text; sensor text (whose slots); slot smallint; token uuid; buckets smallint[]; due smallint[] (those of
+--   them that have work); shared boolean (other slots may cover the buckets as well); seconds float8 (until the reservation
+--   expires).
+-- Returns: one row when the slot is now ours. Locks: the slot's row, then the buckets' rows in their order; the transaction
+--   holds slot_lock, taken by an earlier statement: this one sees the slots of all others.
+WITH slot AS (
+    INSERT INTO sqlqueue.consumer_slot AS s (queue, sensor, slot, token, buckets, expires_at)
+    SELECT
+        :queue, :sensor, :slot, CAST(:token AS uuid), CAST(:buckets AS smallint[]),
+        statement_timestamp() + make_interval(secs => :seconds)
+    WHERE CAST(:shared AS boolean) OR NOT EXISTS (
+        SELECT FROM sqlqueue.consumer_slot AS other
+        WHERE other.queue = :queue
+          AND other.sensor = :sensor
+          AND other.slot <> :slot
+          AND other.buckets && CAST(:buckets AS smallint[])
+          AND other.expires_at > statement_timestamp()
+    )
+    ON CONFLICT (queue, sensor, slot) DO UPDATE
+    SET token = EXCLUDED.token, buckets = EXCLUDED.buckets, expires_at = EXCLUDED.expires_at
+    WHERE s.expires_at <= statement_timestamp()
+    RETURNING s.slot
+), asked AS (
+    SELECT b.bucket
+    FROM slot
+    CROSS JOIN sqlqueue.bucket AS b
+    WHERE b.queue = :queue AND b.bucket = ANY (CAST(:due AS smallint[]))
+    ORDER BY b.bucket
+    FOR NO KEY UPDATE OF b
+), noted AS (
+    UPDATE sqlqueue.bucket AS b
+    SET starts = LEAST(b.starts + 1, 1000), asked_at = statement_timestamp()
+    FROM asked
+    WHERE b.queue = :queue AND b.bucket = asked.bucket
 )
-ON CONFLICT (queue, slot) DO UPDATE
-SET token = EXCLUDED.token, buckets = EXCLUDED.buckets, expires_at = EXCLUDED.expires_at
-WHERE s.expires_at <= statement_timestamp()
-RETURNING s.slot
+SELECT slot.slot FROM slot

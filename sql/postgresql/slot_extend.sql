@@ -1,7 +1,20 @@
--- Keep a slot while its run is alive, under its token.
+-- Keep a slot while its run is alive, or waits to be started, under its token. One that has expired is kept too, unless
+-- another run has been given one of its buckets meanwhile.
 --
--- Parameters: queue text; slot smallint; token uuid; seconds float8. Returns: one row when the slot is still ours.
+-- Parameters: queue text; sensor text; slot smallint; token uuid; seconds float8.
+-- Returns: one row when the slot is still ours. Locks: the slot's row.
 UPDATE sqlqueue.consumer_slot AS s
 SET expires_at = statement_timestamp() + make_interval(secs => :seconds)
-WHERE s.queue = :queue AND s.slot = :slot AND s.token = CAST(:token AS uuid)
+WHERE s.queue = :queue AND s.sensor = :sensor AND s.slot = :slot AND s.token = CAST(:token AS uuid)
+  AND (
+      s.expires_at > statement_timestamp()
+      OR NOT EXISTS (
+          SELECT FROM sqlqueue.consumer_slot AS other
+          WHERE other.queue = s.queue
+            AND other.sensor = s.sensor
+            AND other.slot <> s.slot
+            AND other.buckets && s.buckets
+            AND other.expires_at > statement_timestamp()
+      )
+  )
 RETURNING s.slot

@@ -1,7 +1,8 @@
--- What an archive read has to cover: the ends of finished_at and the number of rows.
+-- The first and the last moment at which a job of an archive read ended.
 --
--- Parameters: queue text; from_time, until_time timestamptz (null: open). Returns: one row. Locks: none.
-SELECT min(a.finished_at) AS first, max(a.finished_at) AS last, count(*) AS rows
+-- Parameters: queue text; from_time, until_time timestamptz (null: open). Returns: one row; nulls if there is no such job.
+-- Locks: none. Plan: the ends of the index by (queue, finished_at) of each partition in the range.
+SELECT min(a.finished_at) AS first, max(a.finished_at) AS last
 FROM sqlqueue.job_archive AS a
 WHERE a.queue = :queue
   AND a.finished_at >= COALESCE(CAST(:from_time AS timestamptz), '-infinity')

@@ -1,15 +1,26 @@
--- Where to cut an archive read into slices of about equally many rows: every step-th finished_at, in order. Rows that
--- finished at the same moment are never on both sides of a cut, because a slice holds all rows from its cut on.
+-- Where to cut an archive read into slices of about equally many rows: before every step-th row, in the order of
+-- (finished_at, id), as far as a sample of the archive's pages tells.
 --
--- Parameters: queue text; from_time timestamptz (null: open); last timestamptz (inclusive); step bigint.
--- Returns: one row for each cut, the first one is the first row's. Locks: none.
-SELECT cut.finished_at
+-- Rows that finished at the same moment are on one side of a cut, as long as they are few beside a slice, because a range of
+-- moments is what the index serves best. Where they are many, as those of a published batch are, their moment is cut by
+-- ids. Ids of version 7 lie in the archive about as they were made, so that a range of them has few pages of its own.
+--
+-- Parameters: queue text; first, last timestamptz (both inclusive); step bigint; percent double precision (of the pages).
+-- Returns: one row for each cut, in order: finished_at, and the id before whose row it is (null: before the moment). The
+-- first one is the first row's of the sample; several rows may be the same cut.
+-- Locks: none. Plan: the pages of the sample, of the partitions in the range; its rows are sorted once.
+SELECT cut.finished_at, CASE WHEN cut.together > 1 AND cut.together * 4 > cut.step THEN cut.id END AS id
 FROM (
-    SELECT a.finished_at, row_number() OVER (ORDER BY a.finished_at) AS place
-    FROM sqlqueue.job_archive AS a
+    SELECT
+        a.finished_at,
+        a.id,
+        row_number() OVER (ORDER BY a.finished_at, a.id) AS place,
+        count(*) OVER (PARTITION BY a.finished_at) AS together,
+        GREATEST(1, CAST(CAST(:step AS bigint) * CAST(:percent AS double precision) / 100 AS bigint)) AS step
+    FROM sqlqueue.job_archive AS a TABLESAMPLE SYSTEM (CAST(:percent AS double precision))
     WHERE a.queue = :queue
-      AND a.finished_at >= COALESCE(CAST(:from_time AS timestamptz), '-infinity')
+      AND a.finished_at >= CAST(:first AS timestamptz)
       AND a.finished_at <= CAST(:last AS timestamptz)
 ) AS cut
-WHERE (cut.place - 1) % CAST(:step AS bigint) = 0
-ORDER BY cut.finished_at
+WHERE (cut.place - 1) % cut.step = 0
+ORDER BY cut.place

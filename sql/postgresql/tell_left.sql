@@ -2,15 +2,23 @@
 -- stricter than READ COMMITTED), or its row was deleted by hand. In the latter case there is nothing to tell: they are
 -- forgotten, and groups no longer wait for that job.
 --
--- Returns: one row: how many followers; of at most 1,000 jobs. Locks: as the function tell_followers.
--- Plan: reads all followers, and the primary key of the jobs once for each job that is followed.
-WITH lost AS MATERIALIZED (
+-- Parameters: after uuid (where the call before ended; the nil UUID: from the beginning); limit integer.
+-- Returns: one row: how many followed jobs were looked at, how many followers were told or forgotten, the last job looked at
+--   (null: none). Locks: as the function tell_followers.
+-- Plan: the index of followers by their job, where members of groups that were told are stepped over, and the primary key of
+--   the jobs, for so many jobs.
+WITH looked AS MATERIALIZED (
+    SELECT DISTINCT f.job_id
+    FROM sqlqueue.follower AS f
+    WHERE f.state IS NULL AND f.job_id > CAST(:after AS uuid)
+    ORDER BY f.job_id
+    LIMIT :limit
+), lost AS MATERIALIZED (
     SELECT
-        followed.job_id,
-        (SELECT max(a.finished_at) FROM sqlqueue.job_archive AS a WHERE a.id = followed.job_id) AS ended_at
-    FROM (SELECT DISTINCT f.job_id FROM sqlqueue.follower AS f WHERE f.state IS NULL) AS followed
-    WHERE NOT EXISTS (SELECT FROM sqlqueue.job AS j WHERE j.id = followed.job_id)
-    LIMIT 1000
+        looked.job_id,
+        (SELECT max(a.finished_at) FROM sqlqueue.job_archive AS a WHERE a.id = looked.job_id) AS ended_at
+    FROM looked
+    WHERE NOT EXISTS (SELECT FROM sqlqueue.job AS j WHERE j.id = looked.job_id OFFSET 0)
 ), told AS MATERIALIZED (
     SELECT sqlqueue.tell_followers(lost.job_id, lost.ended_at, true) AS followers
     FROM lost
@@ -25,4 +33,7 @@ WITH lost AS MATERIALIZED (
     SELECT gone.group_id, -count(*) FROM gone WHERE gone.group_id IS NOT NULL GROUP BY gone.group_id
     ON CONFLICT (xact, group_id) DO UPDATE SET members = t.members + EXCLUDED.members
 )
-SELECT CAST(COALESCE((SELECT sum(told.followers) FROM told), 0) + (SELECT count(*) FROM gone) AS bigint) AS followers
+SELECT
+    (SELECT count(*) FROM looked),
+    CAST(COALESCE((SELECT sum(told.followers) FROM told), 0) + (SELECT count(*) FROM gone) AS bigint),
+    (SELECT l.job_id FROM looked AS l ORDER BY l.job_id DESC LIMIT 1)

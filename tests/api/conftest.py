@@ -9,11 +9,13 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from dagster_sqlqueue import Backoff, QueueSpec, SqlQueue
+from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue, Strategy
 from dagster_sqlqueue.functions import pinned_schema
-from tests.core.support import Work, drop
+from tests.core.cleared import cleared, own_schema
+from tests.core.support import Work
 
-SPEC = QueueSpec("work", Work, bucket_count=4, lease_seconds=30, max_attempts=3, backoff=Backoff(0, jitter=0))
+SPEC = QueueSpec("work", Work, bucket_count=4, lease_seconds=300, max_attempts=3, backoff=Backoff(0, jitter=0))
+LOCKING = [Strategy.ROUND_ROBIN, Strategy.FANOUT, Strategy.FIFO]
 
 
 @dataclass
@@ -53,19 +55,27 @@ class Caller:
         return str(caught.value.diag.message_primary)
 
 
-@pytest.fixture
-def line(any_server: str, schema: str) -> Iterator[SqlQueue]:
-    """The queues of a fresh schema, as Python has them."""
-    with SqlQueue(any_server, schema=schema) as queue:
-        queue.init()
-        queue.create_queue(SPEC)
+def fill(line: SqlQueue, count: int = 10, **more: Any) -> None:
+    """Put jobs on the queue `work`, numbered from 0."""
+    line.enqueue_many(SPEC, [NewJob(Work(n=n), **more) for n in range(count)])
+
+
+@pytest.fixture(scope="module")
+def shared(any_server: str, request: pytest.FixtureRequest) -> Iterator[SqlQueue]:
+    """The queues of a schema that the tests of one module share."""
+    with own_schema(any_server, f"api_{request.path.stem.removeprefix('test_')}") as queue:
         yield queue
-        drop(queue)
 
 
 @pytest.fixture
-def sqlc(line: SqlQueue, any_server: str, schema: str) -> Iterator[Caller]:
+def line(shared: SqlQueue) -> SqlQueue:
+    """The queues as Python has them: `work`, and nothing in it."""
+    return cleared(shared, SPEC)
+
+
+@pytest.fixture
+def sqlc(line: SqlQueue, any_server: str) -> Iterator[Caller]:
     """Somebody who calls the functions in autocommit, with a search_path that hides what they need."""
     with psycopg.connect(any_server, autocommit=True) as connection:
         connection.execute("SET search_path = ''")
-        yield Caller(connection, schema)
+        yield Caller(connection, line.database.schema)

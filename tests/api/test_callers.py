@@ -1,6 +1,7 @@
 """Callers that know SQL alone: psql, triggers, Node.js; and what an upgrade does to those that are connected."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -15,15 +16,17 @@ from psycopg import sql
 from dagster_sqlqueue import SqlQueue, __version__
 from dagster_sqlqueue.errors import SchemaTooNew
 from tests.api.conftest import SPEC
-from tests.api.programs import NodeCaller, install, psql
+from tests.api.programs import NodeCaller, installed_once, psql
 from tests.core.support import Work, numbers, rows, value
+from tests.gate.patience import PATIENCE
 
 PROJECT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")
 def node_modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return install(tmp_path_factory.mktemp("node"))
+    own = tmp_path_factory.getbasetemp()
+    return installed_once((own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "node")
 
 
 @pytest.fixture
@@ -46,7 +49,7 @@ def test_psql_puts_in_takes_out_and_ends(queue: SqlQueue, url: str, schema: str)
         schema=schema,
     )
     assert told.split() == ["1|1", "t", "succeeded", 'succeeded|{"seen":', "true}"]
-    assert queue.archived("work", since_seconds=600) == {"succeeded": 1}
+    assert queue.archived("work", since_seconds=3_600) == {"succeeded": 1}
 
 
 def test_psql_shows_the_named_error(queue: SqlQueue, url: str, schema: str) -> None:
@@ -67,7 +70,7 @@ def test_who_listens_is_woken(queue: SqlQueue, url: str, schema: str) -> None:
         other.execute(f"SELECT {schema}_v1.enqueue('work', '{{}}', run_at => now() + interval '1 hour')".encode())
         other.execute(f"SELECT {schema}_v1.enqueue('work', '{{}}')".encode())
         queue.enqueue(SPEC, Work(n=1))
-        told = list(waiting.notifies(timeout=20, stop_after=2))
+        told = list(waiting.notifies(timeout=PATIENCE, stop_after=2))
         assert [(note.channel, note.payload) for note in told] == [(schema, "work")] * 2
         for call, state in (
             ("'nope', 'w'", "SQ002"),

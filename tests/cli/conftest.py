@@ -1,9 +1,27 @@
 """The command line, bound to the schema of a test."""
 
+from collections.abc import Iterator
+
 import pytest
 
-from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue import QueueSpec, SqlQueue
 from tests.cli.support import Cli
+from tests.core.cleared import cleared
+from tests.core.support import Work
+
+
+@pytest.fixture(scope="module")
+def shared(url: str, request: pytest.FixtureRequest) -> Iterator[SqlQueue]:
+    """The queues of a schema that the tests of one module share."""
+    with SqlQueue(url, schema=f"cli_{request.path.stem.removeprefix('test_')}") as queue:
+        queue.init()
+        yield queue
+
+
+@pytest.fixture
+def queue(shared: SqlQueue, spec: QueueSpec[Work]) -> SqlQueue:
+    """With the queue `work`, and nothing in it."""
+    return cleared(shared, spec)
 
 
 @pytest.fixture
@@ -17,4 +35,4 @@ def bare(url: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> Cli:
 @pytest.fixture
 def cli(bare: Cli, queue: SqlQueue) -> Cli:
     """In the schema of `queue`, with its queue `work`."""
-    return bare
+    return Cli({**bare.environment, "SQLQUEUE_SCHEMA": queue.database.schema})

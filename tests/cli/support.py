@@ -1,5 +1,6 @@
 """Runs the command line in this process, or in one of its own."""
 
+import functools
 import json
 import os
 import subprocess
@@ -10,9 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from typer import testing
 from typer.testing import CliRunner, Result
 
 from dagster_sqlqueue.cli import app
+from tests.gate.patience import PATIENCE
+
+# Building all commands takes longer than most of them run.
+testing._get_command = functools.cache(testing._get_command)
 
 
 def _named(program: typer.Typer, *groups: str) -> Iterator[tuple[str, Callable[..., Any]]]:
@@ -74,6 +80,6 @@ class Cli:
             input=stdin,
             capture_output=True,
             env=environment,
-            timeout=60,
+            timeout=PATIENCE,
             check=False,
         )

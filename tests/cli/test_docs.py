@@ -17,6 +17,12 @@ _PIPE = re.compile(r"printf '(?P<stdin>[^']*)' \| (?P<command>.*)")
 _MAY_FAIL = {"doctor": {Code.DONE, Code.FAILED}}
 
 
+@pytest.fixture
+def queue(fresh: SqlQueue) -> SqlQueue:
+    """For every command, also those that change the schema."""
+    return fresh
+
+
 def _words(example: str) -> tuple[list[str], str | None]:
     piped = _PIPE.fullmatch(example)
     program, *words = shlex.split(piped["command"] if piped else example)

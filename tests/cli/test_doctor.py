@@ -1,5 +1,6 @@
 """`doctor`: each finding on a real server."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +14,13 @@ from dagster_sqlqueue.cli.checks import Check, Verdict
 from dagster_sqlqueue.cli.doctor import examine
 from dagster_sqlqueue.schedules import Schedules
 from tests.cli.support import Cli
-from tests.core.support import Work, claim, make_due, own_server, rows
+from tests.core.support import Work, claim, make_due, own_server, rows, until
+
+
+@pytest.fixture
+def queue(fresh: SqlQueue) -> SqlQueue:
+    """Whose tables a test may break."""
+    return fresh
 
 
 def _found(queue: SqlQueue) -> dict[str, Check]:
@@ -42,18 +49,21 @@ def _server(**changes: Any) -> checks.Server:
     return checks.Server(**{**well, **changes})
 
 
+def _shown(url: str, name: str) -> str:
+    """A setting, as a new connection has it."""
+    with psycopg.connect(url) as connection:
+        return str(connection.execute(f"SHOW {name}".encode()).fetchone()[0])
+
+
 @contextmanager
 def _setting(url: str, name: str, value: str) -> Iterator[None]:
-    def apply(statement: str, wanted: str | None) -> str:
+    def apply(statement: str, wanted: str) -> str:
         with psycopg.connect(url, autocommit=True) as connection:
-            before = str(connection.execute(f"SHOW {name}").fetchone()[0])
+            before = _shown(url, name)
             connection.execute(statement.encode())
             connection.execute("SELECT pg_reload_conf()")
-        for _ in range(1_000):
-            with psycopg.connect(url) as connection:
-                if wanted is None or connection.execute(f"SHOW {name}").fetchone()[0] == wanted:
-                    return before
-        raise AssertionError(f"{name} did not become {wanted}")
+            until(lambda: _shown(url, name) == wanted, f"{name} to become {wanted}")
+        return before
 
     before = apply(f"ALTER SYSTEM SET {name} = {value}", value)
     try:
@@ -154,22 +164,21 @@ def test_a_transaction_that_pins_dead_rows(queue: SqlQueue, url: str, monkeypatc
 
 def test_a_prepared_transaction_pins_dead_rows_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspections, "_PIN_WARN_SECONDS", 0.0)
-    with own_server() as server:
-        server.stop("fast")
-        with (server.home / "data" / "postgresql.auto.conf").open("a") as settings:
-            settings.write("max_prepared_transactions = 5\n")
-        server.start()
-        with psycopg.connect(server.url, autocommit=True) as connection, SqlQueue(server.url) as queue:
-            queue.init()
-            connection.execute("BEGIN")
-            connection.execute("CREATE TABLE forgotten (n integer)")
-            connection.execute("PREPARE TRANSACTION 'at ''noon'")
-            found = _found(queue)["long transactions"]
-            assert found.verdict is Verdict.WARN
-            assert "prepared transaction at 'noon (postgres) for " in found.found
-            assert "ROLLBACK PREPARED 'at ''noon'" in found.cure
-            connection.execute("ROLLBACK PREPARED 'at ''noon'")
-            assert _found(queue)["long transactions"].verdict is Verdict.OK
+    with (
+        own_server(settings=["max_prepared_transactions=5"]) as server,
+        psycopg.connect(server.url, autocommit=True) as connection,
+        SqlQueue(server.url) as queue,
+    ):
+        queue.init()
+        connection.execute("BEGIN")
+        connection.execute("CREATE TABLE forgotten (n integer)")
+        connection.execute("PREPARE TRANSACTION 'at ''noon'")
+        found = _found(queue)["long transactions"]
+        assert found.verdict is Verdict.WARN
+        assert "prepared transaction at 'noon (postgres) for " in found.found
+        assert "ROLLBACK PREPARED 'at ''noon'" in found.cure
+        connection.execute("ROLLBACK PREPARED 'at ''noon'")
+        assert _found(queue)["long transactions"].verdict is Verdict.OK
 
 
 def test_an_index_that_is_not_there(queue: SqlQueue, schema: str) -> None:
@@ -239,7 +248,7 @@ def test_queues_that_stand_still(queue: SqlQueue, schema: str, spec: QueueSpec[W
     make_due(queue)
     found = _found(queue)["queues"]
     assert found.verdict is Verdict.WARN
-    assert "work stands still, with jobs due for 365 d" in found.found
+    assert re.search(r"work stands still, with jobs due for 36[56] d\b", found.found)
     claim(queue)
     assert _found(queue)["queues"].verdict is Verdict.OK
     with queue.database.connection() as connection:
@@ -256,10 +265,10 @@ def test_schedules_that_nobody_ticks(queue: SqlQueue, spec: QueueSpec[Work]) -> 
     assert _found(queue)["schedules"].verdict is Verdict.OK
     schedules.put(spec, "longer", Work(n=2), every=7_200)
     move = "UPDATE {s}.schedule SET next_tick = statement_timestamp() - make_interval(secs => %s) WHERE name = %s"
-    rows(queue, move, 30, "poll")
+    rows(queue, move, 5, "poll")
     assert _found(queue)["schedules"].verdict is Verdict.OK
     rows(queue, move, 61, "poll")
-    rows(queue, move, 7_300, "longer")
+    rows(queue, move, 7_261, "longer")
     found = _found(queue)["schedules"]
     assert found.verdict is Verdict.WARN
     assert found.found == "work/longer and 1 more are overdue by 2 h 1 min: no scheduler runs"

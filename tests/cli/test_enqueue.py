@@ -31,7 +31,7 @@ def test_what_may_be_said_about_a_job(cli: Cli, queue: SqlQueue) -> None:
     own = "0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b"
     options = ["--tag", "eu", "--tag", "big", "--timeout", "5min", "--max-attempts", "9", "--id", own]
     assert cli.json("enqueue", "work", "{}", *options)["id"] == own
-    (job,) = queue.claim("work", buckets=range(4), limit=1, lease_seconds=30, worker="w")
+    (job,) = queue.claim("work", buckets=range(4), limit=1, lease_seconds=300, worker="w")
     assert (str(job.id), set(job.tags), job.timeout_seconds, job.max_attempts) == (own, {"eu", "big"}, 300.0, 9)
     assert cli.json("enqueue", "work", "{}", *options)["duplicates"] == 1
 

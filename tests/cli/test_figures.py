@@ -13,12 +13,13 @@ from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.model import ArchiveState
 from dagster_sqlqueue.queue import Ending
 from tests.cli.support import PROJECT, Cli
+from tests.gate.patience import PATIENCE
 
 _RATES = ("in_per_minute", "in_per_minute_of_hour", "out_per_minute", "out_per_minute_of_hour")
 
 
 def _claim(queue: SqlQueue, limit: int) -> list:
-    return queue.claim("work", buckets=range(4), limit=limit, lease_seconds=30, worker="w")
+    return queue.claim("work", buckets=range(4), limit=limit, lease_seconds=300, worker="w")
 
 
 def test_stats_of_every_state(cli: Cli, queue: SqlQueue) -> None:
@@ -30,11 +31,11 @@ def test_stats_of_every_state(cli: Cli, queue: SqlQueue) -> None:
     _claim(queue, 1)
     cli.run("enqueue", "work", "{}", "--run-at", "2037-01-31T08:00:00Z")
     (found,) = cli.json("stats")
-    assert 0 < found.pop("oldest_ready_seconds") < 60
+    assert 0 < found.pop("oldest_ready_seconds") < PATIENCE
     until = (datetime(2037, 1, 31, 8, tzinfo=UTC) - datetime.now(UTC)).total_seconds()
-    assert abs(found.pop("next_due_seconds") - until) < 60
+    assert abs(found.pop("next_due_seconds") - until) < PATIENCE
     for name in (f"{what}_seconds_p{p}" for what in ("wait", "run") for p in (50, 95, 99)):
-        assert 0 <= found.pop(name) < 60
+        assert 0 <= found.pop(name) < PATIENCE
     for name in _RATES:
         assert found.pop(name) > 0
     assert 0 < found.pop("payload_bytes_average") <= found.pop("payload_bytes_max") < 100
@@ -97,7 +98,7 @@ def test_watch_draws_a_terminal_anew(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
 
 def test_watch_ends_by_an_interrupt(cli: Cli) -> None:
     watching = subprocess.Popen(
-        [sys.executable, "-m", "dagster_sqlqueue.cli", "stats", "--watch", "--every", "60", "--json"],
+        [sys.executable, "-m", "dagster_sqlqueue.cli", "stats", "--watch", "--every", "1h", "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, **cli.environment, "PYTHONPATH": str(PROJECT)},
@@ -105,7 +106,7 @@ def test_watch_ends_by_an_interrupt(cli: Cli) -> None:
     assert watching.stdout
     assert json.loads(watching.stdout.readline())[0]["queue"] == "work"
     watching.send_signal(signal.SIGINT)
-    assert watching.communicate(timeout=60) == (b"", b"")
+    assert watching.communicate(timeout=PATIENCE) == (b"", b"")
     assert watching.returncode == 130
 
 

@@ -11,12 +11,13 @@ from dagster_sqlqueue.model import ArchiveState
 from dagster_sqlqueue.queue import Ending
 from tests.cli.support import PROJECT, Cli
 from tests.core.support import Work
+from tests.gate.patience import PATIENCE
 
 _HOSTILE = "[bold red]x[/] \x1b[2J\x9b31m\u202e\r"
 
 
 def _claim(queue: SqlQueue, limit: int = 10) -> list:
-    return queue.claim("work", buckets=range(4), limit=limit, lease_seconds=30, worker="w")
+    return queue.claim("work", buckets=range(4), limit=limit, lease_seconds=300, worker="w")
 
 
 def _fail(queue: SqlQueue, error: str) -> None:
@@ -173,7 +174,7 @@ def test_limits_are_checked(cli: Cli) -> None:
         cli.refused(2, "peek", "work", "--limit", limit)
 
 
-@pytest.mark.parametrize("form", [[], ["--json"]])
+@pytest.mark.parametrize("form", [[], pytest.param(["--json"], marks=pytest.mark.prove)], ids=["text", "JSON"])
 def test_a_reader_that_goes_away(cli: Cli, form: list[str]) -> None:
     cli.run("enqueue", "work", "-", stdin='{"a": 1}\n' * 2_000)
     peek = subprocess.Popen(
@@ -188,7 +189,7 @@ def test_a_reader_that_goes_away(cli: Cli, form: list[str]) -> None:
     peek.stdout.close()
     with peek.stderr as stderr:
         assert stderr.read() == b""
-    assert peek.wait(60) == 141
+    assert peek.wait(PATIENCE) == 141
 
 
 def test_an_ascii_terminal(cli: Cli) -> None:

@@ -13,7 +13,7 @@ from tests.cli.support import Cli
 def test_migrate_says_what_it_applied_and_can_be_repeated(bare: Cli, schema: str, name: str) -> None:
     first = bare.run(name)
     assert first.exit_code == 0
-    assert "applied 0001_queue\n" in first.stdout
+    assert "applied 0001_schema\n" in first.stdout
     assert f"schema {schema} of " in first.stdout
     again = bare.json(name)
     assert again["schema"] == schema
@@ -164,7 +164,7 @@ def test_without_a_url_the_embedded_server_of_the_project_is_used(
     with EmbeddedPostgres():
         pass
     cli = Cli({})
-    assert cli.json("init")["version"] >= 3
+    assert cli.json("init")["version"] >= 1
     assert cli.json("create", "orders")["name"] == "orders"
     assert [found["queue"] for found in cli.json("stats")] == ["orders"]
 
@@ -182,16 +182,16 @@ def test_a_missing_schema_says_how_to_make_it(bare: Cli) -> None:
 @pytest.mark.parametrize(
     ("statement", "cure"),
     [
-        ("DELETE FROM {}.schema_version WHERE version > 1", "sqlqueue init"),
+        ("DELETE FROM {}.schema_version", "sqlqueue init"),
         ("INSERT INTO {}.schema_version (version, name) VALUES (9999, 'later')", "pip install --upgrade"),
     ],
 )
 def test_another_version_of_the_schema_is_refused(
-    cli: Cli, queue: SqlQueue, schema: str, statement: str, cure: str
+    bare: Cli, fresh: SqlQueue, schema: str, statement: str, cure: str
 ) -> None:
-    with queue.database.connection() as connection:
+    with fresh.database.connection() as connection:
         connection.execute(statement.format(schema).encode())
-    assert cure in cli.refused(4, "peek", "work")
+    assert cure in bare.refused(4, "peek", "work")
 
 
 def test_help_names_the_exit_codes_and_no_url(cli: Cli) -> None:

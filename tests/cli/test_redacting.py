@@ -1,6 +1,7 @@
 """What commands show of sensitive fields, and `schema`."""
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import pytest
@@ -103,6 +104,8 @@ def test_the_schema_of_what_has_none(cli: Cli) -> None:
     assert "has no 'x'" in cli.refused(2, "schema", "json:x")
 
 
-def test_the_schema_needs_no_database() -> None:
-    assert Cli({}).process("schema", "deploy.handlers:emails").returncode == 0
+def test_the_schema_needs_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SQLQUEUE_URL", raising=False)
+    assert Cli({"SQLQUEUE_HOME": str(tmp_path)}).run("schema", "deploy.handlers:emails").exit_code == 0
+    assert list(tmp_path.iterdir()) == []
     assert (PROJECT / "deploy" / "handlers.py").is_file()

@@ -15,7 +15,8 @@ from dagster_sqlqueue.cli.codes import Code
 from dagster_sqlqueue.ending import Ending
 from dagster_sqlqueue.model import ArchiveState
 from tests.cli.support import PROJECT, Cli
-from tests.core.support import Work, claim, until, value
+from tests.core.support import Work, claim, rows, until, value
+from tests.gate.patience import PATIENCE
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def test_waiting_for_a_result(cli: Cli, queue: SqlQueue, job: UUID) -> None:
 @pytest.mark.parametrize("state", [ArchiveState.FAILED, ArchiveState.CANCELLED])
 def test_one_that_did_not_succeed(cli: Cli, queue: SqlQueue, job: UUID, state: ArchiveState) -> None:
     thread = _ends(queue, state, error="broken \x1b[2J")
-    result = cli.run("wait", str(job), "--timeout", "30s")
+    result = cli.run("wait", str(job), "--timeout", "1h")
     thread.join()
     assert result.exit_code == Code.NOT_SUCCEEDED == 8
     assert f"{state}, " in result.stdout
@@ -93,8 +94,8 @@ def test_show_shows_how_far_a_job_is(cli: Cli, queue: SqlQueue, job: UUID) -> No
 
 
 def test_maintain_says_which_reply_queues_it_removed(cli: Cli, queue: SqlQueue) -> None:
-    queue.database.run("reply_queue_put", {"queue": "reply_x", "seconds": 0.1})
-    until(lambda: value(queue, "SELECT expires_at < clock_timestamp() FROM {s}.reply_queue"))
+    queue.database.run("reply_queue_put", {"queue": "reply_x", "seconds": 60.0})
+    rows(queue, "UPDATE {s}.reply_queue SET expires_at = now() - interval '1 second'")
     assert "removed reply queues that nobody used any more: 1" in cli.run("maintain").stdout
     assert cli.json("maintain")["queues_removed"] == []
 
@@ -105,5 +106,5 @@ def test_an_interrupted_wait_leaves_nobody_to_be_told(cli: Cli, queue: SqlQueue,
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as waiting:
         until(lambda: value(queue, "SELECT count(*) FROM {s}.follower") == 1)
         waiting.send_signal(signal.SIGINT)
-        assert waiting.wait(20) == Code.INTERRUPTED
+        assert waiting.wait(PATIENCE) == Code.INTERRUPTED
     assert value(queue, "SELECT count(*) FROM {s}.follower") == 0

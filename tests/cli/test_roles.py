@@ -26,6 +26,12 @@ def schema(url: str) -> Iterator[str]:
 
 
 @pytest.fixture
+def queue(fresh: SqlQueue) -> SqlQueue:
+    """Whose roles are made by the tests."""
+    return fresh
+
+
+@pytest.fixture
 def staff(cli: Cli, queue: SqlQueue, url: str) -> Iterator[Staff]:
     """A user for each role of the schema of `cli`."""
     assert cli.run("init", "--roles").exit_code == 0

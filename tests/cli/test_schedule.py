@@ -13,6 +13,7 @@ from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.schedules import Schedules
 from tests.cli.support import PROJECT, Cli
 from tests.core.support import rows, until, value
+from tests.gate.patience import PATIENCE
 from tests.schedules.support import overdue_by, ticks_of
 
 NIGHTLY = ["schedule", "put", "work", "nightly", '{"n": 1}', "--cron", "30 2 * * *", "--time-zone", "Europe/Berlin"]
@@ -91,9 +92,9 @@ def test_pause_resume_remove(cli: Cli, queue: SqlQueue) -> None:
 def test_run_once_enqueues_what_is_due_and_says_what_it_paused(cli: Cli, queue: SqlQueue) -> None:
     assert cli.run("schedule", "run", "--once").stdout == "nothing is due\n"
     for name in ("a", "b"):
-        cli.run("schedule", "put", "work", name, '{"n": 1}', "--every", "60", "--catch-up", "all")
-    overdue_by(queue, "a", ticks=1_200, every=60)
-    overdue_by(queue, "b", ticks=1, every=60)
+        cli.run("schedule", "put", "work", name, '{"n": 1}', "--every", "1h", "--catch-up", "all")
+    overdue_by(queue, "a", ticks=1_200, every=3_600)
+    overdue_by(queue, "b", ticks=1, every=3_600)
     rows(queue, "UPDATE {s}.schedule SET time_zone = 'Mars/Olympus' WHERE name = 'b'")
     done = cli.run("schedule", "run", "--once")
     assert done.exit_code == 6
@@ -103,16 +104,18 @@ def test_run_once_enqueues_what_is_due_and_says_what_it_paused(cli: Cli, queue: 
     assert cli.json("schedule", "run", "--once") == {"enqueued": [], "duplicates": 0, "paused": []}
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 0), pytest.param(signal.SIGINT, 130, marks=pytest.mark.prove)]
+)
 def test_run_goes_on_until_it_is_told_to_stop(cli: Cli, queue: SqlQueue, number: int, code: int) -> None:
     cli.run("schedule", "put", "work", "s", '{"n": 1}', "--every", "200ms", "--catch-up", "all")
     environment = {**os.environ, **cli.environment, "PYTHONPATH": str(PROJECT)}
-    command = [sys.executable, "-m", "dagster_sqlqueue.cli", "schedule", "run", "--json", "--poll", "60"]
+    command = [sys.executable, "-m", "dagster_sqlqueue.cli", "schedule", "run", "--json", "--poll", "3600"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
             until(lambda: len(ticks_of(queue, "s")) >= 3)
             process.send_signal(number)
-            out, err = process.communicate(timeout=20)
+            out, err = process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
     assert (process.returncode, err) == (code, b"")

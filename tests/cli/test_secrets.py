@@ -86,7 +86,7 @@ _ARGUMENTS = {
 _NOT_REFUSED = {"schema", "metrics"}
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1:1", "no-such-host.invalid"])
+@pytest.mark.parametrize("host", ["127.0.0.1:1", pytest.param("no-such-host.invalid", marks=pytest.mark.prove)])
 def test_no_command_shows_the_password(host: str) -> None:
     cli = Cli({"SQLQUEUE_URL": f"postgresql://me:{_SECRET}@{host}/db"})
     assert set(_ARGUMENTS) < set(COMMANDS)
@@ -99,14 +99,14 @@ def test_no_command_shows_the_password(host: str) -> None:
         assert _SECRET not in cli.refused(3, *arguments, "--json")
 
 
-def test_what_nobody_foresaw_is_one_line_without_the_password(cli: Cli, queue: SqlQueue) -> None:
-    rows(queue, "ALTER TABLE {s}.queue DROP CONSTRAINT queue_strategy_check")
-    rows(queue, "UPDATE {s}.queue SET strategy = %s", f"postgresql://me:{_SECRET}@127.0.0.1:1/db")
-    said = cli.refused(1, "queues")
+def test_what_nobody_foresaw_is_one_line_without_the_password(bare: Cli, fresh: SqlQueue) -> None:
+    rows(fresh, "ALTER TABLE {s}.queue DROP CONSTRAINT queue_strategy_check")
+    rows(fresh, "UPDATE {s}.queue SET strategy = %s", f"postgresql://me:{_SECRET}@127.0.0.1:1/db")
+    said = bare.refused(1, "queues")
     assert said.startswith("unexpected ValueError: ")
     assert "SQLQUEUE_TRACEBACK=1 shows where" in said
     assert _SECRET not in said
-    assert b"Traceback" in cli.process("queues", SQLQUEUE_TRACEBACK="1").stderr
+    assert b"Traceback" in bare.process("queues", SQLQUEUE_TRACEBACK="1").stderr
 
 
 def test_a_url_in_the_wrong_place_is_not_repeated(cli: Cli) -> None:

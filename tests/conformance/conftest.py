@@ -4,6 +4,7 @@ import itertools
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -18,6 +19,9 @@ LOCKING = [Strategy.ROUND_ROBIN, Strategy.FANOUT, Strategy.FIFO]
 """Those that step over what others hold, and can work jobs off inside a transaction."""
 TAKING_TURNS = [strategy for strategy in Strategy if strategy is not Strategy.TOKEN]
 """Those that queues with ordered keys or limits may have."""
+LEASE = 600.0
+"""Seconds: longer than any test waits for anything."""
+EARLIER = datetime.now(UTC) - timedelta(hours=1)
 
 _numbers = itertools.count(1)
 
@@ -118,6 +122,11 @@ def numbers(jobs: Sequence[ClaimedJob]) -> list[int]:
     return [Work.model_validate_json(job.payload).n for job in jobs]
 
 
+def at(n: int) -> datetime:
+    """A moment that is over: so many seconds after `EARLIER`."""
+    return EARLIER + timedelta(seconds=n)
+
+
 @pytest.fixture(scope="session")
 def queues(any_server: str) -> Iterator[SqlQueue]:
     """A schema of its own on the server, gone afterwards."""
@@ -142,7 +151,7 @@ def line(queues: SqlQueue, strategy: Strategy) -> Line:
         f"q{next(_numbers)}",
         Work,
         bucket_count=4,
-        lease_seconds=30,
+        lease_seconds=LEASE,
         max_attempts=3,
         backoff=Backoff(0, jitter=0),
         strategy=strategy,

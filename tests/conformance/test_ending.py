@@ -12,6 +12,7 @@ from dagster_sqlqueue.model import ArchiveState, ClaimedJob
 from dagster_sqlqueue.outcomes import Hold, Reject, Retry, Snooze
 from dagster_sqlqueue.queue import Ending
 from tests.conformance.conftest import Line
+from tests.gate.patience import PATIENCE
 
 HOUR = 3600.0
 
@@ -78,7 +79,7 @@ def test_what_becomes_of_a_claimed_job(line: Line, case: str) -> None:
     row = line.row(job.id)
     assert (row.state, row.attempt, row.lease_no) == (state, attempt, 1)
     assert (row.error, row.result) == (error, result)
-    assert row.wait is None if wait is None else abs((row.wait or 0.0) - wait) < 20
+    assert row.wait is None if wait is None else abs((row.wait or 0.0) - wait) < PATIENCE
     again = line.take()
     if wait == 0:
         assert [(job.lease_no, job.attempt, job.error) for job in again] == [(2, attempt + 1, error)]
@@ -110,7 +111,7 @@ def test_a_job_s_own_backoff_goes_before_all_others(line: Line) -> None:
     line.queue.fail(job, "e", backoff=Backoff.fixed(1))
     wait = line.row(job.id).wait
     assert wait is not None
-    assert wait > HOUR - 20
+    assert wait > HOUR - PATIENCE
 
 
 def test_each_job_of_a_batch_ends_in_its_own_way(line: Line) -> None:

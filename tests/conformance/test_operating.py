@@ -9,6 +9,7 @@ from dagster_sqlqueue.errors import InvalidInput, UnknownJob, UnknownQueue
 from dagster_sqlqueue.outcomes import Snooze
 from dagster_sqlqueue.selection import Selection
 from tests.conformance.conftest import Line, numbers
+from tests.gate.patience import PATIENCE
 
 EVERY = Selection(all=True)
 
@@ -26,7 +27,7 @@ def test_cancel_before_while_and_after_it_runs(line: Line) -> None:
     decided = line.queue.cancel(line.name, Selection(ids=[waiting, running, ended]))
     assert (decided.changed, decided.requested, list(decided.skipped)) == ([waiting], [running], [ended])
     assert line.states() == ["cancelled", "succeeded", "running"]
-    assert line.queue.heartbeat([job], lease_seconds=30).cancel_requested == {running}
+    assert line.queue.heartbeat([job], lease_seconds=300).cancel_requested == {running}
 
 
 def test_a_cancelled_job_whose_consumer_died_is_not_handed_out_again(line: Line) -> None:
@@ -117,7 +118,7 @@ def test_drain_waits_for_what_runs(line: Line) -> None:
     job = line.claimed()
     assert line.queue.drain(line.name, timeout_seconds=0) is False
     line.queue.complete([job])
-    assert line.queue.drain(line.name, timeout_seconds=20) is True
+    assert line.queue.drain(line.name, timeout_seconds=PATIENCE) is True
     line.put(2)
     assert line.take() == []
     line.queue.resume(line.name)
@@ -146,6 +147,6 @@ def test_looking_changes_nothing(line: Line) -> None:
     assert len(line.queue.peek(line.name, 3)) == 3
     assert sum(head.due_seconds >= 0 for head in line.queue.peek_heads(line.name)) in (1, 2)
     line.queue.complete([running])
-    assert line.queue.archived(line.name, since_seconds=60) == {"succeeded": 1}
+    assert line.queue.archived(line.name, since_seconds=3_600) == {"succeeded": 1}
     assert [row.id for row in line.queue.jobs(line.name, archived=True)] == [running.id]
     assert len(line.take()) == 2

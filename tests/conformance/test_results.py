@@ -8,6 +8,7 @@ from dagster_sqlqueue import Consumer, Done, Job, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import LeaseLost, WaitTimedOut
 from dagster_sqlqueue.results import Results
 from tests.core.support import Work, rows, until, value
+from tests.gate.patience import PATIENCE
 
 
 def test_from_the_first_word_to_the_end(queues: SqlQueue) -> None:
@@ -25,11 +26,11 @@ def test_from_the_first_word_to_the_end(queues: SqlQueue) -> None:
         with pytest.raises(WaitTimedOut, match="3 of 3"):
             results.wait_many(filter(None, ids), timeout_seconds=0.05)
         with ThreadPoolExecutor(1) as pool:
-            wait = pool.submit(results.wait_many, filter(None, ids), timeout_seconds=30)
+            wait = pool.submit(results.wait_many, filter(None, ids), timeout_seconds=PATIENCE)
             until(lambda: value(queues, "SELECT count(*) FROM {s}.follower WHERE notify") == 3)
             until(lambda: results._ends.listening)
             assert Consumer(queues, spec, handler).drain().succeeded == 3
-            assert [outcome.result for outcome in wait.result(10).values()] == [{"n": n} for n in range(3)]
+            assert [outcome.result for outcome in wait.result(PATIENCE).values()] == [{"n": n} for n in range(3)]
     assert [(progress.percent, progress.message) for progress in seen if progress] == [(50.0, "half")] * 3
     assert rows(queues, "SELECT FROM {s}.job_progress") == []
     assert rows(queues, "SELECT FROM {s}.follower WHERE notify") == []
@@ -48,7 +49,7 @@ def test_a_word_that_came_too_late(queues: SqlQueue) -> None:
 def test_a_reply_queue(queues: SqlQueue) -> None:
     with Results(queues) as results, results.reply_queue(Work) as reply:
         queues.enqueue(reply.spec, Work(n=7))
-        assert reply.receive(timeout_seconds=10) == Work(n=7)
+        assert reply.receive(timeout_seconds=PATIENCE) == Work(n=7)
         rows(queues, "UPDATE {s}.reply_queue SET expires_at = now() - interval '1 second'")
         rows(queues, "UPDATE {s}.waiter SET expires_at = now() - interval '1 second'")
         assert queues.maintain().queues_removed == (reply.name,)

@@ -12,14 +12,8 @@ import pytest
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, SchemaMissing, UnknownQueue
 from dagster_sqlqueue.queue import Enqueued
-from tests.core.cleared import cleared
 from tests.core.putting import live
 from tests.core.support import Work, value
-
-
-@pytest.fixture
-def queue(shared: SqlQueue, spec: QueueSpec[Work]) -> SqlQueue:
-    return cleared(shared, spec)
 
 
 def awaited(url: str, work: "Callable[[psycopg.AsyncConnection[Any]], Awaitable[None]]", **settings: Any) -> None:

@@ -20,6 +20,7 @@ from dagster_sqlqueue.queue import Ending
 from dagster_sqlqueue.selection import Selection
 from tests.core.decisions import ALL, ORDERED, PLAIN, TWO_A_KEY, finish_all, ids, put, take
 from tests.core.support import Work, caller, make_due, numbers, rows, until, value
+from tests.gate.patience import PATIENCE
 
 
 def state(queue: SqlQueue, job: UUID) -> tuple[str, str | None]:
@@ -37,7 +38,7 @@ def test_cancel_ends_what_waits_and_asks_what_runs(queue: SqlQueue) -> None:
     assert (set(decided.changed), decided.requested, decided.skipped) == ({second, third}, [first], {})
     assert state(queue, second) == state(queue, third) == ("cancelled", "not needed")
     assert queue.job(first).cancel_requested_at is not None
-    assert queue.heartbeat([running], lease_seconds=30).cancel_requested == {first}
+    assert queue.heartbeat([running], lease_seconds=300).cancel_requested == {first}
     again = queue.cancel("work", ids(first, second, fourth))
     assert (again.changed, again.requested, again.skipped) == ([fourth], [first], {second: "it ended as cancelled"})
     assert state(queue, fourth)[1] == "cancelled by an operator"
@@ -117,7 +118,7 @@ def test_jobs_that_somebody_else_is_at_are_waited_for_a_little(
             future = pool.submit(queue.cancel, "work", ALL)
             until(lambda: queue.depth("work").live == 1)
             other.rollback()
-            assert set(future.result(30).changed) == {first, second}
+            assert set(future.result(PATIENCE).changed) == {first, second}
         (third,) = put(queue, PLAIN, 1)
         monkeypatch.setattr("dagster_sqlqueue.applying._PATIENCE_SECONDS", 0.05)
         other.execute(lock.encode(), [third])
@@ -265,7 +266,7 @@ def test_decisions_while_consumers_run_lose_nothing_and_end_nothing_twice(queue:
         finally:
             stop.set()
         for consumer in consumers:
-            consumer.result(30)
+            consumer.result(PATIENCE)
     assert value(queue, "SELECT count(*) FROM {s}.job_archive") == 240
     assert value(queue, "SELECT count(DISTINCT id) FROM {s}.job_archive") == 240
 
@@ -283,7 +284,7 @@ def test_complete_held_ends_what_is_held_and_nothing_else(queue: SqlQueue) -> No
     assert decided.skipped == {waiting: "it is queued", running: "it is running", ended: "it ended as succeeded"}
     row = queue.job(held)
     assert (row.state, row.claimed_by, row.result, row.error) == ("succeeded", "person 0", '{"n": 0}', "look")
-    assert queue.heartbeat([lease], lease_seconds=30).cancel_requested == set()
+    assert queue.heartbeat([lease], lease_seconds=300).cancel_requested == set()
     for by in ("", " ", "\x00"):
         with pytest.raises(InvalidInput, match="give the name of whoever did the work"):
             queue.complete_held("work", [Completed(waiting, by)])

@@ -15,14 +15,8 @@ from dagster_sqlqueue.hints import HeadHints
 from dagster_sqlqueue.intake import Rejected
 from dagster_sqlqueue.outcomes import Snooze
 from dagster_sqlqueue.queue import Enqueued
-from tests.core.cleared import cleared
 from tests.core.putting import LATER, live, put
 from tests.core.support import Work, caller, claim, numbers, rows, value
-
-
-@pytest.fixture
-def queue(shared: SqlQueue, spec: QueueSpec[Work]) -> SqlQueue:
-    return cleared(shared, spec)
 
 
 def test_bad_rows_are_left_out_and_reported(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
@@ -155,7 +149,7 @@ def test_a_region_without_buckets_is_named_and_poisons_nothing(
 def test_the_far_past_is_due_at_once_and_first(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     one_lane = replace(spec, name="lane", bucket_count=1)
     queue.create_queue(one_lane)
-    hints = HeadHints()
+    hints = HeadHints(sweep_seconds=3600)
 
     def claimed() -> list[int]:
         return numbers(queue.claim("lane", limit=10, worker="w", hints=hints))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from dagster_sqlqueue import NewJob, QueueSpec, Retry, Snooze, SqlQueue
-from dagster_sqlqueue.errors import LeaseLost
+from dagster_sqlqueue.errors import LeaseLost, UnknownQueue
 from dagster_sqlqueue.model import ClaimedJob
 from tests.core.support import Work, claim, make_due, rows, value
 
@@ -92,7 +92,7 @@ def test_of_several_only_the_stale_one_is_refused(queue: SqlQueue, spec: QueueSp
     (again,) = claim(queue)
     with pytest.raises(LeaseLost, match="lease of 1 of 3 jobs"):
         queue.complete(jobs)
-    assert queue.archived("work", since_seconds=60) == {"succeeded": 2}
+    assert queue.archived("work", since_seconds=3_600) == {"succeeded": 2}
     queue.complete([again])
 
 
@@ -100,7 +100,7 @@ def test_a_lease_that_ran_out_and_was_not_claimed_is_still_current(queue: SqlQue
     queue.enqueue(spec, Work(n=1))
     jobs = claim(queue)
     make_due(queue)
-    assert queue.heartbeat(jobs, lease_seconds=30).held == {jobs[0].id}
+    assert queue.heartbeat(jobs, lease_seconds=300).held == {jobs[0].id}
     assert claim(queue) == []
     queue.complete(jobs)
 
@@ -142,3 +142,28 @@ def test_lease_numbers_only_grow(queue: SqlQueue, spec: QueueSpec[Work]) -> None
             case _:
                 make_due(queue)
     assert seen == list(range(1, 13))
+
+
+def test_the_leases_of_a_dead_worker_end_at_once_and_spend_the_attempt(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.enqueue_many(spec, [Work(n=n) for n in range(6)])
+    dead = queue.claim("work", limit=3, worker="dead")
+    alive = queue.claim("work", limit=2, worker="alive")
+    assert queue.end_leases("work", "dead") == {job.id for job in dead}
+    assert queue.end_leases("work", "dead") == set(), "they are over"
+    taken = {job.id: job.attempt for job in queue.claim("work", limit=10, worker="heir")}
+    assert {job.id: 2 for job in dead}.items() <= taken.items()
+    assert not {job.id for job in alive} & taken.keys()
+    with pytest.raises(LeaseLost):
+        queue.complete(dead)
+    queue.complete(alive)
+
+
+def test_leases_longer_than_the_queues_are_ended_if_their_length_is_given(
+    queue: SqlQueue, spec: QueueSpec[Work]
+) -> None:
+    queue.enqueue(spec, Work(n=1))
+    queue.claim("work", limit=1, worker="dead", lease_seconds=3_600)
+    assert queue.end_leases("work", "dead") == set()
+    assert len(queue.end_leases("work", "dead", lease_seconds=3_600)) == 1
+    with pytest.raises(UnknownQueue):
+        queue.end_leases("nowhere", "dead")

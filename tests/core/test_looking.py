@@ -12,7 +12,8 @@ from dagster_sqlqueue.errors import InvalidInput, UnknownQueue
 from dagster_sqlqueue.looking import QueueStats
 from dagster_sqlqueue.model import ArchiveState
 from dagster_sqlqueue.queue import Ending
-from tests.core.support import Work, claim, rows, value
+from tests.core.support import Work, claim, rows, take_time, until, value
+from tests.gate.patience import PATIENCE
 
 VIEWS = ["bucket_heads", "job_all", "lane", "live_bucket", "queue_stats"]
 
@@ -68,9 +69,9 @@ def test_figures_of_every_state(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     assert (stats.measured, stats.succeeded, stats.failed, stats.cancelled, stats.dead_letters) == (3, 1, 1, 1, 1)
     assert stats.stale_writes_today == 1
     assert stats.oldest_ready_seconds is not None
-    assert 0 < stats.oldest_ready_seconds < 30
+    assert 0 < stats.oldest_ready_seconds < PATIENCE
     assert stats.next_due_seconds is not None
-    assert 3_500 < stats.next_due_seconds <= 3_600
+    assert 3_000 < stats.next_due_seconds <= 3_600
     assert stats.in_per_minute == pytest.approx(10)
     assert stats.in_per_minute_of_hour == pytest.approx(10 / 60)
     assert stats.out_per_minute == pytest.approx(3)
@@ -102,16 +103,24 @@ def test_payload_sizes(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
 
 
 def test_rates_beyond_the_count_are_those_of_a_shorter_time(queue: SqlQueue) -> None:
-    archive(queue, 12_000, every="10 milliseconds", wait="interval '1 second'")
+    archive(queue, 12_000, every="20 milliseconds", wait="interval '1 second'")
+    ages = (
+        "SELECT 600_000 / CAST(EXTRACT(EPOCH FROM clock_timestamp() - finished_at) AS float8)"
+        " FROM {s}.job_archive ORDER BY finished_at DESC OFFSET 9_999 LIMIT 1"
+    )
+    # The figures are those of now, and putting the jobs there took a while.
+    fastest = value(queue, ages)
     stats = queue.stats("work")
+    slowest = value(queue, ages)
     assert (stats.measured, stats.counted_up_to) == (10_000, 10_000)
-    assert stats.out_per_minute_of_hour == pytest.approx(6_000, rel=0.05)
-    assert stats.in_per_minute_of_hour == pytest.approx(6_000, rel=0.05)
+    assert 0.95 * slowest < stats.out_per_minute_of_hour < 1.05 * fastest <= 1.05 * 3_001
+    assert 0.95 * slowest < stats.in_per_minute_of_hour < 1.05 * fastest
 
 
 def test_counts_stop_where_they_say(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     queue.enqueue_many(spec, [Work(n=n) for n in range(3)])
-    assert len(claim(queue)) == 3
+    # Leases as long as the queue's are looked for among what is due soon.
+    assert len(claim(queue, lease_seconds=spec.lease_seconds)) == 3
     many(queue, 10_500, "now() - interval '2 hours'")
     many(queue, 10_500, "now() + interval '1 day'")
     stats = queue.stats("work")
@@ -135,10 +144,10 @@ def test_jobs_that_wait_for_others_of_their_key_are_parked(queue: SqlQueue) -> N
 
 
 def test_a_paused_queue_says_since_when(queue: SqlQueue) -> None:
-    rows(queue, "UPDATE {s}.queue SET paused_at = now() - interval '1 minute', revision = revision + 1")
+    rows(queue, "UPDATE {s}.queue SET paused_at = now() - interval '1 day', revision = revision + 1")
     paused_at = queue.stats("work").paused_at
     assert paused_at is not None
-    assert timedelta(minutes=1) <= datetime.now(UTC) - paused_at < timedelta(minutes=2)
+    assert timedelta(days=1) <= datetime.now(UTC) - paused_at < timedelta(days=2)
 
 
 def test_unknown_queues_and_unusable_names(queue: SqlQueue) -> None:
@@ -203,7 +212,7 @@ def test_a_job_wherever_it_is(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     assert rows(queue, where, id) == [(True, "succeeded", True, False, "5")]
 
 
-def test_all_columns_of_both_tables_are_there(queue: SqlQueue) -> None:
+def test_all_columns_of_both_tables_are_there_but_for_what_the_machinery_notes(queue: SqlQueue) -> None:
     def columns(table: str) -> set[str]:
         found = rows(
             queue,
@@ -212,7 +221,7 @@ def test_all_columns_of_both_tables_are_there(queue: SqlQueue) -> None:
         )
         return {name for (name,) in found}
 
-    assert columns("job_archive") < columns("job_all")
+    assert columns("job_archive") - columns("job_all") == {"ended_in"}
     assert columns("job") - columns("job_all") == {"claim_token", "limited", "followed"}
 
 
@@ -242,22 +251,29 @@ def oldest(queue: SqlQueue) -> float:
 
 
 def test_of_many_sweepers_one_pays(swept: SqlQueue) -> None:
-    assert swept.note_sweep("work") == 0
-    pass_seconds(swept, 3)
-    assert swept.note_sweep("work") == 0
-    pass_seconds(swept, 1.1)
-    with ThreadPoolExecutor(4) as pool:
-        assert sum(pool.map(swept.note_sweep, ["work"] * 4)) == 4
-    assert swept.note_sweep("work") == 0
+
+    def paid(seconds: float, sweepers: int) -> int:
+        """The buckets that so many sweep, so long after a sweep."""
+        rows(swept, "UPDATE {s}.bucket SET swept_at = clock_timestamp()")
+        pass_seconds(swept, seconds)
+        with ThreadPoolExecutor(sweepers) as pool:
+            return sum(pool.map(swept.note_sweep, ["work"] * sweepers))
+
+    # Where a process is stopped in between, a sweep is due that was not: then it is tried again.
+    assert until(lambda: paid(0, 1) == 0)
+    assert until(lambda: paid(1, 1) == 0)
+    assert until(lambda: paid(4.1, 4) == 4)
+    assert until(lambda: paid(4.1, 1) == 4)
 
 
 def test_a_bucket_that_another_sweeps_is_left_alone(swept: SqlQueue) -> None:
     pass_seconds(swept, 10)
     with swept.database.transaction() as other:
+        take_time(other)
         schema = swept.database.schema
         other.connection.execute(f"SELECT FROM {schema}.bucket WHERE bucket < 3 FOR UPDATE".encode())
         assert swept.note_sweep("work") == 1
-    assert swept.note_sweep("work") == 3
+    assert swept.note_sweep("work") >= 3
 
 
 def test_what_was_committed_late_is_seen_by_the_next_sweep(swept: SqlQueue) -> None:
@@ -265,9 +281,11 @@ def test_what_was_committed_late_is_seen_by_the_next_sweep(swept: SqlQueue) -> N
     first = value(swept, "SELECT min(available_at) FROM {s}.job")
     assert set(hints) == {first}
     late(swept)
-    assert 3_500 < oldest(swept) < 3_700
+    # As if the sweep had just been.
+    pass_seconds(swept, -3_600)
+    assert 3_500 < oldest(swept) < 7_000
     assert value(swept, "SELECT oldest_ready_seconds FROM {s}.queue_stats") > 7_000, "figures believe no hint"
-    pass_seconds(swept, 4.5)
+    pass_seconds(swept, 3_604.5)
     assert swept.note_sweep("work") == 4
     assert oldest(swept) > 7_000
 

@@ -9,15 +9,18 @@ import pytest
 from dagster_sqlqueue import Consumer, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.manager import AssignedSource, Manager
-from tests.core.support import Work, make_due, rows, value
+from tests.core.support import Work, make_due, rows, until, value
+from tests.gate.patience import sized
 
 
 def test_two_managers_grant_every_job_to_one_worker(url: str, queue: SqlQueue) -> None:
+    jobs = sized(200, 600)
     spec = QueueSpec("work", Work, bucket_count=4, strategy="assign")
     queue.create_queue(spec)
-    queue.enqueue_many(spec, [Work(n=n) for n in range(600)])
+    queue.enqueue_many(spec, [Work(n=n) for n in range(jobs)])
     seen: Counter[int] = Counter()
     stopping = threading.Event()
+    consumers: list[Consumer[Work]] = []
 
     def work(name: str) -> int:
         with (
@@ -27,14 +30,21 @@ def test_two_managers_grant_every_job_to_one_worker(url: str, queue: SqlQueue) -
             consumer = Consumer(
                 own, spec, lambda job: seen.update([job.payload.n]), source=source, worker=name, batch_size=20
             )
-            return consumer.drain(linger_seconds=3).succeeded
+            consumers.append(consumer)
+            return consumer.drain(linger_seconds=3_600).succeeded
 
     with ThreadPoolExecutor(5) as pool:
+        workers = [pool.submit(work, f"worker {n}") for n in range(3)]
+        # One that came late would find everything granted to the others.
+        until(lambda: value(queue, "SELECT count(*) FROM {s}.worker") == 3, "the workers")
         managers = [pool.submit(Manager(queue, "work").run, stopping, poll_seconds=0.02) for _ in range(2)]
-        done = [future.result() for future in [pool.submit(work, f"worker {n}") for n in range(3)]]
+        until(lambda: len(seen) == jobs, "the end of all jobs")
+        for consumer in consumers:
+            consumer.stop()
+        done = [worker.result() for worker in workers]
         stopping.set()
-        assert sum(manager.result() for manager in managers) == 600
-    assert sum(done) == 600
+        assert sum(manager.result() for manager in managers) == jobs
+    assert sum(done) == jobs
     assert set(seen.values()) == {1}
     assert all(count > 0 for count in done)
 

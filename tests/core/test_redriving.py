@@ -13,7 +13,8 @@ from dagster_sqlqueue.outcomes import Retry
 from dagster_sqlqueue.queue import Ending
 from dagster_sqlqueue.selection import Decided, Selection
 from tests.core.decisions import ALL, LATER, ORDERED, PLAIN, finish_all, ids, kill, put, take
-from tests.core.support import Work, numbers, until, value
+from tests.core.support import Work, numbers, take_time, until, value
+from tests.gate.patience import PATIENCE
 
 
 def test_a_redriven_job_is_the_same_job_with_all_its_attempts(queue: SqlQueue) -> None:
@@ -33,7 +34,7 @@ def test_a_redriven_job_is_the_same_job_with_all_its_attempts(queue: SqlQueue) -
     for _ in range(2):
         with pytest.raises(LeaseLost):
             queue.complete([zombie])
-        assert queue.heartbeat([zombie], lease_seconds=30).held == set()
+        assert queue.heartbeat([zombie], lease_seconds=300).held == set()
         jobs = take(queue)
     assert jobs == []
     assert queue.job(job_id).lease_no == 2
@@ -124,11 +125,12 @@ def test_a_job_comes_back_before_or_after_a_decision_about_its_key_never_in_its_
     (first,) = kill(queue)
     with ThreadPoolExecutor(1) as pool:
         with queue.database.transaction() as claim:
+            take_time(claim)
             claim.run("key_wait", {"queue": "work", "keys": ["k"]})
             future = pool.submit(queue.redrive, "work", ALL)
             until(lambda: value(queue, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"))
             assert queue.job(first.id).state == "failed"
-        assert future.result(30).changed == [first.id]
+        assert future.result(PATIENCE).changed == [first.id]
     assert finish_all(queue) == [0, 1]
 
 
@@ -160,11 +162,11 @@ def test_two_who_redrive_at_once_bring_every_job_back_once(queue: SqlQueue) -> N
     start = threading.Barrier(3)
 
     def redrive() -> list[UUID]:
-        start.wait(10)
+        start.wait(PATIENCE)
         return queue.redrive("work", ALL).changed
 
     with ThreadPoolExecutor(3) as pool:
-        found = [future.result(30) for future in [pool.submit(redrive) for _ in range(3)]]
+        found = [future.result(PATIENCE) for future in [pool.submit(redrive) for _ in range(3)]]
     assert sorted(job for part in found for job in part) == sorted({job for part in found for job in part})
     assert sum(map(len, found)) == value(queue, "SELECT count(*) FROM {s}.job") == 300
     assert value(queue, "SELECT count(*) FROM {s}.job_archive") == 0

@@ -17,6 +17,12 @@ BATCH = 2
 RESERVED = 10 * BATCH
 
 
+@pytest.fixture
+def queue(fresh: SqlQueue) -> SqlQueue:
+    """Which holds no reservation of another test."""
+    return fresh
+
+
 @pytest.fixture(params=list(LIMITS))
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)

@@ -10,17 +10,11 @@ import pytest
 import sqlalchemy as sa
 from psycopg.rows import dict_row, namedtuple_row
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
-from sqlalchemy.pool import NullPool
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, SchemaMissing, UnknownQueue
-from tests.core.cleared import cleared
+from tests.core.callers import engine_of, orm_session, sqlalchemy_connection
 from tests.core.support import Work, caller, value
-
-
-@pytest.fixture
-def queue(shared: SqlQueue, spec: QueueSpec[Work]) -> SqlQueue:
-    return cleared(shared, spec)
 
 
 @dataclass
@@ -51,27 +45,22 @@ def _psycopg_autocommit(url: str) -> Iterator[Caller]:
 
 @contextlib.contextmanager
 def _sqlalchemy(url: str) -> Iterator[Caller]:
-    engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"), poolclass=NullPool)
-    with engine.connect() as connection:
+    with sqlalchemy_connection(url) as connection:
         yield Caller(connection, connection.commit, connection.rollback, connection.exec_driver_sql)
-    engine.dispose()
 
 
 @contextlib.contextmanager
 def _session(url: str) -> Iterator[Caller]:
-    engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"), poolclass=NullPool)
-    with Session(engine) as session:
+    with orm_session(url) as session:
         yield Caller(session, session.commit, session.rollback, lambda text: session.execute(sa.text(text)))
-    engine.dispose()
 
 
 @contextlib.contextmanager
 def _scoped_session(url: str) -> Iterator[Caller]:
-    engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"), poolclass=NullPool)
-    sessions = scoped_session(sessionmaker(engine))
-    yield Caller(sessions, sessions.commit, sessions.rollback, lambda text: sessions.execute(sa.text(text)))
-    sessions.remove()
-    engine.dispose()
+    with engine_of(url) as made:
+        sessions = scoped_session(sessionmaker(made))
+        yield Caller(sessions, sessions.commit, sessions.rollback, lambda text: sessions.execute(sa.text(text)))
+        sessions.remove()
 
 
 CALLERS = {
@@ -162,10 +151,8 @@ def test_a_refused_batch_leaves_the_callers_transaction_usable(
 def test_in_autocommit_without_a_transaction_a_call_is_its_own(
     queue: SqlQueue, spec: QueueSpec[Work], url: str, jobs: int
 ) -> None:
-    engine = sa.create_engine(
-        url.replace("postgresql:", "postgresql+psycopg:"), poolclass=NullPool, isolation_level="AUTOCOMMIT"
-    )
-    with caller(url, autocommit=True) as connection, engine.connect() as theirs:
+    settings = {"isolation_level": "AUTOCOMMIT"}
+    with caller(url, autocommit=True) as connection, engine_of(url, **settings) as engine, engine.connect() as theirs:
         queue.enqueue_many(spec, [Work(n=n) for n in range(jobs)], connection=connection)
         assert count(queue) == jobs
         queue.enqueue_many(spec, [Work(n=n) for n in range(jobs)], connection=theirs)
@@ -175,7 +162,6 @@ def test_in_autocommit_without_a_transaction_a_call_is_its_own(
             with pytest.raises(InvalidPayload):
                 queue.enqueue_many(spec, bad, connection=kind)
         assert count(queue) == 2 * jobs
-    engine.dispose()
 
 
 def test_inside_a_block_of_the_callers_it_is_the_blocks(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> None:

@@ -1,8 +1,8 @@
 """Waking consumers: soon where somebody waits, silent where nobody does, and right without any of it."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -14,16 +14,14 @@ from psycopg import sql
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, UnknownQueue
 from dagster_sqlqueue.waiting import Waiter
-from tests.core.cleared import cleared
-from tests.core.support import Work, caller, claim, numbers, rows, until, value
-
-LONG = 20.0
-"""A wait that a test would not want to sit through: coming back much sooner is being woken."""
+from tests.core.support import Work, caller, claim, narrow_queue, numbers, others_at, rows, until, value
+from tests.gate.patience import PATIENCE
 
 
-@pytest.fixture
-def queue(shared: SqlQueue, spec: QueueSpec[Work]) -> SqlQueue:
-    return cleared(shared, spec)
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiters that stay known for longer than a test takes: none has to look because it was forgotten."""
+    monkeypatch.setattr("dagster_sqlqueue.waiting.REGISTERED_SECONDS", 3_600.0)
 
 
 @contextmanager
@@ -36,7 +34,7 @@ def listener(queue: SqlQueue, url: str) -> "Iterator[Callable[[], list[str]]]":
         def heard() -> list[str]:
             connection.execute("SELECT pg_notify(%s, 'mark')", (channel,))
             found: list[str] = []
-            for note in connection.notifies(timeout=10):
+            for note in connection.notifies(timeout=PATIENCE):
                 if note.payload == "mark":
                     break
                 found.append(note.payload)
@@ -45,7 +43,7 @@ def listener(queue: SqlQueue, url: str) -> "Iterator[Callable[[], list[str]]]":
         yield heard
 
 
-def register(queue: SqlQueue, seconds: float = 60) -> None:
+def register(queue: SqlQueue, seconds: float = 3_600) -> None:
     queue.database.run("waiter_register", {"queue": "work", "worker": "somebody", "seconds": seconds})
 
 
@@ -93,28 +91,16 @@ def test_what_needs_no_waking_sends_nothing(queue: SqlQueue, spec: QueueSpec[Wor
         assert heard() == []
 
 
-def after(seconds: float, work: Callable[[], object]) -> threading.Timer:
-    timer = threading.Timer(seconds, work)
-    timer.start()
-    return timer
-
-
 def test_a_waiter_is_woken_by_the_commit(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> None:
     with Waiter(queue, "work", "w") as waiter:
         assert not waiter.wait(0.05)
-        committed: list[float] = []
-
-        def put() -> None:
-            with caller(url) as connection:
-                queue.enqueue(spec, Work(n=1), connection=connection)
-                connection.commit()
-                committed.append(time.monotonic())
-
-        timer = after(0.1, put)
-        assert waiter.wait(LONG)
-        woken = time.monotonic()
-        timer.join()
-        assert woken - committed[0] < 1
+        with caller(url) as connection:
+            queue.enqueue(spec, Work(n=1), connection=connection)
+            assert not waiter.wait(0.05)
+            timer = threading.Timer(0.05, connection.commit)
+            timer.start()
+            assert waiter.wait(PATIENCE)
+            timer.join()
         assert numbers(claim(queue)) == [1]
         assert not waiter.wait(0.05)
     assert value(queue, "SELECT count(*) FROM {s}.waiter") == 0
@@ -125,14 +111,14 @@ def test_jobs_of_other_queues_do_not_wake(queue: SqlQueue) -> None:
     queue.create_queue(other)
     with Waiter(queue, "work", "w") as waiter, Waiter(queue, "other", "w") as theirs:
         queue.enqueue(other, Work(n=1))
-        assert theirs.wait(LONG)
+        assert theirs.wait(PATIENCE)
         assert not waiter.wait(0.05)
 
 
 def test_what_came_while_nobody_waited_is_told_at_the_next_wait(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     with Waiter(queue, "work", "w") as waiter:
         queue.enqueue(spec, Work(n=1))
-        assert waiter.wait(LONG)
+        assert waiter.wait(PATIENCE)
         assert not waiter.wait(0)
 
 
@@ -148,17 +134,18 @@ def test_a_waiter_says_in_time_that_it_still_waits(
         # One that was busy for longer than that was unknown for a while, and is to look for itself.
         until(lambda: rows(queue, "SELECT 1 FROM {s}.waiter WHERE expires_at < now()"), "the end of the registration")
         queue.enqueue(spec, Work(n=1))
-        assert waiter.wait(LONG)
+        assert waiter.wait(PATIENCE)
         assert numbers(claim(queue)) == [1]
 
 
 def test_another_thread_can_end_a_wait(queue: SqlQueue) -> None:
     with Waiter(queue, "work", "w") as waiter:
-        timer = after(0.1, waiter.wake)
-        began = time.monotonic()
-        assert not waiter.wait(LONG)
-        assert time.monotonic() - began < LONG / 2
-        timer.join()
+        with ThreadPoolExecutor(1) as pool:
+            # By itself it comes back when the test has given up.
+            wait = pool.submit(waiter.wait, 2 * PATIENCE)
+            until(wait.running)
+            waiter.wake()
+            assert wait.result(PATIENCE) is False
         assert not waiter.wait(0.01)
 
 
@@ -166,38 +153,34 @@ def test_a_lost_connection_is_made_again(
     queue: SqlQueue, spec: QueueSpec[Work], caplog: pytest.LogCaptureFixture
 ) -> None:
     with Waiter(queue, "work", "w") as waiter:
-        killed = rows(
-            queue,
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND query = %s",
-            f'LISTEN "{queue.database.schema}";',
-        )
-        assert killed == [(True,)]
+        until(lambda: len(others_at(queue, "waiter_listen")) == 1, "the end of the connections of other tests")
+        (pid,) = others_at(queue, "waiter_listen")
+        assert value(queue, "SELECT pg_terminate_backend(%s)", pid)
+        until(lambda: pid not in others_at(queue, "waiter_listen"), "the end of the connection")
         queue.enqueue(spec, Work(n=1))
-        assert not waiter.wait(0.2)
-        assert not waiter.listening
-        assert numbers(claim(queue)) == [1]
         # Back again, it may have missed something: worth a look.
-        assert waiter.wait(LONG)
+        until(lambda: waiter.wait(0.2), "a new connection")
         assert waiter.listening
+        assert numbers(claim(queue)) == [1]
         queue.enqueue(spec, Work(n=2))
-        assert waiter.wait(LONG)
+        assert waiter.wait(PATIENCE)
         assert numbers(claim(queue)) == [2]
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert "work: no notifications are heard" in warning
 
 
 def test_a_waiter_takes_no_connection_of_the_pool(url: str, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
-    with SqlQueue(url, schema=queue.database.schema, pool_size=1, connect_timeout=2) as narrow:
+    with SqlQueue(url, schema=queue.database.schema, pool_size=1) as narrow:
         with Waiter(narrow, "work", "w") as waiter:
             with narrow.database.connection():
                 assert waiter.listening
             narrow.enqueue(spec, Work(n=1))
-            assert waiter.wait(LONG)
+            assert waiter.wait(PATIENCE)
         until(lambda: not rows(queue, "SELECT 1 FROM {s}.waiter"), "the end of the registration")
 
 
 def test_with_the_database_away_a_wait_is_a_wait(url: str, queue: SqlQueue) -> None:
-    with SqlQueue(url, schema=queue.database.schema, pool_size=1, connect_timeout=1) as narrow:
+    with narrow_queue(url, queue.database.schema) as narrow:
         waiter = Waiter(narrow, "work", "w")
         with narrow.database.connection():
             # No connection is to be had, as if the server were away.

@@ -10,6 +10,7 @@ from dagster_sqlqueue import Consumer, Job, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.weights import WeightedConsumers
 from tests.core.support import Work
+from tests.gate.patience import sized
 
 
 def test_queues_are_worked_off_by_weight(queue: SqlQueue) -> None:
@@ -32,15 +33,16 @@ def test_one_that_was_idle_has_saved_nothing_up(queue: SqlQueue) -> None:
     first, second = (QueueSpec(name, Work, bucket_count=2) for name in ("first", "second"))
     for spec in (first, second):
         queue.create_queue(spec)
-    queue.enqueue_many(first, [Work(n=n) for n in range(2_000)])
+    half = sized(400, 1_000)
+    queue.enqueue_many(first, [Work(n=n) for n in range(2 * half)])
 
     pause = threading.Event()
 
     def handler(job: Job[Work]) -> None:
         pause.wait(0.001)
         order.append(job.queue)
-        if len(order) == 1_000:
-            queue.enqueue_many(second, [Work(n=n) for n in range(1_000)])
+        if len(order) == half:
+            queue.enqueue_many(second, [Work(n=n) for n in range(half)])
 
     consumers = {Consumer(queue, spec, handler, batch_size=20): 1.0 for spec in (first, second)}
     WeightedConsumers(consumers).drain()

@@ -13,6 +13,7 @@ from dagster_sqlqueue import QueueSpec, SqlQueue, functions
 from dagster_sqlqueue.filters import ClaimFilter
 from dagster_sqlqueue.topics import Topics
 from tests.api.programs import NODE, install, node_url, psql
+from tests.gate.patience import PATIENCE
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "sql.md").read_text(encoding="utf-8")
 _BLOCK = re.compile(r"```(sql|js)\n(.*?)```", re.DOTALL)
@@ -48,14 +49,16 @@ def test_the_page_runs_from_top_to_bottom(database: str, tmp_path: Path) -> None
     script = blocks[at][1]
     (tmp_path / "page.mjs").write_text(script)
     environment = {**os.environ, "SQLQUEUE_URL": node_url(database)}
-    done = subprocess.run([NODE, "page.mjs"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [NODE, "page.mjs"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE
+    )
     assert (done.returncode, done.stderr) == (0, "")
     told += psql(database, "".join(text for _, text in blocks[at + 1 :]))
     lines = told.splitlines()
     assert lines.count("f") == 1  # the heartbeat's answer; whatever else the page asks is as it says
     with SqlQueue(database) as queue:
-        assert queue.archived("letters", since_seconds=600) == {"succeeded": 2}
-        assert queue.archived("orders", since_seconds=600) == {"succeeded": 1, "cancelled": 2}
+        assert queue.archived("letters", since_seconds=3_600) == {"succeeded": 2}
+        assert queue.archived("orders", since_seconds=3_600) == {"succeeded": 1, "cancelled": 2}
         sent = [row.result for row in queue.jobs("letters", archived=True)]
         assert sorted(str(result) for result in sent) == ['{"sent": "carl@example.org"}', '{"sent": true}']
         assert queue.depth("letters").live == 0

@@ -24,6 +24,7 @@ from typing import Any
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.settings import RateLimit
 from tests.core.support import rows
+from tests.gate.plugin import verdict
 
 AUDIT = """
 CREATE TABLE {s}.audit (
@@ -111,6 +112,7 @@ def tables(queue: SqlQueue) -> Tables:
     )
 
 
+@verdict
 def asleep(queue: SqlQueue) -> list[str]:
     """The keys whose jobs wait for a turn that nobody will ever give them: at no moment may there be one.
 
@@ -137,6 +139,7 @@ def asleep(queue: SqlQueue) -> list[str]:
     ]
 
 
+@verdict
 def check(
     histories: Iterable[Sequence[dict[str, Any]]],
     left: Tables,
@@ -191,6 +194,7 @@ def most_at_once(lived: Sequence[Lease]) -> int:
     return max(itertools.accumulate(change for _, change in sorted(changes)), default=0)
 
 
+@verdict
 def broken(audit: Sequence[Audited], bounds: Bounds) -> list[str]:
     """Limits and order that were not kept."""
     wrong = []

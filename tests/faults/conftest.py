@@ -1,22 +1,52 @@
 """Processes under a test's control."""
 
+import contextlib
 import itertools
 import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue
-from tests.core.support import OwnServer, Work, own_server, until, value
+from tests.core.support import OwnServer, Work, make_due, own_server, until, value
 from tests.faults.checker import UNBOUNDED, Bounds, asleep, audited, check, tables
 from tests.faults.worker import History, Task, consume
+from tests.gate.patience import PATIENCE
+from tests.gate.plugin import note_figures
+
+RACE = (pytest.mark.prove, pytest.mark.flaky(reruns=9))
+"""For the tests with a planted bug that shows when processes meet: they may happen to take turns, and then nothing is wrong.
+A judge that sees the bug in none of ten runs fails. No test of the code without a bug has these marks.
+"""
+
+WORKED_OFF = 2 * PATIENCE
+"""For what is the end of a long chain: the last of all jobs."""
+
+SINCE = 86_400
+"""Seconds in which all of a run has ended."""
+
+LINGER = 10 * PATIENCE
+"""For how long a consumer waits for more that is to end only when it is dismissed."""
+
+Test = TypeVar("Test", bound=Callable[..., object])
+
+
+def a_race(test: Test) -> Test:
+    """Give a test the marks of `RACE`."""
+    for mark in RACE:
+        test = mark(test)
+    return test
+
+
+PRELOADED = [f"tests.faults.{name}" for name in ("batched", "crew", "followed", "speaker", "topical", "worker")]
+"""What the server has loaded that processes are forked from. There is one for all tests of a process."""
 
 
 class Fleet:
@@ -25,7 +55,7 @@ class Fleet:
     def __init__(self, queue: SqlQueue, url: str, directory: Path) -> None:
         # Forked from a server that has the library loaded and no threads: a process is up in milliseconds.
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["tests.faults.worker"])
+        self._context.set_forkserver_preload(PRELOADED)
         self._numbers = itertools.count()
         self._url = url
         self._directory = directory
@@ -57,15 +87,16 @@ class Fleet:
 
     def kill(self, history: Path) -> None:
         """End a process as the system does when memory is short."""
-        self.signal(history, signal.SIGKILL)
-        self.processes[history].join(20)
+        with contextlib.suppress(ProcessLookupError):  # it killed itself meanwhile
+            self.signal(history, signal.SIGKILL)
+        self.processes[history].join(PATIENCE)
         assert self.processes[history].exitcode == -signal.SIGKILL
 
-    def join(self, seconds: float = 90) -> list[dict[str, Any]]:
+    def join(self) -> list[dict[str, Any]]:
         """Wait for every process that was not killed to end well; gives what their drains said."""
         summaries = []
         for history, process in self.processes.items():
-            process.join(seconds)
+            process.join(WORKED_OFF)
             assert process.exitcode in (0, -signal.SIGKILL), (history, process.exitcode)
             summaries += self.read(history, "drained")
         return summaries
@@ -73,6 +104,14 @@ class Fleet:
     def all(self, event: str) -> list[dict[str, Any]]:
         """The events of one kind in every history."""
         return [found for history in self.processes for found in self.read(history, event)]
+
+    def gone(self, histories: Iterable[Path]) -> list[Path]:
+        """Those of them that do not live any more."""
+        return [history for history in histories if self.processes[history].exitcode is not None]
+
+    def finished(self, histories: Iterable[Path]) -> bool:
+        """Whether all of them have ended well."""
+        return all(self.processes[history].exitcode == 0 for history in histories)
 
     def ready(self, histories: Sequence[Path]) -> None:
         """Wait until these processes have begun."""
@@ -83,17 +122,23 @@ class Fleet:
         self.ready(histories)
         for history in histories:
             if self.processes[history].exitcode is None:
-                self.signal(history, signal.SIGTERM)
+                with contextlib.suppress(ProcessLookupError):  # it ended by itself meanwhile
+                    self.signal(history, signal.SIGTERM)
         self.join()
 
-    def drained(self, seconds: float = 60) -> None:
+    def drained(self) -> None:
         """Wait until every job is finished; fails at once when one can never be."""
 
         def nothing_lives() -> bool:
             assert asleep(self.queue) == []
             return self.live() == 0
 
-        until(nothing_lives, "the end of the last job", seconds)
+        until(nothing_lives, "the end of the last job", WORKED_OFF)
+
+    def forget_leases(self) -> None:
+        """When nothing is queued any more, end the leases that are left: above all those that nobody was told of."""
+        until(lambda: self.queued() == 0, "the claim of the last job", WORKED_OFF)
+        make_due(self.queue)
 
     def enqueue(self, count: int, *, key: Callable[[int], str] | None = None, **settings: Any) -> None:
         """Put jobs on the queue, each with its number's ordering key, and note them as acknowledged."""
@@ -101,21 +146,45 @@ class Fleet:
         self.queue.enqueue_many(QueueSpec("work", Work), jobs)
         History(self._mine).note("enqueued", ids=[str(job.id) for job in jobs])
 
+    def supplies(self) -> list[dict[str, Any]]:
+        """What `enqueue` put on the queue."""
+        return self.read(self._mine, "enqueued")
+
     def live(self) -> int:
         """Jobs that are not finished."""
         return int(value(self.queue, "SELECT count(*) FROM {s}.job"))
+
+    def queued(self) -> int:
+        """Jobs that nobody has in hand."""
+        return int(value(self.queue, "SELECT count(*) FROM {s}.job WHERE state = 'queued'"))
 
     def verdict(self, *, drained: bool = True, bounds: Bounds = UNBOUNDED) -> list[str]:
         """What the run did wrong."""
         histories = [self.read(history) for history in [*self.processes, self._mine]]
         return check(histories, tables(self.queue), drained=drained, bounds=bounds)
 
+    def kills(self) -> int:
+        """How many processes were killed, by the test or by themselves."""
+        return sum(process.exitcode == -signal.SIGKILL for process in self.processes.values())
+
+    def note(self, **figures: object) -> None:
+        """Note the figures of the run beside these."""
+        jobs = "SELECT (SELECT count(*) FROM {s}.job) + (SELECT count(*) FROM {s}.job_archive)"
+        stale = "SELECT COALESCE(sum(writes), 0) FROM {s}.stale_write"
+        counted = {
+            "kills": self.kills(),
+            "jobs": value(self.queue, jobs),
+            "processes": len(self.processes),
+            "stale writes refused": value(self.queue, stale),
+        }
+        note_figures(**counted, **figures)
+
     def end(self) -> None:
         """Leave no process behind."""
         for process in self.processes.values():
             if process.is_alive():
                 process.kill()
-            process.join(20)
+            process.join(PATIENCE)
 
 
 @pytest.fixture

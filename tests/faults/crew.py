@@ -18,6 +18,7 @@ from dagster_sqlqueue.people.model import event_of, task_of
 from tests.core.support import rows
 from tests.faults.worker import PLANTS as PLANTS_OF_ALL
 from tests.faults.worker import History, Task, plant
+from tests.gate.plugin import verdict
 
 PLANTS = {
     "a take that does not lock": (
@@ -102,6 +103,7 @@ def review(task: Task) -> None:
                 history.note("rejected" if reject else "approved", id=str(found.id), revision=found.state.revision)
 
 
+@verdict
 def judge(
     jobs: Iterable[UUID],
     notes: Sequence[Mapping[str, Any]],

@@ -20,6 +20,7 @@ from dagster_sqlqueue.followers import Callback, Followers, Submitted
 from tests.core.support import Work
 from tests.faults.worker import PLANTS as PLANTS_OF_ALL
 from tests.faults.worker import History, Task, plant, wait_for
+from tests.gate.plugin import verdict
 
 PLANTS = {
     "a follower who does not lock": (
@@ -165,6 +166,7 @@ class Fill:
                 history.note("filled" if commits else "undone", **told)
 
 
+@verdict
 def judge_groups(
     histories: Sequence[Sequence[Mapping[str, Any]]],
     told: Iterable[Mapping[str, Any]],
@@ -204,6 +206,7 @@ def judge_groups(
     return wrong
 
 
+@verdict
 def judge(
     histories: Sequence[Sequence[Mapping[str, Any]]],
     told: Iterable[tuple[str, str, str]],

@@ -20,6 +20,8 @@ from typing import Any, TypeAlias
 
 import psycopg
 
+from tests.gate.patience import PATIENCE
+
 CONSUMERS = 16
 JOBS = 400
 Connection: TypeAlias = "psycopg.Connection[Any]"
@@ -62,7 +64,7 @@ def taken(url: str, schema: str, form: Published) -> Counter[object]:
     def run(consume: Consume) -> None:
         try:
             with psycopg.connect(url, autocommit=True, options=f"-c search_path={schema}") as connection:
-                together.wait(30)
+                together.wait(PATIENCE)
                 consume(connection, begin)
         except BaseException as error:
             failures.append(error)

@@ -1,5 +1,6 @@
 """Keys that take turns: nobody overtakes, nobody runs beside another of its key, and nobody waits for nobody."""
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -16,11 +17,15 @@ from dagster_sqlqueue.selection import Selection
 from dagster_sqlqueue.settings import Strategy
 from tests.core.support import Work, caller, numbers, rows, until, value
 from tests.faults.checker import Bounds, asleep
-from tests.faults.conftest import Fleet
+from tests.faults.conftest import LINGER, SINCE, WORKED_OFF, Fleet
 from tests.faults.worker import produce
+from tests.gate.patience import FULL, sized
 
 ORDERED = QueueSpec("work", Work, bucket_count=2, max_attempts=100, ordered=True, backoff=Backoff(0, jitter=0))
-KEYS, EACH = 40, 50
+SHARES_IN_SMALL = [(Strategy.ROUND_ROBIN, 7, 1), (Strategy.FIFO, 1, 3)]
+KEYS, EACH = sized((10, 15), (40, 50))
+ALIVE, MORTAL = sized((2, 4), (4, 12))
+SEED = 100
 
 
 def dying(fleet: Fleet, count: int, seed: int, **settings: object) -> list[Path]:
@@ -38,9 +43,9 @@ def dying(fleet: Fleet, count: int, seed: int, **settings: object) -> list[Path]
 def test_keys_keep_their_order_through_retries_snoozes_kills_and_poison(fleet: Fleet, policy: str) -> None:
     fleet.queue.create_queue(replace(ORDERED, on_poison=policy))
     fleet.enqueue(KEYS * EACH, key=lambda n: f"key {n % KEYS}")
-    settings = {"lease_seconds": 1.0, "batch_size": 10, "linger_seconds": 30.0, "outcomes": "failing"}
-    alive = [fleet.start(seed=n, **settings) for n in range(4)]
-    dying(fleet, 12, 100, **settings)
+    settings = {"lease_seconds": 1.0, "batch_size": 10, "linger_seconds": LINGER, "outcomes": "failing"}
+    alive = [fleet.start(seed=n, **settings) for n in range(ALIVE)]
+    alive += dying(fleet, MORTAL, SEED, **settings)
     poisoned = sum(n % 7 == 3 for n in range(KEYS * EACH))
 
     def worked_off() -> bool:
@@ -50,23 +55,29 @@ def test_keys_keep_their_order_through_retries_snoozes_kills_and_poison(fleet: F
         return fleet.live() == 0
 
     if policy == "stop":
-        until(lambda: value(fleet.queue, "SELECT count(*) FROM {s}.job WHERE state = 'held'") == KEYS, seconds=60)
+        until(lambda: value(fleet.queue, "SELECT count(*) FROM {s}.job WHERE state = 'held'") == KEYS)
         # Nothing behind a job that stopped its key has begun.
         behind = "SELECT max((payload ->> 'n')::int / %s) FROM {s}.job_archive WHERE ordering_key = %s"
         for key in range(KEYS):
             first = min(n for n in range(key, KEYS * EACH, KEYS) if n % 7 == 3)
             assert value(fleet.queue, behind, KEYS, f"key {key}") in (None, first // KEYS - 1)
-    until(worked_off, "the end of every key", 60)
+    until(worked_off, "the end of every key", WORKED_OFF)
     fleet.dismiss(alive)
+    fleet.note(keys=KEYS, seed=SEED)
     ended = "failed" if policy == "dead_letter" else "cancelled"
-    assert fleet.queue.archived("work", since_seconds=600) == {"succeeded": KEYS * EACH - poisoned, ended: poisoned}
+    assert fleet.queue.archived("work", since_seconds=SINCE) == {"succeeded": KEYS * EACH - poisoned, ended: poisoned}
     assert fleet.verdict(bounds=Bounds(ordered=True)) == []
 
 
 @pytest.mark.parametrize(
     ("strategy", "turns"),
     [
-        *((strategy, {"ordered": True}) for strategy in Strategy if strategy is not Strategy.TOKEN),
+        (Strategy.ROUND_ROBIN, {"ordered": True}),
+        *(
+            pytest.param(strategy, {"ordered": True}, marks=pytest.mark.prove)
+            for strategy in Strategy
+            if strategy not in (Strategy.TOKEN, Strategy.ROUND_ROBIN)
+        ),
         (Strategy.ROUND_ROBIN, {"ordered": False, "max_running_per_key": 2}),
     ],
 )
@@ -77,39 +88,49 @@ def test_nothing_is_forgotten_when_everybody_is_at_one_key(
     nearly always empty: there the first of a key is one that came late.
     """
     fleet.queue.create_queue(replace(ORDERED, strategy=strategy, **turns))  # type: ignore[arg-type]
-    settings = {"lease_seconds": 0.5, "linger_seconds": 30.0, "outcomes": "coming back", "pause": 0.01}
-    producers = [fleet.start(produce, jobs=60, batch_size=1, keys=12, hesitate=0.15, seed=n) for n in range(4)]
+    settings = {"lease_seconds": 0.5, "linger_seconds": LINGER, "outcomes": "coming back", "pause": 0.01}
+    producers = [
+        fleet.start(produce, jobs=sized(20, 60), batch_size=1, keys=12, hesitate=0.15, seed=n) for n in range(4)
+    ]
     alive = [fleet.start(seed=n, batch_size=size, **settings) for n, size in enumerate([1, 5, 50])]
-    dying(fleet, 4, 200, batch_size=5, **settings)
+    alive += dying(fleet, sized(2, 4), 200, batch_size=5, **settings)
     for producer in producers:
-        until(lambda: asleep(fleet.queue) or fleet.processes[producer].exitcode == 0)  # noqa: B023
-    fleet.drained(30)
+        until(lambda: asleep(fleet.queue) or fleet.finished([producer]))  # noqa: B023
+    fleet.drained()
     fleet.dismiss(alive)
+    fleet.note(seed=200)
     at_once = 1 if turns["ordered"] else 2
     assert fleet.verdict(bounds=Bounds(max_running_per_key=at_once)) == []
 
 
 def test_a_hot_key_slows_nobody(fleet: Fleet) -> None:
     fleet.queue.create_queue(replace(ORDERED, bucket_count=1))
-    fleet.enqueue(5_000, key=lambda _: "hot")
-    fleet.enqueue(200, key=lambda n: f"key {n % 20}")
-    alive = [fleet.start(batch_size=10, linger_seconds=30.0, lease_seconds=30.0) for _ in range(4)]
+    fleet.enqueue(sized(1_000, 5_000), key=lambda _: "hot")
+    fleet.enqueue(sized(100, 200), key=lambda n: f"key {n % 20}")
+    alive = [fleet.start(batch_size=10, linger_seconds=LINGER) for _ in range(4)]
     others = "SELECT count(*) FROM {s}.job WHERE ordering_key <> 'hot'"
     until(lambda: value(fleet.queue, others) == 0)
     until(lambda: value(fleet.queue, "SELECT count(*) FROM {s}.audit WHERE kind = 'end' AND key = 'hot'") > 50)
     fleet.dismiss(alive)
     ends = [key for (key,) in rows(fleet.queue, "SELECT key FROM {s}.audit WHERE kind = 'end' ORDER BY place")]
     last = max(place for place, key in enumerate(ends) if key != "hot")
-    # Ten jobs a key: the hot one had its turn as often as they, and more often while a process that held one of theirs was
-    # not given the processor. The exact bound is that of the next test, where nobody is at the mercy of the machine.
-    assert Counter(ends[:last])["hot"] <= 500
+    hot = Counter(ends[:last])["hot"]
+    fleet.note(ends_of_the_hot_key_before_the_last_of_the_others=hot)
+    if FULL:
+        # Ten jobs a key: the hot one had its turn as often as they, and more often while a process that held one of theirs
+        # was not given the processor. The exact bound is that of the next test, where nobody is at the mercy of the machine.
+        assert hot <= 500
     assert asleep(fleet.queue) == []
     assert fleet.verdict(bounds=Bounds(ordered=True), drained=False) == []
 
 
-@pytest.mark.parametrize("strategy", [Strategy.ROUND_ROBIN, Strategy.FIFO])
-@pytest.mark.parametrize("batch", [1, 7])
-@pytest.mark.parametrize("at_once", [1, 3])
+@pytest.mark.parametrize(
+    ("strategy", "batch", "at_once"),
+    [
+        pytest.param(*case, marks=() if case in SHARES_IN_SMALL else pytest.mark.prove)
+        for case in itertools.product([Strategy.ROUND_ROBIN, Strategy.FIFO], [1, 7], [1, 3])
+    ],
+)
 def test_a_new_key_waits_for_no_more_than_its_share_of_the_others(
     queue: SqlQueue, strategy: Strategy, batch: int, at_once: int
 ) -> None:
@@ -151,7 +172,7 @@ def test_a_new_key_waits_for_no_more_than_its_share_of_the_others(
 def test_the_judge_sees_a_key_that_sleeps_for_ever(fleet: Fleet, turns: dict[str, object]) -> None:
     fleet.queue.create_queue(replace(ORDERED, **turns))  # type: ignore[arg-type]
     fleet.enqueue(10, key=lambda _: "k")
-    fleet.start(plant="room that nobody is told of", linger_seconds=1.0)
+    fleet.start(plant="room that nobody is told of", linger_seconds=LINGER)
     until(lambda: asleep(fleet.queue) == ["k"])
 
 

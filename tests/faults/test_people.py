@@ -10,9 +10,11 @@ import pytest
 from dagster_sqlqueue.people import Action, HumanWork, JobEvent, Stage, TaskState
 from dagster_sqlqueue.selection import EVERYTHING
 from tests.core.support import rows, until
-from tests.faults.conftest import Fleet
+from tests.faults.conftest import RACE, WORKED_OFF, Fleet
 from tests.faults.crew import PLANTS, judge, left_behind, review, work
+from tests.gate.patience import FULL, sized
 
+OF_TAKING = ("a take that does not lock", "a take that is not always noted")
 WORKERS = ("anna", "bert", "carl", "dora")
 REVIEWERS = ("rosa", "saul", "tina")
 
@@ -43,28 +45,32 @@ def run(fleet: Fleet, *, jobs: int, kills: int, plant: str | None = None) -> lis
         fleet.kill(alive[name])
         alive[name] = born(name, 100 + number)
         fleet.ready([alive[name]])
-    if plant is None:
-        until(over, "the end of the last job", 60)
-    else:
-        until(lambda: over() or len(fleet.all("taken")) > 100, "what a bug has left", 60)
+    # A bug in what is taken leaves some for ever.
+    until(
+        lambda: over() or (plant in OF_TAKING and len(fleet.all("taken")) > 100), "the end of the last job", WORKED_OFF
+    )
     fleet.dismiss(list(alive.values()))
     notes = [note for history in fleet.processes for note in fleet.read(history)]
     wrong = judge(ids, notes, *left_behind(fleet.queue))
     if plant is None:
         counted = Counter(note["event"] for note in notes)
-        # The luck went everywhere: several approved at once, and some were beaten.
-        assert min(counted[event] for event in ("taken", "submitted", "approved", "rejected", "beaten")) > 5, counted
+        fleet.note(seed=kills, **counted)
+        # The luck went everywhere; and where so many approve, some are beaten.
+        common = ["taken", "submitted", "approved", "rejected"] + ["beaten"] * FULL
+        assert min(counted[event] for event in common) > 5, counted
     return wrong
 
 
 def test_a_task_is_one_persons_whoever_is_killed(fleet: Fleet) -> None:
-    assert run(fleet, jobs=600, kills=25) == []
+    assert run(fleet, jobs=sized(150, 600), kills=sized(8, 25)) == []
 
 
-@pytest.mark.parametrize("name", list(PLANTS))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=RACE if name == "a take that does not lock" else ()) for name in PLANTS]
+)
 def test_the_judgement_finds(fleet: Fleet, name: str) -> None:
     """A bug that is put into the statements is seen."""
-    assert run(fleet, jobs=600, kills=0, plant=name) != []
+    assert run(fleet, jobs=sized(100, 600), kills=0, plant=name) != []
 
 
 JOB = uuid4()

@@ -3,6 +3,7 @@
 import random
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from dagster_sqlqueue import QueueSpec
 from dagster_sqlqueue.topics import Topics
 from tests.core.support import Work, until, value
-from tests.faults.conftest import Fleet
+from tests.faults.conftest import RACE, Fleet
 from tests.faults.topical import (
     COPY_NAMES,
     MOVE_NAMES,
@@ -30,13 +31,25 @@ from tests.faults.topical import (
     subscribe,
     work_off,
 )
+from tests.gate.patience import sized
 
 MESSAGES = 100_000
 """More than a publisher gets to send before it is killed."""
 
+KILLS = sized(10, 30)
+PUBLISHED = sized(40, 200)
+"""Batches."""
+CHANGES = sized(10, 50)
+DUPLICATES = sized(1, 5)
 
-def run(fleet: Fleet, *, kills: int, seconds: float, plant: str | None = None) -> Run:
-    """Publishers that are killed and come back, while subscriptions come and go, and others work off."""
+SEEN_AT_ONCE = ("a message that is left out for some", "filters that are not asked")
+"""Bugs that show without kills, and whatever subscriptions there are."""
+
+
+def run(fleet: Fleet, *, kills: int, plant: str | None = None, enough: Callable[[Run], bool] = lambda _: True) -> Run:
+    """Publishers that are killed and come back, while subscriptions come and go, and others work off; so often, and until
+    there was enough of everything.
+    """
     luck = random.Random(kills)
     topics = Topics(fleet.queue)
     for name in NAMES:
@@ -59,8 +72,8 @@ def run(fleet: Fleet, *, kills: int, seconds: float, plant: str | None = None) -
 
     alive = [born() for _ in range(3)]
     fleet.ready(alive)
-    until_then = time.monotonic() + seconds
-    for number in range(kills):
+    number = 0
+    while number < kills or not enough(so_far(fleet, ended)):
         victim = alive.pop(0)
         target = len(fleet.read(victim, "publishing")) + luck.randint(1, 25)
         until(lambda: len(fleet.read(victim, "publishing")) >= target)  # noqa: B023
@@ -68,40 +81,48 @@ def run(fleet: Fleet, *, kills: int, seconds: float, plant: str | None = None) -
         # Of what is in doubt, a third stays so.
         alive.append(born(victim if number % 3 else None))
         fleet.ready(alive)
-    until(lambda: time.monotonic() > until_then or len(fleet.all("published")) >= 200)
+        number += 1
+    until(lambda: len(fleet.all("published")) >= PUBLISHED, "so many batches")
     for victim in alive:
         kill(victim)
     fleet.dismiss(others)
     for history in others:
         ended[history] = time.monotonic()
-    return Run({history: fleet.read(history) for history in fleet.processes}, ended, left_behind(fleet.queue))
+    return so_far(fleet, ended)
+
+
+def so_far(fleet: Fleet, ended: dict[Path, float]) -> Run:
+    """What there is."""
+    return Run({history: fleet.read(history) for history in fleet.processes}, dict(ended), left_behind(fleet.queue))
+
+
+def happened(found: Run) -> bool:
+    """Whether there was all of what the judgement is about."""
+    events = [event for history in found.histories.values() for event in history]
+    kinds = Counter(event["event"] for event in events)
+    told = {n for event in events if event["event"] == "published" for n in event["numbers"]}
+    late = [n for n in told if not found.jobs[COPY_NAMES[2], n]]
+    return (
+        kinds["published"] >= PUBLISHED
+        and min(kinds["subscribed"], kinds["unsubscribed"]) >= CHANGES
+        and any(begun(history) for history in found.ended)
+        and sum(event["duplicates"] for event in events if event["event"] == "published") >= DUPLICATES
+        and {name for name, _ in found.jobs} == set(NAMES)
+        and 0 < len(late) < len(told)
+    )
 
 
 def test_killed_publishers_and_changing_subscriptions(fleet: Fleet) -> None:
-    found = run(fleet, kills=30, seconds=3)
+    archived = "SELECT count(*) FROM {s}.job_archive"
+    found = run(fleet, kills=KILLS, enough=lambda run: happened(run) and value(fleet.queue, archived) >= sized(20, 100))
+    fleet.note(messages=len({number for _, number in found.jobs}), seed=KILLS)
     assert judge(found) == []
 
-    events = [event for history in found.histories.values() for event in history]
-    kinds = Counter(event["event"] for event in events)
-    assert kinds["published"] >= 200
-    assert kinds["subscribed"] >= 50
-    assert kinds["unsubscribed"] >= 50
-    # All of what the judgement is about did happen.
-    assert any(begun(history) for history in found.histories)
-    assert sum(event["duplicates"] for event in events if event["event"] == "published") >= 5
-    got = Counter(name for name, _ in found.jobs)
-    assert set(got) == set(NAMES)
-    assert value(fleet.queue, "SELECT count(*) FROM {s}.job_archive") >= 100
-    told = {n for event in events if event["event"] == "published" for n in event["numbers"]}
-    late = [n for n in told if not found.jobs[COPY_NAMES[2], n]]
-    assert late
-    assert len(late) < len(told)
 
-
-@pytest.mark.parametrize("name", list(PLANTS))
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in SEEN_AT_ONCE else RACE) for name in PLANTS])
 def test_the_judgement_finds(fleet: Fleet, name: str) -> None:
     """A bug that is put into the publishers' statements is seen."""
-    assert judge(run(fleet, kills=18, seconds=2, plant=name)) != []
+    assert judge(run(fleet, kills=sized(1, 3) if name in SEEN_AT_ONCE else 18, plant=name)) != []
 
 
 def made_up(jobs: dict[tuple[str, int], int]) -> Run:

@@ -22,6 +22,7 @@ from dagster_sqlqueue.topics import Message, Topics
 from tests.core.support import Work, rows
 from tests.faults.worker import PLANTS as PLANTS_OF_ALL
 from tests.faults.worker import History, Task, plant
+from tests.gate.plugin import verdict
 
 TOPIC = "orders"
 COPIES, MOVERS = 8, 4
@@ -215,6 +216,7 @@ def left_behind(queue: SqlQueue) -> Counter[tuple[str, int]]:
     return Counter((name, number) for name, number in found)
 
 
+@verdict
 def judge(run: Run) -> list[str]:
     """What is wrong with a run; nothing, if each message that was acknowledged has exactly one job for each receiver that
     stood all the while, never two, none for who was not there, and no message is half.

@@ -25,6 +25,7 @@ from dagster_sqlqueue.outcomes import Cancel, Done, Hold, Outcome, Reject, Retry
 from dagster_sqlqueue.queue import Ending, Kept
 from dagster_sqlqueue.results import Results
 from tests.core.support import Work
+from tests.gate.patience import PATIENCE
 
 PLANTS: dict[str, tuple[str, str, str]] = {
     "an ending without the fence": ("succeed", "AND j.lease_no = %(lease_no)s", "AND 0 <= %(lease_no)s"),
@@ -84,12 +85,13 @@ class Task:
         plant: a bug out of `PLANTS`.
         hesitate: a producer commits up to so many seconds after it has enqueued.
         jobs, keys: how many a producer makes, and of how many ordering keys; 0: without a key.
+        goes_on_until: it makes more than that, until this file exists.
         prefix: what the keys begin with.
         outcomes: what the handler says, out of `OUTCOMES`.
         ids: the jobs that a process waits for.
         reports: it says that it begins, and after a hang that it is nearly done.
         dies: the process kills itself at a random moment of the nth call of this verb.
-        burn: seconds of pure computing that each job takes.
+        burn_until: the handler computes until this file exists.
         mode: the consumer's; in transactional mode the handler writes the job's id into the table `effect`.
         seed: of its luck.
     """
@@ -97,7 +99,7 @@ class Task:
     url: str
     schema: str
     history: Path
-    lease_seconds: float = 30.0
+    lease_seconds: float = 300.0
     batch_size: int = 100
     job_timeout_seconds: float | None = None
     linger_seconds: float = 0.0
@@ -107,6 +109,7 @@ class Task:
     go: Path | None = None
     plant: str | None = None
     jobs: int = 0
+    goes_on_until: Path | None = None
     keys: int = 0
     prefix: str = "key "
     hesitate: float = 0.0
@@ -114,7 +117,7 @@ class Task:
     ids: Sequence[str] = ()
     reports: bool = False
     dies: tuple[str, int] | None = None
-    burn: float = 0.0
+    burn_until: Path | None = None
     mode: Mode = Mode.LEASED
     seed: int = 0
 
@@ -294,9 +297,9 @@ def consume(task: Task) -> None:
             job.connection.execute(effect, [job.id])
         if task.pause:
             pause.wait(task.pause)
-        began = time.monotonic()
-        while time.monotonic() - began < task.burn:
-            pass
+        while task.burn_until and not task.burn_until.exists():
+            for _ in range(1_000_000):
+                pass
         return OUTCOMES[task.outcomes](job.payload.n, luck) if task.outcomes else None
 
     effect = sql.SQL("INSERT INTO {} (job) VALUES (%s)").format(sql.Identifier(task.schema, "effect"))
@@ -322,12 +325,12 @@ def await_ends(task: Task) -> None:
     history = History(task.history)
 
     def one(id: str) -> None:
-        outcome = results.wait(id, timeout_seconds=120)
+        outcome = results.wait(id, timeout_seconds=2 * PATIENCE)
         history.note("told", id=id, state=outcome.state, result=outcome.result)
 
     with SqlQueue(task.url, schema=task.schema) as queue, Results(queue) as results, ThreadPoolExecutor(8) as pool:
         history.note("ready")
-        together = pool.submit(results.wait_many, task.ids, timeout_seconds=120)
+        together = pool.submit(results.wait_many, task.ids, timeout_seconds=2 * PATIENCE)
         for _ in pool.map(one, task.ids):
             pass
         history.note("all told", states=[outcome.state for outcome in together.result().values()])
@@ -342,12 +345,15 @@ def produce(task: Task) -> None:
         history.note("ready")
         if task.go:
             wait_for(task.go)
-        for first in range(0, task.jobs, task.batch_size):
+        for first in itertools.count(step=task.batch_size):
+            if first >= task.jobs and (task.goes_on_until is None or task.goes_on_until.exists()):
+                break
+            last = first + task.batch_size
             batch = [
                 NewJob(Work(n=n), id=uuid7(), ordering_key=f"{task.prefix}{n % task.keys}" if task.keys else None)
-                for n in range(first, min(first + task.batch_size, task.jobs))
+                for n in range(first, last if task.goes_on_until else min(last, task.jobs))
             ]
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + PATIENCE
             tries = 0
             while True:
                 tries += 1

@@ -7,7 +7,7 @@ import pytest
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.followers import Followers, JobEnded
 from tests.core.cleared import cleared
-from tests.core.support import Work, rows
+from tests.core.support import Work
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,6 @@ def shared(url: str, request: pytest.FixtureRequest) -> Iterator[SqlQueue]:
 @pytest.fixture
 def queue(shared: SqlQueue, spec: QueueSpec[Work]) -> SqlQueue:
     """With the queues `work` and `ended`, and nothing in them."""
-    rows(shared, "TRUNCATE {s}.follower, {s}.job_group, {s}.group_tally CASCADE")
     cleared(shared, spec)
     shared.create_queue(ENDED)
     return shared

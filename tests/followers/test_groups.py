@@ -15,6 +15,7 @@ from dagster_sqlqueue.followers import Callback, Followers, GroupEnded, Groups, 
 from dagster_sqlqueue.selection import Selection
 from tests.core.support import Work, caller, claim, rows, until, value
 from tests.followers.support import groups_told
+from tests.gate.patience import PATIENCE
 
 
 @pytest.fixture
@@ -204,7 +205,7 @@ def test_closing_waits_for_who_is_adding(
         assert Consumer(queue, spec, lambda job: None).drain().succeeded == 1
         assert groups.group(group).succeeded == 1
         connection.commit()
-        closing.join(30)
+        closing.join(PATIENCE)
     assert not closing.is_alive()
     assert groups_told(queue) == []
     assert groups.group(group).pending == 1

@@ -1,53 +1,20 @@
 """Inside the caller's own transaction, awaited or not: rolled back means never enqueued, and nobody is told."""
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import psycopg
 import pytest
-import sqlalchemy as sa
-from psycopg.rows import dict_row
-from sqlalchemy.orm import Session
-from sqlalchemy.pool import NullPool
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import Consumer, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, UnknownGroup, UnknownQueue
 from dagster_sqlqueue.followers import Callback, Followers, Groups, SubmittedMany
-from tests.core.support import Work, caller, value
+from tests.core.support import Work, value
 from tests.followers.support import told
 
 ENDED = Callback("ended")
-
-
-@contextlib.contextmanager
-def _psycopg(url: str) -> Iterator[Any]:
-    with caller(url, row_factory=dict_row) as connection:
-        yield connection
-
-
-@contextlib.contextmanager
-def _sqlalchemy(url: str) -> Iterator[Any]:
-    engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"), poolclass=NullPool)
-    with engine.connect() as connection:
-        yield connection
-    engine.dispose()
-
-
-@contextlib.contextmanager
-def _session(url: str) -> Iterator[Any]:
-    engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"), poolclass=NullPool)
-    with Session(engine) as session:
-        yield session
-    engine.dispose()
-
-
-@pytest.fixture(params=[_psycopg, _sqlalchemy, _session])
-def theirs(url: str, request: pytest.FixtureRequest) -> Iterator[Any]:
-    with request.param(url) as connection:
-        yield connection
 
 
 def jobs() -> list[NewJob[Work]]:
@@ -141,6 +108,26 @@ def test_awaited(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers, u
     (found,) = groups.groups()
     assert (found.members, found.succeeded, bool(found.ended_at)) == (5, 5, True)
     assert value(queue, "SELECT count(*) FROM {s}.job WHERE queue = 'ended'") == 9 + 1 + 1
+
+
+def test_awaited_in_a_pipeline(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers, url: str) -> None:
+    live = queue.enqueue(spec, Work(n=7))
+    assert live
+
+    async def work(connection: Any) -> None:
+        async with connection.pipeline():
+            assert await followers.afollow(live, ENDED, connection=connection)
+            done = await followers.aenqueue_many(spec, jobs(), callbacks=ENDED, connection=connection)
+            assert done == SubmittedMany(4, 4, 0)
+            again = await followers.aenqueue_many(spec, jobs(), callbacks=ENDED, connection=connection)
+            assert again == SubmittedMany(0, 8, 0)
+            with pytest.raises(UnknownQueue, match="no queue 'nosuch'"):
+                await followers.afollow(live, Callback("nosuch"), connection=connection)
+            await connection.commit()
+
+    awaited(url, work)
+    Consumer(queue, spec, lambda job: None).drain()
+    assert len(told(queue)) == 1 + 8 + 8
 
 
 def test_wrong_connections_are_named(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers, url: str) -> None:

@@ -1,5 +1,7 @@
 """What maintenance does about followers and groups."""
 
+from datetime import UTC, datetime
+
 import psycopg
 
 from dagster_sqlqueue import Consumer, NewJob, QueueSpec, SqlQueue
@@ -43,6 +45,39 @@ def test_who_was_not_seen_is_told_later(queue: SqlQueue, spec: QueueSpec[Work], 
     assert sorted(str(end.context) for end in told(queue)) == ["first", "second"]
     assert queue.maintain().expired_removed == 0
     assert len(told(queue)) == 2
+
+
+def test_however_many_were_left_out_they_are_told(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers) -> None:
+    """Behind more of them who are still waiting than are looked at in one transaction."""
+    later = datetime(2999, 1, 1, tzinfo=UTC)
+    followers.enqueue_many(
+        spec, [NewJob(Work(n=n), run_at=later) for n in range(1_200)], callbacks=Callback("ended", context="live")
+    )
+    followers.enqueue_many(
+        spec, [Work(n=n) for n in range(2_500)], callbacks=Callback("ended", context="left"), group=Groups(queue).open()
+    )
+    rows(queue, "UPDATE {s}.job SET followed = false WHERE run_at < %s", later)
+    Consumer(queue, spec, lambda job: None, batch_size=500).drain()
+    assert told(queue) == []
+    assert queue.maintain().expired_removed == 5_000
+    ends = told(queue)
+    assert len({end.job_id for end in ends}) == len(ends) == 2_500
+    assert {str(end.context) for end in ends} == {"left"}
+    assert queue.maintain().expired_removed == 0
+    assert value(queue, "SELECT count(*) FROM {s}.follower WHERE state IS NULL") == 1_200
+    (group,) = Groups(queue).groups()
+    assert group.succeeded == group.members == 2_500
+
+
+def test_however_many_groups_ended_long_ago_they_go(queue: SqlQueue, followers: Followers) -> None:
+    rows(
+        queue,
+        "INSERT INTO {s}.job_group (id, priority, closed_at, ended_at)"
+        " SELECT gen_random_uuid(), 0, now() - n * interval '24 hours', now() - n * interval '24 hours'"
+        " FROM generate_series(1, 2540) AS n",
+    )
+    assert queue.maintain().expired_removed == 2_511
+    assert len(Groups(queue).groups()) == 29
 
 
 def test_a_job_that_was_deleted_by_hand_is_waited_for_no_more(

@@ -13,6 +13,7 @@ from dagster_sqlqueue.followers import Callback, Followers, JobEnded, Submitted,
 from dagster_sqlqueue.selection import Selection
 from tests.core.support import Work, claim, rows, value
 from tests.followers.support import told
+from tests.gate.patience import PATIENCE
 
 
 def keyed(n: int, key: str = "k", id: UUID | None = None) -> NewJob[Work]:
@@ -63,7 +64,7 @@ def test_a_running_job_is_joined_and_its_lease_is_not_disturbed(
     second = followers.enqueue(spec, keyed(2), callbacks=mine("bob"))
     assert second.job_id == job.id
     assert rows(queue, "SELECT lease_no, available_at, attempt, state FROM {s}.job") == before
-    assert queue.heartbeat([job], lease_seconds=60).held == {job.id}
+    assert queue.heartbeat([job], lease_seconds=300).held == {job.id}
     queue.complete([job])
     assert [end.context for end in told(queue)] == ["bob"]
 
@@ -76,8 +77,8 @@ def test_a_heartbeat_does_not_wait_for_who_joins_a_followed_job(
     with queue.database.transaction() as transaction:
         followers.enqueue(spec, keyed(2), callbacks=mine("bob"), connection=transaction.connection)
         with queue.database.connection() as other, other.transaction():
-            other.execute("SET LOCAL lock_timeout = '1s'")
-            parameters = {"ids": [job.id], "lease_nos": [job.lease_no], "lease_seconds": 60.0}
+            other.execute(f"SET LOCAL lock_timeout = '{PATIENCE}s'".encode())
+            parameters = {"ids": [job.id], "lease_nos": [job.lease_no], "lease_seconds": 300.0}
             from dagster_sqlqueue.executors import Transaction
 
             assert len(Transaction(other, queue.database).run("heartbeat", parameters)) == 1

@@ -22,16 +22,17 @@ from dagster_sqlqueue import (
     batches,
     statements,
 )
-from dagster_sqlqueue.cli.redacting import discreet
 from dagster_sqlqueue.deciding import Completed
 from dagster_sqlqueue.ending import Ending
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.executors import Transaction
 from dagster_sqlqueue.followers import Callback, Followers, Groups, JobEnded
 from dagster_sqlqueue.model import ArchiveState
+from dagster_sqlqueue.redacting import discreet
 from dagster_sqlqueue.selection import Selection
 from tests.core.support import Work, caller, claim, make_due, rows, until, value
 from tests.followers.support import groups_told, told
+from tests.gate.patience import PATIENCE
 
 
 def _finish(queue: SqlQueue, spec: QueueSpec[Work], job_id: UUID) -> None:
@@ -80,6 +81,20 @@ def _batch_publish(queue: SqlQueue, spec: QueueSpec[Work], job_id: UUID) -> None
         batches.publish(queue, batch, transaction, output={})
 
 
+def _batch_settle(queue: SqlQueue, spec: QueueSpec[Work], job_id: UUID) -> None:
+    batch = batches.seal(queue, "work", "day", owner="me")
+    batches.report(queue, batch, [(job_id, Done({"paid": True}))])
+    with batches.publication(queue, batch, output={}):
+        pass
+
+
+def _batch_move(queue: SqlQueue, spec: QueueSpec[Work], job_id: UUID) -> None:
+    """A transactional batch gives itself up for a leased one where somebody follows a job: so it never ends one itself."""
+    batch = batches.seal(queue, "work", "day", owner="me", mode=Mode.TRANSACTIONAL)
+    with batches.publication(queue, batch, output={}):
+        pass
+
+
 ENDS: dict[str, tuple[Callable[[SqlQueue, QueueSpec[Work], UUID], None], str, object, str | None, int]] = {
     "finish": (_finish, "succeeded", {"sum": 3}, None, 1),
     "succeed": (_succeed, "succeeded", None, None, 1),
@@ -88,7 +103,9 @@ ENDS: dict[str, tuple[Callable[[SqlQueue, QueueSpec[Work], UUID], None], str, ob
     "cancel_waiting": (_cancel_waiting, "cancelled", None, "customer left", 0),
     "complete_held": (_complete_held, "succeeded", {"paid": True}, "by hand", 0),
     "bury_spent": (_bury_spent, "failed", None, "the lease ran out on the last attempt: its consumer died or hung", 3),
-    "batch_publish": (_batch_publish, "succeeded", None, None, 1),
+    "batch_succeed": (_batch_publish, "succeeded", None, None, 1),
+    "batch_settle": (_batch_settle, "succeeded", {"paid": True}, None, 1),
+    "batch_move": (_batch_move, "succeeded", None, None, 1),
 }
 """By statement: what calls it; and the state, result, error and attempts that are told."""
 
@@ -101,7 +118,8 @@ def test_every_statement_that_deletes_jobs_is_known() -> None:
         if file.name.endswith(".sql")
         and re.search(r"DELETE FROM sqlqueue\.(new_|replaceable_|parked_)?job\b", file.read_text(encoding="utf-8"))
     }
-    assert deleting == {*ENDS, "forget_finished"}
+    # The one statement that ends them by a function is batch_settle.
+    assert deleting == {*ENDS, "forget_finished"} - {"batch_settle"}
 
 
 @pytest.mark.parametrize("statement", ENDS)
@@ -177,7 +195,7 @@ def test_a_callback_goes_by_the_rules_of_its_queue(
         connection.execute(f'LISTEN "{queue.database.schema}"')
         for job in claim(queue):
             queue.complete([job])
-        heard = {note.payload for note in connection.notifies(timeout=5, stop_after=1)}
+        heard = {note.payload for note in connection.notifies(timeout=PATIENCE, stop_after=1)}
     assert heard == {"in_order"}
     like = NewJob({}, ordering_key="clé")
     mine = queue.enqueue(QueueSpec("in_order", Work), replace(like, payload=Work(n=9)))
@@ -260,20 +278,21 @@ def test_what_the_job_hides_its_callback_hides_too(queue: SqlQueue, followers: F
 
 
 def test_an_end_is_notified_to_who_waits(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> None:
-    from dagster_sqlqueue.followers.following import drive, follow
-    from dagster_sqlqueue.followers.model import Following, channel, derived_id
+    from dagster_sqlqueue.followers.following import follow
+    from dagster_sqlqueue.followers.model import Following, derived_id
+    from dagster_sqlqueue.putting import drive
 
     job_id = queue.enqueue(spec, Work(n=1))
     other = queue.enqueue(spec, Work(n=2))
     assert job_id
     with caller(url, autocommit=True) as connection:
-        connection.execute(f'LISTEN "{channel(queue.database.schema)}"')
+        connection.execute(f'LISTEN "{queue.database.schema}_ended"')
         row = Following(derived_id(job_id, "me"), job_id, notify=True)
         done = queue.database.transact(lambda transaction: drive(follow([row]), transaction))
         assert done.live == {job_id}
         queue.cancel("work", Selection(ids=[other]))  # type: ignore[list-item]
         Consumer(queue, spec, lambda job: None).drain()
-        heard = [note.payload for note in connection.notifies(timeout=5, stop_after=1)]
+        heard = [note.payload for note in connection.notifies(timeout=PATIENCE, stop_after=1)]
     assert heard == [str(job_id)]
     until(lambda: value(queue, "SELECT count(*) FROM {s}.follower") == 0)
     assert groups_told(queue) == []

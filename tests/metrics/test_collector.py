@@ -17,21 +17,19 @@ from dagster_sqlqueue.metrics import QueueCollector
 from dagster_sqlqueue.model import ArchiveState
 from dagster_sqlqueue.queue import Ending
 from dagster_sqlqueue.selection import Selection
-from tests.core.support import Work, claim, drop, make_due, own_server
+from tests.core.cleared import own_schema
+from tests.core.support import Work, claim, make_due, own_server
+from tests.gate.patience import PATIENCE
 from tests.metrics.support import key, scraped
 
 OTHER = QueueSpec("other", Work, bucket_count=2, backoff=Backoff(0, jitter=0))
 
 
-@pytest.fixture
-def queue(any_server: str, schema: str, spec: QueueSpec[Work]) -> Iterator[SqlQueue]:
-    with SqlQueue(any_server, schema=f"metrics_{schema}") as queue:
-        queue.init()
-        queue.create_queue(spec)
-        try:
-            yield queue
-        finally:
-            drop(queue)
+@pytest.fixture(scope="module")
+def shared(any_server: str) -> Iterator[SqlQueue]:
+    """On every server."""
+    with own_schema(any_server, "metrics") as queue:
+        yield queue
 
 
 @pytest.fixture
@@ -71,7 +69,7 @@ def test_every_figure_is_that_of_stats(busy: SqlQueue, registry: CollectorRegist
     assert (work.ready, work.running, work.scheduled, work.held) == (4, 2, 3, 1)
     assert (work.succeeded, work.failed, work.dead_letters, work.stale_writes_today) == (7, 3, 3, 1)
     assert samples[key("sqlqueue_up")] == 1
-    assert 0 < samples[key("sqlqueue_scrape_duration_seconds")] < 10
+    assert 0 < samples[key("sqlqueue_scrape_duration_seconds")] < PATIENCE
     for stats in (work, other):
         named = {"queue": stats.queue}
         for state in ("ready", "running", "scheduled", "held", "parked"):
@@ -90,9 +88,9 @@ def test_every_figure_is_that_of_stats(busy: SqlQueue, registry: CollectorRegist
     # Time passes between the two looks.
     assert work.oldest_ready_seconds is not None
     assert work.next_due_seconds is not None
-    assert work.oldest_ready_seconds - 10 < samples[key("sqlqueue_oldest_ready_age_seconds", queue="work")]
+    assert work.oldest_ready_seconds - PATIENCE < samples[key("sqlqueue_oldest_ready_age_seconds", queue="work")]
     assert samples[key("sqlqueue_oldest_ready_age_seconds", queue="work")] <= work.oldest_ready_seconds
-    assert 3_500 < samples[key("sqlqueue_next_due_seconds", queue="work")] <= 3_600
+    assert 3_000 < samples[key("sqlqueue_next_due_seconds", queue="work")] <= 3_600
     assert samples[key("sqlqueue_paused", queue="work")] == 0
     assert samples[key("sqlqueue_paused", queue="other")] == 1
 
@@ -153,7 +151,7 @@ def test_counts_stop_at_their_cap(queue: SqlQueue, spec: QueueSpec[Work], regist
 
 
 def test_a_database_that_is_away_is_told_and_comes_back(caplog: pytest.LogCaptureFixture) -> None:
-    with own_server(settings=["fsync=off"]) as server, SqlQueue(server.url, connect_timeout=2) as queue:
+    with own_server(settings=["fsync=off"]) as server, SqlQueue(server.url) as queue:
         queue.init()
         queue.create_queue(OTHER)
         registry = CollectorRegistry()

@@ -19,6 +19,7 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.metrics import QueueCollector, serve
 from tests.cli.support import PROJECT, Cli
 from tests.core.support import Work, own_server, until
+from tests.gate.patience import PATIENCE
 from tests.metrics.support import Samples, key, parsed
 
 READY = key("sqlqueue_jobs", queue="work", state="ready")
@@ -32,7 +33,7 @@ def cli(url: str, queue: SqlQueue, monkeypatch: pytest.MonkeyPatch) -> Cli:
 
 
 def fetched(port: int) -> Samples:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
         assert answer.status == 200
         assert answer.headers["Content-Type"].startswith("text/plain; version=")
         return parsed(answer.read().decode())
@@ -81,7 +82,9 @@ def test_what_cannot_be_listened_on_is_refused() -> None:
         pass
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 0), pytest.param(signal.SIGINT, 130, marks=pytest.mark.prove)]
+)
 def test_the_command_serves_until_it_is_stopped(
     cli: Cli, queue: SqlQueue, spec: QueueSpec[Work], number: signal.Signals, code: int
 ) -> None:
@@ -91,16 +94,18 @@ def test_the_command_serves_until_it_is_stopped(
         assert (told["event"], told["address"]) == ("listening", "127.0.0.1")
         assert fetched(told["port"])[READY] == 3
         process.send_signal(number)
-        assert process.wait(20) == code
+        assert process.wait(PATIENCE) == code
         assert process.stderr
         assert process.stderr.read() == ""
 
 
 def test_the_command_for_people(cli: Cli) -> None:
-    with serving(cli.environment, "--port", "0") as (_, line):
+    with serving(cli.environment, "--port", "0") as (process, line):
         words = line.removeprefix("metrics at http://127.0.0.1:")
         assert words.endswith("/metrics, until Ctrl-C\n")
         assert fetched(int(words.partition("/")[0]))[key("sqlqueue_up")] == 1
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 130
 
 
 def test_a_database_that_is_away_is_no_failed_scrape() -> None:
@@ -122,7 +127,7 @@ def test_a_database_that_is_away_is_no_failed_scrape() -> None:
             assert away[key("sqlqueue_up")] == 0
             assert READY not in away
             process.terminate()
-            assert process.wait(20) == 0
+            assert process.wait(PATIENCE) == 0
             assert process.stderr
             said = process.stderr.read()
         assert said.count("metrics: cannot use the database") == 2

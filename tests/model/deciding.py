@@ -11,9 +11,10 @@ from dagster_sqlqueue import NewJob
 from dagster_sqlqueue.lifecycle import Event, LiveState
 from dagster_sqlqueue.selection import Decided, Selection
 from tests.core.support import Work
+from tests.model.agreeing import same
 from tests.model.drawing import HOUR, JOBS, MOMENTS, Wanted
 from tests.model.jobs import NEVER, ModelJob, Moment
-from tests.model.machine import QueueMachine, same, step
+from tests.model.machine import QueueMachine, step
 from tests.model.model import Model
 
 IDS = st.lists(st.integers(0, 15), min_size=1, max_size=3)

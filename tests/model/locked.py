@@ -12,10 +12,11 @@ from dagster_sqlqueue.model import ClaimedJob
 from dagster_sqlqueue.outcomes import Cancel, Outcome, Reject
 from dagster_sqlqueue.settings import Strategy
 from dagster_sqlqueue.settling import settle
+from tests.model.agreeing import same
 from tests.model.deciding import DecidedMachine, DecidedModel
 from tests.model.drawing import OUTCOMES, due, event_of
 from tests.model.jobs import NEVER, Divergence, Moment, check_choice
-from tests.model.machine import ENDS, RETURNS, same, step
+from tests.model.machine import ENDS, RETURNS, step
 
 
 class Crash(Exception):

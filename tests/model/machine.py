@@ -20,6 +20,7 @@ from dagster_sqlqueue.outcomes import Outcome
 from dagster_sqlqueue.settings import PoisonPolicy, Strategy
 from dagster_sqlqueue.settling import settle
 from tests.core.support import Work
+from tests.model.agreeing import as_claimed, limits_hold, promises_hold, same, tables_agree
 from tests.model.drawing import (
     ANY_SPECS,
     BUCKETS,
@@ -34,9 +35,9 @@ from tests.model.drawing import (
     specs,
 )
 from tests.model.hints import ModelHints
-from tests.model.jobs import NEVER, Divergence, Lease, ModelJob, Moment, order
+from tests.model.jobs import NEVER, Lease, ModelJob, Moment
 from tests.model.model import Model
-from tests.model.server import ARCHIVED, LIVE, STALE, Server
+from tests.model.server import Server
 
 STALE_FROM = 5
 ENDS = {Event.DONE, Event.REJECT, Event.CANCEL}
@@ -214,40 +215,12 @@ class QueueMachine(RuleBasedStateMachine):
         granted = {job for job, lease_no in now if lease_no > before.get(job, lease_no)}
         expected = self.model.claim(limit, buckets, tag, granted, [job.id for job in jobs], hints=remembered, once=once)
         by_chance = self.model.spec.strategy not in (Strategy.ROUND_ROBIN, Strategy.FIFO) and tag is None
-        given = [self._claimed_as(job) for job in jobs]
-        wanted = [self._modelled_as(self.model.live[job]) for job in expected]
+        given = [as_claimed(job) for job in jobs]
+        wanted = [as_claimed(self.model.live[job]) for job in expected]
         same(*((sorted(given), sorted(wanted)) if by_chance else (given, wanted)))
-        self._check_limits([self.model.live[job.id] for job in jobs])
+        limits_hold(self.model, [self.model.live[job.id] for job in jobs])
         self.leases.extend(jobs)
         self.seen[consumer] = self.model.spec
-
-    def _check_limits(self, granted: list[ModelJob]) -> None:
-        """The limits hold for what a claim grants; leases from before a limit was set may go beyond it."""
-        spec, leased = self.model.spec, [job for job in self.model.live.values() if job.leased]
-        assert not granted or spec.max_running is None or len(leased) <= spec.max_running
-        assert not granted or spec.rate is None or self.model.starts <= spec.rate.starts
-        for job in granted:
-            line = [
-                other for other in self.model.live.values() if other.order_no and other.ordering_key == job.ordering_key
-            ]
-            running = [other for other in line if other.leased]
-            if job.order_no and spec.ordered:
-                assert running == [job]
-                assert job is min(line, key=order)
-            elif job.order_no:
-                assert len(running) <= (spec.max_running_per_key or 0)
-
-    def _claimed_as(self, job: ClaimedJob) -> tuple[Any, ...]:
-        return (
-            job.id, job.bucket, job.priority, job.lease_no, job.attempt, job.max_attempts, job.order_no is not None,
-            job.limited, job.unique_key or "", job.ordering_key or "",
-        )  # fmt: skip
-
-    def _modelled_as(self, job: ModelJob) -> tuple[Any, ...]:
-        return (
-            job.id, job.bucket, job.priority, job.lease_no, job.attempt, job.max_attempts, job.order_no is not None,
-            job.limited, job.unique_key or "", job.ordering_key or "",
-        )  # fmt: skip
 
     # Under a lease, the current one or an older one
 
@@ -359,66 +332,9 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def both_agree(self) -> None:
         with self.telling_history():
-            self._check_tables()
-            self._check_promises()
-
-    def _check_tables(self) -> None:
-        rows = self.server.look(LIVE, self.began)
-        live = sorted(self.model.live.values(), key=lambda job: (job.bucket, job.place))
-        same(
-            [row[:7] + row[9:13] for row in rows],
-            [
-                (
-                    job.id, job.bucket, job.priority, job.state, job.lease_no, job.attempt, job.max_attempts,
-                    job.cancel_requested, job.unique_key, job.ordering_key, _hours(job.at),
-                )
-                for job in live
-            ],
-        )  # fmt: skip
-        same([row[8] for row in rows if row[3] == "running"], [job.limited for job in live if job.state == "running"])
-        numbered = sorted((row[7], row[0]) for row in rows if row[7] is not None)
-        same([job for _, job in numbered], [job.id for job in sorted(live, key=order) if job.order_no])
-        archived = sorted(self.server.look(ARCHIVED))
-        same(
-            [row[:8] for row in archived],
-            [
-                (
-                    job.id, job.state, job.lease_no, job.attempt, job.bucket, job.priority, job.unique_key,
-                    job.ordering_key,
-                )
-                for job in sorted(self.model.archive.values(), key=lambda job: job.id)
-            ],
-        )  # fmt: skip
-        same(int(self.server.look(STALE)[0][0]), self.model.stale)
-
-    def _check_promises(self) -> None:
-        jobs = list(self.model.live.values())
-        unique = [job.unique_key for job in jobs if job.unique_key]
-        assert len(unique) == len(set(unique))
-        for key in {job.ordering_key for job in jobs if job.order_no}:
-            line = sorted((job for job in jobs if job.order_no and job.ordering_key == key), key=order)
-            parked = [job for job in line if job.parked]
-            if self.model.spec.ordered:
-                runs = any(job.state is LiveState.RUNNING for job in line)
-                assert not line[0].parked or runs, "the first of a key waits for nobody"
-            else:
-                others = [job for job in line if not job.parked and job.state is not LiveState.HELD]
-                assert others or not parked, "jobs of a key wait for nobody"
-
-
-def _hours(moment: Moment) -> int | None:
-    return None if moment == NEVER else int(min(max(moment[0], -999), 999))
+            tables_agree(self.server, self.model, self.began)
+            promises_hold(self.model)
 
 
 def lease(job: ClaimedJob) -> Lease:
     return Lease(job.id, job.lease_no)
-
-
-def same(library: object, model: object) -> None:
-    """Demand that both say the same.
-
-    Raises:
-        Divergence: they do not.
-    """
-    if library != model:
-        raise Divergence(f"the library: {library}\nthe model:   {model}")

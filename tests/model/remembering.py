@@ -12,10 +12,11 @@ from dagster_sqlqueue.lifecycle import Event
 from dagster_sqlqueue.outcomes import Outcome
 from dagster_sqlqueue.settings import PoisonPolicy
 from dagster_sqlqueue.settling import settle
+from tests.model.agreeing import same
 from tests.model.drawing import BUCKETS, INDEX, INDEXES, OUTCOMES, event_of
 from tests.model.hints import ModelHints
 from tests.model.locked import LockedMachine
-from tests.model.machine import ENDS, lease, same, step
+from tests.model.machine import ENDS, lease, step
 
 NEVER_BY_ITSELF = 1e9
 LIMITS = st.sampled_from([1, 2, 3, 50])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dagster_sqlqueue import statements
+from dagster_sqlqueue import migrations, statements
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.lifecycle import TRANSITIONS, Actor, Event, LiveState, State, after
 from dagster_sqlqueue.model import ArchiveState
@@ -45,12 +45,9 @@ def test_the_statements_that_the_page_names_exist() -> None:
 
 
 def test_the_tables_know_the_same_states() -> None:
-    migrations = "".join(
-        file.read_text(encoding="utf-8")
-        for file in sorted((statements.folder() / "migrations").iterdir(), key=lambda f: f.name)
-    )
+    text = "".join(migration.text for migration in migrations.available())
     for table, states in (("job", LiveState), ("job_archive", ArchiveState)):
-        ((body,),) = [re.findall(rf"CREATE TABLE sqlqueue\.{table} \((.*?)\n\)", migrations, re.DOTALL)]
+        ((body,),) = [re.findall(rf"CREATE TABLE sqlqueue\.{table} \((.*?)\n\)", text, re.DOTALL)]
         ((checked,),) = [re.findall(r"state +text .*CHECK \(state IN \((.*?)\)\)", body)]
         assert re.findall(r"'(\w+)'", checked) == list(states), table
 

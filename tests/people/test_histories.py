@@ -1,4 +1,4 @@
-"""10,000 random histories through the verbs: each replays to what the tables say, and to what a model of its own expects."""
+"""Random histories through the verbs: each replays to what the tables say, and to what a model of its own expects."""
 
 import json
 import random
@@ -19,7 +19,6 @@ from dagster_sqlqueue.selection import Selection
 from tests.core.support import rows
 from tests.people.support import enqueued
 
-HISTORIES = 10_000
 ROUNDS = 12
 PEOPLE = ("anna", "bert", "carl")
 FIRST = datetime(2090, 1, 1, tzinfo=UTC)
@@ -107,9 +106,10 @@ def do(people: HumanWork, ids: list[UUID], step: tuple[Any, ...]) -> None:
             getattr(people, verb)(ids, by=name)
 
 
-def test_ten_thousand_random_histories_replay_to_what_is_so(people: HumanWork, queue: SqlQueue) -> None:
+@pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=pytest.mark.prove)])
+def test_random_histories_replay_to_what_is_so(people: HumanWork, queue: SqlQueue, count: int) -> None:
     luck = random.Random(4)
-    jobs = {id: Expected() for id in enqueued(people, HISTORIES)}
+    jobs = {id: Expected() for id in enqueued(people, count)}
     for _ in range(ROUNDS):
         together: defaultdict[tuple[Any, ...], list[UUID]] = defaultdict(list)
         for id, job in jobs.items():
@@ -128,7 +128,7 @@ def test_ten_thousand_random_histories_replay_to_what_is_so(people: HumanWork, q
     assert set(histories) == set(jobs)
     tasks = {
         task.id: task.state
-        for at in range(0, HISTORIES, 1_000)
+        for at in range(0, count, 1_000)
         for task in map(task_of, queue.database.run("tasks_by_id", {"ids": list(jobs)[at : at + 1_000]}))
     }
     states: dict[UUID, str] = dict(rows(queue, "SELECT id, state FROM {s}.job"))  # type: ignore[arg-type]
@@ -157,10 +157,10 @@ def test_ten_thousand_random_histories_replay_to_what_is_so(people: HumanWork, q
             opened = next(e for e in reversed(histories[id]) if e.action is Action.HAND_OVER)
             assert state.available_at == (job.due or opened.at)
     # The luck went everywhere.
-    assert min(Counter(job.where for job in jobs.values()).values()) > 100
+    assert min(Counter(job.where for job in jobs.values()).values()) > count / 100
     seen = Counter(event.action for history in histories.values() for event in history)
     assert set(seen) == set(Action) - {Action.ADOPT, Action.TAKE, Action.WITHDRAW}
-    assert len({tuple(event.action for event in history) for history in histories.values()}) > 5_000
+    assert len({tuple(event.action for event in history) for history in histories.values()}) > count / 2
 
 
 JOB = uuid4()

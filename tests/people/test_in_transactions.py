@@ -1,53 +1,20 @@
 """Steps of human work inside the caller's own transaction: rolled back means never taken."""
 
-import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
-import sqlalchemy as sa
-from psycopg.rows import dict_row
-from sqlalchemy.orm import Session
-from sqlalchemy.pool import NullPool
 
 from dagster_sqlqueue import Consumer, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import DecisionRefused, InvalidInput, UnknownQueue
 from dagster_sqlqueue.people import HumanWork, Stage
 from dagster_sqlqueue.selection import Selection
 from tests.core.support import Work, caller, rows, until, value
+from tests.gate.patience import PATIENCE
 from tests.people.support import enqueued, everything, handed_over
-
-
-@contextlib.contextmanager
-def _psycopg(url: str) -> Iterator[Any]:
-    with caller(url, row_factory=dict_row) as connection:
-        yield connection
-
-
-@contextlib.contextmanager
-def _sqlalchemy(url: str) -> Iterator[Any]:
-    engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"), poolclass=NullPool)
-    with engine.connect() as connection:
-        yield connection
-    engine.dispose()
-
-
-@contextlib.contextmanager
-def _session(url: str) -> Iterator[Any]:
-    engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"), poolclass=NullPool)
-    with Session(engine) as session:
-        yield session
-    engine.dispose()
-
-
-@pytest.fixture(params=[_psycopg, _sqlalchemy, _session])
-def theirs(url: str, request: pytest.FixtureRequest) -> Iterator[Any]:
-    with request.param(url) as connection:
-        yield connection
-
 
 Step = Callable[[HumanWork, list[UUID], Any], object]
 STEPS: dict[str, Step] = {
@@ -155,7 +122,7 @@ def test_who_decides_meanwhile_waits_for_the_callers_end(people: HumanWork, queu
         query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
         until(lambda: value(queue, query, "%human_task%"), "the second one's wait for the lock")
         connection.commit()
-        second.join(30)
+        second.join(PATIENCE)
     assert len(refused) == 1
     assert queue.job(ids[2]).state == "held"
     assert people.task(ids[2]).state.assignee == "anna"

@@ -1,13 +1,14 @@
 """A table of 200,000 live jobs, looked at by every plan test, changed by none: each explains in a transaction it undoes."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue import QueueSpec, SqlQueue
 from tests.core.support import Work, rows
 from tests.plans.explaining import PLAN_MODES, Explainer
+from tests.plans.filling import put
+from tests.plans.undoing import undone, without_autovacuum
 
 JOBS = 100_000
 KEY_JOBS = 50_000
@@ -26,39 +27,40 @@ def backlog(url: str) -> Iterator[SqlQueue]:
     - `limited`: 5,000 jobs, 1,000 of them under leases that count towards its limit.
     - `other`: 5,000 jobs that nobody asks for.
     """
-    now = datetime.now(UTC)
     with SqlQueue(url, schema="plans") as queue:
         queue.init()
         for name, count in (("work", JOBS), ("other", 5_000)):
-            spec = QueueSpec(name, Work)
-            queue.create_queue(spec)
-            due = (now + timedelta(days=1) if n % 4 == 0 else now - timedelta(seconds=n % 3_000) for n in range(count))
-            queue.enqueue_many(
-                spec,
-                (
-                    NewJob(Work(n=n, note="x" * 100), priority=n // 4 % 10, run_at=at, tags=[f"t{n % 50}"])
-                    for n, at in enumerate(due)
-                ),
+            queue.create_queue(QueueSpec(name, Work))
+            put(
+                queue,
+                name,
+                count,
+                priority="n / 4 %% 10",
+                run_at="CASE WHEN n %% 4 = 0 THEN now() + interval '1 day' ELSE now() - n %% 3000 * interval '1 s' END",
+                tags="ARRAY['t' || n %% 50]",
+                payload="jsonb_build_object('n', n, 'note', repeat('x', 100))",
             )
-        _keyed(queue, now)
-        limited = QueueSpec("limited", Work, max_running=2 * LIMITED)
-        queue.create_queue(limited)
-        queue.enqueue_many(limited, (NewJob(Work(n=n)) for n in range(5_000)))
+        _keyed(queue)
+        queue.create_queue(QueueSpec("limited", Work, max_running=2 * LIMITED))
+        put(queue, "limited", 5_000)
         queue.claim("limited", limit=LIMITED, lease_seconds=3_600, worker="w")
         for bucket in range(16):
             queue.claim("work", buckets=[bucket], limit=RUNNING // 16, lease_seconds=3_600, worker="w")
+        without_autovacuum(queue)
         rows(queue, "VACUUM ANALYZE {s}.job")
         yield queue
 
 
-def _keyed(queue: SqlQueue, now: datetime) -> None:
-    spec = QueueSpec("keyed", Work, ordered=True)
-    queue.create_queue(spec)
-    jobs = (
-        NewJob(Work(n=n), ordering_key="big" if n % 2 else f"key {n // 2 % KEYS}", run_at=now - timedelta(hours=1))
-        for n in range(2 * KEY_JOBS)
+def _keyed(queue: SqlQueue) -> None:
+    queue.create_queue(QueueSpec("keyed", Work, ordered=True))
+    put(
+        queue,
+        "keyed",
+        2 * KEY_JOBS,
+        ordering_key=f"CASE WHEN n %% 2 = 1 THEN 'big' ELSE 'key ' || n / 2 %% {KEYS} END",
+        order_no="nextval('{s}.job_order')",
+        run_at="now() - interval '1 hour'",
     )
-    queue.enqueue_many(spec, jobs)
     # As claims leave it behind: heads run or are due, and of the rest what they have met is parked.
     rows(
         queue,
@@ -76,8 +78,13 @@ def _keyed(queue: SqlQueue, now: datetime) -> None:
     )
 
 
+@pytest.fixture
+def explained(backlog: SqlQueue) -> SqlQueue:
+    """The queue whose statements are explained: a module may have one of its own."""
+    return backlog
+
+
 @pytest.fixture(params=PLAN_MODES)
-def explain(backlog: SqlQueue, request: pytest.FixtureRequest) -> Iterator[Explainer]:
-    with backlog.database.connection() as connection, connection.transaction(force_rollback=True):
-        connection.execute(f"SET LOCAL plan_cache_mode = {request.param}".encode())
-        yield Explainer(connection, backlog.database.schema)
+def explain(explained: SqlQueue, request: pytest.FixtureRequest) -> Iterator[Explainer]:
+    with undone(explained, request.param) as connection:
+        yield Explainer(connection, explained.database.schema)

@@ -7,7 +7,7 @@ import pytest
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue, columns
 from tests.core.support import Work
 from tests.plans.conftest import KEYS
-from tests.plans.explaining import BY_ID, Explainer, changes_by_id, due, running
+from tests.plans.explaining import BY_ID, SLACK, Explainer, changes_by_id, due, running
 
 SIZES = [1, 100, 1_000]
 
@@ -70,11 +70,11 @@ def test_replacing(explain: Explainer, backlog: SqlQueue, queue: str, count: int
     assert plan.rows_read <= 3 * count
     # Nothing is compared with everything.
     assert max(node["Actual Rows"] * node["Actual Loops"] for node in plan.nodes) <= 25 * count + count**2 // 4
-    assert plan.buffers <= 45 * count + 150
+    assert plan.buffers <= 45 * count + SLACK
     looked_up = explain("replace_keys", queue=queue, unique_keys=keys)
     assert {index for _, index in looked_up.scans()} - {None} <= {"job_unique_key"}
     assert looked_up.rows_read <= count
-    assert looked_up.buffers <= 6 * count + 20
+    assert looked_up.buffers <= 6 * count + SLACK
 
 
 @pytest.mark.parametrize("count", SIZES)

@@ -15,8 +15,10 @@ import pytest
 
 from dagster_sqlqueue import SqlQueue
 from tests.core.support import rows, until, value
+from tests.gate.plugin import note_figures
 from tests.plans.conftest import JOBS
-from tests.plans.explaining import LANES, PLAN_MODES, Explainer, Plan
+from tests.plans.explaining import LANES, SLACK, Explainer, Plan
+from tests.plans.undoing import without_autovacuum
 
 ARCHIVED = 120_000
 CAP = 10_000
@@ -39,20 +41,21 @@ def archive(backlog: SqlQueue) -> Iterator[SqlQueue]:
         "  CASE WHEN n %% 10 = 0 THEN 'failed' ELSE 'succeeded' END, 1, 1, 5, finished - interval '3 seconds',"
         "  finished - interval '3 seconds', finished - interval '1 second', finished, 'local', ARRAY[]::text[],"
         "  jsonb_build_object('n', n, 'note', repeat('x', 100))"
-        " FROM (SELECT n, statement_timestamp() - n * interval '50 ms' - n / 40000 * interval '23 hours' AS finished"
-        "  FROM generate_series(0, %s) AS n) AS job",
+        " FROM (SELECT n, statement_timestamp() - n * interval '50 ms' - n / 40000 * day.apart AS finished"
+        "  FROM generate_series(0, %s) AS n, (SELECT CASE WHEN EXTRACT(hour FROM timezone('UTC', now())) < 12"
+        # Whatever the hour, they reach into the day before yesterday, and no further.
+        "   THEN interval '23 hours' ELSE interval '24 hours' END AS apart) AS day) AS job",
         ARCHIVED - 1,
     )
+    without_autovacuum(backlog)
     rows(backlog, "VACUUM ANALYZE {s}.job_archive")
     yield backlog
     rows(backlog, "TRUNCATE {s}.job_archive")
 
 
-@pytest.fixture(params=PLAN_MODES)
-def explain(archive: SqlQueue, request: pytest.FixtureRequest) -> Iterator[Explainer]:
-    with archive.database.connection() as connection, connection.transaction(force_rollback=True):
-        connection.execute(f"SET LOCAL plan_cache_mode = {request.param}".encode())
-        yield Explainer(connection, archive.database.schema)
+@pytest.fixture
+def explained(archive: SqlQueue) -> SqlQueue:
+    return archive
 
 
 def plan_of(archive: SqlQueue, query: str) -> Plan:
@@ -60,26 +63,6 @@ def plan_of(archive: SqlQueue, query: str) -> Plan:
         text = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {query.replace('{s}', archive.database.schema)}"
         ((found,),) = psycopg.ClientCursor(connection).execute(text.encode()).fetchall()
         return Plan(found)
-
-
-def read_whole(plan: Plan) -> set[str]:
-    """The tables of jobs with more than a handful of rows that the plan read from end to end."""
-    return {
-        node["Relation Name"]
-        for node in plan.nodes
-        if node["Node Type"] == "Seq Scan"
-        and node["Relation Name"].startswith("job")
-        and node["Actual Rows"] + node.get("Rows Removed by Filter", 0) > 10
-    }
-
-
-def archive_rows(plan: Plan) -> int:
-    """Rows and entries of the archive that the plan looked at."""
-    return sum(
-        round((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"])
-        for node in plan.nodes
-        if "Scan" in node["Node Type"] and str(node.get("Relation Name", "")).startswith("job_archive")
-    )
 
 
 @pytest.mark.parametrize("queue", QUEUES)
@@ -91,44 +74,51 @@ def test_queue_stats(explain: Explainer, queue: str) -> None:
     explain.run("DEALLOCATE figures")
     plan = Plan(found)
     assert plan.root["Actual Rows"] == 1
-    assert not read_whole(plan)
+    assert not plan.read_whole("job", more_than=10)
     # Three counts of due jobs, two of later ones, one of those that wait for no time; and two probes of every lane, of
     # which the one for what is due next steps over the leases.
     assert plan.rows_read <= 6 * CAP + 2 * LANES + 2_000
-    assert archive_rows(plan) <= 2 * CAP + PARTITIONS
-    assert plan.buffers <= STATS_BUFFERS
+    assert plan.rows_of("job_archive") <= 2 * CAP + PARTITIONS
+    assert plan.buffers <= STATS_BUFFERS + SLACK
 
 
 @pytest.mark.parametrize("queue", QUEUES)
 def test_queue_stats_of_one_queue_looks_at_no_other(explain: Explainer, queue: str) -> None:
     plan = explain("queue_stats", queue=queue)
     assert plan.root["Actual Rows"] == 1
-    assert plan.buffers <= STATS_BUFFERS
+    assert plan.buffers <= STATS_BUFFERS + SLACK
     assert plan.root["Total Cost"] < 1_000, "with such costs PostgreSQL compiles the plan, which takes seconds"
+    assert not plan.compiled
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("queue", QUEUES)
 def test_queue_stats_is_quick(archive: SqlQueue, queue: str) -> None:
-    def seconds() -> float:
+    quickest = float("inf")
+
+    def answered() -> bool:
+        nonlocal quickest
         began = time.perf_counter()
         archive.stats(queue)
-        return time.perf_counter() - began
+        quickest = min(quickest, time.perf_counter() - began)
+        return quickest < 0.1
 
-    until(lambda: seconds() < 0.1, "an answer within 100 ms")
+    until(answered, "an answer within 100 ms")
+    note_figures(milliseconds=round(1_000 * quickest))
 
 
 def test_queue_stats_of_all_queues(archive: SqlQueue) -> None:
     plan = plan_of(archive, "SELECT * FROM {s}.queue_stats")
     assert plan.root["Actual Rows"] == len(QUEUES)
-    assert plan.buffers <= len(QUEUES) * STATS_BUFFERS
+    assert plan.buffers <= len(QUEUES) * STATS_BUFFERS + SLACK
     assert plan.root["Total Cost"] < 10_000
 
 
 def test_a_scrape_of_all_queues(explain: Explainer) -> None:
     plan = explain("queue_stats_all")
     assert plan.root["Actual Rows"] == len(QUEUES)
-    assert plan.buffers <= len(QUEUES) * STATS_BUFFERS
-    assert archive_rows(plan) <= len(QUEUES) * (2 * CAP + PARTITIONS)
+    assert plan.buffers <= len(QUEUES) * STATS_BUFFERS + SLACK
+    assert plan.rows_of("job_archive") <= len(QUEUES) * (2 * CAP + PARTITIONS)
     assert plan.root["Total Cost"] < 10_000
 
 
@@ -143,7 +133,7 @@ def test_what_is_left_of_a_queue_is_read_from_its_hint_on(explain: Explainer) ->
     assert len(gone) > JOBS / 8
     assert after.root["Actual Rows"] == before.root["Actual Rows"]
     assert before.buffers > 1.5 * after.buffers, "the dead rows were not in the way, so nothing was shown"
-    assert after.buffers <= 8 * LANES
+    assert after.buffers <= 8 * LANES + SLACK
     assert {index for _, index in swept.scans()} <= {"job_claim", "bucket_pkey"}
 
 
@@ -151,35 +141,35 @@ def test_note_sweep(explain: Explainer) -> None:
     plan = explain("note_sweep", queue="work")
     assert plan.root["Actual Rows"] == 16
     assert plan.rows_read <= LANES
-    assert not read_whole(plan)
-    assert plan.buffers <= PROBE * LANES + 16 * 20
+    assert not plan.read_whole("job", more_than=10)
+    assert plan.buffers <= PROBE * LANES + 16 * 20 + SLACK
     again = explain("note_sweep", queue="work")
     assert again.root["Actual Rows"] == 0
     assert again.rows_read == 0
-    assert again.buffers <= 100
+    assert again.buffers <= SLACK
 
 
 @pytest.mark.parametrize("limit", [20, 1_000])
 def test_dead_letters(explain: Explainer, limit: int) -> None:
     plan = explain("dead_letters", queue="work", limit=limit)
     assert plan.root["Actual Rows"] == limit
-    assert not read_whole(plan)
-    assert archive_rows(plan) <= limit + PARTITIONS
-    assert plan.buffers <= 2 * limit + PROBE * PARTITIONS
+    assert not plan.read_whole("job", more_than=10)
+    assert plan.rows_of("job_archive") <= limit + PARTITIONS
+    assert plan.buffers <= 2 * limit + PROBE * PARTITIONS + SLACK
 
 
 @pytest.mark.parametrize("cap", [100, CAP])
 def test_archive_counts(explain: Explainer, cap: int) -> None:
     plan = explain("archive_counts", queue="work", since_seconds=86_400.0 * 5, cap=cap)
-    assert not read_whole(plan)
-    assert archive_rows(plan) <= cap + PARTITIONS
-    assert plan.buffers <= 2 * cap + PROBE * PARTITIONS
+    assert not plan.read_whole("job", more_than=10)
+    assert plan.rows_of("job_archive") <= cap + PARTITIONS
+    assert plan.buffers <= 2 * cap + PROBE * PARTITIONS + SLACK
 
 
 def test_archive_counts_of_the_last_minute(explain: Explainer) -> None:
     plan = explain("archive_counts", queue="work", since_seconds=60.0, cap=CAP)
-    assert archive_rows(plan) <= 60 / 0.05 + PARTITIONS
-    assert plan.buffers <= 2 * 60 / 0.05 + PROBE * PARTITIONS
+    assert plan.rows_of("job_archive") <= 60 / 0.05 + PARTITIONS
+    assert plan.buffers <= 2 * 60 / 0.05 + PROBE * PARTITIONS + SLACK
 
 
 @pytest.mark.parametrize("table", ["job", "job_archive"])
@@ -187,27 +177,27 @@ def test_a_job_by_its_id(archive: SqlQueue, table: str) -> None:
     job: UUID = value(archive, f"SELECT id FROM {{s}}.{table} WHERE queue = 'work' LIMIT 1")
     plan = plan_of(archive, f"SELECT * FROM {{s}}.job_all WHERE id = '{job}'")
     assert plan.root["Actual Rows"] == 1
-    assert not read_whole(plan)
-    assert plan.buffers <= PROBE * (PARTITIONS + 1)
+    assert not plan.read_whole("job", more_than=10)
+    assert plan.buffers <= PROBE * (PARTITIONS + 1) + SLACK
 
 
 def test_jobs_of_a_queue_in_both_tables(archive: SqlQueue) -> None:
     plan = plan_of(archive, "SELECT * FROM {s}.job_all WHERE queue = 'other'")
     assert plan.root["Actual Rows"] == 5_000 + ARCHIVED / 50
-    assert not read_whole(plan)
+    assert not plan.read_whole("job", more_than=10)
 
 
 @pytest.mark.parametrize("limit", [100, CAP])
 def test_trimming_a_batch(explain: Explainer, limit: int) -> None:
     explain.run("UPDATE {s}.queue SET retention_days = 1 WHERE name = 'work'")
     plan: Any = explain("archive_trim", queue="work", limit=limit)
-    assert not read_whole(plan)
+    assert not plan.read_whole("job", more_than=10)
     # Looked at in the search, and once more for its deletion.
-    assert archive_rows(plan) <= 2 * limit + PARTITIONS
-    assert plan.buffers <= 12 * limit + 2 * PROBE * PARTITIONS
+    assert plan.rows_of("job_archive") <= 2 * limit + PARTITIONS
+    assert plan.buffers <= 12 * limit + 2 * PROBE * PARTITIONS + SLACK
 
 
 def test_days_that_are_over(explain: Explainer) -> None:
     plan = explain("archive_days_over", only_queue=None)
     assert plan.root["Actual Rows"] == 0
-    assert plan.buffers <= 2_000
+    assert plan.buffers <= SLACK

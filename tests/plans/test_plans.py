@@ -8,22 +8,30 @@ of the table four buffers, five where the entry is the first of a page. What is 
 - picks that merge buckets look at `n` entries in each of the 16, at the row of each of those, and lock `n`.
 - finish: the row through the primary key, its deletion, the new row and its index entries in the archive.
 - requeue, hold, park and heartbeat: the row through the primary key, the new version and its index entries.
-- turns of keys: a probe for the first job, and for the leases, of each key.
 - heads and depth: one probe for each of 16 x 10 lanes; depth then reads entries, and rows, up to its cap twice.
 - enqueue: the row, its index entries, and the check of the queue's row.
-- batch_seal reads one bucket through the index and, as it has no limit, every due job in it.
 """
 
-import json
 from typing import Any, NamedTuple
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue, columns
-from tests.core.support import Work, rows
-from tests.plans.conftest import JOBS, KEYS, LIMITED
-from tests.plans.explaining import BY_ID, LANES, Explainer, Plan, changes_by_id, due, running
+from tests.core.support import Work
+from tests.plans.conftest import JOBS, KEYS, RUNNING
+from tests.plans.explaining import (
+    BY_ID,
+    EVERYWHERE,
+    FROM_THE_BEGINNING,
+    LANES,
+    LEASE,
+    SLACK,
+    Explainer,
+    changes_by_id,
+    due,
+    running,
+)
 from tests.plans.explaining import PLAN_MODES as PLAN_MODES
 
 
@@ -33,9 +41,6 @@ def revision(backlog: SqlQueue) -> int:
 
 
 BY_CLAIM = {("Index Scan", "job_claim"), ("Index Only Scan", "job_claim")}
-
-EVERYWHERE = list(range(16))
-FROM_THE_BEGINNING: list[str] = []
 
 
 def hints(at: str) -> list[str]:
@@ -54,11 +59,10 @@ class Choice(NamedTuple):
     """How many pages it touches, for each job of its limit."""
 
 
-LEASE = {"lease_seconds": 60.0, "worker": "w"}
 CHOICES = [
     Choice("claim_round_robin", LEASE, 2, 25),
-    Choice("pick_round_robin", {}, 1, 3),
-    Choice("pick_fanout", {}, 1, 3),
+    Choice("pick_round_robin", {}, 1, 4),
+    Choice("pick_fanout", {}, 1, 4),
     Choice("pick_fifo", {}, 2 * 16, 35),
     Choice("list_executable", {}, 2 * 16, 30),
     Choice("mark_token", {**LEASE, "token": uuid4()}, 2, 25),
@@ -82,7 +86,7 @@ def test_choosing(explain: Explainer, revision: int, choice: Choice, limit: int,
     )
     assert plan.scans() <= BY_CLAIM | BY_ID
     assert plan.rows_read <= choice.rows * limit + 16
-    assert plan.buffers <= choice.buffers * limit + 7 * 16
+    assert plan.buffers <= choice.buffers * limit + 7 * 16 + SLACK
     if choice.name == "mark_token":
         marked = explain.run("SELECT count(*) FROM {s}.job WHERE claim_token = %s", choice.more["token"])
         assert marked == [(limit,)]
@@ -105,7 +109,7 @@ def test_choosing_where_nothing_is_due(explain: Explainer, revision: int, choice
     )
     assert plan.scans() <= BY_CLAIM | BY_ID
     assert plan.rows_read == 0
-    assert plan.buffers <= (5 if where == "another revision" else 5 * LANES)
+    assert plan.buffers <= (20 if where == "another revision" else 5 * LANES) + SLACK
 
 
 def test_choosing_steps_over_what_is_running_and_later(explain: Explainer, backlog: SqlQueue, revision: int) -> None:
@@ -124,7 +128,7 @@ def test_the_largest_claim(explain: Explainer, revision: int, limit: int) -> Non
     plan = explain("claim_round_robin", **claiming(revision, limit), buckets=EVERYWHERE, hints=FROM_THE_BEGINNING)
     assert plan.scans() <= BY_CLAIM | BY_ID
     assert plan.rows_read <= 2 * limit
-    assert plan.buffers <= 25 * limit + 4 * LANES
+    assert plan.buffers <= 25 * limit + 4 * LANES + SLACK
 
 
 SIZES = [1, 100, 1_000]
@@ -136,7 +140,7 @@ def test_pick_ids(explain: Explainer, backlog: SqlQueue, count: int) -> None:
     assert plan.root["Actual Rows"] == count
     assert plan.scans() <= BY_ID
     assert plan.rows_read <= count
-    assert plan.buffers <= 6 * count + 10
+    assert plan.buffers <= 8 * count + SLACK
 
 
 @pytest.mark.parametrize("count", SIZES)
@@ -167,7 +171,7 @@ def test_marked_by_token(explain: Explainer, backlog: SqlQueue, count: int) -> N
     assert plan.root["Actual Rows"] == count
     assert {index for _, index in plan.scans()} - {None} == {"job_claim_token"}
     assert plan.rows_read <= count
-    assert plan.buffers <= 3 * count + 10
+    assert plan.buffers <= 3 * count + SLACK
 
 
 @pytest.mark.parametrize("queue", ["work", "keyed"])
@@ -217,7 +221,7 @@ def test_lock_leased(explain: Explainer, backlog: SqlQueue, count: int) -> None:
     assert plan.root["Actual Rows"] == count
     assert {index for _, index in plan.scans()} - {None} == {"job_pkey"}
     assert plan.rows_read <= 2 * count
-    assert plan.buffers <= 8 * count + 10
+    assert plan.buffers <= 8 * count + SLACK
 
 
 @pytest.mark.parametrize("count", SIZES)
@@ -240,7 +244,7 @@ def test_a_filter_looks_at_no_more_than_its_bound(explain: Explainer, revision: 
     plan = explain("scan_fitting", **scanning(revision, scan, tag))
     assert {index for _, index in plan.scans()} == {"job_claim"}
     assert plan.rows_read <= scan
-    assert plan.buffers <= 2 * scan + 4 * LANES
+    assert plan.buffers <= 2 * scan + 4 * LANES + SLACK
 
 
 def test_a_filter_goes_on_where_it_ended(explain: Explainer, backlog: SqlQueue, revision: int) -> None:
@@ -253,7 +257,7 @@ def test_a_filter_goes_on_where_it_ended(explain: Explainer, backlog: SqlQueue, 
     plan = explain("scan_fitting", **{**scanning(revision, 1_000, "nobody has it"), **after})
     assert {index for _, index in plan.scans()} == {"job_claim"}
     assert plan.rows_read <= 1_000
-    assert plan.buffers <= 2 * 1_000 + 4 * LANES
+    assert plan.buffers <= 2 * 1_000 + 4 * LANES + SLACK
 
 
 def scanning(revision: int, scan: int, tag: str) -> dict[str, Any]:
@@ -272,165 +276,18 @@ def scanning(revision: int, scan: int, tag: str) -> dict[str, Any]:
     }
 
 
-def test_limit_allowance(explain: Explainer, backlog: SqlQueue) -> None:
-    settings = backlog.settings("limited")
-    plan = explain("limit_allowance", queue="limited", revision=settings.revision, limit=100)
-    assert plan.root["Actual Rows"] == 1
-    assert {index for _, index in plan.scans()} - {None} <= {"job_limited", "rate_start_window"}
-    assert plan.rows_read <= LIMITED
-    assert plan.buffers <= LIMITED + 20
-
-
-@pytest.mark.parametrize("limit", [1, 100])
-def test_claim_limited(explain: Explainer, backlog: SqlQueue, limit: int) -> None:
-    plan = explain(
-        "claim_limited",
-        queue="limited",
-        revision=backlog.settings("limited").revision,
-        buckets=EVERYWHERE,
-        hints=FROM_THE_BEGINNING,
-        limit=limit,
-        **LEASE,
-    )
-    assert plan.root["Actual Rows"] == limit
-    assert {index for _, index in plan.scans()} - {None} <= {
-        "job_limited",
-        "job_claim",
-        "job_pkey",
-        "rate_start_window",
-    }
-    assert plan.rows_read <= LIMITED + 3 * limit + 16
-    assert plan.buffers <= 2 * LIMITED + 60 * limit + 200
-
-
-def test_limit_reserve(explain: Explainer, backlog: SqlQueue) -> None:
-    revision = backlog.settings("limited").revision
-    plan = explain("limit_reserve", queue="limited", revision=revision, limit=1, reservation=uuid4())
-    assert plan.root["Actual Rows"] == 1
-    assert {index for _, index in plan.scans()} - {None} <= {
-        "job_limited",
-        "rate_start_window",
-        "limit_reservation_queue",
-        "limit_reservation_pkey",
-    }
-    assert plan.rows_read <= LIMITED
-    assert plan.buffers <= LIMITED + 40
-
-
-@pytest.mark.parametrize("limit", [1, 100])
-def test_claim_reserved(explain: Explainer, backlog: SqlQueue, limit: int) -> None:
-    reservation = uuid4()
-    explain.run(
-        "INSERT INTO {s}.limit_reservation SELECT CASE n WHEN 1 THEN CAST(%s AS uuid) ELSE gen_random_uuid() END,"
-        " 'limited', 1000, now() + interval '1 hour' FROM generate_series(1, 1000) AS n",
-        reservation,
-    )
-    explain.run("ANALYZE {s}.limit_reservation")
-    plan = explain(
-        "claim_reserved",
-        queue="limited",
-        revision=backlog.settings("limited").revision,
-        buckets=EVERYWHERE,
-        hints=FROM_THE_BEGINNING,
-        limit=limit,
-        reservation=reservation,
-        **LEASE,
-    )
-    assert plan.root["Actual Rows"] == limit
-    assert {index for _, index in plan.scans()} - {None} <= {
-        "job_claim",
-        "job_pkey",
-        "rate_start_window",
-        "limit_reservation_pkey",
-    }
-    assert plan.rows_read <= 3 * limit + 20
-    assert plan.buffers <= 60 * limit + 200
-
-
-@pytest.mark.parametrize("count", [1, 100, 500])
-@pytest.mark.parametrize("keys", ["many", "one"])
-def test_turns_of_keys(explain: Explainer, backlog: SqlQueue, count: int, keys: str) -> None:
-    """One key with 45,000 jobs that wait costs no more than 500 keys with 90 each."""
-    plan = explain("key_turns", queue="keyed", ids=picked(backlog, count, keys))
-    assert {index for _, index in plan.scans()} - {None} == {"job_pkey", "job_key", "job_key_running"}
-    assert plan.rows_read <= 3 * count
-    assert plan.buffers <= 16 * count + 10
-
-
-def test_turns_of_a_key_with_many_leases(explain: Explainer, backlog: SqlQueue) -> None:
-    """The leases of a key are counted once, not for every job of it that was picked."""
-    jobs = picked(backlog, 500, "one")
-    explain.run("UPDATE {s}.queue SET ordered = false, max_running_per_key = 800 WHERE name = 'keyed'")
-    explain.run(
-        "UPDATE {s}.job SET state = 'running', available_at = now() + interval '1 hour' WHERE id IN ("
-        "SELECT id FROM {s}.job WHERE queue = 'keyed' AND ordering_key = 'big' AND available_at = 'infinity' LIMIT 600)"
-    )
-    plan = explain("key_turns", queue="keyed", ids=jobs)
-    assert plan.root["Actual Rows"] == 800 - 601
-    assert plan.rows_read <= 500 + 601 + 1
-    assert plan.buffers <= 16 * 500
-
-
-@pytest.mark.parametrize("count", [1, 100, 500])
-def test_park(explain: Explainer, backlog: SqlQueue, count: int) -> None:
-    plan = explain("park", queue="keyed", ids=due(backlog, count, "keyed"))
-    assert plan.root["Actual Rows"] == count
-    assert {index for _, index in plan.scans()} - {None} <= {"job_key", "job_key_running", "job_pkey"}
-    assert plan.rows_read <= 3 * count
-    assert plan.buffers <= 40 * count + 150
-
-
-@pytest.mark.parametrize("count", [1, 100, 500])
-def test_promote_in_an_ordered_queue(explain: Explainer, count: int) -> None:
-    """Of the 500 keys, and of the one with 50,000 jobs among them, the first comes back; nobody looks at the others."""
-    explain.run(
-        "UPDATE {s}.job SET state = 'queued', available_at = 'infinity' WHERE queue = 'keyed' AND state = 'running'"
-    )
-    plan = explain("key_promote", queue="keyed", keys=["big", *(f"key {n}" for n in range(count - 1))])
-    promotes(plan, count)
-
-
-@pytest.mark.parametrize("count", [1, 100, 500])
-def test_promote_under_a_limit_for_each_key(explain: Explainer, count: int) -> None:
-    explain.run("UPDATE {s}.queue SET ordered = false, max_running_per_key = 800 WHERE name = 'keyed'")
-    plan = explain("key_promote", queue="keyed", keys=["big"] * count)
-    promotes(plan, count)
-
-
-def promotes(plan: Plan, count: int) -> None:
-    assert plan.root["Actual Rows"] == count
-    assert {index for _, index in plan.scans()} - {None} <= {"job_parked", "job_key", "job_key_running", "job_pkey"}
-    assert plan.rows_read <= 4 * count
-    # Beside them the dead entries that other tests of this file leave at the head of a key until somebody vacuums.
-    assert plan.buffers <= 40 * count + 2_000
-
-
-def test_promote_of_keys_without_jobs(explain: Explainer) -> None:
-    plan = explain("key_promote", queue="keyed", keys=[f"gone {n}" for n in range(100)])
-    assert plan.rows_read == 0
-    assert plan.buffers <= 5 * 100 + 10
-
-
-def picked(queue: SqlQueue, count: int, keys: str) -> list[UUID]:
-    query = (
-        "SELECT id FROM {s}.job WHERE queue = 'keyed' AND state = 'queued' AND available_at <= now()"
-        f" AND ordering_key {'=' if keys == 'one' else '<>'} 'big' ORDER BY md5(id::text) LIMIT %s"
-    )
-    return [row[0] for row in rows(queue, query, count)]
-
-
 def test_settings(explain: Explainer) -> None:
     plan = explain("queues", name="work")
     assert {index for _, index in plan.scans()} - {None} <= {"job_claim", "bucket_pkey"}
     assert plan.rows_read == 0
-    assert plan.buffers <= 15
+    assert plan.buffers <= SLACK
 
 
 def test_settings_step_over_no_dead_rows(explain: Explainer) -> None:
     explain.run("DELETE FROM {s}.job WHERE queue = 'other'")
     plan = explain("queues", name="other")
     assert sum(node.get("Heap Fetches", 0) for node in plan.nodes) == 0
-    assert plan.buffers <= 15
+    assert plan.buffers <= SLACK
 
 
 def test_heads(explain: Explainer) -> None:
@@ -439,16 +296,18 @@ def test_heads(explain: Explainer) -> None:
     assert {index for _, index in plan.scans()} == {"job_claim"}
     assert not any("Bitmap" in kind for kind, _ in plan.scans())
     assert plan.rows_read <= LANES + 1
-    assert plan.buffers <= 5 * (LANES + 1) + 5
+    assert plan.buffers <= 5 * (LANES + 1) + SLACK
 
 
 @pytest.mark.parametrize("cap", [100, 10_000])
 def test_depth(explain: Explainer, cap: int) -> None:
-    plan = explain("depth", queue="work", cap=cap)
-    assert {index for _, index in plan.scans()} == {"job_claim"}
-    assert not any("Bitmap" in kind for kind, _ in plan.scans())
+    plan = explain("depth", queue="work", cap=cap, others=cap)
+    assert {index for _, index in plan.scans()} - {None} == {"job_claim"}
+    # Where the cap is more than a lane holds, the lane may be read in the order of the pages.
+    whole_lanes = cap > JOBS / LANES
+    assert not any(kind == "Seq Scan" or ("Bitmap" in kind and not whole_lanes) for kind, _ in plan.scans())
     assert plan.rows_read <= 4 * (cap + 1)
-    assert plan.buffers <= 5 * cap + 4 * 4 * LANES
+    assert plan.buffers <= 5 * cap + 4 * 4 * LANES + SLACK
 
 
 def test_peek(explain: Explainer) -> None:
@@ -456,7 +315,7 @@ def test_peek(explain: Explainer) -> None:
     assert plan.root["Actual Rows"] == 20
     assert {index for _, index in plan.scans()} == {"job_claim"}
     assert plan.rows_read <= 16 * (20 + 1) + 1
-    assert plan.buffers <= 16 * 20 + 8 * 17
+    assert plan.buffers <= 16 * 20 + 8 * 17 + SLACK
 
 
 @pytest.mark.parametrize("queue", ["work", "keyed"])
@@ -464,7 +323,7 @@ def test_enqueue_one(explain: Explainer, queue: str) -> None:
     new = columns.values(QueueSpec(queue, Work), NewJob(Work(n=1), unique_key="u", ordering_key="big", tags=["a"]))
     plan = explain("enqueue", queue=queue, **new)
     assert plan.scans() == set()
-    assert plan.buffers <= 50
+    assert plan.buffers <= SLACK
 
 
 @pytest.mark.parametrize("queue", ["work", "keyed"])
@@ -474,22 +333,14 @@ def test_enqueue_many(explain: Explainer, count: int, queue: str) -> None:
     plan = explain("enqueue_many", queue=queue, **columns.columns(QueueSpec(queue, Work), jobs))
     assert plan.root["Actual Rows"] == count
     assert plan.scans() == set()
-    assert plan.buffers <= 25 * count + 50
+    assert plan.buffers <= 25 * count + SLACK
 
 
-def test_seal(explain: Explainer) -> None:
-    batch = uuid4()
-    explain.run(
-        "INSERT INTO {s}.batch (id, key, queue, state, lease_until, owner)"
-        " VALUES (%s, 'k', 'work', 'sealing', now() + interval '1 minute', 'w')",
-        batch,
-    )
-    matching = json.dumps({"note": "x" * 100})
-    plan = explain("batch_seal", batch_id=batch, token=1, queue="work", bucket=3, filter=matching, worker="w")
-    ((sealed,),) = explain.run("SELECT count(*) FROM {s}.job WHERE batch_id = %s", batch)
-    assert JOBS / 16 / 2 < sealed < JOBS / 16
-    assert not any(kind == "Seq Scan" for kind, _ in plan.scans())
-    assert ("job_claim") in {index for _, index in plan.scans()}
-    # One bucket, the later jobs in it stepped over in the index, and each sealed job once more through the primary key.
-    assert plan.rows_read <= 2 * JOBS / 16 * 1.1
-    assert plan.buffers <= 25 * sealed
+def test_ending_the_leases_of_a_worker_reads_leases_and_no_backlog(explain: Explainer) -> None:
+    explain.run("UPDATE {s}.job SET claimed_by = 'dead' WHERE queue = 'work' AND state = 'running' AND bucket = 3")
+    plan = explain("end_leases", queue="work", worker="dead", within_seconds=3_600.0)
+    assert plan.root["Actual Rows"] == RUNNING // 16
+    assert {index for _, index in plan.scans()} <= {"job_claim", "job_pkey", None}
+    assert not [node for node in plan.nodes if node["Node Type"] == "Seq Scan" and node["Relation Name"] == "job"]
+    assert plan.rows_read <= RUNNING + RUNNING // 16 + LANES
+    assert plan.buffers <= 6 * LANES + 5 * RUNNING + 25 * (RUNNING // 16) + SLACK

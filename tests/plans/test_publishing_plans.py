@@ -8,7 +8,7 @@ from dagster_sqlqueue import ClaimFilter, SqlQueue
 from dagster_sqlqueue.topics import Message, Topics
 from dagster_sqlqueue.topics.publishing import new_row
 from tests.core.support import rows
-from tests.plans.explaining import Explainer, Plan
+from tests.plans.explaining import SLACK, Explainer, Plan
 
 OTHERS = 20_000
 TAKERS = 100
@@ -81,7 +81,7 @@ def test_one_subscription_among_many_of_others(explain: Explainer, topics: Topic
     by_the_key(plan)
     assert plan.root["Actual Rows"] == 1
     assert filtered(plan) == 1
-    assert plan.buffers <= 300
+    assert plan.buffers <= SLACK
 
 
 def test_a_topic_that_nobody_subscribes_to(explain: Explainer, topics: Topics) -> None:
@@ -89,7 +89,7 @@ def test_a_topic_that_nobody_subscribes_to(explain: Explainer, topics: Topics) -
     by_the_key(plan)
     assert plan.root["Actual Rows"] == 0
     assert filtered(plan) == 0
-    assert plan.buffers <= 4 * 100 + 50
+    assert plan.buffers <= 4 * 100 + SLACK
 
 
 def test_a_hundred_subscriptions(explain: Explainer, topics: Topics) -> None:
@@ -98,11 +98,11 @@ def test_a_hundred_subscriptions(explain: Explainer, topics: Topics) -> None:
     by_the_key(plan)
     assert plan.root["Actual Rows"] == 2
     assert filtered(plan) == TAKERS
-    assert plan.buffers <= TAKERS + 150
+    assert plan.buffers <= TAKERS + SLACK
     everybody = published(explain, "wide", [Message({"n": 1}, tags=[f"t{n}" for n in range(TAKERS)])])
     by_the_key(everybody)
     assert everybody.root["Actual Rows"] == TAKERS
-    assert everybody.buffers <= 45 * TAKERS + 150
+    assert everybody.buffers <= 45 * TAKERS + SLACK
 
 
 @pytest.mark.parametrize("count", [1, 100, 500])
@@ -111,14 +111,15 @@ def test_a_hundred_that_compete(explain: Explainer, topics: Topics, count: int) 
     by_the_key(plan)
     assert plan.root["Actual Rows"] == count
     assert filtered(plan) <= TAKERS * count
-    assert plan.buffers <= (TAKERS + 45) * count + 150
+    assert plan.buffers <= (TAKERS + 45) * count + SLACK
 
 
-def test_a_batch_for_everybody(explain: Explainer, topics: Topics) -> None:
-    """50,000 jobs in one statement: what is read grows with what is written, and no faster."""
+@pytest.mark.parametrize("count", [50, pytest.param(500, marks=pytest.mark.prove)])
+def test_a_batch_for_everybody(explain: Explainer, topics: Topics, count: int) -> None:
+    """A hundred jobs for each message, in one statement: what is read grows with what is written, and no faster."""
     tags = [f"t{n}" for n in range(TAKERS)]
-    plan = published(explain, "wide", [Message({"n": n}, tags=tags) for n in range(500)])
+    plan = published(explain, "wide", [Message({"n": n}, tags=tags) for n in range(count)])
     by_the_key(plan)
-    assert plan.root["Actual Rows"] == 500 * TAKERS
-    assert max(node["Actual Rows"] * node["Actual Loops"] for node in plan.nodes) <= 500 * TAKERS
-    assert plan.buffers <= 45 * 500 * TAKERS
+    assert plan.root["Actual Rows"] == count * TAKERS
+    assert max(node["Actual Rows"] * node["Actual Loops"] for node in plan.nodes) <= count * TAKERS
+    assert plan.buffers <= 45 * count * TAKERS + SLACK

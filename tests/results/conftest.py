@@ -5,9 +5,10 @@ from collections.abc import Iterator
 import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
-from dagster_sqlqueue.results import Results
+from dagster_sqlqueue.results import Results, waits
 from tests.core.cleared import cleared
-from tests.core.support import Work, rows
+from tests.core.support import Work, until
+from tests.results.support import listeners
 
 
 @pytest.fixture(scope="module")
@@ -20,8 +21,8 @@ def shared(url: str, request: pytest.FixtureRequest) -> Iterator[SqlQueue]:
 
 @pytest.fixture
 def queue(shared: SqlQueue, spec: QueueSpec[Work]) -> SqlQueue:
-    """With the queue `work`, and nothing in it."""
-    rows(shared, "TRUNCATE {s}.follower, {s}.job_progress, {s}.reply_queue CASCADE")
+    """With the queue `work`, and nothing in it; and nobody listens any more for the test before."""
+    until(lambda: not listeners(shared))
     return cleared(shared, spec)
 
 
@@ -30,3 +31,10 @@ def results(queue: SqlQueue) -> Iterator[Results]:
     """That listen."""
     with Results(queue) as made:
         yield made
+
+
+@pytest.fixture
+def rare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits that listen look only once an hour: what ends them is the notification."""
+    monkeypatch.setattr(waits, "_FIRST_LISTENING_SECONDS", 3_600.0)
+    monkeypatch.setattr(waits, "_LAST_LISTENING_SECONDS", 3_600.0)

@@ -14,7 +14,8 @@ from dagster_sqlqueue.model import ArchiveState, ClaimedJob
 from dagster_sqlqueue.progress import Reporter
 from dagster_sqlqueue.results import Results
 from dagster_sqlqueue.selection import Selection
-from tests.core.support import Work, claim, make_due, rows, until, value
+from tests.core.support import Work, claim, make_due, narrow_queue, rows, until, value
+from tests.gate.patience import PATIENCE
 
 STALE = "SELECT COALESCE(sum(writes), 0) FROM {s}.stale_write"
 NOTES = "SELECT count(*) FROM {s}.job_progress"
@@ -158,13 +159,15 @@ def test_a_handler_may_say_it_as_often_as_it_likes(
             until(lambda: job.progress(100) or said(results, job) == (100.0, None))  # type: ignore[func-returns-value, arg-type]
             return Done()
 
-        assert Consumer(counting, spec, handler).drain().succeeded == 1
+        # No heartbeat comes meanwhile, which would write as well.
+        assert Consumer(counting, spec, handler, lease_seconds=3_600).drain().succeeded == 1
         assert counting.written == sorted(counting.written)
 
 
 def test_what_was_kept_is_written_with_the_next_heartbeat(
-    queue: SqlQueue, spec: QueueSpec[Work], results: Results
+    queue: SqlQueue, spec: QueueSpec[Work], results: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("dagster_sqlqueue.progress.WRITE_SECONDS", 3_600.0)
     enqueue(queue, spec)
 
     def handler(job: Job[Work]) -> Done:
@@ -173,7 +176,7 @@ def test_what_was_kept_is_written_with_the_next_heartbeat(
         until(lambda: said(results, job) == (20.0, "kept"))  # type: ignore[arg-type]
         return Done()
 
-    assert Consumer(queue, spec, handler, lease_seconds=0.4, job_timeout_seconds=60).drain().succeeded == 1
+    assert Consumer(queue, spec, handler, lease_seconds=0.4, job_timeout_seconds=PATIENCE).drain().succeeded == 1
 
 
 def test_a_handler_that_lost_its_job_is_told(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
@@ -196,7 +199,10 @@ def test_a_handler_that_lost_its_job_is_told(queue: SqlQueue, spec: QueueSpec[Wo
     assert value(queue, NOTES) == 0
 
 
-def test_a_refusal_that_the_heartbeat_met_is_told_at_the_next_word(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+def test_a_refusal_that_the_heartbeat_met_is_told_at_the_next_word(
+    queue: SqlQueue, spec: QueueSpec[Work], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dagster_sqlqueue.progress.WRITE_SECONDS", 3600.0)
     enqueue(queue, spec)
     (job,) = claim(queue)
     reporter = Reporter(queue)
@@ -214,7 +220,7 @@ def test_a_refusal_that_the_heartbeat_met_is_told_at_the_next_word(queue: SqlQue
 def test_a_database_that_is_away_stops_no_handler(url: str, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     enqueue(queue, spec)
     (job,) = claim(queue)
-    with SqlQueue(url, schema=queue.database.schema, pool_size=1, connect_timeout=1) as narrow:
+    with narrow_queue(url, queue.database.schema) as narrow:
         reporter = Reporter(narrow)
         with narrow.database.connection():
             reporter.report(job, 10, None)

@@ -22,6 +22,7 @@ from dagster_sqlqueue.topics import Topics
 from dagster_sqlqueue.waiting import Waiter
 from tests.cli.support import PROJECT
 from tests.core.support import Work, caller, claim, make_due, rows, until, value
+from tests.gate.patience import PATIENCE
 
 WHAT_REFERS = (
     "SELECT conrelid::regclass::text FROM pg_constraint"
@@ -42,10 +43,10 @@ def test_an_answer_is_received(queue: SqlQueue, results: Results) -> None:
     with results.reply_queue(Work) as reply:
         assert there(queue) == {reply.name}
         with ThreadPoolExecutor(1) as pool:
-            answer = pool.submit(reply.receive, timeout_seconds=30)
+            answer = pool.submit(reply.receive, timeout_seconds=PATIENCE)
             until(lambda: value(queue, "SELECT count(*) FROM {s}.waiter") == 1)
             queue.enqueue(reply.spec, Work(n=7))
-            assert answer.result(10) == Work(n=7)
+            assert answer.result(PATIENCE) == Work(n=7)
         queue.enqueue_many(reply.spec, [Work(n=n) for n in range(3)])
         assert [reply.receive(timeout_seconds=0).n for _ in range(3)] == [0, 1, 2]
         with pytest.raises(WaitTimedOut, match=f"no answer came on queue '{reply.name}' within 0 seconds"):
@@ -62,7 +63,7 @@ def test_as_the_queue_of_a_callback(queue: SqlQueue, spec: QueueSpec[Work], resu
     with results.reply_queue(JobEnded) as reply:
         Followers(queue).follow(id, Callback(reply.name, context="mine"))
         Consumer(queue, spec, lambda job: Done(job.payload.n + 1)).drain()
-        ended = reply.receive(timeout_seconds=10)
+        ended = reply.receive(timeout_seconds=PATIENCE)
     assert (ended.job_id, ended.state, ended.result, ended.context) == (id, "succeeded", 21, "mine")
 
 
@@ -84,7 +85,7 @@ def test_for_the_end_of_a_group_and_while_that_is_told(
         groups.add(group, filter(None, [queue.enqueue(spec, Work(n=n)) for n in range(3)]))
         groups.close(group)
         assert Consumer(queue, spec, lambda job: Done()).drain().succeeded == 3
-        assert reply.receive(timeout_seconds=10).succeeded == 3
+        assert reply.receive(timeout_seconds=PATIENCE).succeeded == 3
     lost = results.reply_queue(GroupEnded)
     group = groups.open(Callback(lost.name))
     with caller(url) as connection:
@@ -177,7 +178,7 @@ def test_an_asker_that_is_killed_leaves_no_queue(url: str, queue: SqlQueue) -> N
         until(lambda: value(queue, "SELECT expires_at - interval '1.5 seconds' > %s FROM {s}.reply_queue", made(queue)))
         assert queue.maintain().queues_removed == ()
         asker.kill()
-    rows(queue, "UPDATE {s}.waiter SET expires_at = now()")
+    expire(queue)
     until(lambda: queue.maintain().queues_removed == (name,))
     assert there(queue) == set()
 
@@ -212,13 +213,13 @@ USES: dict[str, Callable[[SqlQueue, ReplyQueue[Work]], Any]] = {
 
 @pytest.mark.parametrize("use", list(USES))
 def test_one_that_is_used_lives_on(queue: SqlQueue, results: Results, use: str) -> None:
-    reply = results.reply_queue(Work, ttl_seconds=1_000)
+    reply = results.reply_queue(Work, ttl_seconds=100_000)
     expire(queue)
     USES[use](queue, reply)
     assert queue.maintain().queues_removed == ()
     assert there(queue) == {reply.name}
     left = value(queue, "SELECT expires_at - now() FROM {s}.reply_queue")
-    assert timedelta(seconds=900) < left <= timedelta(seconds=1_000)
+    assert timedelta(seconds=90_000) < left <= timedelta(seconds=100_000)
 
 
 def test_receiving_renews_it(queue: SqlQueue, results: Results) -> None:
@@ -227,7 +228,7 @@ def test_receiving_renews_it(queue: SqlQueue, results: Results) -> None:
             expire(queue)
             until(lambda: _renewed(queue, reply))
             queue.enqueue(reply.spec, Work(n=n))
-            assert reply.receive(timeout_seconds=5) == Work(n=n)
+            assert reply.receive(timeout_seconds=PATIENCE) == Work(n=n)
 
 
 def _renewed(queue: SqlQueue, reply: ReplyQueue[Work]) -> bool:
@@ -278,7 +279,7 @@ def test_whoever_enqueues_while_it_goes_is_refused(url: str, queue: SqlQueue, re
         connection.commit()
         for refused in (one, many):
             with pytest.raises(UnknownQueue, match="was removed while"):
-                refused.result(10)
+                refused.result(PATIENCE)
     assert value(queue, "SELECT count(*) FROM {s}.job") == 0
 
 
@@ -327,7 +328,7 @@ def test_made_and_removed_by_many_at_once(queue: SqlQueue, spec: QueueSpec[Work]
     def ask(n: int) -> int:
         with results.reply_queue(Work) as reply:
             queue.enqueue(reply.spec, Work(n=n))
-            return reply.receive(timeout_seconds=20).n
+            return reply.receive(timeout_seconds=PATIENCE).n
 
     with ThreadPoolExecutor(1) as keeper, ThreadPoolExecutor(4) as pool:
         kept = keeper.submit(maintain)
@@ -335,7 +336,7 @@ def test_made_and_removed_by_many_at_once(queue: SqlQueue, spec: QueueSpec[Work]
             assert list(pool.map(ask, range(40))) == list(range(40))
         finally:
             stop.set()
-        kept.result(20)
+        kept.result(PATIENCE)
     assert there(queue) == set()
 
 

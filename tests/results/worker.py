@@ -7,6 +7,7 @@ from uuid import UUID
 
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.results import Results
+from tests.gate.patience import PATIENCE
 
 
 def say(**facts: object) -> None:
@@ -22,7 +23,7 @@ def main(url: str, schema: str, how: str, *ids: str) -> None:
             say(pid=os.getpid(), queue=reply.name)
             reply.receive()
         say(pid=os.getpid())
-        outcomes = results.wait_many(map(UUID, ids), timeout_seconds=60)
+        outcomes = results.wait_many(map(UUID, ids), timeout_seconds=2 * PATIENCE)
         for id, outcome in outcomes.items():
             say(id=str(id), state=outcome.state, result=outcome.result)
 

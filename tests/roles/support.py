@@ -11,6 +11,7 @@ from sqlalchemy.engine import make_url
 
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.permissions import Role, role_name
+from tests.core.support import rows
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,16 @@ def dropping_roles(url: str, *schemas: str) -> Iterator[None]:
                 for (name,) in connection.execute("SELECT rolname FROM pg_roles WHERE rolname LIKE %s", (like,)):
                     connection.execute(sql.SQL("DROP OWNED BY {} CASCADE").format(sql.Identifier(name)))
                     connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(name)))
+
+
+def relations(staff: Staff) -> list[tuple[str, str]]:
+    """The tables and views of the schema, each with one of its columns that is not computed."""
+    return rows(
+        staff.owner,
+        "SELECT c.relname, min(a.attname) FROM pg_class AS c JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0"
+        " WHERE c.relnamespace = %s::regnamespace AND c.relkind IN ('r', 'p', 'v') AND a.attgenerated = '' GROUP BY 1",
+        f'"{staff.schema}"',
+    )
 
 
 def refused(attempt: Callable[[], object]) -> bool:

@@ -17,10 +17,10 @@ from tests.core.support import Work, rows
 from tests.roles.support import Staff
 
 PROJECT = Path(__file__).resolve().parents[2]
-ROUNDS = 8
 
 
-def test_nobody_is_refused_while_roles_are_installed_again(staff: Staff, spec: QueueSpec[Work]) -> None:
+@pytest.mark.parametrize("installs", [10, pytest.param(40, marks=pytest.mark.prove)])
+def test_nobody_is_refused_while_roles_are_installed_again(staff: Staff, spec: QueueSpec[Work], installs: int) -> None:
     installed = threading.Event()
     producer, consumer, observer = (staff.users[role] for role in (Role.PRODUCER, Role.CONSUMER, Role.OBSERVER))
 
@@ -50,7 +50,7 @@ def test_nobody_is_refused_while_roles_are_installed_again(staff: Staff, spec: Q
     with ThreadPoolExecutor(5) as pool:
         at_it = [pool.submit(job) for job in (put, work, look, vacuum)]
         try:
-            for _ in range(40):
+            for _ in range(installs):
                 staff.owner.install_roles()
         finally:
             installed.set()
@@ -60,11 +60,12 @@ def test_nobody_is_refused_while_roles_are_installed_again(staff: Staff, spec: Q
     assert looked > 0
 
 
-def test_a_kill_leaves_all_of_the_grants_or_none(any_server: str, own_schema: str) -> None:
+@pytest.mark.parametrize("rounds", [3, pytest.param(8, marks=pytest.mark.prove)])
+def test_a_kill_leaves_all_of_the_grants_or_none(any_server: str, own_schema: str, rounds: int) -> None:
     seen = set()
     with SqlQueue(any_server, schema=own_schema) as owner:
         owner.init()
-        for number in range(ROUNDS):
+        for number in range(rounds):
             _take_away(owner)
             with subprocess.Popen(
                 [sys.executable, "-m", "tests.roles.installer", any_server, own_schema],

@@ -1,21 +1,17 @@
 """What somebody tries with SQL of his own, on a connection that has one role."""
 
-import re
 from collections.abc import Iterator
-from datetime import date, timedelta
 from uuid import uuid4
 
 import psycopg
 import pytest
-from psycopg import sql
 
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.ending import Ending
 from dagster_sqlqueue.model import ArchiveState
 from dagster_sqlqueue.permissions import Role
 from tests.core.support import Work, rows, value
-from tests.roles.desk import TABLE, Desk
-from tests.roles.support import Staff, dropping_roles, staff_of, url_of
+from tests.roles.support import Staff, dropping_roles, relations, staff_of
 
 SECRET = "the password is swordfish"
 
@@ -187,15 +183,6 @@ def test_an_operator_forges_no_lease_and_no_history(secret: Staff, query: str) -
         connection.execute(secret.text(query))
 
 
-def _relations(staff: Staff) -> list[tuple[str, str]]:
-    return rows(
-        staff.owner,
-        "SELECT c.relname, min(a.attname) FROM pg_class AS c JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0"
-        " WHERE c.relnamespace = %s::regnamespace AND c.relkind IN ('r', 'p', 'v') AND a.attgenerated = '' GROUP BY 1",
-        f'"{staff.schema}"',
-    )
-
-
 def _everything(staff: Staff) -> list[tuple[object, ...]]:
     return [
         (
@@ -205,7 +192,7 @@ def _everything(staff: Staff) -> list[tuple[object, ...]]:
                 f"SELECT md5(COALESCE(string_agg(t::text, ' ' ORDER BY t::text), '')) FROM {{s}}.{name} AS t",
             ),
         )
-        for name in sorted({name for name, _ in _relations(staff)} - {"queue_stats", "bucket_heads"})
+        for name in sorted({name for name, _ in relations(staff)} - {"queue_stats", "bucket_heads"})
     ]
 
 
@@ -213,7 +200,7 @@ def test_an_observer_changes_no_row_of_any_table(secret: Staff) -> None:
     before = _everything(secret)
     tried = 0
     with secret.connected(Role.OBSERVER) as connection:
-        for name, column in _relations(secret):
+        for name, column in relations(secret):
             for query in (
                 f'INSERT INTO {{s}}.{name} ("{column}") VALUES (NULL)',
                 f'UPDATE {{s}}.{name} SET "{column}" = "{column}"',
@@ -271,133 +258,3 @@ def test_an_observer_reads_everything(secret: Staff) -> None:
     with secret.connected(Role.OBSERVER) as connection:
         text = secret.text("SELECT count(*) FROM {s}.job_all WHERE payload ->> 'note' = %s")
         assert connection.execute(text, (SECRET,)).fetchone() == (4,)
-
-
-@pytest.fixture
-def reader(staff: Staff, any_server: str) -> Iterator[SqlQueue]:
-    """An observer whose transactions are read-only, as the page advises."""
-    name = staff.user(Role.OBSERVER)
-    rows(staff.owner, f'ALTER ROLE "{name}" SET default_transaction_read_only = on')
-    with SqlQueue(url_of(any_server, name), schema=staff.schema) as queue:
-        yield queue
-
-
-def test_an_observer_needs_no_transaction_that_writes(staff: Staff, reader: SqlQueue) -> None:
-    attempts = {name: attempt for name, (may, attempt) in TABLE.items() if Role.OBSERVER in may}
-    assert len(attempts) >= 15
-    for attempt in attempts.values():
-        attempt(reader, Desk(staff.owner, url_of(staff.url, staff.user(Role.OBSERVER))))
-
-
-def test_what_runs_as_the_owner_is_pinned_and_not_for_everybody(shared: Staff) -> None:
-    found = rows(
-        shared.owner,
-        "SELECT proname, proconfig, has_function_privilege('public', oid, 'EXECUTE') FROM pg_proc"
-        " WHERE pronamespace = %s::regnamespace AND prosecdef ORDER BY proname",
-        f'"{shared.schema}"',
-    )
-    assert [name for name, _, _ in found] == [
-        "archive_day_is_over",
-        "attach_archive_partition",
-        "begin_archive_partition",
-        "drop_archive_partition",
-        "fold_group_tally",
-        "job_ended",
-        "queue_figures",
-        "remove_reply_queue",
-        "tell_followers",
-    ]
-    for _, settings, everybody in found:
-        assert "search_path=pg_catalog, pg_temp" in settings
-        assert not everybody
-
-
-_SPIES = {
-    "hashtext(text)": "integer",
-    "to_char(date, text)": "text",
-    "to_regclass(text)": "regclass",
-    "timezone(text, timestamp)": "timestamptz",
-    "timezone(text, timestamptz)": "timestamp",
-    "format(text, VARIADIC text[])": "text",
-    "statement_timestamp()": "timestamptz",
-    "clock_timestamp()": "timestamptz",
-    "pg_advisory_xact_lock(integer, integer)": "void",
-    "count(integer)": "bigint",
-    "pg_column_size(jsonb)": "integer",
-}
-
-
-def test_a_search_path_of_ones_own_changes_nothing_that_runs_as_the_owner(staff: Staff) -> None:
-    """Functions and an operator that hide the system's, in a schema that comes first: each would tell of itself."""
-    mine = f"{staff.schema}_mine"
-    user = staff.user(Role.OPERATOR)
-    rows(staff.owner, f'CREATE SCHEMA "{mine}" AUTHORIZATION "{user}"')
-    try:
-        with staff.connected(Role.OPERATOR) as connection:
-            for spy, kind in _SPIES.items():
-                body = "BEGIN RAISE EXCEPTION 'a spy runs as %', current_user; END"
-                connection.execute(
-                    f'CREATE FUNCTION "{mine}".{spy} RETURNS {kind} LANGUAGE plpgsql AS $spy${body}$spy$'.encode()
-                )
-            connection.execute("CREATE TEMP TABLE job_archive_default (finished_at timestamptz)")
-            connection.execute("CREATE TEMP TABLE queue (name text, retention_days integer)")
-            connection.execute(f'SET search_path = "{mine}", pg_temp, pg_catalog'.encode())
-            with pytest.raises(psycopg.errors.RaiseException, match=f"a spy runs as {user}"):
-                connection.execute("SELECT hashtext('x')")
-            day = date(2020, 1, 1)
-            for query in (
-                "SELECT {s}.archive_day_is_over(%s, NULL)",
-                "SELECT {s}.begin_archive_partition(%s), {s}.attach_archive_partition(%s)",
-                "SELECT {s}.drop_archive_partition(%s, NULL)",
-            ):
-                connection.execute(staff.text(query), [day] * query.count("%s"))
-            connection.execute(staff.text("SELECT * FROM {s}.queue_figures('work')"))
-            connection.execute(staff.text("SELECT {s}.begin_archive_partition(%s)"), [day + timedelta(days=1)])
-    finally:
-        rows(staff.owner, f'DROP SCHEMA "{mine}" CASCADE')
-
-
-def test_the_partitions_that_an_operator_makes_are_the_owners(staff: Staff) -> None:
-    rows(staff.owner, "DROP TABLE " + ", ".join(f"{{s}}.{name}" for name in _days(staff)))
-    assert staff.users[Role.OPERATOR].maintain().partitions_made
-    owners = rows(
-        staff.owner,
-        "SELECT DISTINCT pg_get_userbyid(relowner) FROM pg_class WHERE relnamespace = %s::regnamespace",
-        f'"{staff.schema}"',
-    )
-    assert len(owners) == 1
-    assert re.match("r_", str(owners[0][0])) is None
-
-
-def _days(staff: Staff) -> list[str]:
-    return [name for name, _ in _relations(staff) if re.fullmatch(r"job_archive_\d{8}", name)]
-
-
-def test_a_consumer_works_with_the_default_partition_alone(
-    staff: Staff, spec: QueueSpec[Work], caplog: pytest.LogCaptureFixture
-) -> None:
-    rows(staff.owner, "DROP TABLE " + ", ".join(f"{{s}}.{name}" for name in _days(staff)))
-    consumer = staff.users[Role.CONSUMER]
-    assert not consumer.ensure_partitions()
-    assert "have an operator or the owner of the schema run: sqlqueue maintain" in caplog.text
-    staff.owner.enqueue(spec, Work(n=1))
-    consumer.complete(consumer.claim("work", buckets=range(4), limit=1, worker="w"))
-    assert value(staff.owner, "SELECT count(*) FROM ONLY {s}.job_archive_default") == 1
-    assert staff.users[Role.OPERATOR].maintain().rows_moved == 1
-
-
-def test_two_roles_do_what_each_may(staff: Staff, spec: QueueSpec[Work], any_server: str) -> None:
-    """A consumer whose handler enqueues, in the transaction that ends the job."""
-    user = staff.user(Role.CONSUMER)
-    connection = staff.owner.database
-    with connection.connection() as driver:
-        driver.execute(
-            sql.SQL("GRANT {} TO {}").format(sql.Identifier(f"{staff.schema}_producer"), sql.Identifier(user))
-        )
-    both = staff.users[Role.CONSUMER]
-    both.enqueue(spec, Work(n=1))
-    with both.database.transaction() as transaction:
-        jobs = both.lock_due(transaction, "work", buckets=range(4), limit=1)
-        both.enqueue(spec, Work(n=2), connection=transaction.connection)
-        both.finish_locked(transaction, [Ending(job, ArchiveState.SUCCEEDED) for job in jobs], worker="w")
-    assert staff.owner.depth("work").ready == 1

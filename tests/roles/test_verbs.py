@@ -1,22 +1,29 @@
-"""Every verb as every role: who may does it, who may not is told which role it takes, and changes nothing."""
+"""Every verb as every role: who may does it, who may not is told which role it takes, and changes nothing; also on
+connections that only read, and as a user of two roles.
+"""
 
 import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from psycopg import sql
 
-from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue import QueueSpec, SqlQueue
+from dagster_sqlqueue.ending import Ending
 from dagster_sqlqueue.errors import AccessRefused
 from dagster_sqlqueue.followers import Followers, Groups
+from dagster_sqlqueue.model import ArchiveState
 from dagster_sqlqueue.people import HumanWork
 from dagster_sqlqueue.permissions import Role
 from dagster_sqlqueue.results import ReplyQueue, Results
 from dagster_sqlqueue.schedules import Schedules
 from dagster_sqlqueue.topics import Topics
-from tests.roles import telling
-from tests.roles.desk import TABLE, Desk
+from tests.core.support import Work, rows
+from tests.roles.desk import Desk
 from tests.roles.support import Staff, url_of
+from tests.roles.table import MODULES, TABLE
 
 _UNCALLED = {
     "close",
@@ -46,8 +53,41 @@ def test_who_may(shared: Staff, role: Role, attempted: str) -> None:
 
 
 def test_every_verb_is_attempted() -> None:
-    text = "".join(Path(str(file)).read_text(encoding="utf-8") for file in (inspect.getfile(Desk), telling.__file__))
+    text = "".join(Path(str(module.__file__)).read_text(encoding="utf-8") for module in MODULES)
     for kind in (SqlQueue, Topics, Schedules, HumanWork, Followers, Groups, Results, ReplyQueue):
         names = {name for name, _ in inspect.getmembers(kind, inspect.isfunction) if not name.startswith("_")}
         missing = {name for name in names - _UNCALLED if not re.search(rf"\.{name}\(", text)}
         assert missing == set(), kind
+
+
+@pytest.fixture
+def reader(staff: Staff, any_server: str) -> Iterator[SqlQueue]:
+    """An observer whose transactions are read-only, as the page advises."""
+    name = staff.user(Role.OBSERVER)
+    rows(staff.owner, f'ALTER ROLE "{name}" SET default_transaction_read_only = on')
+    with SqlQueue(url_of(any_server, name), schema=staff.schema) as queue:
+        yield queue
+
+
+def test_an_observer_needs_no_transaction_that_writes(staff: Staff, reader: SqlQueue) -> None:
+    attempts = {name: attempt for name, (may, attempt) in TABLE.items() if Role.OBSERVER in may}
+    assert len(attempts) >= 15
+    for attempt in attempts.values():
+        attempt(reader, Desk(staff.owner, url_of(staff.url, staff.user(Role.OBSERVER))))
+
+
+def test_two_roles_do_what_each_may(staff: Staff, spec: QueueSpec[Work], any_server: str) -> None:
+    """A consumer whose handler enqueues, in the transaction that ends the job."""
+    user = staff.user(Role.CONSUMER)
+    connection = staff.owner.database
+    with connection.connection() as driver:
+        driver.execute(
+            sql.SQL("GRANT {} TO {}").format(sql.Identifier(f"{staff.schema}_producer"), sql.Identifier(user))
+        )
+    both = staff.users[Role.CONSUMER]
+    both.enqueue(spec, Work(n=1))
+    with both.database.transaction() as transaction:
+        jobs = both.lock_due(transaction, "work", buckets=range(4), limit=1)
+        both.enqueue(spec, Work(n=2), connection=transaction.connection)
+        both.finish_locked(transaction, [Ending(job, ArchiveState.SUCCEEDED) for job in jobs], worker="w")
+    assert staff.owner.depth("work").ready == 1

@@ -1,4 +1,4 @@
-"""Schedules on every server, each test in a schema of its own."""
+"""Schedules on every server, in a schema for a module of tests, emptied between them."""
 
 from collections.abc import Iterator
 
@@ -6,18 +6,21 @@ import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.schedules import Schedules
-from tests.core.support import Work, drop
+from tests.core.cleared import cleared, own_schema
+from tests.core.support import Work
+
+
+@pytest.fixture(scope="module")
+def shared(any_server: str, request: pytest.FixtureRequest) -> Iterator[SqlQueue]:
+    """The queues of a schema that the tests of one module share."""
+    with own_schema(any_server, request.path.stem.removeprefix("test_")) as queue:
+        yield queue
 
 
 @pytest.fixture
-def queue(any_server: str, schema: str, spec: QueueSpec[Work]) -> Iterator[SqlQueue]:
-    with SqlQueue(any_server, schema=f"schedules_{schema}") as queue:
-        queue.init()
-        queue.create_queue(spec)
-        try:
-            yield queue
-        finally:
-            drop(queue)
+def queue(shared: SqlQueue, spec: QueueSpec[Work]) -> SqlQueue:
+    """With the queue `work`, and nothing in it."""
+    return cleared(shared, spec)
 
 
 @pytest.fixture

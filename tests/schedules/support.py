@@ -16,6 +16,12 @@ class Report(BaseModel):
     at: datetime
 
 
+def now(queue: SqlQueue) -> datetime:
+    """By the database's clock."""
+    found: datetime = value(queue, "SELECT clock_timestamp()")
+    return found
+
+
 def outage(queue: SqlQueue, name: str, seconds: float) -> None:
     """As if nobody had looked at the schedule for so long."""
     moved = rows(

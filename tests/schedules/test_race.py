@@ -1,5 +1,6 @@
 """Many schedulers at once, killed at random moments: each tick is enqueued once, and none is missing."""
 
+import contextlib
 import itertools
 import multiprocessing
 import os
@@ -12,17 +13,19 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.schedules import Schedules
 from tests.core.support import Work, claim, rows, until, value
+from tests.gate.patience import PATIENCE, sized
 from tests.schedules.support import outage, tick_all
 from tests.schedules.worker import Task, run
 
 PROCESSES = 4
-KILLS = 40
-TICKS = 200
+KILLS = sized(10, 40)
+TICKS = sized(40, 200)
 CLOCKS = [0, 0, 400, -400]
 """By how many days the clocks of the processes are wrong."""
 
@@ -64,15 +67,16 @@ class Crew:
             until(lambda ready=ready, process=process: ready.exists() or process.exitcode is not None)
             if process.exitcode is None:
                 assert process.pid
-                os.kill(process.pid, signal.SIGTERM)
-            process.join(20)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGTERM)
+            process.join(PATIENCE)
             assert process.exitcode in (0, -signal.SIGKILL)
 
     def end(self) -> None:
         for process, _ in self.members:
             if process.is_alive():
                 process.kill()
-            process.join(20)
+            process.join(PATIENCE)
 
 
 @pytest.fixture
@@ -131,7 +135,7 @@ def test_each_tick_is_enqueued_once_and_none_is_missing(queue: SqlQueue, spec: Q
         ticked = {schedule.name: schedule.next_tick - first[schedule.name] for schedule in found}
         return crew.killed >= KILLS and min(ticked["a"], ticked["b"]) >= TICKS * timedelta(seconds=0.1)
 
-    until(enough, "the end of the race", 150)
+    until(enough, "the end of the race", 2 * PATIENCE)
     crew.dismiss()
     ended = value(queue, "SELECT clock_timestamp()")
 
@@ -151,13 +155,13 @@ def test_what_a_stopped_scheduler_holds_is_ticked_by_the_others_within_seconds(
     crew.start(stops=True)
     ((stopped, _),) = crew.members
     assert stopped.pid
-    until(lambda: Path(f"/proc/{stopped.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", "the stop")
+    until(lambda: psutil.Process(stopped.pid).status() == psutil.STATUS_STOPPED, "the stop")
     held = schedules.schedule("work", "a").next_tick
     crew.start()
-    until(lambda: schedules.schedule("work", "a").next_tick > held, "a tick by the other one", 20)
+    until(lambda: schedules.schedule("work", "a").next_tick > held, "a tick by the other one")
     os.kill(stopped.pid, signal.SIGCONT)
     reached = schedules.schedule("work", "a").next_tick
-    until(lambda: schedules.schedule("work", "a").next_tick >= reached + timedelta(seconds=2))
+    until(lambda: schedules.schedule("work", "a").next_tick >= reached + timedelta(seconds=sized(0.5, 2)))
     crew.dismiss()
     assert wrong(queue, {"a": made.next_tick}, {"a": 0.1}) == []
 
@@ -165,13 +169,16 @@ def test_what_a_stopped_scheduler_holds_is_ticked_by_the_others_within_seconds(
 @pytest.mark.parametrize("without", ["lock", "ids"])
 def test_either_guard_alone_keeps_ticks_apart(queue: SqlQueue, spec: QueueSpec[Work], crew: Crew, without: str) -> None:
     first = _start_without(queue, spec, crew, without)
-    until(lambda: all(one.next_tick - first[one.name] > timedelta(seconds=4) for one in Schedules(queue).schedules()))
+    lasts = timedelta(seconds=sized(2, 4))
+    until(lambda: all(one.next_tick - first[one.name] > lasts for one in Schedules(queue).schedules()))
     crew.dismiss()
     # Without the lock, whoever came last may have moved a schedule back.
     tick_all(Schedules(queue))
     assert wrong(queue, first, dict.fromkeys(first, 0.1)) == []
 
 
+@pytest.mark.prove
+@pytest.mark.flaky(reruns=9)
 def test_without_both_guards_ticks_are_seen_to_be_enqueued_twice(
     queue: SqlQueue, spec: QueueSpec[Work], crew: Crew
 ) -> None:
@@ -180,7 +187,7 @@ def test_without_both_guards_ticks_are_seen_to_be_enqueued_twice(
     def seen() -> bool:
         return any("times" in line for line in wrong(queue, first, dict.fromkeys(first, 0.1)))
 
-    until(seen, "a tick enqueued twice", 60)
+    until(seen, "a tick enqueued twice")
     crew.dismiss()
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.schedules.timing import Interval, cron_in, latest, timing_of, zone_of
+from tests.gate.patience import sized
 
 BERLIN = "Europe/Berlin"  # 2026: from 02:00 to 03:00 on 29 March, from 03:00 to 02:00 on 25 October
 NEW_YORK = "America/New_York"  # 2026: from 02:00 to 03:00 on 8 March, from 02:00 to 01:00 on 1 November
@@ -179,7 +180,7 @@ def by_looking(expression: str, zone: ZoneInfo, begin: datetime, days: int) -> l
     return sorted(found)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=sized(50, 150), deadline=None)
 @given(
     zone=st.sampled_from(ZONES),
     begin=st.sampled_from(AROUND),
@@ -276,7 +277,7 @@ def test_bad_rules(cron: str | None, every: float | None, zone: str, said: str) 
     assert len(str(refused.value)) < 500
 
 
-@settings(max_examples=300)
+@settings(max_examples=sized(100, 300), deadline=None)
 @given(st.text(alphabet="0123456789*/,-#LWMONJA @\x00é²", max_size=30))
 def test_whatever_is_written_ticks_or_is_refused(expression: str) -> None:
     try:

@@ -1,24 +1,18 @@
 """Publishing inside the caller's own transaction, awaited or not: rolled back means never published."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import psycopg
 import pytest
-import sqlalchemy as sa
-from psycopg.rows import dict_row
-from sqlalchemy.orm import Session
-from sqlalchemy.pool import NullPool
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import Consumer, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, SchemaMissing
-from dagster_sqlqueue.topics import Message, PublishedMany, Topics, TopicSpec
-from tests.core.support import Work, caller, value
-
-ORDERS = TopicSpec("orders", Work)
+from dagster_sqlqueue.topics import Message, PublishedMany, Topics
+from tests.core.support import Work, caller
+from tests.topics.support import ORDERS, count
 
 
 @pytest.fixture
@@ -28,34 +22,6 @@ def topics(queue: SqlQueue) -> Topics:
     topics.subscribe("orders", "worker", "work")
     topics.subscribe("orders", "mailer", "mail")
     return topics
-
-
-@contextlib.contextmanager
-def _psycopg(url: str) -> Iterator[Any]:
-    with caller(url, row_factory=dict_row) as connection:
-        yield connection
-
-
-@contextlib.contextmanager
-def _sqlalchemy(url: str) -> Iterator[Any]:
-    engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"), poolclass=NullPool)
-    with engine.connect() as connection:
-        yield connection
-    engine.dispose()
-
-
-@contextlib.contextmanager
-def _session(url: str) -> Iterator[Any]:
-    engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"), poolclass=NullPool)
-    with Session(engine) as session:
-        yield session
-    engine.dispose()
-
-
-@pytest.fixture(params=[_psycopg, _sqlalchemy, _session])
-def theirs(url: str, request: pytest.FixtureRequest) -> Iterator[Any]:
-    with request.param(url) as connection:
-        yield connection
 
 
 def one(topics: Topics, connection: Any) -> None:
@@ -73,10 +39,6 @@ def many(topics: Topics, connection: Any) -> None:
 
 
 VERBS = [(one, 2), (again, 2), (many, 1_200)]
-
-
-def count(queue: SqlQueue) -> int:
-    return int(value(queue, "SELECT count(*) FROM {s}.job"))
 
 
 @pytest.mark.parametrize(("verb", "number"), VERBS)

@@ -12,6 +12,7 @@ from dagster_sqlqueue import ClaimFilter, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, SchemaMissing, UnknownQueue, UnknownSubscription
 from dagster_sqlqueue.topics import Subscription, SubscriptionMode, Topics, TopicSpec
 from tests.core.support import Work, caller, rows, until, value
+from tests.gate.patience import PATIENCE
 
 
 def test_a_subscription_is_as_it_was_made(topics: Topics) -> None:
@@ -175,7 +176,7 @@ def test_a_queue_that_goes_meanwhile_is_unknown(topics: Topics, queue: SqlQueue,
             "the wait for the lock",
         )
         connection.commit()
-        waiting.join(30)
+        waiting.join(PATIENCE)
     assert len(failed) == 1
     assert topics.subscriptions() == []
 

@@ -19,6 +19,7 @@ from dagster_sqlqueue.topics import Message, Topics, TopicSpec
 from dagster_sqlqueue.traces import inject, traced, traced_handler
 from tests.cli.support import PROJECT
 from tests.core.support import Work, claim, value
+from tests.gate.patience import PATIENCE
 from tests.traces.support import Recorded, ids, parent
 
 ORDERS = TopicSpec("orders", Work)
@@ -52,7 +53,7 @@ def drain(topics: Topics, recorded: Recorded) -> None:
 def test_a_trace_goes_from_the_publisher_s_process_to_the_handler_s(url: str, topics: Topics) -> None:
     def spans(end: str) -> list[dict[str, Any]]:
         words = [sys.executable, "-m", "tests.traces.processes", end, url, topics.database.schema]
-        done = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, timeout=PATIENCE, check=False)
         assert done.returncode == 0, done.stderr
         found: list[dict[str, Any]] = json.loads(done.stdout)
         return found

@@ -43,6 +43,7 @@ from dagster_sqlqueue.errors import InvalidInput, InvalidPayload
 from dagster_sqlqueue.traces import extract, inject, traced, traced_handler
 from tests.cli.support import PROJECT
 from tests.core.support import Work, claim, value
+from tests.gate.patience import PATIENCE
 from tests.traces.support import Recorded, ids, parent
 
 REMOTE = SpanContext(0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331, True, TraceFlags(1))
@@ -72,7 +73,7 @@ def attributes(span: ReadableSpan) -> dict[str, Any]:
 def test_a_trace_goes_from_one_process_to_another_and_a_retry_stays_in_it(url: str, queue: SqlQueue) -> None:
     def spans(end: str) -> list[dict[str, Any]]:
         words = [sys.executable, "-m", "tests.traces.processes", end, url, queue.database.schema]
-        done = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, timeout=PATIENCE, check=False)
         assert done.returncode == 0, done.stderr
         found: list[dict[str, Any]] = json.loads(done.stdout)
         return found
@@ -317,5 +318,9 @@ def test_a_handler_keeps_its_name_and_annotation(spec: QueueSpec[Work]) -> None:
 
     async def later(job: Job[Work]) -> None: ...
 
-    with pytest.raises(InvalidInput, match="async"):
-        traced_handler(later)  # type: ignore[arg-type]
+    class Later:
+        async def __call__(self, job: Job[Work]) -> None: ...
+
+    for refused in (later, Later()):
+        with pytest.raises(InvalidInput, match="async"):
+            traced_handler(refused)  # type: ignore[arg-type]

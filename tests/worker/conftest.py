@@ -14,6 +14,7 @@ import pytest
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from tests.cli.support import PROJECT, Cli
 from tests.core.support import Work, until
+from tests.gate.patience import PATIENCE
 
 
 class Worker:
@@ -56,9 +57,9 @@ class Worker:
         """Send it a signal."""
         self.process.send_signal(number)
 
-    def ended(self, seconds: float = 60) -> int:
+    def ended(self) -> int:
         """Wait for its end; gives the exit code."""
-        return self.process.wait(seconds)
+        return self.process.wait(PATIENCE)
 
     def stopped(self) -> int:
         """Stop it; gives the exit code."""
@@ -89,6 +90,12 @@ class Shop:
         self._workers.append(worker)
         return worker
 
+    def drain(self, handler: str = "tests.worker.jobs:handle") -> list[dict[str, Any]]:
+        """Work off what there is in this process; gives what that printed."""
+        done = Cli(self._environment).run("work", handler, "--drain", "--json")
+        assert done.exit_code == 0, done.output
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
     def history(self, event: str) -> list[dict[str, Any]]:
         """What the handlers noted so far."""
         text = self._history.read_text() if self._history.exists() else ""
@@ -104,7 +111,7 @@ class Shop:
         for worker in self._workers:
             if worker.process.poll() is None:
                 worker.process.kill()
-                worker.process.wait(20)
+                worker.process.wait(PATIENCE)
 
 
 @pytest.fixture

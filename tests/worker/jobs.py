@@ -4,13 +4,14 @@ import json
 import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import dagster_sqlqueue
 from dagster_sqlqueue import Job, QueueSpec, handles
 from tests.core.support import Work
 
-work = QueueSpec("work", Work)
-other = QueueSpec("other", Work)
+work = QueueSpec("work", Work, lease_seconds=300)
+other = QueueSpec("other", Work, lease_seconds=300)
 
 
 def note(event: str, job: Job[Work]) -> None:
@@ -48,6 +49,8 @@ def handle(job: Job[Work]) -> None:
             raise ValueError("no such address")
         case "pause":
             threading.Event().wait(0.005)
+        case "pause for long":
+            threading.Event().wait(0.5)
     note("done", job)
 
 
@@ -55,6 +58,10 @@ def handle(job: Job[Work]) -> None:
 def handle_other(job: Job[Work]) -> None:
     """The other queue's."""
     note("done", job)
+
+
+by_batch = SimpleNamespace(spec=work, handler=lambda jobs: None, batch=True)
+"""As the Dagster integration binds a handler of a batch."""
 
 
 def plain(job: Job[Work]) -> None:

@@ -45,13 +45,14 @@ def test_a_handler_is_found_by_name() -> None:
     assert (found.spec, found.handler) == (jobs.work, jobs.handle.handler)
 
 
-def test_what_dagster_binds_is_taken_too(cli: Cli, queue: SqlQueue) -> None:
+def test_what_dagster_binds_is_taken_too(cli: Cli, queue: SqlQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(PROJECT)
     assert load("docs.first_queue:send_email").spec.name == "emails"
     assert cli.run("create", "emails").exit_code == 0
     assert cli.run("enqueue", "emails", '{"to": "ada", "subject": "Hello"}').exit_code == 0
-    done = cli.process("work", "docs.first_queue:send_email", "--drain", "--json")
-    assert done.returncode == 0, done.stderr
-    assert queue.archived("emails", since_seconds=600) == {"succeeded": 1}
+    done = cli.run("work", "docs.first_queue:send_email", "--drain", "--json")
+    assert done.exit_code == 0, done.output
+    assert queue.archived("emails", since_seconds=3_600) == {"succeeded": 1}
 
 
 def test_the_command_needs_no_dagster() -> None:
@@ -70,12 +71,13 @@ BAD = {
     "tests/worker/jobs.py:handle": "names no function",
     "no_such_module:handle": "there is no module 'no_such_module' here",
     "tests.no_such_module:handle": "there is no module 'tests.no_such_module' here",
-    "tests.worker.jobs:nothing": "has no 'nothing'; its handlers are: handle, handle_other",
+    "tests.worker.jobs:nothing": "has no 'nothing'; its handlers are: handle, handle_other, by_batch",
     "tests.worker.support_that_is_not:x": "there is no module",
     "tests.cli.support:nothing": "has no 'nothing'; it has no handler",
     "tests.worker.jobs:plain": "is a function without a queue; decorate the function with @handles(spec)",
     "tests.worker.jobs:no_function": "is a QueueSpec without a queue",
     "tests.worker.jobs:number": "is a str without a queue",
+    "tests.worker.jobs:by_batch": "takes all jobs of a claim at once",
 }
 
 
@@ -156,9 +158,7 @@ def test_what_the_command_refuses(cli: Cli) -> None:
 def test_a_payload_that_does_not_fit_is_a_dead_letter_and_hurts_no_other_job(shop: Shop, queue: SqlQueue) -> None:
     queue.enqueue_many(QueueSpec("work", Letter), [Letter(text="x")])
     queue.enqueue(spec, Work(n=1))
-    worker = shop.start("--drain")
-    assert worker.ended() == 0
-    figures = worker.events("figures")[-1]
+    figures = [line for line in shop.drain() if line["event"] == "figures"][-1]
     assert (figures["succeeded"], figures["failed"]) == (1, 1)
     assert "payload does not fit Work: n: Field required" in queue.dead_letters("work")[0].error
     assert states(queue)[1] == "succeeded"

@@ -5,18 +5,22 @@ import random
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
-from tests.core.support import Work, own_server, rows, states, until
+from tests.core.support import Work, make_due, own_server, rows, states, until
+from tests.gate.patience import sized
 from tests.worker.conftest import Shop, Worker
 
 ALONE_OR_NOT = pytest.mark.parametrize("processes", [(), ("--processes", "1")], ids=["alone", "supervised"])
 
 
-def enqueue_first_and_others(queue: SqlQueue, spec: QueueSpec[Work], note: str, others: int = 20) -> None:
+def enqueue_first_and_others(
+    queue: SqlQueue, spec: QueueSpec[Work], note: str, others: int = 20, *, do: str = ""
+) -> None:
     queue.enqueue(spec, NewJob(Work(n=0, note=note), priority=9))
-    queue.enqueue_many(spec, [Work(n=n) for n in range(1, others + 1)])
+    queue.enqueue_many(spec, [Work(n=n, note=do) for n in range(1, others + 1)])
 
 
 def due(queue: SqlQueue) -> int:
@@ -38,7 +42,7 @@ def begun(shop: Shop, worker: Worker, jobs: int = 1) -> int:
 
 def finish_the_rest(shop: Shop, jobs: int) -> None:
     shop.go.touch()
-    assert shop.start("--drain").ended() == 0
+    shop.drain()
     assert states(shop.queue) == dict.fromkeys(range(jobs), "succeeded")
     assert shop.numbers("done") == list(range(jobs))
 
@@ -67,14 +71,19 @@ def test_sigterm_finishes_what_runs_and_gives_the_rest_back_at_once(
 def test_in_transactional_mode_the_batch_ends_with_the_job_in_hand(
     shop: Shop, queue: SqlQueue, spec: QueueSpec[Work]
 ) -> None:
-    enqueue_first_and_others(queue, spec, "wait")
+    enqueue_first_and_others(queue, spec, "wait", do="pause for long")
     worker = shop.start("--mode", "transactional")
     begun(shop, worker)
     worker.signal()
     worker.told("stopping")
     shop.go.touch()
     assert worker.ended() == 0
-    assert (shop.numbers("done"), due(queue)) == ([0], 20)
+    # It says so before it does it: one or the other job may have begun in between.
+    done = shop.numbers("done")
+    assert 0 in done
+    assert len(done) < 21
+    assert due(queue) == 21 - len(done)
+    rows(queue, "UPDATE {s}.job SET payload = jsonb_set(payload, '{{note}}', '\"\"')")
     finish_the_rest(shop, 21)
 
 
@@ -162,11 +171,13 @@ def test_a_killed_process_is_replaced_and_its_jobs_come_again_after_the_lease(
     shop: Shop, queue: SqlQueue, spec: QueueSpec[Work]
 ) -> None:
     enqueue_first_and_others(queue, spec, "wait", others=5)
-    worker = shop.start("--processes", "2", "--lease", "1s")
+    worker = shop.start("--processes", "2", "--lease", "10min")
     child = begun(shop, worker)
     os.kill(child, signal.SIGKILL)
     assert worker.told("process_died")["reason"] == "killed by SIGKILL"
     worker.told("process_started", times=3)
+    assert queue.depth("work").running == 6
+    make_due(queue)
     shop.go.touch()
     until(lambda: states(queue) == dict.fromkeys(range(6), "succeeded"), "the end of every job")
     assert worker.stopped() == 0
@@ -184,32 +195,43 @@ def test_the_children_of_a_killed_supervisor_stop_in_good_order(
     until(lambda: due(queue) == 20, "the others to be due")
     shop.go.touch()
     until(lambda: shop.numbers("done") == [0], "the job in hand")
-    until(lambda: not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text().split()[2:3])
+    until(lambda: gone(child), "the end of the process")
     assert states(queue)[0] == "succeeded"
 
 
+def gone(pid: int) -> bool:
+    """Whether a process has ended, also one that nobody has asked after yet."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
 def test_workers_come_and_go_and_every_job_is_done_once(shop: Shop, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
-    jobs, luck = 1_500, random.Random(7)
+    (jobs, changes, apart), luck = sized((500, 3, 60), (1_500, 5, 100)), random.Random(7)
     queue.enqueue_many(spec, [Work(n=n, note="pause") for n in range(jobs)])
     alive = [shop.start("--batch", "40", *(["--processes", "2"] if n else [])) for n in range(2)]
     codes = []
-    for _ in range(5):
-        target = len(shop.history("done")) + 100
+    for _ in range(changes):
+        target = len(shop.history("done")) + apart
         until(lambda: len(shop.history("done")) >= target or queue.depth("work").live == 0)  # noqa: B023
         leaving = alive.pop(luck.randrange(2))
         leaving.told("started")
         codes.append(leaving.stopped())
         alive.append(shop.start("--batch", "40"))
-    until(lambda: queue.depth("work").live == 0, "the end of every job", 60)
+    until(lambda: queue.depth("work").live == 0, "the end of every job")
     for worker in alive:
         worker.told("started")
     codes += [worker.stopped() for worker in alive]
-    assert codes == [0] * 7
+    assert codes == [0] * (changes + 2)
     assert shop.numbers("begun") == shop.numbers("done") == list(range(jobs))
     assert states(queue) == dict.fromkeys(range(jobs), "succeeded")
 
 
-@ALONE_OR_NOT
+@pytest.mark.parametrize(
+    "processes",
+    [pytest.param((), id="alone"), pytest.param(("--processes", "1"), id="supervised", marks=pytest.mark.prove)],
+)
 def test_a_database_that_goes_away_is_waited_for(
     spec: QueueSpec[Work], tmp_path: Path, processes: tuple[str, ...]
 ) -> None:

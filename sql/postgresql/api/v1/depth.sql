@@ -12,6 +12,7 @@ DECLARE
     clock timestamptz := clock_timestamp();
     queue text := depth.queue;
     cap integer := depth.cap;
+    others integer := depth.cap;
 BEGIN
     IF NOT EXISTS (SELECT FROM sqlqueue.queue AS q WHERE q.name = depth.queue) THEN
         PERFORM sqlqueue_v1._unknown_queue(depth.queue);

@@ -30,7 +30,7 @@ DECLARE
     clock timestamptz := clock_timestamp();
     queue text := enqueue.queue;
     id uuid := COALESCE(enqueue.id, sqlqueue_v1._new_id(clock_timestamp()));
-    hash integer := sqlqueue_v1._bucket_hash(id, enqueue.ordering_key);
+    hash integer := sqlqueue.bucket_hash(id, enqueue.ordering_key);
     priority smallint := enqueue.priority;
     run_at timestamptz := enqueue.run_at;
     max_attempts integer := enqueue.max_attempts;

@@ -75,7 +75,7 @@ BEGIN
     RETURN (
         SELECT sqlqueue_v1._enqueue_many(
             enqueue_many.queue, made, ids IS NOT NULL, on_duplicate,
-            array_agg(sqlqueue_v1._bucket_hash(job.id, job.ordering_key) ORDER BY job.no),
+            array_agg(sqlqueue.bucket_hash(job.id, job.ordering_key) ORDER BY job.no),
             array_agg(CAST(CASE WHEN priorities IS NULL THEN 0 ELSE job.priority END AS smallint) ORDER BY job.no),
             array_agg(job.run_at ORDER BY job.no),
             array_fill(max_attempts, ARRAY[jobs]),

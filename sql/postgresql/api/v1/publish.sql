@@ -21,7 +21,7 @@ DECLARE
     topic text := publish.topic;
     ids uuid[] := ARRAY[COALESCE(publish.id, sqlqueue_v1._new_id(clock_timestamp()))];
     hashes integer[] := ARRAY[
-        CASE WHEN publish.ordering_key IS NOT NULL THEN sqlqueue_v1._bucket_hash(NULL, publish.ordering_key) END
+        CASE WHEN publish.ordering_key IS NOT NULL THEN sqlqueue.bucket_hash(NULL, publish.ordering_key) END
     ];
     priorities smallint[] := ARRAY[publish.priority];
     run_ats timestamptz[] := ARRAY[publish.run_at];

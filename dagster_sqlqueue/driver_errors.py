@@ -1,0 +1,91 @@
+"""What the driver's errors mean: what is tried again, what says that the database cannot be used, and in which words."""
+
+import re
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import psycopg
+import tenacity
+
+from dagster_sqlqueue.errors import DatabaseUnavailable, SchemaMissing
+
+T = TypeVar("T")
+
+_SERIALIZATION: Final = {"40001", "40P01"}
+_MISSING: Final = (
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.UndefinedFunction,
+    psycopg.errors.InvalidSchemaName,
+)
+_GONE: Final = {"25P03", "57P01", "57P02", "57P03", "08000", "08003", "08006", "08001", "08004"}
+_REFUSED: Final = {"28P01", "28000"}
+_NO_DATABASE: Final = "3D000"
+
+
+def _lost_a_race(error: BaseException) -> bool:
+    return getattr(error, "sqlstate", None) in _SERIALIZATION
+
+
+_RETRYING = tenacity.Retrying(
+    retry=tenacity.retry_if_exception(_lost_a_race),
+    wait=tenacity.wait_random_exponential(multiplier=0.005, max=1),
+    stop=tenacity.stop_after_attempt(8),
+    reraise=True,
+)
+
+
+def retried(work: Callable[..., T], *arguments: object) -> T:
+    """What `work` gives; after a serialization failure or a deadlock it is called again, up to nine times in all.
+
+    Raises:
+        Exception: whatever `work` raises otherwise, or at last.
+    """
+    # The first attempt apart: it is nearly always the only one, and the bookkeeping costs as much as a short statement.
+    try:
+        return work(*arguments)
+    except psycopg.Error as error:
+        if not _lost_a_race(error):
+            raise
+    return _RETRYING(work, *arguments)
+
+
+def missing(error: object, schema: str, where: str) -> SchemaMissing | None:
+    """The error that says which command makes the tables; None: it was not these that were missed.
+
+    Args:
+        error: the driver's.
+        schema: where the tables ought to be.
+        where: the database, in words.
+    """
+    text = str(error)
+    if not isinstance(error, _MISSING) or not (f"{schema}." in text or f'"{schema}"' in text):
+        return None
+    first = text.strip().splitlines()[0].rstrip(".")
+    return SchemaMissing(
+        f"schema {schema!r} of {where} does not hold the queue's tables: {first}. Make them with: sqlqueue init"
+    )
+
+
+def is_unavailable(error: object) -> bool:
+    """Whether an error says that there is no connection, or none any more, and not what is wrong with a statement."""
+    state: str | None = getattr(error, "sqlstate", None)
+    return state is None or state in _GONE or state.startswith("28") or state == _NO_DATABASE
+
+
+def unavailable(where: str, reason: str, state: str | None = None) -> DatabaseUnavailable:
+    """The error that says why a database cannot be used, and what to do.
+
+    Args:
+        where: the database, in words.
+        reason: the driver's words.
+        state: the SQLSTATE, if there is one.
+    """
+    reason = " ".join(line.strip() for line in reason.splitlines() if line.strip())
+    reason = re.sub(r"^connection failed: |Multiple connection attempts failed\. All failures were: ", "", reason)
+    if "password authentication failed" in reason or "no password supplied" in reason or state in _REFUSED:
+        cure = "check user and password in SQLQUEUE_URL"
+    elif "does not exist" in reason:
+        cure = "check the database and user in SQLQUEUE_URL"
+    else:
+        cure = "check that the server runs and that SQLQUEUE_URL names its host and port"
+    return DatabaseUnavailable(f"cannot use the database {where}: {reason}; {cure}")

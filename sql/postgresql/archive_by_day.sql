@@ -1,0 +1,37 @@
+-- What the archive holds of some days: of each day and account, how many jobs, and when the last of them finished. The day
+-- of a job is a field of its payload or result, or else the one on which it finished, by the clocks of a time zone.
+--
+-- Parameters: queue text; states text[]; days text[] (ISO dates); in_result boolean, day_path text[] (the field of the day;
+--   null: when it finished); zone text (of that day); account_in_result boolean, account_path text[] (null: no accounts);
+--   from_time, until_time timestamptz (of finished_at; null: open); lead_seconds, lag_seconds float8 (null: open; each day's
+--   jobs finished from so long before its midnight in UTC until so long after it).
+-- Returns: day, account (null: none), jobs, last. Locks: none.
+-- Plan: with a range of time the index on (queue, finished_at); without one every archived job of the queue.
+SELECT found.day, found.account, count(*) AS jobs, max(found.finished_at) AS last
+FROM (
+    SELECT
+        a.finished_at,
+        CASE
+            WHEN CAST(:day_path AS text[]) IS NULL THEN to_char(a.finished_at AT TIME ZONE :zone, 'YYYY-MM-DD')
+            ELSE left((CASE WHEN :in_result THEN a.result ELSE a.payload END) #>> CAST(:day_path AS text[]), 10)
+        END AS day,
+        (CASE WHEN :account_in_result THEN a.result ELSE a.payload END) #>> CAST(:account_path AS text[]) AS account
+    FROM sqlqueue.job_archive AS a
+    WHERE a.queue = :queue
+      AND a.state = ANY (CAST(:states AS text[]))
+      AND a.finished_at >= COALESCE(CAST(:from_time AS timestamptz), '-infinity')
+      AND a.finished_at < COALESCE(CAST(:until_time AS timestamptz), 'infinity')
+) AS found
+WHERE found.day = ANY (CAST(:days AS text[]))
+  AND (
+      CAST(:lag_seconds AS float8) IS NULL
+      OR tstzrange(
+          found.finished_at - make_interval(secs => CAST(:lag_seconds AS float8)),
+          found.finished_at + make_interval(secs => CAST(:lead_seconds AS float8)),
+          '(]'
+      ) @> timezone(
+          -- The field may hold anything, and conditions have no order: no more is cast than what was asked for.
+          'UTC', CAST(CASE WHEN found.day = ANY (CAST(:days AS text[])) THEN found.day END AS timestamp)
+      )
+  )
+GROUP BY found.day, found.account

@@ -1,0 +1,12 @@
+-- How many jobs a transactional batch has, by its snapshot; how many of them somebody follows; and how many jobs that are
+-- due in its queue have no attempt left, and are not in it.
+--
+-- Parameters: queue text; sealed_at timestamptz; filter jsonb. Returns: one row. Locks: none.
+SELECT
+    count(*) FILTER (WHERE j.attempt < j.max_attempts AND fits.so),
+    count(*) FILTER (WHERE j.attempt < j.max_attempts AND fits.so AND j.followed),
+    count(*) FILTER (WHERE j.attempt >= j.max_attempts)
+FROM sqlqueue.job AS j
+CROSS JOIN LATERAL (SELECT CAST(:filter AS jsonb) = '{}' OR j.payload @> CAST(:filter AS jsonb) AS so) AS fits
+WHERE j.queue = :queue
+  AND j.available_at <= :sealed_at

@@ -1,0 +1,10 @@
+-- The open batch of a key, for whoever wants to take it over: locked, if nobody else has it.
+--
+-- Parameters: key text; queue text; filter jsonb.
+-- Returns: id; whether its lease is over; whether it was sealed from the same queue by the same filter. No row: there is
+--   none, or the transaction of a transactional batch has it, or somebody is just taking it over.
+-- Locks: the batch's row; none is waited for. Guards: I3, I4 for batches.
+SELECT b.id, b.lease_until <= statement_timestamp() AS over, b.queue = :queue AND b.filter = CAST(:filter AS jsonb) AS same
+FROM sqlqueue.batch AS b
+WHERE b.key = :key AND b.state IN ('sealing', 'sealed')
+FOR NO KEY UPDATE SKIP LOCKED

@@ -1,0 +1,9 @@
+-- Which of these jobs a transactional batch has, under its snapshot. Parameters: ids uuid[]; queue text; sealed_at
+--   timestamptz; filter jsonb. Returns: ids. Locks: none.
+SELECT j.id
+FROM sqlqueue.job AS j
+WHERE j.id = ANY (CAST(:ids AS uuid[]))
+  AND j.queue = :queue
+  AND j.available_at <= :sealed_at
+  AND j.attempt < j.max_attempts
+  AND (CAST(:filter AS jsonb) = '{}' OR j.payload @> CAST(:filter AS jsonb))

@@ -1,0 +1,9 @@
+-- Whether a batch was published under a token: asked when the answer to a commit got lost with the connection.
+--
+-- Parameters: batch_id uuid; token bigint. Returns: one row if it was.
+-- Locks: the batch's row, so that a transaction that is just ending has ended.
+SELECT mine.id
+FROM (
+    SELECT b.id, b.state, b.token FROM sqlqueue.batch AS b WHERE b.id = CAST(:batch_id AS uuid) FOR SHARE
+) AS mine
+WHERE mine.state = 'published' AND mine.token = :token

@@ -1,0 +1,32 @@
+-- Note what became of single jobs of a batch. The first report about a job stands; only success takes the place of another.
+--
+-- Parameters: batch_id uuid; token bigint; ids uuid[]; states text[]; spent boolean[]; afters float8[]; moments
+--   timestamptz[]; results text[] (JSON); errors text[]. Every id once.
+-- Returns: the ids of those that are jobs of the batch, and null once when the batch is ours.
+-- Locks: the batch's row against being taken over or published, then the outcomes. Guards: I2, I3.
+WITH mine AS MATERIALIZED (
+    SELECT b.id
+    FROM sqlqueue.batch AS b
+    WHERE b.id = CAST(:batch_id AS uuid) AND b.token = :token AND b.state = 'sealed'
+    FOR SHARE
+), told AS MATERIALIZED (
+    SELECT mine.id AS batch_id, t.*
+    FROM mine
+    CROSS JOIN unnest(
+        CAST(:ids AS uuid[]), CAST(:states AS text[]), CAST(:spent AS boolean[]), CAST(:afters AS float8[]),
+        CAST(:moments AS timestamptz[]), CAST(:results AS text[]), CAST(:errors AS text[])
+    ) AS t (id, state, spent, after, moment, result, error)
+    JOIN sqlqueue.job AS j ON j.id = t.id AND j.batch_id = mine.id AND j.state = 'running'
+), noted AS (
+    INSERT INTO sqlqueue.batch_outcome AS o (batch_id, job_id, state, spent, after, moment, result, error)
+    SELECT told.batch_id, told.id, told.state, told.spent, told.after, told.moment, CAST(told.result AS jsonb), told.error
+    FROM told
+    ORDER BY told.id
+    ON CONFLICT (batch_id, job_id) DO UPDATE
+    SET state = EXCLUDED.state, spent = EXCLUDED.spent, after = EXCLUDED.after, moment = EXCLUDED.moment,
+        result = EXCLUDED.result, error = EXCLUDED.error, reported_at = EXCLUDED.reported_at
+    WHERE o.state <> 'succeeded' AND EXCLUDED.state = 'succeeded'
+)
+SELECT told.id FROM told
+UNION ALL
+SELECT CAST(NULL AS uuid) FROM mine

@@ -1,0 +1,29 @@
+-- End the leases of a worker that is known to be dead, instead of waiting until they run out: its jobs are due at once.
+--
+-- The jobs stay running under a lease that is over, just as if its time had come: the attempt is spent, or else a job that
+-- kills its consumer would do so for ever. Should the worker live after all, its writes are accepted until somebody else
+-- claims the job, and refused from then on.
+--
+-- Parameters: queue, worker text; within_seconds float8 (no lease of the worker ends later than that from now).
+-- Returns: the id of each job. Locks: the rows; those that others hold are skipped.
+-- Plan: job_claim, for each bucket and priority the jobs due within that time, which are leases and what is scheduled so
+--   soon; never the backlog. Guards: I3, I4.
+UPDATE sqlqueue.job AS j
+SET available_at = statement_timestamp()
+WHERE j.id = ANY (ARRAY(
+    SELECT lease.id
+    FROM (SELECT l.bucket, l.priority FROM sqlqueue.lane AS l WHERE l.queue = :queue) AS lane
+    CROSS JOIN LATERAL (
+        SELECT held.id
+        FROM sqlqueue.job AS held
+        WHERE held.queue = :queue
+          AND held.bucket = lane.bucket
+          AND held.priority = lane.priority
+          AND held.available_at > statement_timestamp()
+          AND held.available_at <= statement_timestamp() + make_interval(secs => :within_seconds)
+          AND held.state = 'running'
+          AND held.claimed_by = :worker
+        FOR UPDATE SKIP LOCKED
+    ) AS lease
+))
+RETURNING j.id

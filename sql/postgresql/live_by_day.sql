@@ -1,0 +1,20 @@
+-- How many live jobs of a queue are about each of some days, by a field of their payload: a day is closed when there is none.
+--
+-- Parameters: queue text; day_path text[] (the field); days text[] (ISO dates).
+-- Returns: day, jobs. Locks: none.
+-- Plan: every live job of the queue, bucket by bucket through the claim index: asked for a queue alone, the planner reads the
+--   whole table, however few of the jobs are that queue's.
+SELECT live.day, count(*) AS jobs
+FROM (
+    SELECT of_bucket.day
+    FROM sqlqueue.live_bucket AS b
+    CROSS JOIN LATERAL (
+        SELECT left(j.payload #>> CAST(:day_path AS text[]), 10) AS day
+        FROM sqlqueue.job AS j
+        WHERE j.queue = :queue AND j.bucket = b.bucket
+        OFFSET 0
+    ) AS of_bucket
+    WHERE b.queue = :queue
+) AS live
+WHERE live.day = ANY (CAST(:days AS text[]))
+GROUP BY live.day

@@ -1,0 +1,52 @@
+-- Queues: their settings, their buckets, and what their models declare.
+
+-- A queue is keyed when the jobs that share an ordering key take turns: one at a time and in order, or so many at once.
+-- The revision grows with every change of the settings; a claim names the one it knows, and takes nothing under another.
+CREATE TABLE sqlqueue.queue (
+    name                text        PRIMARY KEY CHECK (name ~ '^[a-z][a-z0-9_]{0,62}$'),
+    bucket_count        integer     NOT NULL CHECK (bucket_count BETWEEN 1 AND 1024),
+    strategy            text        NOT NULL CHECK (strategy IN ('fanout', 'fifo', 'assign', 'round_robin', 'token')),
+    ordered             boolean     NOT NULL,
+    on_poison           text        NOT NULL CHECK (on_poison IN ('dead_letter', 'stop')),
+    lease_seconds       float8      NOT NULL CHECK (lease_seconds > 0),
+    timeout_seconds     float8      CHECK (timeout_seconds > 0),
+    max_attempts        integer     NOT NULL CHECK (max_attempts >= 1),
+    backoff_seconds     float8      NOT NULL CHECK (backoff_seconds >= 0),
+    backoff_factor      float8      NOT NULL CHECK (backoff_factor >= 1),
+    backoff_max_seconds float8      NOT NULL CHECK (backoff_max_seconds >= 0),
+    backoff_jitter      float8      NOT NULL CHECK (backoff_jitter BETWEEN 0 AND 1),
+    max_running         integer     CHECK (max_running >= 1),
+    max_running_per_key integer     CHECK (max_running_per_key >= 1),
+    rate_limit          integer     CHECK (rate_limit >= 1),
+    rate_seconds        float8      CHECK (rate_seconds > 0),
+    retention_days      integer     CHECK (retention_days >= 1),
+    paused_at           timestamptz,
+    revision            bigint      NOT NULL DEFAULT 1,
+    created_at          timestamptz NOT NULL DEFAULT now(),
+    keyed               boolean     NOT NULL GENERATED ALWAYS AS (ordered OR max_running_per_key IS NOT NULL) STORED,
+    CHECK ((rate_limit IS NULL) = (rate_seconds IS NULL))
+);
+
+-- One row a bucket: the region that it belongs to; the head hint, the moment below which nothing was claimable when a
+-- consumer last looked from the very beginning, written by such sweeps and never by every claim; and what sensors remember:
+-- how many runs were asked for the bucket since one last took a job, of this bucket or another of its own, or found nothing
+-- to do, and when the latest was. A bucket whose runs die before they take a job gets them apart from the others, every
+-- other time alone, and less and less often.
+CREATE TABLE sqlqueue.bucket (
+    queue     text        NOT NULL REFERENCES sqlqueue.queue (name),
+    bucket    smallint    NOT NULL CHECK (bucket >= 0),
+    region    text        NOT NULL DEFAULT 'local',
+    head_hint timestamptz NOT NULL DEFAULT '-infinity',
+    swept_at  timestamptz NOT NULL DEFAULT '-infinity',
+    starts    integer     NOT NULL DEFAULT 0 CHECK (starts >= 0),
+    asked_at  timestamptz NOT NULL DEFAULT '-infinity',
+    PRIMARY KEY (queue, bucket)
+);
+
+-- The names of the fields of a queue's payloads whose values are not to be shown, as its model declares them: so that a tool
+-- that does not know the model redacts them too. A name holds at any depth of a payload.
+CREATE TABLE sqlqueue.sensitive_field (
+    queue text NOT NULL REFERENCES sqlqueue.queue (name) ON DELETE CASCADE,
+    name  text NOT NULL CHECK (name <> ''),
+    PRIMARY KEY (queue, name)
+);

@@ -1,0 +1,81 @@
+-- The live jobs.
+--
+-- Ids are version 7 UUIDs made by the client: an enqueue whose commit got no answer can be sent again and lands once,
+-- and no engine needs a sequence.
+
+-- The order of arrival within a key, by the database: the clocks of producers do not agree.
+CREATE SEQUENCE sqlqueue.job_order CACHE 1;
+
+-- One column decides when a job may be claimed: available_at. Queued: the moment it is due. Running: the end of its
+-- lease, so that a job whose consumer died is simply due again and no reaper stands between a crash and recovery. Held,
+-- or queued behind others of its key: infinity.
+--
+-- order_no is there for the jobs of keyed queues that have an ordering key, and for no others: the indexes about keys are
+-- empty for everybody else. followed is set while somebody wants to be told how the job ends: the ends of all others cost
+-- nothing.
+CREATE TABLE sqlqueue.job (
+    id           uuid        PRIMARY KEY,
+    queue        text        NOT NULL REFERENCES sqlqueue.queue (name),
+    bucket       smallint    NOT NULL CHECK (bucket >= 0),
+    priority     smallint    NOT NULL CHECK (priority BETWEEN 0 AND 9),
+    state        text        NOT NULL DEFAULT 'queued' CHECK (state IN ('queued', 'running', 'held')),
+    available_at timestamptz NOT NULL,
+    run_at       timestamptz NOT NULL,
+    lease_no     bigint      NOT NULL DEFAULT 0,
+    attempt      integer     NOT NULL DEFAULT 0,
+    max_attempts integer     NOT NULL CHECK (max_attempts >= 1),
+    created_at   timestamptz NOT NULL DEFAULT now(),
+    started_at   timestamptz,
+    claimed_by   text,
+    claim_token  uuid,
+    batch_id     uuid,
+    unique_key   text,
+    ordering_key text,
+    order_no     bigint,
+    region       text        NOT NULL DEFAULT 'local',
+    limited      boolean     NOT NULL DEFAULT false,
+    followed     boolean     NOT NULL DEFAULT false,
+    timeout_seconds     float8,
+    backoff             float8[],
+    cancel_requested_at timestamptz,
+    tags         text[]      NOT NULL DEFAULT '{}',
+    payload      jsonb       NOT NULL,
+    error        text
+) WITH (
+    autovacuum_vacuum_scale_factor = 0.01,
+    autovacuum_vacuum_threshold = 5000,
+    autovacuum_vacuum_insert_scale_factor = 0.2,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+-- Serves every claim, every look at the heads and the depth.
+CREATE INDEX job_claim ON sqlqueue.job (queue, bucket, priority DESC, available_at, id);
+
+-- At most one live job per unique key.
+CREATE UNIQUE INDEX job_unique_key ON sqlqueue.job (queue, unique_key) WHERE unique_key IS NOT NULL;
+
+-- The lives of a key, in order; those under a lease; those that wait for their turn.
+CREATE INDEX job_key ON sqlqueue.job (queue, ordering_key, order_no) WHERE order_no IS NOT NULL;
+CREATE INDEX job_key_running ON sqlqueue.job (queue, ordering_key, available_at)
+    WHERE order_no IS NOT NULL AND state = 'running';
+CREATE INDEX job_parked ON sqlqueue.job (queue, ordering_key, order_no)
+    WHERE order_no IS NOT NULL AND state = 'queued' AND available_at = 'infinity';
+
+-- Leases that count towards a queue's limit, of queues that have one.
+CREATE INDEX job_limited ON sqlqueue.job (queue, available_at) WHERE limited AND state = 'running';
+
+CREATE INDEX job_claim_token ON sqlqueue.job (claim_token) WHERE claim_token IS NOT NULL;
+
+-- By id as well: who works on a batch's jobs one after another goes on where he was.
+CREATE INDEX job_batch ON sqlqueue.job (batch_id, bucket, id) WHERE batch_id IS NOT NULL;
+
+-- Jobs that carried an id of their producer's and were not inserted, but gave their content to the job that had their
+-- unique key, or were merged into it: so that the same job, sent again because its commit got no answer, is known. Forgotten
+-- after a week.
+CREATE TABLE sqlqueue.job_replaced (
+    id          uuid        PRIMARY KEY,
+    noted_at    timestamptz NOT NULL DEFAULT now(),
+    merged_into uuid
+);
+
+CREATE INDEX job_replaced_noted ON sqlqueue.job_replaced (noted_at);

@@ -1,0 +1,44 @@
+-- The archive of the jobs that ended.
+
+-- Immutable: what analytics reads. Partitioned by the day of finished_at, so that trimming is dropping a table.
+--
+-- ended_in is the transaction that ended the job: what a snapshot says of it is what a stream has read and what it has not. A
+-- moment cannot say it: the transaction that wrote an earlier finished_at may be the later one to commit.
+CREATE TABLE sqlqueue.job_archive (
+    id           uuid        NOT NULL,
+    queue        text        NOT NULL,
+    bucket       smallint    NOT NULL,
+    priority     smallint    NOT NULL,
+    state        text        NOT NULL CHECK (state IN ('succeeded', 'failed', 'cancelled')),
+    lease_no     bigint      NOT NULL,
+    attempt      integer     NOT NULL,
+    max_attempts integer     NOT NULL,
+    run_at       timestamptz NOT NULL,
+    created_at   timestamptz NOT NULL,
+    started_at   timestamptz,
+    finished_at  timestamptz NOT NULL,
+    ended_in     xid8        NOT NULL DEFAULT pg_current_xact_id(),
+    claimed_by   text,
+    batch_id     uuid,
+    unique_key   text,
+    ordering_key text,
+    order_no     bigint,
+    region       text        NOT NULL,
+    timeout_seconds float8,
+    backoff      float8[],
+    tags         text[]      NOT NULL,
+    payload      jsonb       NOT NULL,
+    result       jsonb,
+    error        text,
+    PRIMARY KEY (id, finished_at)
+) PARTITION BY RANGE (finished_at);
+
+-- A day without a partition of its own lands here: a late maintenance run costs a later move, never a job.
+CREATE TABLE sqlqueue.job_archive_default PARTITION OF sqlqueue.job_archive DEFAULT;
+
+CREATE INDEX job_archive_finished ON sqlqueue.job_archive (queue, finished_at);
+
+CREATE INDEX job_archive_dead ON sqlqueue.job_archive (queue, finished_at DESC) WHERE state = 'failed';
+
+-- Serves a stream's look: what was ended since the last one.
+CREATE INDEX job_archive_ended_in ON sqlqueue.job_archive (queue, ended_in);

@@ -1,0 +1,162 @@
+-- Daily partitions of the archive: made ahead of time, dropped when nobody's retention needs them.
+--
+-- Each function waits 200 ms for a lock, and then gives up (SQLSTATE 55P03): whoever waits for a lock on a table makes
+-- all those wait who come after him. The caller tries again a little later. Days are UTC's.
+--
+-- Partitions belong to the owner of the archive, whoever has them made. Whoever calls these functions runs as the owner, and
+-- so every name in them is taken from where it is written to be: their search_path is the system's.
+
+-- Begin a day's partition, as a table of its own: no reader sees it. What lies in the default partition for that day is
+-- moved into it meanwhile, while consumers go on finishing jobs. attach_archive_partition follows in the same
+-- transaction: between the two the moved rows are nowhere for whoever looks, and so they must not be committed.
+--
+-- Returns: how many rows were moved; null: the day has its partition.
+CREATE FUNCTION sqlqueue.begin_archive_partition(day date) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    partition text := 'job_archive_' || to_char(day, 'YYYYMMDD');
+    opens timestamptz := timezone('UTC', CAST(day AS timestamp));
+    closes timestamptz := timezone('UTC', CAST(day + 1 AS timestamp));
+    moved bigint;
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtext('job_archive'), hashtext('sqlqueue'));
+    IF to_regclass(format('%I.%I', 'sqlqueue', partition)) IS NOT NULL THEN
+        RETURN NULL;
+    END IF;
+    -- The constraint spares the attachment a look at every row, under its locks.
+    EXECUTE format(
+        'CREATE TABLE %I.%I (LIKE sqlqueue.job_archive INCLUDING ALL,'
+        ' CONSTRAINT within_day CHECK (finished_at >= %L AND finished_at < %L))',
+        'sqlqueue', partition, opens, closes
+    );
+    EXECUTE format(
+        'WITH moved AS ('
+        ' DELETE FROM sqlqueue.job_archive_default WHERE finished_at >= %L AND finished_at < %L RETURNING *'
+        ') INSERT INTO %I.%I SELECT * FROM moved',
+        opens, closes, 'sqlqueue', partition
+    );
+    GET DIAGNOSTICS moved = ROW_COUNT;
+    RETURN moved;
+END
+$$;
+
+-- Attach the partition that this transaction began, with the rows that came into the default partition since.
+--
+-- Returns: how many rows those were.
+-- Locks: the default partition against everybody; the archive against writers, unless the day is still to come. Both
+--   until the transaction ends, for as long as it takes to look through the default partition once.
+CREATE FUNCTION sqlqueue.attach_archive_partition(day date) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    partition text := 'job_archive_' || to_char(day, 'YYYYMMDD');
+    opens timestamptz := timezone('UTC', CAST(day AS timestamp));
+    closes timestamptz := timezone('UTC', CAST(day + 1 AS timestamp));
+    moved bigint;
+BEGIN
+    -- A row that is on its way into the default partition when its day gets a partition of its own is refused by
+    -- PostgreSQL: a consumer's write would fail. Nobody writes to a day that is still to come.
+    IF opens <= clock_timestamp() + interval '1 minute' THEN
+        LOCK TABLE ONLY sqlqueue.job_archive IN SHARE ROW EXCLUSIVE MODE;
+    END IF;
+    LOCK TABLE sqlqueue.job_archive_default IN ACCESS EXCLUSIVE MODE;
+    EXECUTE format(
+        'WITH moved AS ('
+        ' DELETE FROM sqlqueue.job_archive_default WHERE finished_at >= %L AND finished_at < %L RETURNING *'
+        ') INSERT INTO %I.%I SELECT * FROM moved',
+        opens, closes, 'sqlqueue', partition
+    );
+    GET DIAGNOSTICS moved = ROW_COUNT;
+    EXECUTE format(
+        'ALTER TABLE sqlqueue.job_archive ATTACH PARTITION %I.%I FOR VALUES FROM (%L) TO (%L)',
+        'sqlqueue', partition, opens, closes
+    );
+    EXECUTE format('ALTER TABLE %I.%I DROP CONSTRAINT within_day', 'sqlqueue', partition);
+    RETURN moved;
+END
+$$;
+
+-- Make a day's partition in one go, for whoever works with psql.
+--
+-- Returns: its name; null: it was there.
+CREATE FUNCTION sqlqueue.make_archive_partition(day date) RETURNS text
+LANGUAGE plpgsql AS $$
+BEGIN
+    -- Two at once: the second waits here, keeping nobody, and then finds the partition made.
+    PERFORM pg_advisory_xact_lock(hashtext('job_archive'), hashtext('sqlqueue'));
+    IF sqlqueue.begin_archive_partition(day) IS NULL THEN
+        RETURN NULL;
+    END IF;
+    PERFORM sqlqueue.attach_archive_partition(day);
+    RETURN 'job_archive_' || to_char(day, 'YYYYMMDD');
+END
+$$;
+
+-- Whether nothing in a day's partition has to be kept any more. A queue's rows are kept while the day is one of its last
+-- retention_days whole days, for ever where that is null. A queue that is not there any more is treated like the one
+-- with the longest retention that is set. A day in which nothing ended may go two days later.
+--
+-- Parameters: only_queue: whether that queue alone has rows there, and need not keep them; null: all queues.
+-- Reads: an index entry or two for each queue that has rows there.
+CREATE FUNCTION sqlqueue.archive_day_is_over(day date, only_queue text) RETURNS boolean
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    today date := timezone('UTC', statement_timestamp());
+    longest integer := (SELECT max(q.retention_days) FROM sqlqueue.queue AS q);
+    owner text;
+    retention integer;
+    there boolean := false;
+BEGIN
+    LOOP
+        EXECUTE format(
+            'SELECT a.queue FROM %I.%I AS a WHERE a.queue > %L ORDER BY a.queue LIMIT 1',
+            'sqlqueue', 'job_archive_' || to_char(day, 'YYYYMMDD'), COALESCE(owner, '')
+        ) INTO owner;
+        EXIT WHEN owner IS NULL;
+        there := true;
+        SELECT q.retention_days INTO retention FROM sqlqueue.queue AS q WHERE q.name = owner;
+        IF NOT FOUND THEN
+            retention := longest;
+        END IF;
+        IF retention IS NULL OR day >= today - retention OR owner <> COALESCE(only_queue, owner) THEN
+            RETURN false;
+        END IF;
+    END LOOP;
+    RETURN there OR (only_queue IS NULL AND day < today - 1);
+EXCEPTION WHEN undefined_table THEN
+    -- Another process dropped it a moment ago.
+    RETURN false;
+END
+$$;
+
+-- Drop a day's partition if archive_day_is_over.
+--
+-- Returns: whether it was dropped. Locks: the archive, against everybody, for a few milliseconds.
+CREATE FUNCTION sqlqueue.drop_archive_partition(day date, only_queue text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    partition text := 'job_archive_' || to_char(day, 'YYYYMMDD');
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtext('job_archive'), hashtext('sqlqueue'));
+    IF to_regclass(format('%I.%I', 'sqlqueue', partition)) IS NULL
+        OR NOT sqlqueue.archive_day_is_over(day, only_queue)
+    THEN
+        RETURN false;
+    END IF;
+    LOCK TABLE ONLY sqlqueue.job_archive IN ACCESS EXCLUSIVE MODE;
+    IF NOT sqlqueue.archive_day_is_over(day, only_queue) THEN
+        RETURN false;
+    END IF;
+    EXECUTE format('DROP TABLE %I.%I', 'sqlqueue', partition);
+    RETURN true;
+END
+$$;
+
+REVOKE ALL ON FUNCTION
+    sqlqueue.begin_archive_partition(date), sqlqueue.attach_archive_partition(date),
+    sqlqueue.drop_archive_partition(date, text), sqlqueue.archive_day_is_over(date, text)
+FROM PUBLIC;
+
+-- The first ones, from yesterday's to that of a week ahead: as long as nobody can be in the way they need no transactions of
+-- their own.
+SELECT sqlqueue.make_archive_partition(CAST(timezone('UTC', statement_timestamp()) AS date) + ahead)
+FROM generate_series(-1, 7) AS ahead;

@@ -1,0 +1,73 @@
+-- What can be read of the queues, with the names and units of people. Every view goes by indexes and stops counting at
+-- 10,000: looking at a queue costs the same whether it holds a thousand jobs or a hundred million.
+
+-- The one list of where jobs can be: every bucket of a queue, those of an older and larger count among them as long as
+-- they hold a job. It says since when there can be something to find: a bucket that was swept a moment ago is read from
+-- its head hint on, so that the dead rows before it are not stepped over again.
+CREATE VIEW sqlqueue.live_bucket AS
+SELECT
+    b.queue, b.bucket, b.region,
+    CASE WHEN b.swept_at > statement_timestamp() - interval '5 seconds' THEN b.head_hint END AS since
+FROM sqlqueue.queue AS q
+JOIN sqlqueue.bucket AS b ON b.queue = q.name
+WHERE b.bucket < GREATEST(q.bucket_count, 1 + (
+    SELECT j.bucket FROM sqlqueue.job AS j WHERE j.queue = q.name ORDER BY j.bucket DESC LIMIT 1
+));
+
+COMMENT ON VIEW sqlqueue.live_bucket IS
+    'the buckets of each queue that are, or still are, in use; since: where a look at the heads may begin, if not at the start';
+
+CREATE VIEW sqlqueue.lane AS
+SELECT b.queue, b.bucket, b.region, CAST(level.priority AS smallint) AS priority, b.since
+FROM sqlqueue.live_bucket AS b
+CROSS JOIN (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority);
+
+COMMENT ON VIEW sqlqueue.lane IS
+    'each bucket and priority of each queue: a lane has one order, and one range of the index job_claim';
+
+CREATE VIEW sqlqueue.bucket_heads AS
+SELECT
+    lane.queue, lane.bucket, lane.region, lane.priority, head.available_at,
+    CAST(EXTRACT(EPOCH FROM statement_timestamp() - head.available_at) AS float8) AS due_seconds
+FROM sqlqueue.lane
+CROSS JOIN LATERAL (
+    SELECT j.available_at
+    FROM sqlqueue.job AS j
+    WHERE j.queue = lane.queue
+      AND j.bucket = lane.bucket
+      AND j.priority = lane.priority
+      AND j.available_at >= COALESCE(lane.since, '-infinity')
+      AND j.available_at < 'infinity'
+    ORDER BY j.available_at, j.id
+    LIMIT 1
+) AS head;
+
+COMMENT ON VIEW sqlqueue.bucket_heads IS
+    'the first job of each bucket and priority that holds one; a row that was committed late is seen within 5 seconds';
+COMMENT ON COLUMN sqlqueue.bucket_heads.available_at IS
+    'when it can be claimed; of a job under a lease the end of the lease';
+COMMENT ON COLUMN sqlqueue.bucket_heads.due_seconds IS
+    'for how many seconds it has been due; negative: it is due in that many';
+
+-- Both tables in one: a job by its id, wherever it is, or a queue's jobs of all states.
+CREATE VIEW sqlqueue.job_all AS
+SELECT
+    false AS archived, j.id, j.queue, j.bucket, j.priority, j.state,
+    NULLIF(j.available_at, 'infinity') AS available_at, j.run_at, j.lease_no, j.attempt, j.max_attempts, j.created_at,
+    j.started_at, CAST(NULL AS timestamptz) AS finished_at, j.claimed_by, j.batch_id, j.unique_key, j.ordering_key,
+    j.order_no, j.region, j.timeout_seconds, j.backoff, j.cancel_requested_at, j.tags, j.payload,
+    CAST(NULL AS jsonb) AS result, j.error
+FROM sqlqueue.job AS j
+UNION ALL
+SELECT
+    true, a.id, a.queue, a.bucket, a.priority, a.state, CAST(NULL AS timestamptz), a.run_at, a.lease_no, a.attempt,
+    a.max_attempts, a.created_at, a.started_at, a.finished_at, a.claimed_by, a.batch_id, a.unique_key, a.ordering_key,
+    a.order_no, a.region, a.timeout_seconds, a.backoff, CAST(NULL AS timestamptz), a.tags, a.payload, a.result, a.error
+FROM sqlqueue.job_archive AS a;
+
+COMMENT ON VIEW sqlqueue.job_all IS
+    'every job, live or archived; by id or by queue it goes by index';
+COMMENT ON COLUMN sqlqueue.job_all.archived IS
+    'true: it has ended, at finished_at; false: it is queued, running or held';
+COMMENT ON COLUMN sqlqueue.job_all.available_at IS
+    'when it can be claimed, of a running job the end of its lease; null: no time makes it claimable, or it has ended';

@@ -1,0 +1,173 @@
+-- Telling those who follow a job, or wait for a group of jobs, when it has ended.
+
+-- Tell those who follow a job how it ended.
+--
+-- Parameters: ended_id, ended_at: the job, and the moment of its end: its row in the archive. Where there is none, nobody is
+--   told and nothing is changed. again: some may have been told of that end before; they are not told twice.
+-- Returns: how many followers were told, or counted in their groups.
+-- Notifies, on the channel of the schema's name (cut to 57 characters) and _ended, with the job's id, if a follower asks for
+--   it.
+-- Locks: the queues that are told, against their deletion, before the followers: as whoever deletes a queue has them.
+-- Guards: I1, I2: it is one transaction with the job's end.
+-- With the owner's rights: it says how a job ended, and takes the rows of those who were to be told; both are not for
+-- everybody who follows a job that has ended already.
+CREATE FUNCTION sqlqueue.tell_followers(ended_id uuid, ended_at timestamptz, again boolean) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    ended record;
+    told record;
+    counted bigint;
+BEGIN
+    SELECT a.queue, a.state, a.result, a.error, a.attempt, a.unique_key INTO ended
+    FROM sqlqueue.job_archive AS a
+    WHERE a.id = ended_id AND a.finished_at = ended_at;
+    IF NOT FOUND THEN
+        RETURN 0;
+    END IF;
+    PERFORM FROM sqlqueue.queue AS q
+    WHERE q.name IN (SELECT f.queue FROM sqlqueue.follower AS f WHERE f.job_id = ended_id)
+    ORDER BY q.name
+    FOR KEY SHARE;
+    WITH gone AS (
+        DELETE FROM sqlqueue.follower AS f
+        WHERE f.job_id = ended_id AND f.group_id IS NULL
+        RETURNING
+            f.queue, f.priority, f.ordering_key,
+            ended.state = ANY (f.states) AS wanted,
+            ended.state = ANY (f.states) AND f.notify AS notify,
+            sqlqueue.uuid_at(ended_at, f.id || ' ' || extract(epoch FROM ended_at)) AS callback,
+            jsonb_build_object(
+                'job_id', ended_id, 'queue', ended.queue, 'state', ended.state, 'result', ended.result,
+                'error', ended.error, 'attempts', ended.attempt, 'finished_at', ended_at,
+                'unique_key', ended.unique_key, 'submitted_id', COALESCE(f.submitted_id, ended_id), 'context', f.context
+            ) AS payload
+    )
+    SELECT
+        count(*) AS followers,
+        bool_or(gone.notify) AS notify,
+        array_agg(gone.callback) FILTER (WHERE gone.wanted AND gone.queue IS NOT NULL) AS callbacks,
+        array_agg(gone.queue) FILTER (WHERE gone.wanted AND gone.queue IS NOT NULL) AS queues,
+        array_agg(gone.priority) FILTER (WHERE gone.wanted AND gone.queue IS NOT NULL) AS priorities,
+        array_agg(gone.ordering_key) FILTER (WHERE gone.wanted AND gone.queue IS NOT NULL) AS ordering_keys,
+        array_agg(gone.payload) FILTER (WHERE gone.wanted AND gone.queue IS NOT NULL) AS payloads
+    INTO told
+    FROM gone;
+    IF told.callbacks IS NOT NULL THEN
+        -- The result goes with the callback: what its queue hides is hidden there too.
+        INSERT INTO sqlqueue.sensitive_field (queue, name)
+        SELECT q.name, s.name
+        FROM sqlqueue.sensitive_field AS s
+        JOIN sqlqueue.queue AS q ON q.name = ANY (told.queues)
+        WHERE s.queue = ended.queue AND NOT EXISTS (
+            SELECT FROM sqlqueue.sensitive_field AS known WHERE known.queue = q.name AND known.name = s.name
+        )
+        ORDER BY q.name, s.name
+        ON CONFLICT DO NOTHING;
+        PERFORM sqlqueue.put_callbacks(
+            told.callbacks, told.queues, told.priorities, told.ordering_keys, told.payloads, again
+        );
+    END IF;
+    IF told.notify THEN
+        PERFORM pg_notify(left('sqlqueue', 57) || '_ended', CAST(ended_id AS text));
+    END IF;
+    WITH counted AS (
+        UPDATE sqlqueue.follower AS f
+        SET state = ended.state
+        WHERE f.job_id = ended_id AND f.group_id IS NOT NULL AND f.state IS NULL
+        RETURNING f.group_id
+    )
+    INSERT INTO sqlqueue.group_tally AS t (group_id, succeeded, failed, cancelled)
+    SELECT
+        c.group_id, CAST(ended.state = 'succeeded' AS integer), CAST(ended.state = 'failed' AS integer),
+        CAST(ended.state = 'cancelled' AS integer)
+    FROM counted AS c
+    ON CONFLICT (xact, group_id) DO UPDATE
+    SET succeeded = t.succeeded + EXCLUDED.succeeded,
+        failed = t.failed + EXCLUDED.failed,
+        cancelled = t.cancelled + EXCLUDED.cancelled;
+    GET DIAGNOSTICS counted = ROW_COUNT;
+    RETURN told.followers + counted;
+END
+$$;
+
+REVOKE ALL ON FUNCTION sqlqueue.tell_followers(uuid, timestamptz, boolean) FROM PUBLIC;
+
+-- When this statement ended a job: every one that does writes its end at its own time, or, inside of a function, at a later
+-- one. One that takes a job back which had ended before (forget_finished) leaves no such end: null.
+CREATE FUNCTION sqlqueue.ended_now(ended_id uuid) RETURNS timestamptz
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT max(a.finished_at)
+    FROM sqlqueue.job_archive AS a
+    WHERE a.id = ended_id
+      AND a.finished_at BETWEEN statement_timestamp() AND statement_timestamp() + interval '1 day'
+$$;
+
+-- Tell those who follow a job that has ended, and remove what was said about its progress. With the rights of the tables'
+-- owner: who may end jobs need not be allowed to put any on the queues that are told.
+CREATE FUNCTION sqlqueue.job_ended() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    DELETE FROM sqlqueue.job_progress AS p WHERE p.job_id = OLD.id;
+    PERFORM sqlqueue.tell_followers(OLD.id, sqlqueue.ended_now(OLD.id), false);
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER job_ended AFTER DELETE ON sqlqueue.job
+FOR EACH ROW WHEN (OLD.followed) EXECUTE FUNCTION sqlqueue.job_ended();
+
+-- Have the connection hear the ends of jobs that somebody follows to be notified: on the channel that tell_followers sends on.
+CREATE FUNCTION sqlqueue.listen_to_ends() RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    EXECUTE 'LISTEN ' || quote_ident(left('sqlqueue', 57) || '_ended');
+END
+$$;
+
+-- Fold what this transaction adds to groups into them; where a group is closed and its last member has ended, tell it.
+--
+-- Locks: the groups, in the order of their ids, until the commit that is under way has ended. Closing one waits for those who
+--   are adding to it, which hold its key; counting in it waits for nobody but others who count.
+CREATE FUNCTION sqlqueue.fold_group_tally() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    added record;
+    done record;
+BEGIN
+    FOR added IN
+        SELECT t.* FROM sqlqueue.group_tally AS t WHERE t.xact = pg_current_xact_id() ORDER BY t.group_id
+    LOOP
+        IF added.closes THEN
+            PERFORM FROM sqlqueue.job_group AS g WHERE g.id = added.group_id FOR UPDATE;
+        END IF;
+        UPDATE sqlqueue.job_group AS g
+        SET members = g.members + added.members,
+            succeeded = g.succeeded + added.succeeded,
+            failed = g.failed + added.failed,
+            cancelled = g.cancelled + added.cancelled,
+            closed_at = COALESCE(g.closed_at, CASE WHEN added.closes THEN clock_timestamp() END)
+        WHERE g.id = added.group_id;
+        UPDATE sqlqueue.job_group AS g
+        SET ended_at = clock_timestamp()
+        WHERE g.id = added.group_id AND g.closed_at IS NOT NULL AND g.pending = 0 AND g.ended_at IS NULL
+        RETURNING g.* INTO done;
+        IF FOUND AND done.queue IS NOT NULL THEN
+            PERFORM sqlqueue.put_callbacks(
+                ARRAY[sqlqueue.uuid_at(done.ended_at, CAST(done.id AS text))], ARRAY[done.queue], ARRAY[done.priority],
+                ARRAY[done.ordering_key],
+                ARRAY[jsonb_build_object(
+                    'group_id', done.id, 'members', done.members, 'succeeded', done.succeeded, 'failed', done.failed,
+                    'cancelled', done.cancelled, 'created_at', done.created_at, 'ended_at', done.ended_at,
+                    'context', done.context
+                )],
+                false
+            );
+        END IF;
+    END LOOP;
+    DELETE FROM sqlqueue.group_tally AS t WHERE t.xact = pg_current_xact_id();
+    RETURN NULL;
+END
+$$;
+
+CREATE CONSTRAINT TRIGGER group_tally_fold AFTER INSERT ON sqlqueue.group_tally
+DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION sqlqueue.fold_group_tally();

@@ -1,0 +1,105 @@
+-- How far running jobs are, and queues that are there for the answers to one asker.
+
+-- What the holder of a lease said last about a running job. A row under an older lease than the job's says nothing any more:
+-- the attempt that follows begins without it. Changed in place, and removed when the job ends.
+CREATE TABLE sqlqueue.job_progress (
+    job_id     uuid        PRIMARY KEY,
+    lease_no   bigint      NOT NULL,
+    percent    float8      NOT NULL CHECK (percent BETWEEN 0 AND 100),
+    message    text,
+    updated_at timestamptz NOT NULL
+) WITH (fillfactor = 50);
+
+-- Queues with generated names, each for the answers to one asker. One that has expired and is not in use goes, and its jobs
+-- with it. The row is there before the queue is: no queue is ever left behind by an asker that died.
+CREATE TABLE sqlqueue.reply_queue (
+    queue       text        PRIMARY KEY,
+    ttl_seconds float8      NOT NULL CHECK (ttl_seconds > 0),
+    expires_at  timestamptz NOT NULL
+);
+
+CREATE INDEX reply_queue_expiry ON sqlqueue.reply_queue (expires_at, queue);
+
+-- Remove a reply queue with its jobs, up to 10,000 of them in a call. What has ended stays in the archive.
+--
+-- Parameters: reply: its name. expired: only if its time is up and nobody uses it: one with a live lease, a job that
+--   somebody works on, somebody who waits for its jobs, or something that was set up for it (a subscription, a schedule, a
+--   rule, a batch) lives on for as long as it did at first.
+-- Returns: whether it is gone; null: there are more jobs, call again. False: it is in use, somebody is putting jobs on it, or
+--   it is no reply queue. An enqueue that comes meanwhile waits, and is refused when the queue is gone.
+-- Locks: its row, as nobody else may have it; none is waited for.
+-- With the owner's rights: it removes a queue, and only one that was made for replies.
+-- Plan: indexes alone. Most rows of each table belong to few queues, so that the planner, told of no name, would look through
+--   all of them, also for the checks that nothing refers to the queue.
+CREATE FUNCTION sqlqueue.remove_reply_queue(reply text, expired boolean) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER
+SET enable_seqscan = off SET plan_cache_mode = force_custom_plan SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    jobs bigint;
+    doomed uuid[];
+BEGIN
+    PERFORM FROM sqlqueue.reply_queue AS r
+    WHERE r.queue = reply AND (NOT expired OR r.expires_at <= statement_timestamp())
+    FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    IF NOT EXISTS (SELECT FROM sqlqueue.queue AS q WHERE q.name = reply) THEN
+        DELETE FROM sqlqueue.reply_queue AS r WHERE r.queue = reply;
+        RETURN true;
+    END IF;
+    -- Groups that tell it: whoever ends the last job of one has its row, and wants the queue's next.
+    IF (SELECT count(*) FROM (SELECT FROM sqlqueue.job_group AS g WHERE g.queue = reply FOR UPDATE SKIP LOCKED) AS mine)
+        < (SELECT count(*) FROM sqlqueue.job_group AS g WHERE g.queue = reply)
+    THEN
+        RETURN false;
+    END IF;
+    -- Whoever has put a job on it, and not committed yet, has this row's key.
+    PERFORM FROM sqlqueue.queue AS q WHERE q.name = reply FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    IF EXISTS (SELECT FROM sqlqueue.subscription AS s WHERE s.queue = reply)
+        OR EXISTS (SELECT FROM sqlqueue.schedule AS s WHERE s.queue = reply)
+        OR EXISTS (SELECT FROM sqlqueue.automation_rule AS a WHERE a.queue = reply)
+        OR EXISTS (SELECT FROM sqlqueue.batch AS b WHERE b.queue = reply)
+        OR expired AND EXISTS (
+            SELECT FROM sqlqueue.waiter AS w WHERE w.queue = reply AND w.expires_at > statement_timestamp()
+        )
+        OR expired AND EXISTS (
+            SELECT FROM sqlqueue.job AS j
+            WHERE j.queue = reply AND j.state = 'running' AND j.available_at > statement_timestamp()
+        )
+    THEN
+        UPDATE sqlqueue.reply_queue AS r
+        SET expires_at = statement_timestamp() + make_interval(secs => r.ttl_seconds)
+        WHERE r.queue = reply;
+        RETURN false;
+    END IF;
+    SELECT count(*) INTO jobs
+    FROM (SELECT FROM sqlqueue.job AS j WHERE j.queue = reply ORDER BY j.bucket LIMIT 10001) AS found;
+    doomed := ARRAY(
+        SELECT j.id FROM sqlqueue.job AS j WHERE j.queue = reply ORDER BY j.bucket LIMIT 10000 FOR UPDATE SKIP LOCKED
+    );
+    DELETE FROM sqlqueue.job AS j WHERE j.id = ANY (doomed);
+    DELETE FROM sqlqueue.follower AS f WHERE f.job_id = ANY (doomed) AND f.group_id IS NULL;
+    IF cardinality(doomed) < jobs THEN
+        RETURN CASE WHEN cardinality(doomed) = 10000 THEN NULL ELSE false END;
+    END IF;
+    DELETE FROM sqlqueue.human_task AS t WHERE t.queue = reply;
+    DELETE FROM sqlqueue.job_event AS e WHERE e.queue = reply;
+    DELETE FROM sqlqueue.limit_reservation AS l WHERE l.queue = reply;
+    DELETE FROM sqlqueue.rate_start AS s WHERE s.queue = reply;
+    DELETE FROM sqlqueue.waiter AS w WHERE w.queue = reply;
+    DELETE FROM sqlqueue.worker AS w WHERE w.queue = reply;
+    DELETE FROM sqlqueue.assignment AS a WHERE a.queue = reply;
+    DELETE FROM sqlqueue.consumer_slot AS s WHERE s.queue = reply;
+    DELETE FROM sqlqueue.stale_write AS s WHERE s.queue = reply;
+    DELETE FROM sqlqueue.bucket AS b WHERE b.queue = reply;
+    DELETE FROM sqlqueue.queue AS q WHERE q.name = reply;
+    DELETE FROM sqlqueue.reply_queue AS r WHERE r.queue = reply;
+    RETURN true;
+END
+$$;
+
+REVOKE ALL ON FUNCTION sqlqueue.remove_reply_queue(text, boolean) FROM PUBLIC;

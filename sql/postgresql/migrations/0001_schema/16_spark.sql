@@ -1,0 +1,169 @@
+-- What Spark needs to put the rows of a data frame on a queue.
+
+-- Writes that were done, by the name that makes them happen once; the batches of a stream have one row for all of them.
+-- Forgotten 30 days after the last.
+CREATE TABLE sqlqueue.spark_write (
+    queue        text        NOT NULL,
+    name         text        NOT NULL,
+    batch        bigint      NOT NULL,
+    jobs         bigint      NOT NULL,
+    duplicates   bigint      NOT NULL,
+    repeats      bigint      NOT NULL DEFAULT 0,
+    committed_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (name, queue)
+);
+
+CREATE INDEX spark_write_age ON sqlqueue.spark_write (committed_at);
+
+-- What a Spark task has staged: one row an attempt of a task, and one row a job. Only the attempts that Spark accepted are
+-- enqueued. Unlogged: a write is over in minutes, and one that a crash of the server empties is refused when it commits.
+CREATE UNLOGGED TABLE sqlqueue.staged_attempt (
+    attempt   uuid        PRIMARY KEY,
+    write_id  uuid        NOT NULL,
+    staged_at timestamptz NOT NULL DEFAULT now()
+);
+
+CREATE INDEX staged_attempt_write ON sqlqueue.staged_attempt (write_id);
+CREATE INDEX staged_attempt_age ON sqlqueue.staged_attempt (staged_at);
+
+CREATE UNLOGGED TABLE sqlqueue.staged_job (
+    attempt         uuid        NOT NULL,
+    row_no          integer     NOT NULL,
+    id              uuid        NOT NULL,
+    named           boolean     NOT NULL,
+    hash            integer     NOT NULL,
+    priority        smallint    NOT NULL,
+    run_at          timestamptz,
+    max_attempts    integer,
+    unique_key      text,
+    ordering_key    text,
+    timeout_seconds float8,
+    tags            text[]      NOT NULL,
+    region          text,
+    payload         jsonb       NOT NULL,
+    PRIMARY KEY (attempt, row_no)
+);
+
+-- Forget what was staged for a write. This and what follows have the owner's rights: a producer may stage jobs, and enqueue
+-- what it has staged, and cannot read what others have.
+CREATE FUNCTION sqlqueue.drop_staged(write uuid) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    dropped bigint;
+BEGIN
+    DELETE FROM sqlqueue.staged_job AS s
+    USING sqlqueue.staged_attempt AS a
+    WHERE a.write_id = write AND s.attempt = a.attempt;
+    GET DIAGNOSTICS dropped = ROW_COUNT;
+    DELETE FROM sqlqueue.staged_attempt AS a WHERE a.write_id = write;
+    RETURN dropped;
+END
+$$;
+
+-- Put on a queue what the accepted attempts of a write have staged, and forget everything that was staged for it.
+--
+-- Parameters: write; target: the queue; write_name (null: none) and batch_no: a write of a name with this number, or a
+--   higher one, that was done before is not done again; accepted: attempts, in the order of their partitions; expected:
+--   their rows; sent_before: leave out jobs with ids of the producer's own that were enqueued before and have ended.
+-- Returns: repeated: it was done before, and the numbers are those of then. jobs: those that were inserted; duplicates: those
+--   left out, because a live job has their id or unique key. Fails with P0002 where staged rows are not there any more.
+-- Locks: the row of the name, so that of two at once the second waits, and then finds it done.
+CREATE FUNCTION sqlqueue.enqueue_staged(
+    write uuid, target text, write_name text, batch_no bigint, accepted uuid[], expected bigint, sent_before boolean,
+    OUT repeated boolean, OUT jobs bigint, OUT duplicates bigint, OUT committed_at timestamptz
+)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    due bigint;
+    back bigint := 0;
+BEGIN
+    IF write_name IS NOT NULL THEN
+        INSERT INTO sqlqueue.spark_write AS w (queue, name, batch, jobs, duplicates)
+        VALUES (target, write_name, batch_no, 0, 0)
+        ON CONFLICT (queue, name) DO UPDATE
+        SET batch = EXCLUDED.batch, committed_at = now()
+        WHERE w.batch < EXCLUDED.batch;
+        IF NOT FOUND THEN
+            UPDATE sqlqueue.spark_write AS w
+            SET repeats = w.repeats + 1
+            WHERE w.queue = target AND w.name = write_name
+            RETURNING true, w.jobs, w.duplicates, w.committed_at INTO repeated, jobs, duplicates, committed_at;
+            PERFORM sqlqueue.drop_staged(write);
+            RETURN;
+        END IF;
+    END IF;
+    -- Maintenance, which takes what was abandoned, has to wait for these, or has taken them.
+    PERFORM FROM sqlqueue.staged_attempt AS a WHERE a.attempt = ANY (accepted) FOR UPDATE;
+    IF (SELECT count(*) FROM sqlqueue.staged_job AS s WHERE s.attempt = ANY (accepted)) <> expected THEN
+        RAISE EXCEPTION 'staged jobs are not there any more' USING ERRCODE = 'no_data_found';
+    END IF;
+    WITH inserted AS (
+        INSERT INTO sqlqueue.job (
+            id, queue, bucket, priority, available_at, run_at, max_attempts, unique_key, ordering_key, order_no, region,
+            timeout_seconds, tags, payload
+        )
+        SELECT
+            new.id,
+            q.name,
+            CASE WHEN new.region IS NULL THEN new.hash % q.bucket_count ELSE (
+                SELECT own.buckets[1 + new.hash % cardinality(own.buckets)]
+                FROM (
+                    SELECT array_agg(b.bucket ORDER BY b.bucket) AS buckets
+                    FROM sqlqueue.bucket AS b
+                    WHERE b.queue = q.name AND b.region = new.region AND b.bucket < q.bucket_count
+                ) AS own
+            ) END,
+            new.priority,
+            COALESCE(new.run_at, now()),
+            COALESCE(new.run_at, now()),
+            COALESCE(new.max_attempts, q.max_attempts),
+            new.unique_key,
+            new.ordering_key,
+            CASE WHEN q.keyed AND new.ordering_key IS NOT NULL THEN nextval('sqlqueue.job_order') END,
+            COALESCE(new.region, 'local'),
+            COALESCE(new.timeout_seconds, q.timeout_seconds),
+            new.tags,
+            new.payload
+        FROM (
+            SELECT s.*
+            FROM unnest(accepted) WITH ORDINALITY AS taken (attempt, place)
+            JOIN sqlqueue.staged_job AS s ON s.attempt = taken.attempt
+            ORDER BY taken.place, s.row_no
+        ) AS new
+        CROSS JOIN sqlqueue.queue AS q
+        WHERE q.name = target
+        ON CONFLICT DO NOTHING
+        RETURNING available_at
+    )
+    SELECT count(*), count(*) FILTER (WHERE inserted.available_at <= now()) INTO jobs, due FROM inserted;
+    IF sent_before THEN
+        DELETE FROM sqlqueue.job AS j
+        USING sqlqueue.staged_job AS s
+        WHERE s.attempt = ANY (accepted) AND s.named AND j.id = s.id
+          AND j.created_at = now() AND j.state = 'queued' AND j.lease_no = 0
+          AND (
+              EXISTS (SELECT FROM sqlqueue.job_archive AS a WHERE a.id = j.id)
+              OR EXISTS (SELECT FROM sqlqueue.job_replaced AS r WHERE r.id = j.id)
+          );
+        GET DIAGNOSTICS back = ROW_COUNT;
+    END IF;
+    repeated := false;
+    jobs := jobs - back;
+    duplicates := expected - jobs;
+    committed_at := now();
+    IF write_name IS NOT NULL THEN
+        UPDATE sqlqueue.spark_write AS w
+        SET jobs = w.jobs + enqueue_staged.jobs, duplicates = w.duplicates + enqueue_staged.duplicates
+        WHERE w.queue = target AND w.name = write_name;
+    END IF;
+    PERFORM sqlqueue.drop_staged(write);
+    IF due > 0 THEN
+        PERFORM pg_notify('sqlqueue', target)
+        WHERE EXISTS (SELECT FROM sqlqueue.waiter AS w WHERE w.queue = target AND w.expires_at > statement_timestamp());
+    END IF;
+END
+$$;
+
+REVOKE ALL ON FUNCTION
+    sqlqueue.drop_staged(uuid), sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint, boolean)
+FROM PUBLIC;

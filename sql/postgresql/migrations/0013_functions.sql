@@ -1,8 +1,0 @@
--- Which SQL functions are installed: what they were made of, and by which version of the library, so that an older library
--- leaves those of a newer one alone.
-CREATE TABLE sqlqueue.function_set (
-    name         text        PRIMARY KEY,
-    digest       text        NOT NULL,
-    library      text        NOT NULL,
-    installed_at timestamptz NOT NULL DEFAULT now()
-);

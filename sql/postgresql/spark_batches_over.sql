@@ -1,0 +1,15 @@
+-- Which of some batches are over, so that a read of theirs does not have what it should: they were published, given up or
+-- taken over, or were never there.
+--
+-- Parameters: held text (JSON: their tokens by their ids; null: whichever it is). Returns: the ids. Locks: none.
+-- Plan: the batch by its id, once for each.
+SELECT asked.id
+FROM jsonb_each_text(CAST(CAST(:held AS text) AS jsonb)) AS asked (id, token)
+WHERE NOT EXISTS (
+    SELECT
+    FROM sqlqueue.batch AS b
+    WHERE b.id = CAST(asked.id AS uuid)
+      AND b.state IN ('sealing', 'sealed')
+      AND b.token = COALESCE(CAST(asked.token AS bigint), b.token)
+)
+ORDER BY asked.id

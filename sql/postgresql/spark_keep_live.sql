@@ -1,0 +1,4 @@
+-- Keep the table of live jobs from being emptied or changed in form, until the end of a transaction that reads it.
+--
+-- Parameters: none. Returns: nothing. Locks: the table, against that alone; waits for whoever is at it.
+LOCK TABLE sqlqueue.job IN ACCESS SHARE MODE

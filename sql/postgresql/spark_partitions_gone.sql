@@ -1,0 +1,9 @@
+-- Which partitions of the archive are not there any more, of those that a read was planned with: one was dropped, and
+-- one of its name may have been made since.
+--
+-- Parameters: partitions text (JSON: their names by the text of their object ids, see spark_days).
+-- Returns: the names. Locks: none. Plan: the catalog's index of partitions by object id, once for each.
+SELECT planned.name
+FROM jsonb_each_text(CAST(CAST(:partitions AS text) AS jsonb)) AS planned (oid, name)
+WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_inherits AS i WHERE i.inhrelid = CAST(planned.oid AS oid))
+ORDER BY planned.name

@@ -1,0 +1,8 @@
+-- Stage the jobs of one attempt of a Spark task: binary rows come on the connection. No consumer sees them before
+-- write_commit has put those of the attempts that Spark accepted on their queue.
+--
+-- Parameters: none. Returns: nothing. Locks: the inserted rows only.
+COPY sqlqueue.staged_job (
+    attempt, row_no, id, named, hash, priority, run_at, max_attempts, unique_key, ordering_key, timeout_seconds, tags,
+    region, payload
+) FROM STDIN (FORMAT BINARY)

@@ -1,0 +1,33 @@
+-- Where the archive stands, for a stream that looks at it.
+--
+-- Parameters: queue text.
+-- Returns: one row: snapshot (text of a pg_snapshot: which transactions are over); at: now; standby: whether this server
+--   replays another one's log; foreign: whether the queue has rows of transactions that this server has not begun yet, which
+--   came from a dump of another one; kept_from: rows that ended before it may have been trimmed (null: the queue keeps all);
+--   oldest: the finished_at of the oldest row that is there. Locks: none.
+-- Plan: an entry or two of two indexes, in each partition.
+SELECT
+    CAST(pg_current_snapshot() AS text) AS snapshot,
+    statement_timestamp() AS at,
+    pg_is_in_recovery() AS standby,
+    COALESCE((
+        SELECT a.ended_in
+        FROM sqlqueue.job_archive AS a
+        WHERE a.queue = :queue
+        ORDER BY a.ended_in DESC
+        LIMIT 1
+    ) >= pg_snapshot_xmax(pg_current_snapshot()), false) AS foreign,
+    (
+        SELECT timezone('UTC', CAST(
+            CAST(timezone('UTC', statement_timestamp()) AS date) - q.retention_days AS timestamp
+        ))
+        FROM sqlqueue.queue AS q
+        WHERE q.name = :queue
+    ) AS kept_from,
+    (
+        SELECT a.finished_at
+        FROM sqlqueue.job_archive AS a
+        WHERE a.queue = :queue
+        ORDER BY a.finished_at
+        LIMIT 1
+    ) AS oldest

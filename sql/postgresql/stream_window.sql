@@ -1,0 +1,14 @@
+-- How much was ended between two looks of a stream: by transactions that the first did not see, and the second does.
+--
+-- Parameters: queue text; after, until text (each a pg_snapshot); from_time timestamptz (null: open; rows that ended before
+--   it are none of the stream's).
+-- Returns: one row: rows; first: the smallest finished_at of them (null: none). Locks: none.
+-- Plan: the index of the archive by transaction, from the oldest that ran at the first look on.
+SELECT count(*) AS rows, min(a.finished_at) AS first
+FROM sqlqueue.job_archive AS a
+WHERE a.queue = :queue
+  AND a.ended_in >= pg_snapshot_xmin(CAST(:after AS pg_snapshot))
+  AND a.ended_in < pg_snapshot_xmax(CAST(:until AS pg_snapshot))
+  AND pg_visible_in_snapshot(a.ended_in, CAST(:until AS pg_snapshot))
+  AND NOT pg_visible_in_snapshot(a.ended_in, CAST(:after AS pg_snapshot))
+  AND a.finished_at >= COALESCE(CAST(:from_time AS timestamptz), '-infinity')

@@ -1,0 +1,99 @@
+"""What operators decide, and anybody sees, by SQL."""
+
+from dataclasses import replace
+from uuid import uuid4
+
+from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue.selection import Selection
+from tests.api.conftest import SPEC, Caller
+
+
+def test_operators_decide_as_in_python(line: SqlQueue, sqlc: Caller) -> None:
+    jobs = [sqlc.enqueue(n) for n in range(5)]
+    ((running, _, _),) = sqlc.claim(1)
+    waiting = [job for job in jobs if job != running]
+    decide = "SELECT job_id, outcome, because FROM {v1}."
+    assert sqlc.rows(decide + "hold_queued('work', %s, 'wait')", [waiting[0], running]) == [
+        (waiting[0], "changed", None),
+        (running, "skipped", "it is running, or somebody else is at it at this moment"),
+    ]
+    assert sqlc.rows(decide + "release_held('work', %s)", waiting[:2])[0] == (waiting[0], "changed", None)
+    assert sqlc.rows(decide + "delay('work', %s, 3600)", waiting[:1]) == [(waiting[0], "changed", None)]
+    assert line.depth("work").scheduled == 1
+    assert sqlc.rows(decide + "delay('work', %s, until => '2001-01-01')", waiting[:1]) == [
+        (waiting[0], "changed", None)
+    ]
+    assert line.depth("work").scheduled == 0
+    assert sqlc.rows(decide + "reprioritise('work', %s, 7)", [running]) == [(running, "changed", None)]
+    assert line.job(running).priority == 7
+    stranger = uuid4()
+    ended = sqlc.rows(decide + "cancel('work', %s, 'gone')", [waiting[1], stranger, waiting[1]])
+    assert ended[0] == (waiting[1], "changed", None)
+    assert ended[1][:2] == (stranger, "skipped")
+    assert "there is no such job" in ended[1][2]
+    assert line.job(waiting[1]).error == "gone"
+    assert sqlc.rows(decide + "retry('work', %s)", [waiting[1]]) == [(waiting[1], "skipped", "it ended as cancelled")]
+    assert sqlc.rows(decide + "retry('work', %s, '{{cancelled}}')", [waiting[1]]) == [(waiting[1], "changed", None)]
+    assert len(line.jobs("work", Selection(state="queued"))) == 4
+
+
+def test_a_redrive_waits_for_the_unique_key(line: SqlQueue, sqlc: Caller) -> None:
+    job = sqlc.enqueue(1, "unique_key => 'u'")
+    sqlc.rows("SELECT * FROM {v1}.cancel('work', ARRAY[%s])", job)
+    sqlc.enqueue(2, "unique_key => 'u'")
+    assert sqlc.rows("SELECT outcome, because FROM {v1}.retry('work', ARRAY[%s], '{{cancelled}}')", job) == [
+        ("skipped", "a live job of the queue has the same id or unique key")
+    ]
+
+
+def test_cancelling_the_head_of_a_key_lets_the_next_in(line: SqlQueue, sqlc: Caller) -> None:
+    line.create_queue(replace(SPEC, ordered=True))
+    jobs = [sqlc.enqueue(n, "ordering_key => 'k'") for n in range(4)]
+    ((head, lease, _),) = sqlc.claim()
+    assert sqlc.value("SELECT {v1}.snooze(%s, %s, 3600)", head, lease) == "queued"
+    assert sqlc.claim() == []
+    sqlc.rows("SELECT * FROM {v1}.cancel('work', %s)", jobs[:2])
+    assert [n for _, _, n in sqlc.claim()] == [2]
+
+
+def test_a_paused_queue_hands_out_nothing(line: SqlQueue, sqlc: Caller) -> None:
+    sqlc.enqueue(1)
+    assert (sqlc.value("SELECT {v1}.pause('work')"), sqlc.value("SELECT {v1}.pause('work')")) == (True, False)
+    assert sqlc.claim() == []
+    assert (sqlc.value("SELECT {v1}.resume('work')"), sqlc.value("SELECT {v1}.resume('work')")) == (True, False)
+    assert len(sqlc.claim()) == 1
+
+
+def test_a_look_ahead(line: SqlQueue, sqlc: Caller) -> None:
+    for n in range(5):
+        sqlc.enqueue(n, "priority => %s", n)
+    found = sqlc.rows("SELECT CAST(payload ->> 'n' AS int), state, priority FROM {v1}.peek('work', 3)")
+    assert found == [(4, "queued", 4), (3, "queued", 3), (2, "queued", 2)]
+
+
+def test_other_input_that_is_not_usable(sqlc: Caller) -> None:
+    job = uuid4()
+    for said, call in {
+        "error is NULL": "fail(%s, 1, NULL)",
+        "retry_after_seconds is -1": "fail(%s, 1, 'x', -1)",
+        "either seconds or until": "snooze(%s, 1)",
+        "one of the two": "snooze(%s, 1, 1, now())",
+        "seconds is -1": "snooze(%s, 1, -1)",
+        "until is infinity": "snooze(%s, 1, until => 'infinity')",
+        "the reason is ''": "hold(%s, 1, '')",
+        "the reason is NULL": "reject(%s, 1, NULL)",
+        "lease_no is NULL": "complete(%s, NULL)",
+        "job_id or lease_no is NULL": "heartbeat(%s, NULL)",
+        "lease_seconds is -1": "heartbeat(%s, 1, -1)",
+        "priority is 10": "reprioritise('work', ARRAY[%s]::uuid[], 10)",
+        "states is {succeeded}": "retry('work', ARRAY[%s]::uuid[], '{{succeeded}}')",
+        "job_ids holds NULL": "cancel('work', ARRAY[%s, NULL]::uuid[])",
+    }.items():
+        assert said in sqlc.refused("SQ003", f"SELECT {{v1}}.{call}", job)
+    assert "job_ids is empty" in sqlc.refused("SQ003", "SELECT {v1}.cancel('work', '{{}}')")
+    assert "max_jobs is 0" in sqlc.refused("SQ003", "SELECT {v1}.peek('work', 0)")
+    assert "cap is 0" in sqlc.refused("SQ003", "SELECT {v1}.depth('work', 0)")
+    for call in ("cancel('nope', ARRAY[%s])", "retry('nope', ARRAY[%s])", "delay('nope', ARRAY[%s], 1)"):
+        assert "there is no queue 'nope'" in sqlc.refused("SQ002", f"SELECT {{v1}}.{call}", job)
+    for call in ("pause('nope')", "resume(NULL)", "depth('nope')", "peek('nope')", "claim('nope', 'w')"):
+        assert "there is no queue" in sqlc.refused("SQ002", f"SELECT {{v1}}.{call}")

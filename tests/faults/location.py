@@ -1,0 +1,199 @@
+"""The code location of the tests with a daemon: two queues, one worked off under leases and one in transactions.
+
+Its processes pass by gates at each hand-over, and the runs write a history. Where the tests have them:
+
+- `loading`: a run's process, before it has loaded this module.
+- `<queue>.looking`, `<queue>.reserved`: a tick, before it looks, and when it has reserved slots for its runs.
+- `<queue>.opened`: a run that has not said yet that its slot is in use; `<queue>.claiming`: before its first claim.
+- `<queue>.handling`: in the middle of its first batch; `<queue>.ending`: a batch was worked off and is about to be ended;
+  `<queue>.ended`: it is, and the next one was taken.
+- `<queue>.drained`: there is nothing left, and the slot is not given back yet; `<queue>.finished`: it is.
+"""
+
+import itertools
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import psycopg
+from psycopg import sql
+
+from dagster_sqlqueue import Backoff, Done, Job, QueueSpec, SqlQueue
+from dagster_sqlqueue.database import Database
+from dagster_sqlqueue.executors import Row, Step
+from dagster_sqlqueue.model import ClaimedJob
+from dagster_sqlqueue.orchestration import (
+    QueueConsumer,
+    SensorSettings,
+    SqlQueueResource,
+    build_cleanup_sensors,
+    queue_consumer,
+)
+from tests.core.support import Work
+from tests.faults.gates import Gates
+from tests.faults.worker import History, Witness
+
+LEASE_SECONDS = float(os.environ.get("SQLQUEUE_FAULTS_LEASE", "4"))
+START_SECONDS = float(os.environ.get("SQLQUEUE_FAULTS_START", "30"))
+BATCH = 100
+RUNS = 2
+MIDDLE = 10
+"""The job of a run's first batch at which it can be caught."""
+
+HOME = Path(os.environ.get("SQLQUEUE_FAULTS", "."))
+PLANT = os.environ.get("SQLQUEUE_FAULTS_PLANT")
+
+LEASED = QueueSpec(
+    "leased", Work, bucket_count=16, lease_seconds=LEASE_SECONDS, max_attempts=100, backoff=Backoff(0, jitter=0)
+)
+BOOKED = QueueSpec(
+    "booked", Work, bucket_count=16, lease_seconds=LEASE_SECONDS, max_attempts=100, backoff=Backoff(0, jitter=0)
+)
+
+gates = Gates(HOME / "gates")
+history = History(HOME / f"history-{os.getpid()}.jsonl" if "SQLQUEUE_FAULTS" in os.environ else Path(os.devnull))
+effect = sql.SQL("INSERT INTO sqlqueue.effect (job) VALUES (%s)")
+handled = itertools.count(1)
+this_run: dict[str, Any] = {}
+"""What a run's process says of itself."""
+
+if multiprocessing.parent_process() is not None:
+    gates.pass_by("loading")
+
+
+class WatchedDatabase(Database):
+    """Knows whether a tick has reserved slots."""
+
+    reserved: str | None = None
+
+    def run_together(self, *steps: Step) -> list[Sequence[Row]]:
+        found = super().run_together(*steps)
+        name, parameters = steps[-1]
+        if name == "slot_acquire" and found[-1]:
+            self.reserved = str(parameters["queue"])
+        return found
+
+
+class Watched(Witness):
+    """The queue of a run or tick, which writes down what it was told and passes by the gates."""
+
+    def __init__(self, database: WatchedDatabase, run: dg.DagsterRun | None) -> None:
+        SqlQueue.__init__(self, database)
+        self._history = history
+        self._dies = None
+        self._claims = itertools.count(1)
+        if run is not None:
+            run_config: Any = run.run_config
+            (op,) = run_config["ops"].values()
+            this_run.update(run=run.run_id, queue=run.tags["sqlqueue/queue"], buckets=op["config"]["buckets"])
+            history.note("run", pid=os.getpid(), **this_run)
+
+    def pass_by(self, point: str) -> None:
+        gates.pass_by(f"{this_run.get('queue')}.{point}", **this_run)
+
+    def peek_heads(self, name: str) -> Any:
+        gates.pass_by(f"{name}.looking", queue=name)
+        return super().peek_heads(name)
+
+    def claim(self, *arguments: Any, **named: Any) -> list[ClaimedJob]:
+        self._first()
+        return super().claim(*arguments, **named)
+
+    def lock_due(self, *arguments: Any, **named: Any) -> list[ClaimedJob]:
+        self._first()
+        return super().lock_due(*arguments, **named)
+
+    def finish_and_claim(self, *arguments: Any, **named: Any) -> Any:
+        self.pass_by("ending")
+        done = super().finish_and_claim(*arguments, **named)
+        self.pass_by("ended")
+        return done
+
+    def finish_and_lock(self, *arguments: Any, **named: Any) -> list[ClaimedJob]:
+        self.pass_by("ending")
+        jobs = super().finish_and_lock(*arguments, **named)
+        self.pass_by("ended")
+        return jobs
+
+    def release(self, jobs: Sequence[ClaimedJob]) -> set[Any]:
+        self.pass_by("drained")
+        return super().release(jobs)
+
+    def _first(self) -> None:
+        if next(self._claims) == 1:
+            self.pass_by("claiming")
+
+
+class WatchedResource(SqlQueueResource):
+    """The resource that opens such queues."""
+
+    @contextmanager
+    def yield_for_execution(self, context: dg.InitResourceContext) -> Iterator["SqlQueueResource"]:
+        run = context.run
+        name = f"faults/{run.run_id}" if run else "faults/tick"
+        database = WatchedDatabase(self.url, application_name=name, statement_timeout=None if run else 10.0)
+        with Watched(database, run) as queue:
+            self._queue = queue
+            if run is not None:
+                queue.pass_by("opened")
+            yield self
+            if run is not None:
+                queue.pass_by("finished")
+            elif database.reserved is not None:
+                gates.pass_by(f"{database.reserved}.reserved", queue=database.reserved)
+
+
+def _work(job: Job[Work]) -> None:
+    history.note("handled", id=str(job.id), lease_no=job.lease_no, queue=job.queue)
+    if next(handled) == MIDDLE:
+        gates.pass_by(f"{job.queue}.handling", **this_run)
+
+
+SENSOR = {
+    "settings": SensorSettings(
+        max_runs=RUNS, jobs_per_run=100, start_seconds=START_SECONDS, batch_size=BATCH, share=False
+    ),
+    "minimum_interval_seconds": 1,
+    "default_status": dg.DefaultSensorStatus.RUNNING,
+}
+
+
+@queue_consumer(LEASED, sensor=SENSOR)
+def leased(job: Job[Work]) -> Done:
+    _work(job)
+    return Done()
+
+
+@queue_consumer(BOOKED, transactional=True, sensor=SENSOR)
+def booked(job: Job[Work]) -> Done:
+    if PLANT == "an effect outside of the transaction":
+        with psycopg.connect(os.environ["SQLQUEUE_URL"]) as another:
+            another.execute(effect, [job.id])
+    else:
+        job.connection.execute(effect, [job.id])
+    _work(job)
+    return Done()
+
+
+CONSUMERS: list[QueueConsumer[Any]] = [leased, booked]
+
+defs = dg.Definitions(
+    jobs=[consumer.job for consumer in CONSUMERS],
+    sensors=[
+        *[consumer.sensor for consumer in CONSUMERS],
+        *build_cleanup_sensors(CONSUMERS, minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING),
+    ],
+    resources={"sqlqueue": WatchedResource(url=dg.EnvVar("SQLQUEUE_URL"))},
+)
+
+
+def drain(name: str) -> None:
+    """A run of a queue's job without a daemon, in this process."""
+    (consumer,) = (one for one in CONSUMERS if one.spec.name == name)
+    buckets = {"ops": {consumer.op.name: {"config": {"buckets": list(range(consumer.spec.bucket_count))}}}}
+    resource = WatchedResource(url=os.environ["SQLQUEUE_URL"])
+    consumer.job.execute_in_process(run_config=buckets, resources={"sqlqueue": resource})

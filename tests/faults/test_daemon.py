@@ -1,0 +1,262 @@
+"""A deployment of Dagster with a daemon, a code server and runs, all of which are killed: each job's effect is there once.
+
+Two queues of 16 buckets are worked off at the same time, one under leases and one in transactions. At each hand-over
+between a tick and the end of its run somebody is caught at a gate, and killed there.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from tests.core.support import OwnServer, rows, until
+from tests.faults import aftermath
+from tests.faults.deployment import Deployment
+from tests.faults.location import BOOKED, LEASED, MIDDLE
+from tests.gate.patience import PATIENCE
+from tests.gate.plugin import note_figures
+
+JOBS = 20_000
+PORTION = 1_600
+FEW = 100
+POINTS = {
+    "leased.reserved", "booked.reserved", "submitting", "queued", "launching", "loading", "booked.opened",
+    "leased.claiming", "booked.claiming", "leased.handling", "booked.handling", "leased.ending", "leased.ended",
+    "leased.drained", "booked.drained", "leased.finished", "booked.finished", "daemon, idle", "code server, a run loads",
+    "code server, runs work", "database, in a batch", "database, between batches", "database, a tick looks",
+}  # fmt: skip
+"""Where something is killed, or crashed."""
+
+
+@pytest.fixture
+def deployed(tmp_path: Path, server: OwnServer, request: pytest.FixtureRequest) -> Iterator[Deployment]:
+    made = Deployment(tmp_path, server, **getattr(request, "param", {}))
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+disturbed = pytest.mark.parametrize("deployed", [{"gives_up": True}], indirect=True, ids=["disturbed"])
+"""Leases run out, and so do the slots of runs that never come."""
+
+undisturbed = pytest.mark.parametrize(
+    "deployed", [{"SQLQUEUE_FAULTS_LEASE": "600"}], indirect=True, ids=["undisturbed"]
+)
+"""No lease runs out, however long a process is not given the processor."""
+
+
+@undisturbed
+@pytest.mark.timeout(1_200)
+def test_a_daemon_and_runs_that_are_killed_leave_each_effect_once(deployed: Deployment) -> None:
+    """What a killed run held is given back by the sensors that clean up: no lease has to run out."""
+    d = deployed
+    d.start_code_server()
+    d.gates.arm("submitting", "leased.handling", "booked.handling")
+    for spec in (LEASED, BOOKED):
+        d.enqueue(spec, 2 * FEW)
+    d.start_daemon()
+    # The cursor is written, and none of the tick's runs is submitted.
+    d.gates.wait("submitting")
+    with d.daemon_killed("submitting"):
+        for spec in (LEASED, BOOKED):
+            d.enqueue(spec, FEW)
+    d.kill_run("leased.handling")
+    d.kill_run("booked.handling")
+    d.drained()
+    note(d)
+    assert aftermath.wrong(d) == []
+    assert aftermath.shared(d) == []
+    assert aftermath.never_made(d) == []
+
+
+@pytest.mark.prove
+@disturbed
+@pytest.mark.timeout(2_400)
+def test_whatever_is_killed_each_effect_is_there_once(deployed: Deployment) -> None:
+    d = deployed
+    d.start_code_server()
+    between_a_tick_and_its_runs(d)
+    before_the_first_claim(d)
+    with_the_code_server_away(d)
+    with_the_database_away(d)
+    while_a_tick_looks(d)
+    while_nothing_is_to_be_done(d)
+
+    note(d)
+    assert aftermath.wrong(d) == []
+    assert aftermath.shared(d) == []
+    assert aftermath.never_made(d) == []
+    assert d.enqueued == JOBS
+    kills = [one.point for one in d.disturbances if one.kill]
+    assert set(kills) == POINTS
+    assert len(kills) >= 20
+
+    assert {wait.orphan for wait in aftermath.waits(d)} == {True, False}
+
+
+def note(d: Deployment) -> None:
+    """Note the figures; among them how long buckets with due jobs waited, because of a lease or of a slot."""
+    waits = aftermath.waits(d)
+    longest = {lost: max((wait.seconds for wait in waits if wait.lost == lost), default=0.0) for lost in (False, True)}
+    note_figures(
+        kills=sum(one.kill for one in d.disturbances),
+        jobs=d.enqueued,
+        seconds_of_the_longest_wait=round(longest[False], 1),
+        seconds_of_the_longest_wait_for_a_lost_slot=round(longest[True], 1),
+        seconds_of_the_slowest_start=round(aftermath.slowest_start(d), 1),
+    )
+
+
+def between_a_tick_and_its_runs(d: Deployment) -> None:
+    d.gates.arm("leased.reserved")
+    d.enqueue(LEASED, PORTION)
+    d.start_daemon()
+    d.gates.wait("leased.reserved")
+    with d.daemon_killed("leased.reserved"):
+        d.gates.arm("submitting")
+        d.enqueue(BOOKED, PORTION)
+    # The cursor is written, and neither of the two runs is submitted.
+    d.gates.wait("submitting")
+    with d.daemon_killed("submitting"):
+        d.configure(runs=0)
+    queued = dg.RunsFilter(job_name="drain_booked", statuses=[dg.DagsterRunStatus.QUEUED])
+    until(lambda: len(d.instance.get_runs(queued)) == 2, "the runs of the tick that was interrupted", 2 * PATIENCE)
+    d.gates.arm("loading", "booked.handling")
+    with d.daemon_killed("queued"):
+        d.configure()
+    d.kill_run("loading")
+    d.kill_run("booked.handling")
+    d.drained()
+
+
+def before_the_first_claim(d: Deployment) -> None:
+    d.gates.arm("launching", "leased.ended")
+    d.enqueue(LEASED, PORTION)
+    d.gates.wait("launching")
+    d.gates.arm("booked.opened", "booked.claiming")
+    with d.daemon_killed("launching"):
+        d.enqueue(BOOKED, PORTION)
+    d.kill_run("leased.ended")
+    d.kill_run("booked.opened")
+    d.kill_run("booked.claiming")
+    d.drained()
+
+
+def with_the_code_server_away(d: Deployment) -> None:
+    d.gates.arm("loading", "leased.drained", "booked.drained")
+    d.enqueue(LEASED, PORTION)
+    d.enqueue(BOOKED, PORTION)
+    d.gates.wait("loading")
+    with d.code_server_killed("code server, a run loads"):
+        d.let_go("loading")
+    # Nobody notices the death of a run whose code server is another one by now.
+    d.kill_run("leased.drained")
+    d.kill_run("booked.drained")
+    d.drained()
+
+
+def with_the_database_away(d: Deployment) -> None:
+    d.gates.arm("leased.handling", "booked.handling")
+    d.enqueue(LEASED, PORTION)
+    d.enqueue(BOOKED, PORTION)
+    d.gates.wait("leased.handling")
+    d.gates.wait("booked.handling")
+    d.gates.arm("leased.ending", "booked.ended", "leased.finished", "booked.finished")
+    d.crash_database("database, in a batch")
+    d.let_go("leased.handling")
+    d.let_go("booked.handling")
+    d.gates.wait("leased.ending")
+    d.gates.wait("booked.ended")
+    d.crash_database("database, between batches")
+    with d.code_server_killed("code server, runs work"):
+        d.kill_run("leased.ending")
+        d.let_go("booked.ended")
+    d.kill_run("leased.finished")
+    d.kill_run("booked.finished")
+    d.drained()
+
+
+def while_a_tick_looks(d: Deployment) -> None:
+    d.gates.arm("leased.looking")
+    d.gates.wait("leased.looking")
+    d.crash_database("database, a tick looks")
+    d.let_go("leased.looking")
+    d.gates.arm("booked.reserved")
+    d.enqueue(BOOKED, PORTION)
+    d.gates.wait("booked.reserved")
+    with d.code_server_killed("booked.reserved"):
+        d.gates.arm("leased.claiming", "leased.handling")
+    d.enqueue(LEASED, PORTION)
+    d.kill_run("leased.claiming")
+    d.kill_run("leased.handling")
+    d.drained()
+
+
+def while_nothing_is_to_be_done(d: Deployment) -> None:
+    with d.daemon_killed("daemon, idle"):
+        for spec in (LEASED, BOOKED):
+            d.enqueue(spec, JOBS // 2 - 5 * PORTION)
+    d.drained()
+
+
+@pytest.mark.prove
+@undisturbed
+@pytest.mark.timeout(1_200)
+def test_two_daemons_by_mistake_do_nothing_twice(deployed: Deployment) -> None:
+    d = deployed
+    d.start_code_server()
+    daemons = [d.start_daemon() for _ in range(2)]
+    for round_ in range(1, 6):
+        d.enqueue(LEASED, 300)
+        d.enqueue(BOOKED, 300)
+        until(lambda: min(d.ticks(daemon) for daemon in daemons) >= 4 * round_, "ticks of both daemons", 2 * PATIENCE)  # noqa: B023
+    d.drained()
+    assert aftermath.wrong(d) == []
+    assert aftermath.shared(d) == []
+    assert aftermath.never_made(d) == []
+
+
+@pytest.mark.prove
+@undisturbed
+@pytest.mark.timeout(1_200)
+def test_a_run_that_is_cancelled_gives_its_jobs_back_at_once(deployed: Deployment) -> None:
+    d = deployed
+    d.start_code_server()
+    d.start_daemon()
+    d.gates.arm("leased.handling", "booked.handling")
+    d.enqueue(LEASED, PORTION)
+    d.enqueue(BOOKED, PORTION)
+    for name in ("leased", "booked"):
+        assert d.cancel_run(f"{name}.handling") == dg.DagsterRunStatus.CANCELED
+    d.drained()
+    assert aftermath.wrong(d) == []
+    # No lease had to run out.
+    assert not any(wait.orphan for wait in aftermath.waits(d))
+
+
+def test_an_effect_outside_of_the_transaction_is_seen(tmp_path: Path, server: OwnServer) -> None:
+    d = Deployment(tmp_path, server, SQLQUEUE_FAULTS_PLANT="an effect outside of the transaction")
+    try:
+        d.enqueue(BOOKED, 100)
+        d.gates.arm("booked.handling")
+        d.start_run("booked")
+        d.kill_run("booked.handling")
+        assert d.start_run("booked").wait(PATIENCE) == 0
+        assert aftermath.wrong(d) == [f"{MIDDLE} effects are there beyond the one of each job"]
+    finally:
+        d.end()
+
+
+def test_a_bucket_in_two_slots_is_seen(deployed: Deployment) -> None:
+    reserve = """
+        INSERT INTO {s}.consumer_slot (queue, sensor, slot, token, buckets, expires_at)
+        VALUES ('leased', 'leased_sensor', %s, gen_random_uuid(), %s, now() + interval '1 minute')
+    """
+    rows(deployed.queue, reserve, 0, [0, 1])
+    rows(deployed.queue, reserve, 1, [2, 3])
+    assert aftermath.shared(deployed) == []
+    rows(deployed.queue, reserve, 2, [3, 4])
+    (seen,) = aftermath.shared(deployed)
+    assert seen.startswith("slots 1 and 2 of leased covered [3]")

@@ -1,0 +1,22 @@
+"""A schema for a module of tests, emptied between them."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from dagster_sqlqueue import QueueSpec, SqlQueue
+from tests.core.cleared import cleared, own_schema
+from tests.core.support import Work
+
+
+@pytest.fixture(scope="module")
+def shared(url: str) -> Iterator[SqlQueue]:
+    """The queues of a schema that the tests of one module share."""
+    with own_schema(url, "metrics") as queue:
+        yield queue
+
+
+@pytest.fixture
+def queue(shared: SqlQueue, spec: QueueSpec[Work]) -> SqlQueue:
+    """With the queue `work`, and nothing in it."""
+    return cleared(shared, spec)

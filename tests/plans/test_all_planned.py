@@ -1,0 +1,54 @@
+"""Every statement has its plan looked at by a test of this folder, or is said here why it needs none."""
+
+import ast
+from pathlib import Path
+
+from dagster_sqlqueue import statements
+
+WITHOUT: dict[str, str] = {
+    "one or a few rows by the primary key of a table that has a row a queue, bucket, rule or reply queue": """
+        buckets_asked buckets_served count_stale create_queue enqueue_terms head_hints pause queue_lock queue_steady
+        rebucket reply_queue_put reply_queue_renew resume set_region
+    """,
+    "one or a few rows by the primary key of a table that has a row a worker, waiter, slot or grant": """
+        ask_for_jobs slot_acquire slot_extend slot_release slots waiter_leave waiter_notify waiter_register
+        wanting_workers withdraw_worker
+    """,
+    "one row put under its primary key": "group_open schedule_put subscribe unsubscribe",
+    "the whole of a small table, for people": """
+        doctor_schedules schedules sensitive_add sensitive_names subscriptions
+    """,
+    "locks, settings, savepoints, listening and snapshots: no table": """
+        ended_listen filter_matches key_try key_wait limit_lock maintenance_lock maintenance_unlock merge_again
+        merge_begin merge_end migration_lock migration_unlock slot_lock snapshot spark_export_snapshot spark_isolation
+        spark_keep_archive spark_keep_live waiter_listen writers batch_patience
+    """,
+    "the catalog, and what the server says of itself": """
+        doctor_autovacuum doctor_collation doctor_indexes doctor_job_table doctor_pins doctor_server function_set
+        function_set_note prepare_schema record_version roles_grant roles_granted roles_make roles_there spark_output_table
+        spark_partitions_gone spark_server spark_stage_tables versions
+    """,
+    "COPY: what comes is put in": "enqueue_copy stage_copy",
+    "functions about partitions whose statements are made as they run": """
+        archive_day_attach archive_day_begin archive_day_drop
+    """,
+    "one call a job of a function that the trigger calls as well, and whose statements are looked at there": "tell_ended",
+}
+
+
+def _files() -> set[str]:
+    return {file.name[:-4] for file in statements.folder().iterdir() if file.name.endswith(".sql")}
+
+
+def _named() -> set[str]:
+    """Whatever is a text in one of the other tests."""
+    modules = [file for file in Path(__file__).parent.glob("*.py") if file != Path(__file__)]
+    nodes = (node for file in modules for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+    return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+def test_every_statement_is_looked_at_or_needs_it_not() -> None:
+    without = {name for names in WITHOUT.values() for name in names.split()}
+    assert _files() - _named() - without == set()
+    assert without - _files() == set()
+    assert without & _named() == set()

@@ -1,0 +1,395 @@
+"""Plans of what reads days of the archive, beside 100,000 live jobs and 100,000 archived ones in ten days.
+
+What asks for a range of time reads that range of that queue; what asks for a queue reads no other one's rows; what asks
+for ids reads those. A probe of an index goes to every day, of which there are 13.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from dagster_sqlqueue import QueueSpec, SqlQueue
+from dagster_sqlqueue.spark.slices import shares
+from tests.core.support import Work, rows
+from tests.plans.explaining import BY_ID, SLACK, Explainer, Plan
+from tests.plans.undoing import without_autovacuum
+
+ROWS = 100_000
+DAYS = 10
+PARTITIONS = DAYS + 3
+DAILY = 2_000
+"""Archived jobs of the queue of daily jobs, and as many live ones."""
+A_DAY = ROWS // (DAYS - 1)
+LOOKS = 16
+"""For the last bucket of a queue, once for each of them at most."""
+
+ARCHIVED = """
+    INSERT INTO {s}.job_archive (id, queue, bucket, priority, state, lease_no, attempt, max_attempts, run_at, created_at,
+        started_at, finished_at, ordering_key, region, tags, payload)
+    SELECT
+        gen_random_uuid(), %s, n %% 16, 0, CASE WHEN n %% 10 = 0 THEN 'failed' ELSE 'succeeded' END, 1, 1, 3, at, at, at, at,
+        'key ' || n %% 100, 'local', '{{}}',
+        jsonb_build_object(
+            'day', to_char(at, 'YYYY-MM-DD'), 'account', 'a' || n %% 50, 'zone', 'UTC', 'note', repeat('x', 80)
+        )
+    FROM (
+        SELECT n, date_trunc('day', statement_timestamp(), 'UTC') - make_interval(secs => n * 86400.0 * %s / %s) AS at
+        FROM generate_series(1, %s) AS n
+    ) AS made
+"""
+"""Whole days, whatever the hour: of a day with hardly a row the planner reads them all."""
+LIVE = """
+    INSERT INTO {s}.job (id, queue, bucket, priority, available_at, run_at, max_attempts, payload)
+    SELECT
+        gen_random_uuid(), %s, n %% 16, n %% 10, at, at, 3,
+        jsonb_build_object(
+            'day', to_char(at, 'YYYY-MM-DD'), 'account', 'a' || n %% 50, 'zone', 'UTC', 'note', repeat('x', 80)
+        )
+    FROM (
+        SELECT n, statement_timestamp() - make_interval(secs => n) AS at FROM generate_series(1, %s) AS n
+    ) AS made
+"""
+
+
+@pytest.fixture(scope="module")
+def kept(url: str) -> Iterator[SqlQueue]:
+    """The queues `events`, with nearly everything, and `daily`."""
+    with SqlQueue(url, schema="archive_plans") as queue:
+        queue.init()
+        for name in ("events", "daily"):
+            queue.create_queue(QueueSpec(name, Work))
+        for day in range(-1, DAYS + 1):
+            rows(
+                queue,
+                "SELECT {s}.make_archive_partition(CAST(timezone('UTC', now()) AS date) - CAST(%s AS integer))",
+                day,
+            )
+        for name, count in (("events", ROWS), ("daily", DAILY)):
+            rows(queue, ARCHIVED, name, DAYS - 1, count, count)
+            rows(queue, LIVE, name, count)
+        without_autovacuum(queue)
+        rows(queue, "VACUUM ANALYZE {s}.job_archive, {s}.job")
+        yield queue
+
+
+@pytest.fixture
+def explained(kept: SqlQueue) -> SqlQueue:
+    return kept
+
+
+def whole_days(explain: Explainer, count: int) -> tuple[datetime, datetime]:
+    """The last whole days that have jobs, in UTC: midnight may have passed since these were made."""
+    ((last,),) = explain.run("SELECT max(finished_at) FROM {s}.job_archive WHERE queue = 'events'")
+    until = last.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+    return until - timedelta(days=count), until
+
+
+def names(first: datetime, until: datetime) -> list[str]:
+    return [(first + timedelta(days=n)).date().isoformat() for n in range((until - first).days)]
+
+
+@pytest.mark.parametrize("days", [1, 7])
+def test_the_bounds_of_a_read_of_some_days(explain: Explainer, days: int) -> None:
+    first, until = whole_days(explain, days)
+    plan = explain("spark_bounds", queue="events", from_time=first, until_time=until)
+    assert not plan.read_whole("job_archive")
+    # From the two ends.
+    assert plan.rows_of("job_archive") <= 2 * (days + 1)
+    assert plan.buffers <= 2 * 5 * PARTITIONS + SLACK
+
+
+@pytest.mark.parametrize("days", [1, 7])
+def test_the_partitions_of_a_read_of_some_days(explain: Explainer, days: int) -> None:
+    first, until = whole_days(explain, days)
+    plan = explain("spark_days", queue="events", first=first, last=until - timedelta(microseconds=1))
+    assert plan.root["Actual Rows"] == days
+    assert not plan.read_whole("job_archive")
+    assert plan.rows_of("job_archive") <= days + 1
+
+
+@pytest.mark.parametrize("days", [1, 7])
+@pytest.mark.parametrize("percent", [100.0, 10.0])
+def test_the_slices_of_a_read_of_some_days(explain: Explainer, days: int, percent: float) -> None:
+    first, until = whole_days(explain, days)
+    plan = explain("spark_slices", queue="events", first=first, last=until, step=1_000, percent=percent)
+    found, meant = plan.root["Actual Rows"], days * A_DAY / 1_000
+    assert meant - 1 <= found <= meant + 2 if percent == 100 else meant / 3 - 2 <= found <= meant * 2 + 2
+    # A row of 80 characters of notes, and what every row has: 20 to 50 on a page.
+    assert plan.buffers <= (days + 1) * A_DAY / 20 * min(100, 2 * percent) / 100 + 5 * PARTITIONS + SLACK
+
+
+@pytest.fixture(scope="module")
+def published(url: str) -> Iterator[SqlQueue]:
+    """A day on which a batch of 100,000 jobs was published, and as many jobs of another queue ended one by one."""
+    insert = """
+        INSERT INTO {s}.job_archive (id, queue, bucket, priority, state, lease_no, attempt, max_attempts, run_at, created_at,
+            finished_at, region, tags, payload)
+        SELECT gen_random_uuid(), %s, 0, 0, 'succeeded', 1, 1, 3, now(), now(),
+            CAST('2013-01-01T12:00Z' AS timestamptz) + n * CAST(%s AS interval), 'local', '{{}}',
+            jsonb_build_object('n', n, 'note', repeat('x', 80))
+        FROM generate_series(1, %s) AS n
+    """
+    with SqlQueue(url, schema="moment_plans") as queue:
+        queue.init()
+        queue.create_queue(QueueSpec("work", Work))
+        rows(queue, "SELECT {s}.make_archive_partition('2013-01-01')")
+        for name, step in (("other", "0.1 s"), ("work", "0 s")):
+            rows(queue, insert, name, step, ROWS)
+        without_autovacuum(queue)
+        rows(queue, "VACUUM ANALYZE {s}.job_archive")
+        yield queue
+
+
+@pytest.mark.parametrize("target", [5_000, 500])
+def test_a_slice_of_one_moment_reads_its_own_rows(published: SqlQueue, url: str, target: int) -> None:
+    options = {"queue": "work", "target_rows": str(target)}
+    parts = [one for share in shares(published, url, options, []) for one in share.slices]
+    # Cut by a sample of the pages: a slice has a little more rows or less.
+    assert 0.8 * ROWS / target <= len(parts) <= 1.2 * ROWS / target + 2
+    query = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT id, payload FROM {s}.job_archive WHERE queue = 'work' AND "
+    for part in parts[:: len(parts) // 10]:
+        ((found,),) = rows(published, query + part.condition)
+        plan = Plan(found)
+        assert not plan.read_whole("job_archive")
+        assert plan.rows_of("job_archive") <= 2 * target
+        # A page for each row at most, and the entries of as many rows of the other queue.
+        assert plan.buffers <= 2 * target + 3 * target / 50 + 5 * PARTITIONS + SLACK
+
+
+def test_the_bounds_and_slices_of_a_small_queue(explain: Explainer) -> None:
+    """Of the whole archive: the entries of the one queue alone, and the pages of the sample."""
+    ends = {"first": datetime(2020, 1, 1, tzinfo=UTC), "last": datetime.now(UTC)}
+    for plan in (
+        explain("spark_bounds", queue="daily", from_time=None, until_time=None),
+        explain("spark_days", queue="daily", **ends),
+    ):
+        assert not plan.read_whole("job_archive")
+        assert plan.rows_of("job_archive") <= DAILY
+    plan = explain("spark_slices", queue="daily", **ends, step=100, percent=1.0)
+    # Of a queue with few pages the sample has any number of them.
+    assert plan.root["Actual Rows"] <= DAILY
+    assert plan.buffers <= 3 * ROWS / 20 / 100 + 5 * PARTITIONS + SLACK
+
+
+def about(**more: Any) -> dict[str, Any]:
+    return {
+        "states": ["succeeded", "failed"],
+        "in_result": False,
+        "day_path": None,
+        "zone": "UTC",
+        "account_in_result": False,
+        "account_path": ["account"],
+        "lead_seconds": 0.0,
+        "lag_seconds": None,
+        **more,
+    }
+
+
+@pytest.mark.parametrize("verb", ["archive_by_day", "archive_day_figures"])
+@pytest.mark.parametrize("days", [1, 7])
+def test_days_by_when_their_jobs_finished(explain: Explainer, verb: str, days: int) -> None:
+    first, until = whole_days(explain, days)
+    plan = explain(verb, **about(queue="events", days=names(first, until), from_time=first, until_time=until))
+    assert plan.root["Actual Rows"] == (50 * days if verb == "archive_by_day" else 25 * days)
+    # Of a day that nearly all is asked of, the whole is read.
+    assert plan.rows_of("job_archive") <= (days + 1) * (A_DAY + DAILY / DAYS)
+    assert plan.buffers <= 2 * (days + 1) * A_DAY + 5 * PARTITIONS + SLACK
+
+
+@pytest.mark.parametrize("verb", ["archive_by_day", "archive_day_figures"])
+def test_days_by_a_field_that_are_bounded_read_those_days_of_the_archive(explain: Explainer, verb: str) -> None:
+    first, until = whole_days(explain, 1)
+    window = {"from_time": first - timedelta(hours=14), "until_time": until + timedelta(hours=12)}
+    bounds = {"lead_seconds": 14 * 3600.0, "lag_seconds": 36 * 3600.0}
+    plan = explain(verb, **about(queue="daily", days=names(first, until), day_path=["day"], **window, **bounds))
+    assert plan.root["Actual Rows"]
+    # Parts of three days.
+    assert plan.rows_of("job_archive") <= 3 * (A_DAY + DAILY / DAYS)
+    assert plan.buffers <= 2 * 3 * A_DAY + 5 * PARTITIONS + SLACK
+
+
+@pytest.mark.parametrize("verb", ["archive_by_day", "archive_day_figures"])
+def test_days_by_a_field_read_the_rows_of_the_queue_alone(explain: Explainer, verb: str) -> None:
+    first, until = whole_days(explain, 1)
+    asked = about(queue="daily", days=names(first, until), day_path=["day"], from_time=None, until_time=None)
+    plan = explain(verb, **asked)
+    assert plan.root["Actual Rows"]
+    assert not plan.read_whole("job_archive")
+    assert plan.rows_of("job_archive") <= DAILY
+    assert plan.buffers <= 2 * DAILY + 5 * PARTITIONS + SLACK
+
+
+def test_the_accounts_of_some_days(explain: Explainer) -> None:
+    first, until = whole_days(explain, 1)
+    plan = explain("daily_accounts", queue="daily", days=names(first, until))
+    assert plan.root["Actual Rows"]
+    assert not plan.read_whole("job_archive")
+    assert plan.rows_of("job_archive") <= DAILY
+    assert not plan.read_whole("job")
+    assert plan.rows_read <= DAILY + LOOKS
+    assert plan.buffers <= 4 * DAILY + 5 * PARTITIONS + SLACK
+
+
+LIVE_DAYS: dict[str, dict[str, Any]] = {
+    "live_by_day": {"day_path": ["day"]},
+    "due_days": {"earliest": "2000-01-01", "latest": "2999-12-31", "cap": ROWS},
+    "open_days": {"first": "2000-01-01", "last": "2999-12-31", "cap": ROWS},
+    "spark_live_buckets": {},
+}
+
+
+@pytest.mark.parametrize("verb", list(LIVE_DAYS))
+def test_days_of_live_jobs_read_the_rows_of_the_queue_alone(explain: Explainer, verb: str) -> None:
+    # Midnight may have passed since they were made.
+    days = names(datetime.now(UTC) - timedelta(days=1), datetime.now(UTC) + timedelta(days=1))
+    plan = explain(verb, queue="daily", days=days, **LIVE_DAYS[verb])
+    assert plan.root["Actual Rows"]
+    assert not plan.read_whole("job")
+    assert plan.rows_read <= DAILY + LOOKS
+    assert plan.buffers <= 2 * DAILY + SLACK
+
+
+@pytest.mark.parametrize("verb", ["due_days", "open_days"])
+def test_a_sensor_stops_looking_at_its_cap(explain: Explainer, verb: str) -> None:
+    plan = explain(verb, queue="events", **{**LIVE_DAYS[verb], "cap": 1_000})
+    assert plan.rows_read <= 1_000 + LOOKS
+    assert plan.buffers <= 2 * 1_000 + SLACK
+
+
+def ended(explain: Explainer, count: int) -> list[tuple[UUID, datetime]]:
+    query = "SELECT id, finished_at FROM {s}.job_archive WHERE queue = 'events' ORDER BY md5(id::text) LIMIT %s"
+    return [(row[0], row[1]) for row in explain.run(query, count)]
+
+
+BY_IDS: dict[str, dict[str, Any]] = {
+    "archived_rows": {"since": "-infinity", "until": "infinity"},
+    "keys_of_ended": {"queue": "events", "since": "-infinity", "until": "infinity"},
+    "whereabouts": {},
+}
+
+
+@pytest.mark.parametrize("verb", list(BY_IDS))
+@pytest.mark.parametrize("count", [1, 100, 1_000])
+def test_ended_jobs_by_their_ids(explain: Explainer, verb: str, count: int) -> None:
+    ids = [id for id, _ in ended(explain, count)]
+    plan = explain(verb, ids=ids, **BY_IDS[verb])
+    assert not plan.read_whole("job_archive")
+    assert plan.rows_of("job_archive") <= count
+    assert plan.scans() <= BY_ID
+    assert plan.buffers <= 4 * count * PARTITIONS + 5 * PARTITIONS + SLACK
+
+
+@pytest.mark.parametrize("count", [1, 100, 1_000])
+def test_what_landed_though_the_answer_was_lost(explain: Explainer, count: int) -> None:
+    ids = [id for id, _ in ended(explain, count)]
+    plan = explain("finished_under", ids=ids, lease_nos=[1] * count)
+    assert plan.root["Actual Rows"] == count
+    assert not plan.read_whole("job_archive")
+    # Told of each look on an average, with two decimals.
+    assert plan.rows_of("job_archive") <= 1.05 * count
+    assert plan.buffers <= 4 * count * PARTITIONS + 5 * PARTITIONS + SLACK
+
+
+@pytest.mark.parametrize("count", [1, 100, 1_000])
+def test_what_was_sent_again_after_its_end(explain: Explainer, count: int) -> None:
+    ids = [*[id for id, _ in ended(explain, count // 2)], *[uuid4() for _ in range(count - count // 2)]]
+    explain.run(
+        "INSERT INTO {s}.job (id, queue, bucket, priority, available_at, run_at, max_attempts, payload)"
+        " SELECT id, 'events', 0, 0, now(), now(), 3, '{}' FROM unnest(%s::uuid[]) AS new (id)",
+        ids,
+    )
+    plan = explain("forget_finished", ids=ids)
+    assert plan.root["Actual Rows"] == count // 2
+    assert not plan.read_whole("job_archive")
+    assert plan.scans() <= BY_ID
+    assert plan.buffers <= 5 * count * (PARTITIONS + 2) + SLACK
+
+
+@pytest.mark.parametrize("count", [1, 100, 1_000])
+def test_redriving(explain: Explainer, count: int) -> None:
+    chosen = ended(explain, count)
+    plan = explain(
+        "redrive",
+        queue="events",
+        ids=[id for id, _ in chosen],
+        states=["succeeded", "failed"],
+        since=min(at for _, at in chosen).isoformat(),
+        until=max(at for _, at in chosen).isoformat(),
+    )
+    assert plan.root["Actual Rows"] == count
+    assert not plan.read_whole("job_archive")
+    # Each is looked at, locked, and deleted.
+    assert plan.rows_of("job_archive") <= 3 * count
+    assert plan.buffers <= 8 * count * PARTITIONS + 40 * count + SLACK
+
+
+@pytest.mark.parametrize("verb", ["select_archived", "select_dead"])
+@pytest.mark.parametrize("scan", [100, 1_000])
+def test_looking_through_the_archive(explain: Explainer, verb: str, scan: int) -> None:
+    ((at, row),) = explain.run(
+        "SELECT finished_at::text, id FROM {s}.job_archive WHERE queue = 'events'"
+        " ORDER BY finished_at DESC OFFSET 2000 LIMIT 1"
+    )
+    plan = explain(
+        verb,
+        queue="events",
+        after_at=at,
+        after_id=row,
+        since=None,
+        states=["succeeded", "failed"],
+        tags=[],
+        payload=None,
+        ordering_key="key 7",
+        error_contains=None,
+        scan=scan,
+    )
+    assert not plan.read_whole("job_archive")
+    assert plan.rows_of("job_archive") <= scan + PARTITIONS + 1
+    assert plan.buffers <= 2 * scan + 5 * PARTITIONS + SLACK
+
+
+@pytest.mark.parametrize("scan", [100, 1_000])
+def test_looking_through_a_bucket(explain: Explainer, scan: int) -> None:
+    plan = explain(
+        "select_live",
+        queue="events",
+        bucket=3,
+        after_priority=9,
+        after_at="-infinity",
+        after_id=UUID(int=0),
+        states=["queued"],
+        tags=[],
+        payload=None,
+        ordering_key=None,
+        error_contains=None,
+        since=None,
+        before=None,
+        scan=scan,
+    )
+    assert plan.scans() == {("Index Scan", "job_claim")}
+    assert plan.rows_read <= scan + 10
+    assert plan.buffers <= 2 * scan + SLACK
+
+
+def test_maintenance_looks_at_the_catalog_and_the_default_partition(explain: Explainer) -> None:
+    for verb, more in (
+        ("archive_days_missing", {"days": 2, "strays": True}),
+        ("archive_day_ahead", {}),
+        ("doctor_archive", {"days": 2, "cap": 1_000}),
+    ):
+        plan = explain(verb, **more)
+        # Pages of the catalog there are as many as all that is in the database needs.
+        assert plan.rows_of("job_archive") == 0
+
+
+def test_queues_that_keep_jobs_for_too_long(explain: Explainer) -> None:
+    """One probe a queue, in each of the days that are overdue."""
+    explain.run("UPDATE {s}.queue SET retention_days = 7")
+    plan = explain("doctor_overdue", grace=1)
+    assert plan.root["Actual Rows"] == 2
+    assert not plan.read_whole("job_archive")
+    assert plan.rows_of("job_archive") <= 2 * PARTITIONS
+    assert plan.buffers <= 2 * 5 * PARTITIONS + SLACK

@@ -1,0 +1,118 @@
+"""Plans of what doctor, maintenance, managers and operators ask beside 200,000 live jobs: no backlog is looked through."""
+
+import pytest
+
+from dagster_sqlqueue import SqlQueue
+from tests.plans.conftest import JOBS, KEY_JOBS, RUNNING
+from tests.plans.explaining import BESIDE, BY_ID, LANES, SLACK, Explainer, due, running
+
+QUEUES = 4
+LIVE = JOBS + 2 * KEY_JOBS + 2 * 5_000
+
+
+def test_queues_that_stand_still(explain: Explainer) -> None:
+    plan = explain("doctor_queues", seconds=60.0)
+    assert plan.root["Actual Rows"]
+    assert not any(kind == "Seq Scan" for kind, _ in plan.scans())
+    # Of each lane the first due job, a hundred of those that come, and the last bucket of the queue.
+    assert plan.rows_read <= QUEUES * (101 * LANES + 1)
+    assert plan.buffers <= QUEUES * (110 + 10) * LANES + SLACK
+
+
+@pytest.mark.parametrize("limit", [1, 100, 1_000])
+def test_some_leases(explain: Explainer, limit: int) -> None:
+    plan = explain("leases", queue="work", limit=limit)
+    assert plan.root["Actual Rows"] == limit
+    assert not any(kind == "Seq Scan" for kind, _ in plan.scans())
+    assert {index for _, index in plan.scans()} - {None} == {"job_claim"}
+    # A lane is read until it has given enough; what is scheduled lies among the leases.
+    assert plan.rows_read <= 25_000 + RUNNING
+
+
+@pytest.mark.parametrize("count", [1, 100, 1_000])
+def test_jobs_by_their_ids(explain: Explainer, backlog: SqlQueue, count: int) -> None:
+    for plan in (
+        explain("leases_left", ids=running(backlog, count)),
+        explain("keys_in_line", queue="keyed", ids=due(backlog, count, "keyed")),
+    ):
+        assert plan.scans() <= BY_ID
+        assert plan.rows_read <= count
+        assert plan.buffers <= 5 * count + SLACK
+
+
+def test_grants_that_have_expired(explain: Explainer, backlog: SqlQueue) -> None:
+    """Each grant is a look at its job; half of these are over."""
+    over = due(backlog, RUNNING)
+    for ids in (running(backlog, RUNNING), over):
+        explain.run(
+            "INSERT INTO {s}.assignment (queue, worker, job_id, lease_no)"
+            " SELECT 'work', 'w' || n %% 4, id, 1 FROM unnest(%s::uuid[]) WITH ORDINALITY AS granted (id, n)",
+            ids,
+        )
+    explain.run("ANALYZE {s}.assignment")
+    plan = explain("forget_expired")
+    assert explain.run("SELECT count(*) FROM {s}.assignment WHERE job_id = ANY (%s)", over) == [(0,)]
+    assert plan.scans() <= BY_ID
+    assert plan.rows_read <= 2 * RUNNING
+    assert plan.buffers <= 20 * 2 * RUNNING + SLACK
+
+
+@pytest.mark.parametrize("count", [1, 100, 1_000])
+def test_leaving_grants_for_a_worker(explain: Explainer, backlog: SqlQueue, count: int) -> None:
+    plan = explain("hand_over", queue="work", worker="w1", ids=running(backlog, count), lease_nos=[1] * count)
+    assert plan.scans() == set()
+    assert plan.buffers <= 8 * count + SLACK
+
+
+@pytest.mark.parametrize("starts", BESIDE)
+def test_noting_the_starts_of_a_claim(explain: Explainer, starts: int) -> None:
+    """What the interval reaches back to stays, and is not looked at."""
+    explain.run(
+        "INSERT INTO {s}.rate_start (queue, started_at, starts)"
+        " SELECT 'work', now() - n * interval '1 ms', 1 FROM generate_series(1, %s) AS n",
+        starts,
+    )
+    explain.run("ANALYZE {s}.rate_start")
+    plan = explain("rate_note", queue="work", starts=1, rate_seconds=3_600.0)
+    assert not [node for node in plan.nodes if node["Node Type"] == "Seq Scan"]
+    assert plan.rows_of("rate_start") == 0
+    assert plan.buffers <= SLACK
+
+
+def test_settling_the_turns_of_a_queue(explain: Explainer) -> None:
+    """A rare statement: all live jobs are read once, and what changes through its primary key, or all of them once more."""
+    for queue, rank in (("other", False), ("keyed", True)):
+        explain.run("UPDATE {s}.queue SET ordered = false WHERE name = %s", queue)
+        plan = explain("settle_turns", queue=queue, let_out=rank)
+        assert plan.rows_read <= 2 * LIVE
+        assert plan.buffers <= 2 * LIVE + 25 * (2 * KEY_JOBS if rank else 0) + SLACK
+
+
+@pytest.mark.parametrize("limit", [10, 1_000])
+@pytest.mark.parametrize("groups", BESIDE)
+def test_forgetting_groups(explain: Explainer, limit: int, groups: int) -> None:
+    """Beside many groups, most of which ended within the last month; each group goes with its members."""
+    explain.run(
+        "INSERT INTO {s}.job_group (id, priority, created_at, closed_at, ended_at)"
+        " SELECT gen_random_uuid(), 0, at, at, at"
+        " FROM (SELECT now() - n * interval '35 days' / %s AS at FROM generate_series(1, %s) AS n) AS made",
+        groups,
+        groups,
+    )
+    explain.run(
+        "INSERT INTO {s}.follower (id, job_id, states, group_id)"
+        " SELECT gen_random_uuid(), gen_random_uuid(), ARRAY['succeeded'], id FROM {s}.job_group"
+    )
+    explain.run("ANALYZE {s}.job_group")
+    explain.run("ANALYZE {s}.follower")
+    before = explain.run(
+        "SELECT sum(seq_tup_read) FROM pg_stat_xact_user_tables WHERE relname IN ('job_group', 'follower')"
+    )
+    plan = explain("forget_groups", limit=limit)
+    after = explain.run(
+        "SELECT sum(seq_tup_read) FROM pg_stat_xact_user_tables WHERE relname IN ('job_group', 'follower')"
+    )
+    assert explain.run("SELECT %s - count(*) FROM {s}.job_group", groups) == [(limit,)]
+    assert after == before
+    assert plan.rows_of("job_group") <= 2 * limit
+    assert plan.buffers <= 30 * limit + SLACK

@@ -1,0 +1,130 @@
+"""The verbs about queues, decisions and maintenance, as attempts of somebody with one role."""
+
+from typing import Any
+
+from dagster_sqlqueue import QueueSpec, SqlQueue
+from dagster_sqlqueue.deciding import Completed
+from dagster_sqlqueue.selection import Selection
+from tests.core.support import Work
+from tests.gate.patience import PATIENCE
+from tests.roles.desk import EVERYBODY, Desk, O, Secret, verb
+
+
+@verb(O)
+def create_queue(queue: SqlQueue, desk: Desk) -> Any:
+    queue.create_queue(QueueSpec(f"{desk.name}_more", Work))
+
+
+@verb(O)
+def change_a_queue(queue: SqlQueue, desk: Desk) -> Any:
+    desk.filled(2, ordering_key="k")
+    queue.create_queue(QueueSpec(desk.name, Secret, ordered=True, max_running=1))
+
+
+@verb(O)
+def pause(queue: SqlQueue, desk: Desk) -> Any:
+    assert queue.pause(desk.name).paused_at
+
+
+@verb(O)
+def resume(queue: SqlQueue, desk: Desk) -> Any:
+    desk.owner.pause(desk.name)
+    assert queue.resume(desk.name).paused_at is None
+
+
+@verb(O)
+def drain(queue: SqlQueue, desk: Desk) -> Any:
+    assert queue.drain(desk.name, timeout_seconds=PATIENCE)
+
+
+@verb(O)
+def rebucket(queue: SqlQueue, desk: Desk) -> Any:
+    assert queue.rebucket(desk.name, 4).bucket_count == 4
+
+
+@verb(O)
+def set_region(queue: SqlQueue, desk: Desk) -> Any:
+    assert queue.set_region(desk.name, "eu", [1]).regions == ("local", "eu")
+
+
+@verb(O)
+def cancel(queue: SqlQueue, desk: Desk) -> Any:
+    desk.filled()
+    assert len(queue.cancel(desk.name, desk.all).changed) == 3
+
+
+@verb(O)
+def cancel_what_runs(queue: SqlQueue, desk: Desk) -> Any:
+    jobs = desk.claimed()
+    queue.cancel(desk.name, Selection(ids=[job.id for job in jobs]))
+    assert len(desk.owner.heartbeat(jobs, lease_seconds=300).cancel_requested) == 3
+
+
+@verb(O)
+def hold_queued(queue: SqlQueue, desk: Desk) -> Any:
+    desk.filled()
+    assert len(queue.hold_queued(desk.name, desk.all, "wait").changed) == 3
+
+
+@verb(O)
+def release_held(queue: SqlQueue, desk: Desk) -> Any:
+    desk.held()
+    assert len(queue.release_held(desk.name, desk.all).changed) == 1
+
+
+@verb(O)
+def complete_held(queue: SqlQueue, desk: Desk) -> Any:
+    assert len(queue.complete_held(desk.name, [Completed(desk.held(), "ann", {"a": 1})]).changed) == 1
+
+
+@verb(O)
+def delay(queue: SqlQueue, desk: Desk) -> Any:
+    desk.filled()
+    assert len(queue.delay(desk.name, desk.all, 60.0).changed) == 3
+
+
+@verb(O)
+def reprioritise(queue: SqlQueue, desk: Desk) -> Any:
+    desk.filled()
+    assert len(queue.reprioritise(desk.name, desk.all, 9).changed) == 3
+
+
+@verb(O)
+def redrive(queue: SqlQueue, desk: Desk) -> Any:
+    desk.dead()
+    assert len(queue.redrive(desk.name, desk.all).changed) == 1
+
+
+@verb(O)
+def redrive_of_a_key(queue: SqlQueue, desk: Desk) -> Any:
+    desk.change(ordered=True, max_attempts=1)
+    desk.filled(1, ordering_key="k")
+    (job,) = desk.owner.claim(desk.name, limit=1, worker="w")
+    desk.owner.fail(job, "no")
+    assert len(queue.redrive(desk.name, desk.all).changed) == 1
+
+
+@verb(O)
+def maintain(queue: SqlQueue, desk: Desk) -> Any:
+    assert queue.maintain().ran
+
+
+@verb(O)
+def trim(queue: SqlQueue, desk: Desk) -> Any:
+    desk.change(retention_days=1)
+    queue.trim(desk.name)
+
+
+@verb(*EVERYBODY)
+def ensure_partitions(queue: SqlQueue, desk: Desk) -> Any:
+    assert queue.ensure_partitions()
+
+
+@verb()
+def init(queue: SqlQueue, desk: Desk) -> Any:
+    queue.init()
+
+
+@verb()
+def install_roles(queue: SqlQueue, desk: Desk) -> Any:
+    queue.install_roles()

@@ -1,0 +1,264 @@
+"""The verbs about taking jobs and ending them, as attempts of somebody with one role."""
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import uuid4
+
+from dagster_sqlqueue import Consumer, Done, Mode, QueueSpec, RateLimit, SqlQueue, batches, slots
+from dagster_sqlqueue.ending import Ending
+from dagster_sqlqueue.manager import AssignedSource, Manager
+from dagster_sqlqueue.model import ArchiveState, ClaimedJob
+from dagster_sqlqueue.outcomes import Retry
+from dagster_sqlqueue.waiting import Waiter
+from tests.core.support import until
+from tests.roles.desk import B, C, Desk, O, Secret, verb
+
+
+def _claim(queue: SqlQueue, desk: Desk, count: int = 3) -> Sequence[ClaimedJob]:
+    jobs = queue.claim(desk.name, limit=count, worker="w", buckets=[0, 1], lease_seconds=300)
+    assert len(jobs) == count
+    return jobs
+
+
+@verb(C)
+def claim(queue: SqlQueue, desk: Desk) -> Any:
+    desk.filled()
+    _claim(queue, desk)
+
+
+@verb(C)
+def claim_fanout(queue: SqlQueue, desk: Desk) -> Any:
+    desk.change(strategy="fanout")
+    desk.filled()
+    _claim(queue, desk)
+
+
+@verb(C)
+def claim_fifo(queue: SqlQueue, desk: Desk) -> Any:
+    desk.change(strategy="fifo")
+    desk.filled()
+    _claim(queue, desk)
+
+
+@verb(C)
+def claim_by_token(queue: SqlQueue, desk: Desk) -> Any:
+    desk.change(strategy="token")
+    desk.filled()
+    _claim(queue, desk)
+
+
+@verb(C)
+def claim_of_an_ordered_queue(queue: SqlQueue, desk: Desk) -> Any:
+    desk.change(ordered=True)
+    desk.filled(3, ordering_key="k")
+    (job,) = _claim(queue, desk, 1)
+    queue.complete([job])
+    _claim(queue, desk, 1)
+
+
+@verb(C)
+def claim_under_limits(queue: SqlQueue, desk: Desk) -> Any:
+    desk.change(max_running=2, rate=RateLimit(100, 60))
+    desk.filled()
+    _claim(queue, desk, 2)
+
+
+@verb(C)
+def claim_within(queue: SqlQueue, desk: Desk) -> Any:
+    desk.filled()
+    with queue.database.transaction() as transaction:
+        assert queue.claim_within(transaction, desk.name, limit=3, worker="w")
+
+
+@verb(C)
+def finish_and_claim(queue: SqlQueue, desk: Desk) -> Any:
+    jobs = desk.claimed()
+    desk.filled()
+    ended, found = queue.finish_and_claim(
+        [Ending(job, ArchiveState.SUCCEEDED) for job in jobs], desk.name, limit=3, worker="w"
+    )
+    assert len(ended) == len(found) == 3
+
+
+@verb(C, O)
+def complete(queue: SqlQueue, desk: Desk) -> Any:
+    queue.complete(desk.claimed())
+
+
+@verb(C, O)
+def finish(queue: SqlQueue, desk: Desk) -> Any:
+    (job,) = desk.claimed(1)
+    assert queue.finish([Ending(job, ArchiveState.SUCCEEDED, {"a": 1})])
+
+
+@verb(C, O)
+def fail_for_good(queue: SqlQueue, desk: Desk) -> Any:
+    desk.change(max_attempts=1)
+    (job,) = desk.claimed(1)
+    assert not queue.fail(job, "no")
+
+
+@verb(C)
+def fail(queue: SqlQueue, desk: Desk) -> Any:
+    (job,) = desk.claimed(1)
+    assert queue.fail(job, "no")
+
+
+@verb(C)
+def requeue(queue: SqlQueue, desk: Desk) -> Any:
+    (job,) = desk.claimed(1)
+    assert queue.requeue([(job, Retry("later"))])
+
+
+@verb(C)
+def release(queue: SqlQueue, desk: Desk) -> Any:
+    assert len(queue.release(desk.claimed())) == 3
+
+
+@verb(C)
+def hold(queue: SqlQueue, desk: Desk) -> Any:
+    (job,) = desk.claimed(1)
+    assert queue.hold([(job, "odd")])
+
+
+@verb(C, O)
+def heartbeat(queue: SqlQueue, desk: Desk) -> Any:
+    assert queue.heartbeat(desk.claimed(), lease_seconds=300).held
+
+
+@verb(C)
+def a_write_that_comes_too_late_is_counted(queue: SqlQueue, desk: Desk) -> Any:
+    (job,) = desk.claimed(1)
+    desk.owner.complete([job])
+    assert not queue.finish([Ending(job, ArchiveState.SUCCEEDED)])
+
+
+@verb(C, O, B)
+def ended_by_us(queue: SqlQueue, desk: Desk) -> Any:
+    jobs = desk.claimed()
+    desk.owner.complete(jobs)
+    assert len(queue.ended_by_us(jobs)) == 3
+
+
+@verb(C, O)
+def lock_due(queue: SqlQueue, desk: Desk) -> Any:
+    desk.filled()
+    with queue.database.transaction() as transaction:
+        jobs = queue.lock_due(transaction, desk.name, limit=3)
+        assert queue.finish_locked(transaction, [Ending(job, ArchiveState.SUCCEEDED) for job in jobs], worker="w")
+
+
+@verb(C, O)
+def finish_and_lock(queue: SqlQueue, desk: Desk) -> Any:
+    desk.filled(2)
+    with queue.database.transaction() as transaction:
+        jobs = queue.lock_due(transaction, desk.name, limit=1)
+        endings = [Ending(job, ArchiveState.SUCCEEDED) for job in jobs]
+        assert queue.finish_and_lock(transaction, endings, desk.name, limit=1, worker="w")
+
+
+@verb(C)
+def return_locked(queue: SqlQueue, desk: Desk) -> Any:
+    desk.filled(1)
+    with queue.database.transaction() as transaction:
+        (job,) = queue.lock_due(transaction, desk.name, limit=1)
+        assert queue.return_locked(transaction, [(job, Retry("later"))])
+
+
+@verb(C)
+def drain_by_a_consumer(queue: SqlQueue, desk: Desk) -> Any:
+    desk.filled()
+    assert Consumer(queue, desk.spec, lambda _: Done({"a": 1})).drain().succeeded == 3
+
+
+@verb(C, O)
+def drain_by_a_consumer_in_transactions(queue: SqlQueue, desk: Desk) -> Any:
+    desk.filled()
+    assert Consumer(queue, desk.spec, lambda _: Done(), mode=Mode.TRANSACTIONAL).drain().succeeded == 3
+
+
+@verb(C)
+def drain_by_a_consumer_of_a_limited_queue(queue: SqlQueue, desk: Desk) -> Any:
+    desk.change(max_running=2, rate=RateLimit(100, 60))
+    desk.filled()
+    assert Consumer(queue, desk.spec, lambda _: Done()).drain().succeeded == 3
+
+
+@verb(C)
+def wait_for_jobs(queue: SqlQueue, desk: Desk) -> Any:
+    with Waiter(queue, desk.name, f"w {uuid4()}") as waiter:
+        assert waiter.listening
+        desk.filled(1)
+        assert waiter.wait(120)
+
+
+@verb(C)
+def manage_and_take_what_was_assigned(queue: SqlQueue, desk: Desk) -> Any:
+    desk.change(strategy="assign")
+    desk.filled()
+    with AssignedSource(queue, desk.name, "w") as source:
+        source.take(3)
+        assert Manager(queue, desk.name).assign() == 3
+        queue.complete(source.take(3))
+
+
+@verb(C)
+def slots_of_a_sensor(queue: SqlQueue, desk: Desk) -> Any:
+    slot = slots.acquire(queue, desk.name, 0, [0, 1], seconds=300)
+    assert slot
+    assert slots.extend(queue, slot, seconds=300)
+    assert slots.taken(queue, desk.name) == {0: (0, 1)}
+    assert [bucket.starts for bucket in slots.asked(queue, desk.name).values()] == [1, 1]
+    slots.served(queue, desk.name, [0, 1])
+    assert slots.release(queue, slot)
+
+
+@verb(C)
+def end_the_leases_of_a_dead_worker(queue: SqlQueue, desk: Desk) -> Any:
+    desk.filled()
+    assert queue.claim(desk.name, limit=2, worker="dead")
+    assert len(queue.end_leases(desk.name, "dead")) == 2
+
+
+@verb(C)
+def seal_and_publish_a_batch(queue: SqlQueue, desk: Desk) -> Any:
+    desk.filled()
+    batch = batches.seal(queue, desk.name, desk.name, owner="me")
+    (job, *_) = desk.filled()
+    assert batches.report(queue, batch, [(job, Done())]) == set()
+    assert batches.outcomes(queue, batch) == {}
+    with batches.publication(queue, batch, output={"at": "here"}):
+        pass
+    assert batches.outputs(queue, desk.name) == [{"at": "here"}]
+
+
+@verb(C)
+def publish_a_transactional_batch(queue: SqlQueue, desk: Desk) -> Any:
+    (job, *_) = desk.filled()
+    batch = batches.seal(queue, desk.name, desk.name, owner="me", mode=Mode.TRANSACTIONAL)
+    assert batches.report(queue, batch, [(job, Done())]) == {job}
+    with batches.publication(queue, batch, output={}):
+        pass
+    assert batch.mode is Mode.TRANSACTIONAL
+
+
+@verb(C, O)
+def sweep_batches(queue: SqlQueue, desk: Desk) -> Any:
+    desk.filled()
+    batches.seal(desk.owner, desk.name, desk.name, owner="me", lease_seconds=0.001)
+    assert until(lambda: batches.sweep_batches(queue, desk.name, grace_seconds=0).batches) == 1
+
+
+@verb(C)
+def abandon_a_batch(queue: SqlQueue, desk: Desk) -> Any:
+    desk.filled()
+    batch = batches.seal(queue, desk.name, desk.name, owner="me")
+    with batches.kept(queue, [batch]):
+        pass
+    assert batches.abandon(queue, batch, "not now") == 3
+
+
+@verb(C, O)
+def keep_sensitive_names(queue: SqlQueue, desk: Desk) -> Any:
+    queue.keep_sensitive_names(QueueSpec(desk.name, Secret))
+    assert desk.owner.sensitive_names(desk.name) == {"token"}

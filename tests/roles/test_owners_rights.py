@@ -1,0 +1,112 @@
+"""What is done with the owner's rights for those who lack them, and what a role does that has no such help."""
+
+import re
+from datetime import date, timedelta
+
+import psycopg
+import pytest
+
+from dagster_sqlqueue import QueueSpec
+from dagster_sqlqueue.permissions import Role
+from tests.core.support import Work, rows, value
+from tests.roles.support import Staff, relations
+
+
+def test_what_runs_as_the_owner_is_pinned_and_not_for_everybody(shared: Staff) -> None:
+    found = rows(
+        shared.owner,
+        "SELECT proname, proconfig, has_function_privilege('public', oid, 'EXECUTE') FROM pg_proc"
+        " WHERE pronamespace = %s::regnamespace AND prosecdef ORDER BY proname",
+        f'"{shared.schema}"',
+    )
+    assert [name for name, _, _ in found] == [
+        "archive_day_is_over",
+        "attach_archive_partition",
+        "begin_archive_partition",
+        "drop_archive_partition",
+        "drop_staged",
+        "enqueue_staged",
+        "fold_group_tally",
+        "job_ended",
+        "queue_figures",
+        "remove_reply_queue",
+        "sweep_batch",
+        "tell_followers",
+    ]
+    for _, settings, everybody in found:
+        assert "search_path=pg_catalog, pg_temp" in settings
+        assert not everybody
+
+
+_SPIES = {
+    "hashtext(text)": "integer",
+    "to_char(date, text)": "text",
+    "to_regclass(text)": "regclass",
+    "timezone(text, timestamp)": "timestamptz",
+    "timezone(text, timestamptz)": "timestamp",
+    "format(text, VARIADIC text[])": "text",
+    "statement_timestamp()": "timestamptz",
+    "clock_timestamp()": "timestamptz",
+    "pg_advisory_xact_lock(integer, integer)": "void",
+    "count(integer)": "bigint",
+    "pg_column_size(jsonb)": "integer",
+}
+
+
+def test_a_search_path_of_ones_own_changes_nothing_that_runs_as_the_owner(staff: Staff) -> None:
+    """Functions and an operator that hide the system's, in a schema that comes first: each would tell of itself."""
+    mine = f"{staff.schema}_mine"
+    user = staff.user(Role.OPERATOR)
+    rows(staff.owner, f'CREATE SCHEMA "{mine}" AUTHORIZATION "{user}"')
+    try:
+        with staff.connected(Role.OPERATOR) as connection:
+            for spy, kind in _SPIES.items():
+                body = "BEGIN RAISE EXCEPTION 'a spy runs as %', current_user; END"
+                connection.execute(
+                    f'CREATE FUNCTION "{mine}".{spy} RETURNS {kind} LANGUAGE plpgsql AS $spy${body}$spy$'.encode()
+                )
+            connection.execute("CREATE TEMP TABLE job_archive_default (finished_at timestamptz)")
+            connection.execute("CREATE TEMP TABLE queue (name text, retention_days integer)")
+            connection.execute(f'SET search_path = "{mine}", pg_temp, pg_catalog'.encode())
+            with pytest.raises(psycopg.errors.RaiseException, match=f"a spy runs as {user}"):
+                connection.execute("SELECT hashtext('x')")
+            day = date(2020, 1, 1)
+            for query in (
+                "SELECT {s}.archive_day_is_over(%s, NULL)",
+                "SELECT {s}.begin_archive_partition(%s), {s}.attach_archive_partition(%s)",
+                "SELECT {s}.drop_archive_partition(%s, NULL)",
+            ):
+                connection.execute(staff.text(query), [day] * query.count("%s"))
+            connection.execute(staff.text("SELECT * FROM {s}.queue_figures('work')"))
+            connection.execute(staff.text("SELECT {s}.begin_archive_partition(%s)"), [day + timedelta(days=1)])
+    finally:
+        rows(staff.owner, f'DROP SCHEMA "{mine}" CASCADE')
+
+
+def test_the_partitions_that_an_operator_makes_are_the_owners(staff: Staff) -> None:
+    rows(staff.owner, "DROP TABLE " + ", ".join(f"{{s}}.{name}" for name in _days(staff)))
+    assert staff.users[Role.OPERATOR].maintain().partitions_made
+    owners = rows(
+        staff.owner,
+        "SELECT DISTINCT pg_get_userbyid(relowner) FROM pg_class WHERE relnamespace = %s::regnamespace",
+        f'"{staff.schema}"',
+    )
+    assert len(owners) == 1
+    assert re.match("r_", str(owners[0][0])) is None
+
+
+def _days(staff: Staff) -> list[str]:
+    return [name for name, _ in relations(staff) if re.fullmatch(r"job_archive_\d{8}", name)]
+
+
+def test_a_consumer_works_with_the_default_partition_alone(
+    staff: Staff, spec: QueueSpec[Work], caplog: pytest.LogCaptureFixture
+) -> None:
+    rows(staff.owner, "DROP TABLE " + ", ".join(f"{{s}}.{name}" for name in _days(staff)))
+    consumer = staff.users[Role.CONSUMER]
+    assert not consumer.ensure_partitions()
+    assert "have an operator or the owner of the schema run: sqlqueue maintain" in caplog.text
+    staff.owner.enqueue(spec, Work(n=1))
+    consumer.complete(consumer.claim("work", buckets=range(4), limit=1, worker="w"))
+    assert value(staff.owner, "SELECT count(*) FROM ONLY {s}.job_archive_default") == 1
+    assert staff.users[Role.OPERATOR].maintain().rows_moved == 1
