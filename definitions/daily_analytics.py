@@ -1,7 +1,7 @@
 """Daily analytics: one job for each airport and day, consumed by Spark from the archived events."""
 
 import os
-from datetime import timedelta
+from datetime import time
 from pathlib import Path
 
 import dagster as dg
@@ -15,20 +15,19 @@ from dagster_sqlqueue.embedded import home
 from dagster_sqlqueue.orchestration import (
     Account,
     DailyAccount,
-    SqlQueueResource,
     build_fanout_asset,
     build_fanout_schedule,
+    build_sqlqueue_launchpad_jobs,
 )
-from dagster_sqlqueue.spark.assets import SparkResource, build_daily_sensor, sqlqueue_daily_asset
+from dagster_sqlqueue.spark.assets import build_daily_sensor, sqlqueue_daily_asset
 from dagster_sqlqueue.spark.daily import ArchiveRead
-from definitions.flights import airport_zone, destinations, parse_range
+from dagster_sqlqueue.spark.resource import SparkResource
+from definitions.archive_days import event_daily, reminder_daily
+from definitions.days import days
+from definitions.flights import airport_zone, destinations
+from definitions.resources import resources
 
 TABLE = "public.airport_daily"
-
-first_day, last_day = parse_range(os.environ.get("FLIGHTS"))
-days = dg.DailyPartitionsDefinition(
-    start_date=first_day.isoformat(), end_date=(last_day + timedelta(days=1)).isoformat()
-)
 
 daily_analytics = QueueSpec("daily_analytics", DailyAccount, bucket_count=16, lease_seconds=120, max_attempts=5)
 
@@ -70,7 +69,22 @@ def figures(rows: pa.Table) -> dict[str, int | float]:
 
 
 @sqlqueue_daily_asset(
-    daily_analytics, reads=reads, partitions_def=days, table=TABLE, output=output_directory, figures=figures
+    daily_analytics,
+    reads=reads,
+    partitions_def=days,
+    table=TABLE,
+    output=output_directory,
+    figures=figures,
+    counted="flights",
+    deadline=time(8, 0),
+    columns={
+        "account": "The airport that the flights go to.",
+        "arrived": "Flights with an arrival delay: neither cancelled nor diverted.",
+        "mean_arr_delay": "Minutes, of those that arrived.",
+        "p95_arr_delay": "Minutes, interpolated.",
+        "busiest_hour": "In which most flights were to leave; the first of equals.",
+        "top_carrier": "With the most flights; the first of equals by the alphabet.",
+    },
 )
 def airport_daily(events: DataFrame) -> DataFrame:
     """Each airport's day: flights, cancellations, arrival delays, busiest hour and top carrier."""
@@ -106,18 +120,15 @@ sensor = build_daily_sensor(
     airport_daily,
     daily_analytics,
     upstream="events",
-    minimum_interval_seconds=5,
+    # Due at every look of Dagster's daemon, which comes each five seconds.
+    minimum_interval_seconds=1,
     default_status=dg.DefaultSensorStatus.RUNNING,
 )
 
 defs = dg.Definitions(
-    assets=[fan_out, airport_daily],
+    assets=[fan_out, airport_daily, event_daily, reminder_daily],
+    jobs=build_sqlqueue_launchpad_jobs(daily_analytics, name_prefix="daily_analytics", verbs=("show", "redrive")),
     schedules=[schedule],
     sensors=[sensor],
-    resources={
-        "sqlqueue": SqlQueueResource(
-            url=dg.EnvVar("SQLQUEUE_URL"), schema_name=os.environ.get("SQLQUEUE_SCHEMA", "sqlqueue")
-        ),
-        "spark": SparkResource(),
-    },
+    resources={**resources, "spark": SparkResource()},
 )

@@ -16,6 +16,7 @@ from dagster_sqlqueue.embedded import home, serve
 from dagster_sqlqueue.errors import InvalidInput
 from definitions.daily_analytics import daily_analytics
 from definitions.events import events
+from definitions.reminders import reminders
 
 PROJECT = Path(__file__).resolve().parent.parent
 WORKSPACE = PROJECT / "workspace.yaml"
@@ -39,8 +40,8 @@ def deployment() -> Iterator[Deployment]:
         url = stack.enter_context(serve(directory / "postgres"))
         queue = stack.enter_context(SqlQueue(url, schema=_schema(), application_name="dagster-sqlqueue/demo"))
         queue.init()
-        queue.create_queue(events)
-        queue.create_queue(daily_analytics)
+        for spec in (events, reminders, daily_analytics):
+            queue.create_queue(spec)
         environment = {
             **os.environ,
             "SQLQUEUE_URL": url,

@@ -1,18 +1,19 @@
 """Real-time events: an application enqueues flights, drain runs handle them within seconds."""
 
-import os
-
 import dagster as dg
 
 from dagster_sqlqueue import Backoff, Done, Job, QueueSpec, Retry
 from dagster_sqlqueue.orchestration import (
     SensorSettings,
-    SqlQueueResource,
+    build_cleanup_sensors,
+    build_maintenance_schedule,
     build_sqlqueue_asset_spec,
-    build_sqlqueue_sensor,
+    build_sqlqueue_checks,
+    build_sqlqueue_launchpad_jobs,
     queue_consumer,
 )
 from definitions.flights import FlightEvent, outcome_of
+from definitions.resources import resources
 
 events = QueueSpec(
     "events",
@@ -24,7 +25,13 @@ events = QueueSpec(
 )
 
 
-@queue_consumer(events)
+@queue_consumer(
+    events,
+    sensor={
+        "settings": SensorSettings(max_runs=3, jobs_per_run=20_000, linger_seconds=5),
+        "default_status": dg.DefaultSensorStatus.RUNNING,
+    },
+)
 def handle_flight(job: Job[FlightEvent]) -> Done | Retry:
     """Note what became of a flight.
 
@@ -45,19 +52,17 @@ def handle_flight(job: Job[FlightEvent]) -> Done | Retry:
     return Done({"status": status})
 
 
-sensor = build_sqlqueue_sensor(
-    handle_flight,
-    settings=SensorSettings(max_runs=3, jobs_per_run=20_000),
-    default_status=dg.DefaultSensorStatus.RUNNING,
+launchpad = build_sqlqueue_launchpad_jobs(
+    events, name_prefix="events", verbs=("show", "redrive", "cancel", "pause", "resume", "rebucket")
 )
+
+cleanup = build_cleanup_sensors([handle_flight], prefix="events", default_status=dg.DefaultSensorStatus.RUNNING)
 
 defs = dg.Definitions(
     assets=[build_sqlqueue_asset_spec(events, description="Flights as they are reported, one job each.")],
-    jobs=[handle_flight.job],
-    sensors=[sensor],
-    resources={
-        "sqlqueue": SqlQueueResource(
-            url=dg.EnvVar("SQLQUEUE_URL"), schema_name=os.environ.get("SQLQUEUE_SCHEMA", "sqlqueue")
-        )
-    },
+    asset_checks=[build_sqlqueue_checks(events)],
+    jobs=[handle_flight.job, *launchpad],
+    sensors=[handle_flight.sensor, *cleanup],
+    schedules=[build_maintenance_schedule(default_status=dg.DefaultScheduleStatus.RUNNING)],
+    resources=resources,
 )

@@ -9,6 +9,7 @@ from datetime import date
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from definitions.flights import source_file
@@ -106,6 +107,59 @@ def _of_day(day: str, found: _Accounts, due: _Accounts) -> Iterator[str]:
                 for name, is_value, due_value in zip(FIELDS, is_row, due_row, strict=True):
                     if not _same(is_value, due_value):
                         yield f"{day} {account}: {name} is {_text(is_value)}, expected {_text(due_value)}"
+
+
+def expected_reminders(day: date) -> pd.DataFrame:
+    """How the reminders of the day's flights have to end, by the flight's key.
+
+    Columns: `account`, `ending` (succeeded, cancelled or failed), `retried` (whether it takes more than one attempt),
+    `leaves` (hhmm, as the reminder says it), `late` (whether it is put off).
+
+    A cancelled flight's is cancelled; that of an account which the airports table does not have fails. A flight that
+    leaves 15 to 59 minutes late is announced with its new time, a later one is put off. 9E takes two attempts.
+    """
+    source = pd.read_csv(source_file("flights"))
+    days = pd.to_datetime(source[["year", "month", "day"]])
+    rows = source[days == pd.Timestamp(day)]
+    listed = pd.read_csv(source_file("airports"))["faa"]
+    flies = rows["dep_time"].notna()
+    known = rows["dest"].isin(listed)
+    moved = rows["dep_delay"].between(15, 59)
+    return pd.DataFrame(
+        {
+            "key": [
+                f"{row.carrier}|{row.flight}|{day}|{row.sched_dep_time}|{row.origin}"
+                for row in rows.itertuples(index=False)
+            ],
+            "account": rows["dest"].array,
+            "ending": np.select([~flies, ~known], ["cancelled", "failed"], "succeeded"),
+            "retried": (flies & known & (rows["carrier"] == "9E")).array,
+            "leaves": rows["dep_time"].where(moved, rows["sched_dep_time"]).astype(int).array,
+            "late": (rows["dep_delay"] >= 60).array,
+        }
+    ).set_index("key")
+
+
+def reminder_differences(actual: pd.DataFrame, expected: pd.DataFrame, limit: int = 20) -> list[str]:
+    """What the reminders in `actual` have otherwise than `expected`, a readable line each.
+
+    `actual` has the columns `key`, `account`, `ending`, `attempts`, `leaves`, `late` and `early`. A reminder that was
+    early, that ended twice or not at all, is a difference, too. At most `limit` lines, with a last one beside them that
+    says how many were left out.
+    """
+    found = actual.assign(retried=actual["attempts"] > 1)
+    lines = [f"{key}: ended more than once" for key in found["key"][found["key"].duplicated()]]
+    found = found.drop_duplicates("key").set_index("key")
+    lines += [f"{key}: no reminder ended" for key in expected.index.difference(found.index)]
+    lines += [f"{key}: not expected" for key in found.index.difference(expected.index)]
+    both = expected.index.intersection(found.index)
+    for name in expected.columns:
+        for key, is_value, due_value in zip(both, found[name][both], expected[name][both], strict=True):
+            if is_value != due_value:
+                lines.append(f"{key}: {name} is {is_value}, expected {due_value}")
+    lines += [f"{key}: was sent before its moment" for key in found.index[found["early"].astype(bool)]]
+    left_out = len(lines) - limit
+    return [*lines[:limit], f"… and {left_out} more"] if left_out > 0 else lines
 
 
 def _same(actual: object, expected: object) -> bool:

@@ -268,6 +268,11 @@ def destinations() -> tuple[str, ...]:
         return tuple(sorted({row["dest"] for row in csv.DictReader(file)}))
 
 
+def listed_airports() -> tuple[str, ...]:
+    """The codes of the airports table, in alphabetical order: not every destination is among them."""
+    return tuple(sorted(_airports().keys() - _TERRITORIES.keys()))
+
+
 @functools.cache
 def _airports() -> dict[str, tuple[str, str]]:
     with _open_text("airports") as text:

@@ -22,8 +22,10 @@ from dagster_sqlqueue.spark.results import table_identifier
 from definitions.daily_analytics import TABLE, airport_daily, daily_analytics, output_directory
 from definitions.deployment import WORKSPACE, Deployment, deployment, running
 from definitions.events import events
-from definitions.expected import differences, expected_numbers
+from definitions.expected import differences, expected_numbers, expected_reminders, reminder_differences
 from definitions.flights import airport_name, count_flights, job_id, read_flights
+from definitions.reminder_day import ended_reminders, put_reminders
+from definitions.reminders import additions, reminders
 
 STALL_SECONDS = 300.0
 _EVERYTHING = 1_000_000
@@ -60,8 +62,10 @@ def run(console: Console, first: date, last: date) -> None:
         _stages(at, stages, progress, first, last)
         with stages.timed("check against the source"):
             rows = _check(at, first, last)
+            sent = _check_reminders(at, last)
+        stages.notes["reminders (each at its moment)"] = _reminders_note(sent)
         dead = at.queue.dead_letters(events.name, limit=1)
-    _report(console, stages, rows, last, time.monotonic() - began)
+    _report(console, stages, rows, len(sent), last, time.monotonic() - began)
     if dead:
         reason = (dead[0].error or "").splitlines()[0]
         console.print(f"\nLatest dead letter: [yellow]{escape(reason)}[/]", highlight=False)
@@ -98,7 +102,7 @@ def _stages(at: Deployment, stages: Stages, progress: Progress, first: date, las
     days = [(first + timedelta(days=n)).isoformat() for n in range((last - first).days + 1)]
     log = at.dagster_home / "daemon.log"
     with dg.DagsterInstance.from_config(str(at.dagster_home)) as instance:
-        if _all_done(at, instance, days):
+        if _all_done(at, instance, days, last):
             stages.notes["enqueue"] += "; everything was worked off already"
             return
         began = datetime.now(UTC)
@@ -113,6 +117,14 @@ def _stages(at: Deployment, stages: Stages, progress: Progress, first: date, las
             stages.notes["drain (sensor, runs)"] = ", ".join(
                 f"{count:,} {state}" for state, count in sorted(ended.items())
             )
+            with stages.timed("reminders (each at its moment)"):
+                put_reminders(at.queue, last)
+                total = at.queue.depth(reminders.name, cap=_EVERYTHING).live
+                task = progress.add_task(f"send the reminders of {last}", total=total)
+                for left in _watch(
+                    daemon, at, instance, began, lambda: at.queue.depth(reminders.name, cap=_EVERYTHING).live
+                ):
+                    progress.update(task, completed=total - left)
             with stages.timed("daily analytics (schedule, Spark)"):
                 task = progress.add_task("fan out and consume with Spark", total=len(days))
                 for left in _watch(daemon, at, instance, began, lambda: len(_missing(at, instance, days))):
@@ -120,8 +132,13 @@ def _stages(at: Deployment, stages: Stages, progress: Progress, first: date, las
         stages.notes["daily analytics (schedule, Spark)"] = _spark_note(instance, len(days))
 
 
-def _all_done(at: Deployment, instance: dg.DagsterInstance, days: list[str]) -> bool:
-    return not at.queue.depth(events.name).live and not _missing(at, instance, days)
+_FAILURES = {dg.DagsterEventType.STEP_FAILURE, dg.DagsterEventType.RUN_FAILURE}
+
+
+def _all_done(at: Deployment, instance: dg.DagsterInstance, days: list[str], last: date) -> bool:
+    if any(at.queue.depth(spec.name).live for spec in (events, reminders)) or _missing(at, instance, days):
+        return False
+    return len(ended_reminders(at.queue, last)) >= count_flights(last, last)
 
 
 def _missing(at: Deployment, instance: dg.DagsterInstance, days: list[str]) -> set[str]:
@@ -154,18 +171,19 @@ def _watch(
 
 
 def _failure(instance: dg.DagsterInstance, began: datetime) -> str | None:
+    """What a run failed with. One whose process was lost has nothing to tell: the next tick makes up for it."""
     failed = dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], created_after=began)
-    for run in instance.get_runs(failed, limit=1):
-        reasons = [
-            record.dagster_event.step_failure_data.error
-            for record in instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
-            if record.dagster_event is not None
-        ]
-        error = reasons[0] if reasons else None
-        while error is not None and error.cause is not None:
-            error = error.cause
-        reason = error.message.strip() if error is not None else "it ended without a word; see the daemon's log"
-        return f"run {run.run_id} of {run.job_name} failed: {reason}"
+    for run in instance.get_runs(failed, limit=20):
+        for record in instance.all_logs(run.run_id, of_type=_FAILURES):
+            event = record.dagster_event
+            if event is None:
+                continue
+            step = event.event_type == dg.DagsterEventType.STEP_FAILURE
+            error = event.step_failure_data.error if step else event.job_failure_data.error
+            while error is not None and error.cause is not None:
+                error = error.cause
+            if error is not None:
+                return f"run {run.run_id} of {run.job_name} failed: {error.message.strip()}"
     return None
 
 
@@ -203,7 +221,25 @@ def _check(at: Deployment, first: date, last: date) -> pd.DataFrame:
     return table
 
 
-def _report(console: Console, stages: Stages, rows: pd.DataFrame, day: date, seconds: float) -> None:
+def _check_reminders(at: Deployment, day: date) -> pd.DataFrame:
+    """How the day's reminders ended; those of accounts that were given an address by hand may have ended either way."""
+    ended, expected = ended_reminders(at.queue, day), expected_reminders(day)
+    added = additions()
+    if wrong := reminder_differences(ended[~ended["account"].isin(added)], expected[~expected["account"].isin(added)]):
+        raise DemoFailed("the reminders differ from the source files:\n" + "\n".join(wrong))
+    return ended
+
+
+def _reminders_note(ended: pd.DataFrame) -> str:
+    count = ended["ending"].value_counts()
+    return (
+        f"{count.get('succeeded', 0):,} sent ({ended['put_off'].sum():,} put off, {(ended['attempts'] > 1).sum():,} tried"
+        f" again), {count.get('cancelled', 0):,} called off, {count.get('failed', 0):,} without an address; half within"
+        f" {ended['wait'].median():.2f} s of their moment"
+    )
+
+
+def _report(console: Console, stages: Stages, rows: pd.DataFrame, sent: int, day: date, seconds: float) -> None:
     top = rows[rows["day"] == day].sort_values(["flights", "account"], ascending=[False, True]).head(10)
     table = Table(title=f"airport_daily of {day}: the ten busiest of {rows['account'].nunique()} destinations")
     for heading in ("airport", "flights", "cancelled", "mean delay", "p95 delay", "busiest hour", "carrier"):
@@ -224,7 +260,7 @@ def _report(console: Console, stages: Stages, rows: pd.DataFrame, day: date, sec
     times = Table(title="Stages", show_footer=True)
     times.add_column("stage", footer="in all")
     times.add_column("seconds", justify="right", footer=f"{seconds:.1f}")
-    times.add_column("", footer=f"{len(rows):,} rows equal to the source files")
+    times.add_column("", footer=f"{len(rows):,} rows and {sent:,} reminders equal to the source files")
     for name, took in stages.seconds.items():
         times.add_row(name, f"{took:.1f}", stages.notes.get(name, ""))
     console.print(times)

@@ -25,7 +25,7 @@ def main() -> int:
 
         with (
             deployment() as at,
-            running(["dagster", "dev", "-w", str(WORKSPACE), "-p", str(port)], at.environment) as ui,
+            running(["dg", "dev", "-w", str(WORKSPACE), "-p", str(port)], at.environment) as ui,
         ):
             console.print(
                 f"The Dagster UI will be at [bold]http://127.0.0.1:{port}[/]; Ctrl-C ends it.", highlight=False

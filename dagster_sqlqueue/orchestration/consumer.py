@@ -1,185 +1,200 @@
-"""Runs as capacity: an op that drains buckets of a queue, and the job around it."""
+"""From a handler to what works its queue off in Dagster: an op, a job around it, and a sensor that starts the job's runs."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Generic
-from uuid import UUID
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, overload
 
 import dagster as dg
-from pydantic import Field
+from pydantic import BaseModel
 
-from dagster_sqlqueue import slots
-from dagster_sqlqueue.consumer import Consumer
-from dagster_sqlqueue.handling import Handler
+from dagster_sqlqueue.calling import Shape, shape_of
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.handling import AnyHandler
 from dagster_sqlqueue.orchestration.assets import queue_asset_key
-from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.orchestration.drain import DrainJob, DrainMode, build_drain_op
+from dagster_sqlqueue.orchestration.sensor import build_sqlqueue_sensor
 from dagster_sqlqueue.settings import Payload, QueueSpec
-from dagster_sqlqueue.settling import DrainSummary
-
-RESOURCE_KEY = "sqlqueue"
 
 
-class DrainConfig(dg.Config):
-    """What one drain run does; the sensor fills it in, and a person may in the launchpad."""
+@dataclass(frozen=True)
+class QueueConsumer(DrainJob[Payload]):
+    """A handler bound to its queue: what a sensor starts and what a code location holds.
 
-    buckets: list[int] = Field(default=[], description="The buckets to work off; none named: all of them.")
-    batch_size: int = Field(default=100, ge=1, le=10_000, description="Jobs for each claim.")
-    budget_seconds: float = Field(default=300.0, gt=0, description="Take no new batch after that long.")
-    linger_seconds: float = Field(default=5.0, ge=0, description="Wait that long for more when nothing is due.")
-    slot: int | None = Field(default=None, description="The consumer slot that the sensor reserved for this run.")
-    token: str | None = Field(default=None, description="The proof that the slot is this run's.")
+    Attributes:
+        handler: what `queue_consumer` decorated.
+        batch: the handler takes all jobs of a claim at once.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class QueueConsumer(Generic[Payload]):
-    """A handler bound to its queue: what a sensor starts and what a code location holds."""
-
-    spec: QueueSpec[Payload]
-    handler: Handler[Payload]
-    job: dg.JobDefinition
-    lease_seconds: float | None = None
-    job_timeout_seconds: float | None = None
+    handler: AnyHandler[Payload]
+    batch: bool = False
+    _sensor_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __call__(self, job: Any) -> Any:
         """Call the handler itself, as a test would."""
         return self.handler(job)
 
+    @cached_property
+    def sensor(self) -> dg.SensorDefinition:
+        """The sensor that starts runs of the job, with the settings usual for the mode. Build others, for a region or for
+        jobs of some tags, with `build_sqlqueue_sensor`.
+        """
+        return build_sqlqueue_sensor(self, **self._sensor_options)
 
+
+@overload
 def queue_consumer(
     spec: QueueSpec[Payload],
     *,
+    name: str | None = ...,
+    mode: DrainMode | str = ...,
+    batch: bool = ...,
+    transactional: bool = ...,
+    lease_seconds: float | None = ...,
+    job_timeout_seconds: float | None = ...,
+    asset_key: dg.AssetKey | None = ...,
+    tags: dict[str, str] | None = ...,
+    sensor: Mapping[str, Any] | None = ...,
+) -> Callable[[AnyHandler[Payload]], QueueConsumer[Payload]]: ...
+
+
+@overload
+def queue_consumer(
+    *,
+    queue: str,
+    payload: type[Payload],
+    name: str | None = ...,
+    mode: DrainMode | str = ...,
+    batch: bool = ...,
+    transactional: bool = ...,
+    lease_seconds: float | None = ...,
+    job_timeout_seconds: float | None = ...,
+    asset_key: dg.AssetKey | None = ...,
+    tags: dict[str, str] | None = ...,
+    sensor: Mapping[str, Any] | None = ...,
+    **settings: Any,
+) -> Callable[[AnyHandler[Payload]], QueueConsumer[Payload]]: ...
+
+
+def queue_consumer(
+    spec: QueueSpec[Any] | None = None,
+    *,
+    queue: str | None = None,
+    payload: type[BaseModel] | None = None,
     name: str | None = None,
+    mode: DrainMode | str = DrainMode.BATCH,
+    batch: bool = False,
+    transactional: bool = False,
     lease_seconds: float | None = None,
     job_timeout_seconds: float | None = None,
+    asset_key: dg.AssetKey | None = None,
     tags: dict[str, str] | None = None,
-) -> Callable[[Handler[Payload]], QueueConsumer[Payload]]:
-    """Turn a function of one job into a Dagster job that works the queue off.
+    sensor: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Callable[[AnyHandler[Any]], QueueConsumer[Any]]:
+    """Turn a function into an op, a job and a sensor that work a queue off.
 
-    The job runs in the in-process executor: a run is capacity for many jobs, and a process for each step would double
-    what it costs.
+    The function takes one job; if it is `async`, all jobs of a claim have their turns side by side on one event loop; with
+    `batch` it takes the list of them. The job runs in the in-process executor: a run is capacity for many jobs, and a
+    process for each step would double what it costs.
 
     Args:
-        spec: the queue.
+        spec: the queue. Or, instead of it:
+        queue: its name, and
+        payload: its model.
         name: the Dagster job's; None: `drain_<queue>`.
-        lease_seconds: instead of the queue's.
+        mode: how long a run stays: `batch`, `linger` or `standing`, see `DrainMode`.
+        batch: the function takes all jobs of a claim at once and gives an outcome for each, or one for all.
+        transactional: claim, work and end each batch in one transaction, see `Mode`.
+        lease_seconds: of this consumer's claims, instead of the queue's.
         job_timeout_seconds: see `Consumer`.
+        asset_key: of the queue's asset; None: `queues/<name>`.
         tags: for each run.
+        sensor: what `build_sqlqueue_sensor` takes, for `.sensor`.
+        **settings: what else `QueueSpec` takes, such as `max_attempts`, where the queue is given by its name.
+
+    Raises:
+        InvalidInput: the queue is said twice or not at all, the mode is none, or the handler does not fit the other
+            arguments.
 
     Example:
         ```python
-        @queue_consumer(emails)
-        def send(job: Job[Email]) -> Done: ...
+        @queue_consumer(queue="reminders", payload=Reminder, max_attempts=3, mode="linger")
+        def remind(job: Job[Reminder]) -> Done: ...
+
+        defs = dg.Definitions(jobs=[remind.job], sensors=[remind.sensor], resources={"sqlqueue": ...})
         ```
     """
+    chosen = _spec(spec, queue, payload, settings)
+    if mode not in list(DrainMode):
+        raise InvalidInput(f"mode is {mode!r}; it must be one of {', '.join(map(repr, map(str, DrainMode)))}")
+    job_name = name or f"drain_{chosen.name}"
+    key = asset_key or queue_asset_key(chosen.name)
 
-    def decorate(handler: Handler[Payload]) -> QueueConsumer[Payload]:
-        job_name = name or f"drain_{spec.name}"
+    def decorate(handler: AnyHandler[Any]) -> QueueConsumer[Any]:
+        if not callable(handler):
+            raise InvalidInput(f"the handler of {chosen.label} is {handler!r:.100}; decorate a function of a job")
+        if transactional and (shape := shape_of(handler, batch=batch)) is not Shape.JOB:
+            raise InvalidInput(
+                f"the handler of {chosen.label} is of shape {str(shape)!r}, and transactional mode works one job after"
+                " another on one connection; decorate a plain function of one job, or leave `transactional` out"
+            )
         drain = build_drain_op(
-            spec,
+            chosen,
             handler,
-            name=f"{job_name}_op" if name else f"work_off_{spec.name}",
+            name=f"{job_name}_op" if name else f"work_off_{chosen.name}",
+            mode=mode,
+            batch=batch,
+            transactional=transactional,
             lease_seconds=lease_seconds,
             job_timeout_seconds=job_timeout_seconds,
+            asset_key=key,
         )
 
         @dg.job(
             name=job_name,
             executor_def=dg.in_process_executor,
-            description=f"Claims, handles and completes jobs of the queue {spec.name!r} until its buckets are empty.",
-            tags={"sqlqueue/queue": spec.name, **(tags or {})},
+            description=f"Claims, handles and completes jobs of the queue {chosen.name!r} until its buckets are empty.",
+            tags={"sqlqueue/queue": chosen.name, **(tags or {})},
         )
         def drain_job() -> None:
             drain()
 
-        return QueueConsumer(spec, handler, drain_job, lease_seconds, job_timeout_seconds)
+        return QueueConsumer(
+            spec=chosen,
+            op=drain,
+            job=drain_job,
+            mode=DrainMode(mode),
+            asset_key=key,
+            lease_seconds=lease_seconds,
+            job_timeout_seconds=job_timeout_seconds,
+            handler=handler,
+            batch=batch,
+            _sensor_options=dict(sensor or {}),
+        )
 
     return decorate
 
 
-def build_drain_op(
-    spec: QueueSpec[Payload],
-    handler: Handler[Payload],
-    *,
-    name: str,
-    lease_seconds: float | None = None,
-    job_timeout_seconds: float | None = None,
-) -> dg.OpDefinition:
-    """The op that drains the queue, for graphs of one's own. It needs the resource `sqlqueue`.
-
-    Cancelling the run gives the leases that are left back at once.
-    """
-
-    @dg.op(
-        name=name,
-        description=handler.__doc__ or f"Works off the queue {spec.name!r}.",
-        out=dg.Out(dict, description="How many jobs were claimed, succeeded, retried, failed, …"),
-        tags={"kind": "sqlqueue"},
-    )
-    def drain(
-        context: dg.OpExecutionContext, config: DrainConfig, sqlqueue: SqlQueueResource
-    ) -> dg.Output[dict[str, Any]]:
-        queue = sqlqueue.queue
-        queue.check_schema()
-        lease = lease_seconds or spec.lease_seconds
-        slot = _slot(spec.name, config)
-        hold = max(60.0, 2 * lease)
-        if slot is not None and not slots.extend(queue, slot, seconds=hold):
-            context.log.info("slot %d is not this run's any more; another run has its buckets", slot.number)
-            return _output(DrainSummary())
-        consumer = Consumer(
-            queue,
-            spec,
-            handler,
-            buckets=config.buckets or None,
-            batch_size=config.batch_size,
-            lease_seconds=lease,
-            job_timeout_seconds=job_timeout_seconds,
-            worker=f"run/{context.run_id}",
-            beat=None if slot is None else lambda: _keep(queue, slot, hold),
-        )
-        try:
-            summary = consumer.drain(budget_seconds=config.budget_seconds, linger_seconds=config.linger_seconds)
-        finally:
-            if slot is not None:
-                slots.release(queue, slot)
-        context.log.info("%s: %s", spec.name, summary)
-        if summary.succeeded or summary.failed:
-            context.log_event(dg.AssetMaterialization(queue_asset_key(spec.name), metadata=_metadata(summary)))
-        return _output(summary)
-
-    return drain
-
-
-def _slot(queue: str, config: DrainConfig) -> slots.Slot | None:
-    if config.slot is None or config.token is None:
-        return None
-    return slots.Slot(queue, config.slot, tuple(config.buckets), UUID(config.token))
-
-
-def _keep(queue: Any, slot: slots.Slot, seconds: float) -> None:
-    slots.extend(queue, slot, seconds=seconds)
-
-
-def _metadata(summary: DrainSummary) -> dict[str, int | float]:
-    return {
-        "jobs_succeeded": summary.succeeded,
-        "jobs_retried": summary.retried,
-        "jobs_dead_lettered": summary.failed,
-        "stale_writes": summary.stale,
-        "jobs_per_second": round(summary.jobs_per_second, 1),
-    }
-
-
-def _output(summary: DrainSummary) -> dg.Output[dict[str, Any]]:
-    value = {
-        "claimed": summary.claimed,
-        "succeeded": summary.succeeded,
-        "retried": summary.retried,
-        "snoozed": summary.snoozed,
-        "failed": summary.failed,
-        "stale": summary.stale,
-        "released": summary.released,
-        "batches": summary.batches,
-        "seconds": round(summary.seconds, 3),
-    }
-    return dg.Output(value, metadata={**value, "jobs_per_second": round(summary.jobs_per_second, 1)})
+def _spec(
+    spec: QueueSpec[Any] | None, queue: str | None, payload: type[BaseModel] | None, settings: dict[str, Any]
+) -> QueueSpec[Any]:
+    if spec is not None and not isinstance(spec, QueueSpec):
+        raise InvalidInput(f"queue_consumer was given {spec!r:.100}; give it a QueueSpec, or queue=… and payload=…")
+    if spec is not None:
+        if said := [
+            name for name, given in {"queue": queue, "payload": payload, **settings}.items() if given is not None
+        ]:
+            raise InvalidInput(
+                f"{spec.label} is given as a QueueSpec, and {', '.join(said)} beside it; say it in the spec"
+            )
+        return spec
+    if queue is None or payload is None:
+        raise InvalidInput("queue_consumer needs the queue: a QueueSpec, or queue=… and payload=…")
+    try:
+        return QueueSpec(queue, payload, **settings)
+    except TypeError as error:
+        known = ", ".join(sorted(QueueSpec.__dataclass_fields__))
+        raise InvalidInput(
+            f"queue {queue!r}: {str(error).removeprefix('QueueSpec.__init__() ')}; it takes {known}"
+        ) from None

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
+from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import dagster as dg
@@ -12,7 +13,7 @@ from pydantic import BaseModel
 from dagster_sqlqueue.columns import stable_id
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model import NewJob
-from dagster_sqlqueue.orchestration.assets import queue_asset_key, single_run_backfills
+from dagster_sqlqueue.orchestration.assets import SqlQueueTranslator, build_sqlqueue_asset_spec, single_run_backfills
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.settings import QueueSpec
 
@@ -59,10 +60,15 @@ def daily_jobs(queue: str, day: date, accounts: Iterable[Account]) -> list[NewJo
                 DailyAccount(account=account.name, day=day, zone=account.zone),
                 run_at=run_at,
                 unique_key=f"{account.name}/{day}",
-                id=stable_id(run_at, f"{queue}/{account.name}/{day}"),
+                id=daily_job_id(queue, day, account),
             )
         )
     return jobs
+
+
+def daily_job_id(queue: str, day: date, account: Account) -> UUID:
+    """The id of the job for an account's day."""
+    return stable_id(due_at(day, account.zone), f"{queue}/{account.name}/{day}")
 
 
 def build_fanout_asset(
@@ -70,8 +76,9 @@ def build_fanout_asset(
     accounts: Callable[[], Iterable[Account]],
     partitions_def: dg.DailyPartitionsDefinition,
     *,
-    group_name: str = "queues",
+    group_name: str | None = None,
     deps: Sequence[Any] = (),
+    translator: SqlQueueTranslator | None = None,
 ) -> dg.AssetsDefinition:
     """The queue as a daily-partitioned asset: materialising a day enqueues one job for each account.
 
@@ -81,18 +88,24 @@ def build_fanout_asset(
         spec: the queue of the daily jobs.
         accounts: asked once a run.
         partitions_def: the days.
-        group_name: the asset's group.
+        group_name: the asset's group; None: as the translator says.
         deps: assets that the days' jobs are about.
+        translator: says what the queue is as an asset, its key among it.
     """
+    made = build_sqlqueue_asset_spec(spec, group_name=group_name, translator=translator)
     with single_run_backfills():
 
         @dg.asset(
-            key=queue_asset_key(spec.name),
+            key=made.key,
             partitions_def=partitions_def,
             backfill_policy=dg.BackfillPolicy.single_run(),
-            group_name=group_name,
-            kinds={"postgres", "sqlqueue"},
-            deps=deps,
+            group_name=made.group_name,
+            kinds=made.kinds,
+            owners=made.owners,
+            tags={name: value for name, value in made.tags.items() if not name.startswith("dagster/kind/")},
+            metadata=made.metadata,
+            freshness_policy=made.freshness_policy,
+            deps=[*made.deps, *deps],
             description=f"The job queue `{spec.name}`, one partition a day: one job for each account, due at 00:01 of the"
             " account's own time zone when the day has ended there.",
         )

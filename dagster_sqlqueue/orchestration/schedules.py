@@ -2,11 +2,12 @@
 
 import time
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 
 import dagster as dg
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.orchestration.assets import queue_asset_key
+from dagster_sqlqueue.orchestration.assets import asset_key_among
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.schedules import Schedules
 
@@ -19,6 +20,7 @@ def build_sqlqueue_schedules_sensor(
     minimum_interval_seconds: int = 10,
     budget_seconds: float = 20.0,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
+    asset_keys: Mapping[str, dg.AssetKey] | None = None,
 ) -> dg.SensorDefinition:
     """A sensor that enqueues what the schedules of all queues say, when it is due by the database's clock.
 
@@ -34,6 +36,7 @@ def build_sqlqueue_schedules_sensor(
         minimum_interval_seconds: so late a job may come. Schedules that tick more often and catch up with `one` lose ticks.
         budget_seconds: past it the rest is left to the next tick; Dagster ends a sensor's evaluation after 60 seconds.
         default_status: whether it runs without being switched on.
+        asset_keys: of the queues whose assets are not `queues/<name>`, by queue; see `asset_key_of`.
 
     Raises:
         InvalidInput: budget_seconds is not positive.
@@ -63,7 +66,7 @@ def build_sqlqueue_schedules_sensor(
             context.log.error("schedule %r of queue %r is paused: %s", schedule, queue, reason)
         status = _status(enqueued, failed, None if more else schedules.seconds_to_wait(), more)
         context.log.info("%s", status)
-        return dg.SensorResult(skip_reason=status, asset_events=_observed(enqueued))
+        return dg.SensorResult(skip_reason=status, asset_events=_observed(enqueued, asset_keys))
 
     return schedules_tick
 
@@ -86,13 +89,15 @@ def _status(
     return "; ".join(parts)
 
 
-def _observed(enqueued: Counter[tuple[str, str]]) -> list[dg.AssetObservation]:
+def _observed(
+    enqueued: Counter[tuple[str, str]], asset_keys: Mapping[str, dg.AssetKey] | None
+) -> list[dg.AssetObservation]:
     by_queue: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for (queue, name), ticks in enqueued.items():
         by_queue[queue][name] = ticks
     return [
         dg.AssetObservation(
-            queue_asset_key(queue),
+            asset_key_among(asset_keys, queue),
             metadata={"scheduled": sum(ticks.values()), "scheduled_by": dg.MetadataValue.json(ticks)},
         )
         for queue, ticks in by_queue.items()

@@ -1,8 +1,5 @@
 """The sensor that looks at the bucket heads and starts drain runs."""
 
-import json
-import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,14 +8,26 @@ import dagster as dg
 
 from dagster_sqlqueue import slots
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.filters import ClaimFilter
 from dagster_sqlqueue.model import Depth, Head
-from dagster_sqlqueue.orchestration.assets import queue_asset_key
-from dagster_sqlqueue.orchestration.consumer import QueueConsumer
+from dagster_sqlqueue.orchestration.checks import CheckThresholds
+from dagster_sqlqueue.orchestration.drain import DrainConfig, DrainJob, DrainMode
+from dagster_sqlqueue.orchestration.observing import Look, Memory, report
+from dagster_sqlqueue.orchestration.planning import Plan, drains, standing
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.settings import QueueSettings
 
-_OBSERVE_SECONDS = 10.0
-"""While a backlog is worked off its depth changes at every tick; it is observed this often at most."""
+QUEUE_TAG = "sqlqueue/queue"
+SLOT_TAG = "sqlqueue/slot"
+BUCKETS_TAG = "sqlqueue/buckets"
+SENSOR_TAG = "sqlqueue/sensor"
+
+_QUEUED_RUNS = 100
+_NAMED = 5
+_COUNTED = 1_000
+"""Up to so many jobs are counted where it is for people only."""
+_LONGEST_TAG = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,47 +35,78 @@ class SensorSettings:
     """How a sensor turns a backlog into runs.
 
     Args:
-        max_runs: the most drain runs of the queue at a time.
+        max_runs: the most drain runs of the sensor at a time; of a standing consumer, as many as always stand.
         jobs_per_run: a backlog below it gets one run, twice of it two, and so on.
-        start_seconds: how long a run may take from request to start before its buckets are given to another one.
-        budget_seconds, linger_seconds, batch_size: passed on to the runs, see `DrainConfig`.
+        start_seconds: how long a run may take from request to start before its buckets are given to another one. The time
+            that it waits in Dagster's own run queue does not count.
+        budget_seconds, linger_seconds, hand_over_seconds: passed on to the runs, see `DrainConfig`; None: by the
+            consumer's mode.
+        batch_size: jobs for each claim.
+        share: where live runs cover all buckets with work, and the backlog is worth more of them, start further runs that
+            share their buckets; else no bucket has two runs of the sensor at a time.
+        region: start runs for the buckets of this region only.
+        tags: start runs for jobs only that have all of these tags.
+
+    Raises:
+        InvalidInput: a value is out of range.
     """
 
     max_runs: int = 4
     jobs_per_run: int = 5_000
     start_seconds: float = 120.0
-    budget_seconds: float = 300.0
-    linger_seconds: float = 5.0
+    budget_seconds: float | None = None
+    linger_seconds: float | None = None
+    hand_over_seconds: float | None = None
     batch_size: int = 100
+    share: bool = True
+    region: str | None = None
+    tags: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.max_runs < 1 or self.jobs_per_run < 1 or self.start_seconds <= 0:
             raise InvalidInput(f"{self} is not usable: max_runs and jobs_per_run must be at least 1, seconds positive")
+        ClaimFilter(tags=self.tags)
 
 
 def build_sqlqueue_sensor(
-    consumer: QueueConsumer[Any],
+    consumer: DrainJob[Any],
     *,
     name: str | None = None,
     settings: SensorSettings | None = None,
-    minimum_interval_seconds: int = 5,
+    thresholds: CheckThresholds | None = None,
+    minimum_interval_seconds: int = 1,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.SensorDefinition:
     """A sensor that starts runs of the consumer's job for the buckets that have work.
 
     A tick reads one index entry for each bucket and priority. Buckets that a live run covers are left to it; a run that
     died without a word frees its buckets when its slot expires. No run key is derived from jobs: Dagster remembers run
-    keys for ever, and a run that died before claiming would block that job for good. A paused queue starts nothing, and
-    the tick says so.
+    keys for ever, and a run that died before claiming would block that job for good. A bucket whose runs die before they
+    take a job gets its runs apart from the others, every other time alone, and less and less often. A paused queue starts
+    nothing, and the tick says so.
 
-    An error of the database makes the tick fail, so that it is seen.
+    What a tick sees is reported on the queue's asset when it changed, or once a minute while jobs wait, without a run: eight
+    numbers, a table of the buckets, and the checks of `build_sqlqueue_checks`.
+
+    An error of the database makes the tick fail, so that it is seen. The consumer's job has to be in the `Definitions` too.
+
+    Args:
+        consumer: what works the queue off.
+        name: the sensor's, and that of its slots; None: `<queue>_sensor`.
+        settings: how a backlog becomes runs.
+        thresholds: of the checks; None: the usual ones.
+        minimum_interval_seconds: between two ticks. Dagster's daemon looks every five seconds; with an interval as long
+            it may miss every other look.
+        default_status: whether it runs without being switched on.
     """
     chosen = settings or SensorSettings()
     queue_name = consumer.spec.name
+    sensor_name = name or f"{queue_name}_sensor"
+    limits = thresholds or CheckThresholds()
 
     @dg.sensor(
-        name=name or f"{queue_name}_sensor",
-        target=consumer.job,
+        name=sensor_name,
+        job_name=consumer.job.name,
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
         description=f"Looks at the bucket heads of the queue {queue_name!r} and starts drain runs for those with work.",
@@ -74,89 +114,188 @@ def build_sqlqueue_sensor(
     def bucket_heads(context: dg.SensorEvaluationContext, sqlqueue: SqlQueueResource) -> dg.SensorResult:
         queue = sqlqueue.queue
         queue.check_schema()
-        heads = queue.peek_heads(queue_name)
-        depth = queue.depth(queue_name, cap=chosen.max_runs * chosen.jobs_per_run)
-        paused_at = queue.settings(queue_name).paused_at
-        reserved = [] if paused_at else reserve(queue, queue_name, heads, depth, chosen)
-        requests = [_request(consumer, slot, heads, chosen) for slot in reserved]
-        events, cursor = _observed(context.cursor, queue_name, heads, depth)
-        status = status_line(queue_name, heads, depth)
-        if paused_at:
-            status += f"; paused since {paused_at:%Y-%m-%d %H:%M} UTC, resume it with: sqlqueue resume {queue_name}"
+        tick = _Tick(queue, queue.settings(queue_name), consumer, chosen, sensor_name)
+        look = tick.look(context.instance)
+        planned = tick.plan(look)
+        requests = [tick.request(slot, look.heads) for slot in tick.reserve(planned, look)]
+        memory = Memory.of(context.cursor)
+        ended = _last_run(context.instance, consumer.asset_key)
+        events = list(report(queue, look, consumer.asset_key, memory, limits, run_ended_at=ended))
+        memory.status = status = tick.status(look, planned)
         context.log.info("%s; %d runs requested", status, len(requests))
         if requests:
-            return dg.SensorResult(run_requests=requests, asset_events=events, cursor=cursor)
-        return dg.SensorResult(skip_reason=status, asset_events=events, cursor=cursor)
+            return dg.SensorResult(run_requests=requests, asset_events=events, cursor=memory.cursor())
+        return dg.SensorResult(skip_reason=status, asset_events=events, cursor=memory.cursor())
 
     return bucket_heads
 
 
-def reserve(
-    queue: SqlQueue, name: str, heads: Sequence[Head], depth: Depth, settings: SensorSettings
-) -> list[slots.Slot]:
-    """Reserve slots for the due buckets that no live run covers, as many as the backlog is worth."""
-    taken = slots.taken(queue, name)
-    covered = {bucket for buckets in taken.values() for bucket in buckets}
-    due = list(dict.fromkeys(head.bucket for head in sorted(heads, key=_urgency) if head.due_seconds >= 0))
-    due = [bucket for bucket in due if bucket not in covered]
-    free = [number for number in range(settings.max_runs) if number not in taken]
-    count = min(len(free), len(due), math.ceil(depth.ready / settings.jobs_per_run))
-    reserved = [
-        slots.acquire(queue, name, free[i], due[i::count], seconds=settings.start_seconds) for i in range(count)
-    ]
-    return [slot for slot in reserved if slot is not None]
-
-
-def status_line(name: str, heads: Sequence[Head], depth: Depth) -> str:
+def _status_line(name: str, heads: Sequence[Head], depth: Depth) -> str:
     """What a person wants to read in the list of ticks."""
     waits = [-head.due_seconds for head in heads if head.due_seconds < 0]
     later = f", next due in {min(waits):.0f} s" if waits and not depth.ready else ""
     more = "+" if depth.ready >= depth.cap else ""
-    return f"{name}: {depth.ready}{more} ready, {depth.running} leased, {depth.scheduled} scheduled{later}"
+    others = "+" if depth.running + depth.scheduled + depth.held >= _COUNTED else ""
+    leased, scheduled = f"{depth.running:,}{others} leased", f"{depth.scheduled:,}{others} scheduled"
+    return f"{name}: {depth.ready:,}{more} ready, {leased}, {scheduled}{later}"
 
 
-def _urgency(head: Head) -> tuple[int, float]:
-    return (-head.priority, -head.due_seconds)
+@dataclass(frozen=True, slots=True)
+class _Tick:
+    """One look of a sensor at its queue, and what follows from it."""
+
+    queue: SqlQueue
+    known: QueueSettings
+    consumer: DrainJob[Any]
+    settings: SensorSettings
+    sensor: str
+
+    def look(self, instance: dg.DagsterInstance) -> Look:
+        name, lanes = self.known.name, set(self._lanes())
+        heads = [head for head in self.queue.peek_heads(name) if head.bucket in lanes]
+        covered = slots.taken(self.queue, name, sensor=self.sensor)
+        if any(head.due_seconds >= 0 for head in heads):
+            covered |= self._queued(instance)
+        # Counting is most of what a tick costs: where no run can be added it decides nothing.
+        room = len(covered) < self.settings.max_runs
+        cap = (self.settings.max_runs - 1) * self.settings.jobs_per_run + 1 if room else _COUNTED
+        depth = self.queue.depth(name, cap=max(cap, _COUNTED), others_cap=_COUNTED)
+        paused = self.known.paused_at is not None
+        return Look(name, paused, heads, depth, covered, slots.asked(self.queue, name))
+
+    def plan(self, look: Look) -> Plan:
+        if look.paused:
+            return Plan({}, {})
+        if self.consumer.mode is DrainMode.STANDING:
+            return standing(self._lanes(), runs=self.settings.max_runs, taken=look.covered, asked=look.asked)
+        if self.settings.tags and look.depth.ready and not self._any_fits():
+            return Plan({}, {})
+        return drains(
+            look.heads,
+            lanes=self._lanes(),
+            covered=look.covered,
+            asked=look.asked,
+            runs=self.settings.max_runs,
+            ready=look.depth.ready,
+            jobs_per_run=self.settings.jobs_per_run,
+            share=self.settings.share,
+        )
+
+    def reserve(self, planned: Plan, look: Look) -> list[slots.Slot]:
+        """The slots of the plan's groups. Another tick may be quicker; what it got is left to it."""
+        standing = self.consumer.mode is DrainMode.STANDING
+        due = {head.bucket for head in look.heads if head.due_seconds >= 0}
+        wanted = [
+            slots.acquire(
+                self.queue,
+                look.queue,
+                number,
+                buckets,
+                seconds=self.settings.start_seconds,
+                sensor=self.sensor,
+                due=None if standing else [bucket for bucket in buckets if bucket in due],
+                shared=planned.shared,
+            )
+            for number, buckets in planned.groups.items()
+        ]
+        return [slot for slot in wanted if slot is not None]
+
+    def request(self, slot: slots.Slot, heads: Sequence[Head]) -> dg.RunRequest:
+        settings = self.settings
+        due = [head.priority for head in heads if head.bucket in slot.buckets and head.due_seconds >= 0]
+        config = {
+            "buckets": list(slot.buckets),
+            "slot": slot.number,
+            "token": str(slot.token),
+            "sensor": slot.sensor,
+            "batch_size": settings.batch_size,
+            "tags": list(settings.tags),
+            "budget_seconds": settings.budget_seconds,
+            "linger_seconds": settings.linger_seconds,
+            "hand_over_seconds": settings.hand_over_seconds,
+        }
+        said = {name: value for name, value in config.items() if value is not None}
+        return dg.RunRequest(
+            run_config={"ops": {self.consumer.op.name: {"config": said}}},
+            tags={
+                QUEUE_TAG: slot.queue,
+                SENSOR_TAG: slot.sensor,
+                SLOT_TAG: str(slot.number),
+                BUCKETS_TAG: ranges(slot.buckets),
+                "dagster/priority": str(max(due, default=0)),
+            },
+        )
+
+    def status(self, look: Look, planned: Plan) -> str:
+        said = [_status_line(look.queue, look.heads, look.depth)]
+        if look.covered:
+            said.append(f"{len(look.covered)} runs at work or on their way")
+        if planned.waiting:
+            named = [
+                f"{bucket} ({look.asked[bucket].starts} runs, the next in {wait:.0f} s)"
+                for bucket, wait in list(planned.waiting.items())[:_NAMED]
+            ]
+            more = f" and {len(planned.waiting) - _NAMED} more" if len(planned.waiting) > _NAMED else ""
+            said.append(f"no run took a job of bucket {', '.join(named)}{more}")
+        if at := self.known.paused_at:
+            said.append(f"paused since {at:%Y-%m-%d %H:%M} UTC, resume it with: sqlqueue resume {look.queue}")
+        return "; ".join(said)
+
+    def _lanes(self) -> list[int]:
+        region = self.settings.region
+        if region is None:
+            return list(range(self.known.lanes))
+        lanes = [bucket for bucket, its in enumerate(self.known.regions) if its == region]
+        if not lanes:
+            there = ", ".join(map(repr, sorted(set(self.known.regions))))
+            raise InvalidInput(
+                f"the sensor is to look at the buckets of region {region!r}, and queue {self.known.name!r} has none there;"
+                f" its regions are {there}"
+            )
+        return lanes
+
+    def _any_fits(self) -> bool:
+        fitting = ClaimFilter(tags=self.settings.tags)
+        return fitting.finds(self.queue.database, self.known, self._lanes())
+
+    def _queued(self, instance: dg.DagsterInstance) -> dict[int, tuple[int, ...]]:
+        """The slots of runs that wait in Dagster's own queue, however long that takes: they are kept for them."""
+        waiting = dg.RunsFilter(
+            job_name=self.consumer.job.name,
+            statuses=[dg.DagsterRunStatus.QUEUED],
+            tags={QUEUE_TAG: self.known.name, SENSOR_TAG: self.sensor},
+        )
+        kept: dict[int, tuple[int, ...]] = {}
+        for run in instance.get_runs(waiting, limit=_QUEUED_RUNS):
+            slot = slot_of(run, self.consumer.op.name)
+            if slot is not None and slots.extend(self.queue, slot, seconds=self.settings.start_seconds):
+                kept[slot.number] = slot.buckets
+        return kept
 
 
-def _request(
-    consumer: QueueConsumer[Any], slot: slots.Slot, heads: Sequence[Head], settings: SensorSettings
-) -> dg.RunRequest:
-    priority = max((h.priority for h in heads if h.bucket in slot.buckets and h.due_seconds >= 0), default=0)
-    config = {
-        "buckets": list(slot.buckets),
-        "slot": slot.number,
-        "token": str(slot.token),
-        "budget_seconds": settings.budget_seconds,
-        "linger_seconds": settings.linger_seconds,
-        "batch_size": settings.batch_size,
-    }
-    op = next(iter(consumer.job.nodes)).name
-    return dg.RunRequest(
-        run_config={"ops": {op: {"config": config}}},
-        tags={
-            "sqlqueue/queue": slot.queue,
-            "sqlqueue/slot": str(slot.number),
-            "dagster/priority": str(priority),
-        },
-    )
+def _last_run(instance: dg.DagsterInstance, key: dg.AssetKey) -> float:
+    """When a run last materialised the asset; 0: none did, or the sensor was the last."""
+    latest = instance.get_latest_materialization_event(key)
+    return latest.timestamp if latest is not None and latest.run_id else 0.0
 
 
-def _observed(
-    cursor: str | None, name: str, heads: Sequence[Head], depth: Depth
-) -> tuple[list[dg.AssetObservation], str | None]:
-    figures: dict[str, int | float] = {
-        "ready": depth.ready,
-        "leased": depth.running,
-        "scheduled": depth.scheduled,
-        "held": depth.held,
-        "oldest_ready_seconds": round(max((h.due_seconds for h in heads), default=0.0), 1) if depth.ready else 0.0,
-        "buckets_with_work": len({h.bucket for h in heads if h.due_seconds >= 0}),
-    }
-    before = json.loads(cursor) if cursor else {}
-    still = [depth.ready, depth.running, depth.scheduled, depth.held]
-    now = time.time()
-    if before.get("figures") == still or (still[0] and now - before.get("at", 0.0) < _OBSERVE_SECONDS):
-        return [], cursor
-    events = [dg.AssetObservation(queue_asset_key(name), metadata=figures)]
-    return events, json.dumps({"at": round(now), "figures": still})
+def slot_of(run: dg.DagsterRun, op: str) -> slots.Slot | None:
+    """The slot that was reserved for a drain run; None, if none was."""
+    run_config: Any = run.run_config
+    try:
+        config = run_config["ops"][op]["config"]
+        return DrainConfig(**config).reserved(run.tags[QUEUE_TAG])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Numbers as people write them, `0-3,7`; at most as long as a tag may be."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1] = [parts[-1][0], number]
+        else:
+            parts.append([number])
+    text = ",".join("-".join(map(str, part)) for part in parts)
+    return text if len(text) <= _LONGEST_TAG else f"{text[:_LONGEST_TAG].rpartition(',')[0]},…"

@@ -4,48 +4,35 @@ import os
 import signal
 from typing import Annotated
 
-import dagster as dg
 import pytest
 from pydantic import BaseModel
 
 from dagster_sqlqueue import Done, Job, QueueSpec, Sensitive, SqlQueue, slots
-from dagster_sqlqueue.orchestration import QueueConsumer, SqlQueueResource, queue_asset_key, queue_consumer
+from dagster_sqlqueue.orchestration import QueueConsumer, queue_asset_key, queue_consumer
 from tests.core.support import Work, rows
-
-
-def drain(
-    consumer: QueueConsumer[Work], resource: SqlQueueResource, instance: dg.DagsterInstance, **config: object
-) -> dg.ExecuteInProcessResult:
-    return consumer.job.execute_in_process(
-        run_config={"ops": {"work_off_work": {"config": {"linger_seconds": 0, **config}}}},
-        resources={"sqlqueue": resource},
-        instance=instance,
-        raise_on_error=False,
-    )
+from tests.gate.patience import sized
+from tests.orchestration.support import Deployment, error_of
 
 
 def test_a_run_works_the_queue_off_and_says_what_it_did(
-    queue: SqlQueue,
-    spec: QueueSpec[Work],
-    consumer: QueueConsumer[Work],
-    resource: SqlQueueResource,
-    instance: dg.DagsterInstance,
+    queue: SqlQueue, deployment: Deployment, consumer: QueueConsumer[Work]
 ) -> None:
-    queue.enqueue_many(spec, [Work(n=n) for n in range(20)] + [Work(n=99, note="fail")])
-    result = drain(consumer, resource, instance)
+    deployment.enqueue_many(20)
+    deployment.enqueue(Work(n=99, note="fail"))
+    result = deployment.drain(consumer, linger_seconds=0)
     assert result.success
     summary = result.output_for_node("work_off_work")
     assert (summary["claimed"], summary["succeeded"], summary["retried"], summary["failed"]) == (23, 20, 2, 1)
     assert queue.depth("work").live == 0
     assert [letter.error for letter in queue.dead_letters("work")] == ["cannot do 99"]
-    event = instance.get_latest_materialization_event(queue_asset_key("work"))
+    event = deployment.instance.get_latest_materialization_event(queue_asset_key("work"))
     assert event is not None
     assert event.asset_materialization is not None
-    assert event.asset_materialization.metadata["jobs_succeeded"].value == 20
+    assert event.asset_materialization.metadata["ready"].value == 0
 
 
 def test_a_run_shows_no_sensitive_value(
-    queue: SqlQueue, resource: SqlQueueResource, instance: dg.DagsterInstance, caplog: pytest.LogCaptureFixture
+    queue: SqlQueue, deployment: Deployment, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Login(BaseModel):
         password: Annotated[str, Sensitive()]
@@ -57,23 +44,34 @@ def test_a_run_shows_no_sensitive_value(
         return Done({"password": job.payload.password})
 
     queue.enqueue_many(handle.spec, [Login(password=f"correct horse {n}") for n in range(3)])
-    result = drain(handle, resource, instance)
+    result = deployment.drain(handle, linger_seconds=0)
     assert result.output_for_node("work_off_work")["failed"] == 1
-    told = [str(entry) for entry in instance.all_logs(result.run_id)]
+    told = [str(entry) for entry in deployment.instance.all_logs(result.run_id)]
     assert len(told) >= 5
     assert "horse" not in "".join([*told, caplog.text])
 
 
-def test_a_run_takes_only_its_buckets(
-    queue: SqlQueue,
-    spec: QueueSpec[Work],
-    consumer: QueueConsumer[Work],
-    resource: SqlQueueResource,
-    instance: dg.DagsterInstance,
+def test_a_run_has_as_many_events_for_many_jobs_as_for_one(
+    deployment: Deployment, consumer: QueueConsumer[Work]
 ) -> None:
-    queue.enqueue_many(spec, [Work(n=n) for n in range(100)])
+    events: list[list[str]] = []
+    for jobs in (1, sized(400, 2_000)):
+        deployment.enqueue_many(jobs)
+        result = deployment.drain(consumer, linger_seconds=0, batch_size=10)
+        assert result.output_for_node("work_off_work")["batches"] >= jobs // 10
+        logs = deployment.instance.all_logs(result.run_id)
+        seconds = result.output_for_node("work_off_work")["seconds"]
+        events.append([entry.dagster_event_type.value if entry.dagster_event_type else "LOG" for entry in logs])
+    one, many = events
+    # A line of progress in ten seconds is the only thing that there may be more of.
+    assert [event for event in one if event != "LOG"] == [event for event in many if event != "LOG"]
+    assert many.count("LOG") - one.count("LOG") <= 1 + seconds / 10
+
+
+def test_a_run_takes_only_its_buckets(queue: SqlQueue, deployment: Deployment, consumer: QueueConsumer[Work]) -> None:
+    deployment.enqueue_many(100)
     per_bucket = dict(rows(queue, "SELECT bucket, count(*) FROM {s}.job GROUP BY bucket"))
-    result = drain(consumer, resource, instance, buckets=[1, 2])
+    result = deployment.drain(consumer, linger_seconds=0, buckets=[1, 2])
     assert result.output_for_node("work_off_work")["succeeded"] == per_bucket[1] + per_bucket[2]
     assert dict(rows(queue, "SELECT bucket, count(*) FROM {s}.job GROUP BY bucket")) == {
         0: per_bucket[0],
@@ -82,26 +80,22 @@ def test_a_run_takes_only_its_buckets(
 
 
 def test_a_run_gives_its_slot_back_and_one_without_its_slot_does_nothing(
-    queue: SqlQueue,
-    spec: QueueSpec[Work],
-    consumer: QueueConsumer[Work],
-    resource: SqlQueueResource,
-    instance: dg.DagsterInstance,
+    queue: SqlQueue, deployment: Deployment, consumer: QueueConsumer[Work]
 ) -> None:
-    queue.enqueue_many(spec, [Work(n=n) for n in range(5)])
-    slot = slots.acquire(queue, "work", 0, [0, 1, 2, 3], seconds=60)
+    deployment.enqueue_many(5)
+    slot = slots.acquire(queue, "work", 0, [0, 1, 2, 3], seconds=3_600)
     assert slot is not None
     mine = {"buckets": [0, 1, 2, 3], "slot": 0, "token": str(slot.token)}
-    other = drain(consumer, resource, instance, **{**mine, "token": "00000000-0000-7000-8000-000000000000"})
+    other = deployment.drain(consumer, linger_seconds=0, **{**mine, "token": "00000000-0000-7000-8000-000000000000"})
     assert other.success
     assert other.output_for_node("work_off_work")["claimed"] == 0
     assert slots.taken(queue, "work") == {0: (0, 1, 2, 3)}
-    assert drain(consumer, resource, instance, **mine).output_for_node("work_off_work")["succeeded"] == 5
+    assert deployment.drain(consumer, linger_seconds=0, **mine).output_for_node("work_off_work")["succeeded"] == 5
     assert slots.taken(queue, "work") == {}
 
 
 def test_a_cancelled_run_gives_its_leases_and_its_slot_back_at_once(
-    queue: SqlQueue, spec: QueueSpec[Work], resource: SqlQueueResource, instance: dg.DagsterInstance
+    queue: SqlQueue, deployment: Deployment, spec: QueueSpec[Work]
 ) -> None:
     handled = []
 
@@ -112,29 +106,27 @@ def test_a_cancelled_run_gives_its_leases_and_its_slot_back_at_once(
             os.kill(os.getpid(), signal.SIGINT)
         return Done()
 
-    queue.enqueue_many(spec, [Work(n=n) for n in range(10)])
-    slot = slots.acquire(queue, "work", 0, [0, 1, 2, 3], seconds=60)
+    deployment.enqueue_many(10)
+    slot = slots.acquire(queue, "work", 0, [0, 1, 2, 3], seconds=3_600)
     assert slot is not None
-    result = drain(interrupted, resource, instance, slot=0, token=str(slot.token))
+    result = deployment.execute(
+        interrupted.job, work_off_work={"linger_seconds": 0, "slot": 0, "token": str(slot.token)}
+    )
     assert not result.success
     assert len(handled) == 3
     depth = queue.depth("work")
     assert depth.running == 0
     assert depth.ready == 8, "the two that were done stay done"
-    assert queue.archived("work", since_seconds=60) == {"succeeded": 2}
+    assert queue.archived("work", since_seconds=3_600) == {"succeeded": 2}
     assert slots.taken(queue, "work") == {}
     assert rows(queue, "SELECT DISTINCT attempt FROM {s}.job") == [(0,)]
 
 
-def test_a_queue_that_does_not_exist_fails_the_run_with_its_name(
-    resource: SqlQueueResource, instance: dg.DagsterInstance
-) -> None:
+def test_a_queue_that_does_not_exist_fails_the_run_with_its_name(deployment: Deployment) -> None:
     @queue_consumer(QueueSpec("nowhere", Work))
     def handle(job: Job[Work]) -> Done:
         return Done()
 
-    result = handle.job.execute_in_process(resources={"sqlqueue": resource}, instance=instance, raise_on_error=False)
+    result = deployment.execute(handle.job)
     assert not result.success
-    failure = result.failure_data_for_node("work_off_nowhere")
-    assert failure is not None
-    assert "there is no queue 'nowhere'" in str(failure.error)
+    assert "there is no queue 'nowhere'" in error_of(result, "work_off_nowhere")

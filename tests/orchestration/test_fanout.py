@@ -1,6 +1,6 @@
 """Fan-out: one job for each account and day, at its own midnight, once."""
 
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 
 import dagster as dg
 import pytest
@@ -23,6 +23,12 @@ ACCOUNTS = [
     Account("HNL", "Pacific/Honolulu"),
     Account("BQN", "America/Puerto_Rico"),
 ]
+
+
+@pytest.fixture
+def instance(persistent: dg.DagsterInstance) -> dg.DagsterInstance:
+    """A schedule looks for its instance by where that is stored."""
+    return persistent
 
 
 @pytest.fixture
@@ -58,6 +64,23 @@ def materialize(
         (date(2013, 11, 3), "America/New_York", datetime(2013, 11, 4, 5, 1, tzinfo=UTC)),
         # Clocks went from 00:00 to 01:00 there: 00:01 does not exist, and is the moment 01:01.
         (date(2013, 10, 19), "America/Sao_Paulo", datetime(2013, 10, 20, 3, 1, tzinfo=UTC)),
+        (date(2013, 2, 16), "America/Sao_Paulo", datetime(2013, 2, 17, 3, 1, tzinfo=UTC)),
+        # Both change days of the north, of the south, and where half an hour is changed or the offset has a fraction of one.
+        (date(2025, 3, 29), "Europe/Berlin", datetime(2025, 3, 29, 23, 1, tzinfo=UTC)),
+        (date(2025, 3, 30), "Europe/Berlin", datetime(2025, 3, 30, 22, 1, tzinfo=UTC)),
+        (date(2025, 10, 25), "Europe/Berlin", datetime(2025, 10, 25, 22, 1, tzinfo=UTC)),
+        (date(2025, 10, 26), "Europe/Berlin", datetime(2025, 10, 26, 23, 1, tzinfo=UTC)),
+        (date(2025, 4, 5), "Australia/Sydney", datetime(2025, 4, 5, 13, 1, tzinfo=UTC)),
+        (date(2025, 4, 6), "Australia/Sydney", datetime(2025, 4, 6, 14, 1, tzinfo=UTC)),
+        (date(2025, 10, 4), "Australia/Sydney", datetime(2025, 10, 4, 14, 1, tzinfo=UTC)),
+        (date(2025, 10, 5), "Australia/Sydney", datetime(2025, 10, 5, 13, 1, tzinfo=UTC)),
+        (date(2025, 4, 6), "Australia/Lord_Howe", datetime(2025, 4, 6, 13, 31, tzinfo=UTC)),
+        (date(2025, 10, 5), "Australia/Lord_Howe", datetime(2025, 10, 5, 13, 1, tzinfo=UTC)),
+        (date(2025, 4, 6), "Pacific/Chatham", datetime(2025, 4, 6, 11, 16, tzinfo=UTC)),
+        (date(2025, 9, 28), "Pacific/Chatham", datetime(2025, 9, 28, 10, 16, tzinfo=UTC)),
+        (date(2025, 3, 29), "Asia/Kathmandu", datetime(2025, 3, 29, 18, 16, tzinfo=UTC)),
+        # Clocks went back from 01:00 to 00:00 there: 00:01 came twice, and is the first of the two.
+        (date(2025, 11, 1), "America/Havana", datetime(2025, 11, 2, 4, 1, tzinfo=UTC)),
     ],
 )
 def test_a_job_is_due_at_one_past_midnight_of_its_own_zone(day: date, zone: str, expected: datetime) -> None:
@@ -73,7 +96,7 @@ def test_a_range_of_days_is_one_run_and_running_it_again_adds_nothing(
     found = rows(queue, "SELECT payload->>'account', payload->>'day', available_at FROM {s}.job")
     assert ("ATL", "2013-03-09", datetime(2013, 3, 10, 5, 1, tzinfo=UTC)) in found
     assert ("HNL", "2013-03-09", datetime(2013, 3, 10, 10, 1, tzinfo=UTC)) in found
-    claimed = queue.claim("daily", buckets=range(4), limit=5, lease_seconds=60, worker="w")
+    claimed = queue.claim("daily", buckets=range(4), limit=5, lease_seconds=300, worker="w")
     queue.complete(claimed)
     assert materialize(asset, resource, instance, "2013-03-08", "2013-03-10").success
     assert queue.depth("daily").live == 4, "finished jobs came back"
@@ -105,6 +128,48 @@ def test_the_schedule_catches_up_with_what_is_missing(
     assert isinstance(later, dg.RunRequest)
     assert later.tags["dagster/asset_partition_range_start"] == "2013-03-11"
     assert later.tags["dagster/asset_partition_range_end"] == "2013-03-12"
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        date(2025, 3, 29),
+        *(
+            pytest.param(day, marks=pytest.mark.prove)
+            for day in (date(2025, 4, 4), date(2025, 10, 4), date(2025, 10, 25))
+        ),
+    ],
+)
+def test_every_day_is_fanned_out_once_and_in_time_where_clocks_are_changed(
+    queue: SqlQueue,
+    daily: QueueSpec[DailyAccount],
+    resource: SqlQueueResource,
+    instance: dg.DagsterInstance,
+    first: date,
+) -> None:
+    zones = ["Pacific/Kiritimati", "Pacific/Chatham", "Australia/Sydney", "Europe/Berlin", "America/New_York"]
+    accounts = [Account(zone, zone) for zone in [*zones, "Pacific/Pago_Pago"]]
+    days = [first + timedelta(days=n) for n in range(3)]
+    partitions = dg.DailyPartitionsDefinition(
+        start_date=first.isoformat(), end_date=(days[-1] + timedelta(days=1)).isoformat()
+    )
+    asset = build_fanout_asset(daily, lambda: accounts, partitions)
+    schedule = build_fanout_schedule(asset)
+    assert (schedule.cron_schedule, schedule.execution_timezone) == ("1 * * * *", "UTC")
+    asked: dict[str, datetime] = {}
+    for hour in range(24 * 4):
+        moment = datetime(first.year, first.month, first.day, 0, 1, tzinfo=UTC) + timedelta(hours=hour)
+        request = schedule(dg.build_schedule_context(instance=instance, scheduled_execution_time=moment))
+        if isinstance(request, dg.RunRequest):
+            day = request.tags["dagster/asset_partition_range_start"]
+            assert request.tags["dagster/asset_partition_range_end"] == day
+            assert day not in asked
+            asked[day] = moment
+            materialize(asset, resource, instance, day, day)
+    assert list(asked) == [day.isoformat() for day in days]
+    due = rows(queue, "SELECT payload->>'day', min(available_at), count(*) FROM {s}.job GROUP BY 1")
+    assert {day: count for day, _, count in due} == dict.fromkeys(asked, len(accounts))
+    assert all(asked[day] <= earliest for day, earliest, _ in due)
 
 
 def test_a_day_has_ended_once_it_is_over_anywhere() -> None:

@@ -1,15 +1,16 @@
 """The resource: what the UI gets to see of it, and how it opens and closes."""
 
 import dagster as dg
+import psycopg
 import pytest
 from dagster._core.workspace.context import WorkspaceProcessContext
-from dagster._core.workspace.load_target import PythonFileTarget
 from dagster_graphql.schema import create_schema
 
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration import SqlQueueResource
-from tests.core.support import rows
+from tests.core.support import rows, until
+from tests.orchestration.support import code_location
 
 CODE = """
 import dagster as dg
@@ -33,13 +34,12 @@ QUERY = """
 
 
 def test_the_url_is_never_shown_by_graphql(
-    instance: dg.DagsterInstance, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    persistent: dg.DagsterInstance, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("THE_URL", "postgresql://me:other5ecret@example.invalid/db")
     file = tmp_path_factory.mktemp("code") / "code_location.py"
     file.write_text(CODE)
-    target = PythonFileTarget(str(file), attribute=None, working_directory=str(file.parent), location_name="code")
-    with WorkspaceProcessContext(instance, target) as context:
+    with WorkspaceProcessContext(persistent, code_location(file)) as context:
         answer = create_schema().execute(QUERY, context_value=context.create_request_context())
     assert not answer.errors
     assert answer.data is not None
@@ -55,7 +55,7 @@ def test_the_url_is_never_shown_by_graphql(
 
 
 def test_a_run_is_named_in_the_database_and_its_connections_are_closed(
-    url: str, schema: str, queue: SqlQueue, instance: dg.DagsterInstance
+    resource: SqlQueueResource, queue: SqlQueue, instance: dg.DagsterInstance
 ) -> None:
     names: list[str] = []
 
@@ -69,12 +69,10 @@ def test_a_run_is_named_in_the_database_and_its_connections_are_closed(
     def job() -> None:
         look()
 
-    result = job.execute_in_process(
-        instance=instance, resources={"sqlqueue": SqlQueueResource(url=url, schema_name=schema)}
-    )
+    result = job.execute_in_process(instance=instance, resources={"sqlqueue": resource})
     assert f"dagster-sqlqueue/{result.run_id}" in names
     left = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
-    assert rows(queue, left, f"dagster-sqlqueue/{result.run_id}") == [(0,)]
+    until(lambda: rows(queue, left, f"dagster-sqlqueue/{result.run_id}") == [(0,)], "the end of its connections")
 
 
 def test_outside_of_a_run_the_resource_says_how_to_open_it(url: str) -> None:
@@ -85,3 +83,81 @@ def test_outside_of_a_run_the_resource_says_how_to_open_it(url: str) -> None:
 def test_a_schema_name_that_is_not_usable_is_refused(url: str) -> None:
     with pytest.raises(InvalidInput, match="schema"), SqlQueueResource(url=url, schema_name='x"; DROP').open():
         pass
+
+
+@pytest.fixture
+def pointing() -> dg.JobDefinition:
+    """A job that says which database its resource is connected to."""
+
+    @dg.op
+    def where(sqlqueue: SqlQueueResource) -> str:
+        return str(rows(sqlqueue.queue, "SELECT current_setting('application_name')")[0][0])
+
+    @dg.job(executor_def=dg.in_process_executor)
+    def job() -> None:
+        where()
+
+    return job
+
+
+def launch(
+    job: dg.JobDefinition, resource: SqlQueueResource, instance: dg.DagsterInstance, url: object
+) -> dg.ExecuteInProcessResult:
+    return job.execute_in_process(
+        instance=instance,
+        resources={"sqlqueue": resource},
+        run_config={"resources": {"sqlqueue": {"config": {"url": url}}}},
+        raise_on_error=False,
+    )
+
+
+@pytest.mark.parametrize("by_variable", [False, True])
+def test_a_launch_cannot_point_the_resource_elsewhere(
+    url: str,
+    queue: SqlQueue,
+    instance: dg.DagsterInstance,
+    pointing: dg.JobDefinition,
+    monkeypatch: pytest.MonkeyPatch,
+    by_variable: bool,
+) -> None:
+    monkeypatch.setenv("THE_URL", url)
+    monkeypatch.setenv("ANOTHER", "postgresql://me:s3cret@elsewhere.invalid/db")
+    code = SqlQueueResource(url=dg.EnvVar("THE_URL") if by_variable else url, schema_name=queue.database.schema)
+    for given in ({"env": "ANOTHER"}, "postgresql://me:s3cret@elsewhere.invalid/db"):
+        result = launch(pointing, code, instance, given)
+        assert not result.success
+        told = " ".join(str(entry) for entry in instance.all_logs(result.run_id))
+        assert "points the resource at the host 'elsewhere.invalid'" in told
+        assert "SQLQUEUE_ALLOWED_HOSTS=elsewhere.invalid" in told
+        assert "s3cret" not in told
+    for given in ({"env": "THE_URL"}, url, "********"):  # the launchpad fills in the last
+        assert launch(pointing, code, instance, given).success
+
+
+def test_a_launch_may_point_it_at_a_host_that_the_deployment_allows(
+    url: str,
+    queue: SqlQueue,
+    instance: dg.DagsterInstance,
+    pointing: dg.JobDefinition,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    host = queue.database.engine.url.query["host"]
+    code = SqlQueueResource(url="postgresql://elsewhere.invalid/db", schema_name=queue.database.schema)
+    assert not launch(pointing, code, instance, url).success
+    for allowed in (f"other.invalid, {host}:5432", str(host)):
+        monkeypatch.setenv("SQLQUEUE_ALLOWED_HOSTS", allowed)
+        assert launch(pointing, code, instance, url).success
+
+
+def test_a_tick_waits_no_longer_for_a_statement_than_it_was_told(
+    url: str, queue: SqlQueue, instance: dg.DagsterInstance
+) -> None:
+    schema = queue.database.schema
+    limited = SqlQueueResource(url=url, schema_name=schema, tick_timeout_seconds=2)
+    with queue.database.connection() as other, other.transaction():
+        other.execute(f"LOCK TABLE {schema}.queue".encode())
+        with dg.build_sensor_context(instance=instance, resources={"sqlqueue": limited}) as context:
+            opened = context.resources.sqlqueue.queue
+            assert rows(opened, "SHOW statement_timeout") == [("2s",)]
+            with pytest.raises(psycopg.errors.QueryCanceled, match="statement timeout"):
+                opened.queues()

@@ -21,15 +21,20 @@ from dagster_sqlqueue.orchestration import (
     DailyAccount,
     QueueConsumer,
     SqlQueueResource,
+    build_deadline_check,
     build_fanout_asset,
+    build_maintenance_schedule,
     build_sqlqueue_schedules_sensor,
     build_sqlqueue_sensor,
 )
+from dagster_sqlqueue.people import HumanWork
 from dagster_sqlqueue.permissions import Role, role_name
 from dagster_sqlqueue.schedules import Schedules
+from dagster_sqlqueue.selection import Selection
 from dagster_sqlqueue.spark import results
 from dagster_sqlqueue.spark.source import _Source
 from tests.core.support import Work, rows, value
+from tests.orchestration.launchpad_support import Launchpad
 from tests.roles.support import Staff, dropping_roles, staff_of, url_of
 
 
@@ -39,6 +44,11 @@ def schema(url: str) -> Iterator[str]:
     name = f"r_{uuid4().hex[:12]}"
     with dropping_roles(url, name):
         yield name
+
+
+@pytest.fixture
+def queue(fresh: SqlQueue) -> SqlQueue:
+    return fresh
 
 
 @pytest.fixture
@@ -91,6 +101,61 @@ def test_a_sensor_that_ticks_schedules_is_an_operator(
             tick(sensor, resource(staff, role), instance)
     tick(sensor, resource(staff, Role.OPERATOR), instance)
     assert staff.owner.depth("work").ready == 1
+
+
+def test_who_starts_launchpad_jobs_is_an_operator_and_who_looks_an_observer(
+    staff: Staff, spec: QueueSpec[Work], instance: dg.DagsterInstance
+) -> None:
+    job = str(staff.users[Role.PRODUCER].enqueue(spec, Work(n=1)))
+    task = str(staff.users[Role.PRODUCER].enqueue(spec, Work(n=2)))
+    HumanWork(staff.owner).hand_over("work", Selection(ids=[task]), by="boss", reason="too hard")
+    for role in (Role.PRODUCER, Role.CONSUMER):
+        launchpad = Launchpad(resource(staff, role), instance)
+        for verb, config in (
+            ("reprioritise", {"queue": "work", "all": True, "priority": 3, "dry_run": False}),
+            ("pause", {"queue": "work"}),
+            ("assign", {"queue": "work", "by": "boss", "to": "anna", "ids": [task], "dry_run": False}),
+        ):
+            assert "have a DBA run GRANT" in launchpad.refused(verb, **config)
+    observer = Launchpad(resource(staff, Role.OBSERVER), instance)
+    assert observer("show", id=job).value["queue"] == "work"
+    assert observer("cancel", queue="work", all=True).value["jobs_would_be_changed"] == 2
+    operator = Launchpad(resource(staff, Role.OPERATOR), instance)
+    for verb, config in (
+        ("show", {"id": job}),
+        ("reprioritise", {"queue": "work", "ids": [job], "priority": 3, "dry_run": False}),
+        ("delay", {"queue": "work", "ids": [job], "seconds": 0.0, "dry_run": False}),
+        ("hold", {"queue": "work", "ids": [job], "dry_run": False}),
+        ("release", {"queue": "work", "ids": [job], "dry_run": False}),
+        ("cancel", {"queue": "work", "ids": [job], "dry_run": False}),
+        ("redrive", {"queue": "work", "ids": [job], "dry_run": False}),
+        ("pause", {"queue": "work"}),
+        ("resume", {"queue": "work"}),
+        ("rebucket", {"queue": "work", "buckets": 8, "dry_run": False}),
+        ("assign", {"queue": "work", "by": "boss", "to": "anna", "ids": [task], "dry_run": False}),
+    ):
+        operator(verb, **config)
+    assert staff.owner.job(job).state == "queued"
+
+
+def test_maintenance_is_an_operators(staff: Staff, instance: dg.DagsterInstance) -> None:
+    job = build_maintenance_schedule().job
+    for role in Role:
+        done = job.execute_in_process(
+            instance=instance, resources={"sqlqueue": resource(staff, role)}, raise_on_error=False
+        )
+        assert done.success is (role is Role.OPERATOR)
+
+
+def test_a_check_of_deadlines_is_anybody_who_looks(staff: Staff, instance: dg.DagsterInstance) -> None:
+    daily = QueueSpec("daily", DailyAccount)
+    staff.owner.create_queue(daily)
+    check = build_deadline_check(daily, lambda: [Account("a", "UTC")])
+    job = dg.define_asset_job("deadlines", dg.AssetSelection.checks(check), executor_def=dg.in_process_executor)
+    for role in Role:
+        definitions = dg.Definitions(asset_checks=[check], jobs=[job], resources={"sqlqueue": resource(staff, role)})
+        done = definitions.resolve_job_def("deadlines").execute_in_process(instance=instance, raise_on_error=False)
+        assert done.success is (role is not Role.PRODUCER)
 
 
 def test_a_fan_out_is_a_producer(staff: Staff, instance: dg.DagsterInstance) -> None:

@@ -1,7 +1,7 @@
 """Schedules that are ticked by a sensor."""
 
+import re
 from dataclasses import replace
-from typing import Any
 
 import dagster as dg
 import pytest
@@ -12,6 +12,7 @@ from dagster_sqlqueue.orchestration import QueueConsumer, SqlQueueResource, buil
 from dagster_sqlqueue.orchestration.assets import queue_asset_key
 from dagster_sqlqueue.schedules import Schedules
 from tests.core.support import Work, rows
+from tests.orchestration.support import Deployment
 from tests.schedules.support import overdue_by, ticks_of
 
 
@@ -20,56 +21,53 @@ def sensor() -> dg.SensorDefinition:
     return build_sqlqueue_schedules_sensor()
 
 
-def tick(sensor: dg.SensorDefinition, resource: SqlQueueResource, instance: dg.DagsterInstance) -> Any:
-    with dg.build_sensor_context(instance=instance, resources={"sqlqueue": resource}) as context:
-        return sensor(context)
-
-
 def test_what_is_due_is_enqueued_and_reported(
-    queue: SqlQueue,
-    spec: QueueSpec[Work],
-    sensor: dg.SensorDefinition,
-    resource: SqlQueueResource,
-    instance: dg.DagsterInstance,
+    queue: SqlQueue, deployment: Deployment, spec: QueueSpec[Work], sensor: dg.SensorDefinition
 ) -> None:
-    assert tick(sensor, resource, instance).skip_reason.skip_message == "no schedule ticks"
+    assert deployment.tick(sensor).skip_reason.skip_message == "no schedule ticks"
     other = replace(spec, name="other")
     queue.create_queue(other)
     schedules = Schedules(queue)
     schedules.put(spec, "a", Work(n=1), every=600, catch_up="all")
     schedules.put(other, "b", Work(n=2), every=600)
-    nothing = tick(sensor, resource, instance)
-    assert nothing.skip_reason.skip_message in ("next due in 600 s", "next due in 599 s")
+    nothing = deployment.tick(sensor)
+    assert re.fullmatch(r"next due in ([1-5]\d\d|600) s", nothing.skip_reason.skip_message)
     assert nothing.asset_events == []
     overdue_by(queue, "a", ticks=2_500, every=600)
     overdue_by(queue, "b", ticks=3, every=600)
-    result = tick(sensor, resource, instance)
-    assert result.skip_reason.skip_message.startswith("enqueued 2501: work/a 2500, other/b 1; next due in 59")
+    result = deployment.tick(sensor)
+    assert re.match(r"enqueued 2501: work/a 2500, other/b 1; next due in [1-5]\d\d s", result.skip_reason.skip_message)
     observed = {event.asset_key: event.metadata for event in result.asset_events}
     assert set(observed) == {queue_asset_key("work"), queue_asset_key("other")}
     assert observed[queue_asset_key("work")]["scheduled"].value == 2_500
     assert observed[queue_asset_key("other")]["scheduled_by"].value == {"b": 1}
     assert len(ticks_of(queue, "a")) == 2_500
-    assert tick(sensor, resource, instance).asset_events == []
+    assert deployment.tick(sensor).asset_events == []
+
+
+def test_it_is_reported_under_the_asset_key_that_the_queue_has(
+    queue: SqlQueue, deployment: Deployment, spec: QueueSpec[Work]
+) -> None:
+    ours = build_sqlqueue_schedules_sensor(asset_keys={"work": dg.AssetKey(["ours", "work"])})
+    Schedules(queue).put(spec, "a", Work(n=1), every=600)
+    overdue_by(queue, "a", ticks=1, every=600)
+    (event,) = deployment.tick(ours).asset_events
+    assert event.asset_key == dg.AssetKey(["ours", "work"])
 
 
 def test_past_its_budget_the_rest_is_left_to_the_next_tick(
-    queue: SqlQueue, spec: QueueSpec[Work], resource: SqlQueueResource, instance: dg.DagsterInstance
+    queue: SqlQueue, deployment: Deployment, spec: QueueSpec[Work]
 ) -> None:
     hasty = build_sqlqueue_schedules_sensor(budget_seconds=1e-6)
     Schedules(queue).put(spec, "a", Work(n=1), every=600, catch_up="all")
     overdue_by(queue, "a", ticks=1_500, every=600)
-    assert "more is due, left to the next tick" in tick(hasty, resource, instance).skip_reason.skip_message
+    assert "more is due, left to the next tick" in deployment.tick(hasty).skip_reason.skip_message
     with pytest.raises(InvalidInput, match="budget_seconds is 0"):
         build_sqlqueue_schedules_sensor(budget_seconds=0)
 
 
 def test_a_schedule_that_cannot_be_used_is_named(
-    queue: SqlQueue,
-    spec: QueueSpec[Work],
-    sensor: dg.SensorDefinition,
-    resource: SqlQueueResource,
-    instance: dg.DagsterInstance,
+    queue: SqlQueue, deployment: Deployment, spec: QueueSpec[Work], sensor: dg.SensorDefinition
 ) -> None:
     schedules = Schedules(queue)
     schedules.put(spec, "a", Work(n=1), every=600)
@@ -77,7 +75,7 @@ def test_a_schedule_that_cannot_be_used_is_named(
     overdue_by(queue, "a", ticks=1, every=600)
     overdue_by(queue, "b", ticks=1, every=600)
     rows(queue, "UPDATE {s}.schedule SET time_zone = 'Mars/Olympus' WHERE name = 'a'")
-    said = tick(sensor, resource, instance).skip_reason.skip_message
+    said = deployment.tick(sensor).skip_reason.skip_message
     assert said.startswith("enqueued 1: work/b 1; paused work/a: there is no time zone 'Mars/Olympus'")
     assert len(ticks_of(queue, "b")) == 1
 
@@ -111,10 +109,10 @@ def test_its_jobs_are_worked_off_by_a_run(
 
 
 def test_a_database_that_is_not_usable_fails_the_tick(
-    url: str, sensor: dg.SensorDefinition, instance: dg.DagsterInstance
+    url: str, deployment: Deployment, sensor: dg.SensorDefinition
 ) -> None:
     with pytest.raises(SchemaMissing, match="sqlqueue init"):
-        tick(sensor, SqlQueueResource(url=url, schema_name="nothing_here"), instance)
+        replace(deployment, resource=SqlQueueResource(url=url, schema_name="nothing_here")).tick(sensor)
     away = SqlQueueResource(url="postgresql://me@127.0.0.1:1/none", connect_timeout_seconds=1)
     with pytest.raises(DatabaseUnavailable, match=r"127\.0\.0\.1:1/none"):
-        tick(sensor, away, instance)
+        replace(deployment, resource=away).tick(sensor)

@@ -1,0 +1,149 @@
+"""A real daemon: how long a single job waits for its handler in each mode, and what a run works off in its life."""
+
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import dagster as dg
+
+from benchmarks.harness import Bench, Figure, event, note
+from benchmarks.location import CONSUMERS, LINGER_SECONDS, SCHEMA, spec_of
+from dagster_sqlqueue.orchestration import DrainMode
+
+COMMAND = "python -m benchmarks dagster_runs"
+_PATIENCE_SECONDS = 120.0
+_PROJECT = Path(__file__).resolve().parent.parent
+_INSTANCE = """
+run_coordinator:
+  module: dagster._core.run_coordinator
+  class: QueuedRunCoordinator
+  config: {dequeue_interval_seconds: 1, dequeue_use_threads: true, dequeue_num_workers: 2}
+sensors: {use_threads: true, num_workers: 4, num_submit_workers: 2}
+telemetry: {enabled: false}
+"""
+
+
+def measure(bench: Bench) -> list[Figure]:
+    """The figures of runs."""
+    warm, cold, jobs = (20, 2, 5_000) if bench.quick else (200, 5, 50_000)
+    for mode in DrainMode:
+        bench.queue.create_queue(spec_of(mode))
+    with tempfile.TemporaryDirectory(prefix="sqlqueue-bench-") as home:
+        with _daemon(bench, Path(home)):
+            note(f"dagster runs: {cold} jobs for idle batch and linger consumers, {warm} for live ones, one by one")
+            idle = [_pick_up(bench, DrainMode.BATCH, settle=True) for _ in range(cold + 1)][1:]
+            first = [_pick_up(bench, DrainMode.LINGER, settle=True) for _ in range(cold + 1)][1:]
+            _pick_up(bench, DrainMode.LINGER)
+            lingering = [_pick_up(bench, DrainMode.LINGER) for _ in range(warm)]
+            _pick_up(bench, DrainMode.STANDING)
+            standing = [_pick_up(bench, DrainMode.STANDING) for _ in range(warm)]
+            note(f"dagster runs: {jobs:,} jobs for one run")
+            _wait_for_idle(bench, DrainMode.BATCH)
+            bench.queue.enqueue_many(spec_of(DrainMode.BATCH), (event(number) for number in range(jobs)))
+            _until(lambda: not bench.queue.depth(spec_of(DrainMode.BATCH).name).live)
+            _wait_for_idle(bench, DrainMode.BATCH)
+        rate, share = _life(Path(home), jobs)
+    return [
+        *_figures("pick-up by an idle batch consumer", idle),
+        *_figures("pick-up by an idle linger consumer", first),
+        *_figures("pick-up by a lingering run", lingering),
+        *_figures("pick-up by a standing run", standing, floor=20),
+        Figure(f"jobs per run-second, {jobs:,} jobs, one run", "jobs/s", [rate], COMMAND),
+        Figure("  of which the op takes", "%", [share], COMMAND),
+    ]
+
+
+def _figures(name: str, latencies: list[float], floor: float | None = None) -> list[Figure]:
+    last = statistics.quantiles(latencies, n=100, method="inclusive")[98]
+    return [
+        Figure(f"{name}, p50", "ms", latencies, COMMAND, floor, at_most=True),
+        Figure("  p99", "ms", [last], COMMAND),
+    ]
+
+
+def _pick_up(bench: Bench, mode: DrainMode, *, settle: bool = False) -> float:
+    """Milliseconds from the commit of an enqueue to the first line of the handler."""
+    if settle:
+        _wait_for_idle(bench, mode)
+        # A tick comes every five seconds: any moment of them is as likely.
+        time.sleep(random.uniform(0, 5))
+    else:
+        time.sleep(random.uniform(0.02, 0.06))
+    job = bench.queue.enqueue(spec_of(mode), event(1))
+    committed = time.time()
+    found: list[tuple[float]] = []
+
+    def ended() -> bool:
+        query = f"SELECT (result->>'called_at')::float8 FROM {{s}}.job_archive WHERE id = '{job}'"
+        found.extend(bench.execute(query))  # type: ignore[arg-type]
+        return bool(found)
+
+    _until(ended)
+    return 1_000 * (found[0][0] - committed)
+
+
+def _wait_for_idle(bench: Bench, mode: DrainMode) -> None:
+    """Until no run has a slot of the queue."""
+    name = spec_of(mode).name
+    query = f"SELECT 1 FROM {{s}}.consumer_slot WHERE queue = '{name}' AND expires_at > now()"
+    _until(lambda: not bench.execute(query), LINGER_SECONDS + _PATIENCE_SECONDS)
+
+
+def _until(holds: Callable[[], bool], seconds: float = _PATIENCE_SECONDS) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"nothing happened for {seconds:.0f} s; is the daemon alive?")
+        time.sleep(0.005)
+
+
+@contextmanager
+def _daemon(bench: Bench, home: Path) -> Iterator[None]:
+    """A daemon with the code location of the benchmark."""
+    (home / "dagster.yaml").write_text(_INSTANCE)
+    environment = {
+        **os.environ,
+        "DAGSTER_HOME": str(home),
+        "SQLQUEUE_URL": bench.url,
+        SCHEMA: bench.queue.database.schema,
+        "PYTHONPATH": str(_PROJECT),
+    }
+    command = [str(Path(sys.executable).with_name("dagster-daemon")), "run", "-m", "benchmarks.location"]
+    with (home / "daemon.log").open("wb") as log:
+        process = subprocess.Popen(
+            command, env=environment, cwd=_PROJECT, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            yield
+        except RuntimeError:
+            note((home / "daemon.log").read_text()[-2_000:])
+            raise
+        finally:
+            for sign in (signal.SIGTERM, signal.SIGKILL):
+                try:
+                    os.killpg(process.pid, sign)
+                    process.wait(20)
+                except (ProcessLookupError, subprocess.TimeoutExpired):
+                    continue
+
+
+def _life(home: Path, jobs: int) -> tuple[float, float]:
+    """Of the run that worked most jobs off: jobs for each second of its life, from request to end, and the op's share."""
+    consumer = CONSUMERS[DrainMode.BATCH]
+    with dg.DagsterInstance.from_config(str(home)) as instance:
+        (record,) = instance.get_run_records(dg.RunsFilter(job_name=consumer.job.name), limit=1)
+        run = record.dagster_run
+        (stats,) = [one for one in instance.get_run_step_stats(run.run_id) if one.step_key == consumer.op.name]
+        assert record.end_time is not None
+        assert stats.start_time is not None
+        assert stats.end_time is not None
+        life = record.end_time - record.create_timestamp.timestamp()
+        return jobs / life, 100 * (stats.end_time - stats.start_time) / life

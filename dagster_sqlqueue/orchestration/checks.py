@@ -1,0 +1,206 @@
+"""Whether a queue is well: asset checks that its sensor reports without a run, and that a person can run as well."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import dagster as dg
+
+from dagster_sqlqueue import slots
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.looking import QueueStats
+from dagster_sqlqueue.model import Head
+from dagster_sqlqueue.orchestration.assets import queue_asset_key
+from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.settings import QueueSpec
+from dagster_sqlqueue.slots import Asked
+
+OLDEST_READY = "oldest_ready"
+DEAD_LETTERS = "dead_letters"
+LEASE_EXPIRY = "lease_expiry"
+STALLED_BUCKET = "stalled_bucket"
+NAMES = (OLDEST_READY, DEAD_LETTERS, LEASE_EXPIRY, STALLED_BUCKET)
+
+_STALLED_STARTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class CheckThresholds:
+    """From where on a queue is not well.
+
+    Args:
+        oldest_ready_seconds: a job that is due waits no longer than that.
+        dead_letters: so many jobs may lie in the dead letter.
+        refused_writes: so many writes a day, UTC, may come from consumers whose lease had run out.
+        stalled_seconds: a bucket with work moves within that time, while the queue is not paused.
+
+    Raises:
+        InvalidInput: a threshold is negative.
+    """
+
+    oldest_ready_seconds: float = 300.0
+    dead_letters: int = 0
+    refused_writes: int = 0
+    stalled_seconds: float = 600.0
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            if not getattr(self, name) >= 0:
+                raise InvalidInput(f"{name} of {self} must not be negative")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one check found."""
+
+    name: str
+    passed: bool
+    description: str
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def severity(self) -> dg.AssetCheckSeverity:
+        """A dead letter or a refused write is worth a look; a queue that does not move is down."""
+        urgent = self.name in (OLDEST_READY, STALLED_BUCKET)
+        return dg.AssetCheckSeverity.ERROR if urgent else dg.AssetCheckSeverity.WARN
+
+    def evaluation(self, key: dg.AssetKey) -> dg.AssetCheckEvaluation:
+        """As a sensor reports it."""
+        return dg.AssetCheckEvaluation(**self._said(key))
+
+    def result(self, key: dg.AssetKey) -> dg.AssetCheckResult:
+        """As a run reports it."""
+        return dg.AssetCheckResult(**self._said(key))
+
+    def _said(self, key: dg.AssetKey) -> dict[str, Any]:
+        return {
+            "asset_key": key,
+            "check_name": self.name,
+            "passed": self.passed,
+            "severity": self.severity,
+            "description": self.description,
+            "metadata": self.metadata,
+        }
+
+
+def oldest_ready_seconds(heads: Sequence[Head]) -> float:
+    """How long the job that is due longest has been due; 0: none is."""
+    return max((head.due_seconds for head in heads if head.due_seconds > 0), default=0.0)
+
+
+def verdicts(
+    stats: QueueStats | None,
+    heads: Sequence[Head],
+    asked: Mapping[int, Asked],
+    stood: Mapping[int, float],
+    limits: CheckThresholds,
+    *,
+    paused: bool,
+) -> list[Verdict]:
+    """What the checks say of a queue.
+
+    Args:
+        stats: its figures; None: they may not be read, and the checks of what ended say nothing.
+        heads: the first job of each bucket and priority.
+        asked: buckets for which runs were asked in vain so far.
+        stood: for how many seconds the first job of a bucket has been the same, as far as that is known.
+        limits: the thresholds.
+        paused: the queue is.
+    """
+    oldest = oldest_ready_seconds(heads)
+    found = [
+        Verdict(
+            OLDEST_READY,
+            paused or oldest <= limits.oldest_ready_seconds,
+            f"The job that is due longest has been due for {_seconds(oldest)}{'; the queue is paused' if paused else ''}"
+            f" (at most {_seconds(limits.oldest_ready_seconds)}).",
+            {"oldest_ready_seconds": round(oldest, 1)},
+        ),
+        _stalled(heads, asked, stood, limits, paused),
+    ]
+    if stats is None:
+        return found
+    dead, refused = stats.dead_letters, stats.stale_writes_today
+    return [
+        *found,
+        Verdict(
+            DEAD_LETTERS,
+            dead <= limits.dead_letters,
+            f"{dead:,}{'+' if dead >= stats.counted_up_to else ''} jobs lie in the dead letter (at most"
+            f" {limits.dead_letters:,}){': look at them, then redrive them' if dead > limits.dead_letters else ''}.",
+            {"dead_letters": dead},
+        ),
+        Verdict(
+            LEASE_EXPIRY,
+            refused <= limits.refused_writes,
+            f"{refused:,} writes were refused today because their lease had run out (at most {limits.refused_writes:,})"
+            f"{': handlers outlive their lease, or stood still' if refused > limits.refused_writes else ''}.",
+            {"stale_writes_today": refused},
+        ),
+    ]
+
+
+def build_sqlqueue_checks(
+    spec: QueueSpec[Any], thresholds: CheckThresholds | None = None, *, asset_key: dg.AssetKey | None = None
+) -> dg.AssetChecksDefinition:
+    """The checks of a queue, for its page: whether jobs wait too long, lie in the dead letter, outlive their leases, or do
+    not move. The queue's sensor reports them when one of them changes, and once an hour, without a run.
+
+    Args:
+        spec: the queue.
+        thresholds: from where on they fail; give the same to `build_sqlqueue_sensor`.
+        asset_key: of the queue's asset; None: `queues/<name>`.
+    """
+    limits = thresholds or CheckThresholds()
+    key = asset_key or queue_asset_key(spec.name)
+    about = {
+        OLDEST_READY: f"No job that is due waits longer than {_seconds(limits.oldest_ready_seconds)}.",
+        DEAD_LETTERS: f"At most {limits.dead_letters:,} jobs lie in the dead letter.",
+        LEASE_EXPIRY: f"At most {limits.refused_writes:,} writes a day come too late for their lease.",
+        STALLED_BUCKET: f"Every bucket with work moves within {_seconds(limits.stalled_seconds)}.",
+    }
+
+    @dg.multi_asset_check(
+        name=f"{spec.name}_health",
+        specs=[dg.AssetCheckSpec(name, asset=key, description=about[name]) for name in NAMES],
+        description=f"Whether the queue {spec.name!r} is well.",
+        can_subset=True,
+    )
+    def health(context: dg.AssetCheckExecutionContext, sqlqueue: SqlQueueResource) -> Any:
+        queue = sqlqueue.queue
+        wanted = {chosen.name for chosen in context.selected_asset_check_keys}
+        stats, heads = queue.stats(spec.name), queue.peek_heads(spec.name)
+        paused = stats.paused_at is not None
+        found = verdicts(stats, heads, slots.asked(queue, spec.name), {}, limits, paused=paused)
+        for verdict in found:
+            if verdict.name in wanted:
+                yield verdict.result(key)
+
+    return health
+
+
+def _stalled(
+    heads: Sequence[Head], asked: Mapping[int, Asked], stood: Mapping[int, float], limits: CheckThresholds, paused: bool
+) -> Verdict:
+    due = {head.bucket for head in heads if head.due_seconds >= 0}
+    vain = {bucket: asked[bucket] for bucket in sorted(due & asked.keys()) if asked[bucket].starts >= _STALLED_STARTS}
+    still = {bucket: stood[bucket] for bucket in sorted(due & stood.keys()) if stood[bucket] > limits.stalled_seconds}
+    found = {} if paused else dict.fromkeys([*vain, *still])
+    reasons = [f"bucket {bucket}: {vain[bucket].starts} runs were asked for and none took a job" for bucket in vain] + [
+        f"bucket {bucket}: its first job has been the same for {_seconds(still[bucket])}"
+        for bucket in still
+        if bucket not in vain
+    ]
+    said = "; ".join(reasons[:10]) + ("; …" if len(reasons) > 10 else "")
+    return Verdict(
+        STALLED_BUCKET,
+        not found,
+        f"{said[0].upper()}{said[1:]}." if found else "Every bucket with work moves.",
+        {"stalled_buckets": len(found)},
+    )
+
+
+def _seconds(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.1f} h"

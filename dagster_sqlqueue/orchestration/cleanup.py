@@ -1,0 +1,78 @@
+"""What a run that failed or was cancelled still holds, given back at once.
+
+Nothing depends on it: leases and slots run out by themselves. Dagster looks at five ended runs a tick, so it may be late.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import dagster as dg
+
+from dagster_sqlqueue import slots
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.orchestration.drain import DrainJob
+from dagster_sqlqueue.orchestration.giving_back import give_back, run_worker
+from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.orchestration.sensor import slot_of
+
+_ENDED = {dg.DagsterRunStatus.FAILURE: "failed", dg.DagsterRunStatus.CANCELED: "cancelled"}
+
+
+def build_cleanup_sensors(
+    jobs: Sequence[DrainJob[Any] | dg.JobDefinition],
+    *,
+    prefix: str = "sqlqueue",
+    minimum_interval_seconds: int = 5,
+    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
+) -> list[dg.SensorDefinition]:
+    """Two sensors, for failed and for cancelled runs: what such a run still holds is given back at once, instead of when its
+    leases and its slot run out. The attempts are spent: what kills its run must not do so for ever.
+
+    A drain run that a person cancels, or whose op fails, gives its jobs back itself, and a step of a graph that fails does
+    so by the hook `give_back_on_failure`; these are for runs that were killed.
+
+    Args:
+        jobs: whose runs to look at: consumers, and jobs of graphs that claim.
+        prefix: of the sensors' names.
+        minimum_interval_seconds: between two ticks.
+        default_status: whether they run without being switched on.
+
+    Raises:
+        InvalidInput: there is no job, or two of the same name.
+    """
+    drains = {job.job.name: job for job in jobs if isinstance(job, DrainJob)}
+    definitions = [job.job if isinstance(job, DrainJob) else job for job in jobs]
+    names = [definition.name for definition in definitions]
+    if not names or len(set(names)) < len(names):
+        raise InvalidInput(
+            f"the cleanup sensors need the jobs whose runs to look at, each once; given were: {', '.join(names) or 'none'}"
+        )
+
+    def build(status: dg.DagsterRunStatus, ended: str) -> dg.SensorDefinition:
+        @dg.run_status_sensor(
+            run_status=status,
+            name=f"{prefix}_{ended}_runs",
+            monitored_jobs=definitions,
+            minimum_interval_seconds=minimum_interval_seconds,
+            default_status=default_status,
+            description=f"Gives back at once what a run that {ended} still holds.",
+        )
+        def clean_up(context: dg.RunStatusSensorContext, sqlqueue: SqlQueueResource) -> None:
+            run, queue = context.dagster_run, sqlqueue.queue
+            drain = drains.get(run.job_name)
+            given_back = give_back(queue, run)
+            if drain is not None:
+                lease = drain.lease_seconds or drain.spec.lease_seconds
+                leases = queue.end_leases(drain.spec.name, run_worker(run.run_id), lease_seconds=lease)
+                given_back[drain.spec.name] = len(leases)
+            slot = None if drain is None else slot_of(run, drain.op.name)
+            freed = slot is not None and slots.release(queue, slot)
+            # No SkipReason: a tick looks at several runs, and Dagster refuses one that skips some and acts on others.
+            told = ", ".join(f"{count} jobs of {name} given back" for name, count in given_back.items())
+            context.log.info(
+                "run %s %s; %s%s", run.run_id, ended, told or "it held nothing", "; its slot is free" * freed
+            )
+
+        return clean_up
+
+    return [build(status, ended) for status, ended in _ENDED.items()]

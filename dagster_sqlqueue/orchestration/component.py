@@ -1,0 +1,275 @@
+"""A queue as a component of a `dg` project: YAML says everything but what the handler does."""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Annotated, Any
+
+import dagster as dg
+from dagster.components.utils.translation import TranslationFn
+from pydantic import BaseModel, ConfigDict
+
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.orchestration.assets import QueueAssetData, build_sqlqueue_asset_spec
+from dagster_sqlqueue.orchestration.attributes import (
+    AssetResolver,
+    BackoffAttributes,
+    CheckAttributes,
+    FreshnessAttributes,
+    RateAttributes,
+    said,
+)
+from dagster_sqlqueue.orchestration.checks import CheckThresholds, build_sqlqueue_checks
+from dagster_sqlqueue.orchestration.cleanup import build_cleanup_sensors
+from dagster_sqlqueue.orchestration.consumer import QueueConsumer, queue_consumer
+from dagster_sqlqueue.orchestration.creating import build_create_job, helping
+from dagster_sqlqueue.orchestration.drain import DrainMode
+from dagster_sqlqueue.orchestration.references import resolve
+from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.orchestration.scaffolding import URL_VARIABLE, SqlQueueScaffolder
+from dagster_sqlqueue.orchestration.sensor import SensorSettings, build_sqlqueue_sensor
+from dagster_sqlqueue.payloads import AnyObject
+from dagster_sqlqueue.settings import Backoff, PoisonPolicy, QueueSpec, RateLimit, Strategy
+from dagster_sqlqueue.worker.declaring import payload_of
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dg.scaffold_with(SqlQueueScaffolder)
+class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
+    """A SQL job queue: an asset, a job that works it off, and a sensor that starts the job's runs.
+
+    Everything is made from one handler, a function of one job. Nothing is connected before a run or a tick: the database's
+    URL stands in an environment variable, of which only the name is written down. The queue itself is made by the job
+    `create_<queue>`, by `sqlqueue create`, or with `create: true` by the sensor.
+    """
+
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+
+    queue: Annotated[
+        str, said("The queue's name: lower-case letters, digits and _, beginning with a letter.", "reminders")
+    ]
+    handler: Annotated[
+        str | Callable[..., Any],
+        said(
+            "The function that is called with each job: package.module:function, or .module:function for a module beside"
+            " defs.yaml. Also what handles has bound to a queue, or, as it is, what queue_consumer made.",
+            "my_project.jobs:remind",
+            ".handler:remind",
+            as_type=str,
+        ),
+    ]
+    payload: Annotated[
+        str | type[BaseModel] | None,
+        said(
+            "The pydantic model that every payload fits: package.module:Model. Unset: what the handler's annotation"
+            " Job[Model] says, or any JSON object.",
+            "my_project.jobs:Reminder",
+            as_type=str,
+        ),
+    ] = None
+    url_env: Annotated[
+        str, said("The name of the environment variable that holds the database's URL; never the URL.", URL_VARIABLE)
+    ] = URL_VARIABLE
+    schema_name: Annotated[str, said("The schema that holds the queue's tables.")] = "sqlqueue"
+    resource: Annotated[
+        bool,
+        said(
+            "Whether to provide the resource 'sqlqueue'; false where the project has one of that key. Components with the"
+            " same url_env and schema_name share it."
+        ),
+    ] = True
+    create: Annotated[
+        bool, said("Have the sensor make the queue when it is not there. It never changes one that is.")
+    ] = False
+
+    buckets: Annotated[int | None, said("Independent lanes, 1 to 1024, of a new queue. Unset: 16.", 16)] = None
+    strategy: Annotated[Strategy | None, said("How a claim chooses its jobs. Unset: round_robin.", "fifo")] = None
+    lease_seconds: Annotated[float | None, said("How long a claim holds without a heartbeat. Unset: 60.", 60)] = None
+    timeout_seconds: Annotated[float | None, said("How long one job may take. Unset: ten leases.", 900)] = None
+    max_attempts: Annotated[int | None, said("Runs a job gets before it goes to the dead letter. Unset: 5.", 5)] = None
+    backoff: Annotated[BackoffAttributes | None, said("The wait between a job's attempts.", {"seconds": 10})] = None
+    ordered: Annotated[
+        bool | None, said("Whether jobs with the same ordering key run one at a time, in their order.")
+    ] = None
+    on_poison: Annotated[
+        PoisonPolicy | None,
+        said("What an ordered queue does with a key whose job failed for good. Unset: dead_letter.", "stop"),
+    ] = None
+    max_running: Annotated[int | None, said("Jobs of the queue that run at a time. Unset: no limit.", 50)] = None
+    max_running_per_key: Annotated[
+        int | None, said("Jobs of one ordering key that run at a time. Unset: no limit.", 2)
+    ] = None
+    rate: Annotated[
+        RateAttributes | None, said("Jobs that begin within an interval. Unset: no limit.", {"starts": 100})
+    ] = None
+    retention_days: Annotated[int | None, said("How long finished jobs are kept. Unset: for ever.", 30)] = None
+
+    mode: Annotated[
+        DrainMode | None,
+        said(
+            "How long a run stays: batch, until its buckets are empty; linger, some seconds longer, listening; standing,"
+            " until its successor is there. Unset: batch.",
+            "linger",
+        ),
+    ] = None
+    batch: Annotated[
+        bool | None, said("Whether the handler takes the list of all jobs of a claim, instead of one job.")
+    ] = None
+    transactional: Annotated[
+        bool, said("Whether jobs are worked and ended in one transaction; for quick handlers that are trusted.")
+    ] = False
+    max_runs: Annotated[int, said("Drain runs of the queue at a time.")] = 4
+    jobs_per_run: Annotated[int, said("A backlog below it gets one run, twice of it two, and so on.")] = 5_000
+    minimum_interval_seconds: Annotated[int, said("Between two ticks of the sensor.")] = 1
+    default_status: Annotated[
+        dg.DefaultSensorStatus,
+        said("Whether the sensor runs as soon as the code location is loaded: RUNNING or STOPPED.", "RUNNING"),
+    ] = dg.DefaultSensorStatus.STOPPED
+
+    cleanup: Annotated[bool, said("Whether to add sensors that give back at once what a run held that was killed.")] = (
+        False
+    )
+
+    asset: Annotated[TranslationFn[QueueAssetData] | None, AssetResolver()] = None
+    freshness: Annotated[
+        FreshnessAttributes | None,
+        said(
+            "How old the last progress of the queue may be; for queues that always have work.", {"fail_seconds": 3600}
+        ),
+    ] = None
+
+    checks: Annotated[
+        CheckAttributes | None, said("From where on the queue's checks fail.", {"oldest_ready_seconds": 60})
+    ] = None
+
+    @classmethod
+    def get_spec(cls) -> dg.ComponentTypeSpec:
+        """What `dg list components` and Dagster's documentation show of it."""
+        return dg.ComponentTypeSpec(tags=["queue", "sql", "postgres", "integration"])
+
+    def get_asset_spec(self, data: QueueAssetData) -> dg.AssetSpec:
+        """The queue as an asset; override it to change what the attribute `asset` cannot."""
+        freshness = None if self.freshness is None else self.freshness.policy()
+        made = build_sqlqueue_asset_spec(data.spec, schema=data.schema, freshness_policy=freshness)
+        return made if self.asset is None else self.asset(made, data)
+
+    def get_consumer(self, context: dg.ComponentLoadContext) -> QueueConsumer[Any]:
+        """The handler, bound to the queue; override it to build another job.
+
+        Raises:
+            InvalidInput: the handler, the payload or a setting is not usable.
+        """
+        package = None
+        if any(isinstance(named, str) and named.startswith(".") for named in (self.handler, self.payload)):
+            package = context.defs_relative_module_name(context.path.parent if context.path.is_file() else context.path)
+        found: Any = resolve("the handler", self.handler, package) if isinstance(self.handler, str) else self.handler
+        bound = found.spec if isinstance(getattr(found, "spec", None), QueueSpec) else None
+        handler = found if bound is None else found.handler
+        spec = self._spec(bound, handler, package)
+        if isinstance(found, QueueConsumer):
+            return self._as_it_is(found, spec)
+        return queue_consumer(
+            spec,
+            mode=self.mode or DrainMode.BATCH,
+            batch=bool(self.batch),
+            transactional=self.transactional,
+            lease_seconds=getattr(found, "lease_seconds", None) if self.lease_seconds is None else None,
+            job_timeout_seconds=getattr(found, "job_timeout_seconds", None),
+            asset_key=self.get_asset_spec(QueueAssetData(spec, self.schema_name)).key,
+        )(handler)
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """The asset with its checks, the jobs, the sensors and the resource. Nothing is connected.
+
+        Raises:
+            InvalidInput: an attribute is not usable; the message names it.
+        """
+        if not _VARIABLE.fullmatch(self.url_env):
+            raise InvalidInput(
+                f"url_env of queue {self.queue!r} is no name of an environment variable; put the URL into a variable, and"
+                f" give its name here, such as {URL_VARIABLE}"
+            )
+        consumer = self.get_consumer(context)
+        spec, key = consumer.spec, consumer.asset_key
+        limits = CheckThresholds(**(self.checks or CheckAttributes()).model_dump())
+        sensor = build_sqlqueue_sensor(
+            consumer,
+            settings=SensorSettings(max_runs=self.max_runs, jobs_per_run=self.jobs_per_run),
+            thresholds=limits,
+            minimum_interval_seconds=self.minimum_interval_seconds,
+            default_status=self.default_status,
+        )
+        sensors = [helping(sensor, spec, create=self.create)]
+        if self.cleanup:
+            named = f"sqlqueue_{spec.name}"
+            sensors += build_cleanup_sensors([consumer], prefix=named, default_status=self.default_status)
+        return dg.Definitions(
+            assets=[self.get_asset_spec(QueueAssetData(spec, self.schema_name))],
+            asset_checks=[build_sqlqueue_checks(spec, limits, asset_key=key)],
+            jobs=[consumer.job, build_create_job(spec)],
+            sensors=sensors,
+            resources={"sqlqueue": shared_resource(self.url_env, self.schema_name)} if self.resource else None,
+        )
+
+    def _as_it_is(self, consumer: QueueConsumer[Any], spec: QueueSpec[Any]) -> QueueConsumer[Any]:
+        """What `queue_consumer` made: it has settings of its own that are not said again here."""
+        mode, batch = self.mode or consumer.mode, consumer.batch if self.batch is None else self.batch
+        if spec != consumer.spec or (mode, batch) != (consumer.mode, consumer.batch) or self.transactional:
+            raise InvalidInput(
+                f"the handler of queue {self.queue!r} is what queue_consumer made, and the component says other settings of"
+                " queue or job; say them to queue_consumer, or name a plain function as the handler"
+            )
+        key = self.get_asset_spec(QueueAssetData(spec, self.schema_name)).key
+        if key != consumer.asset_key:
+            raise InvalidInput(
+                f"the handler of queue {self.queue!r} is what queue_consumer made, and reports on the asset"
+                f" {consumer.asset_key.to_user_string()!r}, where the component's is {key.to_user_string()!r}; make them"
+                " agree: queue_consumer(asset_key=…), or the attribute asset"
+            )
+        return consumer
+
+    def _spec(self, bound: QueueSpec[Any] | None, handler: Any, package: str | None) -> QueueSpec[Any]:
+        given = {
+            "bucket_count": self.buckets,
+            "strategy": self.strategy,
+            "lease_seconds": self.lease_seconds,
+            "timeout_seconds": self.timeout_seconds,
+            "max_attempts": self.max_attempts,
+            "backoff": self.backoff and Backoff(**self.backoff.model_dump()),
+            "ordered": self.ordered,
+            "on_poison": self.on_poison,
+            "max_running": self.max_running,
+            "max_running_per_key": self.max_running_per_key,
+            "rate": self.rate and RateLimit(**self.rate.model_dump()),
+            "retention_days": self.retention_days,
+        }
+        changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        payload = resolve("the payload", self.payload, package) if isinstance(self.payload, str) else self.payload
+        if payload is not None and not (isinstance(payload, type) and issubclass(payload, BaseModel)):
+            raise InvalidInput(f"the payload of queue {self.queue!r} is {payload!r:.100}; name a pydantic model")
+        if bound is None:
+            return QueueSpec(self.queue, payload or payload_of(handler) or AnyObject, **changed)
+        if bound.name != self.queue or payload not in (None, bound.payload):
+            raise InvalidInput(
+                f"the handler is bound to queue {bound.name!r} with the payload {bound.payload.__name__}, and the component"
+                f" says queue {self.queue!r}{'' if payload is None else f' and {payload.__name__}'}; make them agree"
+            )
+        return dataclasses.replace(bound, **changed)
+
+
+def shared_resource(url_env: str = URL_VARIABLE, schema_name: str = "sqlqueue") -> SqlQueueResource:
+    """The resource of a database and schema, always the same object: Dagster merges definitions that name a resource only
+    if it is one and the same. For a project that has components and definitions of its own.
+
+    Args:
+        url_env: the name of the environment variable that holds the URL.
+        schema_name: the schema that holds the tables.
+    """
+    return _resource(url_env, schema_name)
+
+
+@cache
+def _resource(url_env: str, schema_name: str) -> SqlQueueResource:
+    return SqlQueueResource(url=dg.EnvVar(url_env), schema_name=schema_name)

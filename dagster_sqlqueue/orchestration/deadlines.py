@@ -1,0 +1,288 @@
+"""Whether the accounts' days were done in time: by a time of day of each account's own zone, on the day after."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from itertools import islice
+from uuid import UUID
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import dagster as dg
+
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model import ArchiveState
+from dagster_sqlqueue.orchestration import markdown
+from dagster_sqlqueue.orchestration.assets import queue_asset_key
+from dagster_sqlqueue.orchestration.failing import told_plainly
+from dagster_sqlqueue.orchestration.fanout import Account, DailyAccount, daily_job_id, due_at
+from dagster_sqlqueue.orchestration.markdown import SHOWN
+from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.settings import QueueSpec
+
+MOST_DAYS = 31
+
+_AT_ONCE = 1_000
+_SLACK = timedelta(days=2)
+"""A day's jobs are there at the earliest when it has ended where days end first, and may be brought forward then."""
+
+WAYS = ("open", "late", "failed", "cancelled", "missing")
+"""How a day can have missed its deadline: its job is live, was done after it, ended otherwise, or is not there."""
+
+Expected = Callable[[Account, date], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """An account's day that was not done in time.
+
+    Attributes:
+        account: whose.
+        day: which.
+        deadline: by when it was to be done, in UTC.
+        way: one of `WAYS`.
+        finished_at: when its job ended; None for one that did not.
+    """
+
+    account: Account
+    day: date
+    deadline: datetime
+    way: str
+    finished_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """What a look at the deadlines found.
+
+    Attributes:
+        at: when it looked, by the database's clock.
+        by_day: of each day, how many accounts were to be done with it by then, the latest day first.
+        missed: the accounts' days that were not done in time, the latest first.
+    """
+
+    at: datetime
+    by_day: dict[date, int]
+    missed: list[Missed]
+
+    @property
+    def expected(self) -> int:
+        """How many accounts' days were to be done by then."""
+        return sum(self.by_day.values())
+
+
+def last_days(now: datetime, zone: str, deadline: time, days: int) -> list[date]:
+    """The last days whose deadline, on the day after, has passed in a zone; the latest first.
+
+    Args:
+        now: the moment to ask for.
+        zone: an IANA time zone.
+        deadline: the time of day, by the zone's clocks. One that daylight saving skips is the moment the clocks were moved
+            on; one that comes twice is the first.
+        days: how many.
+    """
+    today = now.astimezone(ZoneInfo(zone)).date()
+    found = (today - timedelta(days=back) for back in range(days + 3))
+    return list(islice((day for day in found if due_at(day, zone, deadline) <= now), days))
+
+
+def look_at_deadlines(
+    queue: SqlQueue,
+    name: str,
+    accounts: Iterable[Account],
+    *,
+    deadline: time = time(8, 0),
+    days: int = 2,
+    partitions_def: dg.DailyPartitionsDefinition | None = None,
+    expected: Expected | None = None,
+    now: datetime | None = None,
+) -> Deadlines:
+    """Look which accounts' days were not done in time, of the last days whose deadline has passed.
+
+    Args:
+        queue: the queues of the schema.
+        name: the queue of the daily jobs, which `build_fanout_asset` put there.
+        accounts: all of them.
+        deadline: the time of day, by the clocks of each account's zone, on the day after.
+        days: how many.
+        partitions_def: the days that there are; None: any.
+        expected: whether an account was to be done with a day; None: every one.
+        now: the moment to look from; None: now, by the database's clock.
+
+    Raises:
+        InvalidInput: an account's zone is not known.
+        UnknownQueue: there is no such queue.
+    """
+    queue.check_exists(name)
+    now = now or queue.database.run("clock", {})[0][0]
+    everyone = {account.name: account for account in accounts}.values()
+    wanted = [
+        (account, day)
+        for account in everyone
+        for day in _days_of(account, now, deadline, days)
+        if _is_partition(partitions_def, day) and (expected is None or expected(account, day))
+    ]
+    counted = Counter(day for _, day in wanted)
+    by_day = {day: counted[day] for day in sorted(counted, reverse=True)}
+    since = datetime.combine(min(by_day), time(), tzinfo=UTC) - _SLACK if by_day else now
+    missed = [
+        one
+        for at in range(0, len(wanted), _AT_ONCE)
+        for one in _missed(queue, name, wanted[at : at + _AT_ONCE], deadline, since)
+    ]
+    return Deadlines(now, by_day, sorted(missed, key=lambda one: (-one.day.toordinal(), one.account.name)))
+
+
+def build_deadline_check(
+    spec: QueueSpec[DailyAccount],
+    accounts: Callable[[], Iterable[Account]],
+    *,
+    deadline: time = time(8, 0),
+    days: int = 2,
+    partitions_def: dg.DailyPartitionsDefinition | None = None,
+    expected: Expected | None = None,
+    name: str | None = None,
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
+    asset_key: dg.AssetKey | None = None,
+) -> dg.AssetChecksDefinition:
+    """A check of the queue's asset: every account's day was done by a time of day of its own zone, on the day after.
+
+    It looks at the last days whose deadline has passed, for each account by itself. A day is done when its job succeeded.
+    Jobs that are still live, were done later, failed or were cancelled, and those that are not there at all, make it fail;
+    a table names the first of them. An account is looked for under the zone that it has now.
+
+    To be run from time to time after the first account's deadline, by a schedule on `AssetSelection.checks(...)`.
+
+    Args:
+        spec: the queue of the daily jobs, see `build_fanout_asset`.
+        accounts: asked once a run.
+        deadline: the time of day, without a zone.
+        days: how many of the last days, 1 to 31. The archive must keep jobs for longer.
+        partitions_def: the days that there are; None: any.
+        expected: whether an account was to be done with a day, where not all are with every one: new accounts, holidays.
+        name: the check's; None: `done_by_0800`.
+        severity: of a failure.
+        asset_key: of the queue's asset; None: `queues/<name>`.
+
+    Raises:
+        InvalidInput: the deadline or the number of days is not usable.
+    """
+    if not isinstance(deadline, time) or deadline.tzinfo is not None:
+        raise InvalidInput(f"deadline is {deadline!r}; give a time of day without a zone: it is each account's own")
+    if isinstance(days, bool) or not isinstance(days, int) or not 1 <= days <= MOST_DAYS:
+        raise InvalidInput(f"days is {days!r}; it must be a whole number of days, 1 to {MOST_DAYS}")
+
+    @dg.asset_check(
+        asset=asset_key or queue_asset_key(spec.name),
+        name=name or f"done_by_{deadline:%H%M}",
+        description=f"Whether every account's day was done by {deadline:%H:%M} of its own zone on the day after, of the last"
+        f" {days} {'day' if days == 1 else 'days'}.",
+    )
+    def done_in_time(sqlqueue: SqlQueueResource) -> dg.AssetCheckResult:
+        with told_plainly():
+            everyone = list(accounts())
+            if not everyone:
+                raise InvalidInput(f"there is no account to look for in the queue {spec.name!r}")
+            sqlqueue.queue.check_schema()
+            found = look_at_deadlines(
+                sqlqueue.queue,
+                spec.name,
+                everyone,
+                deadline=deadline,
+                days=days,
+                partitions_def=partitions_def,
+                expected=expected,
+            )
+        ways = Counter(one.way for one in found.missed)
+        said = _said(found, ways, deadline)
+        return dg.AssetCheckResult(
+            passed=not found.missed,
+            severity=severity,
+            description=said,
+            metadata={
+                "result": said,
+                "to_be_done": found.expected,
+                "done_in_time": found.expected - len(found.missed),
+                **{way: ways[way] for way in WAYS},
+                "days": dg.MetadataValue.md(_day_table(found)),
+                "not_done_in_time": dg.MetadataValue.md(_missed_table(found)),
+            },
+        )
+
+    return done_in_time
+
+
+def _days_of(account: Account, now: datetime, deadline: time, days: int) -> list[date]:
+    try:
+        return last_days(now, account.zone, deadline, days)
+    except (ZoneInfoNotFoundError, ValueError):
+        raise InvalidInput(f"account {account.name!r} has the time zone {account.zone!r}, which is not known") from None
+
+
+def _is_partition(partitions_def: dg.DailyPartitionsDefinition | None, day: date) -> bool:
+    if partitions_def is None:
+        return True
+    end = partitions_def.end
+    return partitions_def.start.date() <= day and (end is None or day < end.date())
+
+
+def _missed(
+    queue: SqlQueue, name: str, wanted: Sequence[tuple[Account, date]], deadline: time, since: datetime
+) -> Iterator[Missed]:
+    by_id = {daily_job_id(name, day, account): (account, day) for account, day in wanted}
+    deadlines = {id: due_at(day, account.zone, deadline) for id, (account, day) in by_id.items()}
+    parameters = {"queue": name, "ids": list(by_id), "deadlines": list(deadlines.values()), "since": since}
+    rows: Sequence[tuple[UUID, str | None, datetime | None]] = queue.database.run("deadlines_missed", parameters)
+    for id, state, finished_at in rows:
+        yield Missed(*by_id[id], deadlines[id], _way(state, finished_at), finished_at)
+
+
+def _way(state: str | None, finished_at: datetime | None) -> str:
+    if state is None:
+        return "missing"
+    if finished_at is None:
+        return "open"
+    return "late" if state == ArchiveState.SUCCEEDED else state
+
+
+def _said(found: Deadlines, ways: Counter[str], deadline: time) -> str:
+    if not found.expected:
+        return f"no account's day was to be done by {deadline:%H:%M} yet"
+    if not found.missed:
+        return f"all {found.expected:,} days of accounts were done by {deadline:%H:%M}"
+    parts = ", ".join(f"{ways[way]:,} {way}" for way in WAYS if ways[way])
+    return f"{len(found.missed):,} of {found.expected:,} days of accounts were not done by {deadline:%H:%M}: {parts}"
+
+
+def _day_table(found: Deadlines) -> str:
+    missed = Counter(one.day for one in found.missed)
+    rows = [[day, count, count - missed[day], missed[day]] for day, count in found.by_day.items()]
+    return markdown.table(["day", "to be done", "done in time", "not done in time"], rows)
+
+
+def _missed_table(found: Deadlines) -> str:
+    if not found.missed:
+        return "There are none."
+    rows = [
+        [
+            one.account.name,
+            one.day,
+            one.account.zone,
+            f"{one.deadline.astimezone(ZoneInfo(one.account.zone)):%Y-%m-%d %H:%M %z}",
+            one.way,
+            markdown.moment(one.finished_at) if one.finished_at else "",
+            _length((one.finished_at or found.at) - one.deadline),
+        ]
+        for one in found.missed[:SHOWN]
+    ]
+    head = ["account", "day", "zone", "deadline", "what", "ended", "after the deadline"]
+    return markdown.table(head, rows) + markdown.first_of(len(found.missed), "days of accounts")
+
+
+def _length(late: timedelta) -> str:
+    minutes = int(late.total_seconds()) // 60
+    if minutes < 0:
+        return "before it"
+    days, hours = divmod(minutes // 60, 24)
+    return f"{days} d {hours} h" if days else f"{hours} h {minutes % 60} min"

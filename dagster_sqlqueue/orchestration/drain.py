@@ -1,0 +1,291 @@
+"""The op of a drain run: works buckets of a queue off until they are empty or its time is up."""
+
+import contextlib
+import enum
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Generic
+from uuid import UUID
+
+import dagster as dg
+from pydantic import Field
+
+from dagster_sqlqueue import slots
+from dagster_sqlqueue.consumer import Consumer
+from dagster_sqlqueue.errors import QueueError
+from dagster_sqlqueue.filters import ClaimFilter
+from dagster_sqlqueue.handling import AnyHandler
+from dagster_sqlqueue.model import ClaimedJob, Mode
+from dagster_sqlqueue.orchestration.giving_back import run_worker
+from dagster_sqlqueue.orchestration.observing import figures_after_run
+from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.settings import Payload, QueueSpec
+from dagster_sqlqueue.settling import DrainSummary
+
+_PROGRESS_SECONDS = 10.0
+"""A log line is an event, and each event a commit in Dagster's storage."""
+
+
+class DrainMode(enum.StrEnum):
+    """How long a drain run stays."""
+
+    BATCH = "batch"
+    """Until its buckets are empty: nothing runs when there is nothing to do; a job waits for a tick and a run's start."""
+    LINGER = "linger"
+    """Some seconds longer, listening: what comes in a burst after the first job is taken within milliseconds."""
+    STANDING = "standing"
+    """Until its time is up, and its successor is started before: every job is taken within milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The seconds of a drain run: see `DrainConfig`."""
+
+    budget_seconds: float
+    linger_seconds: float
+    hand_over_seconds: float
+
+
+PACES = {
+    DrainMode.BATCH: Pace(300.0, 0.0, 0.0),
+    DrainMode.LINGER: Pace(300.0, 30.0, 0.0),
+    DrainMode.STANDING: Pace(1_800.0, 1_800.0, 30.0),
+}
+
+
+class DrainConfig(dg.Config):
+    """What one drain run does; the sensor fills it in, and a person may in the launchpad."""
+
+    buckets: list[int] = Field(default=[], description="The buckets to work off; none named: all of them.")
+    tags: list[str] = Field(default=[], description="Take only jobs that have all of these tags.")
+    batch_size: int = Field(default=100, ge=1, le=10_000, description="Jobs for each claim.")
+    budget_seconds: float | None = Field(
+        default=None, gt=0, description="Take no new batch after that long; unset: by the consumer's mode."
+    )
+    linger_seconds: float | None = Field(
+        default=None, ge=0, description="Wait that long for more when nothing is due; unset: by the consumer's mode."
+    )
+    hand_over_seconds: float | None = Field(
+        default=None,
+        ge=0,
+        description="Give the slot back that long before the time is up, at most half of it, so that a successor is there by"
+        " then; unset: by the consumer's mode.",
+    )
+    slot: int | None = Field(default=None, description="The consumer slot that the sensor reserved for this run.")
+    token: str | None = Field(default=None, description="The proof that the slot is this run's.")
+    sensor: str = Field(default="", description="The name under which the slot is reserved.")
+
+    def pace(self, mode: DrainMode) -> Pace:
+        """What the config says, and the mode where it says nothing."""
+        usual = asdict(PACES[mode])
+        said = {name: getattr(self, name) for name in usual}
+        pace = Pace(**{name: usual[name] if value is None else value for name, value in said.items()})
+        # A run that gave its slot back at once would be succeeded at every tick.
+        return replace(pace, hand_over_seconds=min(pace.hand_over_seconds, pace.budget_seconds / 2))
+
+    def reserved(self, queue: str) -> slots.Slot | None:
+        """The slot that was reserved for the run, if there is one."""
+        if self.slot is None or self.token is None:
+            return None
+        return slots.Slot(queue, self.slot, tuple(self.buckets), UUID(self.token), self.sensor)
+
+
+@dataclass(frozen=True)
+class DrainJob(Generic[Payload]):
+    """A job whose runs drain a queue: what sensors start and look after.
+
+    Attributes:
+        spec: the queue.
+        op: drains the queue, for graphs of one's own.
+        job: the op by itself, in the in-process executor.
+        mode: how long a run stays.
+        asset_key: the asset under which the queue's depth, progress and checks are reported.
+        lease_seconds: of its claims, if it is not the queue's.
+        job_timeout_seconds: see `Consumer`.
+    """
+
+    spec: QueueSpec[Payload]
+    op: dg.OpDefinition
+    job: dg.JobDefinition
+    mode: DrainMode
+    asset_key: dg.AssetKey
+    lease_seconds: float | None
+    job_timeout_seconds: float | None
+
+
+def build_drain_op(
+    spec: QueueSpec[Payload],
+    handler: AnyHandler[Payload],
+    *,
+    name: str,
+    mode: DrainMode | str = DrainMode.BATCH,
+    batch: bool = False,
+    transactional: bool = False,
+    lease_seconds: float | None = None,
+    job_timeout_seconds: float | None = None,
+    asset_key: dg.AssetKey | None = None,
+) -> dg.OpDefinition:
+    """The op that drains the queue, for graphs of one's own. It needs the resource `sqlqueue`.
+
+    Cancelling the run gives the leases that are left back at once. However many jobs it works off, it writes one line of
+    progress in ten seconds at most, and one summary.
+
+    Args:
+        spec: the queue.
+        handler: of one job, async or not, or of a batch.
+        name: the op's.
+        mode: how long a run stays when its config does not say so.
+        batch: the handler takes all jobs of a claim at once.
+        transactional: claim, work and end each batch in one transaction, see `Mode`.
+        lease_seconds: instead of the queue's.
+        job_timeout_seconds: see `Consumer`.
+        asset_key: the asset that is materialised when jobs were ended; None: none is.
+    """
+    usual = DrainMode(mode)
+
+    @dg.op(
+        name=name,
+        description=handler.__doc__ or f"Works off the queue {spec.name!r}.",
+        out=dg.Out(dict, description="How many jobs were claimed, succeeded, retried, failed, …"),
+        tags={"kind": "sqlqueue"},
+    )
+    def drain(
+        context: dg.OpExecutionContext, config: DrainConfig, sqlqueue: SqlQueueResource
+    ) -> dg.Output[dict[str, Any]]:
+        queue = sqlqueue.queue
+        queue.check_schema()
+        pace = config.pace(usual)
+        lease = lease_seconds or spec.lease_seconds
+        reserved = config.reserved(spec.name)
+        # The slot of a run that is killed is free when its leases are over: its heartbeat extends both.
+        holder = _Holder(queue, reserved, seconds=lease, pace=pace)
+        if not holder.keep():
+            context.log.info("slot %s is not this run's any more; another run has its buckets", config.slot)
+            return _output(DrainSummary())
+        consumer = Consumer(
+            queue,
+            spec,
+            handler,
+            batch=batch,
+            mode=Mode.TRANSACTIONAL if transactional else Mode.LEASED,
+            buckets=config.buckets or None,
+            batch_size=config.batch_size,
+            lease_seconds=lease,
+            job_timeout_seconds=job_timeout_seconds,
+            filter=ClaimFilter(tags=config.tags) if config.tags else None,
+            worker=run_worker(context.run_id),
+            # One that loses its slot goes on, and shares its buckets.
+            beat=holder.keep,
+            on_claim=_Served(queue, spec.name, config.buckets or None),
+        )
+        try:
+            with holder.held():
+                summary = consumer.drain(
+                    budget_seconds=pace.budget_seconds,
+                    linger_seconds=pace.linger_seconds,
+                    after_batch=_Progress(context, spec.name),
+                )
+        except BaseException:
+            context.log.warning("%s: ended before its time: %s", spec.name, told(consumer.summary))
+            raise
+        slots.served(queue, spec.name, config.buckets or None)
+        context.log.info("%s: %s", spec.name, told(summary))
+        if asset_key is not None and summary.succeeded + summary.failed + summary.cancelled:
+            context.log_event(dg.AssetMaterialization(asset_key, metadata=figures_after_run(queue, spec.name)))
+        return _output(summary)
+
+    return drain
+
+
+def told(summary: DrainSummary) -> str:
+    """What a drain did, for people: what there was none of is left out."""
+    figures = {name: value for name, value in _figures(summary).items() if value and name not in ("seconds", "batches")}
+    said = ", ".join(f"{value:,} {name}" for name, value in figures.items()) or "nothing to do"
+    return f"{said}; {summary.batches:,} batches, {summary.seconds:.1f} s"
+
+
+class _Holder:
+    """Keeps the run's slot while it drains, and gives it back at the end, or when the successor is to be started."""
+
+    def __init__(self, queue: SqlQueue, slot: slots.Slot | None, *, seconds: float, pace: Pace) -> None:
+        self._queue = queue
+        self._slot = slot
+        self._seconds = seconds
+        self._hand_over = pace.budget_seconds - pace.hand_over_seconds if pace.hand_over_seconds else None
+        self._lock = threading.Lock()
+
+    def keep(self) -> bool:
+        """Extend the slot; false: it is somebody else's."""
+        with self._lock:
+            return self._slot is None or slots.extend(self._queue, self._slot, seconds=self._seconds)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Give the slot back at the end of the block, or before it if the run is to be succeeded."""
+        timer = None
+        if self._slot is not None and self._hand_over is not None:
+            timer = threading.Timer(max(self._hand_over, 0.0), self._release)
+            timer.daemon = True
+            timer.start()
+        try:
+            yield
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._release()
+
+    def _release(self) -> None:
+        with self._lock:
+            slot, self._slot = self._slot, None
+            if slot is not None:
+                # It expires by itself where the database is away.
+                with contextlib.suppress(QueueError):
+                    slots.release(self._queue, slot)
+
+
+class _Served:
+    """Notes that a run takes its first jobs: it has come, for all of its buckets. One that it has not reached when it is
+    killed is not to be suspected for that.
+    """
+
+    def __init__(self, queue: SqlQueue, name: str, buckets: Sequence[int] | None) -> None:
+        self._queue = queue
+        self._name = name
+        self._buckets = buckets
+        self._noted = False
+
+    def __call__(self, jobs: Sequence[ClaimedJob]) -> None:
+        if jobs and not self._noted:
+            self._noted = True
+            # What is not noted here is noted at the run's end.
+            with contextlib.suppress(QueueError):
+                slots.served(self._queue, self._name, self._buckets)
+
+
+class _Progress:
+    """Says now and then how far a run is."""
+
+    def __init__(self, context: dg.OpExecutionContext, name: str) -> None:
+        self._say: Callable[..., None] = context.log.info
+        self._name = name
+        self._began = self._said_at = time.monotonic()
+
+    def __call__(self, summary: DrainSummary) -> None:
+        now = time.monotonic()
+        if now - self._said_at >= _PROGRESS_SECONDS:
+            self._said_at = now
+            rate = summary.handled / (now - self._began)
+            self._say("%s: %s jobs handled so far, %.0f a second", self._name, f"{summary.handled:,}", rate)
+
+
+def _figures(summary: DrainSummary) -> dict[str, Any]:
+    return {**asdict(summary), "seconds": round(summary.seconds, 3)}
+
+
+def _output(summary: DrainSummary) -> dg.Output[dict[str, Any]]:
+    value = _figures(summary)
+    shown = {name: one for name, one in value.items() if one or name in ("claimed", "succeeded")}
+    return dg.Output(value, metadata={**shown, "jobs_per_second": round(summary.jobs_per_second, 1)})

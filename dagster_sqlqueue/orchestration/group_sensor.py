@@ -1,0 +1,170 @@
+"""The sensor that starts a run for each group of jobs that has ended."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import dagster as dg
+
+from dagster_sqlqueue import payloads
+from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, QueueError
+from dagster_sqlqueue.followers import GroupEnded
+from dagster_sqlqueue.model import ClaimedJob
+from dagster_sqlqueue.orchestration.joining import GROUP_TAG, GroupConfig
+from dagster_sqlqueue.orchestration.leasing import settle_claimed
+from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.outcomes import Done, Outcome, Reject, Retry, Snooze
+from dagster_sqlqueue.settings import Backoff, QueueSpec
+
+_LEASE_SECONDS = 300.0
+"""Longer than Dagster lets a tick take."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """What becomes of a group now: in words, for the job that told of its end, and the run to be started."""
+
+    what: str
+    outcome: Outcome
+    request: dg.RunRequest | None = None
+
+
+def build_group_sensor(
+    spec: QueueSpec[GroupEnded],
+    target: Any,
+    *,
+    name: str | None = None,
+    ops: Iterable[str] = (),
+    request: Callable[[GroupEnded], dg.RunRequest] | None = None,
+    max_groups: int = 10,
+    poll_seconds: float = 15.0,
+    minimum_interval_seconds: int = 15,
+    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
+) -> dg.SensorDefinition:
+    """A sensor that runs a job, or materialises assets, once for each group of jobs that has ended.
+
+    The end of a group is a job on the queue `spec`, put there in the transaction that ended the last of the group's jobs. It
+    is completed when the group's run has succeeded. When that fails, or is cancelled, the job is retried by the queue's
+    backoff with a new run, and after `max_attempts` it goes to the dead letter: from there, redrive it. A run that Dagster
+    itself will retry is waited for. At most one run of a group is under way, and none is started after one has succeeded.
+
+    Each run has the tag `sqlqueue/group` with the group's id, and `sqlqueue/group_members`, `…_succeeded`, `…_failed` and
+    `…_cancelled` with the counts; see `group_of_run`. An error of the database makes the tick fail, so that it is seen.
+
+    Args:
+        spec: the queue that is told, given as `joined_by` to `enqueue_group`; its payload is `GroupEnded`.
+        target: what to run: a job, or assets, or a selection of these.
+        name: of the sensor; None: `<queue>_groups`.
+        ops: the names of the ops or assets whose config is a `GroupConfig`, to be filled in.
+        request: makes the run's request for a group, with its config, partition or tags; its run key is replaced.
+        max_groups: the most groups that one tick looks after.
+        poll_seconds: how often the run of a group is looked at, at most.
+        minimum_interval_seconds: between ticks.
+        default_status: whether it runs without being switched on.
+
+    Raises:
+        InvalidInput: the queue's payload is not `GroupEnded`, or a number is out of range.
+    """
+    if not issubclass(spec.payload, GroupEnded):
+        raise InvalidInput(
+            f"the payload of queue {spec.name!r} is {spec.payload.__name__}; groups are told as GroupEnded, from"
+            " dagster_sqlqueue.followers"
+        )
+    if not 1 <= max_groups <= 1_000 or poll_seconds <= 0:
+        raise InvalidInput(
+            f"max_groups is {max_groups} and poll_seconds {poll_seconds}; give 1 to 1,000, and positive seconds"
+        )
+    configured = tuple(ops)
+    if request is not None and configured:
+        raise InvalidInput("ops and request were given; a request of one's own says the config, too")
+
+    def asked(ended: GroupEnded) -> dg.RunRequest:
+        if request is not None:
+            return request(ended)
+        config = {op: {"config": GroupConfig.of(ended).model_dump()} for op in configured}
+        return dg.RunRequest(run_config={"ops": config} if config else {})
+
+    @dg.sensor(
+        name=name or f"{spec.name}_groups",
+        target=target,
+        minimum_interval_seconds=minimum_interval_seconds,
+        default_status=default_status,
+        description=f"Starts a run for each group of jobs whose end is told on the queue {spec.name!r}.",
+    )
+    def ended_groups(context: dg.SensorEvaluationContext, sqlqueue: SqlQueueResource) -> dg.SensorResult:
+        queue = sqlqueue.queue
+        queue.check_schema()
+        claimed = queue.claim(
+            spec.name, limit=max_groups, lease_seconds=_LEASE_SECONDS, worker=f"sensor/{spec.name}/{uuid4().hex[:8]}"
+        )
+        try:
+            decisions = [_decide(context.instance, spec, job, asked, poll_seconds) for job in claimed]
+        except BaseException:
+            # Else they come back when their leases end.
+            with contextlib.suppress(QueueError):
+                queue.release(claimed)
+            raise
+        backoff = None if isinstance(spec.backoff, Backoff) else spec.backoff
+        # Before the requests are handed over: a tick that dies after this starts its runs at the next look, once.
+        written = settle_claimed(
+            queue, [(job, made.outcome) for job, made in zip(claimed, decisions, strict=True)], backoff
+        )
+        stale = set(written.stale)
+        requests = [
+            made.request
+            for job, made in zip(claimed, decisions, strict=True)
+            if made.request is not None and job.id not in stale
+        ]
+        counts = Counter(made.what for made in decisions)
+        status = ", ".join(f"{count} {what}" for what, count in counts.items()) or "no group has ended"
+        context.log.info("%s: %s", spec.name, status)
+        return (
+            dg.SensorResult(run_requests=requests)
+            if requests
+            else dg.SensorResult(skip_reason=f"{spec.name}: {status}")
+        )
+
+    return ended_groups
+
+
+def _decide(
+    instance: dg.DagsterInstance,
+    spec: QueueSpec[GroupEnded],
+    job: ClaimedJob,
+    asked: Callable[[GroupEnded], dg.RunRequest],
+    poll_seconds: float,
+) -> _Decision:
+    try:
+        ended = payloads.parse(spec, job.payload)
+    except InvalidPayload as error:
+        return _Decision("not a group's end", Reject(str(error)))
+    runs = instance.get_runs(dg.RunsFilter(tags={GROUP_TAG: str(ended.group_id)}), limit=1)
+    latest = runs[0] if runs else None
+    judged = latest is not None and latest.run_id in (job.error or "")
+    if latest is None or judged:
+        request = _request(ended, asked(ended), None if latest is None else latest.run_id)
+        return _Decision("requested", Snooze(poll_seconds), request)
+    if not latest.is_finished or latest.is_complete_and_waiting_to_retry:
+        return _Decision("under way", Snooze(poll_seconds))
+    if latest.is_success:
+        return _Decision("joined", Done({"run_id": latest.run_id}))
+    # The next run is the one after that: its id, in the error, says that it was looked at.
+    return _Decision(
+        "failed", Retry(f"run {latest.run_id} of the group {ended.group_id} ended as {latest.status.value}")
+    )
+
+
+def _request(ended: GroupEnded, request: dg.RunRequest, after: str | None) -> dg.RunRequest:
+    """The request with the group's tags, and a key that is the same until the run is there: Dagster then starts one only."""
+    counts = {
+        "members": ended.members,
+        "succeeded": ended.succeeded,
+        "failed": ended.failed,
+        "cancelled": ended.cancelled,
+    }
+    tags = {GROUP_TAG: str(ended.group_id), **{f"{GROUP_TAG}_{what}": str(count) for what, count in counts.items()}}
+    key = f"group {ended.group_id}" + (f" after {after}" if after else "")
+    return request.with_replaced_attrs(run_key=key, tags={**request.tags, **tags})

@@ -1,0 +1,130 @@
+"""Waiting, in the run itself, until the last job of a group has ended."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import dagster as dg
+from pydantic import Field
+
+from dagster_sqlqueue.errors import UnknownJob, WaitTimedOut
+from dagster_sqlqueue.followers import Group, Groups
+from dagster_sqlqueue.orchestration.joining import group_id
+from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.results import Results
+from dagster_sqlqueue.working import while_away
+
+_NEAR = 100
+"""Of so many jobs that are left, the ends are told; of more, the group's counts are looked at from time to time."""
+
+_FIRST_LOOK_SECONDS = 0.05
+_LAST_LOOK_SECONDS = 1.0
+_TOLD_SECONDS = 30.0
+_PATIENCE_SECONDS = 60.0
+_MEMBERS_AT_ONCE = 10_000
+
+
+class WaitConfig(dg.Config):
+    """How `wait_for_group` waits."""
+
+    timeout_seconds: float = Field(
+        default=3600.0, gt=0, description="Fail the step if the group has not ended by then."
+    )
+    all_must_succeed: bool = Field(default=False, description="Fail the step if a job of the group did not succeed.")
+
+
+@dg.op(out=dg.Out(Group, description="The group, with its counts."), tags={"kind": "sqlqueue"})
+def wait_for_group(
+    context: dg.OpExecutionContext, config: WaitConfig, sqlqueue: SqlQueueResource, group: Any
+) -> dg.Output[Group]:
+    """Waits in the run until the last job of a group has ended: of an `EnqueuedGroup`, or of a group's id.
+
+    The run holds its place meanwhile, and somebody else has to work the jobs off: for long waits there is
+    `build_group_sensor`.
+    """
+    id = group_id(group)
+    try:
+        ended = await_group(sqlqueue.queue, id, timeout_seconds=config.timeout_seconds)
+    except WaitTimedOut as error:
+        metadata = _figures(Groups(sqlqueue.queue).group(id))
+        raise dg.Failure(str(error), metadata=metadata, allow_retries=False) from None
+    if config.all_must_succeed and ended.succeeded < ended.members:
+        raise dg.Failure(
+            f"{ended.members - ended.succeeded} of the {ended.members} jobs of group {id} did not succeed",
+            metadata=_figures(ended),
+            allow_retries=False,
+        )
+    return dg.Output(ended, metadata=_figures(ended))
+
+
+def await_group(queue: SqlQueue, id: UUID, *, timeout_seconds: float) -> Group:
+    """Wait until the last job of a group has ended, and nothing can be added to it any more.
+
+    The ends of the last hundred jobs are told by the database, where that is to be had. Else, and while there are more, it
+    is looked from time to time, at least once a second.
+
+    Args:
+        queue: where the queues are.
+        id: the group's.
+        timeout_seconds: how long to wait at most.
+
+    Raises:
+        UnknownGroup: there is none of that id.
+        WaitTimedOut: it has not ended in time; the message says how many jobs are left, and names some.
+        DatabaseUnavailable: the database stayed away for a minute.
+    """
+    groups = Groups(queue)
+    deadline = time.monotonic() + timeout_seconds
+    pause = _FIRST_LOOK_SECONDS
+    patiently = while_away(f"group {id}", _PATIENCE_SECONDS)
+    with Results(queue) as results:
+        while True:
+            group = patiently(groups.group, id)
+            if group.ended_at is not None:
+                return group
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise _timed_out(groups, results, group, timeout_seconds)
+            if 0 < group.pending <= _NEAR and _wait_told(groups, results, id, min(left, _TOLD_SECONDS)):
+                pause = _FIRST_LOOK_SECONDS
+            else:
+                time.sleep(min(pause, left))
+                pause = min(2 * pause, _LAST_LOOK_SECONDS)
+
+
+def _wait_told(groups: Groups, results: Results, id: UUID, seconds: float) -> bool:
+    """Wait until the jobs that are left have ended; whether there was anything to wait for."""
+    left = list(_pending(groups, id))
+    try:
+        if left:
+            results.wait_many(left, timeout_seconds=seconds)
+    except WaitTimedOut:
+        return True
+    except UnknownJob:
+        # Somebody has deleted its row: maintenance will count it.
+        return False
+    return bool(left)
+
+
+def _pending(groups: Groups, id: UUID) -> Iterator[UUID]:
+    after = UUID(int=0)
+    while members := groups.members(id, after=after, limit=_MEMBERS_AT_ONCE):
+        yield from (member.job_id for member in members if member.state is None)
+        after = members[-1].job_id
+        if len(members) < _MEMBERS_AT_ONCE:
+            return
+
+
+def _timed_out(groups: Groups, results: Results, group: Group, seconds: float) -> WaitTimedOut:
+    some = [job for job, _ in zip(_pending(groups, group.id), range(3), strict=False)]
+    outcomes = results.outcomes(some)
+    named = "".join(f"; job {one.id} is {one.state}" for one in outcomes.values())
+    what = f"{group.pending} of its {group.members} jobs have not ended{named}" if group.pending else "it is not closed"
+    return WaitTimedOut(f"group {group.id} has not ended within {seconds:g} seconds: {what}", outcomes)
+
+
+def _figures(group: Group) -> dict[str, Any]:
+    counts = {"members": group.members, "succeeded": group.succeeded, "failed": group.failed}
+    return {"group": str(group.id), **counts, "cancelled": group.cancelled, "pending": group.pending}

@@ -1,0 +1,154 @@
+"""The launchpad's jobs as Dagster jobs: one for each verb."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.orchestration.failing import told_plainly
+from dagster_sqlqueue.orchestration.launchpad import config as fields
+from dagster_sqlqueue.orchestration.launchpad import deciding, operating, people, showing
+from dagster_sqlqueue.orchestration.launchpad.reporting import Report, told
+from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.settings import QueueSpec, check_queue_name
+
+_PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Verb:
+    config: type[dg.Config]
+    function: Callable[..., Report]
+
+
+_VERBS = {
+    "show": _Verb(fields.ShowConfig, showing.show),
+    "redrive": _Verb(fields.RedriveConfig, deciding.redrive),
+    "cancel": _Verb(fields.CancelConfig, deciding.cancel),
+    "hold": _Verb(fields.HoldConfig, deciding.hold),
+    "release": _Verb(fields.ReleaseConfig, deciding.release),
+    "delay": _Verb(fields.DelayConfig, deciding.delay),
+    "reprioritise": _Verb(fields.ReprioritiseConfig, deciding.reprioritise),
+    "pause": _Verb(fields.PauseConfig, operating.pause),
+    "resume": _Verb(fields.ResumeConfig, operating.resume),
+    "rebucket": _Verb(fields.RebucketConfig, operating.rebucket),
+    "assign": _Verb(fields.AssignConfig, people.assign),
+    "approve": _Verb(fields.ApproveConfig, people.approve),
+    "reject": _Verb(fields.RejectConfig, people.reject),
+}
+
+VERBS = tuple(_VERBS)
+"""What there is a job for."""
+
+
+def build_sqlqueue_launchpad_jobs(
+    *queues: QueueSpec[Any] | str,
+    name_prefix: str = "sqlqueue",
+    verbs: Sequence[str] = VERBS,
+    resource: SqlQueueResource | None = None,
+    asset_keys: Mapping[str, dg.AssetKey] | None = None,
+) -> list[dg.JobDefinition]:
+    """Jobs for people, to be started from the launchpad: `<name_prefix>_redrive`, `_cancel`, `_show` and so on.
+
+    Each has one op, `<job>_op`, with a typed config that the launchpad describes. Those that decide about jobs begin as a
+    dry run. What a run did is in its output's metadata, and observed on the queue's asset. Config, tags and metadata of a
+    run are readable by everybody with access to the UI: payloads are left out unless the config asks for them, and
+    sensitive fields are `***` in any case.
+
+    Args:
+        queues: these alone, a closed choice in the launchpad, and filled in if it is one; none named: any queue.
+        name_prefix: of the jobs' names.
+        verbs: of `VERBS`, those that are wanted.
+        resource: the queues as a user of one's own who is an operator, where the code location's `sqlqueue` is only a
+            consumer; None: the code location's.
+        asset_keys: of the queues whose assets are not `queues/<name>`, by queue; see `asset_key_of`.
+
+    Raises:
+        InvalidInput: a name or a verb is not usable.
+
+    Example:
+        `dg.Definitions(jobs=build_sqlqueue_launchpad_jobs(), resources={"sqlqueue": SqlQueueResource(url=…)})`
+    """
+    names = tuple(dict.fromkeys(check_queue_name(q.name if isinstance(q, QueueSpec) else q) for q in queues))
+    if not isinstance(name_prefix, str) or not _PREFIX.fullmatch(name_prefix):
+        raise InvalidInput(
+            f"name_prefix is {name_prefix!r}; give letters, digits and underscores, a letter first, such as 'sqlqueue'"
+        )
+    if unknown := [verb for verb in verbs if verb not in _VERBS]:
+        raise InvalidInput(f"verbs holds {unknown[0]!r}; there are {', '.join(_VERBS)}")
+    wanted = tuple(dict.fromkeys(verbs))
+    family = _Family(name_prefix, wanted, names, resource, dict(asset_keys or {}))
+    return [_job(verb, family) for verb in wanted]
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """What the jobs of one call have in common."""
+
+    prefix: str
+    verbs: tuple[str, ...]
+    queues: tuple[str, ...]
+    resource: SqlQueueResource | None
+    asset_keys: Mapping[str, dg.AssetKey]
+
+
+def _job(called: str, family: _Family) -> dg.JobDefinition:
+    verb, name, queues = _VERBS[called], f"{family.prefix}_{called}", family.queues
+    config_class = fields.bound(verb.config, queues)
+    further = {}
+    if verb.function is showing.show and "redrive" in family.verbs:
+        further["redrive"] = f"{family.prefix}_redrive"
+
+    @dg.op(
+        name=f"{name}_op",
+        description=verb.function.__doc__,
+        out=dg.Out(dict, description="What was decided about, and how many it were."),
+        tags={"kind": "sqlqueue"},
+    )
+    def run_verb(
+        context: dg.OpExecutionContext,
+        config: config_class,  # type: ignore[valid-type]
+        sqlqueue: SqlQueueResource,
+    ) -> dg.Output[dict[str, Any]]:
+        with told_plainly():
+            _refuse_environment(context.run_config)
+            sqlqueue.queue.check_schema()
+            report = verb.function(sqlqueue.queue, config, **further)
+            if queues and report.queue not in queues:
+                raise InvalidInput(f"the job is of queue {report.queue!r}; this shows jobs of {', '.join(queues)}")
+        return told(context, report, family.asset_keys)
+
+    @dg.job(
+        name=name,
+        description=verb.function.__doc__,
+        executor_def=dg.in_process_executor,
+        resource_defs=None if family.resource is None else {"sqlqueue": family.resource},
+        tags={
+            "sqlqueue/launchpad": called,
+            # What a person decided is not decided again by a deployment that retries runs.
+            "dagster/max_retries": "0",
+            **({"sqlqueue/queue": queues[0]} if len(queues) == 1 else {}),
+        },
+    )
+    def launchpad_job() -> None:
+        run_verb()
+
+    return launchpad_job
+
+
+def _refuse_environment(run_config: Mapping[str, Any]) -> None:
+    """Say so if a field asks for an environment variable: Dagster would fill in whatever the deployment holds, secrets
+    among it, and a reason or a name is written to the job and shown.
+
+    Raises:
+        InvalidInput: it does.
+    """
+    for op in run_config.get("ops", {}).values():
+        for name, given in (op.get("config") or {}).items():
+            values = given if isinstance(given, list) else [given]
+            # The payload's condition is taken as it is: a field of it may well be named env.
+            if name != "payload" and any(isinstance(value, Mapping) for value in values):
+                raise InvalidInput(f"{name} asks for an environment variable; write the value itself")

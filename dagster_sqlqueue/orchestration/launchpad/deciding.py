@@ -1,0 +1,210 @@
+"""The launchpad's verbs about jobs: found first, at most so many, and decided about only where it is no dry run."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from uuid import UUID
+
+from dagster_sqlqueue.errors import InvalidInput, UnknownJob
+from dagster_sqlqueue.finding import MAX_LIST
+from dagster_sqlqueue.foretelling import foretell
+from dagster_sqlqueue.orchestration.launchpad.config import (
+    CancelConfig,
+    DelayConfig,
+    HoldConfig,
+    JobsConfig,
+    RedriveConfig,
+    ReleaseConfig,
+    ReprioritiseConfig,
+)
+from dagster_sqlqueue.orchestration.launchpad.reporting import Report, job_table, jobs, skipped_table
+from dagster_sqlqueue.people.model import check_reason
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.selection import LIVE_STATES, Decided, Selection, moment_in_utc
+from dagster_sqlqueue.settings import MAX_DELAY_SECONDS
+
+_ANY = "any"
+_REDRIVABLE = ("failed", "cancelled")
+_NAMED = 10
+
+Act = Callable[[Selection], Decided]
+
+
+def redrive(source: SqlQueue, config: RedriveConfig) -> Report:
+    """Brings dead letters back: the same jobs, due now, with all their attempts; the latest first."""
+    states = _REDRIVABLE if config.ids else (config.state,)
+
+    def act(selection: Selection) -> Decided:
+        return source.redrive(config.queue, selection, states=states, limit=config.limit)
+
+    return _decide(source, config, _selection(config), states, "put back", act, whole=True)
+
+
+def cancel(source: SqlQueue, config: CancelConfig) -> Report:
+    """Cancels jobs: at once those that do not run; a running one is asked to end."""
+    check_reason(config.reason, needed=True)
+
+    def act(selection: Selection) -> Decided:
+        return source.cancel(config.queue, selection, reason=config.reason)
+
+    return _decide(source, config, _selection(config, config.state), LIVE_STATES, "cancelled", act, asks="running")
+
+
+def hold(source: SqlQueue, config: HoldConfig) -> Report:
+    """Sets queued jobs aside until somebody releases or cancels them. In an ordered queue their keys stop there."""
+    check_reason(config.reason, needed=True)
+
+    def act(selection: Selection) -> Decided:
+        return source.hold_queued(config.queue, selection, config.reason)
+
+    return _decide(source, config, _selection(config), ("queued",), "held", act)
+
+
+def release(source: SqlQueue, config: ReleaseConfig) -> Report:
+    """Lets held jobs go: due now, with the attempts that they have left."""
+
+    def act(selection: Selection) -> Decided:
+        return source.release_held(config.queue, selection)
+
+    return _decide(source, config, _selection(config), ("held",), "released", act)
+
+
+def delay(source: SqlQueue, config: DelayConfig) -> Report:
+    """Has queued jobs become due at another moment, earlier or later than it was."""
+    if (config.until is None) is (config.seconds is None):
+        raise InvalidInput("give one of until and seconds: when the jobs are to become due")
+    if config.seconds is not None and not 0 <= config.seconds <= MAX_DELAY_SECONDS:
+        raise InvalidInput(
+            f"seconds is {config.seconds:g}; give seconds from now, not negative and at most a hundred years"
+        )
+    when = config.seconds if config.seconds is not None else _moment("until", config.until)
+    assert when is not None
+
+    def act(selection: Selection) -> Decided:
+        return source.delay(config.queue, selection, when)
+
+    return _decide(source, config, _selection(config), ("queued",), "delayed", act)
+
+
+def reprioritise(source: SqlQueue, config: ReprioritiseConfig) -> Report:
+    """Gives jobs another priority. For a running job it counts when it goes back to the queue."""
+    if not 0 <= config.priority <= 9:
+        raise InvalidInput(f"priority is {config.priority}; it must be 0 to 9, higher runs first")
+
+    def act(selection: Selection) -> Decided:
+        return source.reprioritise(config.queue, selection, config.priority)
+
+    done = f"set to priority {config.priority}"
+    return _decide(source, config, _selection(config, config.state), LIVE_STATES, done, act)
+
+
+def _decide(
+    source: SqlQueue,
+    config: JobsConfig,
+    selection: Selection,
+    states: Sequence[str],
+    done: str,
+    act: Act,
+    *,
+    asks: str = "",
+    whole: bool = False,
+) -> Report:
+    """Find, and decide unless it is a dry run.
+
+    Args:
+        source: the queues of the schema.
+        config: what was filled in.
+        selection: the jobs that it names.
+        states: those of the jobs that the verb is about.
+        done: what was done, as in "3 jobs were cancelled".
+        act: what decides.
+        asks: the state of jobs that can only be asked to end.
+        whole: the verb keeps to the limit itself, and is given the selection as it is.
+    """
+    if not 1 <= config.limit <= MAX_LIST:
+        raise InvalidInput(f"limit is {config.limit}; one run decides about 1 to {MAX_LIST:,} jobs")
+    if len(selection.job_ids) > config.limit:
+        raise InvalidInput(f"ids names {jobs(len(selection.job_ids))}, and the limit is {config.limit:,}")
+    found = foretell(source, config.queue, selection, states, limit=min(config.limit + 1, MAX_LIST))
+    if found.unknown:
+        raise _unknown(config.queue, found.unknown)
+    more = not selection.ids and (len(found.jobs) > config.limit or len(found.jobs) == MAX_LIST)
+    chosen = found.jobs[: config.limit]
+    if config.dry_run:
+        decided = Decided(
+            [job.id for job in chosen if job.state != asks],
+            [job.id for job in chosen if job.state == asks],
+            dict(found.skipped),
+        )
+    else:
+        ids = Selection(ids=[job.id for job in chosen]) if chosen else None
+        decided = act(selection if whole and not selection.ids else ids) if ids else Decided()
+        decided.skipped.update(found.skipped)
+    outcomes = {
+        **dict.fromkeys(decided.changed, done),
+        **dict.fromkeys(decided.requested, "asked to end"),
+        **{job: f"left: {why}" for job, why in decided.skipped.items()},
+    }
+    shown = {"jobs": job_table(source, config.queue, chosen, outcomes, payloads=config.show_payloads)}
+    if decided.skipped:
+        shown["left_as_before"] = skipped_table(decided.skipped)
+    would = "would_be_" if config.dry_run else ""
+    counts = {
+        f"jobs_{would}changed": len(decided.changed),
+        f"jobs_{would}asked_to_end": len(decided.requested),
+        f"jobs_{would}left": len(decided.skipped),
+    }
+    said = _said(config, done, decided, more)
+    return Report(config.queue, said, counts, shown, not config.dry_run and bool(decided.changed or decided.requested))
+
+
+def _said(config: JobsConfig, done: str, decided: Decided, more: bool) -> str:
+    def were(number: int, what: str, kind: str = "") -> str:
+        verb = "would be" if config.dry_run else "was" if number == 1 else "were"
+        return f"{jobs(number, kind)} {verb} {what}"
+
+    parts = []
+    if decided.changed or not decided.requested:
+        parts.append(were(len(decided.changed), done))
+    if decided.requested:
+        parts.append(were(len(decided.requested), "asked to end", "running "))
+    if decided.skipped:
+        parts.append(were(len(decided.skipped), "left as before"))
+    said = f"queue {config.queue}: {', '.join(parts)}"
+    if more:
+        said += f"; more may fit, the limit is {config.limit:,}"
+    return f"{said}. Nothing was changed: this was a dry run" if config.dry_run else said
+
+
+def _selection(config: JobsConfig, state: str = _ANY) -> Selection:
+    return Selection(
+        ids=[text.strip() for text in config.ids],
+        tags=config.tags,
+        payload=config.payload or None,
+        ordering_key=config.ordering_key,
+        state=None if state == _ANY else state,
+        error_contains=config.error_contains,
+        since=_moment("since", config.since),
+        before=_moment("before", config.before),
+        all=config.all,
+    )
+
+
+def _moment(name: str, text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        when = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise InvalidInput(f"{name} is {text!r}, which is not a time; write it as 2026-01-31T08:00:00Z") from None
+    if when.utcoffset() is None:
+        raise InvalidInput(f"{name} is {text!r}, without a time zone; end it with Z for UTC, or an offset as +02:00")
+    return moment_in_utc(name, when)
+
+
+def _unknown(queue: str, ids: Sequence[UUID]) -> UnknownJob:
+    named = ", ".join(map(str, ids[:_NAMED]))
+    others = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
+    return UnknownJob(
+        f"queue {queue!r} has no job {named}{others}, live or ended; nothing was changed. Correct the ids, or leave them"
+        " out: ended jobs are trimmed in time"
+    )

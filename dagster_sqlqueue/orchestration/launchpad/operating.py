@@ -1,0 +1,66 @@
+"""The launchpad's verbs about a queue as a whole."""
+
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.orchestration import markdown
+from dagster_sqlqueue.orchestration.launchpad.config import PauseConfig, RebucketConfig, ResumeConfig
+from dagster_sqlqueue.orchestration.launchpad.reporting import Report
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.settings import QueueSettings, check_bucket_count
+
+_LONGEST_WAIT = 3_600
+
+
+def pause(source: SqlQueue, config: PauseConfig) -> Report:
+    """Hands out no more jobs of a queue. What runs goes on, and jobs can still be enqueued."""
+    if not 0 <= config.wait_seconds <= _LONGEST_WAIT:
+        raise InvalidInput(f"wait_seconds is {config.wait_seconds:g}; it must be 0 to {_LONGEST_WAIT:,}")
+    before = source.settings(config.queue)
+    after = source.pause(config.queue)
+    drained = bool(config.wait_seconds) and source.drain(config.queue, timeout_seconds=config.wait_seconds)
+    assert after.paused_at
+    rest = "what runs goes on"
+    if config.wait_seconds:
+        rest = "nothing of it runs any more" if drained else "jobs of it still run, or somebody resumed it"
+    said = f"queue {config.queue} is paused since {markdown.moment(after.paused_at)}; {rest}"
+    counts = {"drained": int(drained)} if config.wait_seconds else {}
+    return Report(config.queue, said, counts, {"queue": _settings(before, after)}, before.paused_at is None)
+
+
+def resume(source: SqlQueue, config: ResumeConfig) -> Report:
+    """Hands out jobs of a paused queue again."""
+    before = source.settings(config.queue)
+    after = source.resume(config.queue)
+    again = " again" if before.paused_at else "; it was not paused"
+    said = f"queue {config.queue} hands out jobs{again}"
+    return Report(config.queue, said, {}, {"queue": _settings(before, after)}, before.paused_at is not None)
+
+
+def rebucket(source: SqlQueue, config: RebucketConfig) -> Report:
+    """Changes the number of buckets of a queue, while producers and consumers run; no job is moved."""
+    check_bucket_count(config.buckets, config.queue)
+    before = source.settings(config.queue)
+    after = before if config.dry_run else source.rebucket(config.queue, config.buckets)
+    left = max(after.lanes - after.bucket_count, 0)
+    if config.dry_run:
+        said = (
+            f"queue {config.queue} has {before.bucket_count} buckets and would have {config.buckets}. Nothing was changed:"
+            " this was a dry run"
+        )
+    else:
+        rest = f"; {left} more still hold jobs and are emptied" if left else ""
+        said = f"queue {config.queue} has {after.bucket_count} buckets{rest}"
+    counts = {"buckets_before": before.bucket_count, "buckets_now": after.bucket_count}
+    changed = before.bucket_count != after.bucket_count
+    return Report(config.queue, said, counts, {"queue": _settings(before, after)}, changed)
+
+
+def _settings(before: QueueSettings, after: QueueSettings) -> str:
+    def of(settings: QueueSettings) -> list[object]:
+        paused = f"since {markdown.moment(settings.paused_at)}" if settings.paused_at else "no"
+        return [settings.bucket_count, settings.lanes, paused]
+
+    names = ["buckets", "buckets that may hold jobs", "paused"]
+    return markdown.table(
+        ["queue", "before", "now"],
+        [[name, *values] for name, values in zip(names, zip(of(before), of(after), strict=True), strict=True)],
+    )

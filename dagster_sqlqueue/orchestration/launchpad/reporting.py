@@ -1,0 +1,107 @@
+"""What a launchpad job tells of what it did: on its run's page, and on the queue's."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import dagster as dg
+
+from dagster_sqlqueue.orchestration import markdown
+from dagster_sqlqueue.orchestration.assets import asset_key_among
+from dagster_sqlqueue.orchestration.markdown import SHOWN
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.redacting import discreet
+from dagster_sqlqueue.selection import JobRow
+
+_LONG = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What came of it.
+
+    Attributes:
+        queue: which was decided about; None: of none in particular.
+        said: in a sentence.
+        counts: figures, by name.
+        shown: Markdown, by name.
+        changed: whether anything was changed: then the queue's page tells of it.
+    """
+
+    queue: str | None
+    said: str
+    counts: Mapping[str, int] = field(default_factory=dict)
+    shown: Mapping[str, str] = field(default_factory=dict)
+    changed: bool = False
+
+
+def told(
+    context: dg.OpExecutionContext, report: Report, asset_keys: Mapping[str, dg.AssetKey]
+) -> dg.Output[dict[str, Any]]:
+    """Say it in the run's log, with its output, and, where something was changed, on the queue's page."""
+    context.log.info("%s", report.said)
+    metadata: dict[str, Any] = {"result": report.said, **report.counts}
+    metadata |= {name: dg.MetadataValue.md(text) for name, text in report.shown.items()}
+    if report.changed and report.queue is not None:
+        key = asset_key_among(asset_keys, report.queue)
+        context.log_event(dg.AssetObservation(key, description=report.said, metadata=metadata))
+    return dg.Output({"queue": report.queue, "changed": report.changed, **report.counts}, metadata=metadata)
+
+
+def job_table(
+    source: SqlQueue, queue: str, jobs: Sequence[JobRow], outcomes: Mapping[UUID, str], *, payloads: bool
+) -> str:
+    """Jobs of a queue as they were found, a line each, and what became of them; the first of many."""
+    more = ["payload"] if payloads else []
+    rows = [
+        [
+            job.id,
+            job.state,
+            job.priority,
+            when(job),
+            f"{job.attempt}/{job.max_attempts}",
+            keys(job),
+            job.error or "",
+            outcomes.get(job.id, "was gone by then"),
+            *([job.payload] if payloads else []),
+        ]
+        for job in discreet(source, queue, jobs[:SHOWN])
+    ]
+    head = ["job", "was", "priority", "when", "attempts", "keys and tags", "error", "outcome", *more]
+    return table(head, rows, len(jobs), "jobs")
+
+
+def skipped_table(skipped: Mapping[UUID, str]) -> str:
+    """Jobs that were left as before, and why."""
+    return table(["job", "left as before, because"], list(skipped.items())[:SHOWN], len(skipped), "jobs")
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]], total: int, what: str) -> str:
+    """A table that shows the first of so many, and says so."""
+    if not rows:
+        return f"There are no {what}."
+    return markdown.table(head, rows, _LONG) + markdown.first_of(total, what)
+
+
+def when(job: JobRow) -> str:
+    """When a job is due, or what it waits for, or when it ended."""
+    if job.finished_at:
+        return f"ended {markdown.moment(job.finished_at)}"
+    if job.waits_for_turn:
+        return "after others of its key"
+    if job.available_at is None:
+        return "when it is released"
+    return f"{'lease ends' if job.state == 'running' else 'due'} {markdown.moment(job.available_at)}"
+
+
+def keys(job: JobRow) -> str:
+    """The keys of a job, named, and its tags."""
+    named = {"unique": job.unique_key, "order": job.ordering_key}
+    words = [f"{name} {key}" for name, key in named.items() if key is not None]
+    return ", ".join([*words, *(f"#{tag}" for tag in job.tags)])
+
+
+def jobs(number: int, kind: str = "") -> str:
+    """So many jobs, in words."""
+    return f"{number:,} {kind}{'job' if number == 1 else 'jobs'}"

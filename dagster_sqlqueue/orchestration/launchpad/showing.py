@@ -1,0 +1,85 @@
+"""One job's story, for its reader in the UI: what it is, how it fared, what went wrong, and what can be done."""
+
+import json
+from collections.abc import Iterator
+
+from dagster_sqlqueue.followers import Followers
+from dagster_sqlqueue.lifecycle import LiveState
+from dagster_sqlqueue.model import ArchiveState
+from dagster_sqlqueue.orchestration import markdown
+from dagster_sqlqueue.orchestration.launchpad.config import ShowConfig
+from dagster_sqlqueue.orchestration.launchpad.reporting import Report, table, when
+from dagster_sqlqueue.orchestration.markdown import SHOWN, fenced, moment
+from dagster_sqlqueue.people import HumanWork, JobEvent
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.redacting import discreet, discreet_events
+from dagster_sqlqueue.results import Results
+from dagster_sqlqueue.selection import JobRow
+
+
+def show(source: SqlQueue, config: ShowConfig, redrive: str = "") -> Report:
+    """Shows one job, live or ended: state, times, attempts, keys, error, what people did with it. Changes nothing."""
+    # That is the description in the UI; `redrive` is the name of the launchpad's job that brings dead letters back.
+    found = source.job(config.id.strip())
+    (job,) = discreet(source, found.queue, [found])
+    events = discreet_events(source, HumanWork(source).history(job.id))
+    shown = {"job": markdown.table(["job", str(job.id)], _facts(source, job))}
+    if job.error is not None:
+        shown["error"] = fenced(job.error)
+    if config.show_payloads:
+        shown["payload"] = fenced(_pretty(job.payload), "json")
+        if job.result is not None:
+            shown["result"] = fenced(_pretty(job.result), "json")
+    if events:
+        rows = [_event(event, config.show_payloads) for event in events[-SHOWN:]]
+        shown["what_people_did"] = table(["no", "when", "who", "what", "why", "details"], rows, len(events), "steps")
+    if redrive and job.state in (ArchiveState.FAILED, ArchiveState.CANCELLED):
+        shown["to_bring_it_back"] = f"Start `{redrive}` with\n\n{fenced(_again(redrive, job), 'yaml')}"
+    counts = {"attempt": job.attempt, "max_attempts": job.max_attempts, "lease_no": job.lease_no}
+    said = f"job {job.id} of queue {job.queue} is {job.state}, attempt {job.attempt} of {job.max_attempts}"
+    return Report(job.queue, said, counts, shown)
+
+
+def _facts(source: SqlQueue, job: JobRow) -> Iterator[tuple[str, object]]:
+    yield "queue", job.queue
+    yield "state", job.state + (", asked to end" if job.cancel_requested_at else "")
+    yield "attempt", f"{job.attempt} of {job.max_attempts}"
+    if job.state == LiveState.RUNNING and (progress := Results(source).outcome(job.id).progress):
+        yield "progress", f"{progress.percent:g} % {progress.message or ''}".rstrip()
+    yield "when", when(job)
+    yield "wanted at", moment(job.run_at)
+    yield "enqueued at", moment(job.created_at)
+    if job.started_at:
+        yield "last started at", f"{moment(job.started_at)} by {job.claimed_by or 'somebody unknown'}"
+    if job.finished_at:
+        yield "ended at", moment(job.finished_at)
+    yield "bucket, priority", f"{job.bucket}, {job.priority}"
+    yield "lease number", job.lease_no
+    if job.unique_key is not None:
+        yield "unique key", job.unique_key
+    if job.ordering_key is not None:
+        yield "ordering key", job.ordering_key
+    if job.tags:
+        yield "tags", ", ".join(job.tags)
+    if job.region != "local":
+        yield "region", job.region
+    if not job.archived and (followers := Followers(source).of(job.id)):
+        yield "followed by", len(followers)
+
+
+def _event(event: JobEvent, details: bool) -> list[object]:
+    # What a step brought may be the work's result, which is shown like a payload.
+    brought = json.dumps(dict(event.details)) if event.details else ""
+    if not details and "result" in event.details:
+        brought = json.dumps({**event.details, "result": "not shown"})
+    return [event.no, moment(event.at), event.actor, event.action, event.reason or "", brought]
+
+
+def _again(redrive: str, job: JobRow) -> str:
+    fields = {"queue": job.queue, "ids": [str(job.id)], "dry_run": False}
+    lines = [f"      {name}: {json.dumps(value)}" for name, value in fields.items()]
+    return "\n".join(["ops:", f"  {redrive}_op:", "    config:", *lines])
+
+
+def _pretty(text: str) -> str:
+    return json.dumps(json.loads(text), indent=2, ensure_ascii=False)

@@ -1,0 +1,227 @@
+"""What the ops of graphs do to jobs under a lease: take them, end them, give them back. It knows nothing of Dagster."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+from uuid import UUID
+
+from pydantic import BaseModel
+
+from dagster_sqlqueue import payloads, quoting
+from dagster_sqlqueue.ending import Ending
+from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownVersion
+from dagster_sqlqueue.model import ArchiveState, ClaimedJob
+from dagster_sqlqueue.outcomes import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.sensitive import scrubbed, values_in
+from dagster_sqlqueue.settings import BackoffPolicy, QueueSpec
+from dagster_sqlqueue.settling import settle
+
+T = TypeVar("T")
+
+_AT_ONCE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedJob(Generic[T]):
+    """A job under a lease, as it goes from op to op: plain data that an IO manager can store.
+
+    Attributes:
+        claimed: the job as it was claimed, with its fence: what the verbs of `SqlQueue` take.
+        payload: as the queue's model; a dict where the op knows the queue by its name alone.
+    """
+
+    claimed: ClaimedJob
+    payload: T
+
+    def __class_getitem__(cls, payload: Any) -> Any:
+        # Dagster makes types of annotations, and none of one with a parameter of its own.
+        return cls
+
+    @property
+    def id(self) -> UUID:
+        """The job's id."""
+        return self.claimed.id
+
+    @property
+    def lease_no(self) -> int:
+        """The fence: it grows with every lease of the job. Pass it on to systems that can check it."""
+        return self.claimed.lease_no
+
+    @property
+    def lease_until(self) -> datetime:
+        """When the lease ends, by the database's clock."""
+        return self.claimed.lease_until
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, from 1."""
+        return self.claimed.attempt
+
+    @property
+    def last_attempt(self) -> bool:
+        """Whether a failure now ends in the dead letter."""
+        return self.claimed.last_attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a claim gave.
+
+    Attributes:
+        jobs: to be worked on.
+        rejected: how many went to the dead letter, or are held where their key stops, because their payload does not fit.
+        held: how many are held, because their payload has a version that is not known here.
+    """
+
+    jobs: list[LeasedJob[Any]]
+    rejected: int
+    held: int
+
+
+@dataclass(slots=True)
+class Written:
+    """What became of writes about jobs.
+
+    Attributes:
+        counts: of `completed`, `retried`, `snoozed`, `dead_lettered`, `held` and `cancelled` jobs.
+        stale: the jobs whose write was refused, because their lease had passed on.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    stale: list[UUID] = field(default_factory=list)
+
+
+def take(
+    queue: SqlQueue,
+    name: str,
+    spec: QueueSpec[Any] | None,
+    *,
+    limit: int,
+    lease_seconds: float | None,
+    worker: str,
+    buckets: Sequence[int] | None = None,
+) -> Taken:
+    """Claim due jobs, and read their payloads: those that cannot be read are settled as a consumer settles them.
+
+    Args:
+        queue: where the queue is.
+        name: the queue's.
+        spec: the queue, for its model; None: payloads stay dicts.
+        limit: the most jobs.
+        lease_seconds: how long the leases hold; None: as long as the queue says.
+        worker: who claims.
+        buckets: where to look; None: everywhere.
+    """
+    jobs: list[LeasedJob[Any]] = []
+    unreadable: list[tuple[ClaimedJob, Outcome]] = []
+    for claimed in queue.claim(name, limit=limit, worker=worker, buckets=buckets, lease_seconds=lease_seconds):
+        try:
+            payload = json.loads(claimed.payload) if spec is None else payloads.parse(spec, claimed.payload)
+            jobs.append(LeasedJob(claimed, payload))
+        except UnknownVersion as error:
+            unreadable.append((claimed, Hold(str(error))))
+        except InvalidPayload as error:
+            unreadable.append((claimed, Reject(str(error))))
+    settle_claimed(queue, unreadable)
+    held = sum(isinstance(outcome, Hold) for _, outcome in unreadable)
+    return Taken(jobs, len(unreadable) - held, held)
+
+
+def write(
+    queue: SqlQueue, settled: Sequence[tuple[LeasedJob[Any], Outcome]], backoff: BackoffPolicy | None = None
+) -> Written:
+    """Write what became of jobs, each under its fence. What was ended before under the same lease counts as ended now.
+
+    Args:
+        queue: where the queues are.
+        settled: the jobs with their outcomes.
+        backoff: for retries that name no delay and have no backoff of their own; None: the queue's.
+
+    Raises:
+        InvalidInput: a result cannot be stored as JSON, or something else was given than a job and an outcome; nothing was
+            written.
+    """
+    written = Written()
+    sensitive: dict[str, frozenset[str]] = {}
+    for job, outcome in settled:
+        _check(job, outcome)
+        if not isinstance(job.payload, BaseModel) and job.claimed.queue not in sensitive:
+            sensitive[job.claimed.queue] = queue.sensitive_names(job.claimed.queue)
+    for some in _slices(settled):
+        some_discreet = [(job.claimed, _discreet(job, outcome, sensitive)) for job, outcome in some]
+        done = settle_claimed(queue, some_discreet, backoff)
+        written.counts += done.counts
+        written.stale += done.stale
+    return written
+
+
+def settle_claimed(
+    queue: SqlQueue, settled: Sequence[tuple[ClaimedJob, Outcome]], backoff: BackoffPolicy | None = None
+) -> Written:
+    """`write` for jobs as they were claimed, of texts that quote nothing sensitive."""
+    written = Written()
+    writes = settle(settled, queue.stops_key)
+    accepted: set[UUID] = set()
+    if writes.endings:
+        done = _finish(queue, writes.endings)
+        accepted |= done
+        names = {ArchiveState.SUCCEEDED: "completed", ArchiveState.FAILED: "dead_lettered"}
+        for ending in writes.endings:
+            written.counts[names.get(ending.state, "cancelled")] += ending.job.id in done
+    if writes.back:
+        done = queue.requeue(writes.back, backoff=backoff)
+        accepted |= done
+        for job, how in writes.back:
+            written.counts["retried" if isinstance(how, Retry) else "snoozed"] += job.id in done
+    if writes.aside:
+        done = queue.hold(writes.aside)
+        accepted |= done
+        written.counts["held"] += len(done)
+    written.stale += [job.id for job, _ in settled if job.id not in accepted]
+    return written
+
+
+def _finish(queue: SqlQueue, endings: Sequence[Ending]) -> set[UUID]:
+    accepted = queue.finish(endings)
+    refused = [ending.job for ending in endings if ending.job.id not in accepted]
+    # An attempt of the step before this one may have ended them and not have lived to say so.
+    return accepted | queue.ended_by_us(refused) if refused else accepted
+
+
+def _check(job: object, outcome: object) -> None:
+    if not isinstance(job, LeasedJob):
+        raise InvalidInput(
+            f"there is a {type(job).__name__} among the jobs; give each as the LeasedJob that was claimed"
+        )
+    if not isinstance(outcome, Done | Retry | Snooze | Hold | Reject | Cancel):
+        raise InvalidInput(
+            f"job {job.id} came with a {type(outcome).__name__}; give an error as a text, or Done(…), Retry(…), Snooze(…),"
+            " Hold(…), Reject(…) or Cancel(…)"
+        )
+    if isinstance(outcome, Done):
+        payloads.result_text(outcome.result)
+
+
+def _discreet(job: LeasedJob[Any], outcome: Outcome, sensitive: Mapping[str, frozenset[str]]) -> Outcome:
+    """The outcome without the sensitive values of the payload."""
+
+    def scrub(text: str) -> str:
+        if isinstance(job.payload, BaseModel):
+            return quoting.scrub(type(job.payload), text, job.claimed.payload, job.payload)
+        return scrubbed(text, values_in(job.payload, sensitive[job.claimed.queue]))
+
+    match outcome:
+        case Retry(error, after):
+            return Retry(scrub(error), after)
+        case Hold(reason) | Reject(reason) | Cancel(reason):
+            return type(outcome)(scrub(reason))
+    return outcome
+
+
+def _slices(things: Sequence[T]) -> Iterator[Sequence[T]]:
+    for at in range(0, len(things), _AT_ONCE):
+        yield things[at : at + _AT_ONCE]

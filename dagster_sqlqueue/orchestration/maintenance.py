@@ -1,0 +1,170 @@
+"""Keeping a schema in order, as a job on a schedule: partitions ahead, trimming, removing what expired."""
+
+from collections.abc import Mapping, Sequence
+from datetime import date, timedelta
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.history import MAX_DAYS_AHEAD, Maintained
+from dagster_sqlqueue.orchestration import markdown
+from dagster_sqlqueue.orchestration.assets import asset_key_among
+from dagster_sqlqueue.orchestration.failing import told_plainly
+from dagster_sqlqueue.orchestration.fanout import IN_PROGRESS
+from dagster_sqlqueue.orchestration.markdown import SHOWN
+from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.partitions import DAYS_AHEAD
+
+_LONGEST = timedelta(hours=6)
+
+
+class MaintenanceConfig(dg.Config):
+    """How far ahead a run of the maintenance looks."""
+
+    days_ahead: int = Field(
+        default=DAYS_AHEAD,
+        description=f"Make the archive's partitions of so many days after today, 0 to {MAX_DAYS_AHEAD}.",
+    )
+
+
+def build_maintenance_schedule(
+    *,
+    name: str = "sqlqueue_maintenance",
+    cron_schedule: str = "31 * * * *",
+    execution_timezone: str = "UTC",
+    days_ahead: int = DAYS_AHEAD,
+    resource: SqlQueueResource | None = None,
+    asset_keys: Mapping[str, dg.AssetKey] | None = None,
+    default_status: dg.DefaultScheduleStatus = dg.DefaultScheduleStatus.STOPPED,
+) -> dg.ScheduleDefinition:
+    """A schedule that keeps a schema in order, for all of its queues: what `sqlqueue maintain` does.
+
+    Partitions of the archive are made ahead, what no retention keeps is trimmed, with the steps of people, and what expired
+    is removed: waiters, workers, grants, slots, followers, groups, waits, progress and reply queues. Consumers go on
+    meanwhile. One schema needs one such schedule. Several do no harm: one at a time does it, and a run that finds
+    another one at it ends as success and says so.
+
+    Its user is an operator.
+
+    Args:
+        name: the schedule's; its job is `<name>_job`.
+        cron_schedule: once a day is enough for the partitions; more often keeps what expired small.
+        execution_timezone: of the cron schedule.
+        days_ahead: make the partitions of so many days after today, 0 to 366; a run's config may say otherwise.
+        resource: the queues as a user of one's own who is an operator; None: the code location's `sqlqueue`.
+        asset_keys: of the queues whose assets are not `queues/<name>`, by queue; see `asset_key_of`.
+        default_status: whether it runs without being switched on.
+
+    Raises:
+        InvalidInput: days_ahead is out of range.
+    """
+    if isinstance(days_ahead, bool) or not isinstance(days_ahead, int) or not 0 <= days_ahead <= MAX_DAYS_AHEAD:
+        raise InvalidInput(f"days_ahead is {days_ahead!r}; it must be a whole number of days, 0 to {MAX_DAYS_AHEAD}")
+    job = _job(name, resource, dict(asset_keys or {}))
+
+    @dg.schedule(
+        name=name,
+        target=job,
+        cron_schedule=cron_schedule,
+        execution_timezone=execution_timezone,
+        default_status=default_status,
+        description="Makes partitions ahead, trims by retention and removes what expired, for every queue of the schema.",
+    )
+    def maintenance(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        # A run whose process died is in progress for ever where nothing monitors runs.
+        recently = context.scheduled_execution_time - _LONGEST
+        active = dg.RunsFilter(job_name=job.name, statuses=IN_PROGRESS, created_after=recently)
+        if context.instance.get_runs_count(active):
+            return dg.SkipReason("a run is at it already")
+        return dg.RunRequest(run_config={"ops": {f"{name}_op": {"config": {"days_ahead": days_ahead}}}})
+
+    return maintenance
+
+
+def _job(name: str, resource: SqlQueueResource | None, asset_keys: Mapping[str, dg.AssetKey]) -> dg.JobDefinition:
+    @dg.op(
+        name=f"{name}_op",
+        description="Makes partitions of the archive ahead, trims it, and removes what expired.",
+        out=dg.Out(dict, description="What was made, moved, dropped, deleted and removed."),
+        tags={"kind": "sqlqueue"},
+    )
+    def maintain(
+        context: dg.OpExecutionContext, config: MaintenanceConfig, sqlqueue: SqlQueueResource
+    ) -> dg.Output[dict[str, Any]]:
+        with told_plainly():
+            sqlqueue.queue.check_schema()
+            done = sqlqueue.queue.maintain(days_ahead=config.days_ahead)
+        if done.busy:
+            context.log.warning("left for the next run, because the archive was in use: %s", _days(done.busy))
+        context.log.info("%s", _said(done))
+        for queue in sorted({*done.rows_deleted, *done.events_deleted})[:SHOWN]:
+            counts = {
+                "rows_trimmed": done.rows_deleted.get(queue, 0),
+                "steps_of_people_trimmed": done.events_deleted.get(queue, 0),
+            }
+            context.log_event(dg.AssetObservation(asset_key_among(asset_keys, queue), metadata=counts))
+        counts = _counts(done)
+        metadata: dict[str, Any] = {"result": _said(done), **counts}
+        if done.ran:
+            metadata["details"] = dg.MetadataValue.md(_details(done))
+        return dg.Output({"ran": done.ran, **counts}, metadata=metadata)
+
+    @dg.job(
+        name=f"{name}_job",
+        description="Keeps the schema of the queues in order: partitions, retention, what expired.",
+        executor_def=dg.in_process_executor,
+        resource_defs=None if resource is None else {"sqlqueue": resource},
+        tags={"sqlqueue/maintenance": "maintain"},
+    )
+    def maintenance_job() -> None:
+        maintain()
+
+    return maintenance_job
+
+
+def _counts(done: Maintained) -> dict[str, int]:
+    if not done.ran:
+        return {}
+    return {
+        "partitions_made": len(done.partitions_made),
+        "partitions_dropped": len(done.partitions_dropped),
+        "rows_moved": done.rows_moved,
+        "rows_trimmed": sum(done.rows_deleted.values()),
+        "steps_of_people_trimmed": sum(done.events_deleted.values()),
+        "expired_removed": done.expired_removed,
+        "batches_swept": done.batches_swept,
+        "reply_queues_removed": len(done.queues_removed),
+        "days_left_for_the_next_run": len(done.busy),
+    }
+
+
+def _said(done: Maintained) -> str:
+    if not done.ran:
+        return "another process is at it; nothing was done here"
+    found = [f"{count:,} {name.replace('_', ' ')}" for name, count in _counts(done).items() if count]
+    return ", ".join(found) or "nothing had to be done"
+
+
+def _details(done: Maintained) -> str:
+    rows: list[tuple[str, object]] = [
+        ("partitions made", _days(done.partitions_made)),
+        ("partitions dropped", _days(done.partitions_dropped)),
+        ("left for the next run", _days(done.busy)),
+        ("reply queues removed", ", ".join(done.queues_removed)),
+    ]
+    queues = sorted({*done.rows_deleted, *done.events_deleted})
+    rows += [
+        (
+            f"trimmed of {queue}",
+            f"{done.rows_deleted.get(queue, 0):,} jobs, {done.events_deleted.get(queue, 0):,} steps of people",
+        )
+        for queue in queues[:SHOWN]
+    ]
+    shown = [(name, found) for name, found in rows if found]
+    return markdown.table(["what", "which"], shown, 200) if shown else "Nothing had to be done."
+
+
+def _days(days: Sequence[date]) -> str:
+    return "" if not days else str(days[0]) if len(days) == 1 else f"{len(days)}, from {days[0]} to {days[-1]}"

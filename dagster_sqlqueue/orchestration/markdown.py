@@ -1,0 +1,53 @@
+"""What is shown to people in the UI, as Markdown. What came out of the database is never taken as markup. No I/O."""
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+SHOWN = 50
+"""The most rows of a table: metadata is read whole with every look at the event."""
+
+_MARKUP = re.compile(r"([\\`*_\[\]<>~|&!])")
+_BREAKS = "\n\t"
+
+
+def cell(value: object, limit: int = 80) -> str:
+    """A value in a cell, on one line, cut to so many characters; nothing of it is markup."""
+    first, *more = str(value).strip().splitlines() or [""]
+    text = printable(first)
+    if len(text) > limit or more:
+        text = f"{text[: limit - 2].rstrip()} …"
+    return _MARKUP.sub(r"\\\1", text)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]], wide: int = 80) -> str:
+    """A table of values; those in the last column are cut to `wide` characters, the others to 80."""
+    limits = [80] * (len(head) - 1) + [wide]
+    body = ([cell(value, limit) for value, limit in zip(row, limits, strict=True)] for row in rows)
+    return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *body])
+
+
+def fenced(text: str, language: str = "", limit: int = 10_000) -> str:
+    """A block of code that shows a text as it is, the middle left out of one that is longer than so many characters."""
+    text = printable(text.strip("\n"), keep=_BREAKS)
+    if len(text) > limit:
+        half = limit // 2
+        text = f"{text[:half]}\n… {len(text) - 2 * half:,} characters are left out …\n{text[-half:]}"
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text}\n{fence}"
+
+
+def printable(text: str, keep: str = "") -> str:
+    """The text with every character that cannot be seen, or turns others around, written as an escape."""
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+
+
+def moment(when: datetime) -> str:
+    """In UTC, to the second."""
+    return f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+
+
+def first_of(number: int, what: str) -> str:
+    """A line that says how many there are, below a table that shows the first of them; empty when it shows all."""
+    return f"\n\nThe first {SHOWN} of {number:,} {what}." if number > SHOWN else ""

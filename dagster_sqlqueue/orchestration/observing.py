@@ -1,0 +1,219 @@
+"""What a tick tells Dagster of a queue: its figures as an observation, its checks, and progress as a materialisation."""
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import dagster as dg
+
+from dagster_sqlqueue.errors import AccessRefused
+from dagster_sqlqueue.looking import QueueStats
+from dagster_sqlqueue.model import Depth, Head
+from dagster_sqlqueue.orchestration import markdown
+from dagster_sqlqueue.orchestration.checks import CheckThresholds, oldest_ready_seconds, verdicts
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.slots import Asked
+
+CHANGED_SECONDS = 10.0
+"""While a backlog is worked off its depth changes at every tick; it is observed this often at most."""
+WAITING_SECONDS = 60.0
+"""Where jobs wait and nothing else changes, their age does: it is observed this often."""
+CHECKED_SECONDS = 3_600.0
+"""Checks that say what they said before are reported this often."""
+
+_TABLE_ROWS = 32
+
+
+@dataclass(slots=True)
+class Memory:
+    """What a sensor's cursor keeps from tick to tick.
+
+    Attributes:
+        status: what the tick said, for people who look at the cursor.
+        figures: ready, leased, scheduled and held, as last observed.
+        at: when they were.
+        progress_at: when progress was last reported.
+        run_ended_at: when the last run that ended jobs said so, as far as that was answered.
+        heads: the first due job of each bucket, as its priority and due time, and how long that was due when it was first
+            seen there.
+        checks: what the checks said.
+        checked_at: when they were last reported.
+    """
+
+    status: str = ""
+    figures: list[int] = field(default_factory=list)
+    at: float = 0.0
+    progress_at: float = 0.0
+    run_ended_at: float = 0.0
+    heads: dict[str, tuple[str, float]] = field(default_factory=dict)
+    checks: dict[str, bool] = field(default_factory=dict)
+    checked_at: float = 0.0
+
+    @classmethod
+    def of(cls, cursor: str | None) -> "Memory":
+        """What the cursor holds; nothing, if it is none of ours or a person emptied it."""
+        try:
+            kept = json.loads(cursor or "{}")
+            memory = cls(**kept)
+            memory.heads = {bucket: (str(first), float(seconds)) for bucket, (first, seconds) in memory.heads.items()}
+        except (TypeError, ValueError, AttributeError):
+            return cls()
+        return memory
+
+    def cursor(self) -> str:
+        """For the next tick."""
+        return json.dumps(asdict(self))
+
+    def stood(self, heads: Sequence[Head]) -> dict[int, float]:
+        """For how many seconds, by the database's clock, the first due job of each bucket has been the same; and remember
+        the ones that are there now.
+        """
+        before, self.heads = self.heads, {}
+        stood: dict[int, float] = {}
+        for head in heads:
+            bucket = str(head.bucket)
+            if head.due_seconds < 0 or bucket in self.heads:
+                continue
+            first = f"{head.priority} {head.available_at.isoformat()}"
+            known = before.get(bucket)
+            since = known[1] if known is not None and known[0] == first else round(head.due_seconds, 3)
+            self.heads[bucket] = (first, since)
+            stood[head.bucket] = head.due_seconds - since
+        return stood
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a tick saw of a queue.
+
+    Attributes:
+        paused: the queue is.
+        covered: the buckets of live runs, by the number of their slot.
+        asked: buckets for which runs were asked in vain so far.
+    """
+
+    queue: str
+    paused: bool
+    heads: Sequence[Head]
+    depth: Depth
+    covered: Mapping[int, tuple[int, ...]]
+    asked: Mapping[int, Asked]
+
+
+def report(
+    queue: SqlQueue,
+    look: Look,
+    key: dg.AssetKey,
+    memory: Memory,
+    thresholds: CheckThresholds,
+    *,
+    run_ended_at: float = 0.0,
+) -> Iterator[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation]:
+    """The events of a tick, none at most ticks: an observation when the figures have changed, or once a minute while jobs
+    wait; a materialisation in its place once a minute while live runs end jobs; checks whose answer changed, or all of
+    them once an hour. After each materialisation all is said anew, for Dagster shows nothing that is older.
+
+    The figures are read only when there is something to say; those of what ended are left out where the database's user
+    is no observer.
+
+    Args:
+        queue: where the queue is.
+        look: what the tick saw.
+        key: of the queue's asset.
+        memory: of the ticks before; brought up to date.
+        thresholds: of the checks.
+        run_ended_at: when a run last materialised the asset.
+    """
+    depth, now = look.depth, round(time.time(), 1)
+    still = [depth.ready, depth.running, depth.scheduled, depth.held]
+    stood = memory.stood(look.heads)
+    since = now - memory.at
+    emptied = bool(memory.figures) and (memory.figures[0] == 0) != (still[0] == 0)
+    changed = memory.figures != still and (since >= CHANGED_SECONDS or emptied or not memory.figures)
+    anew = run_ended_at > memory.run_ended_at or now - memory.checked_at >= CHECKED_SECONDS
+    if not (changed or anew or (depth.ready and since >= WAITING_SECONDS)):
+        return
+    memory.run_ended_at = max(memory.run_ended_at, run_ended_at)
+    stats = stats_if_allowed(queue, look.queue)
+    memory.figures, memory.at = still, now
+    ending = stats is not None and stats.out_per_minute > 0 and bool(look.covered)
+    moving = ending and now - memory.progress_at >= WAITING_SECONDS
+    if moving:
+        memory.progress_at = now
+    event = dg.AssetMaterialization if moving else dg.AssetObservation
+    yield event(key, metadata=figures(stats, look), tags={"dagster/data_version": _version(look)})
+    found = verdicts(stats, look.heads, look.asked, stood, thresholds, paused=look.paused)
+    for verdict in found:
+        if anew or moving or memory.checks.get(verdict.name) != verdict.passed:
+            yield verdict.evaluation(key)
+    memory.checks = {verdict.name: verdict.passed for verdict in found}
+    if anew or moving:
+        memory.checked_at = now
+
+
+def stats_if_allowed(queue: SqlQueue, name: str) -> QueueStats | None:
+    """The figures of the queue; None where the database's user is no observer."""
+    try:
+        return queue.stats(name)
+    except AccessRefused:
+        return None
+
+
+def figures_after_run(queue: SqlQueue, name: str) -> dict[str, Any]:
+    """What a run says of the queue when it has ended jobs: the figures of the sensor, so that they plot as one line."""
+    look = Look(name, False, queue.peek_heads(name), queue.depth(name), {}, {})
+    return figures(stats_if_allowed(queue, name), look)
+
+
+def figures(stats: QueueStats | None, look: Look) -> dict[str, Any]:
+    """Eight numbers, which plot, or five without those of what ended, and a table of the buckets with work."""
+    counted = look.depth if stats is None else stats
+    found: dict[str, Any] = {
+        "ready": counted.ready,
+        "leased": counted.running,
+        "scheduled": counted.scheduled,
+        "held": counted.held,
+        "oldest_ready_seconds": round(oldest_ready_seconds(look.heads), 1),
+    }
+    if stats is not None:
+        found["dead_letters"] = stats.dead_letters
+        found["done_per_minute"] = round(stats.out_per_minute, 1)
+        found["wait_seconds_p95"] = round(stats.wait_seconds_p95 or 0.0, 3)
+    return {**found, "buckets": dg.MetadataValue.md(table(look))}
+
+
+def table(look: Look) -> str:
+    """The buckets that have work, the ones that wait longest first, in Markdown."""
+    slot_of = {bucket: number for number, buckets in look.covered.items() for bucket in buckets}
+    firsts: dict[int, Head] = {}
+    for head in look.heads:
+        if head.due_seconds >= 0:
+            known = firsts.get(head.bucket)
+            firsts[head.bucket] = head if known is None or head.due_seconds > known.due_seconds else known
+    if not firsts:
+        return "No bucket has work that is due."
+    oldest = sorted(firsts.values(), key=lambda head: -head.due_seconds)
+    rows: list[tuple[object, ...]] = [
+        (head.bucket, f"{head.due_seconds:,.1f} s", head.priority, _run(look, slot_of, head.bucket))
+        for head in oldest[:_TABLE_ROWS]
+    ]
+    if len(oldest) > _TABLE_ROWS:
+        rows.append((f"and {len(oldest) - _TABLE_ROWS} more", "", "", ""))
+    return markdown.table(("bucket", "oldest is due for", "priority", "run"), rows)
+
+
+def _run(look: Look, slot_of: Mapping[int, int], bucket: int) -> str:
+    if bucket in slot_of:
+        return f"slot {slot_of[bucket]}"
+    if bucket in look.asked and look.asked[bucket].starts > 1:
+        return f"{look.asked[bucket].starts} were asked for, none took a job"
+    return "none"
+
+
+def _version(look: Look) -> str:
+    """Changes with what is on the queue, so that assets downstream can be told that it did."""
+    heads = [(head.bucket, head.priority, head.available_at.isoformat()) for head in look.heads]
+    return hashlib.sha256(repr((heads, look.depth)).encode()).hexdigest()[:16]

@@ -1,0 +1,264 @@
+"""Ops for graphs of one's own: claim jobs, complete them, fail them, enqueue others. They need the resource `sqlqueue`."""
+
+from collections.abc import Iterable
+from typing import Any, Literal, cast
+
+import dagster as dg
+from pydantic import Field
+
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.orchestration import leasing
+from dagster_sqlqueue.orchestration.giving_back import note_claim, run_worker
+from dagster_sqlqueue.orchestration.leasing import LeasedJob as LeasedJob
+from dagster_sqlqueue.orchestration.repeating import each_job, ids_of, spec_for
+from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.outcomes import Done, Outcome, Retry
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.settings import Backoff, BackoffPolicy, Payload, QueueSpec
+
+_TAGS = {"kind": "sqlqueue"}
+_NAMED = 5
+
+
+class _Claim(dg.Config):
+    limit: int = Field(default=100, ge=1, le=10_000, description="The most jobs to claim.")
+    lease_seconds: float | None = Field(
+        default=None,
+        description="How long the leases hold; they must cover the rest of the graph. Unset: as long as the queue says.",
+    )
+    buckets: list[int] = Field(default=[], description="Where to look; none named: everywhere.")
+
+
+class ClaimConfig(_Claim):
+    """What `claim_jobs` claims."""
+
+    queue: str = Field(description="The queue's name.")
+
+
+class WriteConfig(dg.Config):
+    """How writes are taken that are refused, because the lease of a job has passed on."""
+
+    fail_if_stale: bool = Field(
+        default=False,
+        description="Fail the step, after all other writes, if any was refused; else they are counted only.",
+    )
+
+
+class _Enqueue(dg.Config):
+    on_conflict: str = Field(
+        default="ignore",
+        description="What becomes of a job whose unique key a live job has: 'ignore' leaves it out, 'replace' gives its"
+        " content to the live one if that still waits.",
+    )
+
+
+class EnqueueConfig(_Enqueue):
+    """Where `enqueue_jobs` puts jobs."""
+
+    queue: str = Field(description="The queue's name.")
+
+
+def build_claim_op(
+    spec: QueueSpec[Payload], *, name: str | None = None, limit: int = 100, lease_seconds: float | None = None
+) -> dg.OpDefinition:
+    """An op that claims due jobs of a queue and gives them as a list of `LeasedJob`s; an empty one where nothing is due.
+
+    Its input `start` takes nothing but the order: `claim(start=upstream())`. Jobs whose payload does not fit the model go to
+    the dead letter, and those of an unknown version are held, as by a consumer. All others are to be ended by
+    `complete_jobs` and `fail_jobs` before the lease ends; nothing extends it in between.
+
+    Args:
+        spec: the queue.
+        name: of the op; None: `claim_<queue>`.
+        limit: the most jobs, unless the run's config says otherwise.
+        lease_seconds: how long the lease holds, unless the run's config says otherwise; None: as long as the queue says.
+    """
+    most, lease = limit, lease_seconds
+
+    class Config(_Claim):
+        limit: int = Field(default=most, ge=1, le=10_000, description="The most jobs to claim.")
+        lease_seconds: float | None = Field(
+            default=lease, description="How long the leases hold; they must cover the rest of the graph."
+        )
+
+    @dg.op(
+        name=name or f"claim_{spec.name}",
+        description=f"Claims due jobs of the queue {spec.name!r}.",
+        ins={"start": dg.In(dg.Nothing)},
+        out=dg.Out(list, description="The jobs, each a LeasedJob."),
+        tags=_TAGS,
+    )
+    def claim(
+        context: dg.OpExecutionContext, config: Config, sqlqueue: SqlQueueResource
+    ) -> dg.Output[list[LeasedJob[Any]]]:
+        return _claim(context, sqlqueue.queue, spec.name, spec, config)
+
+    return claim
+
+
+@dg.op(ins={"start": dg.In(dg.Nothing)}, out=dg.Out(list, description="The jobs, each a LeasedJob."), tags=_TAGS)
+def claim_jobs(
+    context: dg.OpExecutionContext, config: ClaimConfig, sqlqueue: SqlQueueResource
+) -> dg.Output[list[LeasedJob[Any]]]:
+    """Claims due jobs of the queue that the config names. Their payloads are dicts; else as `build_claim_op`."""
+    return _claim(context, sqlqueue.queue, config.queue, None, config)
+
+
+@dg.op(out=dg.Out(dict, description="How many jobs were completed, and how many writes were refused."), tags=_TAGS)
+def complete_jobs(
+    context: dg.OpExecutionContext, config: WriteConfig, sqlqueue: SqlQueueResource, jobs: list[Any]
+) -> dg.Output[dict[str, int]]:
+    """Ends jobs as succeeded, each under its fence: a list of `LeasedJob`s, or of pairs of one and its `Done(result)`."""
+    settled = [(job, Done()) if isinstance(job, LeasedJob) else _pair(job) for job in jobs]
+    for _, outcome in settled:
+        if not isinstance(outcome, Done):
+            raise InvalidInput(
+                f"complete_jobs was given a job with {outcome!r:.100}; give it jobs, or pairs of a job and Done(result), and"
+                " give all others to fail_jobs"
+            )
+    return _write(context, sqlqueue.queue, settled, config, None, "completed")
+
+
+@dg.op(out=dg.Out(dict, description="How many jobs are tried again, went to the dead letter, …"), tags=_TAGS)
+def fail_jobs(
+    context: dg.OpExecutionContext, config: WriteConfig, sqlqueue: SqlQueueResource, failures: list[Any]
+) -> dg.Output[dict[str, int]]:
+    """Says of jobs that they did not succeed, each under its fence: a list of pairs of a `LeasedJob` and how it goes on.
+
+    A text is an error, and the same as `Retry(error)`: another attempt after the queue's backoff, and after the last one the
+    dead letter. `Reject(reason)` is the dead letter at once; `Snooze`, `Hold` and `Cancel` are as for handlers.
+    """
+    return _write(
+        context, sqlqueue.queue, [_failure(pair) for pair in failures], config, None, "retried", "dead_lettered"
+    )
+
+
+def build_fail_op(spec: QueueSpec[Any], *, name: str | None = None) -> dg.OpDefinition:
+    """`fail_jobs` with the backoff of a queue whose own one is a function, which the database does not know.
+
+    Args:
+        spec: the queue.
+        name: of the op; None: `fail_<queue>`.
+    """
+
+    @dg.op(
+        name=name or f"fail_{spec.name}",
+        description=f"Says of jobs of the queue {spec.name!r} that they did not succeed.",
+        out=dg.Out(dict, description="How many jobs are tried again, went to the dead letter, …"),
+        tags=_TAGS,
+    )
+    def fail(
+        context: dg.OpExecutionContext, config: WriteConfig, sqlqueue: SqlQueueResource, failures: list[Any]
+    ) -> dg.Output[dict[str, int]]:
+        backoff = None if isinstance(spec.backoff, Backoff) else spec.backoff
+        settled = [_failure(pair) for pair in failures]
+        return _write(context, sqlqueue.queue, settled, config, backoff, "retried", "dead_lettered")
+
+    return fail
+
+
+def build_enqueue_op(spec: QueueSpec[Any], *, name: str | None = None) -> dg.OpDefinition:
+    """An op that puts its input `jobs` on a queue: all of it or, if it fails, nothing; and once, however often the step or
+    the run is retried or re-executed.
+
+    Jobs are payloads or `NewJob`s in anything iterable, or the rows of a table of pyarrow or pandas.
+
+    Args:
+        spec: the queue.
+        name: of the op; None: `enqueue_<queue>`.
+    """
+
+    @dg.op(
+        name=name or f"enqueue_{spec.name}",
+        description=f"Puts jobs on the queue {spec.name!r}.",
+        out=dg.Out(dict, description="How many jobs were enqueued, and how many were there already."),
+        tags=_TAGS,
+    )
+    def enqueue(
+        context: dg.OpExecutionContext, config: _Enqueue, sqlqueue: SqlQueueResource, jobs: Any
+    ) -> dg.Output[dict[str, int]]:
+        return _enqueue(context, sqlqueue.queue, spec, each_job(jobs), config)
+
+    return enqueue
+
+
+@dg.op(out=dg.Out(dict, description="How many jobs were enqueued, and how many were there already."), tags=_TAGS)
+def enqueue_jobs(
+    context: dg.OpExecutionContext, config: EnqueueConfig, sqlqueue: SqlQueueResource, jobs: Any
+) -> dg.Output[dict[str, int]]:
+    """Puts dicts, models or `NewJob`s on the queue that the config names; else as `build_enqueue_op`.
+
+    The model of the first is that of all; of dicts it is only checked that they are JSON.
+    """
+    spec, given = spec_for(config.queue, each_job(jobs))
+    return _enqueue(context, sqlqueue.queue, spec, given, config)
+
+
+def _claim(
+    context: dg.OpExecutionContext, queue: SqlQueue, name: str, spec: QueueSpec[Any] | None, config: _Claim
+) -> dg.Output[list[LeasedJob[Any]]]:
+    queue.check_schema()
+    taken = leasing.take(
+        queue,
+        name,
+        spec,
+        limit=config.limit,
+        lease_seconds=config.lease_seconds,
+        worker=run_worker(context.run_id),
+        buckets=config.buckets or None,
+    )
+    if taken.jobs:
+        note_claim(context, name, config.lease_seconds or queue.last_seen(name).lease_seconds)
+    counts: dict[str, Any] = {"claimed": len(taken.jobs), "rejected": taken.rejected, "held": taken.held}
+    if taken.jobs:
+        counts["leased_until"] = dg.MetadataValue.timestamp(min(job.lease_until for job in taken.jobs))
+    return dg.Output(taken.jobs, metadata=counts)
+
+
+def _write(
+    context: dg.OpExecutionContext,
+    queue: SqlQueue,
+    settled: list[tuple[LeasedJob[Any], Outcome]],
+    config: WriteConfig,
+    backoff: BackoffPolicy | None,
+    *always: str,
+) -> dg.Output[dict[str, int]]:
+    written = leasing.write(queue, settled, backoff)
+    counts = {**dict.fromkeys(always, 0), **+written.counts, "stale": len(written.stale)}
+    if written.stale:
+        named = ", ".join(map(str, written.stale[:_NAMED])) + (", …" if len(written.stale) > _NAMED else "")
+        told = (
+            f"{len(written.stale)} of {len(settled)} writes were refused, because the leases of their jobs had passed on"
+            f" ({named}): somebody else has these jobs, or they have ended. If this happens often, give the claim more"
+            " lease_seconds"
+        )
+        if config.fail_if_stale:
+            raise dg.Failure(told, metadata=counts, allow_retries=False)
+        context.log.warning("%s", told)
+    return dg.Output(counts, metadata=counts)
+
+
+def _enqueue(
+    context: dg.OpExecutionContext, queue: SqlQueue, spec: QueueSpec[Any], jobs: Iterable[Any], config: _Enqueue
+) -> dg.Output[dict[str, int]]:
+    queue.check_schema()
+    ids = ids_of(context, "jobs")
+    on_conflict = cast(Literal["ignore", "replace"], config.on_conflict)
+    done = queue.enqueue_many(spec, ids.jobs(jobs), on_conflict=on_conflict, sent_before=True)
+    counts = {"enqueued": done.inserted, "duplicates": done.duplicates, "replaced": done.replaced}
+    return dg.Output(counts, metadata=counts)
+
+
+def _failure(given: object) -> tuple[LeasedJob[Any], Outcome]:
+    job, how = _pair(given)
+    if isinstance(how, Done):
+        raise InvalidInput(f"fail_jobs was given job {job.id} as done; give it to complete_jobs")
+    return job, Retry(how) if isinstance(how, str) else how
+
+
+def _pair(given: object) -> tuple[LeasedJob[Any], Any]:
+    if not (isinstance(given, tuple | list) and len(given) == 2 and isinstance(given[0], LeasedJob)):
+        raise InvalidInput(
+            f"there is a {type(given).__name__} where a pair was expected: give (job, outcome), the job as it was claimed"
+        )
+    return given[0], given[1]

@@ -1,0 +1,113 @@
+"""What a step that is done again enqueues again: under the same ids, so that it lands once."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import chain
+from typing import Any
+from uuid import UUID, uuid4
+
+import dagster as dg
+from pydantic import BaseModel
+
+from dagster_sqlqueue.columns import stable_id
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model import NewJob
+from dagster_sqlqueue.payloads import AnyObject
+from dagster_sqlqueue.settings import QueueSpec
+
+
+@dataclass(frozen=True, slots=True)
+class StepIds:
+    """The ids of what one step makes. They are the same in each attempt of the step, in a retry of its run, and in a
+    re-execution of it: all of these have the same root run.
+
+    Attributes:
+        moment: when the root run was made; ids begin with it, and so sort by it.
+        text: names the step's work among all others of the deployment.
+    """
+
+    moment: datetime
+    text: str
+
+    def id(self, thing: object) -> UUID:
+        """The id of a thing of the step."""
+        return stable_id(self.moment, f"{self.text} {thing}")
+
+    def jobs(self, jobs: Iterable[Any]) -> Iterator[NewJob[Any]]:
+        """Payloads or `NewJob`s as jobs, each with an id by its position unless it has one of its own."""
+        for position, job in enumerate(jobs):
+            new = job if isinstance(job, NewJob) else NewJob(job)
+            yield replace(new, id=self.id(position)) if new.id is None else new
+
+
+def ids_of(context: dg.OpExecutionContext | dg.AssetExecutionContext, *parts: object) -> StepIds:
+    """The ids of what an op or asset makes. Those of one that is called directly, as a unit test does, are new each time.
+
+    Args:
+        context: of the op or asset.
+        parts: what tells this work of the step from its other work.
+    """
+    try:
+        step = context.get_step_execution_context()
+    except dg.DagsterError:
+        return StepIds(datetime.now(UTC), " ".join(map(str, (uuid4(), *parts))))
+    return step_ids(step, *parts)
+
+
+def step_ids(step: Any, *parts: object) -> StepIds:
+    """The same for the step's own context, such as an output's `context.step_context`."""
+    run = step.dagster_run
+    root = run.root_run_id or run.run_id
+    record = step.instance.get_run_record_by_id(root) or step.instance.get_run_record_by_id(run.run_id)
+    moment = record.create_timestamp if record else datetime.fromtimestamp(0, UTC)
+    return StepIds(moment, " ".join(map(str, (root, step.step.key, *parts))))
+
+
+def each_job(jobs: object) -> Iterable[Any]:
+    """The jobs of what somebody returned: something iterable, the rows of a table or data frame, or one job by itself.
+
+    Raises:
+        InvalidInput: it is nothing that jobs could be made of.
+    """
+    if isinstance(jobs, BaseModel | NewJob | Mapping):
+        return (jobs,)
+    if hasattr(jobs, "to_batches"):
+        return _rows(jobs.to_batches())
+    if hasattr(jobs, "to_pylist"):
+        return _rows((jobs,))
+    if hasattr(jobs, "iloc") and hasattr(jobs, "to_dict"):
+        return _frame_rows(jobs)
+    if isinstance(jobs, str | bytes) or not isinstance(jobs, Iterable):
+        raise InvalidInput(
+            f"jobs were expected, and a {type(jobs).__name__} came: give payloads or NewJobs in a list or a generator (as"
+            " dg.Output(generator)), or a table of pyarrow or pandas whose rows are payloads"
+        )
+    return _flat(jobs)
+
+
+def spec_for(queue: str, jobs: Iterable[Any]) -> tuple[QueueSpec[Any], Iterable[Any]]:
+    """A queue that is known by its name alone, with the model of the first of the jobs; and all of the jobs."""
+    left = iter(jobs)
+    first = next(left, None)
+    if first is None:
+        return QueueSpec(queue, AnyObject), ()
+    payload = first.payload if isinstance(first, NewJob) else first
+    model = type(payload) if isinstance(payload, BaseModel) else AnyObject
+    return QueueSpec(queue, model), chain((first,), left)
+
+
+def _flat(jobs: Iterable[Any]) -> Iterator[Any]:
+    for job in jobs:
+        # What a reader of pyarrow gives.
+        yield from job.to_pylist() if hasattr(job, "to_pylist") else (job,)
+
+
+def _rows(batches: Iterable[Any]) -> Iterator[Any]:
+    for batch in batches:
+        yield from batch.to_pylist()
+
+
+def _frame_rows(frame: Any) -> Iterator[Any]:
+    for at in range(0, len(frame), 10_000):
+        yield from frame.iloc[at : at + 10_000].to_dict(orient="records")

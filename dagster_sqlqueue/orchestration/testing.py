@@ -1,0 +1,177 @@
+"""For the tests of those who use queues: a queue that is there for a block, and a drain run in the test's own process."""
+
+import atexit
+import contextlib
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import dagster as dg
+import sqlalchemy as sa
+
+from dagster_sqlqueue.embedded import EmbeddedPostgres
+from dagster_sqlqueue.errors import EmbeddedServerError, InvalidInput
+from dagster_sqlqueue.functions import pinned_schema
+from dagster_sqlqueue.orchestration.drain import DrainJob
+from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.settings import QueueSpec
+
+TEST_URL_VARIABLE = "SQLQUEUE_TEST_URL"
+"""Names the database to test on, where that is not to be the embedded one."""
+
+_lock = threading.Lock()
+_started: list[str] = []
+
+
+class QueueForTest(NamedTuple):
+    """Queues to test with.
+
+    Attributes:
+        queue: the queues, for the test itself: to enqueue, and to look at what became of it.
+        resource: the same for Dagster: `resources={"sqlqueue": resource}`.
+    """
+
+    queue: SqlQueue
+    resource: SqlQueueResource
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """What a drain run did.
+
+    Attributes:
+        run: Dagster's result, with its events and outputs.
+        counts: how many jobs were `claimed`, `succeeded`, `retried`, `snoozed`, `failed`, `held`, `cancelled`, …; empty
+            where the run failed.
+    """
+
+    run: dg.ExecuteInProcessResult
+    counts: Mapping[str, Any]
+
+    @property
+    def success(self) -> bool:
+        """Whether the run succeeded; jobs of it may have failed."""
+        return self.run.success
+
+
+@contextlib.contextmanager
+def queue_for_test(*specs: QueueSpec[Any], url: str | None = None) -> Iterator[QueueForTest]:
+    """Queues in a schema of their own, which is there for the block and nobody else's.
+
+    The database is the embedded PostgreSQL, started by the first use in a process and stopped at its end; or the one that
+    the environment variable `SQLQUEUE_TEST_URL` names, where the user may make schemas.
+
+    Args:
+        specs: the queues to make.
+        url: of the database, instead of either.
+
+    Raises:
+        EmbeddedServerError: the embedded server is needed, and is not installed or does not start.
+        DatabaseUnavailable, AccessRefused: the database that was named cannot be used.
+
+    Example:
+        ```python
+        @pytest.fixture
+        def made():
+            with queue_for_test(emails) as made:
+                yield made
+        ```
+    """
+    resource = SqlQueueResource(
+        url=url or os.environ.get(TEST_URL_VARIABLE) or _embedded_url(), schema_name=f"test_{uuid4().hex[:12]}"
+    )
+    with resource.open("dagster-sqlqueue/test") as queue:
+        try:
+            queue.init()
+            for spec in specs:
+                queue.create_queue(spec)
+            yield QueueForTest(queue, resource)
+        finally:
+            with queue.database.engine.connect() as connection:
+                for schema in (queue.database.schema, pinned_schema(queue.database.schema)):
+                    connection.execute(sa.schema.DropSchema(schema, cascade=True, if_exists=True))
+
+
+def drain_in_process(
+    consumer: DrainJob[Any] | dg.JobDefinition,
+    queue: QueueForTest | SqlQueue | SqlQueueResource,
+    *,
+    config: Mapping[str, Any] | None = None,
+    instance: dg.DagsterInstance | None = None,
+    resources: Mapping[str, Any] | None = None,
+    raise_on_error: bool = True,
+) -> Drained:
+    """Run the drain job of a queue in this process, until nothing of the queue is due.
+
+    A job that is tried again later is not waited for: give the queue of the test `backoff=Backoff(0, jitter=0)` to have all
+    of its attempts made.
+
+    Args:
+        consumer: what `queue_consumer` made, or its job.
+        queue: where the queue is.
+        config: more of the `DrainConfig`.
+        instance: where the run is noted; None: an ephemeral one.
+        resources: what else the job needs.
+        raise_on_error: whether an error of the run, not of a job's handler, is raised; else see `Drained.success`.
+
+    Raises:
+        InvalidInput: the job has more ops than the one that drains.
+    """
+    job = consumer if isinstance(consumer, dg.JobDefinition) else consumer.job
+    names = sorted(node.name for node in job.nodes)
+    if len(names) != 1:
+        raise InvalidInput(
+            f"the job {job.name!r} has the ops {', '.join(names)}; drain_in_process runs the job of a queue_consumer, which"
+            " has one. Run others with job.execute_in_process"
+        )
+    run = job.execute_in_process(
+        run_config={"ops": {names[0]: {"config": {"linger_seconds": 0.0, **(config or {})}}}},
+        resources={**(resources or {}), "sqlqueue": _resource(queue)},
+        instance=instance,
+        raise_on_error=raise_on_error,
+    )
+    return Drained(run, run.output_for_node(names[0]) if run.success else {})
+
+
+def _resource(queue: QueueForTest | SqlQueue | SqlQueueResource) -> SqlQueueResource:
+    match queue:
+        case QueueForTest():
+            return queue.resource
+        case SqlQueueResource():
+            return queue
+        case SqlQueue():
+            url = queue.database.engine.url.render_as_string(hide_password=False)
+            return SqlQueueResource(url=url, schema_name=queue.database.schema)
+    raise InvalidInput(
+        f"the queue is a {type(queue).__name__}; give what queue_for_test gave, or its queue or resource"
+    )
+
+
+def _embedded_url() -> str:
+    """The URL of this process's embedded server."""
+    with _lock:
+        if not _started:
+            directory = Path(tempfile.mkdtemp(prefix="sqlqueue-test-"))
+            server = EmbeddedPostgres(directory / "postgres")
+            try:
+                url = sa.make_url(server.start())
+            except EmbeddedServerError as error:
+                shutil.rmtree(directory, ignore_errors=True)
+                raise EmbeddedServerError(str(error).replace("SQLQUEUE_URL", TEST_URL_VARIABLE)) from None
+            atexit.register(_remove, server, directory)
+            # The data dies with the process: nobody needs to wait for the disk.
+            url = url.update_query_dict({"options": "-c synchronous_commit=off"})
+            _started.append(url.render_as_string(hide_password=False))
+        return _started[0]
+
+
+def _remove(server: EmbeddedPostgres, directory: Path) -> None:
+    server.stop()
+    shutil.rmtree(directory, ignore_errors=True)

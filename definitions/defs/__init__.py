@@ -1,0 +1,1 @@
+"""Where `dg scaffold defs` puts what is added."""

@@ -1,0 +1,16 @@
+"""What all code locations share."""
+
+import os
+
+import dagster as dg
+
+from dagster_sqlqueue.orchestration import SqlQueueResource
+
+# The URL stays in the environment: the UI shows the variable's name only. What a run gives back is on its page, and in no
+# file beside it.
+resources = {
+    "sqlqueue": SqlQueueResource(
+        url=dg.EnvVar("SQLQUEUE_URL"), schema_name=os.environ.get("SQLQUEUE_SCHEMA", "sqlqueue")
+    ),
+    "io_manager": dg.mem_io_manager,
+}

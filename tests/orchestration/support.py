@@ -1,0 +1,110 @@
+"""What the tests of sensors and of runs share."""
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from dagster._core.remote_origin import InProcessCodeLocationOrigin
+from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
+from dagster._core.workspace.load_target import InProcessWorkspaceLoadTarget, PythonFileTarget, WorkspaceLoadTarget
+
+from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue.orchestration import QueueConsumer, SqlQueueResource
+from tests.core.support import Work
+from tests.gate.patience import FULL
+
+WORK = QueueSpec("work", Work, bucket_count=4, lease_seconds=300, max_attempts=3, backoff=Backoff(0, jitter=0))
+"""What the fixture `spec` gives, for the ops at the top of a module."""
+
+NewInstance = Callable[..., AbstractContextManager[dg.DagsterInstance]]
+"""What the fixture `new_instance` gives: a Dagster instance for a block, with these overrides of its settings."""
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """Dagster's instance, and the tests' queue as the sensors and the runs of a code location have it."""
+
+    queue: SqlQueue
+    spec: QueueSpec[Work]
+    resource: SqlQueueResource
+    instance: dg.DagsterInstance
+
+    def enqueue(self, job: Work | NewJob[Work]) -> None:
+        self.queue.enqueue(self.spec, job)
+
+    def enqueue_many(self, count: int) -> None:
+        """Jobs whose numbers are 0 to `count - 1`."""
+        self.queue.enqueue_many(self.spec, [Work(n=n) for n in range(count)])
+
+    def tick(self, sensor: dg.SensorDefinition, cursor: str | None = None) -> Any:
+        """One tick, as the daemon has it evaluated."""
+        with dg.build_sensor_context(
+            instance=self.instance, cursor=cursor, resources={"sqlqueue": self.resource}
+        ) as context:
+            return sensor(context)
+
+    def execute(self, job: dg.JobDefinition, **ops: dict[str, Any]) -> dg.ExecuteInProcessResult:
+        """A run of the job, whether it fails or not; `ops` are the configurations of its ops, by their names."""
+        return self._run(job, ops, raise_on_error=False)
+
+    def drain(self, consumer: QueueConsumer[Any], **config: Any) -> dg.ExecuteInProcessResult:
+        """A run that works the queue off. Its failure is the test's."""
+        return self._run(consumer.job, {consumer.op.name: config}, raise_on_error=True)
+
+    def _run(
+        self, job: dg.JobDefinition, ops: dict[str, dict[str, Any]], *, raise_on_error: bool
+    ) -> dg.ExecuteInProcessResult:
+        return job.execute_in_process(
+            run_config={"ops": {name: {"config": config} for name, config in ops.items()}},
+            resources={"sqlqueue": self.resource},
+            instance=self.instance,
+            raise_on_error=raise_on_error,
+        )
+
+
+def of_environment() -> SqlQueueResource:
+    """The resource that a job has which other processes load; it needs the fixture `environment`."""
+    return SqlQueueResource(url=dg.EnvVar("SQLQUEUE_URL"), schema_name=os.environ["SQLQUEUE_TEST_SCHEMA"])
+
+
+def code_location(file: Path) -> WorkspaceLoadTarget:
+    """The code location `code`, for GraphQL: in this process, and in `make prove` in a process as the webserver has it."""
+    if FULL:
+        return PythonFileTarget(str(file), attribute=None, working_directory=str(file.parent), location_name="code")
+    origin = LoadableTargetOrigin(python_file=str(file), working_directory=str(file.parent))
+    return InProcessWorkspaceLoadTarget(InProcessCodeLocationOrigin(origin, location_name="code"))
+
+
+def configs(result: Any) -> list[dict[str, Any]]:
+    """The op's configuration in each run that was asked for."""
+    return [next(iter(request.run_config["ops"].values()))["config"] for request in result.run_requests or []]
+
+
+def observations(result: Any) -> list[dg.AssetObservation]:
+    """What the tick observed."""
+    return [event for event in result.asset_events if isinstance(event, dg.AssetObservation)]
+
+
+def evaluations(result: Any) -> list[dg.AssetCheckEvaluation]:
+    """What the tick says of the checks."""
+    return [event for event in result.asset_events if isinstance(event, dg.AssetCheckEvaluation)]
+
+
+def error_of(result: dg.ExecuteInProcessResult, op: str) -> str:
+    """What the op failed with."""
+    failure = result.failure_data_for_node(op)
+    assert failure is not None
+    return str(failure.error)
+
+
+def failure_of(result: dg.ExecuteInProcessResult, op: str) -> tuple[str, dict[str, Any]]:
+    """What the op told people of its failure: the text, and the metadata's values."""
+    failure = result.failure_data_for_node(op)
+    assert failure is not None
+    assert failure.user_failure_data is not None
+    told = failure.user_failure_data
+    return str(told.description), {name: found.value for name, found in told.metadata.items()}

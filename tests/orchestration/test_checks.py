@@ -1,0 +1,211 @@
+"""What ticks and checks say of a queue's health."""
+
+import json
+import re
+import time
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue.ending import Ending
+from dagster_sqlqueue.errors import InvalidInput, LeaseLost
+from dagster_sqlqueue.model import ArchiveState
+from dagster_sqlqueue.orchestration import (
+    CheckThresholds,
+    QueueConsumer,
+    build_sqlqueue_asset_spec,
+    build_sqlqueue_checks,
+    build_sqlqueue_sensor,
+    queue_asset_key,
+)
+from dagster_sqlqueue.orchestration.observing import Memory
+from tests.core.support import Work, rows
+from tests.orchestration.support import Deployment, configs, evaluations, observations
+
+NAMES = {"oldest_ready", "dead_letters", "lease_expiry", "stalled_bucket"}
+
+
+@pytest.fixture
+def sensor(consumer: QueueConsumer[Work]) -> dg.SensorDefinition:
+    return build_sqlqueue_sensor(consumer)
+
+
+def verdicts(result: Any) -> dict[str, bool]:
+    return {check.check_name: check.passed for check in evaluations(result)}
+
+
+def checked(deployment: Deployment, thresholds: CheckThresholds | None = None) -> dict[str, dg.AssetCheckEvaluation]:
+    """As a person runs them."""
+    defs = dg.Definitions(
+        assets=[build_sqlqueue_asset_spec(deployment.spec)],
+        asset_checks=[build_sqlqueue_checks(deployment.spec, thresholds)],
+        jobs=[dg.define_asset_job("health", dg.AssetSelection.all_asset_checks(), executor_def=dg.in_process_executor)],
+        resources={"sqlqueue": deployment.resource},
+    )
+    result = defs.resolve_job_def("health").execute_in_process()
+    assert result.success
+    return {check.check_name: check for check in result.get_asset_check_evaluations()}
+
+
+def age(queue: SqlQueue, seconds: float) -> None:
+    rows(queue, "UPDATE {s}.job SET available_at = available_at - make_interval(secs => %s)", seconds)
+
+
+def forget(cursor: str, **kept: Any) -> str:
+    """The cursor as it is some time later: what was said is long ago."""
+    return json.dumps({**json.loads(cursor), "at": 0.0, **kept})
+
+
+def test_the_first_tick_says_all_four_and_later_ones_what_changed(
+    queue: SqlQueue, deployment: Deployment, sensor: dg.SensorDefinition
+) -> None:
+    deployment.enqueue(Work(n=1))
+    first = deployment.tick(sensor)
+    assert verdicts(first) == dict.fromkeys(NAMES, True)
+    age(queue, 301)
+    later = deployment.tick(sensor, cursor=forget(first.cursor))
+    assert verdicts(later) == {"oldest_ready": False}
+    (check,) = evaluations(later)
+    assert check.severity is dg.AssetCheckSeverity.ERROR
+    assert "has been due for 5 min" in (check.description or "")
+    hour = deployment.tick(sensor, cursor=forget(later.cursor, checked_at=0.0))
+    assert verdicts(hour) == {**dict.fromkeys(NAMES, True), "oldest_ready": False}
+
+
+def test_an_idle_queue_is_silent(deployment: Deployment, sensor: dg.SensorDefinition) -> None:
+    first = deployment.tick(sensor)
+    assert verdicts(first) == dict.fromkeys(NAMES, True)
+    assert deployment.tick(sensor, cursor=forget(first.cursor)).asset_events == []
+
+
+def test_jobs_that_wait_are_observed_once_a_minute_and_a_backlog_that_shrinks_every_ten_seconds(
+    queue: SqlQueue, deployment: Deployment, sensor: dg.SensorDefinition
+) -> None:
+    deployment.enqueue_many(5)
+    first = deployment.tick(sensor)
+    at = json.loads(first.cursor)["at"]
+    assert not observations(deployment.tick(sensor, cursor=first.cursor))
+    assert observations(deployment.tick(sensor, cursor=forget(first.cursor, at=at - 61)))
+    rows(queue, "DELETE FROM {s}.job WHERE payload->>'n' = '1'")
+    just_now = time.time() + 3_600  # so that ten seconds are not over, however long the tick takes to come
+    assert not observations(deployment.tick(sensor, cursor=forget(first.cursor, at=just_now)))
+    assert observations(deployment.tick(sensor, cursor=forget(first.cursor, at=at - 11)))
+    rows(queue, "DELETE FROM {s}.job")
+    (empty,) = observations(deployment.tick(sensor, cursor=first.cursor))
+    assert empty.metadata["ready"].value == 0
+
+
+def test_the_table_of_buckets_names_the_run_of_each(
+    queue: SqlQueue, deployment: Deployment, sensor: dg.SensorDefinition
+) -> None:
+    deployment.enqueue_many(2)
+    rows(queue, "UPDATE {s}.job SET bucket = 1 + (payload->>'n')::int, available_at = now() - interval '90 seconds'")
+    first = deployment.tick(sensor)
+    table = observations(first)[0].metadata["buckets"].value
+    assert table.splitlines()[0] == "| bucket | oldest is due for | priority | run |"
+    assert [line.split(" | ")[0].strip("| ") for line in table.splitlines()[2:]] in (["1", "2"], ["2", "1"])
+    assert table.count("| none |") == 2
+    second = deployment.tick(sensor, cursor=forget(first.cursor))
+    assert observations(second)[0].metadata["buckets"].value.count("| slot 0 |") == 2
+
+
+def test_progress_of_live_runs_is_a_materialisation(
+    queue: SqlQueue, deployment: Deployment, sensor: dg.SensorDefinition
+) -> None:
+    """So that a freshness policy sees it, which looks at nothing else."""
+    deployment.enqueue_many(9)
+    first = deployment.tick(sensor)
+    assert configs(first)
+    queue.complete(queue.claim("work", limit=5, worker="w"))
+    moving = deployment.tick(sensor, cursor=forget(first.cursor))
+    (event,) = [event for event in moving.asset_events if isinstance(event, dg.AssetMaterialization)]
+    assert event.asset_key == queue_asset_key("work")
+    assert event.metadata["ready"].value == 4
+    assert event.metadata["done_per_minute"].value == 5
+    assert observations(deployment.tick(sensor, cursor=forget(moving.cursor)))
+
+
+def test_after_a_run_that_ended_jobs_all_is_said_anew(
+    deployment: Deployment, consumer: QueueConsumer[Work], sensor: dg.SensorDefinition
+) -> None:
+    """Dagster shows no observation and no check that is older than the last materialisation."""
+    first = deployment.tick(sensor)
+    deployment.enqueue(Work(n=1))
+    assert deployment.drain(consumer).success
+    after = deployment.tick(sensor, cursor=first.cursor)
+    assert observations(after)
+    assert set(verdicts(after)) == NAMES
+    assert deployment.tick(sensor, cursor=after.cursor).asset_events == []
+
+
+def test_the_data_version_changes_with_what_is_on_the_queue(
+    deployment: Deployment, sensor: dg.SensorDefinition
+) -> None:
+    def version(result: Any) -> str:
+        return str(observations(result)[0].tags["dagster/data_version"])
+
+    deployment.enqueue(Work(n=1))
+    first = deployment.tick(sensor)
+    same = deployment.tick(sensor, cursor=forget(first.cursor))
+    deployment.enqueue(Work(n=2))
+    other = deployment.tick(sensor, cursor=forget(first.cursor))
+    assert version(first) == version(same) != version(other)
+
+
+def test_a_bucket_whose_first_job_stays_the_same_is_stalled(
+    queue: SqlQueue, deployment: Deployment, consumer: QueueConsumer[Work]
+) -> None:
+    sensor = build_sqlqueue_sensor(consumer, thresholds=CheckThresholds(oldest_ready_seconds=3_600, stalled_seconds=60))
+    deployment.enqueue(Work(n=1))
+    rows(queue, "UPDATE {s}.job SET bucket = 3")
+    first = deployment.tick(sensor)
+    # It was seen for the first time when it had been due for a minute less.
+    memory = Memory.of(first.cursor)
+    memory.heads = {bucket: (head, seconds - 61) for bucket, (head, seconds) in memory.heads.items()}
+    memory.at = 0.0
+    stalled = deployment.tick(sensor, cursor=memory.cursor())
+    assert verdicts(stalled) == {"stalled_bucket": False}
+    said = evaluations(stalled)[0].description
+    assert said is not None
+    assert re.fullmatch(r"Bucket 3: its first job has been the same for \d+ (s|min)\.", said)
+    queue.pause("work")
+    assert verdicts(deployment.tick(sensor, cursor=forget(stalled.cursor))) == {"stalled_bucket": True}
+
+
+@pytest.mark.parametrize(
+    "cursor", ["", "null", "[]", "7", "{}", '{"heads": 7}', '{"heads": {"1": 7}}', "not JSON", '{"x": 1}']
+)
+def test_a_cursor_that_a_person_edited_harms_nothing(
+    deployment: Deployment, sensor: dg.SensorDefinition, cursor: str
+) -> None:
+    deployment.enqueue(Work(n=1))
+    assert observations(deployment.tick(sensor, cursor=cursor))
+
+
+def test_a_person_can_run_the_checks(queue: SqlQueue, deployment: Deployment) -> None:
+    assert {name: check.passed for name, check in checked(deployment).items()} == dict.fromkeys(NAMES, True)
+    deployment.enqueue_many(3)
+    jobs = queue.claim("work", limit=2, worker="w")
+    queue.finish([Ending(jobs[0], ArchiveState.FAILED, error="no good")])
+    rows(queue, "UPDATE {s}.job SET lease_no = lease_no + 1, available_at = now() - interval '400 seconds'")
+    assert not queue.heartbeat([jobs[1]], lease_seconds=300).held
+    with pytest.raises(LeaseLost):
+        queue.complete([jobs[1]])
+    found = checked(deployment)
+    assert {name: check.passed for name, check in found.items()} == {
+        "oldest_ready": False,
+        "dead_letters": False,
+        "lease_expiry": False,
+        "stalled_bucket": True,
+    }
+    assert found["dead_letters"].metadata["dead_letters"].value == 1
+    assert found["lease_expiry"].metadata["stale_writes_today"].value == 2
+    generous = CheckThresholds(oldest_ready_seconds=900, dead_letters=1, refused_writes=2)
+    assert all(check.passed for check in checked(deployment, generous).values())
+
+
+def test_a_threshold_that_cannot_be() -> None:
+    with pytest.raises(InvalidInput, match="dead_letters"):
+        CheckThresholds(dead_letters=-1)

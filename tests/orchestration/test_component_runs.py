@@ -1,0 +1,138 @@
+"""The component at work: how its queue is made, what its sensor says, and what its runs do."""
+
+import dagster as dg
+import pytest
+
+from dagster_sqlqueue import Backoff, QueueSpec, RateLimit, migrations
+from dagster_sqlqueue.errors import SchemaMissing, UnknownQueue
+from dagster_sqlqueue.migrations import Migration
+from dagster_sqlqueue.orchestration import queue_asset_key
+from dagster_sqlqueue.payloads import AnyObject
+from tests.orchestration.component_support import WARNINGS, Location, Reminder
+from tests.orchestration.support import error_of
+
+pytestmark = WARNINGS
+
+
+def test_a_queue_is_made_and_worked_off_from_yaml_alone(location: Location) -> None:
+    location.write(buckets=2)
+    spec = QueueSpec("reminders", Reminder)
+    with location.loaded() as defs:
+        with pytest.raises(SchemaMissing, match="launch the job create_reminders"):
+            location.tick(defs)
+        assert location.run(defs, "create_reminders").success
+        location.queue.enqueue_many(spec, [Reminder(text=str(n)) for n in range(20)])
+        (request,) = location.tick(defs).run_requests
+        config = request.run_config
+        config["ops"]["work_off_reminders"]["config"]["linger_seconds"] = 0
+        assert location.run(defs, "drain_reminders", run_config=config).success
+    assert location.queue.archived("reminders", since_seconds=3_600) == {"succeeded": 20}
+    results = {row.result for row in location.queue.jobs("reminders", archived=True)}
+    assert '{"sent": "7"}' in results
+    assert location.instance.get_latest_materialization_event(queue_asset_key("reminders")) is not None
+
+
+def test_the_settings_in_yaml_are_those_of_the_queue(location: Location) -> None:
+    location.write(
+        buckets=6,
+        strategy="fifo",
+        lease_seconds=45,
+        timeout_seconds=90,
+        max_attempts=7,
+        backoff={"seconds": 1, "factor": 3, "max_seconds": 30, "jitter": 0},
+        ordered=True,
+        on_poison="stop",
+        max_running=12,
+        max_running_per_key=2,
+        rate={"starts": 50, "seconds": 60},
+        retention_days=14,
+    )
+    with location.loaded() as defs:
+        output = location.run(defs, "create_reminders").output_for_node("make_reminders")
+        assert output["buckets"] == 6
+        made = location.queue.settings("reminders")
+        assert location.run(defs, "create_reminders").success
+        assert location.queue.settings("reminders") == made
+    assert (made.bucket_count, str(made.strategy), made.lease_seconds, made.timeout_seconds) == (6, "fifo", 45, 90)
+    assert (made.max_attempts, made.backoff) == (7, Backoff(1, factor=3, max_seconds=30, jitter=0))
+    assert (made.ordered, str(made.on_poison)) == (True, "stop")
+    assert (made.max_running, made.max_running_per_key, made.rate) == (12, 2, RateLimit(50, seconds=60))
+    assert made.retention_days == 14
+
+
+def test_the_sensor_makes_a_missing_queue_if_it_is_told_to_and_changes_none(location: Location) -> None:
+    location.write(create=True, buckets=2, max_attempts=9)
+    with location.loaded() as defs:
+        with pytest.raises(SchemaMissing, match="launch the job create_reminders"):
+            location.tick(defs)
+        location.queue.init()
+        assert location.tick(defs).skip_reason.skip_message.startswith("reminders: 0 ready")
+        assert location.queue.settings("reminders").max_attempts == 9
+        location.queue.create_queue(QueueSpec("reminders", AnyObject, max_attempts=3))
+        before = location.queue.settings("reminders")
+        location.tick(defs)
+        assert location.queue.settings("reminders") == before
+
+
+def test_the_sensor_names_the_job_that_makes_the_queue(location: Location) -> None:
+    location.queue.init()
+    location.write()
+    said = r"sqlqueue create\. Or launch the job create_reminders"
+    with location.loaded() as defs, pytest.raises(UnknownQueue, match=said):
+        location.tick(defs)
+    assert location.queue.queues() == []
+
+
+def test_tables_of_an_older_version_are_brought_up_to_date_only_when_told(
+    location: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location.queue.init()
+    later = Migration(9999, "later", "CREATE TABLE sqlqueue.later (n integer)")
+    known = (*migrations.available(), later)
+    monkeypatch.setattr(migrations, "available", lambda: known)
+    location.write()
+    with location.loaded() as defs:
+        result = location.run(defs, "create_reminders", raise_on_error=False)
+        assert "SchemaTooOld" in error_of(result, "make_reminders")
+        told = {"ops": {"make_reminders": {"config": {"migrate": True}}}}
+        assert location.run(defs, "create_reminders", run_config=told).success
+    assert location.queue.check_schema() == later.version
+    assert location.queue.settings("reminders").bucket_count == 16
+
+
+def test_depth_progress_and_checks_are_reported_under_the_assets_key(location: Location) -> None:
+    key = dg.AssetKey(["shop", "queues", "reminders"])
+    location.write(create=True, asset={"key_prefix": "shop"}, checks={"dead_letters": 7})
+    location.queue.init()
+    with location.loaded() as defs:
+        dg.Definitions.validate_loadable(defs)
+        keys = {check.asset_key for check in defs.resolve_asset_graph().asset_check_keys}
+        assert keys == {key}
+        first = location.tick(defs)
+        location.queue.enqueue(QueueSpec("reminders", Reminder), Reminder(text="now"))
+        assert {event.asset_key for event in first.asset_events} == {key}
+        letters = [event for event in first.asset_events if getattr(event, "check_name", "") == "dead_letters"]
+        assert ["at most 7" in str(event.description) for event in letters] == [True]
+        location.run(defs, "drain_reminders")
+    assert location.instance.get_latest_materialization_event(key) is not None
+    assert location.instance.get_latest_materialization_event(queue_asset_key("reminders")) is None
+
+
+def test_handlers_of_a_batch_and_cleanup_come_from_yaml(location: Location) -> None:
+    location.queue.init()
+    location.write("reminders", ".handler:all_at_once", batch=True, cleanup=True, mode="linger")
+    with location.loaded() as defs:
+        dg.Definitions.validate_loadable(defs)
+        names = {sensor.name for sensor in defs.sensors or ()}
+        assert names == {
+            "reminders_sensor",
+            "sqlqueue_reminders_failed_runs",
+            "sqlqueue_reminders_cancelled_runs",
+        }
+        location.run(defs, "create_reminders")
+        location.queue.enqueue_many(QueueSpec("reminders", Reminder), [Reminder(text="a"), Reminder(text="b")])
+        config = {"ops": {"work_off_reminders": {"config": {"linger_seconds": 0}}}}
+        assert location.run(defs, "drain_reminders", run_config=config).success
+        (spec,) = defs.resolve_all_asset_specs()
+        assert spec.metadata["sqlqueue/payload"].endswith(".handler.Reminder")
+    assert location.queue.archived("reminders", since_seconds=3_600) == {"succeeded": 2}

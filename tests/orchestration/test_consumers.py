@@ -1,0 +1,149 @@
+"""What `queue_consumer` makes of a function."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from dagster_sqlqueue import Done, Job, NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.orchestration import (
+    DrainConfig,
+    DrainMode,
+    QueueConsumer,
+    SqlQueueResource,
+    queue_asset_key,
+    queue_consumer,
+)
+from dagster_sqlqueue.orchestration.drain import Pace
+from tests.core.support import Work, rows
+from tests.orchestration.support import Deployment, configs
+
+
+def test_a_queue_by_its_name_and_model() -> None:
+    @queue_consumer(queue="reminders", payload=Work, max_attempts=7, bucket_count=2, mode="linger")
+    def remind(job: Job[Work]) -> None:
+        """Remind somebody."""
+
+    assert remind.spec == QueueSpec("reminders", Work, max_attempts=7, bucket_count=2)
+    assert remind.mode is DrainMode.LINGER
+    assert remind.asset_key == queue_asset_key("reminders")
+    assert remind.job.name == "drain_reminders"
+    assert remind.op.name == "work_off_reminders"
+    assert remind.op.description == "Remind somebody."
+    assert remind.sensor.name == "reminders_sensor"
+    assert remind.sensor is remind.sensor
+    defs = dg.Definitions(
+        jobs=[remind.job], sensors=[remind.sensor], resources={"sqlqueue": SqlQueueResource(url="postgresql://x/y")}
+    )
+    dg.Definitions.validate_loadable(defs)
+
+
+def test_its_own_sensor_takes_options(deployment: Deployment, spec: QueueSpec[Work]) -> None:
+    key = dg.AssetKey(["payments", "work"])
+
+    @queue_consumer(spec, asset_key=key, sensor={"name": "my_sensor", "default_status": dg.DefaultSensorStatus.RUNNING})
+    def handle(job: Job[Work]) -> None: ...
+
+    assert handle.sensor.name == "my_sensor"
+    assert handle.sensor.default_status is dg.DefaultSensorStatus.RUNNING
+    deployment.enqueue(Work(n=1))
+    result = deployment.tick(handle.sensor)
+    assert {event.asset_key for event in result.asset_events} == {key}
+    assert deployment.drain(handle, **configs(result)[0]).output_for_node("work_off_work")["succeeded"] == 1
+
+
+@pytest.mark.parametrize("shape", ["batch", "async", "async batch", "transactional"])
+def test_handlers_of_every_shape(queue: SqlQueue, deployment: Deployment, spec: QueueSpec[Work], shape: str) -> None:
+    consumer: QueueConsumer[Any]
+    if shape == "batch":
+
+        @queue_consumer(spec, batch=True)
+        def consumer(jobs: Sequence[Job[Work]]) -> list[Done]:
+            return [Done({"n": job.payload.n}) for job in jobs]
+    elif shape == "async":
+
+        @queue_consumer(spec)
+        async def consumer(job: Job[Work]) -> Done:
+            await asyncio.sleep(0)
+            return Done({"n": job.payload.n})
+    elif shape == "async batch":
+
+        @queue_consumer(spec, batch=True)
+        async def consumer(jobs: Sequence[Job[Work]]) -> list[Done]:
+            await asyncio.sleep(0)
+            return [Done({"n": job.payload.n}) for job in jobs]
+    else:
+
+        @queue_consumer(spec, transactional=True)
+        def consumer(job: Job[Work]) -> Done:
+            job.connection.execute("SELECT 1")
+            return Done({"n": job.payload.n})
+
+    deployment.enqueue_many(20)
+    assert deployment.drain(consumer).output_for_node("work_off_work")["succeeded"] == 20
+    results = sorted(n for (n,) in rows(queue, "SELECT (result->>'n')::int FROM {s}.job_archive"))
+    assert results == list(range(20))
+
+
+def test_a_lingering_run_takes_what_comes_while_it_waits(deployment: Deployment, spec: QueueSpec[Work]) -> None:
+    @queue_consumer(spec, mode="linger")
+    def handle(job: Job[Work]) -> None:
+        if job.payload.n < 3:
+            deployment.enqueue(Work(n=job.payload.n + 1))
+
+    deployment.enqueue(Work(n=0))
+    done = deployment.drain(handle, linger_seconds=1, budget_seconds=3_600).output_for_node("work_off_work")
+    assert done["succeeded"] == 4
+    assert done["seconds"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "said", "pace"),
+    [
+        ("batch", {}, Pace(300, 0, 0)),
+        ("linger", {"linger_seconds": 5}, Pace(300, 5, 0)),
+        ("standing", {}, Pace(1_800, 1_800, 30)),
+        ("standing", {"hand_over_seconds": 0}, Pace(1_800, 1_800, 0)),
+        # Else it would give its slot back at once, and be succeeded at every tick.
+        ("standing", {"budget_seconds": 20}, Pace(20, 1_800, 10)),
+    ],
+)
+def test_the_pace_is_the_modes_where_nothing_else_is_said(mode: str, said: dict[str, Any], pace: Pace) -> None:
+    assert DrainConfig(**said).pace(DrainMode(mode)) == pace
+
+
+def test_a_run_takes_jobs_of_its_tags_only(
+    queue: SqlQueue, deployment: Deployment, spec: QueueSpec[Work], consumer: QueueConsumer[Work]
+) -> None:
+    queue.enqueue_many(spec, [NewJob(Work(n=n), tags=["even"] if n % 2 == 0 else []) for n in range(10)])
+    assert deployment.drain(consumer, tags=["even"]).output_for_node("work_off_work")["succeeded"] == 5
+    assert queue.depth("work").ready == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "needs the queue"),
+        ({"queue": "work"}, "needs the queue"),
+        ({"queue": "Work", "payload": Work}, "queue name 'Work' is not usable"),
+        ({"queue": "work", "payload": Work, "attempts": 3}, "'attempts'; it takes backoff, bucket_count"),
+        ({"spec": QueueSpec("work", Work), "max_attempts": 3}, "max_attempts beside it; say it in the spec"),
+        ({"spec": "work"}, "was given 'work'"),
+        ({"spec": QueueSpec("work", Work), "mode": "forever"}, "'batch', 'linger', 'standing'"),
+    ],
+)
+def test_a_consumer_that_cannot_be(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        queue_consumer(**arguments)(lambda job: None)
+
+
+def test_a_handler_that_does_not_fit() -> None:
+    async def handler(job: Job[Work]) -> None: ...
+
+    with pytest.raises(InvalidInput, match="of shape 'async', and transactional"):
+        queue_consumer(QueueSpec("work", Work), transactional=True)(handler)
+    with pytest.raises(InvalidInput, match="decorate a function of a job"):
+        queue_consumer(QueueSpec("work", Work))("handler")  # type: ignore[arg-type]

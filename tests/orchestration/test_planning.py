@@ -1,0 +1,178 @@
+"""Which buckets get a run, together with which, and which have to wait."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from dagster_sqlqueue.model import Head
+from dagster_sqlqueue.orchestration.planning import Plan, drains, standing
+from dagster_sqlqueue.orchestration.sensor import ranges
+from dagster_sqlqueue.slots import Asked
+
+
+def heads(*due: tuple[int, int, float]) -> list[Head]:
+    return [Head(bucket, priority, datetime.now(UTC), seconds) for bucket, priority, seconds in due]
+
+
+def plan(
+    seen: list[Head],
+    *,
+    lanes: Sequence[int] | None = None,
+    covered: Mapping[int, Sequence[int]] | None = None,
+    asked: Mapping[int, Asked] | None = None,
+    runs: int,
+    ready: int,
+    jobs_per_run: int,
+    share: bool = True,
+) -> Plan:
+    """The plan where, unless it is said, all buckets have work, no run is there, and none was asked for in vain."""
+    return drains(
+        seen,
+        lanes=[head.bucket for head in seen] if lanes is None else lanes,
+        covered=covered or {},
+        asked=asked or {},
+        runs=runs,
+        ready=ready,
+        jobs_per_run=jobs_per_run,
+        share=share,
+    )
+
+
+def test_the_most_urgent_buckets_lead_their_runs() -> None:
+    seen = heads((0, 0, 10), (1, 0, 50), (2, 9, 1), (3, 0, 5), (4, 0, -3))
+    planned = plan(seen, runs=2, ready=1_000, jobs_per_run=10)
+    assert planned.groups == {0: (2, 0, 4), 1: (1, 3)}
+
+
+def test_buckets_without_work_are_dealt_out_too() -> None:
+    """A run that lingers takes what comes into any of them."""
+    seen = heads((3, 0, 10), (5, 0, 9), (6, 0, -9))
+    planned = plan(seen, lanes=range(8), runs=4, ready=20, jobs_per_run=10)
+    assert planned.groups == {0: (3, 0, 2, 6), 1: (5, 1, 4, 7)}
+    assert plan([], lanes=range(8), runs=4, ready=0, jobs_per_run=10).groups == {}
+    nothing_due = plan(seen[2:], lanes=range(8), runs=4, ready=0, jobs_per_run=10)
+    assert nothing_due.groups == {}
+    suspect = {7: Asked(7, 5, 0.0)}
+    assert plan(
+        seen[:1], lanes=range(8), covered={0: (0, 1)}, asked=suspect, runs=2, ready=1, jobs_per_run=9
+    ).groups == {1: (3, 2, 4, 5, 6)}
+
+
+def test_further_runs_share_the_buckets_of_live_ones_that_are_overrun() -> None:
+    seen = heads(*((bucket, 0, 10 - bucket) for bucket in range(6)))
+    everything: dict[str, Any] = {"lanes": range(6), "runs": 4, "jobs_per_run": 10}
+    live = {0: (0, 1, 2, 3), 1: (4, 5)}
+    assert plan(seen, covered=live, ready=20, **everything).groups == {}
+    assert plan(seen, covered=live, ready=21, **everything).groups == {2: (1, 3)}
+    assert plan(seen, covered=live, ready=99, **everything).groups == {2: (1, 3), 3: (5,)}
+    assert plan(seen[:1], covered={0: (0, 1)}, ready=99, **everything).groups == {1: (0,)}
+    assert plan(seen, covered=live, ready=99, **everything).shared
+    assert plan(seen, covered=live, ready=99, **everything, share=False).groups == {}
+
+
+@pytest.mark.parametrize(("ready", "runs"), [(0, 1), (9, 1), (10, 1), (11, 2), (1_000, 3)])
+def test_as_many_runs_as_the_backlog_is_worth(ready: int, runs: int) -> None:
+    seen = heads(*((bucket, 0, 1) for bucket in range(8)))
+    planned = plan(seen, runs=3, ready=ready, jobs_per_run=10)
+    assert len(planned.groups) == runs
+    assert sorted(bucket for group in planned.groups.values() for bucket in group) == list(range(8))
+
+
+def test_slots_and_buckets_of_live_runs_are_left_alone() -> None:
+    seen = heads((0, 0, 1), (1, 0, 1), (2, 0, 1))
+    assert plan(seen, covered={1: (0, 1)}, runs=2, ready=99, jobs_per_run=1).groups == {0: (2,)}
+    assert (
+        plan(
+            seen,
+            covered={0: (0,), 1: (1,)},
+            runs=2,
+            ready=99,
+            jobs_per_run=1,
+        ).groups
+        == {}
+    )
+
+
+def test_one_run_in_vain_changes_nothing_and_two_set_the_bucket_apart() -> None:
+    seen = heads((0, 0, 9), (1, 0, 8), (2, 0, 7))
+    once = {0: Asked(0, 1, 0.0)}
+    assert plan(seen, asked=once, runs=3, ready=1, jobs_per_run=10).groups == {0: (0, 1, 2)}
+    waits = plan(
+        seen,
+        asked={0: Asked(0, 2, 10.0)},
+        runs=3,
+        ready=1,
+        jobs_per_run=10,
+    )
+    assert waits.groups == {0: (1, 2)}
+    assert waits.waiting == {0: 20.0}
+    again = plan(
+        seen,
+        asked={0: Asked(0, 2, 31.0)},
+        runs=3,
+        ready=1,
+        jobs_per_run=10,
+    )
+    assert again.groups == {0: (1, 2), 1: (0,)}
+
+
+@pytest.mark.parametrize(("starts", "seconds"), [(2, 30), (3, 60), (6, 480), (8, 1_800), (1_000, 1_800)])
+def test_suspects_are_asked_for_less_and_less_often(starts: int, seconds: float) -> None:
+    seen = heads((0, 0, 9))
+    early, late = ({0: Asked(0, starts, at)} for at in (seconds - 1, seconds + 1))
+    assert plan(seen, asked=early, runs=1, ready=1, jobs_per_run=10).groups == {}
+    assert plan(seen, asked=late, runs=1, ready=1, jobs_per_run=10).groups == {0: (0,)}
+
+
+def test_suspects_block_nobody_and_are_not_forgotten() -> None:
+    seen = heads((0, 9, 99), (1, 0, 1), (2, 9, 98))
+    asked = {0: Asked(0, 3, 100.0), 2: Asked(2, 3, 100.0)}
+    # One run of two at most goes to suspects, and with a single run the others come first ...
+    assert plan(seen, asked=asked, runs=2, ready=99, jobs_per_run=1).groups == {0: (1,), 1: (0,)}
+    assert plan(seen, asked=asked, runs=1, ready=99, jobs_per_run=1).groups == {0: (1,)}
+    # ... until the suspect has waited for an hour.
+    hour = {0: Asked(0, 3, 3_700.0)}
+    assert plan(seen[:2], lanes=[0, 1], asked=hour, runs=1, ready=99, jobs_per_run=1).groups == {0: (0,)}
+
+
+def test_suspects_are_asked_for_together_and_one_by_one_in_turns() -> None:
+    """Together they are soon back after a fault of the whole deployment; one by one a poisoned one is found."""
+    seen = heads(*((bucket, 0, 10 - bucket) for bucket in range(4)))
+
+    def planned(*starts: int) -> dict[int, tuple[int, ...]]:
+        asked = {bucket: Asked(bucket, count, 9_999.0) for bucket, count in enumerate(starts) if count}
+        everything: dict[str, Any] = {"lanes": range(4), "runs": 3, "ready": 99, "jobs_per_run": 100}
+        return plan(seen, asked=asked, **everything).groups
+
+    assert planned(2, 2, 2, 2) == {0: (0, 1, 2, 3)}
+    assert planned(3, 3, 3, 3) == {0: (0,)}
+    assert planned(3, 2, 0, 2) == {0: (2,), 1: (1, 3)}
+
+
+def test_standing_runs_share_all_buckets_with_or_without_work() -> None:
+    assert standing(range(5), runs=2, taken=[], asked={}).groups == {0: (0, 2, 4), 1: (1, 3)}
+    assert standing(range(5), runs=2, taken=[0], asked={}).groups == {1: (1, 3)}
+    assert standing(range(1), runs=2, taken=[], asked={}).groups == {0: (0,)}
+
+
+def test_standing_runs_that_die_are_started_less_and_less_often() -> None:
+    planned = standing(range(4), runs=2, taken=[], asked={1: Asked(1, 4, 0.0), 3: Asked(3, 4, 0.0)})
+    assert planned.groups == {0: (0, 2)}
+    assert planned.waiting == {1: 120.0, 3: 120.0}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [([3], "3"), ([0, 1, 2], "0-2"), ([7, 0, 1, 3, 4], "0-1,3-4,7"), ([], "")],
+)
+def test_numbers_are_written_as_people_do(numbers: list[int], text: str) -> None:
+    assert ranges(numbers) == text
+
+
+def test_a_tag_is_no_longer_than_it_may_be() -> None:
+    text = ranges(range(0, 1_024, 2))
+    assert len(text) <= 201
+    assert text.startswith("0,2,4,")
+    assert text.endswith(",…")
