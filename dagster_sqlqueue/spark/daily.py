@@ -7,28 +7,25 @@ that was overtaken is refused.
 """
 
 import json
-import logging
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from dagster_sqlqueue import batches
-from dagster_sqlqueue.errors import BatchLost, InvalidInput, OutputNotWritable
+from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.spark import results
-from dagster_sqlqueue.spark.options import FORMAT
+from dagster_sqlqueue.spark import fields, finishing, results
+from dagster_sqlqueue.spark.computing import Compute, computed
+from dagster_sqlqueue.spark.consuming import consume_all
+from dagster_sqlqueue.spark.options import FORMAT, OnBadValue, choice
 from dagster_sqlqueue.spark.source import ddl
 
-logger = logging.getLogger("dagster_sqlqueue")
-
-STAGING = ".staging"
-
-_KEY = ("day", "account")
+KEY = ("day", "account")
+"""What tells one row of the results from another, and which columns the events must have for it."""
 
 _ACCOUNT = {"day": {"path": "payload.day", "type": "date"}, "account": {"path": "payload.account", "type": "string"}}
 
@@ -42,11 +39,27 @@ class ArchiveRead:
         columns: the name of each column, and where it comes from and as what, as the option `columns` of the `sqlqueue`
             data source takes it. It must hold `day` and `account`.
         states: the archive states to read.
+        on_bad_value: `null`: a field that cannot be cast to its column's type is NULL; `fail`: it fails the read.
+        finished_within: how long after the end of its day, where on earth it ends last, a job with a column `day` finishes
+            at the latest. Only that part of the archive is read for a day, from the day's beginning where it begins first;
+            jobs of the day that finished outside of it do not belong to it. None: whenever they finished, which takes
+            reading the whole archive of the queue.
+
+    Raises:
+        InvalidInput: `on_bad_value` is neither, a column is not usable, `finished_within` is out of range, or there is no
+            column `day` of type date beside it.
     """
 
     queue: str
     columns: Mapping[str, Mapping[str, str]]
     states: tuple[str, ...] = ("succeeded", "failed")
+    on_bad_value: OnBadValue = "fail"
+    finished_within: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        choice({"on_bad_value": self.on_bad_value}, "on_bad_value")
+        fields.named(self.columns, fields.of_every_job(live=False), live=False)
+        finishing.check(self.finished_within, self.columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +69,6 @@ class DayDone:
     day: str
     jobs: int
     rows: int
-
-
-Compute = Callable[[DataFrame], DataFrame]
 
 
 def consume_days(
@@ -71,8 +81,8 @@ def consume_days(
     read: ArchiveRead,
     days: Sequence[str],
     owner: str,
-    table: str,
-    output: Path,
+    table: str | None = None,
+    output: Path | None = None,
     lease_seconds: float = 60.0,
 ) -> tuple[list[DayDone], pa.Table]:
     """Consume the due daily jobs of some days and replace the results of those days.
@@ -90,56 +100,39 @@ def consume_days(
         read: the events to read.
         days: ISO dates.
         owner: who consumes, for people to read.
-        table: the SQL table of the results, made if it is not there.
-        output: the directory of the Parquet files, `day=…` below it.
+        table: the SQL table of the results, made if it is not there; None: files only.
+        output: the directory of the Parquet files, `day=…` below it; None: the table only.
         lease_seconds: how long the batches hold without a heartbeat.
 
     Returns:
-        What was done for each day, and the rows.
+        What was done for each day, and the rows; none where they go to files only and are too many for the driver.
 
     Raises:
         BatchLost: somebody else consumes one of the days.
-        InvalidInput: the days, the table's name or the results are not usable. Nothing was written, and the jobs are due
-            again.
+        InvalidInput: there is neither table nor output, or the days, the table's name or the results are not usable.
+            Nothing was written, and the jobs are due again.
         OutputNotWritable: nothing was consumed.
         UnknownQueue: one of the queues does not exist.
     """
     dates = _dates(days)
     ordered = [day.isoformat() for day in dates]
-    output = results.writable(output.absolute())
-    results.table_identifier(table)
+    results.check_given(f"what is made of {daily_queue!r}", table, output)
+    output = None if output is None else output.absolute()
+    writes = [place for place in (output, table) if place is not None]
     queue.check_schema()
     queue.settings(read.queue)
-    sealed: list[batches.Batch] = []
-    with batches.kept(queue, sealed, lease_seconds=lease_seconds) as still_ours:
-        # Always in the order of the days: two runs that share some wait for each other, and never in a circle.
-        for day in ordered:
-            key = f"{name}/{day}"
-            sealed.append(
-                batches.seal(queue, daily_queue, key, owner=owner, filter={"day": day}, lease_seconds=lease_seconds)
-            )
-            _finish_earlier(queue, key)
-        staging = output / STAGING
-        for batch in sealed:
-            results.discard(staging, str(batch.id))
-        events = _events(spark, read, _accounts(spark, daily_queue, sealed, ordered), ordered)
-        rows = _computed(compute, events, dates)
-        still_ours()
-        staged = staging / f"{sealed[0].id}-{sealed[0].token}"
-        place = {"staged": str(staged), "output": str(output), "days": ordered, "table": table}
-        try:
-            results.stage(rows, staged, "day", dates)
-            with queue.database.transaction() as transaction:
-                results.replace_days(transaction.connection, table, rows, "day", _KEY, dates)
-                for batch in sealed:
-                    batches.publish(queue, batch, transaction, output=place)
-        except (InvalidInput, BatchLost, OutputNotWritable):
-            # After any other error the transaction may have been committed all the same, and then the files are due.
-            results.discard(staging, str(sealed[0].id))
-            raise
-    results.move_into_place(staged, output, "day", ordered)
-    counts = Counter(day.isoformat() for day in rows.column("day").to_pylist())
-    return [DayDone(day, batch.job_count, counts[day]) for day, batch in zip(ordered, sealed, strict=True)], rows
+    # Always in the order of the days: two runs that share some wait for each other, and never in a circle. Several batches
+    # end in one transaction, which only leased ones can.
+    keys = {f"{name}/{day}": {"day": day} for day in ordered}
+    with consume_all(queue, spark, daily_queue, keys, owner=owner, writes=writes, lease_seconds=lease_seconds) as work:
+        events = _events(spark, read, _accounts(spark, daily_queue, work.batches, ordered), ordered)
+        made = computed(compute, events, KEY, dates, table=table is not None)
+        if output is not None:
+            work.stage_files(output, made.stage)
+        if table is not None:
+            work.write_sql(made.rows, table, replace={"day": dates}, key=KEY)
+    done = [DayDone(day, batch.job_count, made.counts[day]) for day, batch in zip(ordered, work.batches, strict=True)]
+    return done, made.rows
 
 
 def _dates(days: Sequence[str]) -> list[date]:
@@ -152,45 +145,32 @@ def _dates(days: Sequence[str]) -> list[date]:
     return dates
 
 
-def _computed(compute: Compute, events: DataFrame, dates: Sequence[date]) -> pa.Table:
-    frame = compute(events)
-    if not isinstance(frame, DataFrame):
-        raise InvalidInput(f"the computation gave a {type(frame).__name__}; it must give a Spark DataFrame")
-    # One row more than may be published: enough to tell, and never more than the driver can hold.
-    rows = frame.limit(results.MAX_ROWS + 1).toArrow()
-    results.check(rows, _KEY, dates)
-    return rows.sort_by([(name, "ascending") for name in _KEY])
-
-
-def _finish_earlier(queue: SqlQueue, key: str) -> None:
-    """A run that was killed between its transaction and the move of its files has it done here."""
-    for place in batches.outputs(queue, key):
-        staged = Path(place["staged"])
-        if staged.is_dir():
-            logger.info("moving the files of %s into place, which an earlier run could not", key)
-            results.move_into_place(staged, Path(place["output"]), "day", place["days"])
-
-
 def _accounts(spark: SparkSession, daily_queue: str, sealed: Sequence[batches.Batch], days: Sequence[str]) -> DataFrame:
-    source = _reader(spark, daily_queue, _ACCOUNT)
-    before = source.option("state", "archive").option("states", "succeeded").option("where", _of(days)).load()
+    done = _reader(spark, daily_queue, _ACCOUNT).option("state", "archive").option("states", "succeeded")
+    before = done.option("where", _of(days)).load()
     ids = [str(batch.id) for batch in sealed if batch.job_count]
     if not ids:
         return before.distinct()
-    now = source.option("state", "batch").option("batch_id", ",".join(ids)).option("where", "[]").load()
-    return before.union(now).distinct()
+    now = _reader(spark, daily_queue, _ACCOUNT).option("state", "batch").option("batch_id", ",".join(ids))
+    return before.union(now.load()).distinct()
 
 
 def _events(spark: SparkSession, read: ArchiveRead, accounts: DataFrame, days: Sequence[str]) -> DataFrame:
     reader = _reader(spark, read.queue, read.columns).option("state", "archive").option("states", ",".join(read.states))
-    events = reader.option("where", _of(days)).load()
+    reader = reader.option("on_bad_value", read.on_bad_value).option("where", _of(days))
+    events = finishing.loaded(reader, types_of(read.columns), days, read.finished_within)
     return events.join(accounts.hint("broadcast"), ["day", "account"], "left_semi")
 
 
 def _reader(spark: SparkSession, queue: str, columns: Mapping[str, Mapping[str, str]]) -> DataFrameReader:
     reader = spark.read.format(FORMAT).option("queue", queue)
     reader = reader.option("columns", json.dumps({name: dict(column) for name, column in columns.items()}))
-    return reader.schema(ddl({name: column["type"] for name, column in columns.items()}))
+    return reader.schema(ddl(types_of(columns)))
+
+
+def types_of(columns: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """The type of each column: string, where none is given."""
+    return {name: column.get("type", "string") for name, column in columns.items()}
 
 
 def _of(days: Sequence[str]) -> str:

@@ -29,6 +29,7 @@ _SQL_TYPES: list[tuple[Any, str]] = [
     (pa.types.is_floating, "double precision"),
     (pa.types.is_decimal, "numeric"),
     (pa.types.is_date, "date"),
+    (lambda kind: pa.types.is_timestamp(kind) and kind.tz is None, "timestamp"),
     (pa.types.is_timestamp, "timestamptz"),
     (pa.types.is_string, "text"),
     (pa.types.is_large_string, "text"),
@@ -46,7 +47,7 @@ def writable(directory: Path) -> Path:
         with tempfile.NamedTemporaryFile(dir=directory, prefix=".probe-"):
             pass
     except OSError as error:
-        raise _not_writable(directory, error) from None
+        raise not_writable(directory, error) from None
     return directory
 
 
@@ -62,28 +63,51 @@ def table_identifier(table: str) -> sql.Identifier:
     return sql.Identifier(*parts)
 
 
+def check_given(of: str, table: str | None, output: object) -> None:
+    """See that there is somewhere for results to go.
+
+    Args:
+        of: whose results they are, for the message.
+        table: the SQL table; None: there is none.
+        output: the directory of Parquet files, or what gives it; None: there is none.
+
+    Raises:
+        InvalidInput: there is neither, or the table's name is not usable.
+    """
+    if table is None and output is None:
+        raise InvalidInput(f"{of} has nowhere to go: give a table, an output, or both")
+    if table is not None:
+        table_identifier(table)
+
+
+def check_columns(schema: pa.Schema, key: Sequence[str]) -> None:
+    """See that columns can be those of some days' results; the first column of `key` is the day.
+
+    Raises:
+        InvalidInput: one is missing, there twice, or without a SQL counterpart, or the day is no date.
+    """
+    if missing := [name for name in key if name not in schema.names]:
+        raise InvalidInput(f"the result has no column {missing[0]!r}; it has {', '.join(schema.names)}")
+    if twice := {name for name in schema.names if schema.names.count(name) > 1}:
+        raise InvalidInput(f"the result has more than one column {sorted(twice)[0]!r}; give them different names")
+    for field in schema:
+        sql_type(field)
+    if not pa.types.is_date(schema.field(key[0]).type):
+        raise InvalidInput(f"column {key[0]!r} of the result has the type {schema.field(key[0]).type}; it must be date")
+
+
 def check(rows: pa.Table, key: Sequence[str], days: Sequence[date]) -> None:
     """See that rows can be the results of some days; the first column of `key` is the day.
 
     Raises:
-        InvalidInput: more than `MAX_ROWS` rows, a column missing or without a SQL counterpart, a row of another day, or two
-            rows of one key.
+        InvalidInput: more than `MAX_ROWS` rows, columns that do not do, a row of another day, or two rows of one key.
     """
     if rows.num_rows > MAX_ROWS:
         raise InvalidInput(
             f"the result has more than {MAX_ROWS:,} rows, the limit for the publishing transaction; aggregate further, or"
             " write to files only"
         )
-    if missing := [name for name in key if name not in rows.column_names]:
-        raise InvalidInput(f"the result has no column {missing[0]!r}; it has {', '.join(rows.column_names)}")
-    if twice := {name for name in rows.column_names if rows.column_names.count(name) > 1}:
-        raise InvalidInput(f"the result has more than one column {sorted(twice)[0]!r}; give them different names")
-    for field in rows.schema:
-        _sql_type(field)
-    if not pa.types.is_date(rows.schema.field(key[0]).type):
-        raise InvalidInput(
-            f"column {key[0]!r} of the result has the type {rows.schema.field(key[0]).type}; it must be date"
-        )
+    check_columns(rows.schema, key)
     seen = set()
     for values in zip(*(rows.column(name).to_pylist() for name in key), strict=True):
         where = ", ".join(f"{name} {value}" for name, value in zip(key, values, strict=True))
@@ -112,31 +136,71 @@ def replace_days(
         InvalidInput: a column type without a SQL counterpart, an unusable table name, or a table that does not take the
             rows.
     """
+    with taking(table):
+        prepare_table(connection, table, rows.schema, key, (day_column, days))
+        _copy(connection, table, rows)
+
+
+def append_rows(connection: "psycopg.Connection[Any]", table: str, rows: pa.Table, key: Sequence[str]) -> None:
+    """Add the rows to a SQL table, inside the caller's transaction; it is made if it is not there.
+
+    Raises:
+        InvalidInput: as for `replace_days`.
+    """
+    with taking(table):
+        prepare_table(connection, table, rows.schema, key, None)
+        _copy(connection, table, rows)
+
+
+def prepare_table(
+    connection: "psycopg.Connection[Any]",
+    table: str,
+    schema: pa.Schema,
+    key: Sequence[str],
+    replace: tuple[str, Sequence[Any]] | None,
+) -> sql.Identifier:
+    """Make the table if it is not there, and delete the rows whose column `replace[0]` has one of the values `replace[1]`.
+
+    Raises:
+        InvalidInput: a column type without a SQL counterpart, or an unusable table name.
+    """
     target = table_identifier(table)
-    names = sql.SQL(", ").join(sql.Identifier(name) for name in rows.column_names)
-    create = sql.SQL("CREATE TABLE IF NOT EXISTS {} ({}, PRIMARY KEY ({}))").format(
-        target,
-        sql.SQL(", ").join(
-            sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(_sql_type(field))) for field in rows.schema
-        ),
-        sql.SQL(", ").join(sql.Identifier(name) for name in key),
-    )
-    try:
-        connection.execute(create)
+    columns = [sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(sql_type(field))) for field in schema]
+    if key:
+        columns.append(sql.SQL("PRIMARY KEY ({})").format(sql.SQL(", ").join(map(sql.Identifier, key))))
+    connection.execute(sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(target, sql.SQL(", ").join(columns)))
+    if replace is not None:
+        column, values = replace
         connection.execute(
-            sql.SQL("DELETE FROM {} WHERE {} = ANY(%s)").format(target, sql.Identifier(day_column)), (list(days),)
+            sql.SQL("DELETE FROM {} WHERE {} = ANY(%s)").format(target, sql.Identifier(column)), (list(values),)
         )
-        with (
-            connection.cursor() as cursor,
-            cursor.copy(sql.SQL("COPY {} ({}) FROM STDIN").format(target, names)) as copy,
-        ):
-            for row in zip(*(column.to_pylist() for column in rows.columns), strict=True):
-                copy.write_row(row)
+    return target
+
+
+@contextlib.contextmanager
+def taking(table: str) -> Iterator[None]:
+    """Say which table it is that does not take the rows.
+
+    Raises:
+        InvalidInput: in place of the database's answer.
+    """
+    try:
+        yield
     except (psycopg.ProgrammingError, psycopg.DataError, psycopg.IntegrityError) as error:
         raise InvalidInput(
             f"the table {table!r} does not take the results: {error.diag.message_primary or error}. Mend or drop it, or name"
             " another one"
         ) from error
+
+
+def _copy(connection: "psycopg.Connection[Any]", table: str, rows: pa.Table) -> None:
+    names = sql.SQL(", ").join(sql.Identifier(name) for name in rows.column_names)
+    with (
+        connection.cursor() as cursor,
+        cursor.copy(sql.SQL("COPY {} ({}) FROM STDIN").format(table_identifier(table), names)) as copy,
+    ):
+        for row in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+            copy.write_row(row)
 
 
 def stage(rows: pa.Table, staged: Path, day_column: str, days: Sequence[date]) -> None:
@@ -152,11 +216,11 @@ def stage(rows: pa.Table, staged: Path, day_column: str, days: Sequence[date]) -
             of_day = rows.filter(pc.equal(rows[day_column], pa.scalar(day))).drop_columns([day_column])
             pq.write_table(of_day, directory / "part-0.parquet", compression="zstd")
     except OSError as error:
-        raise _not_writable(staged, error) from None
+        raise not_writable(staged, error) from None
 
 
-def move_into_place(staged: Path, output: Path, day_column: str, days: Sequence[str]) -> None:
-    """Make the staged files those of their days: each `day=…` directory is replaced as a whole.
+def move_into_place(staged: Path, output: Path, names: Sequence[str]) -> None:
+    """Make the staged directories of these names those of the output: each is replaced as a whole.
 
     May be repeated after an interruption at any point, and by several at a time; the staging directory goes last, and
     where it is gone somebody else has done it all.
@@ -164,20 +228,13 @@ def move_into_place(staged: Path, output: Path, day_column: str, days: Sequence[
     with _alone(staged.parent):
         if not staged.is_dir():
             return
-        for day in days:
-            name = f"{day_column}={day}"
+        for name in names:
             new, place = staged / name, output / name
             if new.exists():
                 if place.exists():
                     place.rename(staged / f".old-{name}")
                 new.rename(place)
         shutil.rmtree(staged)
-
-
-def discard(staging: Path, batch: str) -> None:
-    """Remove what was staged for a batch and never published."""
-    for staged in staging.glob(f"{batch}-*"):
-        shutil.rmtree(staged, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -194,14 +251,20 @@ def _alone(staging: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _not_writable(directory: Path, error: OSError) -> OutputNotWritable:
+def not_writable(directory: Path, error: OSError) -> OutputNotWritable:
+    """The error for a directory that the system does not let be written to."""
     return OutputNotWritable(
         f"results cannot be written to {directory}: {error.strerror or error}. Choose another directory, or mend its"
         " permissions"
     )
 
 
-def _sql_type(field: pa.Field) -> str:
+def sql_type(field: pa.Field) -> str:
+    """The SQL type of a column that is made.
+
+    Raises:
+        InvalidInput: there is none.
+    """
     for matches, name in _SQL_TYPES:
         if matches(field.type):
             return name

@@ -1,186 +1,180 @@
-"""`spark.read.format("sqlqueue")`: a queue's archive, or a sealed batch, as rows of Arrow batches.
+"""`spark.read.format("sqlqueue")`: a queue's archive, its live jobs, or a sealed batch, as rows of Arrow batches.
 
 Options:
+    url, url_env: the database, where `register_source` was given none: a URL without a password, or the environment
+        variable that holds one, looked up where the read is planned.
+    database_schema: where the queue's tables are; what `register_source` was given, else sqlqueue.
     queue: the queue (required).
-    state: `archive` (default) or `batch`.
+    state: `archive` (default), `live` or `batch`.
     batch_id: the batches to read, with commas between, for `batch`.
-    states: archive states to read, with commas between; all of them by default.
-    columns: JSON, name → {"path": "payload.x" or "result.x", "type": …}: fields taken out of the JSON by the database.
-        Types: string, int, bigint, double, boolean, date, timestamp.
+    states: states to read, with commas between; all of them by default.
+    payload: the fields of the payload to have as columns, in Spark's notation: `account string, amount decimal(10,2)`.
+    payload_prefix: what the names of these columns begin with.
+    columns: JSON, name → {"path": "payload.x.y" or "result.x", "type": …}: fields from further down, or of the result.
+        Types: string, smallint, int, bigint, float, double, boolean, date, timestamp, decimal(p,s).
+    on_bad_value: `fail` (default), or `null`, for a field that cannot be cast.
     where: JSON list of {"column", "op", "value"} over those columns; op is =, <, <=, >, >= or in.
-    finished_from, finished_until: ISO timestamps with a zone, the second one exclusive.
-    target_rows: rows for each partition (250,000), about: rows that finished at one moment stay together.
-
-A read covers the rows that were there when it was planned, as far as their finished_at tells.
+    finished_from, finished_until, created_from, created_until: ISO timestamps with a zone, the second ones exclusive.
+    buckets: like 0,3,8-15.
+    split: `time` (default) or `bucket`: how the archive is shared out among tasks.
+    target_rows: rows for each slice (250,000), about.
+    max_connections: tasks at most, each with one connection; slices beyond it are read one after another.
+    limit: rows at most, read by one task; of the archive, those that finished first.
+    consistent: `as_of` or `snapshot`; the latter is the default for live jobs. See docs/spark_reading.md.
+    snapshot_seconds: how long a snapshot is kept, at most (600).
+    statement_timeout: seconds for each statement of a task.
+    batch_bytes: about the size of an Arrow batch (4 MiB).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
-from itertools import pairwise
-from typing import Any
+import os
+from collections.abc import Mapping
 
-import pyarrow as pa
-import pyarrow.compute as pc
-from psycopg.conninfo import make_conninfo
+from pydantic import BaseModel
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from dagster_sqlqueue import statements
-from dagster_sqlqueue.database import Database, parse_url
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.spark import fields, positions
 from dagster_sqlqueue.spark import options as parts
+from dagster_sqlqueue.spark.kinds import ddl
 from dagster_sqlqueue.spark.options import FORMAT
+from dagster_sqlqueue.spark.payload_columns import payload_schema
+from dagster_sqlqueue.spark.payload_models import PayloadModels, payload_models
 
-_APPLICATION = "dagster-sqlqueue/spark"
-_MAX_PARTITIONS = 1_000
-_DATES = date.min, date.max
-_MOMENTS = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+__all__ = ["ddl", "payload_schema", "register_source"]
 
-
-@dataclass
-class Slice(InputPartition):
-    """One part of a read: a condition on the rows, or None for nothing at all."""
-
-    condition: str | None = None
-
-    def __init__(self, condition: str | None) -> None:
-        super().__init__(None)
-        self.condition = condition
+_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
-def register_source(spark: SparkSession, url: str, schema: str = statements.DEFAULT_SCHEMA) -> None:
+def register_source(
+    spark: SparkSession,
+    url: str | None = None,
+    schema: str = statements.DEFAULT_SCHEMA,
+    *,
+    payload: type[BaseModel] | Mapping[str, type[BaseModel]] | None = None,
+    push_filters: bool = False,
+) -> None:
     """Make the format `sqlqueue` known to the session.
 
     The URL travels inside the pickled class, never as an option: options are shown in plans and event logs.
 
     Args:
         spark: the session.
-        url: see `dagster_sqlqueue.database.parse_url`.
+        url: see `dagster_sqlqueue.database.parse_url`; None: each read names its database by an option.
         schema: where the queue's tables are.
+        payload: the queues' payload model, or one for each queue by its name. Its fields are columns of every read
+            without the option `payload`, see `payload_schema`; and every row that is written to the queue must fit it.
+        push_filters: have the database apply Spark's filters, too, but to reads with the option `limit`; sets
+            `spark.sql.python.filterPushdown.enabled`.
+            Load a frame of its own for each query then: Spark 4.3 reads a frame with the filters of its first query.
+
+    Raises:
+        InvalidInput: the URL, the schema's name or a model is not usable. That a model's fields are no columns, a read says.
     """
-    parse_url(url)
+    if url is not None:
+        from dagster_sqlqueue.database import parse_url
+
+        parse_url(url)
     statements.quote_schema(schema)
+    models = payload_models(payload)
+    if push_filters:
+        spark.conf.set(_PUSHDOWN, "true")
 
     class SqlQueueSource(_Source):
         _where = (url, schema)
+        _models = models
+        _pushing = push_filters
 
     spark.dataSource.register(SqlQueueSource)
 
 
-def ddl(types: Mapping[str, str]) -> str:
-    """Spark's notation of a schema: give it to `.schema(…)` to read these columns only."""
-    return ", ".join(f"`{name}` {kind}" for name, kind in types.items())
-
-
 class _Source(DataSource):
-    _where: tuple[str, str]
+    """Every worker that plans or reads imports this module: each of the four things it does brings its own along."""
+
+    _where: tuple[str | None, str]
+    _models = PayloadModels()
+    _pushing = False
 
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
     def schema(self) -> str:
-        parts.check(self.options)
-        return ddl({name: kind for name, (_, kind) in parts.columns(self.options).items()})
+        # A stream asks for its schema here too, and looks at its own options itself.
+        return fields.default_schema(self._given(positions.batch_options(self.options)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _Reader(self._where, dict(self.options), schema)
+        from dagster_sqlqueue.spark.batch_reader import PushingReader, Reader
 
+        options = self._given(self.options)
+        made = PushingReader if self._pushing else Reader
+        return made(*self._place(options), options, schema)
 
-class _Reader(DataSourceReader):
-    def __init__(self, where: tuple[str, str], options: Mapping[str, str], schema: StructType) -> None:
-        self._where = where
-        self._options = options
-        self._schema = schema
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        from dagster_sqlqueue.spark.streaming import StreamReader
+
+        options = self._given(positions.batch_options(self.options))
+        return StreamReader(self._place(options), options, positions.given(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from dagster_sqlqueue.spark.writing import Writer
+
+        return Writer(*self._target(), schema, overwrite, self._models)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        from dagster_sqlqueue.spark.writing import StreamWriter
+
+        return StreamWriter(*self._target(), schema, overwrite, self._models)
+
+    def _target(self) -> tuple[tuple[str, str], dict[str, str]]:
+        """Where to write, and the other options."""
+        options = {name.lower(): value for name, value in self.options.items()}
+        return self._place(options), {name: value for name, value in options.items() if name not in parts.PLACE}
+
+    def _given(self, given: Mapping[str, str]) -> dict[str, str]:
+        """The options, looked at, with the queue's own columns where none are asked for."""
+        options = {name.lower(): value for name, value in given.items()}
         parts.check(options)
-        known = parts.columns(options)
-        self._select = parts.selection(schema, known)
-        self._conditions = parts.conditions(options, known)
+        self._place(options)
+        if "payload" not in options and (model := self._models.of(options["queue"])):
+            options["payload"] = model.schema()
+        return options
 
-    def partitions(self) -> Sequence[InputPartition]:
+    def _place(self, options: Mapping[str, str]) -> tuple[str, str]:
+        """URL and schema.
+
+        Raises:
+            InvalidInput: there is no URL, more than one, or one that Spark would show.
+        """
         url, schema = self._where
-        with SqlQueue(Database(url, schema=schema, pool_size=1, application_name=_APPLICATION)) as queue:
-            queue.settings(self._options["queue"])
-            return [Slice("TRUE")] if parts.of_batches(self._options) else self._slices(queue)
+        given = [name for name in ("url", "url_env") if name in options]
+        if len(given) == 2:
+            raise InvalidInput("the options 'url' and 'url_env' are both given; keep one of them")
+        if "url" in options:
+            from dagster_sqlqueue.spark.urls import check_public
 
-    def _slices(self, queue: SqlQueue) -> list[InputPartition]:
-        name, start = self._options["queue"], parts.moment(self._options, "finished_from")
-        until = parts.moment(self._options, "finished_until")
-        bounds = {"queue": name, "from_time": start, "until_time": until}
-        first, last, rows = queue.database.run("spark_bounds", bounds)[0]
-        if not rows:
-            return [Slice(None)]
-        step = max(parts.target_rows(self._options), -(-rows // _MAX_PARTITIONS))
-        cuts = [first]
-        if rows > step:
-            found = queue.database.run("spark_slices", {"queue": name, "from_time": start, "last": last, "step": step})
-            cuts = sorted({cut for (cut,) in found})
-        edges = parts.literals([*cuts, last + timedelta(microseconds=1)])
-        return [Slice(f"finished_at >= {low} AND finished_at < {high}") for low, high in pairwise(edges)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Slice)
-        if partition.condition is None:
-            return
-        url, schema = self._where
-        table = "job" if parts.of_batches(self._options) else "job_archive"
-        where = " AND ".join([partition.condition, *self._conditions])
-        # The one statement that is composed: every part of it was checked and quoted above.
-        sql = f"SELECT {self._select} FROM {statements.quote_schema(schema)}.{table} WHERE {where}"  # noqa: S608
-        target = _arrow_schema(self._schema)
-        with (
-            _connected(url) as connection,
-            connection.cursor(adbc_stmt_kwargs={"adbc.postgresql.batch_size_hint_bytes": str(2**21)}) as cursor,
-        ):
-            # What a timestamp without a zone, and a date like 1/2/2013, in a payload are taken for: a role may have its own.
-            cursor.execute("SET TIME ZONE 'UTC'")
-            cursor.execute("SET datestyle = 'ISO, MDY'")
-            cursor.execute(sql)
-            for batch in cursor.fetch_record_batch():
-                yield _fitted(batch, target)
-
-
-def _fitted(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
-    arrays = [batch.column(n).cast(field.type) for n, field in enumerate(target)]
-    for array, field in zip(arrays, target, strict=True):
-        if pa.types.is_temporal(field.type):
-            _refuse_infinite(array, field)
-    return pa.RecordBatch.from_arrays(arrays, schema=target)
-
-
-def _refuse_infinite(array: pa.Array, field: pa.Field) -> None:
-    """The database's infinity arrives as a number that wrapped around, and would be read as a day long before Christ."""
-    low, high = (pa.scalar(end, field.type) for end in (_DATES if pa.types.is_date(field.type) else _MOMENTS))
-    if pc.any(pc.or_(pc.less(array, low), pc.greater(array, high))).as_py():
-        raise InvalidInput(
-            f"column {field.name!r} holds a value outside the years 1 to 9999, such as infinity, which Spark's types cannot"
-            " hold: declare it as string"
-        )
-
-
-def _arrow_schema(schema: StructType) -> pa.Schema:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(schema, timezone="UTC")
-
-
-def _libpq(url: str) -> str:
-    """The URL as libpq's `name=value` list: it takes any password, where a URI wants it encoded in libpq's own way."""
-    parsed = parse_url(url)
-    # SQLAlchemy's own reading: host=a:1&host=b:2 are several hosts, each with its port.
-    _, named = parsed.get_dialect()().create_connect_args(parsed)
-    settings = {"connect_timeout": "10", "application_name": _APPLICATION, **named}
-    listed = {name: ",".join(value) if isinstance(value, tuple) else value for name, value in settings.items()}
-    return make_conninfo(**{name: str(value) for name, value in listed.items()})
-
-
-def _connected(url: str) -> Any:
-    import adbc_driver_postgresql.dbapi as adbc
-
-    try:
-        return adbc.connect(_libpq(url))
-    except adbc.Error as error:
-        raise Database(url).unavailable(str(error)) from None
+            check_public(options["url"])
+            url = options["url"]
+        elif "url_env" in options:
+            url = os.environ.get(options["url_env"])
+            if not url:
+                raise InvalidInput(
+                    f"the option 'url_env' names {options['url_env']!r}, which is not set in the environment of Spark's"
+                    " driver, or of the Connect server"
+                )
+        if url is None:
+            raise InvalidInput(
+                f"the format {FORMAT!r} was registered without a URL: set the option url_env to the name of the environment"
+                " variable that holds it, or use register_source(spark, url)"
+            )
+        schema = options.get("database_schema", schema)
+        statements.quote_schema(schema)
+        return url, schema

@@ -1,15 +1,25 @@
-"""One Spark session for the whole run."""
+"""One Spark session for each process of a run, and a cluster for the modules that ask for one."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import dagster as dg
 import pytest
 from pyspark.sql import DataFrameReader, SparkSession
 
-from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue import QueueSpec, SqlQueue
+from dagster_sqlqueue.orchestration import SqlQueueResource
 from dagster_sqlqueue.spark.options import FORMAT
+from dagster_sqlqueue.spark.resource import SparkResource
 from dagster_sqlqueue.spark.session import SparkSettings, open_spark
 from dagster_sqlqueue.spark.source import register_source
+from tests.core.support import Work
+from tests.faults.gates import Gates
+from tests.gate.patience import sized
+from tests.spark.cluster import Cluster
+from tests.spark.support import emptied
 
 
 @pytest.fixture(scope="session")
@@ -18,6 +28,25 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     settings = SparkSettings(app_name="tests", master="local[2]", driver_memory="1g", shuffle_partitions=2)
     with open_spark(settings) as spark:
         yield spark
+
+
+@pytest.fixture(scope="session")
+def shared(url: str) -> Iterator[SqlQueue]:
+    """The queues of a schema that the tests of several modules share."""
+    with SqlQueue(url, schema=f"spark_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}") as queue:
+        queue.init()
+        yield queue
+
+
+@pytest.fixture
+def queue(request: pytest.FixtureRequest, spec: QueueSpec[Work]) -> SqlQueue:
+    """The queues that a test works with: of a fresh schema, or of the shared one with nothing in it, where a module says
+    `SHARES_A_SCHEMA`. What is read in slices, whose number the database's statistics decide, has a fresh one.
+    """
+    if not getattr(request.module, "SHARES_A_SCHEMA", False):
+        fresh: SqlQueue = request.getfixturevalue("fresh")
+        return fresh
+    return emptied(request.getfixturevalue("shared"), spec)
 
 
 @pytest.fixture
@@ -37,3 +66,39 @@ def output(tmp_path: Path) -> Path:
 def reader(spark: SparkSession) -> DataFrameReader:
     """A reader of the tests' queue."""
     return spark.read.format(FORMAT).option("queue", "work")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A master and its workers."""
+    made = Cluster(tmp_path_factory.mktemp("cluster"), workers=sized(1, 2))
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+@pytest.fixture
+def two_workers(cluster: Cluster) -> None:
+    """The cluster has another host, for the speculative copy of a task."""
+    cluster.grow(2)
+
+
+@pytest.fixture
+def gates(tmp_path: Path) -> Gates:
+    """Where the processes of a test wait for it."""
+    (tmp_path / "gates").mkdir()
+    return Gates(tmp_path / "gates")
+
+
+@pytest.fixture
+def resources(queue: SqlQueue, url: str) -> dict[str, Any]:
+    """What the assets of the tests need."""
+    return {"sqlqueue": SqlQueueResource(url=url, schema_name=queue.database.schema), "spark": SparkResource()}
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    """Dagster, for one test."""
+    with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
+        yield instance

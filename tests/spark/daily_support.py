@@ -16,9 +16,10 @@ from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.orchestration.fanout import DailyAccount
 from dagster_sqlqueue.spark.daily import ArchiveRead, consume_days
 from tests.core.support import rows
+from tests.gate.plugin import verdict
 from tests.spark.support import Done, archive
 
-DAILY = QueueSpec("daily", DailyAccount, bucket_count=4, lease_seconds=30, max_attempts=5)
+DAILY = QueueSpec("daily", DailyAccount, bucket_count=4, lease_seconds=300, max_attempts=5)
 READS = ArchiveRead(
     "work",
     columns={
@@ -99,11 +100,26 @@ def waiting(queue: SqlQueue) -> list[tuple[str, int, str | None]]:
     return rows(queue, "SELECT state, attempt, error FROM {s}.job WHERE queue = 'daily' ORDER BY id")
 
 
+@verdict
+def wrong_in(queue: SqlQueue, output: Path, *, in_a_table: bool = True) -> list[str]:
+    """Where what came of all days is not done, or not done once."""
+    parts: list[tuple[str, list[Any], list[Any]]] = [
+        ("endings", endings(queue), once()),
+        ("rows of the table", in_table(queue), expected(DAYS) if in_a_table else []),
+        ("rows of the files", in_files(output), expected(DAYS)),
+        ("live jobs", waiting(queue), []),
+        ("staged", list(output.glob(".staging/*")), []),
+    ]
+    return [f"{name}: {here}, where {due} are due" for name, here, due in parts if here != due]
+
+
 def table(queue: SqlQueue) -> str:
     return f"{queue.database.schema}.results"
 
 
-def consume(queue: SqlQueue, spark: SparkSession, output: Path, days: Sequence[str] = DAYS, **changes: Any) -> Any:
+def consume(
+    queue: SqlQueue, spark: SparkSession, output: Path | None, days: Sequence[str] = DAYS, **changes: Any
+) -> Any:
     """`consume_days` with the settings of these tests."""
     settings: dict[str, Any] = {
         "name": "test",

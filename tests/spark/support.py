@@ -7,10 +7,29 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
-from dagster_sqlqueue import SqlQueue
-from tests.core.support import rows
+from psycopg import sql
+
+from dagster_sqlqueue import QueueSpec, SqlQueue
+from tests.core.cleared import cleared
+from tests.core.support import Work, rows
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
+_TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = %s"
+_own: dict[str, set[str]] = {}
+"""The tables of each schema as it was made."""
+
+
+def emptied(queue: SqlQueue, spec: QueueSpec[Work]) -> SqlQueue:
+    """The same queues with nothing in them but the queue of `spec`, and without the tables that tests made beside theirs."""
+    schema = queue.database.schema
+    there = {name for (name,) in rows(queue, _TABLES, schema)}
+    own = _own.setdefault(schema, there)
+    for name in there - own:
+        if not name.startswith("job_archive_"):
+            drop = sql.SQL("DROP TABLE IF EXISTS {} CASCADE").format(sql.Identifier(schema, name))
+            with queue.database.connection() as connection:
+                connection.execute(drop)
+    return cleared(queue, spec)
 
 
 @dataclass

@@ -1,26 +1,25 @@
-"""The daily asset and its sensor, in Dagster."""
+"""The daily asset, in Dagster."""
 
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+import shutil
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
-import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
-from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.orchestration import SqlQueueResource
+from dagster_sqlqueue import NewJob, SqlQueue
+from dagster_sqlqueue.orchestration import queue_asset_key
 from dagster_sqlqueue.orchestration.fanout import DailyAccount
-from dagster_sqlqueue.spark.assets import SparkResource, build_daily_sensor, sqlqueue_daily_asset
+from dagster_sqlqueue.spark.assets import sqlqueue_daily_asset
 from tests.core.support import rows
+from tests.spark.asset_support import PARTITIONS, Run, checks, daily_asset, shown, versions
 from tests.spark.daily_support import (
     DAILY,
     DAYS,
     READS,
+    add,
     compute,
     endings,
     expected,
@@ -30,35 +29,28 @@ from tests.spark.daily_support import (
     prepare,
     table,
 )
+from tests.spark.support import Done, archive
 
-PARTITIONS = dg.DailyPartitionsDefinition(start_date=DAYS[0], end_date="2013-01-10")
+SHARES_A_SCHEMA = True
 
 
-def figures(result: pa.Table) -> dict[str, int | float]:
-    return {"events": pc.sum(result["events"]).as_py()}
+def test_it_comes_from_its_queues_under_the_keys_that_their_assets_have(tmp_path: Path) -> None:
+    ours = dg.AssetKey(["ours", READS.queue])
+    build = sqlqueue_daily_asset(
+        DAILY,
+        reads=READS,
+        partitions_def=PARTITIONS,
+        table="t",
+        output=lambda: tmp_path,
+        name="sizes",
+        asset_keys={READS.queue: ours},
+    )
+    assert set(build(compute).asset_deps[dg.AssetKey("sizes")]) == {ours, queue_asset_key(DAILY.name)}
 
 
 @pytest.fixture
 def asset(queue: SqlQueue, output: Path) -> dg.AssetsDefinition:
-    @sqlqueue_daily_asset(
-        DAILY, reads=READS, partitions_def=PARTITIONS, table=table(queue), output=lambda: output, figures=figures
-    )
-    def sizes(events: DataFrame) -> DataFrame:
-        """Each account's day."""
-        return compute(events)
-
-    return sizes
-
-
-@pytest.fixture
-def resources(queue: SqlQueue, url: str) -> dict[str, Any]:
-    return {"sqlqueue": SqlQueueResource(url=url, schema_name=queue.database.schema), "spark": SparkResource()}
-
-
-@pytest.fixture
-def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
-        yield instance
+    return daily_asset(queue, output)
 
 
 def test_one_partition_is_materialised(
@@ -97,112 +89,132 @@ def test_a_range_of_partitions_is_one_run(
     assert counts == {DAYS[0]: 3, DAYS[1]: 2, DAYS[2]: 3, "2013-01-04": 0}
 
 
+@pytest.fixture
+def run(asset: dg.AssetsDefinition, resources: dict[str, Any], instance: dg.DagsterInstance) -> Run:
+    return Run(asset, resources, instance)
+
+
+@pytest.fixture
+def without_spark(run: Run) -> Run:
+    return run.without_spark()
+
+
+def test_a_day_shows_its_columns_waits_and_hours_and_is_checked(
+    queue: SqlQueue, session: SparkSession, run: Run
+) -> None:
+    prepare(queue)
+    done = run(DAYS[0])
+    day = shown(done)[DAYS[0]]
+    # All of them, with those of nobody's account: 1 + 2 + 3 + 4, run an hour after, for a minute, at noon.
+    assert (day["jobs_read"], day["jobs_failed"], day["attempts"], day["accounts"]) == (10, 0, 10, 3)
+    assert (day["wait_p50_seconds"], day["wait_p99_seconds"]) == (3540.0, 3540.0)
+    assert (day["run_p50_seconds"], day["run_p95_seconds"]) == (60.0, 60.0)
+    assert f"12:00 {'█' * 30}        10" in day["per_hour"]
+    assert f"11:00 {' ' * 30}         0" in day["per_hour"]
+    columns = {one.name: (one.type, one.description) for one in day["dagster/column_schema"].columns}
+    assert columns == {
+        "day": ("date", None),
+        "account": ("text", None),
+        "events": ("bigint", None),
+        "size": ("bigint", "In bytes."),
+    }
+    assert versions(done) == [day["sqlqueue/contents"]]
+    assert checks(done) == {
+        "rows_in_rows_out": (True, "6 archived jobs of 1 days are in the results."),
+        "no_account_missing": (True, "All 3 days of accounts are there."),
+        "nothing_queued_past_deadline": (True, "0 jobs are on the queue, none past its deadline."),
+    }
+
+
+def test_a_day_of_which_nothing_changed_is_a_no_op_and_starts_no_spark(
+    queue: SqlQueue, session: SparkSession, output: Path, run: Run, without_spark: Run
+) -> None:
+    prepare(queue)
+    first = run(DAYS[0], DAYS[2])
+    assert first.success
+    again = without_spark(DAYS[0], DAYS[2])
+    assert again.success
+    assert {day: one["unchanged"] for day, one in shown(first).items()} == dict.fromkeys(DAYS, False)
+    assert {day: one["unchanged"] for day, one in shown(again).items()} == dict.fromkeys(DAYS, True)
+    for day in DAYS:
+        assert {**shown(again)[day], "unchanged": False, "days_computed": 3} == shown(first)[day]
+    assert all(passed for passed, _ in checks(again).values())
+    one = without_spark(DAYS[0])
+    assert versions(one) == versions(again)[:1] or versions(one) == versions(first)[:1]
+    # What changes a day: an event more, a job more, an output that is gone, or somebody who asks for it.
+    assert not without_spark(DAYS[0], recompute=True).success
+    archive(queue, [Done({"day": DAYS[1], "account": "ATL", "size": 7})])
+    assert not without_spark(DAYS[1]).success
+    assert without_spark(DAYS[0]).success
+    mixed = run(DAYS[0], DAYS[2])
+    assert {day: one["unchanged"] for day, one in shown(mixed).items()} == {
+        DAYS[0]: True,
+        DAYS[1]: False,
+        DAYS[2]: True,
+    }
+    assert shown(mixed)[DAYS[1]]["dagster/partition_row_count"] == 2
+    assert in_table(queue) == in_files(output) != expected(DAYS)
+    shutil.rmtree(output / f"day={DAYS[0]}")
+    assert not without_spark(DAYS[0]).success
+    assert run(DAYS[0]).success
+    assert in_files(output) == in_table(queue)
+
+
+def test_a_day_that_a_run_left_open_is_computed_again(queue: SqlQueue, session: SparkSession, run: Run) -> None:
+    prepare(queue, days=DAYS[:1], accounts=["ATL"])
+    first = run(DAYS[0])
+    add(queue, DAYS[:1], ["BOS"])
+    again = run(DAYS[0])
+    assert [shown(done)[DAYS[0]]["dagster/partition_row_count"] for done in (first, again)] == [1, 2]
+    assert versions(first) != versions(again)
+    assert not shown(again)[DAYS[0]]["unchanged"]
+
+
+def test_a_check_names_what_was_lost(
+    queue: SqlQueue, session: SparkSession, output: Path, run: Run, without_spark: Run
+) -> None:
+    prepare(queue)
+    assert run(DAYS[0]).success
+    rows(queue, "DELETE FROM {s}.results WHERE account = 'BOS'")
+    assert checks(without_spark(DAYS[0])) == {
+        "rows_in_rows_out": (
+            False,
+            f"2 wrong; the first: {DAYS[0]}: 3 rows were computed; there are 2 in the table, 3 in the Parquet files.",
+        ),
+        "no_account_missing": (False, f"1 wrong; the first: {DAYS[0]}: BOS is not in the table."),
+        "nothing_queued_past_deadline": (True, "0 jobs are on the queue, none past its deadline."),
+    }
+
+
+def test_a_job_that_stays_on_the_queue_past_its_deadline_is_named(
+    queue: SqlQueue, session: SparkSession, run: Run
+) -> None:
+    prepare(queue, days=DAYS[:1], accounts=["ATL"])
+    # Not due for a long time, though its day's deadline was 2013-01-02 08:00 in Chicago.
+    late = DailyAccount(account="ORD", day=date.fromisoformat(DAYS[0]), zone="America/Chicago")
+    queue.enqueue_many(DAILY, [NewJob(late, run_at=datetime.now(UTC) + timedelta(days=1))])
+    done = run(DAYS[0])
+    assert done.success
+    assert checks(done)["nothing_queued_past_deadline"] == (
+        False,
+        f"1 wrong; the first: {DAYS[0]}: ORD was to be done by 2013-01-02 14:00:00Z.",
+    )
+
+
+def test_a_run_says_plainly_why_it_has_no_session(queue: SqlQueue, session: SparkSession, without_spark: Run) -> None:
+    prepare(queue, days=DAYS[:1])
+    done = without_spark(DAYS[0])
+    (failure,) = [event.step_failure_data for event in done.get_step_failure_events()]
+    assert "session_factory 'no.such:session'" in (failure.user_failure_data.description or "")
+    assert in_table(queue) == []
+
+
 def test_the_asset_says_what_it_comes_from(asset: dg.AssetsDefinition, queue: SqlQueue) -> None:
     spec = asset.get_asset_spec(dg.AssetKey("sizes"))
     assert {dep.asset_key.to_user_string() for dep in spec.deps} == {"queues/work", "queues/daily"}
     assert spec.description == "Each account's day."
     assert spec.metadata["dagster/table_name"] == table(queue)
     assert {"spark", "parquet", "postgres"} <= spec.kinds
-
-
-class Tick:
-    """The sensor, evaluated by hand."""
-
-    def __init__(self, asset: dg.AssetsDefinition, resources: dict[str, Any], instance: dg.DagsterInstance) -> None:
-        self.sensor = build_daily_sensor(asset, DAILY, upstream="work")
-        self.definitions = dg.Definitions(assets=[asset], sensors=[self.sensor], resources=resources)
-        self.instance, self.queue = instance, resources["sqlqueue"]
-
-    def __call__(self) -> Any:
-        with dg.build_sensor_context(instance=self.instance, resources={"sqlqueue": self.queue}) as context:
-            return self.sensor(context)
-
-
-@pytest.fixture
-def tick(asset: dg.AssetsDefinition, resources: dict[str, Any], instance: dg.DagsterInstance) -> Tick:
-    return Tick(asset, resources, instance)
-
-
-def test_the_sensor_asks_for_one_run_for_the_days_that_are_due(queue: SqlQueue, tick: Tick) -> None:
-    prepare(queue, [DAYS[2], DAYS[0]])
-    request = tick()
-    assert isinstance(request, dg.RunRequest)
-    assert request.run_key is None
-    assert request.tags == {
-        "dagster/asset_partition_range_start": DAYS[0],
-        "dagster/asset_partition_range_end": DAYS[2],
-    }
-
-
-def test_the_run_that_the_sensor_asks_for_consumes_the_days(
-    queue: SqlQueue, session: SparkSession, output: Path, tick: Tick
-) -> None:
-    prepare(queue)
-    request = tick()
-    job = tick.definitions.resolve_job_def("materialize_sizes")
-    assert job.execute_in_process(tags=request.tags, instance=tick.instance).success
-    assert in_table(queue) == in_files(output) == expected(DAYS)
-    assert "nothing due" in tick().skip_message
-
-
-def test_the_sensor_says_when_the_next_is_due(queue: SqlQueue, tick: Tick) -> None:
-    queue.create_queue(DAILY)
-    assert tick().skip_message == "daily: nothing due"
-    payload = DailyAccount(account="ATL", day=DAYS[0], zone="UTC")  # type: ignore[arg-type]
-    queue.enqueue(DAILY, NewJob(payload, run_at=datetime.now(UTC) + timedelta(seconds=600)))
-    message = tick().skip_message
-    assert message.startswith("daily: nothing due, next in ")
-    assert 590 <= int(message.split()[-2]) <= 600
-
-
-def test_the_sensor_waits_while_a_day_is_still_open(queue: SqlQueue, tick: Tick, spec: QueueSpec[Any]) -> None:
-    prepare(queue, DAYS[:2])
-    rows(
-        queue,
-        "INSERT INTO {s}.job (id, queue, bucket, priority, available_at, run_at, max_attempts, payload) SELECT"
-        " gen_random_uuid(), 'work', 0, 5, now() + interval '1 hour', now(), 3, jsonb_build_object('day', day)"
-        " FROM unnest(%s::text[]) AS day",
-        [DAYS[1], DAYS[2]],
-    )
-    message = tick().skip_message
-    assert message == f"daily: 6 jobs due for {DAYS[0]} to {DAYS[1]}; waiting for work to finish them"
-    rows(queue, "DELETE FROM {s}.job WHERE queue = 'work' AND payload->>'day' = %s", DAYS[1])
-    assert isinstance(tick(), dg.RunRequest)
-
-
-def test_the_sensor_asks_for_no_partition_that_is_not_there(queue: SqlQueue, tick: Tick) -> None:
-    prepare(queue, ["2012-12-31", "2013-01-10"])
-    assert (
-        tick().skip_message == "daily: no job is due for one of the asset's partitions (from 2013-01-01 to 2013-01-09)"
-    )
-    prepare(queue, [DAYS[1]])
-    assert set(tick().tags.values()) == {DAYS[1]}
-
-
-def test_the_sensor_starts_no_second_run(queue: SqlQueue, tick: Tick) -> None:
-    prepare(queue)
-    job = tick.definitions.resolve_job_def("materialize_sizes")
-    run = tick.instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED)
-    assert tick().skip_message == "daily: a run is consuming already"
-    tick.instance.report_run_failed(run)
-    assert isinstance(tick(), dg.RunRequest)
-
-
-def test_a_database_that_is_gone_fails_the_tick_without_its_password(
-    asset: dg.AssetsDefinition, resources: dict[str, Any], instance: dg.DagsterInstance
-) -> None:
-    gone = {**resources, "sqlqueue": SqlQueueResource(url="postgresql://me:hunter2@/x?host=/nowhere", schema_name="s")}
-    with pytest.raises(Exception, match="cannot use the database") as caught:
-        Tick(asset, gone, instance)()
-    assert "hunter2" not in str(caught.value)
-
-
-def test_an_asset_without_days_has_no_sensor() -> None:
-    @dg.asset
-    def plain() -> None: ...
-
-    with pytest.raises(InvalidInput, match="asset plain has no daily partitions"):
-        build_daily_sensor(plain, DAILY, upstream="work")
 
 
 def test_a_failed_computation_fails_the_run_and_says_why(

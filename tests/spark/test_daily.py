@@ -1,22 +1,28 @@
 """Daily jobs consumed with Spark, compared with the same numbers computed in plain Python."""
 
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from dagster_sqlqueue import SqlQueue, batches
+from dagster_sqlqueue.batches import sealing
 from dagster_sqlqueue.errors import BatchLost, InvalidInput, OutputNotWritable, UnknownQueue
 from dagster_sqlqueue.spark import daily, results
 from tests.core.support import make_due, rows
+from tests.gate.patience import PATIENCE
+from tests.spark.consuming_support import NO_HEARTBEAT
 from tests.spark.daily_support import (
     DAYS,
     add,
@@ -29,7 +35,10 @@ from tests.spark.daily_support import (
     once,
     prepare,
     waiting,
+    wrong_in,
 )
+
+SHARES_A_SCHEMA = True
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -73,6 +82,64 @@ def test_days_between_those_asked_for_are_left_alone(queue: SqlQueue, spark: Spa
     consume(queue, spark, output, [DAYS[2], DAYS[0], DAYS[2]])
     assert in_table(queue) == in_files(output) == expected(DAYS)
     assert endings(queue) == once()
+
+
+def test_only_a_table(queue: SqlQueue, spark: SparkSession, output: Path) -> None:
+    prepare(queue)
+    for jobs in (3, 0):
+        done, _ = consume(queue, spark, None)
+        assert [(day.jobs, day.rows) for day in done] == [(jobs, 3), (jobs, 2), (jobs, 3)]
+        assert in_table(queue) == expected(DAYS)
+        assert endings(queue) == once()
+    assert not output.exists()
+
+
+def test_only_files(queue: SqlQueue, spark: SparkSession, output: Path) -> None:
+    prepare(queue)
+    for jobs in (3, 0):
+        done, computed = consume(queue, spark, output, table=None)
+        assert [(day.jobs, day.rows) for day in done] == [(jobs, 3), (jobs, 2), (jobs, 3)]
+        assert [tuple(row.values()) for row in computed.to_pylist()] == in_files(output) == expected(DAYS)
+        assert endings(queue) == once()
+    assert in_table(queue) == list(output.glob(".staging/*")) == []
+
+
+def test_more_rows_than_the_driver_should_hold_go_to_files_only(
+    queue: SqlQueue, spark: SparkSession, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(queue)
+    monkeypatch.setattr(results, "MAX_ROWS", 3)
+    done, computed = consume(queue, spark, output, table=None)
+    assert [(day.jobs, day.rows) for day in done] == [(3, 3), (3, 2), (3, 3)]
+    assert (computed.num_rows, computed.column_names) == (0, ["day", "account", "events", "size"])
+    assert in_files(output) == expected(DAYS)
+    assert list(output.glob(".staging/*")) == []
+
+
+def test_rows_that_tasks_wrote_where_nobody_sees_them_are_not_published(
+    queue: SqlQueue, spark: SparkSession, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(queue)
+    monkeypatch.setattr(results, "MAX_ROWS", 3)
+    staging = output / ".staging"
+
+    def take_away(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        # One of two tasks takes away what the other has written: it is gone as from a disk that is not shared.
+        if TaskContext.get().partitionId() == 1 and any(staging.glob("*")):  # type: ignore[union-attr]
+            while not (written := list(staging.glob("*/_temporary/0/task_*"))):
+                threading.Event().wait(0.01)
+            shutil.rmtree(written[0])
+        yield from batches
+
+    def by_two(events: DataFrame) -> DataFrame:
+        frame = compute(events)
+        return frame.repartition(2).mapInArrow(take_away, frame.schema)
+
+    said = r"the tasks wrote 8 rows, and this process sees \d of them: .*the output must be on a disk"
+    with pytest.raises(InvalidInput, match=said):
+        consume(queue, spark, output, table=None, compute=by_two)
+    nothing_was_done(queue, output)
+    assert {(state, attempt) for state, attempt, _ in waiting(queue)} == {("queued", 1)}
 
 
 def test_a_day_without_rows_is_emptied(queue: SqlQueue, spark: SparkSession, output: Path) -> None:
@@ -188,6 +255,10 @@ def test_what_is_wrong_from_the_start_seals_nothing(queue: SqlQueue, spark: Spar
     ):
         with pytest.raises(error, match=said):
             consume(queue, spark, output, **{"days": DAYS[:1], **changes})  # type: ignore[arg-type]
+    with pytest.raises(
+        InvalidInput, match="what is made of 'daily' has nowhere to go: give a table, an output, or both"
+    ):
+        consume(queue, spark, None, table=None)
     assert {(state, attempt) for state, attempt, _ in waiting(queue)} == {("queued", 0)}
 
 
@@ -207,7 +278,7 @@ def test_a_run_that_was_overtaken_writes_nothing(queue: SqlQueue, spark: SparkSe
         return compute(events)
 
     with pytest.raises(BatchLost, match=f"batch 'test/{DAYS[1]}'"):
-        consume(queue, spark, output, compute=overtaken)
+        consume(queue, spark, output, compute=overtaken, lease_seconds=NO_HEARTBEAT)
     nothing_was_done(queue, output)
     states = rows(
         queue, "SELECT payload->>'day', state, count(*) FROM {s}.job WHERE queue = 'daily' GROUP BY 1, 2 ORDER BY 1"
@@ -216,12 +287,14 @@ def test_a_run_that_was_overtaken_writes_nothing(queue: SqlQueue, spark: SparkSe
 
 
 def test_a_day_that_somebody_else_holds_gives_the_others_back(
-    queue: SqlQueue, spark: SparkSession, output: Path
+    queue: SqlQueue, spark: SparkSession, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare(queue)
-    held = batches.seal(queue, "daily", f"test/{DAYS[1]}", owner="somebody", filter={"day": DAYS[1]}, lease_seconds=60)
+    opened = sealing._open
+    monkeypatch.setattr(sealing, "_open", lambda queue, wanted, patience: opened(queue, wanted, 0.0))
+    held = batches.seal(queue, "daily", f"test/{DAYS[1]}", owner="somebody", filter={"day": DAYS[1]}, lease_seconds=300)
     with pytest.raises(BatchLost, match="is held by 'somebody'"):
-        consume(queue, spark, output, lease_seconds=0.5)
+        consume(queue, spark, output)
     nothing_was_done(queue, output)
     assert [state for state, _, _ in waiting(queue)].count("running") == held.job_count == 3
 
@@ -230,10 +303,10 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from dagster_sqlqueue import SqlQueue
-from dagster_sqlqueue.spark import daily, results
+from dagster_sqlqueue.spark import computing, daily, results
 from tests.spark.daily_support import DAYS, as_arrow, consume, expected
 
-url, schema, output, point = sys.argv[1:]
+url, schema, output, point, form = sys.argv[1:]
 def die(*arguments, **keywords):
     os.kill(os.getpid(), signal.SIGKILL)
 def then_die(function):
@@ -243,9 +316,9 @@ def then_die(function):
     return both
 # What is to be published is handed in, so that this process needs no Spark.
 daily._accounts = daily._events = lambda *arguments: None
-daily._computed = lambda *arguments: as_arrow(expected(DAYS))
+daily.computed = lambda compute, jobs, key, dates, **options: computing.of_rows(as_arrow(expected(DAYS)), dates)
 if point == "sealed":
-    daily._computed = die
+    daily.computed = die
 elif point == "staged":
     results.stage = then_die(results.stage)
 elif point == "written":
@@ -260,13 +333,23 @@ elif point == "moving":
             die()
     Path.rename = one
 with SqlQueue(url, schema=schema) as queue:
-    consume(queue, None, Path(output), owner="killed", lease_seconds=30)
+    only = {"table": None} if form == "files" else {}
+    consume(queue, None, Path(output), owner="killed", lease_seconds=300, **only)
 """
 
 
-@pytest.mark.parametrize("point", ["sealed", "staged", "written", "published", "moving"])
+@pytest.mark.parametrize(
+    ("point", "form"),
+    [
+        ("staged", "both"),
+        ("published", "both"),
+        ("moving", "files"),
+        *(pytest.param(point, "both", marks=pytest.mark.prove) for point in ("sealed", "written", "moving")),
+        *(pytest.param(point, "files", marks=pytest.mark.prove) for point in ("staged", "published")),
+    ],
+)
 def test_a_run_that_is_killed_is_finished_by_the_next(
-    queue: SqlQueue, spark: SparkSession, output: Path, url: str, point: str
+    queue: SqlQueue, spark: SparkSession, output: Path, url: str, point: str, form: str
 ) -> None:
     prepare(queue)
     for day in DAYS:  # an earlier result, which has to go
@@ -279,24 +362,21 @@ def test_a_run_that_is_killed_is_finished_by_the_next(
         (output / "old" / f"day={day}").rename(output / f"day={day}")
     (output / "old").rmdir()
     killed = subprocess.run(
-        [sys.executable, "-c", KILLED, url, queue.database.schema, str(output), point],
+        [sys.executable, "-c", KILLED, url, queue.database.schema, str(output), point, form],
         env={**os.environ, "PYTHONPATH": str(PROJECT)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
     )
     assert killed.returncode == -9, killed.stderr
     published = point in ("published", "moving")
     assert endings(queue) == (once() if published else [])
-    assert in_table(queue) == (expected(DAYS) if published else [])
+    assert in_table(queue) == (expected(DAYS) if published and form == "both" else [])
     assert in_files(output) != expected(DAYS)
     make_due(queue)
-    done, _ = consume(queue, spark, output)
+    done, _ = consume(queue, spark, output, **({"table": None} if form == "files" else {}))
     assert [day.jobs for day in done] == ([0] * 3 if published else [3] * 3)
-    assert endings(queue) == once()
-    assert in_table(queue) == in_files(output) == expected(DAYS)
-    assert waiting(queue) == []
-    assert list(output.glob(".staging/*")) == []
+    assert wrong_in(queue, output, in_a_table=form == "both") == []
     assert {path.name for path in output.iterdir()} == {".staging", *(f"day={day}" for day in DAYS)}
 
 

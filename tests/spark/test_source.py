@@ -13,6 +13,7 @@ from sqlalchemy.engine import make_url
 
 from dagster_sqlqueue import QueueSpec, SqlQueue, batches
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.spark import conditions, fields
 from dagster_sqlqueue.spark import options as parts
 from dagster_sqlqueue.spark.options import FORMAT
 from dagster_sqlqueue.spark.source import register_source
@@ -186,7 +187,9 @@ def test_batches_are_read_while_they_are_sealed(
     both = reader.option("batch_id", f"{even.id},{odd.id}").schema("n int")
     assert listed(both.load()) == [(n,) for n in range(10)]
     batches.abandon(queue, odd, "no more")
-    assert both.load().count() == 5
+    with pytest.raises(Exception, match=f"batch {odd.id} is over: it was published, given up or taken over"):
+        both.load().count()
+    assert reader.option("batch_id", str(even.id)).load().count() == 5
 
 
 def test_a_schema_of_another_name(session: SparkSession, url: str) -> None:
@@ -202,7 +205,7 @@ def test_a_schema_of_another_name(session: SparkSession, url: str) -> None:
     ("options", "said"),
     [
         ({"queue": ""}, "the option 'queue' of the format 'sqlqueue' is missing"),
-        ({"state": "live"}, "the option 'state' is 'live'; it is archive or batch"),
+        ({"state": "lives"}, "the option 'state' is 'lives'; it is archive or live or batch"),
         ({"states": "succeeded,done"}, "the option 'states' names 'done'"),
         ({"state": "batch"}, "the option 'batch_id' of the format 'sqlqueue' is missing"),
         ({"state": "batch", "batch_id": "1"}, "the option 'batch_id' holds '1', which is no UUID"),
@@ -213,10 +216,13 @@ def test_a_schema_of_another_name(session: SparkSession, url: str) -> None:
         ({"columns": '{"n": {"path": "payload"}}'}, "write path as payload.field"),
         ({"columns": '{"n": {"path": 5}}'}, "write path as payload.field"),
         ({"columns": '{"n": {"path": "lease_no.x"}}'}, "write path as payload.field"),
-        ({"columns": '{"n": {"path": "payload.n", "type": "decimal"}}'}, "type as one of string, int"),
+        ({"columns": '{"n": {"path": "payload.n", "type": "map"}}'}, "type as one of string, smallint, int"),
         ({"columns": '{"a b": {"path": "payload.n"}}'}, "column 'a b' is not usable"),
         ({"columns": '{"n\\n": {"path": "payload.n"}}'}, "is not usable"),
         ({"columns": '{"n\\" FROM x; --": {"path": "payload.n"}}'}, "is not usable"),
+        ({"columns": '{"finished_at": {"path": "payload.at"}}'}, "column 'finished_at' has the name of a column that every"),
+        ({"columns": '{"ID": {"path": "payload.id"}}'}, "give it another, such as payload_ID"),
+        ({"columns": '{"n": {"path": "payload.n"}, "N": {"path": "payload.m"}}'}, "columns has 'N' twice"),
         ({"columns": '{"n": {"path": "payload.a\\u0000b"}}'}, "NUL"),
         ({"columns": '{"n": {"path": "payload.\\ud800"}}'}, "is not valid Unicode"),
         ({"where": "{}"}, "the option 'where' must be a JSON list"),
@@ -239,7 +245,7 @@ def test_a_bad_option_is_named_with_its_cure(options: dict[str, str], said: str)
 
     def prepare() -> None:
         parts.check(given)
-        parts.conditions(given, parts.columns(given))
+        conditions.all_of(given, fields.columns(given), [], 150000)
 
     with pytest.raises(InvalidInput) as caught:
         prepare()
@@ -261,6 +267,21 @@ def test_what_spark_says_about_a_bad_option_is_readable(
         reader.options(**options).load().count()
     assert f"dagster_sqlqueue.errors.InvalidInput: {said}"[:30] in str(caught.value)
     assert said in str(caught.value)
+
+
+def test_a_view_reads_by_its_options_and_a_table_of_the_catalogue_is_refused(
+    session: SparkSession, queue: SqlQueue, url: str
+) -> None:
+    queue.enqueue_many(QueueSpec("work", Work), [Work(n=n) for n in range(10)])
+    register_source(session, url, queue.database.schema)
+    using = "USING sqlqueue OPTIONS (queue 'work', state 'live', payload 'n INT')"
+    session.sql(f"CREATE TEMPORARY VIEW seen {using}")
+    try:
+        assert session.sql("SELECT sum(n) FROM seen WHERE n > 5").first() == (30,)
+    finally:
+        session.catalog.dropTempView("seen")
+    with pytest.raises(AnalysisException, match=r"CREATE TEMPORARY VIEW name USING sqlqueue OPTIONS"):
+        session.sql(f"CREATE TABLE kept {using}")
 
 
 def test_a_queue_that_is_not_there_is_named(reader: DataFrameReader) -> None:

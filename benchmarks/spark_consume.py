@@ -1,0 +1,93 @@
+"""A queue consumed by Spark: seal, read, aggregate, publish, beside one SQL statement that deletes and inserts the rows.
+
+The statement reads nothing for anybody, aggregates nothing and fences nobody: it is what the database needs at least.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+
+from benchmarks.batches import plain
+from benchmarks.harness import SPEC, Bench, Figure, note, opened, rounds
+from benchmarks.loading import load
+from benchmarks.memory import peak
+from dagster_sqlqueue import Mode
+from dagster_sqlqueue.spark.consuming import consume
+from dagster_sqlqueue.spark.session import SparkSettings, open_spark
+
+COMMAND = "python -m benchmarks spark_consume"
+JOBS = 1_000_000
+_COLUMNS = {
+    "account": {"path": "payload.account"},
+    "amount": {"path": "payload.amount", "type": "double"},
+}
+
+
+def measure(bench: Bench) -> list[Figure]:
+    """The figures of the whole suite: fewer jobs there than in a run of its own."""
+    return figures(bench, 20_000 if bench.quick else 100_000, 1 if bench.quick else 3)
+
+
+def figures(bench: Bench, jobs: int, count: int) -> list[Figure]:
+    """Jobs a second of each way, and the shares of the plain statement."""
+    note(f"spark_consume: rounds of {jobs:,} jobs, in both modes, in turns with one SQL statement")
+    peaks: list[float] = []
+
+    def timed(work: Callable[[], None]) -> float:
+        bench.empty()
+        load(bench, jobs)
+        bench.settle()
+        began = time.perf_counter()
+        work()
+        return jobs / (time.perf_counter() - began)
+
+    with open_spark(SparkSettings(app_name="benchmarks")) as spark:
+
+        def consumed(mode: Mode, overlap: bool = False) -> float:
+            with peak() as most:
+                rate = timed(lambda: _consume(bench, spark, jobs, mode, overlap))
+            peaks.append(most())
+            return rate
+
+        beside, held, leased, sql = rounds(
+            count,
+            lambda: consumed(Mode.TRANSACTIONAL, overlap=True),
+            lambda: consumed(Mode.TRANSACTIONAL),
+            lambda: consumed(Mode.LEASED),
+            lambda: timed(lambda: plain(bench, jobs)),
+        )
+    found = [Figure(f"{jobs:,} jobs, delete and insert in SQL", "jobs/s", sql, COMMAND)]
+    for name, rates, floor in (
+        ("transactional, moved while Spark reads", beside, 60.0),
+        ("transactional", held, None),
+        ("leased", leased, None),
+    ):
+        shares = [100 * one / best for one, best in zip(rates, sql, strict=True)]
+        found.append(Figure(f"  consumed by Spark, {name}", "jobs/s", rates, COMMAND))
+        found.append(Figure("    share of the SQL", "%", shares, COMMAND, floor=floor))
+    found.append(Figure("  peak memory, driver and Spark", "MB", [statistics.median(peaks), max(peaks)], COMMAND))
+    return found
+
+
+def _consume(bench: Bench, spark: SparkSession, jobs: int, mode: Mode, overlap: bool) -> None:
+    table = f"{bench.queue.database.schema}.spark_totals"
+    with consume(bench.queue, spark, SPEC.name, key="bench", mode=mode, overlap=overlap, lease_seconds=600) as work:
+        totals = (
+            work.jobs(_COLUMNS).groupBy("account").agg(sf.count("*").alias("jobs"), sf.sum("amount").alias("amount"))
+        )
+        work.write_sql(totals, table)
+    assert work.job_count == jobs, work
+    ((counted,),) = bench.execute("SELECT CAST(sum(jobs) AS bigint) FROM {s}.spark_totals")
+    assert counted == jobs, counted
+    bench.execute("DROP TABLE {s}.spark_totals")
+
+
+if __name__ == "__main__":
+    from benchmarks.__main__ import show
+
+    with opened(quick=False) as single:
+        show(figures(single, int(sys.argv[1]) if len(sys.argv) > 1 else JOBS, 3), single)

@@ -1,0 +1,63 @@
+"""A run of the archive asset: replaces the days that changed, and claims nothing."""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+
+import dagster as dg
+from pyspark.sql import SparkSession
+
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.spark import outputs, results
+from dagster_sqlqueue.spark.archive_reading import archived
+from dagster_sqlqueue.spark.closed_days import check_closed, check_kept
+from dagster_sqlqueue.spark.computing import computed
+from dagster_sqlqueue.spark.contents import Accounts, Days, Held
+from dagster_sqlqueue.spark.materializing import DayWork, Found, Made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveDays(DayWork):
+    """What an archive asset does."""
+
+    def check(self, queue: SqlQueue, about: Days, days: Sequence[str]) -> None:
+        """See that the days are over."""
+        check_closed(queue, about, days, queue.database.run("clock", {})[0][0])
+
+    def check_changed(self, queue: SqlQueue, found: Found, days: Sequence[str]) -> None:
+        """See that none of them is replaced by what retention has left of it."""
+        held = {day: found.held[day] for day in days}
+        check_kept(queue, found.about, held, _jobs_of(found.last), queue.database.run("clock", {})[0][0])
+
+    def accounts(self, queue: SqlQueue, held: Mapping[str, Held]) -> Mapping[str, Accounts]:
+        """All that have jobs: a day that is over is done with."""
+        return {day: Accounts(frozenset(one.jobs)) for day, one in held.items()}
+
+    def watermark(self, held: Held, accounts: Accounts) -> str:
+        """All that is archived of the day."""
+        return held.watermark()
+
+    def make(self, queue: SqlQueue, session: SparkSession, found: Found, days: Sequence[str], run_id: str) -> Made:
+        """Replace the days."""
+        dates = [date.fromisoformat(day) for day in days]
+        jobs = archived(session, self.reads, found.about, days)
+        made = computed(self.compute, jobs, self.key, dates, table=self.table is not None)
+        with contextlib.ExitStack() as stack:
+            files = None
+            if found.directory is not None:
+                name = stack.enter_context(outputs.own_name(found.directory, self.name, run_id))
+                files = outputs.staged_files(found.directory, name, made.stage)
+                stack.callback(files.drop)
+            if self.table is not None:
+                with queue.database.transaction() as transaction:
+                    results.replace_days(transaction.connection, self.table, made.rows, "day", self.key, dates)
+            if files is not None:
+                files.finish()
+        return Made(made.rows, made.counts)
+
+
+def _jobs_of(last: Mapping[str, dg.AssetMaterialization | None]) -> dict[str, int]:
+    """How many jobs there were when each day was computed."""
+    found = {day: one.metadata.get("jobs_read") for day, one in last.items() if one is not None}
+    return {day: int(str(value.value)) for day, value in found.items() if value is not None}

@@ -1,0 +1,80 @@
+"""Which job it was whose field could not be cast: looked for only after a read has failed."""
+
+from collections.abc import Mapping, Sequence
+
+import psycopg
+
+from dagster_sqlqueue.spark import kinds
+from dagster_sqlqueue.spark.fields import Column
+
+_TOGETHER = 5_000
+_EARLIEST, _LATEST = "0001-01-01", "9999-12-31 23:59:59.999999"
+
+
+def find_bad(conninfo: str, table: str, where: str, columns: Mapping[str, Column]) -> str | None:
+    """The first job, and its field, that cannot be cast to the type of one of the columns.
+
+    Args:
+        conninfo: libpq's, of the database.
+        table: quoted.
+        where: a condition that can fail on no row.
+        columns: those to look at.
+
+    Returns:
+        Words that name both and quote the value; None: there is none, or it cannot be looked for.
+    """
+    try:
+        with psycopg.connect(conninfo, autocommit=True) as connection:
+            connection.execute("SET TIME ZONE 'UTC'")
+            connection.execute("SET datestyle = 'ISO, MDY'")
+            for name, column in columns.items():
+                if column.kind != "string" and (found := _in_column(connection, table, where, column)):
+                    job, value = found
+                    shown = value if len(value) <= 80 else value[:80] + "…"
+                    return (
+                        f"job {job}: the field {column.field!r} is {shown!r}, and the column {name!r} is {column.kind}"
+                    )
+    except psycopg.OperationalError:
+        return None
+    return None
+
+
+def _in_column(
+    connection: "psycopg.Connection[tuple[str, str]]", table: str, where: str, column: Column
+) -> tuple[str, str] | None:
+    query = f"SELECT CAST(id AS text), {column.sql} FROM {table} WHERE {where} AND {column.sql} IS NOT NULL"  # noqa: S608
+    with connection.transaction(), connection.cursor(name="suspects") as cursor:
+        cursor.execute(query.encode())
+        while some := cursor.fetchmany(_TOGETHER):
+            if found := _first_bad(connection, some, column.kind):
+                return found
+    return None
+
+
+def _first_bad(
+    connection: "psycopg.Connection[tuple[str, str]]", some: Sequence[tuple[str, str]], kind: str
+) -> tuple[str, str] | None:
+    """By halves, so that one bad value among thousands costs a few casts of many, and not thousands of one."""
+    if _castable(connection, [value for _, value in some], kind):
+        return None
+    if len(some) == 1:
+        return some[0]
+    half = len(some) // 2
+    return _first_bad(connection, some[:half], kind) or _first_bad(connection, some[half:], kind)
+
+
+def _castable(connection: "psycopg.Connection[tuple[str, str]]", values: Sequence[str], kind: str) -> bool:
+    value = kinds.cast("v", kind)
+    if kind in ("date", "timestamp"):
+        wanted = f"{value} BETWEEN '{_EARLIEST}' AND '{_LATEST}'"
+    elif kind.startswith("decimal"):
+        wanted = f"{value} <> 'NaN'"
+    else:
+        wanted = f"{value} IS NOT NULL"
+    query = f"SELECT CAST(coalesce(bool_and({wanted}), true) AS text) FROM unnest(CAST(%s AS text[])) AS given (v)"  # noqa: S608
+    try:
+        with connection.transaction():
+            row = connection.execute(query.encode(), [list(values)]).fetchone()
+    except psycopg.errors.DataError:
+        return False
+    return row is None or row[0] == "true"

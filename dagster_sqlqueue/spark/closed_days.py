@@ -1,0 +1,109 @@
+"""Days of the archive that are over: from when to when they are, and whether anything may still be added to one."""
+
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.orchestration.fanout import due_at
+from dagster_sqlqueue.orchestration.markdown import moment
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.spark import finishing
+from dagster_sqlqueue.spark.contents import Days, Held
+
+SETTLED = timedelta(minutes=1)
+"""A job that finished just before midnight may be committed a little later."""
+
+
+def begins(day: str, zone: str) -> datetime:
+    """The moment at which a day begins by the clocks of a zone."""
+    return due_at(date.fromisoformat(day) - timedelta(days=1), zone, datetime.min.time())
+
+
+def ends(day: str, zone: str) -> datetime:
+    """The moment at which a day ends by the clocks of a zone."""
+    return begins((date.fromisoformat(day) + timedelta(days=1)).isoformat(), zone)
+
+
+def check_begun(days: Sequence[str], now: datetime) -> None:
+    """See that no day lies in the future wherever one looks at it from: it could have no jobs yet.
+
+    Raises:
+        InvalidInput: one does.
+    """
+    for day in days:
+        begin = begins(day, "UTC") - finishing.LEAD
+        if now < begin:
+            raise InvalidInput(
+                f"{day} lies in the future: nowhere on earth does it begin before {moment(begin)}. Materialise days"
+                " that have begun"
+            )
+
+
+def check_closed(queue: SqlQueue, about: Days, days: Sequence[str], now: datetime) -> None:
+    """See that nothing is added any more to the archive of some days.
+
+    Raises:
+        InvalidInput: a day lies in the future, is not over, or has jobs on the queue.
+    """
+    for day in days:
+        if now < begins(day, about.zone):
+            raise InvalidInput(
+                f"{day} lies in the future: it begins at {moment(begins(day, about.zone))} ({about.zone}). Materialise days"
+                " that are over"
+            )
+        if now < (until := ends(day, about.zone) + SETTLED):
+            raise InvalidInput(
+                f"{day} is not over: it ends at {moment(ends(day, about.zone))} ({about.zone}), and can be materialised from"
+                f" {moment(until)} on"
+            )
+    if about.day is None:
+        return
+    path = about.parameters(days)["day_path"]
+    rows = queue.database.run("live_by_day", {"queue": about.queue, "day_path": path, "days": list(days)})
+    open_days: dict[str, int] = {str(day): int(jobs) for day, jobs in rows}
+    if open_days:
+        first = min(open_days)
+        raise InvalidInput(
+            f"{first} is not closed: {open_days[first]:,} jobs of it are on the queue {about.queue!r}"
+            f"{f', and more of {len(open_days) - 1:,} other days' if len(open_days) > 1 else ''}. Have them finished first"
+        )
+
+
+def check_kept(
+    queue: SqlQueue, about: Days, held: Mapping[str, Held], before: Mapping[str, int], now: datetime
+) -> None:
+    """See that days whose jobs were removed from the archive are not replaced by what is left of them.
+
+    Args:
+        queue: where the archive is.
+        about: which jobs belong to which day.
+        held: what the archive holds of the days that are to be computed.
+        before: how many jobs it held when a day was computed the last time.
+        now: by the database's clock.
+
+    Raises:
+        InvalidInput: a day is older than the archive's jobs are kept, and has fewer than it had.
+    """
+    kept = queue.settings(about.queue).retention_days
+    if kept is None or about.day is not None:
+        return
+    for day, one in held.items():
+        if one.total() < before.get(day, 0) and begins(day, about.zone) < now - timedelta(days=kept):
+            raise InvalidInput(
+                f"of {day} the archive of {about.queue!r} holds {one.total():,} jobs, and held {before[day]:,} when it was"
+                f" computed: they are kept for {kept} days, and were removed. The results are left as they are; to replace"
+                " them all the same, launch the run with recompute"
+            )
+
+
+def check_zone(zone: str) -> None:
+    """See that a time zone is known.
+
+    Raises:
+        InvalidInput: it is not.
+    """
+    try:
+        ZoneInfo(zone)
+    except (KeyError, ValueError, OSError):
+        raise InvalidInput(f"the time zone {zone!r} is not known; write a name such as Europe/Berlin") from None

@@ -1,0 +1,87 @@
+"""What a function gives of some days: rows that the driver holds, or so many that only Spark's tasks may write them."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.spark import parquet, results
+
+Compute = Callable[[DataFrame], DataFrame]
+
+
+@dataclass(slots=True)
+class Computed:
+    """The results of some days.
+
+    Attributes:
+        dates: the days.
+        rows: in the order of their key; only the columns where the driver does not hold the rows.
+        counts: how many rows each day has, by its ISO date; of rows that the tasks write, once they are staged.
+        frame: what the tasks write; None: the driver has all rows.
+    """
+
+    dates: Sequence[date]
+    rows: pa.Table
+    counts: dict[str, int]
+    frame: DataFrame | None = None
+
+    def stage(self, staged: Path) -> list[str]:
+        """Write Parquet files, a directory for each day. Gives the names of the directories.
+
+        Raises:
+            InvalidInput: a task wrote a row of another day, or where this process does not see it.
+            OutputNotWritable: the files cannot be written.
+        """
+        if self.frame is None:
+            results.stage(self.rows, staged, "day", self.dates)
+        else:
+            self.counts = _written_by_tasks(self.frame, staged, [day.isoformat() for day in self.dates])
+        return [f"day={day}" for day in self.dates]
+
+
+def computed(compute: Compute, jobs: DataFrame, key: Sequence[str], dates: Sequence[date], *, table: bool) -> Computed:
+    """Compute the results of some days, and see that they can be published.
+
+    Args:
+        compute: from the jobs to the results.
+        jobs: of these days.
+        key: the columns that tell one row from another, `day` first.
+        dates: the days.
+        table: whether they go to a SQL table. If not, more rows than the driver should hold are left to the tasks, which
+            compute them a second time as they write them.
+
+    Raises:
+        InvalidInput: they are not usable.
+    """
+    frame = compute(jobs)
+    if not isinstance(frame, DataFrame):
+        raise InvalidInput(f"the computation gave a {type(frame).__name__}; it must give a Spark DataFrame")
+    # One row more than may be published: enough to tell, and never more than the driver can hold.
+    rows = frame.limit(results.MAX_ROWS + 1).toArrow()
+    if rows.num_rows > results.MAX_ROWS and not table:
+        results.check_columns(rows.schema, key)
+        return Computed(dates, rows.slice(0, 0), {}, frame)
+    results.check(rows, key, dates)
+    return of_rows(rows.sort_by([(name, "ascending") for name in key]), dates)
+
+
+def of_rows(rows: pa.Table, dates: Sequence[date]) -> Computed:
+    """Results that the driver holds."""
+    counts = Counter(day.isoformat() for day in rows.column("day").to_pylist())
+    return Computed(dates, rows, {day.isoformat(): counts[day.isoformat()] for day in dates})
+
+
+def _written_by_tasks(frame: DataFrame, staged: Path, days: Sequence[str]) -> dict[str, int]:
+    found = parquet.by_tasks(frame, staged, "day", output=staged.parent.parent, compression="zstd")
+    wanted = {parquet.directory("day", day): day for day in days}
+    if others := sorted(found.keys() - wanted.keys()):
+        raise InvalidInput(f"the result has rows of {others[0]}, and that day was not asked for")
+    for name in wanted:
+        (staged / name).mkdir(exist_ok=True)
+    return {day: found.get(name, 0) for name, day in wanted.items()}

@@ -1,0 +1,161 @@
+"""Consuming a queue with Spark, exactly once: seal, read, publish.
+
+The driver seals the due jobs into a batch. Spark reads the batch as often as it likes, and what it computes is staged where
+nobody looks. At the end of the block one transaction writes the rows, gives the bad jobs their outcomes and ends the rest;
+files are moved into place right after it, by the next run if this one is killed before. A run that is killed at any point
+leaves its jobs to the next one, and a run that was overtaken is refused.
+"""
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from dagster_sqlqueue import batches
+from dagster_sqlqueue.model import Mode
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.settings import QueueSpec
+from dagster_sqlqueue.spark import outputs, results, staging
+from dagster_sqlqueue.spark.consumption import Consumption
+
+logger = logging.getLogger("dagster_sqlqueue")
+
+
+@contextlib.contextmanager
+def consume(
+    queue: SqlQueue,
+    spark: SparkSession | None,
+    name: "str | QueueSpec[Any]",
+    *,
+    key: str,
+    filter: Mapping[str, Any] | None = None,
+    owner: str | None = None,
+    mode: Mode = Mode.LEASED,
+    overlap: bool = False,
+    writes: Sequence[str | Path] = (),
+    lease_seconds: float = 60.0,
+    patience_seconds: float | None = None,
+) -> Iterator[Consumption]:
+    """Consume the due jobs of a queue: the block reads and stages, its end publishes everything in one transaction.
+
+    An exception in the block gives the jobs back, with one attempt spent and the error kept, and drops what was staged.
+
+    Args:
+        queue: where the queue is.
+        spark: the session; None for a driver that needs none.
+        name: the queue, or its declaration: then the payload's fields are typed columns.
+        key: what is consumed: asset and partition, say. One consumption of a key at a time.
+        filter: consume only the jobs whose payload contains this.
+        owner: who consumes, for people to read; None: this process.
+        mode: `Mode.LEASED`: the batch is a lease, which another process takes over when this one is gone.
+            `Mode.TRANSACTIONAL`: the jobs are consumed by one transaction of this process, from the seal to the end of the
+            block: without the writes of a lease, and nothing is left behind by a process that is gone.
+        overlap: in transactional mode: seal while Spark reads already. Faster; if somebody else changes one of the jobs
+            meanwhile, the end of the block raises `BatchLost`.
+        writes: tables and directories that the block will write to, looked at before anything is sealed.
+        lease_seconds: how long the batch holds when this process is gone.
+        patience_seconds: how long to wait for somebody else's lease on the key; None: a lease and a bit.
+
+    Yields:
+        What reads the jobs and takes the results.
+
+    Raises:
+        UnknownQueue, QueuePaused, InvalidInput, OutputNotWritable: nothing was sealed.
+        BatchLost: somebody else consumes the key, or took it over. Nothing was published.
+    """
+    settings = {
+        "mode": mode,
+        "overlap": overlap,
+        "writes": writes,
+        "lease_seconds": lease_seconds,
+        "patience_seconds": patience_seconds,
+    }
+    with consume_all(queue, spark, name, {key: filter or {}}, owner=owner, **settings) as work:  # type: ignore[arg-type]
+        yield work
+
+
+@contextlib.contextmanager
+def consume_all(
+    queue: SqlQueue,
+    spark: SparkSession | None,
+    name: "str | QueueSpec[Any]",
+    keys: Mapping[str, Mapping[str, Any]],
+    *,
+    owner: str | None = None,
+    mode: Mode = Mode.LEASED,
+    overlap: bool = False,
+    writes: Sequence[str | Path] = (),
+    lease_seconds: float = 60.0,
+    patience_seconds: float | None = None,
+) -> Iterator[Consumption]:
+    """The same for several keys, each with its filter, published together in one transaction.
+
+    Always give them in one order: two runs that share some then wait for each other, and never in a circle.
+    """
+    spec = None if isinstance(name, str) else name
+    queue_name = name if isinstance(name, str) else name.name
+    queue.check_schema()
+    _check_writes(queue, writes)
+    owner = owner or f"{socket.gethostname()}/{os.getpid()}"
+    held: list[batches.Batch] = []
+    with batches.kept(queue, held, lease_seconds=lease_seconds) as still_ours:
+        for key, filter in keys.items():
+            held.append(
+                batches.seal(
+                    queue,
+                    queue_name,
+                    key,
+                    owner=owner,
+                    filter=filter,
+                    mode=mode,
+                    overlap=overlap,
+                    lease_seconds=lease_seconds,
+                    patience_seconds=patience_seconds,
+                )
+            )
+            finish_earlier(queue, key)
+        staging.sweep(queue, list(keys))
+        work = Consumption(queue, spark, spec, tuple(held), _url_of(queue))
+        try:
+            yield work
+            still_ours()
+        except BaseException:
+            work.drop()
+            raise
+        try:
+            work.publish()
+        except BaseException as error:
+            # The connection may have gone in the commit: only the database knows. Where it cannot be asked, the next run
+            # finds what is staged, and moves or drops it.
+            published = work.published()
+            if published is False:
+                work.drop()
+            if not published or not isinstance(error, Exception):
+                raise
+    work.finish()
+
+
+def finish_earlier(queue: SqlQueue, key: str) -> None:
+    """Move the files of a run that was killed between its transaction and the move. Call it while the key is ours."""
+    for place in batches.outputs(queue, key):
+        for files in outputs.files_of(place):
+            if files.staged.is_dir():
+                logger.info("moving the files of %s into place, which an earlier run could not", key)
+                files.finish()
+
+
+def _check_writes(queue: SqlQueue, writes: Sequence[str | Path]) -> None:
+    for target in writes:
+        if isinstance(target, Path):
+            results.writable(target.absolute())
+        else:
+            outputs.check_table(queue, target)
+
+
+def _url_of(queue: SqlQueue) -> str:
+    return queue.database.engine.url.render_as_string(hide_password=False)

@@ -1,0 +1,320 @@
+"""The block of a consumption: what reads the sealed jobs, and stages the results."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+from uuid import UUID
+
+import pyarrow as pa
+from pyspark.errors import PySparkAttributeError
+from pyspark.sql import DataFrame, SparkSession
+
+from dagster_sqlqueue import batches as core
+from dagster_sqlqueue.batches import Batch
+from dagster_sqlqueue.errors import InvalidInput, QueueError
+from dagster_sqlqueue.outcomes import Outcome, Reject, Retry
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.settings import QueueSpec
+from dagster_sqlqueue.spark import fields, outputs, parquet, results, sealed, staging
+from dagster_sqlqueue.spark.options import OnBadValue
+from dagster_sqlqueue.spark.sealed_read import SealedRead
+
+logger = logging.getLogger("dagster_sqlqueue")
+
+_REMOTE_SLICES = 16
+"""Of a read by way of Spark Connect, which does not say how many cores there are."""
+
+Replace: TypeAlias = Mapping[str, Sequence[Any]]
+
+
+@dataclass
+class Consumption:
+    """The block of a consumption: reads the sealed jobs, and takes the results that the end of the block publishes.
+
+    Attributes:
+        queue: where the jobs are.
+        spark: the session; None for a driver that reads and writes with `arrow` alone.
+        spec: the queue's declaration, where one was given.
+        batches: what was sealed, one for each key.
+        url: of the database, with its password: for tasks, never to be shown.
+    """
+
+    queue: SqlQueue
+    spark: SparkSession | None
+    spec: QueueSpec[Any] | None
+    batches: Sequence[Batch]
+    url: str = field(repr=False)
+    _outputs: list[outputs.Output] = field(default_factory=list)
+    _outcomes: dict[UUID, Outcome] = field(default_factory=dict)
+
+    @property
+    def batch(self) -> Batch:
+        """The sealed batch: its id, key and number of jobs."""
+        return self.batches[0]
+
+    @property
+    def job_count(self) -> int:
+        """How many jobs were sealed."""
+        return sum(batch.job_count for batch in self.batches)
+
+    @property
+    def slices(self) -> int:
+        """How many tasks a read is shared by, at most."""
+        if self.spark is None:
+            return 4
+        try:
+            return 4 * int(self.spark.sparkContext.defaultParallelism)
+        except PySparkAttributeError:
+            return _REMOTE_SLICES
+
+    def jobs(
+        self,
+        columns: Mapping[str, Mapping[str, str]] | None = None,
+        *,
+        payload: bool | None = None,
+        on_bad_value: OnBadValue = "fail",
+    ) -> DataFrame:
+        """The sealed jobs: `id`, `attempt`, `created_at` and the payload's fields as typed columns.
+
+        Reading changes nothing: every action, every retried task and every speculative copy gets the same rows.
+
+        Args:
+            columns: name → {"path": "payload.field", "type": …}, as the option `columns` of the data source `sqlqueue`
+                takes it; None: the fields of the payload's model, where `consume` was given a `QueueSpec`.
+            payload: whether the whole payload comes as a column of JSON text; None: where there are no typed columns.
+            on_bad_value: `null`: a field that cannot be cast to its column's type is NULL; `fail`: it fails the read.
+
+        Raises:
+            InvalidInput: a column, or `on_bad_value`, is not usable.
+        """
+        read, wanted = self._read(columns, payload, on_bad_value)
+        return sealed.frame(self.session(), read, wanted)
+
+    def arrow(
+        self,
+        columns: Mapping[str, Mapping[str, str]] | None = None,
+        *,
+        payload: bool | None = None,
+        on_bad_value: OnBadValue = "fail",
+    ) -> pa.Table:
+        """The same jobs, read by this process without Spark."""
+        read, wanted = self._read(columns, payload, on_bad_value)
+        return sealed.table(read, wanted)
+
+    def write_sql(
+        self,
+        rows: DataFrame | pa.Table,
+        table: str,
+        *,
+        replace: Replace | None = None,
+        key: Sequence[str] = (),
+        by_tasks: bool | None = None,
+    ) -> int:
+        """Stage rows for a SQL table; the publishing transaction puts them in.
+
+        Up to 100,000 rows are kept by the driver. More are written by Spark's tasks to a stage table beside the target,
+        out of which the publishing transaction takes those of the accepted attempts.
+
+        Args:
+            rows: a DataFrame, or a table of Arrow.
+            table: `table` or `schema.table`; made from the columns if it is not there.
+            replace: one column and its values: all rows that have one of them go in the same transaction.
+            key: the primary key of a table that is made.
+            by_tasks: whether tasks write them; None: by the number of rows, for which they are computed twice if they are
+                many.
+
+        Returns:
+            The number of rows.
+
+        Raises:
+            InvalidInput: a column without a SQL counterpart, or the name of the table.
+        """
+        results.table_identifier(table)
+        replaced = _one_column(replace)
+        kept = rows
+        if isinstance(rows, DataFrame) and not by_tasks:
+            kept = rows.toArrow() if by_tasks is False else rows.limit(results.MAX_ROWS + 1).toArrow()
+            if by_tasks is None and kept.num_rows > results.MAX_ROWS:
+                kept = rows
+        if isinstance(kept, DataFrame):
+            token = f"{self.batch.token}_{self.batch.id.hex[-12:]}_{len(self._outputs)}"
+            staged = staging.stage(kept, self.url, table, self.batch.key, token)
+            self._outputs.append(outputs.TableRows(table, staged, staged.schema, key, replaced))
+            return staged.count
+        for column in kept.schema:
+            results.sql_type(column)
+        self._outputs.append(outputs.TableRows(table, kept, kept.schema, key, replaced))
+        return int(kept.num_rows)
+
+    def write_parquet(
+        self,
+        rows: DataFrame | pa.Table,
+        path: str | Path,
+        *,
+        partition_by: str | None = None,
+        values: Sequence[Any] = (),
+    ) -> None:
+        """Stage Parquet files; after the publishing transaction they are moved into place.
+
+        Args:
+            rows: a DataFrame, whose tasks write, or a table of Arrow.
+            path: a directory that driver and tasks share, mounted at the same place.
+            partition_by: a column whose values become directories: `path/day=2013-01-31` is replaced as a whole. None:
+                the rows are added as `path/batch=…`.
+            values: of that column, whose directories are emptied where there is no row.
+
+        Raises:
+            InvalidInput: this process does not see all that the tasks wrote, rows of the same directory were staged before,
+                or the column or its values are not usable.
+            OutputNotWritable: nothing can be written there.
+        """
+        columns = rows.columns if isinstance(rows, DataFrame) else rows.column_names
+        emptied = parquet.directories(partition_by, columns, values)
+        output = results.writable(Path(path).absolute())
+
+        def write(staged: Path) -> list[str]:
+            home = staged if partition_by else staged / f"batch={self.batch.id}"
+            if isinstance(rows, DataFrame):
+                parquet.by_tasks(rows, home, partition_by, output=output)
+            else:
+                parquet.by_driver(rows, home, partition_by)
+            for name in emptied:
+                (staged / name).mkdir(exist_ok=True)
+            return sorted(found.name for found in staged.iterdir() if found.is_dir() and "=" in found.name)
+
+        self.stage_files(output, write)
+
+    def stage_files(self, output: Path, write: Callable[[Path], Sequence[str]]) -> None:
+        """Stage files of one's own making below a directory; after the publishing transaction they are moved into place.
+
+        Args:
+            output: the directory.
+            write: is given the directory to write below, and gives the names of the directories that it made there; each
+                replaces the one of its name.
+
+        Raises:
+            InvalidInput: a directory of that name was staged before.
+            OutputNotWritable: nothing can be written there.
+        """
+        for batch in self.batches:
+            outputs.discard_earlier(output, batch)
+        name = f"{outputs.staged_name(self.batch)}-{len(self._outputs)}"
+
+        def write_apart(staged: Path) -> Sequence[str]:
+            names = write(staged)
+            outputs.check_apart(output, names, self._outputs)
+            return names
+
+        self._outputs.append(outputs.staged_files(output, name, write_apart))
+
+    def fail(self, jobs: Iterable[UUID | str] | DataFrame, reason: str) -> int:
+        """Send single jobs to the dead letter; the others of the batch are not touched. Takes effect with the publication.
+
+        Args:
+            jobs: their ids, or a DataFrame with a column `id`.
+            reason: why; kept with the job.
+
+        Returns:
+            How many they are.
+        """
+        return self._settle(jobs, Reject(reason))
+
+    def retry(self, jobs: Iterable[UUID | str] | DataFrame, reason: str, *, after: float | None = None) -> int:
+        """Give single jobs back for another attempt. Takes effect with the publication.
+
+        Args:
+            jobs: their ids, or a DataFrame with a column `id`.
+            reason: why; kept with the job.
+            after: seconds until they are due; None: by the queue's backoff.
+
+        Returns:
+            How many they are.
+        """
+        return self._settle(jobs, Retry(reason, after))
+
+    def _settle(self, jobs: Iterable[UUID | str] | DataFrame, outcome: Outcome) -> int:
+        found = [row["id"] for row in jobs.select("id").distinct().collect()] if isinstance(jobs, DataFrame) else jobs
+        ids = set()
+        for job in found:
+            try:
+                ids.add(job if isinstance(job, UUID) else UUID(job))
+            except (ValueError, AttributeError, TypeError):
+                raise InvalidInput(f"jobs holds {job!r}, which is no job's id") from None
+        self._outcomes.update(dict.fromkeys(ids, outcome))
+        return len(ids)
+
+    def _read(
+        self, columns: Mapping[str, Mapping[str, str]] | None, payload: bool | None, on_bad_value: OnBadValue
+    ) -> tuple[SealedRead, list[str]]:
+        if columns is not None:
+            asked = fields.named(columns, sealed.TAKEN, live=True)
+        else:
+            asked = {} if self.spec is None else sealed.columns_of(self.spec.payload)
+        with_payload = not asked if payload is None else payload
+        read = sealed.read_of(self.queue, self.url, self.batches, asked, slices=self.slices, on_bad_value=on_bad_value)
+        return read, [*sealed.JOB_COLUMNS, *asked, *(["payload"] if with_payload else [])]
+
+    def session(self) -> SparkSession:
+        """The Spark session.
+
+        Raises:
+            InvalidInput: there is none.
+        """
+        if self.spark is None:
+            raise InvalidInput(
+                "this consumption has no Spark session; read the jobs with arrow(), or give one to consume()"
+            )
+        return self.spark
+
+    def publish(self) -> None:
+        """Publish everything in one transaction: what the end of the block does.
+
+        Raises:
+            BatchLost: the batch was taken over; nothing was published.
+            InvalidInput: a table does not take its rows, or a job that was failed or retried is not of the batch.
+        """
+        if self._outcomes:
+            known = [core.report(self.queue, batch, self._outcomes.items()) for batch in self.batches]
+            if strange := set(self._outcomes).difference(*known):
+                raise InvalidInput(
+                    f"job {min(strange)} is not of the batch {self.batch.key!r}, and was failed or retried in it"
+                )
+        with core.publication(self.queue, *self.batches, output=self._output()) as transaction:
+            for one in self._outputs:
+                one.write(transaction.connection)
+
+    def _output(self) -> dict[str, Any]:
+        return {"owner": self._mark(), "outputs": [one.place() for one in self._outputs]}
+
+    def _mark(self) -> str:
+        return f"{self.batch.id}/{self.batch.token}"
+
+    def published(self) -> bool | None:
+        """Whether the transaction was committed; None where the database cannot be asked."""
+        try:
+            return any(place.get("owner") == self._mark() for place in core.outputs(self.queue, self.batch.key))
+        except QueueError:
+            return None
+
+    def finish(self) -> None:
+        """Move the files into place, after the transaction."""
+        for one in self._outputs:
+            one.finish()
+
+    def drop(self) -> None:
+        """Remove what was staged and is not published."""
+        for one in self._outputs:
+            try:
+                one.drop()
+            except Exception as error:
+                logger.warning("something staged could not be removed, the next run does it: %s", error)
+
+
+def _one_column(replace: Replace | None) -> tuple[str, Sequence[Any]] | None:
+    if replace is None:
+        return None
+    if len(replace) != 1:
+        raise InvalidInput(f"{len(replace)} columns are to be replaced by; give one, with the values whose rows go")
+    return next(iter(replace.items()))

@@ -1,0 +1,172 @@
+"""What the database holds of some days, asked without Spark: archived jobs, accounts that are done, waits and runs."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.spark import finishing
+
+PERCENTILES = (50, 95, 99)
+
+
+@dataclass(frozen=True, slots=True)
+class Days:
+    """Which archived jobs belong to which day.
+
+    Args:
+        queue: whose they are.
+        states: the archive states that count.
+        zone: of hours, and of days where `day` is None.
+        day: where a job's day is, `payload.day` say; None: it is the one on which the job finished.
+        account: where its account is; None: there are no accounts.
+        since: jobs that finished before do not count; None: all do.
+        until: nor those that finished then or later.
+        within: nor those that finished so long after the end of their day, or before its beginning: see `finishing`; None:
+            whenever they finished.
+    """
+
+    queue: str
+    states: Sequence[str]
+    zone: str
+    day: str | None = None
+    account: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    within: timedelta | None = None
+
+    def parameters(self, days: Sequence[str]) -> dict[str, Any]:
+        """For the statements that look at these days."""
+        in_result, day_path = _path(self.day)
+        return {
+            "queue": self.queue,
+            "states": list(self.states),
+            "days": list(days),
+            "in_result": in_result,
+            "day_path": day_path,
+            "zone": self.zone,
+            "from_time": self.since,
+            "until_time": self.until,
+            "lead_seconds": finishing.LEAD.total_seconds(),
+            "lag_seconds": None if self.within is None else finishing.lag(self.within).total_seconds(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the archive holds of one day.
+
+    Attributes:
+        jobs: how many of each account; under "" where there are no accounts.
+        last: when the last one of each finished.
+    """
+
+    jobs: dict[str, int] = field(default_factory=dict)
+    last: dict[str, datetime] = field(default_factory=dict)
+
+    def total(self, accounts: frozenset[str] | None = None) -> int:
+        """How many jobs these accounts have; None: all of them."""
+        return sum(count for name, count in self.jobs.items() if accounts is None or name in accounts)
+
+    def watermark(self, accounts: frozenset[str] | None = None) -> str:
+        """The number of jobs and when the last one finished: something else whenever one was added or taken away."""
+        finished = [at for name, at in self.last.items() if accounts is None or name in accounts]
+        at = f"{max(finished).astimezone(UTC):%Y%m%dT%H%M%S.%fZ}" if finished else "never"
+        return f"{self.total(accounts)}@{at}"
+
+
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """How the daily jobs of one day stand.
+
+    Attributes:
+        done: the accounts whose job succeeded.
+        left: the zones of those whose job is still there, by account.
+        takeable: of those, the accounts whose job is due, or taken by somebody.
+    """
+
+    done: frozenset[str] = frozenset()
+    left: dict[str, str] = field(default_factory=dict)
+    takeable: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """How the jobs of one day went.
+
+    Attributes:
+        jobs: how many finished.
+        failed: how many of them failed.
+        attempts: what they took in all.
+        waits: the percentiles `PERCENTILES` of the time from when a job was to run to its last start, in seconds.
+        runs: those of the time from its last start to its end.
+        hours: how many finished in each hour of the day, 24 numbers.
+    """
+
+    jobs: int
+    failed: int
+    attempts: int
+    waits: tuple[float, ...]
+    runs: tuple[float, ...]
+    hours: tuple[int, ...]
+
+
+def held(queue: SqlQueue, about: Days, days: Sequence[str]) -> dict[str, Held]:
+    """What the archive holds of each day.
+
+    Raises:
+        InvalidInput: the field of the day or of the account is not `payload.…` or `result.…`.
+    """
+    in_result, path = _path(about.account)
+    parameters = {**about.parameters(days), "account_in_result": in_result, "account_path": path}
+    found = {day: Held() for day in days}
+    for day, account, jobs, last in queue.database.run("archive_by_day", parameters):
+        found[day].jobs[account or ""] = jobs
+        found[day].last[account or ""] = last
+    return found
+
+
+def accounts(queue: SqlQueue, daily_queue: str, days: Sequence[str]) -> dict[str, Accounts]:
+    """How the daily jobs of each day stand."""
+    done: dict[str, set[str]] = defaultdict(set)
+    takeable: dict[str, set[str]] = defaultdict(set)
+    left: dict[str, dict[str, str]] = defaultdict(dict)
+    rows = queue.database.run("daily_accounts", {"queue": daily_queue, "days": list(days)})
+    for day, account, zone, is_done, is_takeable in rows:
+        if is_done:
+            done[day].add(account)
+            continue
+        left[day][account] = zone
+        if is_takeable:
+            takeable[day].add(account)
+    return {day: Accounts(frozenset(done[day]), left[day], frozenset(takeable[day])) for day in days}
+
+
+def figures(queue: SqlQueue, about: Days, days: Sequence[str]) -> dict[str, Figures]:
+    """How the jobs of each day went; a day without any is not among them.
+
+    Raises:
+        InvalidInput: the field of the day is not `payload.…` or `result.…`.
+    """
+    rows = queue.database.run("archive_day_figures", about.parameters(days))
+    hours: Mapping[str, list[int]] = defaultdict(lambda: [0] * 24)
+    for day, hour, jobs, *_ in rows:
+        if hour is not None:
+            hours[day][hour] = jobs
+    return {
+        day: Figures(jobs, failed, int(attempts), tuple(waits or ()), tuple(runs or ()), tuple(hours[day]))
+        for day, hour, jobs, failed, attempts, waits, runs in rows
+        if hour is None
+    }
+
+
+def _path(place: str | None) -> tuple[bool, list[str] | None]:
+    if place is None:
+        return False, None
+    base, *fields = place.split(".")
+    if base not in ("payload", "result") or not fields or not all(fields):
+        raise InvalidInput(f"{place!r} is no field of a job; write payload.field or result.field")
+    return base == "result", fields

@@ -1,0 +1,57 @@
+"""A run of the daily asset: consumes the jobs of the days that changed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.spark import contents
+from dagster_sqlqueue.spark.closed_days import check_begun
+from dagster_sqlqueue.spark.contents import Accounts, Days, Held
+from dagster_sqlqueue.spark.daily import consume_days
+from dagster_sqlqueue.spark.materializing import DayWork, Found, Made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Daily(DayWork):
+    """What a daily asset does.
+
+    Attributes:
+        daily_queue: of the daily jobs.
+    """
+
+    daily_queue: str
+
+    def check(self, queue: SqlQueue, about: Days, days: Sequence[str]) -> None:
+        """See that there are daily jobs, and that no day lies in the future."""
+        queue.check_exists(self.daily_queue)
+        check_begun(days, queue.database.run("clock", {})[0][0])
+
+    def check_changed(self, queue: SqlQueue, found: Found, days: Sequence[str]) -> None:
+        """Nothing: a day may always be consumed again."""
+
+    def accounts(self, queue: SqlQueue, held: Mapping[str, Held]) -> Mapping[str, Accounts]:
+        """As their jobs stand."""
+        return contents.accounts(queue, self.daily_queue, list(held))
+
+    def watermark(self, held: Held, accounts: Accounts) -> str:
+        """What the accounts that are done with the day have archived, and how many they are."""
+        return f"{held.watermark(accounts.done)}/{len(accounts.done)}"
+
+    def make(self, queue: SqlQueue, session: SparkSession, found: Found, days: Sequence[str], run_id: str) -> Made:
+        """Consume the days."""
+        done, rows = consume_days(
+            queue,
+            session,
+            self.compute,
+            name=self.name,
+            daily_queue=self.daily_queue,
+            read=self.reads,
+            days=days,
+            owner=f"run/{run_id}",
+            table=self.table,
+            output=found.directory,
+        )
+        shown = {one.day: {"jobs_consumed": one.jobs} for one in done}
+        return Made(rows, {one.day: one.rows for one in done}, shown)

@@ -1,0 +1,181 @@
+"""The columns that can be asked for: those of every job, and those that are taken out of its JSON."""
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.types import StructType
+
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.spark import kinds
+from dagster_sqlqueue.spark.literals import literal
+from dagster_sqlqueue.spark.options import json_option, null_for_bad, state_of
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column.
+
+    Args:
+        sql: the expression; of a field, one that gives its text.
+        kind: Spark's name of its type.
+        field: where in the JSON it is, like `payload.account`; None for a column of every job.
+    """
+
+    sql: str
+    kind: str
+    field: str | None = None
+
+    def value(self, server: int | None) -> str:
+        """The typed expression.
+
+        Args:
+            server: the server's version if what cannot be cast is to be NULL; None: it fails the statement.
+        """
+        if self.field is None:
+            return self.sql
+        return kinds.cast(self.sql, self.kind) if server is None else kinds.cast_or_null(self.sql, self.kind, server)
+
+    def selected(self, server: int | None) -> str:
+        """The expression as it is sent to Spark: decimals as text, which Arrow casts again."""
+        value = self.value(server)
+        return f"CAST({value} AS text)" if self.kind.startswith("decimal") else value
+
+
+_PLAIN = {
+    "id": ("CAST(id AS text)", "string"),
+    "bucket": ("CAST(bucket AS integer)", "int"),
+    "priority": ("CAST(priority AS integer)", "int"),
+    "state": ("state", "string"),
+    "attempt": ("attempt", "int"),
+    "run_at": ("run_at", "timestamp"),
+    "created_at": ("created_at", "timestamp"),
+    "started_at": ("started_at", "timestamp"),
+    "finished_at": ("finished_at", "timestamp"),
+    "payload": ("CAST(payload AS text)", "string"),
+    "result": ("CAST(result AS text)", "string"),
+    "error": ("error", "string"),
+}
+_ARCHIVE_ONLY = {"finished_at": "CAST(NULL AS timestamptz)", "result": "CAST(NULL AS text)"}
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+
+
+def columns(options: Mapping[str, str]) -> dict[str, Column]:
+    """Every column that can be asked for, by its name.
+
+    One of the option `columns` takes the place of the payload's field of its name.
+
+    Raises:
+        InvalidInput: the option `columns`, `payload` or `payload_prefix` is not usable.
+    """
+    live = state_of(options) != "archive"
+    plain = of_every_job(live=live)
+    empty: dict[str, Any] = {}
+    asked = named(json_option(options, "columns", empty), plain, live=live)
+    names = set(map(str.lower, asked))
+    typed = {name: column for name, column in _typed(options, plain).items() if name.lower() not in names}
+    return plain | typed | asked
+
+
+def of_every_job(*, live: bool) -> dict[str, Column]:
+    """The columns that every job has.
+
+    Args:
+        live: whether they are those of live jobs, which have no result yet.
+    """
+    return {name: Column(_ARCHIVE_ONLY.get(name, sql) if live else sql, kind) for name, (sql, kind) in _PLAIN.items()}
+
+
+def named(asked: Mapping[str, Any], plain: Collection[str], *, live: bool) -> dict[str, Column]:
+    """The columns that the option `columns` names.
+
+    Args:
+        asked: name → {"path": …, "type": …}.
+        plain: the columns that every job has, in lower case.
+        live: as for `of_every_job`.
+
+    Raises:
+        InvalidInput: a name, path or type is not usable, or the name is taken.
+    """
+    known: dict[str, Column] = {}
+    for name, column in asked.items():
+        if not _NAME.fullmatch(name):
+            raise InvalidInput(f"column {name!r} is not usable: letters, digits and '_', at most 63")
+        # Spark does not tell upper from lower case.
+        if name.lower() in plain:
+            raise InvalidInput(
+                f"column {name!r} has the name of a column that every job has; give it another, such as payload_{name}"
+            )
+        if name.lower() in map(str.lower, known):
+            raise InvalidInput(f"columns has {name!r} twice; Spark does not tell upper from lower case")
+        given = column if isinstance(column, Mapping) else {}
+        path, wanted = given.get("path"), given.get("type", "string")
+        base, *fields = path.split(".") if isinstance(path, str) else [""]
+        kind = kinds.kind(wanted) if isinstance(wanted, str) else None
+        if base not in ("payload", "result") or not all(fields) or not fields or kind is None:
+            raise InvalidInput(
+                f"column {name!r} is {column}; write path as payload.field or result.field, and type as one of"
+                f" {', '.join(kinds.NAMES)}"
+            )
+        known[name] = Column("CAST(NULL AS text)" if live and base == "result" else _text(base, fields), kind, path)
+    return known
+
+
+def _typed(options: Mapping[str, str], plain: Mapping[str, Column]) -> dict[str, Column]:
+    prefix = options.get("payload_prefix", "")
+    found: dict[str, Column] = {}
+    for field, kind in kinds.parse_ddl(options["payload"]).items() if "payload" in options else ():
+        name = prefix + field
+        if name.lower() in plain:
+            raise InvalidInput(
+                f"the field {field!r} of the payload has the name of a column that every job has; set the option"
+                " payload_prefix to, say, payload_"
+            )
+        found[name] = in_payload(field, kind)
+    return found
+
+
+def in_payload(field: str, kind: str) -> Column:
+    """The column of a field of the payload, whatever it is called."""
+    return Column(_text("payload", [field]), kind, f"payload.{field}")
+
+
+def _text(base: str, path: list[str]) -> str:
+    if len(path) == 1:
+        return f"({base} ->> {literal(path[0])})"
+    return f"({base} #>> ARRAY[{', '.join(literal(part) for part in path)}])"
+
+
+def default_schema(options: Mapping[str, str]) -> str:
+    """The schema of a read that asks for none: without the whole payload where its fields are columns."""
+    known = columns(options)
+    return kinds.ddl(
+        {name: column.kind for name, column in known.items() if name != "payload" or "payload" not in options}
+    )
+
+
+def check_schema(schema: StructType, known: Mapping[str, Column]) -> None:
+    """Look whether the schema that Spark asks for can be read.
+
+    Raises:
+        InvalidInput: the schema names a column that is not known, another type for one, or one that is not nullable.
+    """
+    if unknown := [field.name for field in schema.fields if field.name not in known]:
+        raise InvalidInput(f"columns {unknown} are not known; there are {sorted(known)}")
+    for field in schema.fields:
+        if (asked := field.dataType.simpleString()) != (kind := known[field.name].kind):
+            raise InvalidInput(
+                f"column {field.name!r} is {kind}, not {asked}; the options 'payload' and 'columns' are where types are set"
+            )
+        if not field.nullable:
+            raise InvalidInput(
+                f"column {field.name!r} is asked for as not nullable, and a job may lack it: leave NOT NULL (nullable=False)"
+                " out of the schema"
+            )
+
+
+def selection(schema: StructType, known: Mapping[str, Column], options: Mapping[str, str], server: int) -> str:
+    """The select list for the schema that Spark asks for. Columns are told apart by their place."""
+    guard = server if null_for_bad(options) else None
+    return ", ".join(known[field.name].selected(guard) for field in schema.fields) or "1"

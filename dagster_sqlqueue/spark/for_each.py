@@ -1,0 +1,169 @@
+"""A handler for every job of a sealed batch, run by Spark's tasks.
+
+A task never claims: it works on the jobs of some buckets of a batch, and reports what became of each under the batch's
+token. Reports take effect when the batch is published, given up or taken over, so they outlive the driver; a task that is
+tried again, and a run that takes the batch over, leave reported jobs out.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+
+from dagster_sqlqueue import batches
+from dagster_sqlqueue.batches import Batch
+from dagster_sqlqueue.database import Database
+from dagster_sqlqueue.errors import BatchLost, InvalidInput
+from dagster_sqlqueue.handling import Handler, handle
+from dagster_sqlqueue.model import ClaimedJob
+from dagster_sqlqueue.outcomes import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.settings import QueueSpec
+from dagster_sqlqueue.spark.consumption import Consumption
+
+CHUNK = 500
+"""Jobs that a task has read ahead of its handler."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForEachSummary:
+    """What was reported about a batch's jobs, by whichever task.
+
+    Attributes:
+        jobs: of the batch.
+        succeeded: `Done`.
+        retried: `Retry`, also for an exception; those on their last attempt go to the dead letter.
+        snoozed: `Snooze`.
+        held: `Hold`, also for a payload of an unknown version.
+        rejected: `Reject`, also for a payload that does not fit.
+        cancelled: `Cancel`.
+        outcomes: by the job's id.
+    """
+
+    jobs: int
+    succeeded: int
+    retried: int
+    snoozed: int
+    held: int
+    rejected: int
+    cancelled: int
+    outcomes: dict[UUID, Outcome] = field(repr=False)
+
+
+def for_each_job(
+    work: Consumption,
+    handler: Handler[Any],
+    *,
+    spec: QueueSpec[Any] | None = None,
+    tasks: int | None = None,
+    report_seconds: float = 1.0,
+) -> ForEachSummary:
+    """Run a handler for every job of the batch, in Spark's tasks.
+
+    The handler may be run more than once for one job: by a task that is tried again after its executor died, within the
+    last `report_seconds`, and by a speculative copy. One report counts. Where its effect is outside of the database, give
+    the outside `job.id` as idempotency key: it is the same in every run.
+
+    Args:
+        work: from `consume`, leased.
+        handler: is given the job, with its payload as the model, and says what became of it as a consumer's handler
+            does: None or `Done` for success; an exception is a `Retry` by the queue's backoff. It is pickled.
+        spec: the queue's declaration; None: the one that `consume` was given.
+        tasks: how many share the work; None: four for each core, at most one for each bucket.
+        report_seconds: how long what is done may stay unreported.
+
+    Returns:
+        What was reported.
+
+    Raises:
+        BatchLost: the batch was taken over meanwhile.
+        InvalidInput: the batch is transactional, or there is no declaration.
+    """
+    spec = spec or work.spec
+    if spec is None:
+        raise InvalidInput("for_each_job needs the payload's model; give consume() the QueueSpec, or spec=")
+    if tasks is not None and tasks < 1:
+        raise InvalidInput(f"tasks is {tasks}; it is a whole number from 1")
+    if any(batch.snapshot is not None for batch in work.batches):
+        raise InvalidInput(
+            "for_each_job reports from Spark's tasks, which are not in the transaction of a transactional batch: consume"
+            " with Mode.LEASED"
+        )
+    lanes = work.queue.settings(spec.name).lanes
+    count = max(1, min(lanes, tasks or work.slices))
+    if work.job_count:
+        run = _Run(
+            work.url, work.queue.database.schema, tuple(work.batches), spec, handler, lanes, count, report_seconds
+        )
+        work.session().range(0, count, 1, count).mapInArrow(run, "jobs bigint").collect()
+    reported: dict[UUID, Outcome] = {}
+    for batch in work.batches:
+        reported |= batches.outcomes(work.queue, batch)
+    kinds = Counter(type(outcome) for outcome in reported.values())
+    summary = ForEachSummary(
+        work.job_count,
+        kinds[Done],
+        kinds[Retry],
+        kinds[Snooze],
+        kinds[Hold],
+        kinds[Reject],
+        kinds[Cancel],
+        reported,
+    )
+    if len(reported) < work.job_count:
+        raise BatchLost(
+            f"{work.job_count - len(reported):,} of the {work.job_count:,} jobs of batch {work.batch.key!r} were not there"
+            " any more when their task came to them; somebody took the batch over, or cancelled them. Run it again"
+        )
+    return summary
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What a task does."""
+
+    url: str = field(repr=False)
+    schema: str
+    batches: tuple[Batch, ...]
+    spec: QueueSpec[Any]
+    handler: Handler[Any]
+    lanes: int
+    tasks: int
+    report_seconds: float
+
+    def __call__(self, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        done = 0
+        database = Database(self.url, schema=self.schema, pool_size=1, application_name="dagster-sqlqueue/spark")
+        with SqlQueue(database) as queue:
+            for part in parts:
+                for task in part.column(0).to_pylist():
+                    for bucket in range(self.lanes * task // self.tasks, self.lanes * (task + 1) // self.tasks):
+                        done += sum(self._work(queue, batch, bucket) for batch in self.batches)
+        yield pa.RecordBatch.from_pydict({"jobs": [done]})
+
+    def _work(self, queue: SqlQueue, batch: Batch, bucket: int) -> int:
+        after: UUID | None = None
+        total = 0
+        while True:
+            where = {"batch_id": batch.id, "token": batch.token, "bucket": bucket, "after": after, "limit": CHUNK}
+            found = [ClaimedJob(*row) for row in queue.database.run("batch_jobs", where)]
+            if not found:
+                return total
+            after = found[-1].id
+            total += len(found)
+            self._handle(queue, batch, found)
+
+    def _handle(self, queue: SqlQueue, batch: Batch, jobs: list[ClaimedJob]) -> None:
+        outcomes: list[tuple[UUID, Outcome]] = []
+        reported = time.monotonic()
+        for job in jobs:
+            outcomes.append((job.id, handle(self.spec, self.handler, job)))
+            if time.monotonic() - reported >= self.report_seconds:
+                batches.report(queue, batch, outcomes)
+                outcomes, reported = [], time.monotonic()
+        if outcomes:
+            batches.report(queue, batch, outcomes)

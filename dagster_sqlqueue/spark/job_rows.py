@@ -1,0 +1,214 @@
+"""Rows of a data frame as jobs: which columns say what, and each row checked as an enqueue checks it. No I/O."""
+
+import base64
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pydantic
+from pyspark.sql.types import DataType, StructType
+
+from dagster_sqlqueue import columns
+from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownVersion
+from dagster_sqlqueue.model import NewJob
+from dagster_sqlqueue.payloads import AnyObject
+from dagster_sqlqueue.quoting import fields
+from dagster_sqlqueue.settings import QueueSpec
+from dagster_sqlqueue.spark.payload_models import PayloadModel
+from dagster_sqlqueue.versions import KEY, versions_of
+
+WHOLE = ("tinyint", "smallint", "int", "bigint")
+
+_OWN: Mapping[str, tuple[str, ...]] = {
+    "id": ("string",),
+    "priority": WHOLE,
+    "run_at": ("timestamp",),
+    "ordering_key": ("string",),
+    "unique_key": ("string",),
+    "tags": ("array<string>",),
+    "max_attempts": WHOLE,
+    "timeout_seconds": (*WHOLE, "float", "double"),
+    "region": ("string",),
+}
+"""The columns that say something about a job beside its payload, and the types they may have."""
+
+Job = tuple[Mapping[str, Any], bool, Sequence[str]]
+
+
+class JobRows:
+    """How the rows of a data frame become jobs of a queue.
+
+    Args:
+        queue: its name.
+        schema: the data frame's.
+        payload_columns: the option `payloadColumns`: the columns that make up the payload, with commas between; `*` for all
+            that say nothing else about the job; None: there is a column `payload`.
+        model: that every payload must fit; None: any JSON object does.
+
+    Raises:
+        InvalidInput: a column is not known, is missing, or has a type that does not fit; the model is not to be had here.
+    """
+
+    def __init__(
+        self, queue: str, schema: StructType, payload_columns: str | None, model: PayloadModel | None = None
+    ) -> None:
+        self._queue = queue
+        self._model = model
+        self._spec()
+        types = {field.name: field.dataType for field in schema.fields}
+        if len(types) < len(schema.fields):
+            raise InvalidInput(f"the data frame has two columns of one name: {', '.join(schema.names)}; rename one")
+        self._parts = _payload_columns(payload_columns, list(types))
+        for name in self._parts or ():
+            _check_storable(name, types[name])
+        for name, kind in types.items():
+            if name in (self._parts or ()):
+                continue
+            if name == "payload" and self._parts is None:
+                _check_payload(kind)
+            elif name not in _OWN:
+                raise InvalidInput(
+                    f"column {name!r} says nothing about a job; there are payload, {', '.join(_OWN)}. Drop it, or make it"
+                    " part of the payload with the option 'payloadColumns'"
+                )
+            elif (found := kind.simpleString()) not in _OWN[name]:
+                raise InvalidInput(f"column {name!r} is of the type {found}; it must be {' or '.join(_OWN[name])}")
+        self._own = [name for name in types if name in _OWN and name not in (self._parts or ())]
+
+    def jobs(self, batches: Iterable[pa.RecordBatch], partition: int) -> Iterator[Job]:
+        """The jobs of a partition.
+
+        Args:
+            batches: its rows.
+            partition: its number, for messages.
+
+        Raises:
+            InvalidInput, InvalidPayload: a row is not usable; the message names partition and row, counted from 0, the job's
+                id where it has one, and of a payload that does not fit the fields.
+        """
+        row, spec = 0, self._spec()
+        for batch in batches:
+            for values in batch.to_pylist(maps_as_pydicts="strict"):
+                try:
+                    job = self._job(spec, values, row)
+                    yield columns.values(spec, job, row), job.id is not None, list(job.tags)
+                except InvalidInput as error:
+                    named = f" (job {job_id})" if "id" in self._own and (job_id := values["id"]) else ""
+                    raise type(error)(f"partition {partition}, {error}{named}; nothing was enqueued") from None
+                row += 1
+
+    def _spec(self) -> QueueSpec[Any]:
+        """The queue, with the model, which is not pickled along with the rest."""
+        return QueueSpec(self._queue, self._model.load() if self._model else AnyObject)
+
+    def _job(self, spec: QueueSpec[Any], values: Mapping[str, Any], row: int) -> NewJob[Any]:
+        given = {name: values[name] for name in self._own if values[name] is not None}
+        if "id" in given:
+            given["id"] = _uuid(given["id"], row)
+        if "tags" in given and None in given["tags"]:
+            raise InvalidInput(f"row {row}: tags holds a NULL; a tag is a text")
+        value = values["payload"] if self._parts is None else {name: values[name] for name in self._parts}
+        payload = _payload(value, row)
+        if self._model is not None:
+            payload = _fitted(spec, payload, value if isinstance(value, str) else json.dumps(payload), row)
+        return NewJob(payload, **given)
+
+
+def _payload_columns(option: str | None, names: Sequence[str]) -> list[str] | None:
+    if option is None:
+        if "payload" not in names:
+            raise InvalidInput(
+                "the data frame has no column 'payload'; make one, a JSON text or a struct, or name the columns that make it"
+                " up with the option 'payloadColumns' ('*': all that say nothing else about the job)"
+            )
+        return None
+    if option.strip() == "*":
+        found = [name for name in names if name not in _OWN]
+    else:
+        found = [name.strip() for name in option.split(",")]
+        if unknown := [name for name in found if name not in names]:
+            raise InvalidInput(
+                f"the option 'payloadColumns' names {unknown[0]!r}; the data frame has {', '.join(names)}"
+            )
+    if not found:
+        raise InvalidInput("the option 'payloadColumns' leaves no column for the payload")
+    return found
+
+
+def _check_payload(kind: DataType) -> None:
+    found = kind.simpleString()
+    if found != "string" and not found.startswith(("struct<", "map<string,")):
+        raise InvalidInput(
+            f"column 'payload' is of the type {found}; it must be a JSON text, a struct, or a map of strings"
+        )
+    _check_storable("payload", kind)
+
+
+def _check_storable(name: str, kind: DataType) -> None:
+    found = kind.simpleString()
+    if "interval" in found or "variant" in found or "map<" in found.replace("map<string,", ""):
+        raise InvalidInput(
+            f"column {name!r} is of the type {found}, which JSON cannot hold; cast it to string or a struct"
+        )
+
+
+def _uuid(text: str, row: int) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise InvalidInput(f"row {row}: id is {text[:100]!r}, which is no UUID") from None
+
+
+def _payload(value: Any, row: int) -> Any:
+    if value is None:
+        raise InvalidPayload(f"row {row}: the payload is NULL; a payload is a JSON object, at least {{}}")
+    if not isinstance(value, str):
+        return _plain(value)
+    try:
+        return AnyObject.model_validate_json(value)
+    except pydantic.ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False, include_context=False)[0]["msg"]
+        raise InvalidPayload(
+            f"row {row}: the payload is not a JSON object: {problem.removeprefix('Value error, ')}"
+        ) from None
+
+
+def _fitted(spec: QueueSpec[Any], payload: Any, text: str, row: int) -> pydantic.BaseModel:
+    """A payload as its model, of the current version. It is read as JSON, so that a strict model takes a text for a date."""
+    model = spec.payload
+    versions = versions_of(model)
+    stored = payload.root if isinstance(payload, AnyObject) else payload
+    try:
+        if versions is not None and KEY in stored:
+            text = json.dumps(versions.upgraded(stored))
+        fitted: pydantic.BaseModel = model.model_validate_json(text)
+    except UnknownVersion as error:
+        raise UnknownVersion(f"row {row}: {error}") from None
+    except pydantic.ValidationError as error:
+        raise InvalidPayload(
+            f"row {row}: the payload does not fit {model.__name__} of {spec.label}: {fields(model, error, text)}"
+        ) from None
+    return fitted
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it. A decimal is a text: as a number it would lose digits."""
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case dict():
+            return {name: _plain(part) for name, part in value.items()}
+        case list():
+            return [_plain(part) for part in value]
+        case bytes():
+            return base64.b64encode(value).decode()
+        case date():  # and datetime, which is one
+            return value.isoformat()
+        case Decimal():
+            return format(value, "f")
+        case _:
+            return str(value)

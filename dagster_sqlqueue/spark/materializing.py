@@ -1,0 +1,261 @@
+"""A run of an asset of days: which of them changed, compute those, show and check all of them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import time
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.spark import contents, day_checks, finishing, published, results, showing
+from dagster_sqlqueue.spark.closed_days import begins, ends
+from dagster_sqlqueue.spark.computing import Compute
+from dagster_sqlqueue.spark.contents import Accounts, Days, Held
+from dagster_sqlqueue.spark.daily import ArchiveRead
+from dagster_sqlqueue.spark.day_checks import DayOut
+from dagster_sqlqueue.spark.published import Published
+from dagster_sqlqueue.spark.resource import SparkResource
+from dagster_sqlqueue.spark.source import register_source
+
+There = Mapping[str, Mapping[str, Published | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a run found before it read anything.
+
+    Attributes:
+        about: which jobs belong to which day.
+        days: of the run, as ISO dates.
+        directory: of the Parquet files; None: there are none.
+        held: what the archive held of each day.
+        last: the last time that each day was materialised.
+    """
+
+    about: Days
+    days: Sequence[str]
+    directory: Path | None
+    held: Mapping[str, Held]
+    last: Mapping[str, dg.AssetMaterialization | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a run has computed and published.
+
+    Attributes:
+        rows: the results; without a row where they are too many for the driver.
+        counts: how many rows each day has.
+        shown: metadata of each day beside those that all assets of days have.
+    """
+
+    rows: pa.Table
+    counts: Mapping[str, int]
+    shown: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DayWork(ABC):
+    """What an asset of days does: see the arguments of `sqlqueue_daily_asset` and `sqlqueue_archive_asset`.
+
+    Attributes:
+        asset_key: of the asset.
+        zone: of the partitions.
+        key: the columns that tell one row of the results from another, `day` first.
+    """
+
+    asset_key: dg.AssetKey
+    compute: Compute
+    reads: ArchiveRead
+    zone: str
+    key: tuple[str, ...] = ("day", "account")
+    table: str | None
+    output: Callable[[], Path] | None
+    figures: showing.FiguresOf | None
+    counted: str | None
+    deadline: time | None = None
+    columns: Mapping[str, str] | None
+    code_version: str | None
+
+    @property
+    def name(self) -> str:
+        """The asset's."""
+        return self.asset_key.path[-1]
+
+    @property
+    def by_account(self) -> bool:
+        """Whether the days have accounts."""
+        return "account" in self.key and "account" in self.reads.columns
+
+    @property
+    def kinds(self) -> set[str]:
+        """Those of the asset."""
+        of_outputs = {published.TABLE: "postgres", published.FILES: "parquet"}
+        return {"spark", *(of_outputs[name] for name in published.outputs(self.table, self.output))}
+
+    def check_specs(self) -> list[dg.AssetCheckSpec]:
+        """The checks that a run makes."""
+        return day_checks.specs(
+            self.asset_key,
+            published.outputs(self.table, self.output),
+            counted=self.counted,
+            accounts=self.by_account,
+            deadline=self.deadline,
+        )
+
+    @abstractmethod
+    def check(self, queue: SqlQueue, about: Days, days: Sequence[str]) -> None:
+        """See that the days can be materialised, before anything is looked at."""
+
+    @abstractmethod
+    def check_changed(self, queue: SqlQueue, found: Found, days: Sequence[str]) -> None:
+        """See that days that changed may be replaced. Not asked of a run that is to compute them in any case."""
+
+    @abstractmethod
+    def accounts(self, queue: SqlQueue, held: Mapping[str, Held]) -> Mapping[str, Accounts]:
+        """How the accounts of each day stand."""
+
+    @abstractmethod
+    def watermark(self, held: Held, accounts: Accounts) -> str:
+        """What a day is made of: something else whenever it is to be computed again."""
+
+    @abstractmethod
+    def make(self, queue: SqlQueue, session: SparkSession, found: Found, days: Sequence[str], run_id: str) -> Made:
+        """Compute these of the run's days, and publish them."""
+
+    def run(
+        self, context: dg.AssetExecutionContext, sqlqueue: SqlQueueResource, spark: SparkResource, *, recompute: bool
+    ) -> dg.MaterializeResult[Any]:
+        """Materialise the partitions of a run."""
+        queue, days = sqlqueue.queue, list(context.partition_keys)
+        found = self._look(queue, days, context.instance)
+        accounts = self.accounts(queue, found.held)
+        there = self._there(queue, found)
+        changed = [
+            day
+            for day in days
+            if recompute
+            or accounts[day].takeable
+            or any(output[day] is None for output in there.values())
+            or showing.made_of(found.last[day]) != self._version(found, accounts, day)
+        ]
+        shown = {
+            day: showing.unchanged(one) for day, one in found.last.items() if one is not None and day not in changed
+        }
+        result: dict[str, Any] = {"days_computed": len(changed)}
+        if found.directory is not None:
+            result["parquet"] = dg.MetadataValue.path(str(found.directory))
+        if changed:
+            context.log.info("%s: %d of %d days changed", self.name, len(changed), len(days))
+            if not recompute:
+                self.check_changed(queue, found, changed)
+            with spark.session(self.name) as session:
+                register_source(session, sqlqueue.url, sqlqueue.schema_name)
+                made = self.make(queue, session, found, changed, context.run.run_id)
+            context.log.info("%s: %d rows of %d days", self.name, sum(made.counts.values()), len(changed))
+            accounts = self.accounts(queue, found.held)
+            there = self._there(queue, found)
+            shown |= self._shown(queue, found, accounts, changed, made)
+            result |= showing.columns(made.rows.schema, self.columns)
+        else:
+            context.log.info("%s: nothing changed in %d days, and no Spark was started", self.name, len(days))
+        for day in days:
+            context.add_asset_metadata(shown[day], partition_key=day)
+        version = self._version(found, accounts, days[0]) if changed else showing.data_version(found.last[days[0]])
+        return dg.MaterializeResult(
+            metadata=result,
+            # A run has one for all its days; of one day it is the day's own.
+            data_version=dg.DataVersion(version) if len(days) == 1 and version else None,
+            check_results=self._checks(queue, found, accounts, there, shown),
+        )
+
+    def _look(self, queue: SqlQueue, days: Sequence[str], instance: dg.DagsterInstance) -> Found:
+        directory = None if self.output is None else results.writable(self.output().absolute())
+        queue.check_schema()
+        queue.check_exists(self.reads.queue)
+        about = self._about(days)
+        self.check(queue, about, days)
+        # Looked at before anything is read: what is archived from now on makes the day one that changed.
+        held = contents.held(queue, about, days)
+        last = {day: showing.last_materialization(instance, self.asset_key, day) for day in days}
+        return Found(about, days, directory, held, last)
+
+    def _about(self, days: Sequence[str]) -> Days:
+        places = {name: self.reads.columns[name]["path"] for name in ("day", "account") if name in self.reads.columns}
+        within = self.reads.finished_within
+        window = None if within is None else finishing.window(days, within)
+        if "day" not in places:
+            window = begins(min(days), self.zone), ends(max(days), self.zone)
+        return Days(
+            self.reads.queue,
+            self.reads.states,
+            self.zone,
+            day=places.get("day"),
+            account=places.get("account"),
+            since=window and window[0],
+            until=window and window[1],
+            within=within,
+        )
+
+    def _version(self, found: Found, accounts: Mapping[str, Accounts], day: str) -> str:
+        watermark = self.watermark(found.held[day], accounts[day])
+        return showing.version(watermark, self.code_version, self.table, str(found.directory or ""))
+
+    def _there(self, queue: SqlQueue, found: Found) -> There:
+        account = "account" if self.by_account else None
+        return published.in_outputs(
+            queue, self.table, found.directory, found.days, account=account, counted=self.counted
+        )
+
+    def _shown(
+        self, queue: SqlQueue, found: Found, accounts: Mapping[str, Accounts], days: Sequence[str], made: Made
+    ) -> dict[str, dict[str, Any]]:
+        figures = contents.figures(queue, found.about, days)
+        return {
+            day: {
+                **showing.of_day(figures.get(day), self._version(found, accounts, day), made.counts[day]),
+                **({"accounts": len(accounts[day].done)} if self.by_account else {}),
+                **made.shown.get(day, {}),
+                **showing.of_rows(made.rows, day, self.figures),
+            }
+            for day in days
+        }
+
+    def _checks(
+        self,
+        queue: SqlQueue,
+        found: Found,
+        accounts: Mapping[str, Accounts],
+        there: There,
+        shown: Mapping[str, Mapping[str, Any]],
+    ) -> list[dg.AssetCheckResult]:
+        low = {day: one.total(accounts[day].done) for day, one in found.held.items()}
+        high = low
+        if any(here and here.total not in (None, low[day]) for one in there.values() for day, here in one.items()):
+            # Jobs may have been archived between the look and Spark's own.
+            again = contents.held(queue, found.about, found.days)
+            done = self.accounts(queue, again)
+            high = {day: one.total(done[day].done) for day, one in again.items()}
+        outputs = [
+            DayOut(
+                day,
+                {name: one[day] for name, one in there.items()},
+                rows=showing.row_count(shown[day]),
+                low=low[day],
+                high=max(low[day], high[day]),
+            )
+            for day in found.days
+        ]
+        made = [day_checks.rows_in_rows_out(self.asset_key, outputs)]
+        if self.by_account:
+            made.append(day_checks.no_account_missing(self.asset_key, outputs, found.held, accounts))
+        if self.deadline is not None:
+            now = queue.database.run("clock", {})[0][0]
+            made.append(day_checks.nothing_left(self.asset_key, accounts, self.deadline, now))
+        return made

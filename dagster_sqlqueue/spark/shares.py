@@ -1,0 +1,41 @@
+"""What the plan of a read hands to its tasks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql.datasource import InputPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Some of the rows: those that fulfil a condition.
+
+    Args:
+        condition: as SQL.
+        partitions: those of the archive, name and object id, that have some of the rows.
+    """
+
+    condition: str
+    partitions: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(eq=False)
+class Share(InputPartition):
+    """What one task reads: its slices one after another; none of them: nothing.
+
+    Args:
+        slices: what to read.
+        server: the server's version.
+        snapshot: of all tasks; None: each statement has its own.
+        held: the batches that are read, as JSON: their tokens by their ids; null: whichever it is. Empty: none.
+        tail: what follows the condition, as SQL.
+    """
+
+    slices: Sequence[Slice]
+    server: int = 0
+    snapshot: str | None = None
+    held: str = ""
+    tail: str = ""
+
+    def __post_init__(self) -> None:
+        super().__init__(None)

@@ -1,0 +1,114 @@
+"""What a day's materialisation shows: figures, a bar for each hour, columns; and whether anything changed since the last."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_sqlqueue.spark.contents import PERCENTILES, Figures
+from dagster_sqlqueue.spark.results import sql_type
+
+CONTENTS = "sqlqueue/contents"
+"""The metadata that says what a day was made of: the same again, and there is nothing to do."""
+
+UNCHANGED = "unchanged"
+
+ROW_COUNT = "dagster/partition_row_count"
+
+_BAR = 30
+
+FiguresOf = Callable[[pa.Table], Mapping[str, int | float]]
+
+
+def version(watermark: str, *made_by: str | None) -> str:
+    """What a day was made of and by: the archive's watermark, and a digest of what else the results depend on."""
+    digest = hashlib.sha256("\x00".join(part or "" for part in made_by).encode()).hexdigest()[:8]
+    return f"{watermark}/{digest}"
+
+
+def last_materialization(instance: dg.DagsterInstance, key: dg.AssetKey, day: str) -> dg.AssetMaterialization | None:
+    """The last time that a day was materialised."""
+    wanted = dg.AssetRecordsFilter(asset_key=key, asset_partitions=[day])
+    records = instance.fetch_materializations(wanted, limit=1).records
+    return records[0].asset_materialization if records else None
+
+
+def made_of(last: dg.AssetMaterialization | None) -> str | None:
+    """What a day was made of when it was materialised."""
+    found = last.metadata.get(CONTENTS) if last else None
+    return None if found is None else str(found.value)
+
+
+def unchanged(last: dg.AssetMaterialization) -> dict[str, Any]:
+    """The metadata of a day to which nothing was done: those that it has."""
+    return {**last.metadata, UNCHANGED: True}
+
+
+def row_count(shown: Mapping[str, Any]) -> int:
+    """How many rows a day had when it was computed, by its metadata."""
+    found = shown[ROW_COUNT]
+    return int(found.value if isinstance(found, dg.MetadataValue) else found)
+
+
+def data_version(last: dg.AssetMaterialization | None) -> str | None:
+    """The data version under which Dagster knows a materialisation."""
+    return (last.tags or {}).get("dagster/data_version") if last else None
+
+
+def of_day(figures: Figures | None, contents: str, row_count: int) -> dict[str, Any]:
+    """The metadata of a day that was computed.
+
+    Args:
+        figures: of its jobs; None: it has none.
+        contents: what it was made of, see `version`.
+        row_count: the rows of its results.
+    """
+    shown: dict[str, Any] = {ROW_COUNT: row_count, UNCHANGED: False, CONTENTS: contents}
+    shown["jobs_read"] = figures.jobs if figures else 0
+    if figures is None:
+        return shown
+    shown |= {"jobs_failed": figures.failed, "attempts": figures.attempts}
+    for name, values in (("wait", figures.waits), ("run", figures.runs)):
+        shown |= {
+            f"{name}_p{percent}_seconds": round(value, 3)
+            for percent, value in zip(PERCENTILES, values, strict=False)
+            if value is not None
+        }
+    return {**shown, "per_hour": dg.MetadataValue.md(hours(figures.hours))}
+
+
+def hours(counts: Sequence[int]) -> str:
+    """How many jobs finished in each hour, as bars in Markdown."""
+    most = max(counts, default=0)
+    lines = [
+        f"{hour:02}:00 {'█' * -(-count * _BAR // most) if most else '':<{_BAR}} {count:>9,}"
+        for hour, count in enumerate(counts)
+    ]
+    return "```\n" + "\n".join(lines) + "\n```"
+
+
+def of_rows(rows: pa.Table, day: str, figures: FiguresOf | None) -> dict[str, Any]:
+    """What the asset's own function says of a day's rows."""
+    if figures is None:
+        return {}
+    mask = pc.equal(pc.cast(rows["day"], pa.string()), day)
+    found = rows.filter(mask)
+    return dict(figures(found)) if found.num_rows else {}
+
+
+def columns(schema: pa.Schema, about: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The columns of the results, for the asset's page.
+
+    Args:
+        schema: of the results.
+        about: what a column means, by its name.
+    """
+    table = dg.TableSchema(
+        columns=[
+            dg.TableColumn(field.name, sql_type(field), description=(about or {}).get(field.name)) for field in schema
+        ]
+    )
+    return {"dagster/column_schema": table}

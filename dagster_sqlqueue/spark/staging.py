@@ -1,0 +1,183 @@
+"""Rows that Spark's tasks write to a table of their own, and that one statement then swaps in.
+
+Each attempt of a task copies its rows in a transaction of its own, marked with its number. Spark accepts one attempt of each
+task; only those rows are ever taken. What a retried or speculative copy of a task left is dropped with the table.
+
+Statements about tables and columns that the user named cannot be files: what is bound to a statement are values. They are
+composed of quoted identifiers by `psycopg.sql`, here, in `results` and in `published`.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+
+from dagster_sqlqueue import statements
+from dagster_sqlqueue.errors import BatchLost
+from dagster_sqlqueue.executors import execute
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.spark import results
+from dagster_sqlqueue.spark.urls import libpq
+
+_PREFIX = "sqlqueue_stage"
+_TASK, _ATTEMPT = "sqlqueue_task", "sqlqueue_attempt"
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Rows in a stage table.
+
+    Attributes:
+        stage: the table's quoted name.
+        schema: the columns of the rows.
+        attempts: of each task, the attempt that Spark accepted.
+        count: of the accepted rows.
+        url: of the database.
+    """
+
+    stage: sql.Identifier
+    schema: pa.Schema
+    attempts: tuple[tuple[int, int], ...]
+    count: int
+    url: str = field(repr=False)
+
+    def move(self, connection: "psycopg.Connection[Any]", target: sql.Identifier) -> None:
+        """Put the accepted rows into the target, and drop the stage, inside the caller's transaction.
+
+        Raises:
+            BatchLost: the stage does not hold what was staged: whoever took the batch over has dropped it, or a server that
+                crashed has emptied it.
+        """
+        names = sql.SQL(", ").join(map(sql.Identifier, self.schema.names))
+        try:
+            # A transactional batch's own transaction began before the tasks wrote, and does not see their rows.
+            ((level,),) = execute(connection, statements.load("spark_isolation"), {})
+            if level == "repeatable read":
+                moved = self._copy_over(connection, target, names)
+            else:
+                insert = sql.SQL("INSERT INTO {} ({}) {}").format(target, names, self._accepted(names))
+                moved = connection.execute(insert).rowcount
+        except psycopg.errors.UndefinedTable as error:
+            raise BatchLost(f"what was staged for the batch is gone: {error}. Run it again") from error
+        if moved != self.count:
+            raise BatchLost(
+                f"the stage holds {moved:,} of the {self.count:,} rows that were staged: the server crashed meanwhile, or"
+                " somebody else changed it. Run it again"
+            )
+        self.drop(connection)
+
+    def _accepted(self, names: sql.Composable) -> sql.Composed:
+        return sql.SQL(
+            "SELECT {} FROM {} AS stage JOIN unnest(CAST({} AS bigint[]), CAST({} AS bigint[])) AS accepted (task, attempt)"
+            " ON accepted.task = stage.{} AND accepted.attempt = stage.{}"
+        ).format(
+            names,
+            self.stage,
+            sql.Literal([task for task, _ in self.attempts]),
+            sql.Literal([attempt for _, attempt in self.attempts]),
+            sql.Identifier(_TASK),
+            sql.Identifier(_ATTEMPT),
+        )
+
+    def _copy_over(self, connection: "psycopg.Connection[Any]", target: sql.Identifier, names: sql.Composable) -> int:
+        with psycopg.connect(libpq(self.url)) as source:
+            # As the connection that takes them: the target's column may have no zone where the stage's has one.
+            source.execute("SET TIME ZONE 'UTC'")
+            source.execute("SET datestyle = 'ISO, MDY'")
+            with (
+                source.cursor() as out,
+                out.copy(sql.SQL("COPY ({}) TO STDOUT").format(self._accepted(names))) as rows,
+                connection.cursor() as into,
+            ):
+                with into.copy(sql.SQL("COPY {} ({}) FROM STDIN").format(target, names)) as copy:
+                    for block in rows:
+                        copy.write(block)
+                return into.rowcount
+
+    def drop(self, connection: "psycopg.Connection[Any]") -> None:
+        """Remove the stage."""
+        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self.stage))
+
+
+def fingerprint(key: str) -> str:
+    """What the names of everything that is staged for a batch's key begin with."""
+    return hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
+
+
+def stage(rows: DataFrame, url: str, table: str, key: str, token: str) -> Staged:
+    """Have Spark's tasks write rows to a stage table in the schema of the table they are meant for.
+
+    Args:
+        rows: what to write.
+        url: of the database.
+        table: whom it is meant for.
+        key: of the batch.
+        token: what tells this writing from every other one of the key.
+
+    Raises:
+        InvalidInput: a column without a SQL counterpart, or a value that the database does not take.
+    """
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    fields = to_arrow_schema(rows.schema, timezone="UTC")
+    identifier = results.table_identifier(".".join([*table.split(".")[:-1], f"{_PREFIX}_{fingerprint(key)}_{token}"]))
+    columns = [sql.SQL("{} {}").format(sql.Identifier(f.name), sql.SQL(results.sql_type(f))) for f in fields]
+    create = sql.SQL("CREATE UNLOGGED TABLE {} ({}, {} bigint, {} bigint)").format(
+        identifier, sql.SQL(", ").join(columns), sql.Identifier(_TASK), sql.Identifier(_ATTEMPT)
+    )
+    with psycopg.connect(libpq(url), autocommit=True) as connection:
+        connection.execute(create)
+        names = sql.SQL(", ").join(map(sql.Identifier, [*fields.names, _TASK, _ATTEMPT]))
+        text = sql.SQL("COPY {} ({}) FROM STDIN").format(identifier, names).as_string(connection)
+        try:
+            accepted = rows.mapInArrow(_Copy(url, text), "task bigint, attempt bigint, count bigint").collect()
+        except BaseException:
+            connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(identifier))
+            raise
+    return Staged(
+        identifier,
+        fields,
+        tuple((row["task"], row["attempt"]) for row in accepted),
+        sum(row["count"] for row in accepted),
+        url,
+    )
+
+
+def sweep(queue: SqlQueue, keys: Sequence[str]) -> None:
+    """Remove what killed runs of these keys left staged. Call it while the keys are ours."""
+    for key in keys:
+        left = queue.database.run("spark_stage_tables", {"prefix": f"{_PREFIX}_{fingerprint(key)}_"})
+        if not left:
+            continue
+        with queue.database.connection() as connection:
+            for schema, name in left:
+                connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(schema, name)))
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """What a task does: one COPY, committed as a whole."""
+
+    url: str = field(repr=False)
+    statement: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        task, attempt, count = context.partitionId(), context.taskAttemptId(), 0
+        with (
+            psycopg.connect(libpq(self.url)) as connection,
+            connection.cursor() as cursor,
+            cursor.copy(self.statement.encode()) as copy,
+        ):
+            for batch in batches:
+                count += batch.num_rows
+                for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                    copy.write_row((*row, task, attempt))
+        yield pa.RecordBatch.from_pydict({"task": [task], "attempt": [attempt], "count": [count]})

@@ -1,0 +1,30 @@
+"""What this library says in Spark's tasks, and while a read is planned, out of what Spark makes of it."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.errors import PySparkException
+
+from dagster_sqlqueue import errors
+
+_OURS = re.compile(r"^\s*dagster_sqlqueue(?:\.\w+)*\.(\w+): (.+)$", re.MULTILINE)
+
+
+@contextmanager
+def task_errors_told() -> Iterator[None]:
+    """An error of this library that Spark brings back inside the traceback of a worker becomes that error again.
+
+    Raises:
+        QueueError: what was raised there: `InvalidInput` where a payload does not fit its columns, `DatabaseUnavailable`
+            where the database went away, and so on.
+    """
+    try:
+        yield
+    except PySparkException as error:
+        if not (found := _OURS.findall(str(error))):
+            raise
+        # The last one of a chain is what came of the others.
+        name, message = found[-1]
+        kind = getattr(errors, name, None)
+        raise (kind if isinstance(kind, type) else errors.QueueError)(message) from error

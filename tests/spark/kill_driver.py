@@ -1,0 +1,123 @@
+"""A driver that is killed: one consumption, whose every step is counted, and whose n-th one is its last.
+
+A step is a statement of the database, a commit, or a change of the file system. What Spark's tasks would do is done by the
+driver, with the same code, so that no JVM is needed.
+"""
+
+import faulthandler
+import json
+import os
+import shutil
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_sqlqueue import SqlQueue, database, executors
+from dagster_sqlqueue.consumer import Mode
+from dagster_sqlqueue.database import Database
+from dagster_sqlqueue.spark import sealed_read
+from dagster_sqlqueue.spark.consuming import consume
+from tests.gate.patience import PATIENCE
+from tests.spark.consuming_support import SALES
+
+APPLICATION = "a driver to be killed"
+DRIVER_SECONDS = PATIENCE
+"""How long a driver may take; alone it takes one."""
+
+
+def totals(jobs: pa.Table) -> pa.Table:
+    good = jobs.filter(pc.greater(jobs["amount"], 0))
+    summed = good.group_by(["day", "account"]).aggregate([("amount", "count"), ("amount", "sum")])
+    return pa.table(
+        {
+            "day": summed["day"],
+            "account": summed["account"],
+            "sales": summed["amount_count"],
+            "amount": summed["amount_sum"],
+        }
+    )
+
+
+def consume_once(url: str, schema: str, output: str, mode: str) -> int:
+    """What is consumed is added to a table and to files: a thing done twice would show. Gives the number of jobs."""
+    with SqlQueue(Database(url, schema=schema, application_name=APPLICATION)) as queue:
+        settings = {"key": "totals/all", "mode": Mode(mode), "lease_seconds": 600.0, "patience_seconds": PATIENCE}
+        with consume(queue, None, SALES, writes=[Path(output)], **settings) as work:  # type: ignore[arg-type]
+            jobs = work.arrow()
+            work.write_sql(totals(jobs), f"{schema}.totals")
+            work.write_parquet(totals(jobs), output)
+            bad = jobs.filter(pc.less_equal(jobs["amount"], 0))
+            work.fail(bad["id"].to_pylist(), "a sale of nothing")
+        return work.job_count
+
+
+def run(url: str, schema: str, output: str, mode: str, last: int | None, log: str) -> None:
+    """Consume, writing down each step; die by SIGKILL before step `last`."""
+    steps: list[str] = []
+
+    def step(name: str) -> None:
+        steps.append(name)
+        if len(steps) == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def stepping(place: Any, name: str) -> None:
+        function: Callable[..., Any] = getattr(place, name)
+
+        def both(*arguments: Any, **keywords: Any) -> Any:
+            step(f"{getattr(place, '__name__', place)}.{name}")
+            return function(*arguments, **keywords)
+
+        setattr(place, name, both)
+
+    for place, name in (
+        (database, "execute"),
+        (executors, "execute"),
+        (executors, "execute_together"),
+        (database, "execute_together"),
+        (psycopg.Connection, "execute"),
+        (psycopg.Connection, "commit"),
+        (psycopg.Cursor, "copy"),
+        (sealed_read.SealedRead, "rows"),
+        (Path, "mkdir"),
+        (Path, "rename"),
+        (shutil, "rmtree"),
+    ):
+        stepping(place, name)
+    jobs = consume_once(url, schema, output, mode)
+    Path(log).write_text("\n".join([str(jobs), *steps]))
+
+
+def serve(stacks: str) -> None:
+    """Fork a driver for each line of arguments, and say how it ended: what a driver needs is loaded once.
+
+    One that takes longer than `DRIVER_SECONDS` writes the stacks of its threads to a file, and ends.
+    """
+    threads = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    if len(threads) > 1:
+        raise RuntimeError(f"a fork takes one thread along and whatever the others had locked; there are {threads}")
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            try:
+                with Path(stacks).open("w") as file:
+                    # A thread of the child's own, which needs no lock of the interpreter's.
+                    faulthandler.dump_traceback_later(DRIVER_SECONDS, exit=True, file=file)
+                    run(*json.loads(line))
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    serve(*sys.argv[1:])

@@ -1,0 +1,322 @@
+"""A queue consumed by Spark in a block, compared with the same numbers computed in plain Python."""
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from sqlalchemy.engine import make_url
+
+from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue, batches
+from dagster_sqlqueue.consumer import Mode
+from dagster_sqlqueue.errors import BatchLost, InvalidInput, OutputNotWritable, QueuePaused, UnknownQueue
+from dagster_sqlqueue.spark import results, staging
+from dagster_sqlqueue.spark.consuming import consume
+from tests.core.support import make_due, rows, value
+from tests.spark.consuming_support import (
+    DAYS,
+    NO_HEARTBEAT,
+    SALES,
+    Sale,
+    bad_ids,
+    endings,
+    expected,
+    in_files,
+    in_table,
+    left_behind,
+    prepare,
+    sales,
+    waiting,
+)
+
+SHARES_A_SCHEMA = True
+
+BOTH = pytest.mark.parametrize("mode", list(Mode))
+ONE = pytest.mark.parametrize("mode", [Mode.TRANSACTIONAL, pytest.param(Mode.LEASED, marks=pytest.mark.prove)])
+
+
+def totals(jobs: DataFrame) -> DataFrame:
+    good = jobs.where("amount > 0")
+    return good.groupBy("day", "account").agg(sf.count("*").alias("sales"), sf.sum("amount").alias("amount"))
+
+
+def run(queue: SqlQueue, spark: SparkSession, output: Path, mode: Mode = Mode.LEASED, **settings: Any) -> int:
+    """One consumption: totals to the table and to files, bad sales failed."""
+    with consume(queue, spark, SALES, key="totals/all", mode=mode, **settings) as work:
+        if work.job_count:
+            jobs = work.jobs()
+            work.write_sql(totals(jobs), table(queue), replace={"day": DAYS}, key=["day", "account"])
+            work.write_parquet(totals(jobs), output, partition_by="day", values=DAYS)
+            work.fail(jobs.where("amount <= 0"), "a sale of nothing")
+        return work.job_count
+
+
+def table(queue: SqlQueue, name: str = "totals") -> str:
+    return f"{queue.database.schema}.{name}"
+
+
+@BOTH
+def test_rows_files_and_endings_appear_together_and_once(
+    queue: SqlQueue, spark: SparkSession, output: Path, mode: Mode
+) -> None:
+    prepare(queue)
+    with consume(queue, spark, SALES, key="totals/all", mode=mode) as work:
+        jobs = work.jobs()
+        assert [f"{field.name} {field.dataType.simpleString()}" for field in jobs.schema] == [
+            "id string", "attempt int", "created_at timestamp",
+            "day date", "account string", "amount bigint", "note string",
+        ]  # fmt: skip
+        work.write_sql(totals(jobs), table(queue), replace={"day": DAYS}, key=["day", "account"])
+        work.write_parquet(totals(jobs), output, partition_by="day", values=[*DAYS, date(2013, 1, 3)])
+        assert work.fail(jobs.where("amount <= 0"), "a sale of nothing") == 3
+        assert in_table(queue) == in_files(output) == []
+    assert in_table(queue) == in_files(output) == expected(sales())
+    assert endings(queue) == [("failed", 3, 3), ("succeeded", 27, 27)]
+    assert value(queue, "SELECT DISTINCT error FROM {s}.job_archive WHERE state = 'failed'") == "a sale of nothing"
+    assert waiting(queue) == left_behind(queue, output) == []
+    assert (output / "day=2013-01-03").is_dir()
+    assert run(queue, spark, output, mode) == 0
+    assert in_table(queue) == in_files(output) == expected(sales())
+
+
+@ONE
+def test_a_batch_gives_the_same_rows_however_often_it_is_read(queue: SqlQueue, spark: SparkSession, mode: Mode) -> None:
+    prepare(queue)
+    ids = sorted(str(one) for (one,) in rows(queue, "SELECT id FROM {s}.job WHERE queue = 'sales'"))
+    with consume(queue, spark, SALES, key="k", mode=mode) as work:
+        jobs = work.jobs()
+        assert jobs.count() == 30
+        queue.enqueue_many(SALES, [NewJob(sale) for sale in sales(5)])
+        assert jobs.count() == 30
+        assert [row["id"] for row in jobs.orderBy("id").collect()] == ids
+        assert sorted(work.arrow()["id"].to_pylist()) == ids
+        plain = work.jobs({"much": {"path": "payload.amount", "type": "bigint"}}, payload=True)
+        assert {row["much"] for row in plain.collect()} == {sale.amount for sale in sales()}
+        # Several partitions, none of which has all of it.
+        parts = jobs.groupBy(sf.spark_partition_id()).count().collect()
+        assert sum(row["count"] for row in parts) == 30
+    assert [state for state, _, _ in waiting(queue)] == ["queued"] * 5
+
+
+def test_consumptions_side_by_side_read_their_own_jobs(queue: SqlQueue, spark: SparkSession) -> None:
+    prepare(queue)
+    other = QueueSpec("more_sales", Sale)
+    queue.create_queue(other)
+    queue.enqueue_many(other, sales(7))
+    with (
+        consume(queue, spark, SALES, key="a") as first,
+        consume(queue, spark, other, key="b") as second,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        counts = pool.map(lambda work: [work.jobs().count() for _ in range(8)], (first, second))
+        assert list(counts) == [[30] * 8, [7] * 8]
+
+
+@BOTH
+def test_a_frame_that_is_read_after_its_block_is_an_error(queue: SqlQueue, spark: SparkSession, mode: Mode) -> None:
+    prepare(queue)
+    with consume(queue, spark, SALES, key="k", mode=mode) as work:
+        jobs = work.jobs()
+        assert jobs.count() == 30
+    with pytest.raises(PySparkException, match="is over: it was published" if mode is Mode.LEASED else "batch 'k'"):
+        jobs.count()
+
+
+@BOTH
+def test_an_exception_gives_the_jobs_back_and_leaves_nothing(
+    queue: SqlQueue, spark: SparkSession, output: Path, mode: Mode
+) -> None:
+    prepare(queue)
+    with (  # noqa: PT012
+        pytest.raises(RuntimeError, match="café"),
+        consume(queue, spark, SALES, key="totals/all", mode=mode) as work,
+    ):
+        work.write_sql(totals(work.jobs()), table(queue), by_tasks=True)
+        work.write_parquet(totals(work.jobs()), output)
+        assert len(left_behind(queue, output)) == 2
+        raise RuntimeError("the café is closed")
+    assert left_behind(queue, output) == endings(queue) == in_table(queue) == []
+    assert {(state, attempt) for state, attempt, _ in waiting(queue)} == {("queued", 1)}
+    assert all("the café is closed" in str(error) for *_, error in waiting(queue))
+    assert run(queue, spark, output, mode) == 30
+    assert in_table(queue) == in_files(output) == expected(sales())
+
+
+@ONE
+def test_many_rows_are_written_by_tasks_and_added(
+    queue: SqlQueue, spark: SparkSession, output: Path, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "MAX_ROWS", 10)
+    for _ in range(2):
+        prepare(queue)
+        with consume(queue, spark, SALES, key="k", mode=mode) as work:
+            every = work.jobs().where("amount > 0").selectExpr("day", "account", "1 AS sales", "amount")
+            assert work.write_sql(every, table(queue)) == 27
+            work.write_parquet(every, output)
+    assert in_table(queue) == in_files(output) == expected([*sales(), *sales()])
+    assert left_behind(queue, output) == []
+    assert len(list(output.glob("batch=*"))) == 2
+
+
+def test_single_jobs_are_retried_without_the_rest(queue: SqlQueue, spark: SparkSession) -> None:
+    prepare(queue)
+    bad = bad_ids(queue)
+    with consume(queue, spark, SALES, key="k") as work:
+        assert work.retry(bad[:2], "not yet", after=3_600) == 2
+        assert work.fail([str(bad[2])], "never") == 1
+    assert waiting(queue) == [("queued", 1, "not yet")] * 2
+    assert value(queue, "SELECT min(available_at) > now() + interval '50 minutes' FROM {s}.job WHERE queue = 'sales'")
+    assert endings(queue) == [("failed", 1, 1), ("succeeded", 27, 27)]
+
+
+def test_a_run_that_was_overtaken_writes_nothing(queue: SqlQueue, spark: SparkSession, output: Path) -> None:
+    prepare(queue)
+    with (  # noqa: PT012
+        pytest.raises(BatchLost, match="'totals/all'"),
+        consume(queue, spark, SALES, key="totals/all", lease_seconds=NO_HEARTBEAT) as work,
+    ):
+        work.write_sql(totals(work.jobs()), table(queue), by_tasks=True)
+        work.write_parquet(totals(work.jobs()), output)
+        make_due(queue)
+        batches.seal(queue, "sales", "totals/all", owner="another")
+    assert in_table(queue) == in_files(output) == endings(queue) == left_behind(queue, output) == []
+    assert {state for state, _, _ in waiting(queue)} == {"running"}
+    make_due(queue)
+    assert run(queue, spark, output) == 30
+    assert in_table(queue) == in_files(output) == expected(sales())
+
+
+def test_what_a_killed_run_staged_is_removed_by_the_next(queue: SqlQueue, spark: SparkSession, output: Path) -> None:
+    prepare(queue)
+    held = consume(queue, spark, SALES, key="totals/all", lease_seconds=NO_HEARTBEAT)
+    work = held.__enter__()
+    work.write_sql(totals(work.jobs()), table(queue), by_tasks=True)
+    work.write_parquet(totals(work.jobs()), output)
+    assert len(left_behind(queue, output)) == 2
+    make_due(queue)
+    assert run(queue, spark, output) == 30
+    assert left_behind(queue, output) == []
+    with pytest.raises(BatchLost):
+        held.__exit__(None, None, None)
+    assert in_table(queue) == in_files(output) == expected(sales())
+    assert endings(queue) == [("failed", 3, 3), ("succeeded", 27, 27)]
+
+
+def test_what_is_wrong_from_the_start_seals_nothing(
+    queue: SqlQueue, spark: SparkSession, output: Path, url: str
+) -> None:
+    prepare(queue)
+    output.write_text("a file")
+    for settings, error, said in (
+        ({"name": "nope"}, UnknownQueue, "there is no queue 'nope'"),
+        ({"writes": [output]}, OutputNotWritable, r"cannot be written to .*the output"),
+        ({"writes": ["nowhere.totals"]}, OutputNotWritable, "there is no schema 'nowhere'"),
+        ({"writes": ["a.b.c"]}, InvalidInput, "table 'a.b.c' is not usable"),
+    ):
+        with pytest.raises(error, match=said), consume(queue, spark, **{"name": SALES, "key": "k", **settings}):  # type: ignore[arg-type]
+            raise AssertionError
+    queue.pause("sales")
+    with pytest.raises(QueuePaused, match="sqlqueue resume sales"), consume(queue, spark, SALES, key="k"):
+        raise AssertionError
+    queue.resume("sales")
+    output.unlink()
+    assert {(state, attempt) for state, attempt, _ in waiting(queue)} == {("queued", 0)}
+    assert run(queue, spark, output, writes=[output, table(queue)]) == 30
+    assert in_table(queue) == in_files(output) == expected(sales())
+
+
+def test_what_does_not_fit_is_named_and_the_next_run_is_right(
+    queue: SqlQueue, spark: SparkSession, output: Path
+) -> None:
+    prepare(queue)
+    ((odd,),) = rows(
+        queue,
+        'UPDATE {s}.job SET payload = payload || \'{{"amount": "much"}}\' WHERE id = %s RETURNING id',
+        bad_ids(queue)[0],
+    )
+    with pytest.raises(Exception, match=rf"job {odd}.*payload.amount|payload.amount.*job {odd}"):
+        run(queue, spark, output)
+    strange: Any
+    for strange, said in (
+        (lambda work: work.fail(["42"], "no"), "'42', which is no job's id"),
+        (lambda work: work.fail(["0190163d-8694-739b-aea5-966c26f8ad91"], "no"), "is not of the batch 'totals/all'"),
+        (lambda work: work.write_sql(work.arrow(), table(queue), replace={}), "0 columns are to be"),
+        (lambda work: work.write_sql(pa.table({"l": [[1]]}), table(queue)), "which has no SQL counterpart"),
+        (lambda work: work.jobs({"id": {"path": "payload.id"}}), "'id' has the name of a column"),
+    ):
+        with pytest.raises(InvalidInput, match=said), consume(queue, None, "sales", key="totals/all") as work:
+            strange(work)
+    with consume(queue, spark, "sales", key="totals/all") as work:
+        columns = {name: {"path": f"payload.{name}"} for name in ("day", "account", "amount")}
+        jobs = work.jobs(columns)
+        fit = jobs.selectExpr("id", "CAST(day AS date)", "account", "try_cast(amount AS bigint) AS amount")
+        work.fail(fit.where("amount IS NULL OR amount < 0"), "no amount")
+        work.write_sql(totals(fit), table(queue), replace={"day": DAYS})
+    assert in_table(queue) == expected(sales())
+    assert endings(queue) == [("failed", 3, 3), ("succeeded", 27, 27)]
+    assert value(queue, "SELECT state FROM {s}.job_archive WHERE id = %s", odd) == "failed"
+
+
+def test_a_table_of_another_shape_is_named(queue: SqlQueue, spark: SparkSession, output: Path) -> None:
+    prepare(queue)
+    rows(queue, "CREATE TABLE {s}.totals (day date, account text)")
+    for by_tasks in (False, True):
+        with (
+            pytest.raises(InvalidInput, match=r"does not take the results: column .* does not exist"),
+            consume(queue, spark, SALES, key="k") as work,
+        ):
+            work.write_sql(totals(work.jobs()), table(queue), by_tasks=by_tasks)
+        assert left_behind(queue, output) == endings(queue) == []
+    assert {state for state, _, _ in waiting(queue)} == {"queued"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "by_tasks"),
+    [
+        (Mode.LEASED, True),
+        (Mode.TRANSACTIONAL, False),
+        pytest.param(Mode.LEASED, False, marks=pytest.mark.prove),
+        pytest.param(Mode.TRANSACTIONAL, True, marks=pytest.mark.prove),
+    ],
+)
+def test_moments_with_and_without_a_zone_are_the_same_whoever_writes_them(
+    queue: SqlQueue, spark: SparkSession, url: str, mode: Mode, by_tasks: bool
+) -> None:
+    prepare(queue)
+    rows(queue, "CREATE TABLE {s}.swapped (plain timestamptz, moment timestamp)")
+    elsewhere = make_url(url).update_query_dict({"options": "-c timezone=America/New_York"})
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        with (
+            SqlQueue(elsewhere.render_as_string(hide_password=False), schema=queue.database.schema) as there,
+            consume(there, spark, SALES, key="k", mode=mode) as work,
+        ):
+            noon = "'2013-07-01 12:00:00'"
+            made = work.jobs().limit(1).selectExpr(f"timestamp_ntz{noon} AS plain", f"timestamp{noon} AS moment")
+            work.write_sql(made, table(queue, "made"), by_tasks=by_tasks)
+            work.write_sql(made, table(queue, "swapped"), by_tasks=by_tasks)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    plain, moment = datetime(2013, 7, 1, 12), datetime(2013, 7, 1, 10, tzinfo=UTC)
+    assert rows(queue, "SELECT plain, moment FROM {s}.made") == [(plain, moment)]
+    assert rows(queue, "SELECT plain, moment FROM {s}.swapped") == [
+        (plain.replace(tzinfo=UTC), datetime(2013, 7, 1, 10))
+    ]
+
+
+def test_what_tasks_are_given_shows_no_password() -> None:
+    assert "hunter2" not in repr(staging._Copy("postgresql://me:hunter2@localhost/jobs", "COPY"))
+
+
+def test_no_password_is_shown(queue: SqlQueue, spark: SparkSession, url: str) -> None:
+    prepare(queue)
+    with consume(queue, spark, SALES, key="k") as work:
+        plan = work.jobs()._jdf.queryExecution().toString()
+        assert url not in plan + repr(work)
+        assert psycopg.conninfo.conninfo_to_dict(url)["host"] not in plan + repr(work)

@@ -1,0 +1,121 @@
+"""Assets of days that are told how long after its day a job finishes: what is read of the archive, and what is not."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from pyspark.sql import SparkSession
+
+from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.spark import contents, finishing
+from dagster_sqlqueue.spark.archive_asset import sqlqueue_archive_asset
+from dagster_sqlqueue.spark.contents import Days
+from dagster_sqlqueue.spark.daily import ArchiveRead
+from tests.spark.asset_support import PARTITIONS, Run, checks, daily_asset, shown
+from tests.spark.daily_support import DAILY, DAYS, READS, add, compute, in_files, in_table, table
+from tests.spark.support import Done, archive
+
+WITHIN = timedelta(hours=6)
+BOUNDED = replace(READS, finished_within=WITHIN)
+MICROSECOND = timedelta(microseconds=1)
+MIDNIGHT = datetime(2013, 1, 2, tzinfo=UTC)
+FIRST = MIDNIGHT - timedelta(hours=14)
+"""When DAYS[1] begins in Kiritimati, and the last one to read it has until six hours after it has ended on Howland."""
+UNTIL = MIDNIGHT + timedelta(hours=36) + WITHIN
+SECOND = date(2013, 1, 2)
+
+
+def fill(queue: SqlQueue) -> None:
+    """Events of the second day around its bounds, and one at noon of each day beside it."""
+    moments = [FIRST - MICROSECOND, FIRST, UNTIL - MICROSECOND, UNTIL, UNTIL + timedelta(days=30)]
+    # No read of the last one would take its size.
+    of_second = zip(moments, [100, 1, 2, 100, "too late"], strict=True)
+    archive(queue, [Done({"day": DAYS[1], "account": "ATL", "size": size}, at=at) for at, size in of_second])
+    for day, at in ((DAYS[0], MIDNIGHT - timedelta(hours=12)), (DAYS[2], MIDNIGHT + timedelta(hours=36))):
+        archive(queue, [Done({"day": day, "account": "ATL", "size": 10}, at=at)])
+
+
+def consuming(queue: SqlQueue, output: Path, reads: ArchiveRead) -> dg.AssetsDefinition:
+    """The daily asset. Its jobs end today: years after their days, and yet they are done."""
+    queue.create_queue(DAILY)
+    add(queue, DAYS, ["ATL"])
+    return daily_asset(queue, output, reads=reads)
+
+
+def reading(queue: SqlQueue, output: Path, reads: ArchiveRead) -> dg.AssetsDefinition:
+    """The archive asset."""
+    return sqlqueue_archive_asset(
+        reads, partitions_def=PARTITIONS, table=table(queue), output=lambda: output, counted="events", name="sizes"
+    )(compute)
+
+
+@pytest.mark.parametrize("kind", [consuming, reading])
+def test_a_day_has_the_jobs_that_finished_in_its_time_whichever_days_it_is_read_with(
+    queue: SqlQueue,
+    session: SparkSession,
+    output: Path,
+    resources: dict[str, Any],
+    instance: dg.DagsterInstance,
+    kind: Callable[[SqlQueue, Path, ArchiveRead], dg.AssetsDefinition],
+) -> None:
+    fill(queue)
+    run = Run(kind(queue, output, BOUNDED), resources, instance)
+    alone = run(DAYS[1])
+    assert alone.success
+    assert in_table(queue) == in_files(output) == [(SECOND, "ATL", 2, 3)]
+    assert shown(alone)[DAYS[1]]["jobs_read"] == 2
+    assert all(passed for passed, _ in checks(alone).values())
+    together = run(DAYS[0], DAYS[-1], recompute=True)
+    assert together.success
+    around = [(date(2013, 1, 1), "ATL", 1, 10), (SECOND, "ATL", 2, 3), (date(2013, 1, 3), "ATL", 1, 10)]
+    assert in_table(queue) == in_files(output) == around
+    assert shown(together)[DAYS[1]]["sqlqueue/contents"] == shown(alone)[DAYS[1]]["sqlqueue/contents"]
+    assert all(passed for passed, _ in checks(together).values())
+    # What comes too late does not change a day; what comes in time does.
+    archive(queue, [Done({"day": DAYS[1], "account": "ATL", "size": 4}, at=UNTIL)])
+    assert shown(run.without_spark()(DAYS[1]))[DAYS[1]]["unchanged"]
+    archive(queue, [Done({"day": DAYS[1], "account": "ATL", "size": 4}, at=MIDNIGHT)])
+    assert run(DAYS[1]).success
+    assert in_table(queue)[1] == (SECOND, "ATL", 3, 7)
+
+
+def test_what_is_no_day_is_passed_over_by_the_watermark(queue: SqlQueue) -> None:
+    archive(queue, [Done({"day": day}, at=MIDNIGHT) for day in (DAYS[1], "someday", None, "2013-13-01")])
+    first, until = finishing.window(DAYS[1:2], WITHIN)
+    about = Days("work", READS.states, "UTC", day="payload.day", since=first, until=until, within=WITHIN)
+    assert contents.held(queue, about, DAYS[1:2])[DAYS[1]].total() == 1
+    assert contents.figures(queue, about, DAYS[1:2])[DAYS[1]].jobs == 1
+
+
+def test_without_a_bound_a_day_has_its_jobs_whenever_they_finished(
+    queue: SqlQueue, session: SparkSession, output: Path, resources: dict[str, Any], instance: dg.DagsterInstance
+) -> None:
+    moments = [MIDNIGHT - timedelta(days=30), MIDNIGHT, MIDNIGHT + timedelta(days=300)]
+    archive(queue, [Done({"day": DAYS[1], "account": "ATL", "size": 1}, at=at) for at in moments])
+    assert Run(consuming(queue, output, READS), resources, instance)(DAYS[1]).success
+    assert in_table(queue) == in_files(output) == [(SECOND, "ATL", 3, 3)]
+
+
+@pytest.mark.parametrize(
+    ("within", "columns", "said"),
+    [
+        (
+            timedelta(seconds=-1),
+            READS.columns,
+            "finished_within is datetime.timedelta.*; give a timedelta from 0 to 36,500",
+        ),
+        (timedelta.max, READS.columns, "give a timedelta from 0 to 36,500 days"),
+        (7, READS.columns, "finished_within is 7; give a timedelta"),
+        (WITHIN, {"size": READS.columns["size"]}, r"of the columns \['size'\] none is 'day' with the type date"),
+        (WITHIN, {"day": {"path": "payload.day", "type": "string"}}, "none is 'day' with the type date"),
+        (WITHIN, {**READS.columns, "Finished_At": READS.columns["day"]}, "column 'Finished_At' has the name"),
+    ],
+)
+def test_a_bound_that_is_not_usable(within: Any, columns: dict[str, dict[str, str]], said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        ArchiveRead("work", columns, finished_within=within)

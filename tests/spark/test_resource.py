@@ -1,0 +1,221 @@
+"""The resource: which session a run gets, how long it has it, and what is wrong with a setting."""
+
+import importlib
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.spark.connect import remote_session
+from dagster_sqlqueue.spark.reaching import check_reachable
+from dagster_sqlqueue.spark.resource import SparkResource
+from dagster_sqlqueue.spark.session import SparkSettings, open_spark
+from tests.core.ports import free_port
+from tests.gate.patience import PATIENCE
+from tests.spark.cluster import JVM_PATIENCE, ROOT
+
+given: list[SparkSession] = []
+
+
+def ours() -> Any:
+    """What the resource calls, by its name."""
+    return given[0] if given else "no session"
+
+
+@contextmanager
+def listener(answer: bytes | None) -> Iterator[int]:
+    """A port where something else than Spark listens; None: it says nothing."""
+    held = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                held.append(connection)
+                if answer is not None:
+                    connection.recv(1)
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join(PATIENCE)
+            for connection in held:
+                connection.close()
+
+
+HTTP = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 40\r\nConnection: close\r\n\r\n" + b"x" * 40
+
+
+@pytest.mark.parametrize(
+    ("answer", "seconds", "said"),
+    [(None, 0.5, "no answer in 0.5 s"), (HTTP, PATIENCE, "something else than Spark answers")],
+)
+def test_a_master_that_listens_and_is_no_spark_is_named(answer: bytes | None, seconds: float, said: str) -> None:
+    with listener(answer) as port:
+        master = f"spark://127.0.0.1:{port}"
+        with pytest.raises(InvalidInput, match=rf"'{master}' cannot be reached \(127\.0\.0\.1:{port}: {said}\)"):
+            check_reachable(master, seconds, {})
+        check_reachable(master, seconds, {"spark.ssl.rpc.enabled": "true"})
+
+
+@pytest.mark.parametrize("answer", [None, HTTP])
+def test_a_connect_server_that_listens_and_is_none_is_named_without_its_token(answer: bytes | None) -> None:
+    with listener(answer) as port:
+        settings = SparkSettings(remote=f"sc://127.0.0.1:{port}/;user_id=me;x-secret=hush", reach_seconds=1)
+        with pytest.raises(InvalidInput, match=f"Connect at sc://127.0.0.1:{port} cannot be reached") as caught:
+            remote_session(settings).__enter__()
+    assert "nothing that speaks gRPC answered in 1 s" in str(caught.value)
+    assert "hush" not in str(caught.value)
+    assert "SPARK_CONNECT_MODE_ENABLED" not in os.environ
+
+
+def test_a_connect_server_that_is_not_there_is_named() -> None:
+    port = free_port()
+    settings = SparkSettings(remote=f"sc://127.0.0.1:{port}", reach_seconds=0.5)
+    with pytest.raises(InvalidInput, match=f"sc://127.0.0.1:{port} cannot be reached .Connection refused.") as caught:
+        remote_session(settings).__enter__()
+    assert "start-connect-server.sh" in str(caught.value)
+
+
+def test_a_grpc_server_of_something_else_is_named() -> None:
+    from concurrent import futures
+
+    import grpc
+
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        settings = SparkSettings(remote=f"sc://127.0.0.1:{port}", reach_seconds=PATIENCE)
+        with pytest.raises(InvalidInput, match="it speaks gRPC, and is no Spark Connect server"):
+            remote_session(settings).__enter__()
+    finally:
+        server.stop(0).wait(PATIENCE)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"master": "nonsense"}, "master is 'nonsense', which Spark does not know; write local"),
+        ({"master": "http://host:7077"}, "master is 'http://host:7077', which Spark does not know"),
+        ({"master": "sc://host:15002/;token=hush"}, "(host:15002): give it as `remote`"),
+        ({"master": "sc://host:1/2"}, "give it as `remote`"),
+        ({"remote": "spark://host:7077"}, "remote has the scheme 'spark'; write sc://host:15002"),
+        ({"remote": "host:15002"}, "remote has no scheme; write sc://host:15002"),
+        ({"remote": "sc:///;token=hush"}, "remote for no host is not usable"),
+        ({"remote": "sc://host:99999"}, "remote has no usable host and port"),
+        ({"remote": "sc://host:nonsense"}, "remote has no usable host and port"),
+        ({"remote": "sc://me:hush@host"}, "remote for host is not usable"),
+        ({"remote": "sc://host/path"}, "remote for host is not usable"),
+        ({"remote": "sc://host/;token"}, "a parameter without a value, 'token'"),
+        ({"driver_memory": "lots"}, "driver_memory is 'lots'; write a number with a unit"),
+        ({"log_level": "loud"}, "log_level is 'loud'; it is one of OFF, "),
+        ({"reach_seconds": 0.0}, "reach_seconds is 0.0; it must be more than 0"),
+    ],
+)
+def test_settings_that_are_not_usable(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        SparkSettings(**settings)
+    assert said in str(caught.value)
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "master", ["local", "local[4]", "local[*]", "local[2,4]", "spark://a:1,b:2", "yarn", "k8s://https://h"]
+)
+def test_masters_of_spark(master: str) -> None:
+    assert SparkSettings(master=master).where == master
+
+
+def test_a_connect_url_is_shown_without_its_parameters() -> None:
+    assert SparkSettings(remote="sc://host/;token=hush").where == "sc://host:15002"
+
+
+def test_a_spark_of_its_own_and_connect_are_not_mixed(session: SparkSession) -> None:
+    with pytest.raises(
+        InvalidInput, match="has a Spark of its own already, and cannot use Spark Connect at sc://h:15002"
+    ):
+        open_spark(SparkSettings(remote="sc://h")).__enter__()
+
+
+@pytest.fixture
+def factory(session: SparkSession) -> Iterator[str]:
+    given.append(session)
+    yield "tests.spark.test_resource:ours"
+    given.clear()
+
+
+def test_a_session_that_a_factory_gives_is_used_and_left_running(session: SparkSession, factory: str) -> None:
+    # The test's own module, under the name that the resource imports.
+    importlib.import_module("tests.spark.test_resource").given[:] = given
+    with SparkResource(session_factory=factory).session("any") as spark:
+        assert spark is session
+    assert session.range(3).count() == 3
+
+
+def test_a_factory_that_gives_something_else_is_named() -> None:
+    with (
+        pytest.raises(InvalidInput, match="'builtins:int' gave a int; it must give a Spark session"),
+        SparkResource(session_factory="builtins:int").session("any"),
+    ):
+        pass
+    with (
+        pytest.raises(InvalidInput, match="session_factory is given beside master or remote"),
+        SparkResource(session_factory="builtins:int", remote="sc://h").session("any"),
+    ):
+        pass
+
+
+RUN = """
+import dagster as dg
+from pyspark.sql import SparkSession
+from dagster_sqlqueue.spark.resource import SparkResource
+seen = []
+@dg.op
+def first(spark: SparkResource) -> int:
+    with spark.session("the first") as session:
+        seen.append(session)
+        return session.range(5).count()
+@dg.op
+def second(spark: SparkResource, number: int) -> None:
+    with spark.session("the second") as session:
+        print("same", session is seen[0], session.sparkContext.appName, session.range(number).count())
+        print("conf", session.conf.get("spark.sql.shuffle.partitions"), session.conf.get("spark.ui.enabled"))
+@dg.job
+def both():
+    second(first())
+spark = SparkResource(master="local[1]", driver_memory="512m", conf={"spark.sql.shuffle.partitions": "3"})
+with dg.DagsterInstance.ephemeral() as instance:
+    done = both.execute_in_process(resources={"spark": spark}, instance=instance)
+print("done", done.success, "stopped", SparkSession.getActiveSession() is None)
+"""
+
+
+@pytest.mark.prove
+def test_a_run_has_one_session_which_is_stopped_at_its_end() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", RUN], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=JVM_PATIENCE
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["same True the first 5", "conf 3 false", "done True stopped True"]
+
+
+def test_the_ui_takes_the_connect_url_for_a_secret() -> None:
+    assert SparkResource.model_fields["remote"].json_schema_extra == {"dagster__is_secret": True}
