@@ -120,12 +120,12 @@ def test_limits_hold_at_every_moment_and_kills_lose_no_slot(fleet: Fleet, tmp_pa
     if case.batch_sizes == SMALL_AND_LARGE:
         until(lambda: fed() and value(fleet.queue, "SELECT count(*) FROM {s}.limit_reservation"), "a reservation")
         go[case.batch_sizes[1]].touch()
-    # The last ones begin when all of the others are gone: whatever those held, somebody has to take it up.
 
     def killed() -> bool:
         return fed() and len(fleet.gone(mortal)) == KILLS
 
     until(killed, "the last kill")
+    # The last ones begin when all of the others are gone: whatever those held, somebody has to take it up.
     alive += [born(n, None) for n in range(PROCESSES, PROCESSES + HEIRS)]
     fleet.drained()
     fleet.dismiss(alive)
