@@ -50,10 +50,12 @@ class Run:
 
 def run(arguments: list[str]) -> Run:
     """Run pytest in processes of its own; one that takes too long is ended, and says where it was."""
-    with tempfile.TemporaryDirectory(prefix="sqlqueue-gate-") as directory:
+    with tempfile.TemporaryDirectory(prefix="sqlqueue-gate-", ignore_cleanup_errors=True) as directory:
+        # A place of its own: whenever pytest starts it closes the usual one to others, and so to the embedded server.
+        Path(directory).chmod(0o711)
         began = time.monotonic()
         process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", *arguments],
+            [sys.executable, "-m", "pytest", f"--basetemp={directory}/tmp", *arguments],
             env=_environment(directory),
             process_group=0,
         )

@@ -5,18 +5,18 @@ from typing import Any
 from uuid import UUID
 
 import psycopg
-import pytest
 
 from dagster_sqlqueue import SqlQueue, statements
 from dagster_sqlqueue.executors import execute
 from tests.core.support import rows
+from tests.gate.patience import sized
 
 LANES = 16 * 10
 EVERYWHERE = list(range(16))
 FROM_THE_BEGINNING: list[str] = []
 """No hint of any bucket."""
 LEASE = {"lease_seconds": 60.0, "worker": "w"}
-BESIDE = [20_000, pytest.param(100_000, marks=pytest.mark.prove)]
+BESIDE = sized(20_000, 100_000)
 """How many rows a test puts beside those that it is about."""
 PLAN_MODES = ["force_custom_plan", "force_generic_plan"]
 

@@ -14,10 +14,11 @@ import pytest
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.spark.slices import shares
 from tests.core.support import Work, rows
+from tests.gate.patience import sized
 from tests.plans.explaining import BY_ID, SLACK, Explainer, Plan
 from tests.plans.undoing import without_autovacuum
 
-ROWS = 100_000
+ROWS = sized(60_000, 100_000)
 DAYS = 10
 PARTITIONS = DAYS + 3
 DAILY = 2_000

@@ -2,6 +2,7 @@
 
 from uuid import uuid4
 
+from tests.plans.conftest import JOBS
 from tests.plans.explaining import Explainer
 
 
@@ -19,8 +20,9 @@ def test_the_next_jobs_of_a_bucket_are_found_in_the_batch(explain: Explainer) ->
     )
     explain.run(
         "INSERT INTO {s}.batch_outcome (batch_id, job_id, state, spent)"
-        " SELECT batch_id, id, 'succeeded', true FROM {s}.job WHERE batch_id = %s ORDER BY id LIMIT 10000",
+        " SELECT batch_id, id, 'succeeded', true FROM {s}.job WHERE batch_id = %s ORDER BY id LIMIT %s",
         batch,
+        JOBS // 10,
     )
     explain.run("ANALYZE {s}.job")
     explain.run("ANALYZE {s}.batch_outcome")

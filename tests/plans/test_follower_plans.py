@@ -14,12 +14,13 @@ from dagster_sqlqueue.followers.following import _columns
 from dagster_sqlqueue.followers.model import Following, called_back
 from tests.core.archived import archive
 from tests.core.support import Work, rows, value
+from tests.gate.patience import sized
 from tests.plans.explaining import PLAN_MODES, SLACK, Explainer, Plan
 from tests.plans.filling import put
 from tests.plans.undoing import undone, without_autovacuum
 
-JOBS = 100_000
-GROUPS = 10_000
+JOBS = sized(40_000, 100_000)
+GROUPS = JOBS // 10
 SIZES = [1, 100, 1_000]
 ENDED = Callback("ended")
 

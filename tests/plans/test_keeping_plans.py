@@ -64,13 +64,12 @@ def test_leaving_grants_for_a_worker(explain: Explainer, backlog: SqlQueue, coun
     assert plan.buffers <= 8 * count + SLACK
 
 
-@pytest.mark.parametrize("starts", BESIDE)
-def test_noting_the_starts_of_a_claim(explain: Explainer, starts: int) -> None:
+def test_noting_the_starts_of_a_claim(explain: Explainer) -> None:
     """What the interval reaches back to stays, and is not looked at."""
     explain.run(
         "INSERT INTO {s}.rate_start (queue, started_at, starts)"
         " SELECT 'work', now() - n * interval '1 ms', 1 FROM generate_series(1, %s) AS n",
-        starts,
+        BESIDE,
     )
     explain.run("ANALYZE {s}.rate_start")
     plan = explain("rate_note", queue="work", starts=1, rate_seconds=3_600.0)
@@ -89,15 +88,14 @@ def test_settling_the_turns_of_a_queue(explain: Explainer) -> None:
 
 
 @pytest.mark.parametrize("limit", [10, 1_000])
-@pytest.mark.parametrize("groups", BESIDE)
-def test_forgetting_groups(explain: Explainer, limit: int, groups: int) -> None:
+def test_forgetting_groups(explain: Explainer, limit: int) -> None:
     """Beside many groups, most of which ended within the last month; each group goes with its members."""
     explain.run(
         "INSERT INTO {s}.job_group (id, priority, created_at, closed_at, ended_at)"
         " SELECT gen_random_uuid(), 0, at, at, at"
         " FROM (SELECT now() - n * interval '35 days' / %s AS at FROM generate_series(1, %s) AS n) AS made",
-        groups,
-        groups,
+        BESIDE,
+        BESIDE,
     )
     explain.run(
         "INSERT INTO {s}.follower (id, job_id, states, group_id)"
@@ -112,7 +110,7 @@ def test_forgetting_groups(explain: Explainer, limit: int, groups: int) -> None:
     after = explain.run(
         "SELECT sum(seq_tup_read) FROM pg_stat_xact_user_tables WHERE relname IN ('job_group', 'follower')"
     )
-    assert explain.run("SELECT %s - count(*) FROM {s}.job_group", groups) == [(limit,)]
+    assert explain.run("SELECT %s - count(*) FROM {s}.job_group", BESIDE) == [(limit,)]
     assert after == before
     assert plan.rows_of("job_group") <= 2 * limit
     assert plan.buffers <= 30 * limit + SLACK

@@ -8,6 +8,7 @@ from dagster_sqlqueue import ClaimFilter, SqlQueue
 from dagster_sqlqueue.topics import Message, Topics
 from dagster_sqlqueue.topics.publishing import new_row
 from tests.core.support import rows
+from tests.gate.patience import sized
 from tests.plans.explaining import SLACK, Explainer, Plan
 
 OTHERS = 20_000
@@ -114,7 +115,7 @@ def test_a_hundred_that_compete(explain: Explainer, topics: Topics, count: int) 
     assert plan.buffers <= (TAKERS + 45) * count + SLACK
 
 
-@pytest.mark.parametrize("count", [50, pytest.param(500, marks=pytest.mark.prove)])
+@pytest.mark.parametrize("count", [sized(50, 500)])
 def test_a_batch_for_everybody(explain: Explainer, topics: Topics, count: int) -> None:
     """A hundred jobs for each message, in one statement: what is read grows with what is written, and no faster."""
     tags = [f"t{n}" for n in range(TAKERS)]

@@ -10,11 +10,12 @@ import pytest
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.results.model import earliest_end
 from tests.core.support import Work, rows, value
+from tests.gate.patience import sized
 from tests.plans.explaining import SLACK, Explainer, Plan
 from tests.plans.filling import put
 from tests.plans.undoing import without_autovacuum
 
-ROWS = 100_000
+ROWS = sized(40_000, 100_000)
 DAYS = 30
 RUNNING = 5_000
 

@@ -9,10 +9,11 @@ import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from tests.core.support import Work, rows
+from tests.gate.patience import sized
 from tests.plans.explaining import SLACK, Explainer
 from tests.plans.undoing import without_autovacuum
 
-ROWS = 100_000
+ROWS = sized(40_000, 100_000)
 ATTEMPTS = 4
 FIXED = 1_000
 """Pages that the function's own plans look at, which are made when it is first called."""
@@ -26,14 +27,15 @@ JOBS = """
 
 @pytest.fixture(scope="module")
 def busy(url: str) -> Iterator[SqlQueue]:
-    """A thousand attempts of a hundred jobs, each of another write, and as many live jobs."""
+    """Attempts of a hundred jobs, each of another write, and as many live jobs."""
     with SqlQueue(url, schema="staging_plans") as queue:
         queue.init()
         queue.create_queue(QueueSpec("work", Work))
         rows(
             queue,
             "INSERT INTO {s}.staged_attempt (attempt, write_id)"
-            " SELECT CAST(md5(CAST(n AS text)) AS uuid), gen_random_uuid() FROM generate_series(1, 1000) AS n",
+            " SELECT CAST(md5(CAST(n AS text)) AS uuid), gen_random_uuid() FROM generate_series(1, %s) AS n",
+            ROWS // 100,
         )
         rows(queue, JOBS.replace("{attempt}", "CAST(md5(CAST(1 + n / 100 AS text)) AS uuid)"), ROWS - 1)
         rows(

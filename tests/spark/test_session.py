@@ -15,6 +15,7 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.spark import class_cache
 from dagster_sqlqueue.spark.session import SparkSettings, open_spark
 from tests.core.ports import free_port
+from tests.gate.patience import PATIENCE
 from tests.spark.cluster import JVM_PATIENCE
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -37,7 +38,7 @@ def run(code: str, tmp_path: Path, **environment: str | None) -> subprocess.Comp
         env={name: value for name, value in env.items() if value is not None},
         capture_output=True,
         text=True,
-        timeout=JVM_PATIENCE,
+        timeout=2 * JVM_PATIENCE,
     )
 
 
@@ -258,6 +259,7 @@ def count(options):
 
 
 @pytest.mark.prove
+@pytest.mark.timeout(10 * PATIENCE)
 def test_the_cache_of_classes_is_one_that_the_driver_can_use(tmp_path: Path) -> None:
     code = (
         CACHED
