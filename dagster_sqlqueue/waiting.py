@@ -42,14 +42,14 @@ class Waiter:
         self._known_until = 0.0
 
     def __enter__(self) -> Self:
-        """Register and listen.
+        """Register and listen; what a database that is away does not allow now, the first `wait` tries again.
 
         Raises:
             UnknownQueue: there is no such queue.
             SchemaMissing, AccessRefused: see the classes.
         """
         try:
-            self._register()
+            self._refresh()
         except BaseException:
             self._listener.close()
             raise

@@ -4,6 +4,7 @@ import contextlib
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -17,6 +18,7 @@ from psycopg import sql
 from pydantic import BaseModel
 
 from dagster_sqlqueue import SqlQueue, statements
+from dagster_sqlqueue.embedded.launch import _open_to_others
 from dagster_sqlqueue.executors import Transaction
 from dagster_sqlqueue.functions import pinned_schema
 from dagster_sqlqueue.model import ClaimedJob
@@ -40,6 +42,17 @@ def until(condition: Callable[[], T], what: str = "the condition", seconds: floa
         assert time.monotonic() < deadline, f"{what} did not come within {seconds} s"
         pause.wait(0.01)
     return value
+
+
+def on_sigterm(act: Callable[[], object]) -> None:
+    """Call `act` from a thread when SIGTERM comes: a handler would run while the main thread holds the lock it needs."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def heed() -> None:
+        signal.sigwait({signal.SIGTERM})
+        act()
+
+    threading.Thread(target=heed, daemon=True).start()
 
 
 def rows(queue: SqlQueue, query: str, *parameters: object) -> list[tuple[Any, ...]]:
@@ -160,6 +173,7 @@ class OwnServer:
         secret.write_text(password or "none")
         if self._user:
             ensure_user_exists(self._user)
+            _open_to_others(self._bin)
             entry = pwd.getpwnam(self._user)
             for path in (self.home, secret):
                 os.chown(path, entry.pw_uid, entry.pw_gid)

@@ -12,7 +12,7 @@ import pytest
 from psycopg import sql
 
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
-from dagster_sqlqueue.errors import InvalidInput, UnknownQueue
+from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput, UnknownQueue
 from dagster_sqlqueue.waiting import Waiter
 from tests.core.support import Work, caller, claim, narrow_queue, numbers, others_at, rows, until, value
 from tests.gate.patience import PATIENCE
@@ -200,3 +200,20 @@ def test_a_waiter_of_a_missing_queue_is_told(queue: SqlQueue) -> None:
     with pytest.raises(UnknownQueue, match="there are: work"), waiter:
         pass
     waiter.close()
+
+
+def test_a_database_that_is_away_at_the_beginning_is_tried_again_by_the_wait(
+    queue: SqlQueue, spec: QueueSpec[Work], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, failures = queue.database.run, [DatabaseUnavailable("cannot use the database: it is away")]
+
+    def away_once(name: str, parameters: Any) -> Any:
+        if name == "waiter_register" and failures:
+            raise failures.pop()
+        return run(name, parameters)
+
+    monkeypatch.setattr(queue.database, "run", away_once)
+    with Waiter(queue, spec.name, "w") as waiter:
+        assert waiter.wait(PATIENCE)  # it has become known, and may have missed something
+        queue.enqueue(spec, Work(n=1))
+        assert waiter.wait(PATIENCE)

@@ -2,7 +2,6 @@
 
 import json
 import random
-import signal
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -15,7 +14,7 @@ from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.errors import DecisionRefused, InvalidInput
 from dagster_sqlqueue.people import Action, HumanWork, JobEvent, Stage, TaskState, replay
 from dagster_sqlqueue.people.model import event_of, task_of
-from tests.core.support import rows
+from tests.core.support import on_sigterm, rows
 from tests.faults.worker import PLANTS as PLANTS_OF_ALL
 from tests.faults.worker import History, Task, plant
 from tests.gate.plugin import verdict
@@ -44,7 +43,7 @@ PLANTS_OF_ALL.update(PLANTS)
 
 def _stopping() -> threading.Event:
     ended = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    on_sigterm(ended.set)
     return ended
 
 

@@ -2,7 +2,6 @@
 
 import json
 import random
-import signal
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ from uuid_utils.compat import uuid7
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import GroupClosed
 from dagster_sqlqueue.followers import Callback, Followers, Submitted
-from tests.core.support import Work
+from tests.core.support import Work, on_sigterm
 from tests.faults.worker import PLANTS as PLANTS_OF_ALL
 from tests.faults.worker import History, Task, plant, wait_for
 from tests.gate.plugin import verdict
@@ -145,7 +144,7 @@ class Fill:
 
     def __call__(self, task: Task) -> None:
         ended = threading.Event()
-        signal.signal(signal.SIGTERM, lambda *_: ended.set())
+        on_sigterm(ended.set)
         history = History(task.history)
         luck = random.Random(task.seed)
         with SqlQueue(task.url, schema=task.schema) as queue:

@@ -3,7 +3,6 @@ plain SQL."""
 
 import json
 import random
-import signal
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +12,7 @@ from psycopg import sql
 
 from dagster_sqlqueue.functions import pinned_schema
 from dagster_sqlqueue.outcomes import Cancel, Done, Hold, Reject, Retry, Snooze
+from tests.core.support import on_sigterm
 from tests.faults.worker import OUTCOMES, History, Task, _die, wait_for
 
 
@@ -42,7 +42,7 @@ def consume_by_sql(task: Task) -> None:
     history = History(task.history)
     luck = random.Random(task.seed)
     ended = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    on_sigterm(ended.set)
     speaker = Speaker(task, history)
     history.note("ready")
     if task.go:
@@ -99,7 +99,7 @@ def operate_by_sql(task: Task) -> None:
     history = History(task.history)
     luck = random.Random(task.seed)
     ended = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    on_sigterm(ended.set)
     speaker = Speaker(task, history)
     history.note("ready")
     any_jobs = "ARRAY(SELECT id FROM {s}.job ORDER BY random() LIMIT 5)"

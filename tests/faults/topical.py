@@ -5,7 +5,6 @@ Moments are those of the machine's monotonic clock, which its processes share.
 
 import json
 import random
-import signal
 import threading
 import time
 from collections import Counter, defaultdict
@@ -19,7 +18,7 @@ from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import ClaimFilter, Consumer, QueueSpec, SqlQueue
 from dagster_sqlqueue.topics import Message, Topics
-from tests.core.support import Work, rows
+from tests.core.support import Work, on_sigterm, rows
 from tests.faults.worker import PLANTS as PLANTS_OF_ALL
 from tests.faults.worker import History, Task, plant
 from tests.gate.plugin import verdict
@@ -147,7 +146,7 @@ def change(task: Task) -> None:
     luck = random.Random(task.seed)
     mine = [name for name in NAMES if name not in STANDING and int(name[-1]) % 2 == int(task.prefix)]
     ended = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    on_sigterm(ended.set)
     there: set[str] = set()
     with SqlQueue(task.url, schema=task.schema) as queue:
         topics = Topics(queue)
@@ -168,7 +167,7 @@ def change(task: Task) -> None:
 def work_off(task: Task) -> None:
     """Finish what is on every queue until SIGTERM, so that what is sent again meets jobs that are in the archive."""
     ended = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    on_sigterm(ended.set)
     with SqlQueue(task.url, schema=task.schema) as queue:
         History(task.history).note("ready")
         consumers = [Consumer(queue, QueueSpec(name, Work), lambda job: None) for name in NAMES]

@@ -24,7 +24,7 @@ from dagster_sqlqueue.model import ClaimedJob
 from dagster_sqlqueue.outcomes import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.queue import Ending, Kept
 from dagster_sqlqueue.results import Results
-from tests.core.support import Work
+from tests.core.support import Work, on_sigterm
 from tests.gate.patience import PATIENCE
 
 PLANTS: dict[str, tuple[str, str, str]] = {
@@ -313,7 +313,7 @@ def consume(task: Task) -> None:
             job_timeout_seconds=task.job_timeout_seconds,
             mode=task.mode,
         )
-        signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
+        on_sigterm(consumer.stop)
         history.note("ready")
         if task.go:
             wait_for(task.go)

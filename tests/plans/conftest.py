@@ -10,7 +10,7 @@ import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from tests.core.support import Work, rows
-from tests.gate.patience import FULL, sized
+from tests.gate.patience import FULL, PATIENCE, sized
 from tests.plans.explaining import PLAN_MODES, Explainer
 from tests.plans.filling import put
 from tests.plans.undoing import undone, without_autovacuum
@@ -43,7 +43,7 @@ def backlog(url: str) -> Iterator[SqlQueue]:
     - `limited`: 5,000 jobs, 1,000 of them under leases that count towards its limit.
     - `other`: 5,000 jobs that nobody asks for.
     """
-    with SqlQueue(url, schema="plans") as queue:
+    with SqlQueue(url, schema="plans", connect_timeout=round(PATIENCE)) as queue:
         queue.init()
         for name, count in (("work", JOBS), ("other", 5_000)):
             queue.create_queue(QueueSpec(name, Work))

@@ -81,7 +81,6 @@ class Plan:
     def __init__(self, text: Any, fetched: int | None = None) -> None:
         self.root: dict[str, Any] = text[0]["Plan"]
         self.nodes = list(self._flat(self.root))
-        self.compiled = "JIT" in text[0]
         # What other processes have read is counted there.
         self._fetched = None if any(node.get("Workers Launched") for node in self.nodes) else fetched
 

@@ -14,7 +14,7 @@ import pytest
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.spark.slices import shares
 from tests.core.support import Work, rows
-from tests.gate.patience import sized
+from tests.gate.patience import PATIENCE, sized
 from tests.plans.explaining import BY_ID, SLACK, Explainer, Plan
 from tests.plans.undoing import without_autovacuum
 
@@ -58,7 +58,7 @@ LIVE = """
 @pytest.fixture(scope="module")
 def kept(url: str) -> Iterator[SqlQueue]:
     """The queues `events`, with nearly everything, and `daily`."""
-    with SqlQueue(url, schema="archive_plans") as queue:
+    with SqlQueue(url, schema="archive_plans", connect_timeout=round(PATIENCE)) as queue:
         queue.init()
         for name in ("events", "daily"):
             queue.create_queue(QueueSpec(name, Work))
@@ -133,7 +133,7 @@ def published(url: str) -> Iterator[SqlQueue]:
             jsonb_build_object('n', n, 'note', repeat('x', 80))
         FROM generate_series(1, %s) AS n
     """
-    with SqlQueue(url, schema="moment_plans") as queue:
+    with SqlQueue(url, schema="moment_plans", connect_timeout=round(PATIENCE)) as queue:
         queue.init()
         queue.create_queue(QueueSpec("work", Work))
         rows(queue, "SELECT {s}.make_archive_partition('2013-01-01')")

@@ -14,7 +14,7 @@ from dagster_sqlqueue.followers.following import _columns
 from dagster_sqlqueue.followers.model import Following, called_back
 from tests.core.archived import archive
 from tests.core.support import Work, rows, value
-from tests.gate.patience import sized
+from tests.gate.patience import PATIENCE, sized
 from tests.plans.explaining import PLAN_MODES, SLACK, Explainer, Plan
 from tests.plans.filling import put
 from tests.plans.undoing import undone, without_autovacuum
@@ -28,7 +28,7 @@ ENDED = Callback("ended")
 @pytest.fixture(scope="session")
 def followed(url: str) -> Iterator[SqlQueue]:
     """100,000 jobs, each with a follower and a unique key, in groups of ten; and as many that have ended."""
-    with SqlQueue(url, schema="plans_followers") as queue:
+    with SqlQueue(url, schema="plans_followers", connect_timeout=round(PATIENCE)) as queue:
         queue.init()
         queue.create_queue(QueueSpec("work", Work))
         queue.create_queue(QueueSpec("ended", JobEnded))

@@ -88,7 +88,6 @@ def test_queue_stats_of_one_queue_looks_at_no_other(explain: Explainer, queue: s
     assert plan.root["Actual Rows"] == 1
     assert plan.buffers <= STATS_BUFFERS + SLACK
     assert plan.root["Total Cost"] < 1_000, "with such costs PostgreSQL compiles the plan, which takes seconds"
-    assert not plan.compiled
 
 
 @pytest.mark.prove

@@ -9,7 +9,7 @@ import pytest
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.people import HumanWork
 from tests.core.support import Work, rows
-from tests.gate.patience import sized
+from tests.gate.patience import PATIENCE, sized
 from tests.plans.explaining import SLACK, Explainer, Plan
 from tests.plans.filling import put
 from tests.plans.undoing import without_autovacuum
@@ -23,7 +23,7 @@ def tasks(url: str) -> Iterator[SqlQueue]:
     """100,000 tasks of one queue: a tenth open, of which half for later or on hold; the others are shared by 50 people, a
     third of them in review. As many events, 1,000 held jobs without a task, and 20,000 jobs that wait.
     """
-    with SqlQueue(url, schema="people_plans") as queue:
+    with SqlQueue(url, schema="people_plans", connect_timeout=round(PATIENCE)) as queue:
         queue.init()
         queue.create_queue(QueueSpec("work", Work))
         put(queue, "work", TASKS + 21_000)

@@ -10,7 +10,7 @@ import pytest
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.results.model import earliest_end
 from tests.core.support import Work, rows, value
-from tests.gate.patience import sized
+from tests.gate.patience import PATIENCE, sized
 from tests.plans.explaining import SLACK, Explainer, Plan
 from tests.plans.filling import put
 from tests.plans.undoing import without_autovacuum
@@ -25,7 +25,7 @@ def busy(url: str) -> Iterator[SqlQueue]:
     """100,000 live jobs, 5,000 of them running and followed, with a progress each; as many notes of progress and followers
     of others; an archive of 100,000 jobs in 30 days; as many events; and as many reply queues that have not expired.
     """
-    with SqlQueue(url, schema="results_plans") as queue:
+    with SqlQueue(url, schema="results_plans", connect_timeout=round(PATIENCE)) as queue:
         queue.init()
         queue.create_queue(QueueSpec("work", Work))
         queue.create_queue(QueueSpec("reply_x", Work, bucket_count=1))

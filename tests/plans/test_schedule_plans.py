@@ -6,6 +6,7 @@ import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from tests.core.support import Work, rows
+from tests.gate.patience import PATIENCE
 from tests.plans.explaining import SLACK, Explainer, Plan
 from tests.plans.undoing import without_autovacuum
 
@@ -18,7 +19,7 @@ LIMIT = 200
 @pytest.fixture(scope="module")
 def many(url: str) -> Iterator[SqlQueue]:
     """100,000 schedules: 50 are due, 1,000 more would be if they were not paused, the rest comes within a week."""
-    with SqlQueue(url, schema="schedule_plans") as queue:
+    with SqlQueue(url, schema="schedule_plans", connect_timeout=round(PATIENCE)) as queue:
         queue.init()
         queue.create_queue(QueueSpec("work", Work))
         rows(

@@ -9,7 +9,7 @@ import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from tests.core.support import Work, rows
-from tests.gate.patience import sized
+from tests.gate.patience import PATIENCE, sized
 from tests.plans.explaining import SLACK, Explainer
 from tests.plans.undoing import without_autovacuum
 
@@ -28,7 +28,7 @@ JOBS = """
 @pytest.fixture(scope="module")
 def busy(url: str) -> Iterator[SqlQueue]:
     """Attempts of a hundred jobs, each of another write, and as many live jobs."""
-    with SqlQueue(url, schema="staging_plans") as queue:
+    with SqlQueue(url, schema="staging_plans", connect_timeout=round(PATIENCE)) as queue:
         queue.init()
         queue.create_queue(QueueSpec("work", Work))
         rows(

@@ -9,6 +9,7 @@ import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from tests.core.support import Work, rows
+from tests.gate.patience import PATIENCE
 from tests.plans.explaining import Explainer, Plan
 from tests.plans.undoing import without_autovacuum
 
@@ -33,7 +34,7 @@ def archived(url: str) -> Iterator[SqlQueue]:
             FROM generate_series(1, %s) AS n
         ) AS made
     """
-    with SqlQueue(url, schema="stream_plans") as queue:
+    with SqlQueue(url, schema="stream_plans", connect_timeout=round(PATIENCE)) as queue:
         queue.init()
         queue.create_queue(QueueSpec("work", Work))
         for day in range(DAYS):

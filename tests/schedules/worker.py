@@ -14,6 +14,7 @@ from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import SqlQueue, columns, selection, statements
 from dagster_sqlqueue.schedules import Scheduler, Schedules, Ticked, model, timing, verbs
+from tests.core.support import on_sigterm
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def run(task: Task) -> None:
     if "ids" in task.without:
         model.job_id = lambda *_: uuid7()
     stopping = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    on_sigterm(stopping.set)
     with SqlQueue(task.url, schema=task.schema) as queue:
         task.ready.touch()
         Scheduler(_Doomed(queue, task), poll_seconds=0.05).run(stopping)

@@ -11,6 +11,7 @@ from dagster_sqlqueue.model import ArchiveState, ClaimedJob
 from dagster_sqlqueue.outcomes import Retry
 from dagster_sqlqueue.waiting import Waiter
 from tests.core.support import until
+from tests.gate.patience import PATIENCE
 from tests.roles.desk import B, C, Desk, O, Secret, verb
 
 
@@ -189,7 +190,7 @@ def wait_for_jobs(queue: SqlQueue, desk: Desk) -> Any:
     with Waiter(queue, desk.name, f"w {uuid4()}") as waiter:
         assert waiter.listening
         desk.filled(1)
-        assert waiter.wait(120)
+        assert waiter.wait(PATIENCE)
 
 
 @verb(C)
