@@ -224,6 +224,9 @@ class OwnServer:
                 stdout=output,
                 stderr=output,
                 user=self._user,
+                # Of our own group it would be refused where that has fewer rights than everybody.
+                group=self._user and pwd.getpwnam(self._user).pw_gid,
+                extra_groups=[] if self._user else None,
                 cwd=self.home,
             )
 
