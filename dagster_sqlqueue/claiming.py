@@ -23,8 +23,10 @@ from dagster_sqlqueue.picking import (
     check_claim,
     claim_parameters,
     pick,
+    saw,
     under_lease,
     wanted_of,
+    without_suspects,
 )
 from dagster_sqlqueue.reserving import Reservations
 from dagster_sqlqueue.settings import QueueSettings, Strategy, check_queue_name
@@ -94,6 +96,8 @@ class ClaimingVerbs(LockingVerbs):
             revision = settings.revision
             settings = self.settings(queue)
             if not (jobs or again) and settings.revision == revision:
+                if not settings.limited:
+                    hints.saw_all()
                 return []
 
     def finish_and_claim(
@@ -139,7 +143,7 @@ class ClaimingVerbs(LockingVerbs):
         step = ending_step(endings)
         if settings.strategy is Strategy.ROUND_ROBIN:
             ended, *_, rows = self.database.run_together(step, *self._next_claim(settings, wanted))
-            found = [ClaimedJob._make((*row, queue)) for row in rows]
+            found = self._claimed_at_once(settings, wanted, rows)
         else:
             ended, (found, _) = self.database.transact(
                 lambda executor: (executor.run(*step), self._claim_by_steps(executor, settings, wanted))
@@ -206,7 +210,16 @@ class ClaimingVerbs(LockingVerbs):
             rows = self.database.run_together(("limit_lock", lock), ("claim_limited", parameters))[-1]
         else:
             rows = self.database.run("claim_round_robin", parameters)
-        return [ClaimedJob._make((*row, settings.name)) for row in rows], again
+        return self._claimed_at_once(settings, wanted, rows), again
+
+    def _claimed_at_once(self, settings: QueueSettings, wanted: Wanted, rows: Sequence[Row]) -> list[ClaimedJob]:
+        """The jobs of a statement that chooses and grants. Of a limit, and of a job that goes by itself, it is not known how
+        many more it would have taken.
+        """
+        jobs = [ClaimedJob._make((*row, settings.name)) for row in rows]
+        filled = len(jobs) >= wanted.limit or settings.limited or any(job.alone for job in jobs[-1:])
+        saw(settings, wanted.hints, [job.bucket for job in jobs], filled=filled)
+        return jobs
 
     def _mark(self, parameters: dict[str, Any]) -> tuple[Sequence[Row], bool]:
         token = {"token": uuid7()}
@@ -233,14 +246,15 @@ class ClaimingVerbs(LockingVerbs):
         parked: Sequence[Row] = []
         if settings.keyed and rows:
             rows, parked = self._turns(executor, settings, rows)
-        rows = rows[:limit]
+        rows = without_suspects(rows[:limit])
         if not rows:
             return [], bool(parked)
         granted = self._grant(executor, settings, rows, wanted)
         if settings.rate and granted:
             starts = {"queue": settings.name, "starts": len(granted), "rate_seconds": settings.rate.seconds}
             executor.run("rate_note", starts)
-        jobs = [under_lease(row, granted[row[0]], settings) for row in rows if row[0] in granted]
+        alone = len(rows) == 1
+        jobs = [under_lease(row, granted[row[0]], settings, alone=alone) for row in rows if row[0] in granted]
         return jobs, not jobs
 
     def _allowance(self, executor: Executor, settings: QueueSettings, limit: int) -> int:
@@ -274,6 +288,7 @@ class ClaimingVerbs(LockingVerbs):
             "lease_seconds": wanted.lease_seconds,
             "worker": wanted.worker,
             "limited": settings.limited,
+            "alone": len(rows) == 1,
         }
         if settings.strategy is Strategy.ASSIGN:
             # In the order of the ids: two managers that want the same jobs wait for each other in one direction only.

@@ -22,6 +22,7 @@ from dagster_sqlqueue.lanes import Lanes
 from dagster_sqlqueue.leases import LeaseKeeper
 from dagster_sqlqueue.model import ClaimedJob, Mode
 from dagster_sqlqueue.picking import MAX_BATCH, check_buckets
+from dagster_sqlqueue.presence import Presence
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.settings import MAX_DELAY_SECONDS, Payload, QueueSettings, QueueSpec
 from dagster_sqlqueue.settling import DrainSummary
@@ -132,6 +133,11 @@ class Consumer(Generic[Payload]):
             side_by_side=caller.shape is Shape.ASYNC,
             beat=self._beat,
         )
+        self._presence = (
+            Presence(queue, spec.name, self.worker, buckets, batch_size, self._lease_seconds)
+            if self._mode is Mode.TRANSACTIONAL
+            else None
+        )
         self._also_beat = beat
         self._on_claim = on_claim
 
@@ -216,6 +222,9 @@ class Consumer(Generic[Payload]):
                 self._count_taken(ahead)
                 self.summary.released += len(self._queue.release(ahead))
                 self.summary.seconds = time.monotonic() - began
+                if self._presence is not None:
+                    with contextlib.suppress(DatabaseUnavailable):
+                        self._presence.leave()
 
     def work_batch(self, *, ahead_until: float | None = 0.0) -> int:
         """Take one batch and work it off. Gives the number of jobs taken; 0: nothing is due, or nothing may run now.
@@ -274,6 +283,10 @@ class Consumer(Generic[Payload]):
                 settings = self._queue.settings(self._spec.name)
         self._looked_at = time.monotonic()
         self._settings = settings
+        if self._presence is not None:
+            for attempt in self._work.patiently():
+                with attempt:
+                    self._presence.note_and_look()
         if self._source is None:
             with contextlib.suppress(DatabaseUnavailable):
                 self._queue.note_sweep(self._spec.name)
@@ -308,6 +321,8 @@ class Consumer(Generic[Payload]):
 
     def _beat(self) -> None:
         self._work.reporter.flush()
+        if self._presence is not None:
+            self._presence.note()
         if self._also_beat is not None:
             self._also_beat()
 
@@ -350,7 +365,12 @@ class Consumer(Generic[Payload]):
 
     def _lock(self, transaction: Transaction) -> list[ClaimedJob]:
         jobs = self._queue.lock_due(
-            transaction, self._spec.name, limit=self._batch_size, buckets=self._lanes.order, hints=self._hints
+            transaction,
+            self._spec.name,
+            limit=self._batch_size,
+            worker=self.worker,
+            buckets=self._lanes.order,
+            hints=self._hints,
         )
         return self._taken(jobs)
 

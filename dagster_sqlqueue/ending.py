@@ -117,8 +117,8 @@ class EndingVerbs(Verbs):
         return self.requeue([(job, Snooze(0)) for job in jobs]) if jobs else set()
 
     def end_leases(self, queue: str, worker: str, *, lease_seconds: float | None = None) -> set[UUID]:
-        """End the leases of a worker that is known to be dead now, instead of waiting until they run out. The attempts are
-        spent; should it live after all, its writes are refused as soon as somebody else has claimed the jobs.
+        """End the leases of a worker that is known to be dead now, instead of waiting until they run out: the jobs are
+        claimed one by one. Should it live after all, its writes are refused as soon as somebody else has claimed the jobs.
 
         Args:
             queue: its name.
@@ -175,6 +175,8 @@ class EndingVerbs(Verbs):
         backoff: BackoffPolicy | None = None,
     ) -> set[UUID]:
         """Give jobs that the transaction locked with `lock_due` back to be due later, or set them aside. Gives their ids."""
+        if any(job.alone for job, _ in (*back, *aside)):
+            return self.requeue(back, backoff=backoff, executor=executor) | self.hold(aside, executor=executor)
         held = len(aside)
         parameters = {
             "ids": [job.id for job, _ in (*back, *aside)],
@@ -297,6 +299,9 @@ def locked_ending_step(endings: Sequence[Ending], worker: str) -> Step:
     Raises:
         InvalidInput: a result cannot be stored as JSON.
     """
+    if any(ending.job.alone for ending in endings):
+        # Begun under a lease number of its own before it was locked.
+        return ending_step(endings)
     parameters = {"ids": [ending.job.id for ending in endings], "worker": worker}
     return ("succeed_locked", parameters) if _plain(endings) else ("finish_locked", {**parameters, **_ends(endings)})
 

@@ -45,9 +45,14 @@ class Attempt(enum.StrEnum):
     SAME = "same"
     """For an outcome this means: the attempt that the claim counted is spent."""
     COUNTED = "counted"
-    """One more, at the moment of the claim, so that a crash has spent it."""
+    """One more, at the moment of the claim. A crash has spent it only if the job was claimed by itself."""
+    COUNTED_IF_ALONE = "counted if alone"
+    """One more, if the lease that ran out was the only one of its claim; else the same again: nobody knows which jobs of
+    that claim had begun."""
     GIVEN_BACK = "given back"
     """One less: the claim's count is taken back."""
+    KEPT_IF_ALONE = "kept if alone"
+    """The same, if the lease that ran out was the only one of its claim; else one less."""
     RESET = "reset"
     """Zero: all the attempts of a new job."""
 
@@ -64,7 +69,7 @@ class Event(enum.StrEnum):
     PROMOTE = "promote"
     """One of its key made room."""
     BURY = "bury"
-    """A claim met it without an attempt left: its last lease ran out."""
+    """A claim met it without an attempt left: its last lease, the only one of its claim, ran out."""
     BURY_AND_STOP = "bury and stop"
     """The same, in an ordered queue that stops at poisoned jobs."""
     DROP = "drop"
@@ -123,8 +128,19 @@ _QUEUED, _RUNNING, _HELD = LiveState.QUEUED, LiveState.RUNNING, LiveState.HELD
 _SUCCEEDED, _FAILED, _CANCELLED = ArchiveState.SUCCEEDED, ArchiveState.FAILED, ArchiveState.CANCELLED
 
 
-def _by_claim(event: Event, after: State, attempt: Attempt = Attempt.SAME, *, lease: bool) -> list[Transition]:
-    return [Transition(b, event, after, Actor.CLAIM, attempt, new_lease=lease) for b in (_QUEUED, _RUNNING)]
+def _by_claim(
+    event: Event,
+    after: State,
+    attempt: Attempt = Attempt.SAME,
+    over: Attempt | None = None,
+    *,
+    lease: bool,
+) -> list[Transition]:
+    """What a claim does to a job that waited, and to one whose lease ran out (`over`: its attempt, if that differs)."""
+    return [
+        Transition(_QUEUED, event, after, Actor.CLAIM, attempt, new_lease=lease),
+        Transition(_RUNNING, event, after, Actor.CLAIM, attempt if over is None else over, new_lease=lease),
+    ]
 
 
 def _outcome(event: Event, after: State, attempt: Attempt = Attempt.SAME) -> Transition:
@@ -138,12 +154,12 @@ def _decided(event: Event, *steps: tuple[State, State], attempt: Attempt = Attem
 TRANSITIONS: tuple[Transition, ...] = (
     Transition(None, Event.ENQUEUE, _QUEUED, Actor.PRODUCER),
     Transition(_QUEUED, Event.REPLACE, _QUEUED, Actor.PRODUCER, Attempt.RESET),
-    *_by_claim(Event.CLAIM, _RUNNING, Attempt.COUNTED, lease=True),
-    *_by_claim(Event.PARK, _QUEUED, lease=False),
+    *_by_claim(Event.CLAIM, _RUNNING, Attempt.COUNTED, Attempt.COUNTED_IF_ALONE, lease=True),
+    *_by_claim(Event.PARK, _QUEUED, Attempt.SAME, Attempt.KEPT_IF_ALONE, lease=False),
     Transition(_QUEUED, Event.PROMOTE, _QUEUED, Actor.HOLDER),
     *_by_claim(Event.BURY, _FAILED, lease=True),
     *_by_claim(Event.BURY_AND_STOP, _HELD, Attempt.GIVEN_BACK, lease=True),
-    *_by_claim(Event.DROP, _CANCELLED, Attempt.COUNTED, lease=True),
+    *_by_claim(Event.DROP, _CANCELLED, Attempt.COUNTED, Attempt.COUNTED_IF_ALONE, lease=True),
     _outcome(Event.HEARTBEAT, _RUNNING),
     _outcome(Event.DONE, _SUCCEEDED),
     _outcome(Event.RETRY, _QUEUED),

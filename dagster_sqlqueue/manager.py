@@ -94,6 +94,7 @@ def hand_over(executor: Executor, queue: str, worker: str, jobs: Sequence[Claime
             "worker": worker,
             "ids": [job.id for job in jobs],
             "lease_nos": [job.lease_no for job in jobs],
+            "alone": any(job.alone for job in jobs),
         },
     )
 

@@ -16,11 +16,11 @@ class Mode(enum.StrEnum):
     """How a consumer keeps its jobs from others."""
 
     LEASED = "leased"
-    """Under a lease, extended by a heartbeat; a crash spends the attempt, and the job is due when the lease ends."""
+    """Under a lease, extended by a heartbeat; after a crash the job is due when the lease ends, and is claimed by itself."""
     TRANSACTIONAL = "transactional"
     """Locked in one transaction in which they are worked off and ended: twice as fast for quick handlers, and what the
-    handler writes through `job.connection` is committed with the job's end. A crash leaves the jobs as they were, attempt
-    included, so a job that kills its process is met again and again: for handlers that are trusted."""
+    handler writes through `job.connection` is committed with the job's end. A crash leaves the jobs as they were; the next
+    consumer works off one by one those that may have been the cause."""
 
 
 class ArchiveState(enum.StrEnum):
@@ -72,6 +72,7 @@ class ClaimedJob(NamedTuple):
         order_no: its place within its ordering key; None unless the queue is keyed and the job has a key.
         limited: whether the lease counts towards a limit of the queue.
         cancel_requested: somebody asked for it to be cancelled while it ran.
+        alone: whether it was claimed by itself, so that the attempt is spent if its consumer dies now.
     """
 
     id: UUID
@@ -93,6 +94,7 @@ class ClaimedJob(NamedTuple):
     backoff: Sequence[float] | None
     cancel_requested: bool
     limited: bool
+    alone: bool
     queue: str
 
     @property

@@ -53,8 +53,8 @@ _WHO: Final = {
     "consumer operator": """
         batch_move batch_succeed batch_sweep buckets_served bury_spent cancel_waiting
         complete_held end_leases finish finish_locked heartbeat
-        hold_queued lock_leased note_sweep pick_fanout pick_fifo pick_ids pick_round_robin reply_queue_renew
-        sensitive_add slot_extend slot_release succeed succeed_locked take_assigned waiter_leave wanting_workers
+        hold_queued lock_alone lock_leased note_sweep pick_fanout pick_fifo pick_ids pick_round_robin reply_queue_renew
+        sensitive_add slot_extend slot_release succeed succeed_locked waiter_leave wanting_workers
         withdraw_worker
     """,
     "operator observer": """
@@ -67,9 +67,10 @@ _WHO: Final = {
     "consumer": """
         ask_for_jobs batch_close batch_extend batch_find batch_hold batch_lease_reported
         batch_open batch_outcome_put batch_publish batch_published batch_recover batch_renew batch_reopen batch_report
-        batch_seal batch_sealed batch_settle batch_to_lease batch_tried batch_untried claim_limited
+        batch_seal batch_sealed batch_settle batch_to_lease batch_tried batch_untried begin_alone claim_limited
         claim_reserved claim_round_robin count_stale grant grant_assign hand_over hold limit_allowance limit_reserve
-        mark_token park progress rate_note requeue return_locked slot_acquire waiter_register
+        mark_token park progress rate_note requeue return_locked slot_acquire take_assigned transactional_leave
+        transactional_note transactional_suspects waiter_register
     """,
     "operator": """
         archive_day_attach archive_day_begin archive_day_drop archive_days_over archive_trim automation_rule_set

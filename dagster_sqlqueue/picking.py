@@ -1,7 +1,7 @@
 """Which jobs are taken out next: the looks of the five strategies, shared by claims and by transactional mode."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,10 @@ from dagster_sqlqueue.settings import MAX_BUCKETS, MAX_DELAY_SECONDS, QueueSetti
 MAX_BATCH = 10_000
 FROM_THE_HEAD = (Strategy.ROUND_ROBIN, Strategy.FIFO, Strategy.TOKEN)
 """Only where a batch is the oldest that was due, nothing is older than it."""
-LEASE_NO, LEASE_UNTIL, KEY, ORDER_NO = map(
-    ClaimedJob._fields.index, ("lease_no", "lease_until", "ordering_key", "order_no")
+SUSPECT = -1
+"""Where a row that was picked says whether its lease ran out: its consumer died or hung, perhaps of this job."""
+BUCKET, LEASE_NO, LEASE_UNTIL, KEY, ORDER_NO = map(
+    ClaimedJob._fields.index, ("bucket", "lease_no", "lease_until", "ordering_key", "order_no")
 )
 
 _LONGEST_LOOK = 100_000
@@ -85,17 +87,40 @@ def check_claim(limit: int, lease_seconds: float | None, buckets: Sequence[int] 
 def pick(executor: Executor, settings: QueueSettings, wanted: Wanted, limit: int) -> Sequence[Row]:
     """Look for jobs by the queue's strategy; they are locked until the transaction ends, except by `assign`."""
     if settings.strategy is not Strategy.FIFO:
-        return executor.run(*pick_step(settings, wanted, limit))
+        rows = executor.run(*pick_step(settings, wanted, limit))
+        saw(settings, wanted.hints, [row[BUCKET] for row in rows], filled=len(rows) >= limit)
+        return rows
     look, choice = limit, _choice(settings, wanted, limit)
     while rows := executor.run("pick_fifo", {**choice, "look": look}):
         heads = rows[0][-1]
         if rows[0][0] is not None:
+            saw(settings, wanted.hints, [row[BUCKET] for row in rows], filled=True)
             return [row[:-1] for row in rows]
         if heads < look or look > _LONGEST_LOOK:
             break
         # Others hold everything that was looked at, and there is more behind it.
         look *= 4
     return []
+
+
+def saw(settings: QueueSettings, hints: HeadHints, buckets: Collection[int], *, filled: bool) -> None:
+    """Note how far a claim came that found something.
+
+    Args:
+        settings: the queue's.
+        hints: of the claim.
+        buckets: those of the jobs that it found.
+        filled: whether these are as many as it asked for, so that there may be more.
+    """
+    if not buckets:
+        return
+    if not filled or settings.strategy is Strategy.ASSIGN:
+        hints.saw_all()
+    elif settings.strategy is Strategy.FIFO:
+        # It looks at all heads and takes the oldest: where it took none, it is not known where the next one begins.
+        hints.saw(buckets)
+    else:
+        hints.saw_up_to(buckets)
 
 
 def pick_step(settings: QueueSettings, wanted: Wanted, limit: int) -> Step:
@@ -106,14 +131,29 @@ def pick_step(settings: QueueSettings, wanted: Wanted, limit: int) -> Step:
 def claim_parameters(settings: QueueSettings, wanted: Wanted) -> dict[str, Any]:
     """What a statement that chooses jobs and puts them under a lease is given."""
     lease = {"lease_seconds": wanted.lease_seconds, "worker": wanted.worker}
-    return {**_choice(settings, wanted, wanted.limit), **lease}
+    return {**_choice(settings, wanted, wanted.limit), **lease, "suspects": True}
 
 
-def under_lease(row: Row, lease_until: Any, settings: QueueSettings) -> ClaimedJob:
-    """The job of a row that was picked, as it is once it has been granted."""
-    lease_no, attempt = row[3] + 1, row[4] + 1
+def without_suspects(rows: Sequence[Row]) -> Sequence[Row]:
+    """Of the rows that were picked those that may run together, in their order: the first one alone, if its lease ran out,
+    since it may be what its consumer died of; else all before such a one.
+    """
+    first = next((place for place, row in enumerate(rows) if row[SUSPECT]), None)
+    return rows if first is None else rows[: max(first, 1)]
+
+
+def under_lease(row: Row, lease_until: Any, settings: QueueSettings, *, alone: bool = False) -> ClaimedJob:
+    """The job of a row that was picked, as it is once it has been granted.
+
+    Args:
+        row: of a statement that picks.
+        lease_until: the end of its lease.
+        settings: the queue's.
+        alone: whether it was granted by itself.
+    """
+    lease_no, attempt = row[LEASE_NO] + 1, row[4] + 1
     return ClaimedJob(
-        *(*row[:3], lease_no, attempt, *row[5:7], lease_until, *row[8:-1], settings.limited, settings.name)
+        *(*row[:3], lease_no, attempt, *row[5:7], lease_until, *row[8:-2], settings.limited, alone, settings.name)
     )
 
 

@@ -147,9 +147,9 @@ class _TimedQueue(SqlQueue):
         with self._timed(queue, "finish_and_claim"):
             return super().finish_and_claim(endings, queue, **how)
 
-    def lock_due(self, executor: Any, queue: str, **how: Any) -> list[ClaimedJob]:
+    def lock_due(self, transaction: Any, queue: str, **how: Any) -> list[ClaimedJob]:
         with self._timed(queue, "lock_due"):
-            return super().lock_due(executor, queue, **how)
+            return super().lock_due(transaction, queue, **how)
 
     def finish_and_lock(self, transaction: Any, endings: Any, queue: str, **how: Any) -> list[ClaimedJob]:
         with self._timed(queue, "finish_and_lock"):

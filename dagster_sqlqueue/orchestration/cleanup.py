@@ -26,7 +26,7 @@ def build_cleanup_sensors(
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> list[dg.SensorDefinition]:
     """Two sensors, for failed and for cancelled runs: what such a run still holds is given back at once, instead of when its
-    leases and its slot run out. The attempts are spent: what kills its run must not do so for ever.
+    leases and its slot run out. The jobs are claimed one by one then: what kills its run dies alone.
 
     A drain run that a person cancels, or whose op fails, gives its jobs back itself, and a step of a graph that fails does
     so by the hook `give_back_on_failure`; these are for runs that were killed.

@@ -1,6 +1,7 @@
 """What a run of a graph has claimed and not ended: noted on the run, and given back when a step of it fails.
 
-Nothing depends on it: leases end by themselves. The attempts are spent, or a job that breaks the graph would do so for ever.
+Nothing depends on it: leases end by themselves. The jobs are claimed one by one then, or one that breaks the graph would do
+so with all others for ever.
 """
 
 import json

@@ -3,9 +3,9 @@
 --
 -- Parameters: queue text; sealed_at timestamptz; filter jsonb. Returns: one row. Locks: none.
 SELECT
-    count(*) FILTER (WHERE j.attempt < j.max_attempts AND fits.so),
-    count(*) FILTER (WHERE j.attempt < j.max_attempts AND fits.so AND j.followed),
-    count(*) FILTER (WHERE j.attempt >= j.max_attempts)
+    count(*) FILTER (WHERE j.attempts_spent < j.max_attempts AND fits.so),
+    count(*) FILTER (WHERE j.attempts_spent < j.max_attempts AND fits.so AND j.followed),
+    count(*) FILTER (WHERE j.attempts_spent >= j.max_attempts)
 FROM sqlqueue.job AS j
 CROSS JOIN LATERAL (SELECT CAST(:filter AS jsonb) = '{}' OR j.payload @> CAST(:filter AS jsonb) AS so) AS fits
 WHERE j.queue = :queue

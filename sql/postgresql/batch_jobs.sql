@@ -7,7 +7,8 @@
 SELECT
     j.id, j.bucket, j.priority, j.lease_no, j.attempt, j.max_attempts, j.created_at, b.lease_until,
     j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error, j.run_at AS due_at, j.tags,
-    j.order_no, j.timeout_seconds, j.backoff, j.cancel_requested_at IS NOT NULL AS cancel_requested, j.limited, j.queue
+    j.order_no, j.timeout_seconds, j.backoff, j.cancel_requested_at IS NOT NULL AS cancel_requested, j.limited, j.alone,
+    j.queue
 FROM sqlqueue.batch AS b
 JOIN sqlqueue.job AS j ON j.batch_id = b.id
 WHERE b.id = CAST(:batch_id AS uuid) AND b.token = :token AND b.state = 'sealed'

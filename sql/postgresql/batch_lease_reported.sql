@@ -7,14 +7,15 @@ WITH leased AS (
     SET state = 'running',
         available_at = 'infinity',
         lease_no = j.lease_no + 1,
-        attempt = j.attempt + 1,
+        attempt = j.attempts_spent + 1,
+        alone = false,
         started_at = now(),
         claimed_by = :worker,
         batch_id = CAST(:batch_id AS uuid)
     WHERE j.id = ANY (ARRAY(SELECT o.job_id FROM sqlqueue.batch_outcome AS o WHERE o.batch_id = CAST(:batch_id AS uuid)))
       AND j.queue = :queue
       AND j.available_at <= :sealed_at
-      AND j.attempt < j.max_attempts
+      AND j.attempts_spent < j.max_attempts
       AND (CAST(:filter AS jsonb) = '{}' OR j.payload @> CAST(:filter AS jsonb))
     RETURNING j.id
 )

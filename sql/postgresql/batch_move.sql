@@ -13,7 +13,7 @@ WITH finished AS (
     WHERE j.queue = :queue
       AND j.bucket = ANY (CAST(:buckets AS smallint[]))
       AND j.available_at <= :sealed_at
-      AND j.attempt < j.max_attempts
+      AND j.attempts_spent < j.max_attempts
       AND (CAST(:filter AS jsonb) = '{}' OR j.payload @> CAST(:filter AS jsonb))
     RETURNING j.*
 ), archived AS (
@@ -22,8 +22,8 @@ WITH finished AS (
         claimed_by, batch_id, unique_key, ordering_key, order_no, region, timeout_seconds, backoff, tags, payload, error
     )
     SELECT
-        id, queue, bucket, priority, 'succeeded', lease_no + 1, attempt + 1, max_attempts, run_at, created_at, now(),
-        statement_timestamp(), :worker, CAST(:batch_id AS uuid), unique_key, ordering_key, order_no, region,
+        id, queue, bucket, priority, 'succeeded', lease_no + 1, attempts_spent + 1, max_attempts, run_at, created_at,
+        now(), statement_timestamp(), :worker, CAST(:batch_id AS uuid), unique_key, ordering_key, order_no, region,
         timeout_seconds, backoff, tags, payload, error
     FROM finished
 )

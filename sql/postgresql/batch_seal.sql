@@ -19,7 +19,7 @@ WITH mine AS MATERIALIZED (
     WHERE j.queue = :queue
       AND j.bucket = CAST(:bucket AS smallint)
       AND j.available_at <= (SELECT mine.sealed_at FROM mine)
-      AND j.attempt < j.max_attempts
+      AND j.attempts_spent < j.max_attempts
       AND (CAST(:filter AS jsonb) = '{}' OR j.payload @> CAST(:filter AS jsonb))
     FOR UPDATE SKIP LOCKED
 ), leased AS (
@@ -27,7 +27,8 @@ WITH mine AS MATERIALIZED (
     SET state = 'running',
         available_at = 'infinity',
         lease_no = j.lease_no + 1,
-        attempt = j.attempt + 1,
+        attempt = j.attempts_spent + 1,
+        alone = false,
         started_at = statement_timestamp(),
         claimed_by = :worker,
         claim_token = NULL,

@@ -9,7 +9,7 @@ WITH spent AS MATERIALIZED (
     WHERE j.queue = :queue
       AND j.bucket = CAST(:bucket AS smallint)
       AND j.available_at <= statement_timestamp()
-      AND j.attempt >= j.max_attempts
+      AND j.attempts_spent >= j.max_attempts
     FOR UPDATE SKIP LOCKED
 ), finished AS (
     DELETE FROM sqlqueue.job AS j

@@ -50,14 +50,14 @@ WITH expired AS (
     ) AS reserved
     WHERE q.name = :queue AND q.revision = :revision AND q.paused_at IS NULL
 ), head AS MATERIALIZED (
-    SELECT due.id, due.available_at
+    SELECT due.id, due.available_at, due.suspect
     FROM unnest(CAST(:buckets AS smallint[]), CAST(:hints AS text[])) AS b (bucket, hint)
     CROSS JOIN LATERAL (SELECT CAST(b.hint AS text[]) AS begin OFFSET 0) AS hint
     CROSS JOIN LATERAL (
-        SELECT candidate.id, candidate.available_at
+        SELECT candidate.id, candidate.available_at, candidate.suspect
         FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority)
         CROSS JOIN LATERAL (
-            SELECT j.id, j.available_at
+            SELECT j.id, j.available_at, j.state = 'running' AS suspect
             FROM sqlqueue.job AS j
             WHERE j.queue = :queue
               AND j.bucket = b.bucket
@@ -74,22 +74,29 @@ WITH expired AS (
         LIMIT (SELECT COALESCE(max(allowance.jobs), 0) FROM allowance)
     ) AS due
     LIMIT (SELECT COALESCE(max(allowance.jobs), 0) FROM allowance)
+), taken AS MATERIALIZED (
+    SELECT seen.ids[1 : CASE WHEN seen.suspect = 1 AND :suspects THEN 1 ELSE COALESCE(seen.suspect - 1, :limit) END] AS ids
+    FROM (
+        SELECT array_agg(head.id) AS ids, array_position(array_agg(head.suspect), true) AS suspect
+        FROM head
+    ) AS seen
 ), claimed AS (
     UPDATE sqlqueue.job AS j
     SET state = 'running',
         available_at = statement_timestamp() + make_interval(secs => :lease_seconds),
         lease_no = j.lease_no + 1,
-        attempt = j.attempt + 1,
+        attempt = j.attempts_spent + 1,
+        alone = (SELECT cardinality(taken.ids) = 1 AND :suspects FROM taken),
         started_at = clock_timestamp(),
         claimed_by = :worker,
         batch_id = NULL,
         claim_token = NULL,
         limited = true
-    WHERE j.id = ANY (ARRAY(SELECT head.id FROM head))
+    WHERE j.id = ANY (CAST((SELECT taken.ids FROM taken) AS uuid[]))
     RETURNING
         j.id, j.bucket, j.priority, j.lease_no, j.attempt, j.max_attempts, j.created_at, j.available_at AS lease_until,
         j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error, j.tags, j.order_no,
-        j.timeout_seconds, j.backoff, j.cancel_requested_at, j.limited
+        j.timeout_seconds, j.backoff, j.cancel_requested_at, j.limited, j.alone
 ), forgotten AS (
     DELETE FROM sqlqueue.rate_start AS s
     USING allowance
@@ -105,7 +112,7 @@ SELECT
     claimed.id, claimed.bucket, claimed.priority, claimed.lease_no, claimed.attempt, claimed.max_attempts,
     claimed.created_at, claimed.lease_until, claimed.unique_key, claimed.ordering_key, claimed.payload, claimed.error,
     head.available_at AS due_at, claimed.tags, claimed.order_no, claimed.timeout_seconds, claimed.backoff,
-    claimed.cancel_requested_at IS NOT NULL AS cancel_requested, claimed.limited
+    claimed.cancel_requested_at IS NOT NULL AS cancel_requested, claimed.limited, claimed.alone
 FROM claimed
 JOIN head ON head.id = claimed.id
 ORDER BY

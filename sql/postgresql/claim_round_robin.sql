@@ -5,28 +5,29 @@
 -- locked inside the branch that picks them, on the base table, with the order and the limit at that same level (a lock
 -- outside a view or a UNION locks nothing in PostgreSQL).
 --
--- A job is due when available_at has passed, whatever its state: a running job whose lease ran out is claimed like a
--- queued one. The walk over the ten priorities keeps each probe a plain range of the index job_claim. It is
+-- A job is due when available_at has passed, whatever its state. A running one whose lease ran out may be what its
+-- consumer died of: it is claimed by itself, and those before it without it. The walk over the ten priorities keeps each probe a plain range of the index job_claim. It is
 -- pick_round_robin and grant in one statement, for queues without turns and limits: one round trip instead of two.
 --
 -- Parameters: queue text; revision bigint (of the settings that the caller knows; under another, or in a paused queue,
 --   nothing is claimed); buckets smallint[]; hints text[] (where to begin in each of these buckets: a text[] of ten
 --   timestamptz, for the priorities 9 to 0, and after them ten uuid, the ids at these moments; '{}', or NULL in it: at
---   the very beginning); limit integer; lease_seconds float8; worker text.
+--   the very beginning); limit integer; lease_seconds float8; worker text; suspects boolean (false: the jobs join others
+--   that their consumer has already, and none whose lease ran out is taken).
 -- Returns: the jobs under their new lease, in the order in which they were due. attempt > max_attempts: the lease ran
 --   out on the last attempt, and the caller archives the job as failed instead of handing it out.
 -- Plan: the ids go to the update as an array, for which the planner always takes the primary key; joined, a large :limit
 --   made it read the whole table.
 -- Locks: the rows returned, in index order; rows locked by others are skipped. Guards: I3 (lease_no grows), I4, I5.
 WITH head AS MATERIALIZED (
-    SELECT due.id, due.available_at
+    SELECT due.id, due.available_at, due.suspect
     FROM unnest(CAST(:buckets AS smallint[]), CAST(:hints AS text[])) AS b (bucket, hint)
     CROSS JOIN LATERAL (SELECT CAST(b.hint AS text[]) AS begin OFFSET 0) AS hint
     CROSS JOIN LATERAL (
-        SELECT candidate.id, candidate.available_at
+        SELECT candidate.id, candidate.available_at, candidate.suspect
         FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority)
         CROSS JOIN LATERAL (
-            SELECT j.id, j.available_at
+            SELECT j.id, j.available_at, j.state = 'running' AS suspect
             FROM sqlqueue.job AS j
             WHERE j.queue = :queue
               AND j.bucket = b.bucket
@@ -47,27 +48,34 @@ WITH head AS MATERIALIZED (
         WHERE q.name = :queue AND q.revision = :revision AND q.paused_at IS NULL
     )
     LIMIT :limit
+), taken AS MATERIALIZED (
+    SELECT seen.ids[1 : CASE WHEN seen.suspect = 1 AND :suspects THEN 1 ELSE COALESCE(seen.suspect - 1, :limit) END] AS ids
+    FROM (
+        SELECT array_agg(head.id) AS ids, array_position(array_agg(head.suspect), true) AS suspect
+        FROM head
+    ) AS seen
 ), claimed AS (
     UPDATE sqlqueue.job AS j
     SET state = 'running',
         available_at = statement_timestamp() + make_interval(secs => :lease_seconds),
         lease_no = j.lease_no + 1,
-        attempt = j.attempt + 1,
+        attempt = j.attempts_spent + 1,
+        alone = (SELECT cardinality(taken.ids) = 1 AND :suspects FROM taken),
         started_at = statement_timestamp(),
         claimed_by = :worker,
         batch_id = NULL,
         limited = false
-    WHERE j.id = ANY (ARRAY(SELECT head.id FROM head))
+    WHERE j.id = ANY (CAST((SELECT taken.ids FROM taken) AS uuid[]))
     RETURNING
         j.id, j.bucket, j.priority, j.lease_no, j.attempt, j.max_attempts, j.created_at, j.available_at AS lease_until,
         j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error, j.tags, j.order_no,
-        j.timeout_seconds, j.backoff, j.cancel_requested_at, j.limited
+        j.timeout_seconds, j.backoff, j.cancel_requested_at, j.limited, j.alone
 )
 SELECT
     claimed.id, claimed.bucket, claimed.priority, claimed.lease_no, claimed.attempt, claimed.max_attempts,
     claimed.created_at, claimed.lease_until, claimed.unique_key, claimed.ordering_key, claimed.payload, claimed.error,
     head.available_at AS due_at, claimed.tags, claimed.order_no, claimed.timeout_seconds, claimed.backoff,
-    claimed.cancel_requested_at IS NOT NULL AS cancel_requested, claimed.limited
+    claimed.cancel_requested_at IS NOT NULL AS cancel_requested, claimed.limited, claimed.alone
 FROM claimed
 JOIN head ON head.id = claimed.id
 ORDER BY

@@ -1,5 +1,6 @@
 -- Remove what has expired and was not taken up again: waiters and workers a minute after their time, slots an hour after
--- theirs, grants whose lease has passed on, and the counts of refused writes of more than 90 days ago.
+-- theirs, grants whose lease has passed on, consumers in transactional mode after which none came for a week, and the counts
+-- of refused writes of more than 90 days ago.
 --
 -- Returns: one row: how many rows. Locks: the deleted rows; those that somebody has in hand are skipped.
 -- Plan: the jobs of grants are looked up one by one: joined, they made the planner read all live jobs.
@@ -48,6 +49,10 @@ WITH waiter AS (
     ) AS old
     WHERE a.queue = old.queue AND a.worker = old.worker AND a.job_id = old.job_id
     RETURNING 1
+), transactional AS (
+    DELETE FROM sqlqueue.transactional_consumer AS c
+    WHERE c.believed_until < statement_timestamp() - interval '7 days'
+    RETURNING 1
 ), stale AS (
     DELETE FROM sqlqueue.stale_write AS s
     WHERE s.day < CAST(timezone('UTC', statement_timestamp()) AS date) - 90
@@ -55,4 +60,4 @@ WITH waiter AS (
 )
 SELECT
     (SELECT count(*) FROM waiter) + (SELECT count(*) FROM worker) + (SELECT count(*) FROM slot)
-    + (SELECT count(*) FROM assignment) + (SELECT count(*) FROM stale)
+    + (SELECT count(*) FROM assignment) + (SELECT count(*) FROM transactional) + (SELECT count(*) FROM stale)

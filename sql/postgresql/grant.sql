@@ -1,14 +1,16 @@
 -- Put jobs that this transaction has locked under a lease.
 --
 -- Parameters: ids uuid[]; lease_seconds float8; worker text; limited boolean (whether the queue has a limit of its own,
---   towards which the leases count).
--- Returns: the id of each job, and the end of its lease; lease_no and attempt are one higher than before.
+--   towards which the leases count); alone boolean (whether it is one job, taken by itself).
+-- Returns: the id of each job, and the end of its lease; lease_no is one higher than before, and attempt one higher than
+--   what was spent.
 -- Locks: none beyond those that the transaction has. Guards: I3 (lease_no grows), I4.
 UPDATE sqlqueue.job AS j
 SET state = 'running',
     available_at = statement_timestamp() + make_interval(secs => :lease_seconds),
     lease_no = j.lease_no + 1,
-    attempt = j.attempt + 1,
+    attempt = j.attempts_spent + 1,
+    alone = :alone,
     started_at = statement_timestamp(),
     claimed_by = :worker,
     batch_id = NULL,

@@ -6,14 +6,15 @@
 --
 -- Parameters: queue text; revision bigint (of the settings under which they were listed; under others, or in a paused
 --   queue, nothing is granted); ids uuid[]; lease_nos bigint[] (as listed); lease_seconds float8; worker text; limited
---   boolean.
+--   boolean; alone boolean (as for grant).
 -- Returns: the id of each job that was granted, and the end of its lease.
 -- Locks: the updated rows, in the order of the arrays; waits for one that another is writing. Guards: I3, I4.
 UPDATE sqlqueue.job AS j
 SET state = 'running',
     available_at = statement_timestamp() + make_interval(secs => :lease_seconds),
     lease_no = j.lease_no + 1,
-    attempt = j.attempt + 1,
+    attempt = j.attempts_spent + 1,
+    alone = :alone,
     started_at = statement_timestamp(),
     claimed_by = :worker,
     batch_id = NULL,

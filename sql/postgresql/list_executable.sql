@@ -4,7 +4,8 @@
 -- Source: the manager/worker article, which lists and shuffles so that two managers seldom want the same job.
 --
 -- Parameters: queue text; revision bigint; buckets smallint[]; hints text[] (as for claim_round_robin); limit integer.
--- Returns: the jobs; lease_no and attempt as they were before. Reads at most :limit from each bucket. Locks: none.
+-- Returns: the jobs; lease_no as it was, attempt as many as are spent; suspect: its lease
+--   ran out. Reads at most :limit from each bucket. Locks: none.
 WITH candidate AS MATERIALIZED (
     SELECT due.id
     FROM unnest(CAST(:buckets AS smallint[]), CAST(:hints AS text[])) AS b (bucket, hint)
@@ -34,9 +35,10 @@ WITH candidate AS MATERIALIZED (
     )
 )
 SELECT
-    j.id, j.bucket, j.priority, j.lease_no, j.attempt, j.max_attempts, j.created_at, j.available_at AS lease_until,
-    j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error, j.available_at AS due_at, j.tags,
-    j.order_no, j.timeout_seconds, j.backoff, j.cancel_requested_at IS NOT NULL AS cancel_requested, j.limited
+    j.id, j.bucket, j.priority, j.lease_no, j.attempts_spent AS attempt, j.max_attempts, j.created_at,
+    j.available_at AS lease_until, j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error,
+    j.available_at AS due_at, j.tags, j.order_no, j.timeout_seconds, j.backoff, j.cancel_requested_at IS NOT NULL AS cancel_requested, j.limited,
+    j.state = 'running' AS suspect
 FROM sqlqueue.job AS j
 WHERE j.id = ANY (ARRAY(SELECT candidate.id FROM candidate))
   AND j.available_at <= statement_timestamp()

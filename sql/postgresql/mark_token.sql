@@ -9,14 +9,14 @@
 -- Returns: one row: how many jobs were candidates. Some of them may have gone to others while this waited for their rows.
 -- Locks: the marked rows; waits for those that another is marking, and looks at them again. Guards: I3, I4.
 WITH candidate AS MATERIALIZED (
-    SELECT due.id
+    SELECT due.id, due.suspect
     FROM unnest(CAST(:buckets AS smallint[]), CAST(:hints AS text[])) AS b (bucket, hint)
     CROSS JOIN LATERAL (SELECT CAST(b.hint AS text[]) AS begin OFFSET 0) AS hint
     CROSS JOIN LATERAL (
-        SELECT entry.id
+        SELECT entry.id, entry.suspect
         FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority)
         CROSS JOIN LATERAL (
-            SELECT j.id
+            SELECT j.id, j.state = 'running' AS suspect
             FROM sqlqueue.job AS j
             WHERE j.queue = :queue
               AND j.bucket = b.bucket
@@ -36,18 +36,25 @@ WITH candidate AS MATERIALIZED (
         WHERE q.name = :queue AND q.revision = :revision AND q.paused_at IS NULL
     )
     LIMIT :limit
+), taken AS MATERIALIZED (
+    SELECT seen.ids[1 : CASE WHEN seen.suspect = 1 THEN 1 ELSE COALESCE(seen.suspect - 1, :limit) END] AS ids
+    FROM (
+        SELECT array_agg(candidate.id) AS ids, array_position(array_agg(candidate.suspect), true) AS suspect
+        FROM candidate
+    ) AS seen
 ), marked AS (
     UPDATE sqlqueue.job AS j
     SET state = 'running',
         available_at = statement_timestamp() + make_interval(secs => :lease_seconds),
         lease_no = j.lease_no + 1,
-        attempt = j.attempt + 1,
+        attempt = j.attempts_spent + 1,
+        alone = (SELECT cardinality(taken.ids) = 1 FROM taken),
         started_at = statement_timestamp(),
         claimed_by = :worker,
         batch_id = NULL,
         limited = false,
         claim_token = CAST(:token AS uuid)
-    WHERE j.id = ANY (ARRAY(SELECT candidate.id FROM candidate))
+    WHERE j.id = ANY (CAST((SELECT taken.ids FROM taken) AS uuid[]))
       AND j.available_at <= statement_timestamp()
 )
 SELECT count(*) FROM candidate

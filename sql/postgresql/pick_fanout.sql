@@ -9,7 +9,8 @@
 --
 -- Parameters: queue text; revision bigint; buckets smallint[] (the caller turns them to a random one first); hints text[]
 --   (as for claim_round_robin); limit integer.
--- Returns: the jobs; lease_no and attempt as they were before.
+-- Returns: the jobs; lease_no as it was, attempt as many as are spent; suspect: its lease
+--   ran out.
 -- Locks: the rows returned, until the transaction ends; rows locked by others are skipped.
 SELECT due.*
 FROM unnest(CAST(:buckets AS smallint[]), CAST(:hints AS text[])) AS b (bucket, hint)
@@ -57,9 +58,10 @@ CROSS JOIN LATERAL (
         SELECT after.*
         FROM (
             SELECT
-                j.id, j.bucket, j.priority, j.lease_no, j.attempt, j.max_attempts, j.created_at, j.available_at AS lease_until,
-                j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error, j.available_at AS due_at, j.tags,
-                j.order_no, j.timeout_seconds, j.backoff, j.cancel_requested_at IS NOT NULL AS cancel_requested, j.limited
+                j.id, j.bucket, j.priority, j.lease_no, j.attempts_spent AS attempt, j.max_attempts, j.created_at,
+                j.available_at AS lease_until, j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error,
+                j.available_at AS due_at, j.tags, j.order_no, j.timeout_seconds, j.backoff, j.cancel_requested_at IS NOT NULL AS cancel_requested, j.limited,
+                j.state = 'running' AS suspect
             FROM sqlqueue.job AS j
             WHERE j.queue = :queue
               AND j.bucket = b.bucket
@@ -74,9 +76,10 @@ CROSS JOIN LATERAL (
         SELECT before.*
         FROM (
             SELECT
-                j.id, j.bucket, j.priority, j.lease_no, j.attempt, j.max_attempts, j.created_at, j.available_at AS lease_until,
-                j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error, j.available_at AS due_at, j.tags,
-                j.order_no, j.timeout_seconds, j.backoff, j.cancel_requested_at IS NOT NULL AS cancel_requested, j.limited
+                j.id, j.bucket, j.priority, j.lease_no, j.attempts_spent AS attempt, j.max_attempts, j.created_at,
+                j.available_at AS lease_until, j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error,
+                j.available_at AS due_at, j.tags, j.order_no, j.timeout_seconds, j.backoff, j.cancel_requested_at IS NOT NULL AS cancel_requested, j.limited,
+                j.state = 'running' AS suspect
             FROM sqlqueue.job AS j
             WHERE j.queue = :queue
               AND j.bucket = b.bucket

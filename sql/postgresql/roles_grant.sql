@@ -10,7 +10,8 @@ REVOKE ALL ON SCHEMA sqlqueue
 REVOKE ALL ON
     sqlqueue.schema_version, sqlqueue.function_set, sqlqueue.queue, sqlqueue.bucket, sqlqueue.job, sqlqueue.job_archive,
     sqlqueue.job_archive_default, sqlqueue.job_replaced, sqlqueue.rate_start, sqlqueue.limit_reservation, sqlqueue.waiter,
-    sqlqueue.stale_write, sqlqueue.worker, sqlqueue.assignment, sqlqueue.consumer_slot, sqlqueue.batch,
+    sqlqueue.stale_write, sqlqueue.worker, sqlqueue.assignment, sqlqueue.transactional_consumer, sqlqueue.consumer_slot,
+    sqlqueue.batch,
     sqlqueue.batch_outcome, sqlqueue.batch_try,
     sqlqueue.subscription, sqlqueue.schedule, sqlqueue.human_task, sqlqueue.job_event, sqlqueue.automation_rule,
     sqlqueue.sensitive_field, sqlqueue.live_bucket, sqlqueue.lane, sqlqueue.bucket_heads, sqlqueue.job_all,
@@ -60,7 +61,7 @@ GRANT INSERT (
 GRANT INSERT (lease_no, created_at, error) ON sqlqueue.job TO sqlqueue_operator;
 GRANT SELECT, DELETE ON sqlqueue.job TO sqlqueue_consumer, sqlqueue_operator;
 GRANT UPDATE (
-    state, available_at, lease_no, attempt, started_at, claimed_by, claim_token, batch_id, limited, error, followed
+    state, available_at, lease_no, attempt, alone, started_at, claimed_by, claim_token, batch_id, limited, error, followed
 ) ON sqlqueue.job TO sqlqueue_consumer;
 GRANT UPDATE (state, available_at, run_at, priority, error, cancel_requested_at, order_no, limited, followed)
     ON sqlqueue.job TO sqlqueue_operator;
@@ -110,14 +111,18 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON sqlqueue.waiter TO sqlqueue_consumer;
 GRANT SELECT, UPDATE (expires_at), DELETE ON sqlqueue.waiter TO sqlqueue_operator;
 GRANT SELECT ON sqlqueue.waiter TO sqlqueue_observer;
 
--- stale_write, worker, assignment, consumer_slot: kept by consumers, managers and sensors; operators tidy them up.
+-- stale_write, worker, assignment, transactional_consumer, consumer_slot: kept by consumers, managers and sensors; operators tidy them up.
 GRANT SELECT, INSERT, UPDATE ON sqlqueue.stale_write TO sqlqueue_consumer;
 GRANT SELECT, DELETE ON sqlqueue.stale_write TO sqlqueue_operator;
-GRANT SELECT, INSERT, UPDATE, DELETE ON sqlqueue.worker, sqlqueue.assignment, sqlqueue.consumer_slot TO sqlqueue_consumer;
+GRANT SELECT, INSERT, UPDATE, DELETE
+    ON sqlqueue.worker, sqlqueue.assignment, sqlqueue.transactional_consumer, sqlqueue.consumer_slot TO sqlqueue_consumer;
 GRANT SELECT, UPDATE (expires_at), DELETE ON sqlqueue.worker, sqlqueue.consumer_slot TO sqlqueue_operator;
 GRANT SELECT, UPDATE (lease_no), DELETE ON sqlqueue.assignment TO sqlqueue_operator;
-GRANT SELECT ON sqlqueue.stale_write, sqlqueue.worker, sqlqueue.assignment, sqlqueue.consumer_slot TO sqlqueue_observer;
--- nothing on stale_write, worker, assignment, consumer_slot: sqlqueue_producer
+GRANT SELECT (believed_until), DELETE ON sqlqueue.transactional_consumer TO sqlqueue_operator;
+GRANT SELECT
+    ON sqlqueue.stale_write, sqlqueue.worker, sqlqueue.assignment, sqlqueue.transactional_consumer, sqlqueue.consumer_slot
+    TO sqlqueue_observer;
+-- nothing on stale_write, worker, assignment, transactional_consumer, consumer_slot: sqlqueue_producer
 
 -- batch, batch_outcome, batch_try: what Spark takes and publishes. Maintenance, by operators, gives back
 -- what was left behind, by a function.

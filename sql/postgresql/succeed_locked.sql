@@ -13,7 +13,7 @@ INSERT INTO sqlqueue.job_archive (
     claimed_by, unique_key, ordering_key, order_no, region, timeout_seconds, backoff, tags, payload, error
 )
 SELECT
-    f.id, f.queue, f.bucket, f.priority, 'succeeded', f.lease_no + 1, LEAST(f.attempt + 1, f.max_attempts),
+    f.id, f.queue, f.bucket, f.priority, 'succeeded', f.lease_no + 1, LEAST(f.attempts_spent + 1, f.max_attempts),
     f.max_attempts, f.run_at, f.created_at, now(), statement_timestamp(), :worker, f.unique_key, f.ordering_key,
     f.order_no, f.region, f.timeout_seconds, f.backoff, f.tags, f.payload, f.error
 FROM finished AS f

@@ -27,10 +27,11 @@ def pages(caller: Caller) -> int:
 
 
 def age(caller: Caller, swept: int) -> None:
-    """Have the session remember that it looked from the beginning at that second since 1970."""
+    """Have the session remember that it looked at each bucket from the beginning at that second since 1970."""
     name = f"sqlqueue_heads.{caller.schema}__work"
     caller.rows(
-        "SELECT set_config(%s, jsonb_set(current_setting(%s)::jsonb, '{{swept}}', to_jsonb(%s::int8))::text, false)",
+        "SELECT set_config(%s, jsonb_set(current_setting(%s)::jsonb, '{{swept}}', swept)::text, false)"
+        " FROM (SELECT jsonb_object_agg(n, %s::int8) AS swept FROM generate_series(0, 1023) AS n) AS made",
         name,
         name,
         swept,
@@ -92,6 +93,27 @@ def test_what_came_late_is_found_within_five_seconds(line: SqlQueue, sqlc: Calle
     assert [row[2] for row in sqlc.claim(1)] == [3]
     age(sqlc, LONG_AGO)
     assert [row[2] for row in sqlc.claim(1)] == [99]
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_running": 1_000_000}])
+def test_each_bucket_is_looked_at_behind_a_backlog(line: SqlQueue, sqlc: Caller, limits: dict[str, Any]) -> None:
+    """Each claim is filled by the one bucket that it begins at."""
+    line.create_queue(replace(SPEC, **limits))
+    line.rebucket("work", 16)
+    line.enqueue_many(SPEC, [Work(n=n) for n in range(16 * 40)])
+    turns = [[(begin + n) % 16 for n in range(16)] for begin in range(16)]
+
+    def go_round() -> set[int]:
+        return {row[2] for turn in turns for row in sqlc.claim(5, turn)}
+
+    go_round()
+    late = set(range(10_000, 10_032))
+    for n in sorted(late):
+        sqlc.enqueue(n, "run_at => now() - interval '1 day'")
+    number = "CAST(payload ->> 'n' AS integer)"
+    rows(line, f"UPDATE {{s}}.job SET bucket = {number} %% 16 WHERE {number} >= %s", 10_000)
+    age(sqlc, LONG_AGO)
+    assert go_round() >= late
 
 
 def test_a_claim_that_finds_too_few_looks_from_the_beginning(line: SqlQueue, sqlc: Caller) -> None:

@@ -128,6 +128,10 @@ def test_a_poisoned_head(line: Line, policy: PoisonPolicy, how: str) -> None:
     else:
         line.queue.complete([hand[3]])
         line.let_time_pass()
+        # Nobody knows which of the two had begun: it is claimed by itself, and its consumer dies once more.
+        (again,) = line.take()
+        assert (numbers([again]), again.attempt, again.alone) == ([1], 1, True)
+        line.let_time_pass()
     following = numbers(line.take())
     if policy is PoisonPolicy.STOP:
         assert following == []

@@ -235,14 +235,19 @@ def test_what_expired_is_removed(queue: SqlQueue) -> None:
         " SELECT 'work', n, gen_random_uuid(), '{{0}}', now() - n * interval '50 minutes'"
         " FROM generate_series(1, 2) AS n",
     )
-    rows(queue, "INSERT INTO {s}.assignment VALUES ('work', 'b', gen_random_uuid(), 1)")
+    rows(queue, "INSERT INTO {s}.assignment VALUES ('work', 'b', gen_random_uuid(), 1, false)")
     rows(queue, "INSERT INTO {s}.stale_write SELECT 'work', CAST(now() AS date) - n, 1 FROM generate_series(89, 92) n")
     rows(
         queue,
         "INSERT INTO {s}.batch (id, key, queue, state, lease_until, owner, created_at)"
         " VALUES (gen_random_uuid(), 'k', 'work', 'abandoned', now(), 'w', now() - interval '5 years')",
     )
-    assert queue.maintain().expired_removed == 1 + 1 + 1 + 1 + 2
+    rows(
+        queue,
+        "INSERT INTO {s}.transactional_consumer (worker, queue, batch_size, backend, believed_until)"
+        " SELECT 'w' || days, 'work', 1, 1, now() - days * interval '1 day' FROM generate_series(6, 8, 2) AS days",
+    )
+    assert queue.maintain().expired_removed == 1 + 1 + 1 + 1 + 2 + 1
     assert rows(queue, "SELECT worker FROM {s}.waiter") == [("new",)]
     assert rows(queue, "SELECT name FROM {s}.worker") == [("b",)]
     assert rows(queue, "SELECT slot FROM {s}.consumer_slot") == [(1,)]

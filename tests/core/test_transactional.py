@@ -1,11 +1,13 @@
 """Transactional mode: a job, its effect and its end are one transaction."""
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 from dagster_sqlqueue import (
@@ -31,10 +33,11 @@ from tests.core.support import Work, claim, make_due, rows, states, until, value
 
 @pytest.fixture
 def effect(queue: SqlQueue) -> Iterator[str]:
-    """A table beside those of the queue."""
+    """A table beside those of the queue; another one, `_once`, looks at the commit whether its rows are unique."""
     rows(queue, "CREATE TABLE {s}.effect (n integer)")
+    rows(queue, "CREATE TABLE {s}.effect_once (n integer, UNIQUE (n) DEFERRABLE INITIALLY DEFERRED)")
     yield f"{queue.database.schema}.effect"
-    rows(queue, "DROP TABLE {s}.effect")
+    rows(queue, "DROP TABLE {s}.effect, {s}.effect_once")
 
 
 def locked(queue: SqlQueue, spec: QueueSpec[Work], handler: Any, **settings: Any) -> Consumer[Work]:
@@ -265,3 +268,60 @@ def test_transactional_mode_goes_by_the_settings_of_now(queue: SqlQueue, spec: Q
     queue.enqueue(spec, Work(n=1))
     with queue.database.transaction() as transaction:
         assert len(queue.lock_due(transaction, "work", limit=5)) == 1
+
+
+def swallowing(job: Job[Work], effect: str) -> None:
+    with contextlib.suppress(psycopg.Error):
+        job.connection.execute("SELECT 1 / 0")
+
+
+def committing(job: Job[Work], effect: str) -> None:
+    job.connection.execute("COMMIT")
+
+
+def committing_and_going_on(job: Job[Work], effect: str) -> None:
+    job.connection.execute("COMMIT; BEGIN")
+
+
+def rolling_back(job: Job[Work], effect: str) -> None:
+    job.connection.execute("ROLLBACK")
+
+
+def failing_at_the_commit(job: Job[Work], effect: str) -> None:
+    job.connection.execute(f"INSERT INTO {effect}_once VALUES (1), (1)".encode())
+
+
+DISTURBING = {
+    "a swallowed error": (swallowing, "a statement failed"),
+    "a COMMIT": (committing, "ended the transaction"),
+    "a COMMIT, and another transaction": (committing_and_going_on, "ended the transaction"),
+    "a ROLLBACK": (rolling_back, "ended the transaction"),
+    "what fails at the commit": (failing_at_the_commit, "could not be committed: UniqueViolation"),
+}
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 100])
+@pytest.mark.parametrize("kind", DISTURBING)
+def test_a_job_that_spoils_its_transaction_fails_by_itself(
+    queue: SqlQueue, spec: QueueSpec[Work], effect: str, kind: str, batch_size: int
+) -> None:
+    disturb, words = DISTURBING[kind]
+    queue.enqueue_many(spec, [Work(n=n) for n in range(8)])
+
+    def handle(job: Job[Work]) -> None:
+        job.connection.execute(f"INSERT INTO {effect} VALUES ({job.payload.n})".encode())
+        if job.payload.n == 5:
+            disturb(job, effect)
+
+    drains = 0
+    while queue.depth("work").live:
+        locked(queue, spec, handle, batch_size=batch_size).drain()
+        drains += 1
+        assert drains <= 3
+    ended = rows(queue, "SELECT CAST(payload ->> 'n' AS integer), state, attempt FROM {s}.job_archive ORDER BY 1")
+    assert ended == [(n, "failed", 3) if n == 5 else (n, "succeeded", 1) for n in range(8)]
+    assert words in value(queue, "SELECT error FROM {s}.job_archive WHERE state = 'failed'")
+    written = Counter(n for (n,) in rows(queue, "SELECT n FROM {s}.effect"))
+    assert set(written) - {5} == {0, 1, 2, 3, 4, 6, 7}
+    if "COMMIT" not in kind:
+        assert written == Counter([0, 1, 2, 3, 4, 6, 7])

@@ -40,6 +40,7 @@ class ModelJob:
     created: int = 0
     ended: int = 0
     limited: bool = False
+    alone: bool = False
     cancel_requested: bool = False
 
     @property
@@ -49,6 +50,15 @@ class ModelJob:
     @property
     def leased(self) -> bool:
         return self.state is LiveState.RUNNING and not self.due
+
+    @property
+    def suspect(self) -> bool:
+        """Whether its lease ran out."""
+        return self.state is LiveState.RUNNING and self.due
+
+    @property
+    def attempts_spent(self) -> int:
+        return self.attempt - (self.state is LiveState.RUNNING and not self.alone)
 
     @property
     def parked(self) -> bool:
@@ -69,8 +79,12 @@ class ModelJob:
         match transition.attempt:
             case Attempt.COUNTED:
                 self.attempt = min(self.attempt + 1, self.max_attempts)
+            case Attempt.COUNTED_IF_ALONE:
+                self.attempt = min(self.attempt + self.alone, self.max_attempts)
             case Attempt.GIVEN_BACK:
                 self.attempt -= 1
+            case Attempt.KEPT_IF_ALONE:
+                self.attempt -= not self.alone
             case Attempt.RESET:
                 self.attempt = 0
 
@@ -81,6 +95,12 @@ class Lease:
 
     id: UUID
     lease_no: int
+
+
+def without_suspects(jobs: list[ModelJob]) -> list[ModelJob]:
+    """The first one alone, if its lease ran out; else all before such a one."""
+    before = list(itertools.takewhile(lambda job: not job.suspect, jobs))
+    return before or jobs[:1]
 
 
 class Divergence(AssertionError):

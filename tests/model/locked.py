@@ -15,7 +15,7 @@ from dagster_sqlqueue.settling import settle
 from tests.model.agreeing import same
 from tests.model.deciding import DecidedMachine, DecidedModel
 from tests.model.drawing import OUTCOMES, due, event_of
-from tests.model.jobs import NEVER, Divergence, Moment, check_choice
+from tests.model.jobs import NEVER, Divergence, Moment, check_choice, without_suspects
 from tests.model.machine import ENDS, RETURNS, step
 
 
@@ -37,17 +37,26 @@ class LockedModel(DecidedModel):
             return []
         candidates = self._candidates(self.lanes, None)
         if self.spec.strategy is not Strategy.FANOUT:
-            return [job.id for job in candidates[:limit]]
+            return [job.id for job in without_suspects(candidates[:limit])]
         by_id = {job.id: job for job in candidates}
+        if any(job.suspect for job in candidates):
+            chosen = [by_id[job] for job in locked if job in by_id]
+            return [job.id for job in without_suspects(chosen)] if len(chosen) == len(locked) and chosen else []
         if not set(locked) <= by_id.keys() or len(locked) != min(limit, len(candidates)):
             raise Divergence(f"{limit} of {list(by_id)} cannot be {locked}")
         check_choice(self.spec.strategy, [by_id[job] for job in locked], candidates, self.lanes)
         return list(locked)
 
-    def end_locked(self, ended: Sequence[tuple[UUID, Event, Moment | float | None]]) -> None:
-        """End them: what a claim and an outcome do, in one step."""
+    def begin_alone(self, id: UUID) -> None:
+        """Begin a job whose lease ran out: this stays, whatever becomes of the transaction."""
+        self.live[id].step(Event.CLAIM)
+        self.live[id].alone, self.live[id].limited = True, False
+
+    def end_locked(self, ended: Sequence[tuple[UUID, Event, Moment | float | None]], *, begun: bool) -> None:
+        """End them: what a claim, unless they have begun, and an outcome do, in one step."""
         for job in (self.live[id] for id, event, _ in ended if event is not Event.BURY and event is not Event.DROP):
-            job.step(Event.CLAIM)
+            if not begun:
+                job.step(Event.CLAIM)
         self._end([(self.live[id], event) for id, event, _ in ended if event in {*ENDS, Event.BURY, Event.DROP}])
         now = self.now()
         for id, event, when in ended:
@@ -78,10 +87,15 @@ class LockedMachine(DecidedMachine):
         queue.settings("work")
         self.seen[consumer] = self.model.spec
         ended: list[tuple[UUID, Event, Moment | float | None]] = []
+        begun = False
 
         def work(transaction: Transaction) -> None:
             jobs = queue.lock_due(transaction, "work", limit=limit)
             same([job.id for job in jobs], self.model.locked(limit, [job.id for job in jobs]))
+            nonlocal begun
+            begun = any(job.alone for job in jobs)
+            if begun:
+                self.model.begin_alone(jobs[0].id)
             settled = [(job, self._outcome(job, outcome)) for job, outcome in zip(jobs, outcomes, strict=False)]
             ended.extend((job.id, *self._event(job, outcome)) for job, outcome in settled)
             writes = settle(settled, queue.stops_key)
@@ -100,7 +114,7 @@ class LockedMachine(DecidedMachine):
             same(self.model.lockable, True)
         else:
             same(self.model.lockable, True)
-            self.model.end_locked(ended)
+            self.model.end_locked(ended, begun=begun)
 
     def _outcome(self, job: ClaimedJob, outcome: Outcome) -> Outcome:
         """As the consumer has it: a job that is not wanted any more, or has no attempt left, is not handled."""

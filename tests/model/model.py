@@ -12,7 +12,7 @@ from dagster_sqlqueue.lifecycle import Event, LiveState
 from dagster_sqlqueue.picking import FROM_THE_HEAD
 from dagster_sqlqueue.settings import PoisonPolicy, Strategy
 from tests.model.hints import ModelHints, places
-from tests.model.jobs import NEVER, Divergence, Lease, ModelJob, Moment, check_choice, order
+from tests.model.jobs import NEVER, Divergence, Lease, ModelJob, Moment, check_choice, order, without_suspects
 
 LEASE_HOURS = 1
 
@@ -164,10 +164,12 @@ class Model:
         handed: Sequence[UUID],
     ) -> list[ModelJob]:
         if tag is not None or self.spec.strategy in (Strategy.ROUND_ROBIN, Strategy.FIFO):
-            return candidates[:most]
+            return without_suspects(candidates[:most])
         by_id = {job.id: job for job in candidates}
         chosen = [by_id[job] for job in handed if job in by_id]
         unfit = [job for job in candidates if not self._fit(job)]
+        if any(job.suspect for job in candidates):
+            return self._picked_beside_suspects(chosen, [job for job in unfit if job.id in granted], most)
         if len(candidates) <= most:
             if not unfit and not self.keyed:
                 check_choice(self.spec.strategy, chosen, candidates, lanes)
@@ -180,8 +182,19 @@ class Model:
             check_choice(self.spec.strategy, picked, candidates, lanes)
         return picked
 
+    def _picked_beside_suspects(self, chosen: list[ModelJob], unfit: list[ModelJob], most: int) -> list[ModelJob]:
+        """What one look of a strategy that leaves something to chance took, where some leases ran out: one of these jobs, or
+        some of the others.
+        """
+        for job in [job for job in unfit if job.suspect]:
+            return [job]
+        picked = [*unfit, *chosen]
+        if len(picked) > most or (len(picked) > 1 and any(job.suspect for job in picked)):
+            raise Divergence(f"a claim of {most} took {picked} together")
+        return picked
+
     def _fit(self, job: ModelJob) -> bool:
-        return not job.cancel_requested and job.attempt < job.max_attempts
+        return not job.cancel_requested and job.attempts_spent < job.max_attempts
 
     def _grant(self, picked: Sequence[ModelJob]) -> list[ModelJob]:
         until = self.now(LEASE_HOURS)
@@ -190,7 +203,7 @@ class Model:
         out = [job for job in picked if self._fit(job)]
         for job in out:
             job.step(Event.CLAIM)
-            job.at, job.limited = until, self.limited
+            job.at, job.limited, job.alone = until, self.limited, len(picked) == 1
         stopped = [job for job in picked if not self._fit(job) and job not in out and self._stops(job)]
         self._end([(job, self._burial(job)) for job in picked if job not in out and job not in stopped])
         self._aside([(job, Event.BURY_AND_STOP) for job in stopped])

@@ -34,7 +34,10 @@ class DrawnHints(HeadHints):
     def array(self, buckets: Sequence[int]) -> list[str | None]:
         self.sweep_next()
         beginning = super().array(buckets)
-        return beginning if self.sweeps else super().array(buckets)
+        if self.sweeps:
+            return beginning
+        self.saw_all()
+        return super().array(buckets)
 
 
 class RememberingMachine(LockedMachine):

@@ -98,6 +98,18 @@ PLANTS: dict[str, tuple[str, str, str, str]] = {
         "lease_no = j.lease_no + 1",
         "lease_no = j.lease_no",
     ),
+    "a claim that takes jobs whose lease ran out together": (
+        "round_robin",
+        "claim_round_robin",
+        "CASE WHEN seen.suspect = 1 AND %(suspects)s THEN 1 ELSE COALESCE(seen.suspect - 1, %(limit)s) END",
+        "%(limit)s",
+    ),
+    "a lease that spends the attempts of all that ran out beside it": (
+        "round_robin",
+        "claim_round_robin",
+        "attempt = j.attempts_spent + 1",
+        "attempt = j.attempt + 1",
+    ),
     "a limit that counts nothing": (
         "limited",
         "limit_allowance",

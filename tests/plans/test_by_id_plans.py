@@ -94,11 +94,25 @@ def test_what_a_manager_granted(explain: Explainer, backlog: SqlQueue) -> None:
     """A worker takes its own, beside others that were granted as much."""
     ids = running(backlog, 2_000)
     explain.run(
-        "INSERT INTO {s}.assignment (queue, worker, job_id, lease_no)"
-        " SELECT 'work', 'w' || n %% 4, id, 1 FROM unnest(%s::uuid[]) WITH ORDINALITY AS granted (id, n)",
+        "INSERT INTO {s}.assignment (queue, worker, job_id, lease_no, alone)"
+        " SELECT 'work', 'w' || n %% 4, id, 1, false FROM unnest(%s::uuid[]) WITH ORDINALITY AS granted (id, n)",
         ids,
     )
     plan = explain("take_assigned", queue="work", worker="w1", limit=100)
     assert plan.root["Actual Rows"] == 100
     assert plan.scans() <= BY_ID
     assert plan.rows_read <= 100
+    explain.run("UPDATE {s}.assignment SET alone = true WHERE worker = 'w2'")
+    plan = explain("take_assigned", queue="work", worker="w2", limit=100)
+    assert plan.root["Actual Rows"] == 1
+    assert plan.scans() <= BY_ID
+    assert plan.rows_read <= 3
+
+
+def test_a_job_that_is_begun_by_itself(explain: Explainer, backlog: SqlQueue) -> None:
+    (id,) = due(backlog, 1)
+    for name, given in (("begin_alone", {"worker": "w"}), ("lock_alone", {"lease_no": 1})):
+        plan = explain(name, id=id, **given)
+        assert plan.scans() <= BY_ID
+        assert plan.rows_read <= 1
+        assert plan.buffers <= 25 + SLACK

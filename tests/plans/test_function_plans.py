@@ -180,7 +180,7 @@ def explained(backlog: SqlQueue, name: str, **given: object) -> Plan:
         text = re.sub(rf"param\.{parameter}\b", f"${number}", text)
     types = {"clock": "timestamptz", "queue": "text", "revision": "bigint", "limit": "integer", "look": "integer"}
     types |= {"buckets": "smallint[]", "hints": "text[]", "lease_seconds": "float8", "worker": "text", "ids": "uuid[]"}
-    types |= {"lease_nos": "bigint[]"}
+    types |= {"lease_nos": "bigint[]", "suspects": "boolean"}
     with undone(backlog, "force_generic_plan") as connection:
         ((clock,),) = connection.execute("SELECT clock_timestamp()").fetchall()
         values = [{**given, "clock": clock}[parameter] for parameter in names]
@@ -209,6 +209,7 @@ def test_choosing_by_a_time_that_is_a_parameter(backlog: SqlQueue, name: str, li
         look=limit,
         lease_seconds=60.0,
         worker="w",
+        suspects=True,
     )
     assert {scan for scan in plan.scans() if scan[1] != "job_limited"} <= BY_CLAIM | BY_ID
     assert plan.rows_read <= (32 if name == "pick_fifo" else 2) * limit + 16

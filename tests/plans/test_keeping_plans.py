@@ -45,8 +45,8 @@ def test_grants_that_have_expired(explain: Explainer, backlog: SqlQueue) -> None
     over = due(backlog, RUNNING)
     for ids in (running(backlog, RUNNING), over):
         explain.run(
-            "INSERT INTO {s}.assignment (queue, worker, job_id, lease_no)"
-            " SELECT 'work', 'w' || n %% 4, id, 1 FROM unnest(%s::uuid[]) WITH ORDINALITY AS granted (id, n)",
+            "INSERT INTO {s}.assignment (queue, worker, job_id, lease_no, alone)"
+            " SELECT 'work', 'w' || n %% 4, id, 1, false FROM unnest(%s::uuid[]) WITH ORDINALITY AS granted (id, n)",
             ids,
         )
     explain.run("ANALYZE {s}.assignment")
@@ -59,8 +59,9 @@ def test_grants_that_have_expired(explain: Explainer, backlog: SqlQueue) -> None
 
 @pytest.mark.parametrize("count", [1, 100, 1_000])
 def test_leaving_grants_for_a_worker(explain: Explainer, backlog: SqlQueue, count: int) -> None:
-    plan = explain("hand_over", queue="work", worker="w1", ids=running(backlog, count), lease_nos=[1] * count)
-    assert plan.scans() == set()
+    given = {"ids": running(backlog, count), "lease_nos": [1] * count, "alone": count == 1}
+    plan = explain("hand_over", queue="work", worker="w1", **given)
+    assert plan.scans() <= BY_ID
     assert plan.buffers <= 8 * count + SLACK
 
 

@@ -9,7 +9,7 @@ import pytest
 from dagster_sqlqueue import SqlQueue
 from tests.core.support import rows
 from tests.plans.conftest import LIMITED
-from tests.plans.explaining import EVERYWHERE, FROM_THE_BEGINNING, LEASE, SLACK, Explainer, Plan, due
+from tests.plans.explaining import CLAIM, EVERYWHERE, FROM_THE_BEGINNING, SLACK, Explainer, Plan, due
 
 
 def test_limit_allowance(explain: Explainer, backlog: SqlQueue) -> None:
@@ -30,7 +30,7 @@ def test_claim_limited(explain: Explainer, backlog: SqlQueue, limit: int) -> Non
         buckets=EVERYWHERE,
         hints=FROM_THE_BEGINNING,
         limit=limit,
-        **LEASE,
+        **CLAIM,
     )
     assert plan.root["Actual Rows"] == limit
     assert {index for _, index in plan.scans()} - {None} <= {
@@ -74,7 +74,7 @@ def test_claim_reserved(explain: Explainer, backlog: SqlQueue, limit: int) -> No
         hints=FROM_THE_BEGINNING,
         limit=limit,
         reservation=reservation,
-        **LEASE,
+        **CLAIM,
     )
     assert plan.root["Actual Rows"] == limit
     assert {index for _, index in plan.scans()} - {None} <= {

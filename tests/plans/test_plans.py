@@ -22,6 +22,7 @@ from tests.core.support import Work
 from tests.plans.conftest import JOBS, KEYS, RUNNING
 from tests.plans.explaining import (
     BY_ID,
+    CLAIM,
     EVERYWHERE,
     FROM_THE_BEGINNING,
     LANES,
@@ -60,7 +61,7 @@ class Choice(NamedTuple):
 
 
 CHOICES = [
-    Choice("claim_round_robin", LEASE, 2, 25),
+    Choice("claim_round_robin", CLAIM, 2, 25),
     Choice("pick_round_robin", {}, 1, 4),
     Choice("pick_fanout", {}, 1, 4),
     Choice("pick_fifo", {}, 2 * 16, 35),
@@ -121,7 +122,7 @@ def test_choosing_steps_over_what_is_running_and_later(explain: Explainer, backl
 
 
 def claiming(revision: int, limit: int) -> dict[str, Any]:
-    return {"queue": "work", "revision": revision, "limit": limit, **LEASE}
+    return {"queue": "work", "revision": revision, "limit": limit, **CLAIM}
 
 
 @pytest.mark.parametrize("limit", [10_000])
@@ -146,7 +147,7 @@ def test_pick_ids(explain: Explainer, backlog: SqlQueue, count: int) -> None:
 
 @pytest.mark.parametrize("count", SIZES)
 def test_grant(explain: Explainer, backlog: SqlQueue, count: int) -> None:
-    plan = explain("grant", ids=due(backlog, count), limited=True, **LEASE)
+    plan = explain("grant", ids=due(backlog, count), limited=True, alone=False, **LEASE)
     changes_by_id(plan, count)
 
 
@@ -159,6 +160,7 @@ def test_grant_assign(explain: Explainer, backlog: SqlQueue, revision: int, coun
         ids=due(backlog, count),
         lease_nos=[0] * count,
         limited=False,
+        alone=False,
         **LEASE,
     )
     changes_by_id(plan, count)
@@ -345,3 +347,17 @@ def test_ending_the_leases_of_a_worker_reads_leases_and_no_backlog(explain: Expl
     assert not [node for node in plan.nodes if node["Node Type"] == "Seq Scan" and node["Relation Name"] == "job"]
     assert plan.rows_read <= RUNNING + RUNNING // 16 + LANES
     assert plan.buffers <= 6 * LANES + 5 * RUNNING + 25 * (RUNNING // 16) + SLACK
+
+
+@pytest.mark.parametrize("dead", [0, 1, 3])
+def test_what_consumers_that_died_may_have_had(explain: Explainer, backlog: SqlQueue, dead: int) -> None:
+    explain.run(
+        "INSERT INTO {s}.transactional_consumer (worker, queue, batch_size, backend, believed_until)"
+        " SELECT 'w' || n, 'work', 100, 1, now() - interval '1 hour' FROM generate_series(1, %s) AS n",
+        dead,
+    )
+    plan = explain("transactional_suspects", queue="work", worker="me")
+    jobs = plan.root["Actual Rows"]
+    assert jobs == 1
+    assert {scan for scan in plan.scans() if scan[1]} <= BY_CLAIM | BY_ID
+    assert plan.rows_of("job") <= (2 * LANES * 100 if dead else 0) + 16

@@ -146,7 +146,7 @@ def test_maintenance_removes_what_expired_with_all_that_is_in_it(
             ("rate_start", "queue, started_at, starts", "%s, now(), 1"),
             ("stale_write", "queue, day, writes", "%s, now(), 1"),
             ("worker", "queue, name, wanted, expires_at", "%s, 'w', 1, now()"),
-            ("assignment", "queue, worker, job_id, lease_no", "%s, 'w', gen_random_uuid(), 1"),
+            ("assignment", "queue, worker, job_id, lease_no, alone", "%s, 'w', gen_random_uuid(), 1, false"),
             ("consumer_slot", "queue, slot, token, buckets, expires_at", "%s, 1, gen_random_uuid(), '{{0}}', now()"),
             ("limit_reservation", "id, queue, jobs, expires_at", "gen_random_uuid(), %s, 1, now()"),
             ("sensitive_field", "queue, name", "%s, 'token'"),

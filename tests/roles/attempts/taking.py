@@ -158,6 +158,14 @@ def finish_and_lock(queue: SqlQueue, desk: Desk) -> Any:
         assert queue.finish_and_lock(transaction, endings, desk.name, limit=1, worker="w")
 
 
+@verb(C, O)
+def lock_again(queue: SqlQueue, desk: Desk) -> Any:
+    desk.filled(1)
+    with queue.database.transaction() as transaction:
+        (job,) = queue.lock_due(transaction, desk.name, limit=1)
+        assert queue.lock_again(transaction, job)
+
+
 @verb(C)
 def return_locked(queue: SqlQueue, desk: Desk) -> Any:
     desk.filled(1)
@@ -172,7 +180,7 @@ def drain_by_a_consumer(queue: SqlQueue, desk: Desk) -> Any:
     assert Consumer(queue, desk.spec, lambda _: Done({"a": 1})).drain().succeeded == 3
 
 
-@verb(C, O)
+@verb(C)
 def drain_by_a_consumer_in_transactions(queue: SqlQueue, desk: Desk) -> Any:
     desk.filled()
     assert Consumer(queue, desk.spec, lambda _: Done(), mode=Mode.TRANSACTIONAL).drain().succeeded == 3

@@ -1,29 +1,32 @@
 -- What this session remembers of the heads of a queue's buckets: where its claims have begun, so that the next ones need not
 -- step over the dead rows before. See hints.py: a hint is only ever an optimisation, and is not believed for longer than five
--- seconds after a look from the very beginning.
+-- seconds after a look from the very beginning of its bucket.
 --
 -- It is kept in a setting of the session, and is gone with a transaction that is rolled back.
 --
--- Parameters: queue text; swept_at timestamptz (when a claim has looked from the very beginning; null: it has not); buckets
---   and priorities smallint[], due_ats timestamptz[], ids uuid[] (the jobs that it has found; none: they are asked for).
--- Returns: what is remembered: swept (seconds since 1970), and at: for each bucket the hint of claim_round_robin.
+-- Parameters: queue text; swept_at timestamptz (when a claim has looked); swept smallint[] (at which buckets, from the very
+--   beginning); buckets and priorities smallint[], due_ats timestamptz[], ids uuid[] (the jobs that it has found). No buckets
+--   and no jobs: what is remembered is asked for.
+-- Returns: what is remembered: for each bucket, swept (seconds since 1970), and at (the hint of claim_round_robin).
 CREATE OR REPLACE FUNCTION sqlqueue_v1._heads(
-    queue text, swept_at timestamptz, buckets smallint[] DEFAULT '{}', priorities smallint[] DEFAULT '{}',
+    queue text, swept_at timestamptz, swept smallint[] DEFAULT '{}', buckets smallint[] DEFAULT '{}', priorities smallint[] DEFAULT '{}',
     due_ats timestamptz[] DEFAULT '{}', ids uuid[] DEFAULT '{}'
 ) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE AS $function$
 #variable_conflict use_variable
 DECLARE
     setting text := 'sqlqueue_heads.' || 'sqlqueue' || '__' || _heads.queue;
-    known jsonb := COALESCE(NULLIF(current_setting(setting, true), ''), '{"swept": 0, "at": {}}');
+    known jsonb := COALESCE(NULLIF(current_setting(setting, true), ''), '{"swept": {}, "at": {}}');
     job record;
     hint text[];
 BEGIN
-    IF cardinality(ids) = 0 AND swept_at IS NULL THEN
+    IF cardinality(ids) = 0 AND cardinality(swept) = 0 THEN
         RETURN known;
     END IF;
-    IF swept_at IS NOT NULL THEN
-        known := jsonb_set(known, '{swept}', to_jsonb(EXTRACT(EPOCH FROM swept_at)));
+    IF cardinality(swept) > 0 THEN
+        known := jsonb_set(known, '{swept}', known -> 'swept' || (
+            SELECT jsonb_object_agg(b.no, EXTRACT(EPOCH FROM swept_at)) FROM unnest(swept) AS b (no)
+        ));
     END IF;
     FOR job IN
         SELECT DISTINCT ON (f.bucket, f.priority) f.bucket, f.priority, f.due_at, f.id

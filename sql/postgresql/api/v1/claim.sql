@@ -8,7 +8,8 @@
 --   all of them, from a random one on); with_tags text[] and with_payload jsonb (only jobs that have all these tags, and whose
 --   payload contains that one; looks at what is due until it has found enough).
 -- Returns: the jobs. The number of the lease goes with every word about the job. No row: nothing is due, or may run now.
--- A job whose lease ran out on its last attempt goes to the dead letter, or is held where the queue says so.
+-- A job whose lease ran out is claimed by itself. On its last attempt it goes to the dead letter, or is held where the queue
+-- says so.
 -- Raises: SQ002, SQ003, SQ004 (a strategy that SQL cannot claim by: assign, token; not READ COMMITTED).
 CREATE OR REPLACE FUNCTION sqlqueue_v1.claim(
     queue text,
@@ -38,6 +39,8 @@ DECLARE
     lease_seconds float8;
     worker text := claim.worker;
     limited boolean;
+    alone boolean;
+    suspects boolean;
     tags text[] := COALESCE(claim.with_tags, '{}');
     payload text := COALESCE(claim.with_payload, '{}');
     scan integer := 10000;
@@ -54,6 +57,7 @@ DECLARE
     chosen uuid[];
     places bigint[];
     lines text[];
+    doubtful boolean[];
     found uuid;
     won text[];
     turn uuid[];
@@ -68,6 +72,8 @@ DECLARE
     keyed boolean;
     heads_known jsonb;
     swept boolean;
+    old smallint[];
+    furthest bigint;
     found_buckets smallint[];
     found_priorities smallint[];
     found_at timestamptz[];
@@ -139,10 +145,21 @@ BEGIN
             IF cardinality(buckets) <= 64 THEN
                 heads_known := sqlqueue_v1._heads(claim.queue, NULL);
             END IF;
-            swept := COALESCE(CAST(heads_known ->> 'swept' AS float8) < EXTRACT(EPOCH FROM clock_timestamp()) - 5, true);
+            -- Each bucket has a time of its own at which a claim looked at it from the very beginning: a claim reaches as many
+            -- as it takes to fill it.
+            old := ARRAY(
+                SELECT b.no
+                FROM unnest(buckets) AS b (no)
+                WHERE COALESCE(
+                    CAST(heads_known -> 'swept' ->> CAST(b.no AS text) AS float8)
+                    < EXTRACT(EPOCH FROM clock_timestamp()) - 5, true
+                )
+            );
+            swept := cardinality(old) = cardinality(buckets);
             LOOP
+                suspects := cardinality(chosen) = 0;
                 hints := CASE WHEN swept THEN '{}' ELSE ARRAY(
-                    SELECT heads_known -> 'at' ->> CAST(b.no AS text)
+                    SELECT CASE WHEN b.no <> ALL (old) THEN heads_known -> 'at' ->> CAST(b.no AS text) END
                     FROM unnest(buckets) WITH ORDINALITY AS b (no, place)
                     ORDER BY b.place
                 ) END;
@@ -169,12 +186,22 @@ BEGIN
                 END IF;
                 chosen := chosen || found_ids;
                 IF heads_known IS NOT NULL THEN
+                    IF swept THEN
+                        old := buckets;
+                    END IF;
+                    -- Of a limit, and of a job that goes by itself, it is not known how much more would have been taken.
+                    furthest := cardinality(buckets);
+                    IF limited OR cardinality(found_ids) IN (1, "limit") THEN
+                        furthest := (SELECT max(array_position(buckets, f.no)) FROM unnest(found_buckets) AS f (no));
+                    END IF;
                     heads_known := sqlqueue_v1._heads(
-                        claim.queue, CASE WHEN swept THEN clock END, found_buckets, found_priorities, found_at, found_ids
+                        claim.queue, clock, ARRAY(SELECT o.no FROM unnest(old) AS o (no) WHERE o.no = ANY (buckets[:furthest])),
+                        found_buckets, found_priorities, found_at, found_ids
                     );
                 END IF;
-                -- Fewer than were asked for: then there may be some before the place where this began.
-                EXIT WHEN swept OR cardinality(chosen) = claim.max_jobs;
+                -- Fewer than were asked for: then there may be some before the place where this began. One that was taken by
+                -- itself stays so.
+                EXIT WHEN swept OR cardinality(chosen) IN (1, claim.max_jobs);
                 swept := true;
             END LOOP;
             ids := chosen;
@@ -190,6 +217,7 @@ BEGIN
             END IF;
             places := '{}';
             lines := '{}';
+            doubtful := '{}';
             hints := '{}';
             clock := clock_timestamp();
             IF filtered THEN
@@ -208,6 +236,7 @@ BEGIN
                         chosen := chosen || job.id;
                         places := places || job.order_no;
                         lines := lines || job.ordering_key;
+                        doubtful := doubtful || job.suspect;
                     END LOOP;
                     EXIT WHEN cardinality(chosen) > 0;
                     IF cardinality(ids) >= look THEN
@@ -229,6 +258,7 @@ BEGIN
                         chosen := chosen || job.id;
                         places := places || job.order_no;
                         lines := lines || job.ordering_key;
+                        doubtful := doubtful || job.suspect;
                     END LOOP;
                 ELSIF known.strategy = 'fifo' THEN
                     look := "limit";
@@ -240,6 +270,7 @@ BEGIN
                                 chosen := chosen || job.id;
                                 places := places || job.order_no;
                                 lines := lines || job.ordering_key;
+                                doubtful := doubtful || job.suspect;
                             END IF;
                         END LOOP;
                         EXIT WHEN cardinality(chosen) > 0 OR heads < look OR look > 100000;
@@ -250,6 +281,7 @@ BEGIN
                         chosen := chosen || job.id;
                         places := places || job.order_no;
                         lines := lines || job.ordering_key;
+                        doubtful := doubtful || job.suspect;
                     END LOOP;
                 END IF;
             END IF;
@@ -293,16 +325,17 @@ BEGIN
                         END LOOP;
                     END IF;
                 END IF;
-                chosen := ARRAY(
-                    SELECT c.id
-                    FROM unnest(chosen, places) WITH ORDINALITY AS c (id, no, rank)
-                    LEFT JOIN unnest(turn) AS t (id) ON t.id = c.id
-                    WHERE c.no IS NULL OR t.id IS NOT NULL
-                    ORDER BY c.rank
-                );
+                SELECT COALESCE(array_agg(c.id ORDER BY c.rank), '{}'), array_agg(c.suspect ORDER BY c.rank)
+                INTO chosen, doubtful
+                FROM unnest(chosen, places, doubtful) WITH ORDINALITY AS c (id, no, suspect, rank)
+                LEFT JOIN unnest(turn) AS t (id) ON t.id = c.id
+                WHERE c.no IS NULL OR t.id IS NOT NULL;
             END IF;
             again := cardinality(parked) > 0;
-            ids := chosen[:wanted];
+            -- One whose lease ran out goes by itself, and those before it without it.
+            wanted := LEAST(wanted, CASE array_position(doubtful, true) WHEN 1 THEN 1 ELSE array_position(doubtful, true) - 1 END);
+            ids := chosen[1 : wanted];
+            alone := cardinality(ids) = 1;
             IF cardinality(ids) > 0 THEN
                 clock := clock_timestamp();
                 starts := 0;

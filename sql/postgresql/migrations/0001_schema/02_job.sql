@@ -13,6 +13,10 @@ CREATE SEQUENCE sqlqueue.job_order CACHE 1;
 -- order_no is there for the jobs of keyed queues that have an ordering key, and for no others: the indexes about keys are
 -- empty for everybody else. followed is set while somebody wants to be told how the job ends: the ends of all others cost
 -- nothing.
+--
+-- attempt counts the claims. Of the jobs of one claim nobody knows which had begun when its consumer died, so a lease that
+-- ran out has spent an attempt only where it was the only one of its claim (alone): attempts_spent is what counts then. The
+-- next claim takes such a job by itself, and one that kills its process is found without the others.
 CREATE TABLE sqlqueue.job (
     id           uuid        PRIMARY KEY,
     queue        text        NOT NULL REFERENCES sqlqueue.queue (name),
@@ -23,6 +27,10 @@ CREATE TABLE sqlqueue.job (
     run_at       timestamptz NOT NULL,
     lease_no     bigint      NOT NULL DEFAULT 0,
     attempt      integer     NOT NULL DEFAULT 0,
+    alone        boolean     NOT NULL DEFAULT false,
+    attempts_spent integer   NOT NULL GENERATED ALWAYS AS (
+        attempt - CASE WHEN state = 'running' AND NOT alone THEN 1 ELSE 0 END
+    ) STORED,
     max_attempts integer     NOT NULL CHECK (max_attempts >= 1),
     created_at   timestamptz NOT NULL DEFAULT now(),
     started_at   timestamptz,

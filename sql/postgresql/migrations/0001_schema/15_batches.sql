@@ -78,7 +78,7 @@ WITH tried AS MATERIALIZED (
     CROSS JOIN latest
     JOIN sqlqueue.job AS j ON j.queue = tried.queue
     WHERE j.available_at <= tried.sealed_at
-      AND j.attempt < j.max_attempts
+      AND j.attempts_spent < j.max_attempts
       AND (tried.filter = '{}' OR j.payload @> tried.filter)
       -- xmin is the lower half of the number: the upper one is that of the latest, or the one before.
       AND pg_visible_in_snapshot(
@@ -94,7 +94,8 @@ WITH tried AS MATERIALIZED (
     SET state = 'running',
         available_at = 'infinity',
         lease_no = j.lease_no + 1,
-        attempt = j.attempt + 1,
+        attempt = j.attempts_spent + 1,
+        alone = false,
         started_at = statement_timestamp(),
         claimed_by = tried.owner,
         batch_id = of_batch

@@ -1,0 +1,55 @@
+"""The sign that a consumer in transactional mode is at work: what it leaves behind when it dies over one of its jobs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dagster_sqlqueue.queue import SqlQueue
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """One consumer's sign in the database. Its jobs are held by row locks alone, which go with it.
+
+    Attributes:
+        queue: where the queue is.
+        name: the queue's.
+        worker: the consumer.
+        buckets: where it takes jobs from; None for all.
+        batch_size: how many it takes at once.
+        seconds: for how long it is believed to live, where its connection cannot be seen, without another word.
+    """
+
+    queue: SqlQueue
+    name: str
+    worker: str
+    buckets: Sequence[int] | None
+    batch_size: int
+    seconds: float
+
+    def note(self) -> None:
+        """Say that the consumer is at work."""
+        self.queue.database.run("transactional_note", self._sign)
+
+    def note_and_look(self) -> int:
+        """Say so, and look for consumers of the queue that died: what they may have had is taken one by one from now on.
+        Gives the number of these jobs.
+        """
+        look = {"queue": self.name, "worker": self.worker}
+        *_, found = self.queue.database.run_together(
+            ("transactional_note", self._sign), ("transactional_suspects", look)
+        )
+        return int(found[0][0])
+
+    def leave(self) -> None:
+        """Take the sign away: the consumer ends by itself."""
+        self.queue.database.run("transactional_leave", {"worker": self.worker})
+
+    @property
+    def _sign(self) -> dict[str, object]:
+        return {
+            "worker": self.worker,
+            "queue": self.name,
+            "buckets": None if self.buckets is None else list(self.buckets),
+            "batch_size": self.batch_size,
+            "seconds": self.seconds,
+        }

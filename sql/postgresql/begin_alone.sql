@@ -1,0 +1,18 @@
+-- Begin a job whose lease ran out, by itself and under a new lease number, in a transaction that works jobs off: committed
+-- before its handler begins, so that the attempt is spent should the job kill its consumer. It stays due, and lock_alone
+-- locks it for the transaction that follows.
+--
+-- Parameters: id uuid; worker text. Returns: the id.
+-- Locks: the row, which the transaction has locked already. Guards: I3 (lease_no grows), I8.
+UPDATE sqlqueue.job AS j
+SET state = 'running',
+    lease_no = j.lease_no + 1,
+    attempt = j.attempts_spent + 1,
+    alone = true,
+    started_at = statement_timestamp(),
+    claimed_by = :worker,
+    claim_token = NULL,
+    batch_id = NULL,
+    limited = false
+WHERE j.id = CAST(:id AS uuid)
+RETURNING j.id

@@ -1,0 +1,59 @@
+-- Make suspects of the jobs that a consumer which died in a transaction may have had: they look like jobs of one claim whose
+-- lease ran out, and are taken by themselves. No attempt is spent by that.
+--
+-- A consumer died if its connection is gone, or, where that cannot be seen, if nothing was noted of it for too long. Which
+-- jobs it had went with its transaction: they are among the first of each lane that it worked on, one batch of it.
+--
+-- Parameters: queue, worker text (of whoever looks). Returns: one row: how many jobs.
+-- Locks: the rows of the dead, then the jobs; what others hold is skipped. Guards: I3 (lease_no grows), I8.
+WITH dead AS (
+    DELETE FROM sqlqueue.transactional_consumer AS c
+    WHERE c.worker = ANY (ARRAY(
+        SELECT old.worker
+        FROM sqlqueue.transactional_consumer AS old
+        WHERE old.queue = :queue
+          AND old.worker <> :worker
+          AND (
+              old.believed_until < statement_timestamp()
+              OR NOT EXISTS (
+                  SELECT FROM pg_stat_get_activity(old.backend) AS a
+                  WHERE a.backend_start IS NULL OR a.backend_start = old.backend_since
+              )
+          )
+        FOR UPDATE SKIP LOCKED
+    ))
+    RETURNING c.worker, c.buckets, c.batch_size
+), lane AS MATERIALIZED (
+    SELECT l.bucket, l.priority, max(dead.batch_size) AS jobs
+    FROM dead
+    JOIN sqlqueue.lane AS l ON dead.buckets IS NULL OR l.bucket = ANY (dead.buckets)
+    WHERE l.queue = :queue
+    GROUP BY l.bucket, l.priority
+), head AS MATERIALIZED (
+    SELECT first.id
+    FROM lane
+    CROSS JOIN LATERAL (
+        SELECT j.id
+        FROM sqlqueue.job AS j
+        WHERE j.queue = :queue
+          AND j.bucket = lane.bucket
+          AND j.priority = lane.priority
+          AND j.available_at <= statement_timestamp()
+        ORDER BY j.available_at, j.id
+        LIMIT lane.jobs
+        FOR UPDATE SKIP LOCKED
+    ) AS first
+), suspect AS (
+    UPDATE sqlqueue.job AS j
+    SET state = 'running',
+        lease_no = j.lease_no + 1,
+        attempt = j.attempts_spent + 1,
+        alone = false,
+        started_at = statement_timestamp(),
+        claimed_by = (SELECT max(dead.worker) FROM dead),
+        claim_token = NULL,
+        batch_id = NULL
+    WHERE j.id = ANY (ARRAY(SELECT head.id FROM head)) AND j.state = 'queued'
+    RETURNING j.id
+)
+SELECT count(*) FROM suspect
