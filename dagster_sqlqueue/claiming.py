@@ -151,7 +151,7 @@ class ClaimingVerbs(LockingVerbs):
         claimed = self._without_spent(found)
         if settings.strategy in FROM_THE_HEAD:
             hints.note(claimed)
-        return self._accepted(jobs, ended, None), claimed
+        return self._accepted(step, jobs, ended, None), claimed
 
     def claim_within(
         self,

@@ -208,58 +208,48 @@ class EndingVerbs(Verbs):
     def _write(
         self, verb: str, parameters: Parameters, jobs: Sequence[ClaimedJob], executor: Executor | None
     ) -> set[UUID]:
-        keyed = [job for job in jobs if job.order_no is not None]
         if not jobs:
             return set()
-        if not keyed:
-            rows = (executor or self.database).run(verb, parameters)
-        elif executor is not None:
-            rows = self._write_and_promote(executor, verb, parameters, keyed)
+        step = verb, {**parameters, "in_line": False}
+        if any(job.order_no is not None for job in jobs):
+            rows = self._in_line(step, jobs, executor)
         else:
-            rows = self.database.transact(lambda joined: self._write_and_promote(joined, verb, parameters, keyed))
-        return self._accepted(jobs, rows, executor)
+            rows = (executor or self.database).run(*step)
+        return self._accepted(step, jobs, rows, executor)
 
-    def _accepted(self, jobs: Sequence[ClaimedJob], rows: Sequence[Row], executor: Executor | None) -> set[UUID]:
-        self._promote_late(jobs, rows, executor)
+    def _accepted(
+        self, step: Step, jobs: Sequence[ClaimedJob], rows: Sequence[Row], executor: Executor | None
+    ) -> set[UUID]:
+        """What was accepted, with what is written now: of jobs that were given a place in their key's line since they were
+        claimed, which a statement by itself leaves as they are.
+        """
         accepted = {row[0] for row in rows}
+        if left := [job for job in jobs if job.id not in accepted]:
+            known = (executor or self.database).run("leased", _fences(left))
+            places = {row[0]: row[3] for row in known if row[3] is not None}
+            if late := [job._replace(order_no=places[job.id]) for job in left if job.id in places]:
+                accepted |= {row[0] for row in self._in_line(step, late, executor)}
         if executor is None and len(accepted) < len(jobs):
             self._count_stale(jobs, accepted)
         return accepted
 
-    def _write_and_promote(
-        self, executor: Executor, verb: str, parameters: Parameters, keyed: Sequence[ClaimedJob]
-    ) -> Sequence[Row]:
-        by_queue: defaultdict[str, list[ClaimedJob]] = defaultdict(list)
-        for job in keyed:
-            by_queue[job.queue].append(job)
-        for queue, jobs in sorted(by_queue.items()):
-            executor.run("key_wait", {"queue": queue, "keys": [job.ordering_key for job in jobs]})
-        rows = executor.run(verb, parameters)
-        accepted = {row[0] for row in rows}
-        for queue, jobs in sorted(by_queue.items()):
-            keys = [job.ordering_key for job in jobs if job.id in accepted]
-            executor.run("key_promote", {"queue": queue, "keys": keys})
-        return rows
+    def _in_line(self, step: Step, jobs: Sequence[ClaimedJob], executor: Executor | None) -> Sequence[Row]:
+        """Write, and let in the next of the keys in the same transaction: nothing can come in between."""
 
-    def _promote_late(self, jobs: Sequence[ClaimedJob], rows: Sequence[Row], executor: Executor | None) -> None:
-        """Make room for others of the keys of jobs that were claimed before their queue was given turns."""
-        turning = {row[0] for row in rows if row[1] is not None}
-        late = (
-            [(job.queue, job.ordering_key) for job in jobs if job.order_no is None and job.id in turning]
-            if turning
-            else []
-        )
+        def write(joined: Executor) -> Sequence[Row]:
+            keyed = [job for job in jobs if job.order_no is not None]
+            for queue, keys in _lines(keyed):
+                joined.run("key_wait", {"queue": queue, "keys": keys})
+            rows = joined.run(step[0], {**step[1], "in_line": True})
+            accepted, placed = {row[0] for row in rows}, {row[0] for row in rows if row[1] is not None}
+            late = [job for job in jobs if job.order_no is None and job.id in placed]
+            for queue, keys in _lines(late):
+                joined.run("key_wait", {"queue": queue, "keys": keys})
+            for queue, keys in _lines([*(job for job in keyed if job.id in accepted), *late]):
+                joined.run("key_promote", {"queue": queue, "keys": keys})
+            return rows
 
-        def promote(joined: Executor) -> None:
-            for queue in sorted({queue for queue, _ in late}):
-                names = {"queue": queue, "keys": [key for other, key in late if other == queue]}
-                joined.run("key_wait", names)
-                joined.run("key_promote", names)
-
-        if late and executor is not None:
-            promote(executor)
-        elif late:
-            self.database.transact(promote)
+        return write(executor) if executor is not None else self.database.transact(write)
 
     def _locked_run(
         self, executor: Executor, verb: str, parameters: dict[str, Any], turning: Sequence[ClaimedJob]
@@ -281,16 +271,24 @@ class EndingVerbs(Verbs):
             self.database.run("count_stale", {"queue": queue, "writes": writes})
 
 
+def _lines(jobs: Sequence[ClaimedJob]) -> list[tuple[str, list[str | None]]]:
+    """The keys of these jobs, by queue, each as often as there are jobs of it."""
+    by_queue: defaultdict[str, list[str | None]] = defaultdict(list)
+    for job in jobs:
+        by_queue[job.queue].append(job.ordering_key)
+    return sorted(by_queue.items())
+
+
 def ending_step(endings: Sequence[Ending]) -> Step:
-    """The statement that ends these jobs, and its parameters.
+    """The statement that ends these jobs, but for those that stand in their key's line, and its parameters.
 
     Raises:
         InvalidInput: a result cannot be stored as JSON.
     """
     jobs = [ending.job for ending in endings]
     if _plain(endings) and len({job.lease_no for job in jobs}) == 1:
-        return "succeed", {"ids": [job.id for job in jobs], "lease_no": jobs[0].lease_no}
-    return "finish", {**_fences(jobs), **_ends(endings)}
+        return "succeed", {"ids": [job.id for job in jobs], "lease_no": jobs[0].lease_no, "in_line": False}
+    return "finish", {**_fences(jobs), **_ends(endings), "in_line": False}
 
 
 def locked_ending_step(endings: Sequence[Ending], worker: str) -> Step:

@@ -1,10 +1,12 @@
 -- End jobs: move them from the live table to the archive, each under its fence.
 --
 -- Parameters: ids uuid[]; lease_nos bigint[]; states text[] (succeeded, failed or cancelled; null: all
---   succeeded); results text[] (JSON or null; null: none has one); errors text[] (null: keep the last one; of all of them).
+--   succeeded); results text[] (JSON or null; null: none has one); errors text[] (null: keep the last one; of all of them);
+--   in_line boolean (whether the transaction lets in the next of the jobs' keys; else those that stand in a line stay).
 -- Returns: the id of each job that was ended, and its order_no. One that is missing was refused: its lease is not the
---   current one.
--- Locks: the deleted rows, in the order of the arrays. Guards: I2, I3; with the caller's own writes in one transaction, I7.
+--   current one, or it stands in its key's line.
+-- Locks: the deleted rows, in the order of the arrays. Guards: I2, I3; with the caller's own writes in one transaction, I7;
+--   I8 (nobody waits for a job that has ended).
 WITH finished AS (
     DELETE FROM sqlqueue.job AS j
     USING unnest(
@@ -14,6 +16,7 @@ WITH finished AS (
     WHERE j.id = ended.id
       AND j.lease_no = ended.lease_no
       AND j.state = 'running'
+      AND (j.order_no IS NULL OR CAST(:in_line AS boolean))
     RETURNING j.*, ended.state AS end_state, ended.result AS end_result, ended.error AS end_error
 )
 INSERT INTO sqlqueue.job_archive (

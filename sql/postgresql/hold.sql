@@ -1,8 +1,8 @@
 -- Set claimed jobs aside until a person decides, each under its fence. The attempt does not count.
 --
--- Parameters: ids uuid[]; lease_nos bigint[]; reasons text[].
+-- Parameters: ids uuid[]; lease_nos bigint[]; reasons text[]; in_line boolean: as for finish.
 -- Returns: the id of each job that is held now, and its order_no. One that is missing was refused: its lease is not the
---   current one.
+--   current one, or it stands in its key's line.
 -- Locks: the updated rows, in the order of the arrays. Guards: I1, I3.
 UPDATE sqlqueue.job AS j
 SET state = 'held',
@@ -16,4 +16,5 @@ FROM unnest(CAST(:ids AS uuid[]), CAST(:lease_nos AS bigint[]), CAST(:reasons AS
 WHERE j.id = aside.id
   AND j.lease_no = aside.lease_no
   AND j.state = 'running'
+  AND (j.order_no IS NULL OR CAST(:in_line AS boolean))
 RETURNING j.id, j.order_no

@@ -2,9 +2,10 @@
 -- snooze, or work that was claimed and not begun.
 --
 -- Parameters: ids uuid[]; lease_nos bigint[]; delays float8[] (seconds from now; null: see moments); moments
---   timestamptz[]; errors text[] (null: keep the last one); spent boolean[] (false: this attempt does not count).
+--   timestamptz[]; errors text[] (null: keep the last one); spent boolean[] (false: this attempt does not count); in_line
+--   boolean: as for finish.
 -- Returns: the id of each job given back, and its order_no. One that is missing was refused: its lease is not the
---   current one.
+--   current one, or it stands in its key's line.
 -- Locks: the updated rows, in the order of the arrays. Guards: I1, I3 (lease_no stays, so the old lease is not current
 --   again: the state is no longer running).
 UPDATE sqlqueue.job AS j
@@ -24,4 +25,5 @@ FROM unnest(
 WHERE j.id = back.id
   AND j.lease_no = back.lease_no
   AND j.state = 'running'
+  AND (j.order_no IS NULL OR CAST(:in_line AS boolean))
 RETURNING j.id, j.order_no

@@ -1,12 +1,13 @@
 -- End jobs under their fence as succeeded, all under the same lease number and none with a result: finish for what most
 -- batches come to, without its join.
 --
--- Parameters: ids uuid[]; lease_no bigint. Returns, locks and guards: as finish.
+-- Parameters: ids uuid[]; lease_no bigint; in_line boolean: as for finish. Returns, locks and guards: as finish.
 WITH finished AS (
     DELETE FROM sqlqueue.job AS j
     WHERE j.id = ANY (CAST(:ids AS uuid[]))
       AND j.lease_no = :lease_no
       AND j.state = 'running'
+      AND (j.order_no IS NULL OR CAST(:in_line AS boolean))
     RETURNING j.*
 )
 INSERT INTO sqlqueue.job_archive (

@@ -12,6 +12,8 @@ from dagster_sqlqueue import Cancel, Consumer, Done, Mode, NewJob, QueueSpec, Re
 from dagster_sqlqueue.errors import GroupClosed, InvalidInput, UnknownGroup, UnknownJob, UnknownQueue
 from dagster_sqlqueue.executors import Transaction
 from dagster_sqlqueue.followers import Callback, Followers, GroupEnded, Groups, Member
+from dagster_sqlqueue.model import ArchiveState
+from dagster_sqlqueue.queue import Ending
 from dagster_sqlqueue.selection import Selection
 from tests.core.support import Work, caller, claim, rows, until, value
 from tests.followers.support import groups_told
@@ -156,9 +158,7 @@ def test_what_was_brought_back_counts_as_it_ended_first(
     groups.close(group)
     assert sent.job_id
     (job,) = [job for job in claim(queue) if job.id == sent.job_id]
-    queue.database.run(
-        "finish", {"ids": [job.id], "lease_nos": [1], "states": ["failed"], "results": None, "errors": None}
-    )
+    queue.finish([Ending(job, ArchiveState.FAILED)])
     queue.redrive("work", Selection(ids=[job.id]))
     groups.add(group, [job.id])
     rows(queue, "UPDATE {s}.job SET available_at = now()")

@@ -188,13 +188,14 @@ def test_finish(explain: Explainer, backlog: SqlQueue, count: int, queue: str) -
         states=["succeeded"] * count,
         results=[None] * count,
         errors=[None] * count,
+        in_line=queue == "keyed",
     )
     changes_by_id(plan, count)
 
 
 @pytest.mark.parametrize("count", SIZES)
 def test_succeed(explain: Explainer, backlog: SqlQueue, count: int) -> None:
-    plan = explain("succeed", ids=running(backlog, count), lease_no=1)
+    plan = explain("succeed", ids=running(backlog, count), lease_no=1, in_line=False)
     changes_by_id(plan, count)
 
 
@@ -208,13 +209,14 @@ def test_requeue(explain: Explainer, backlog: SqlQueue, count: int) -> None:
         moments=[None] * count,
         errors=["x"] * count,
         spent=[True] * count,
+        in_line=False,
     )
     changes_by_id(plan, count)
 
 
 @pytest.mark.parametrize("count", SIZES)
 def test_hold(explain: Explainer, backlog: SqlQueue, count: int) -> None:
-    plan = explain("hold", ids=running(backlog, count), lease_nos=[1] * count, reasons=["x"] * count)
+    plan = explain("hold", ids=running(backlog, count), lease_nos=[1] * count, reasons=["x"] * count, in_line=False)
     changes_by_id(plan, count)
 
 

@@ -29,6 +29,7 @@ DECLARE
     turning_keys text[] := '{}';
     accepted uuid[] := '{}';
     late uuid[] := '{}';
+    in_line boolean := true;
     found uuid;
     place bigint;
 BEGIN

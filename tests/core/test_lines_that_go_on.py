@@ -1,0 +1,95 @@
+"""Jobs that wait behind others of their ordering key are let in by the transaction that ends, gives back or holds those."""
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from dagster_sqlqueue import QueueSpec, SqlQueue
+from dagster_sqlqueue.errors import DatabaseUnavailable
+from dagster_sqlqueue.model import ArchiveState, ClaimedJob
+from dagster_sqlqueue.outcomes import Retry
+from dagster_sqlqueue.queue import Ending
+from tests.core.decisions import ALL, ORDERED, PLAIN, finish_all, put
+from tests.core.support import Work, claim, make_due, rows, states, take_time, until, value
+from tests.gate.patience import PATIENCE
+
+LIMITED = replace(PLAIN, max_running_per_key=1)
+
+TERMINATED = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+
+Write = Callable[[SqlQueue, ClaimedJob], object]
+WRITES: dict[str, Write] = {
+    "complete": lambda queue, job: queue.complete([job]),
+    "finish with a result": lambda queue, job: queue.finish([Ending(job, ArchiveState.SUCCEEDED, {"n": 1})]),
+    "requeue": lambda queue, job: queue.requeue([(job, Retry("again", after=3_600))]),
+    "hold": lambda queue, job: queue.hold([(job, "look")]),
+    "finish and claim": lambda queue, job: queue.finish_and_claim(
+        [Ending(job, ArchiveState.SUCCEEDED)], "work", limit=1, worker="late"
+    ),
+}
+
+
+@pytest.fixture
+def late(queue: SqlQueue, url: str) -> Iterator[SqlQueue]:
+    """The same queues in another process, as it were: what this one knows of their settings stays as it was."""
+    with SqlQueue(url, schema=queue.database.schema) as other:
+        other.settings("work")
+        yield other
+
+
+def given_turns(queue: SqlQueue, late: SqlQueue, spec: QueueSpec[Work], count: int = 3) -> ClaimedJob:
+    """The job of the key that was claimed before its queue was given turns; the others of the key wait for it."""
+    put(queue, PLAIN, count, ordering_key="k")
+    (first,) = claim(late, 1, worker="late")
+    queue.create_queue(spec)
+    assert claim(queue) == []
+    assert waiting(queue) == count - 1
+    return first
+
+
+def waiting(queue: SqlQueue) -> int:
+    """How many jobs wait for their turn."""
+    return int(value(queue, "SELECT count(*) FROM {s}.job WHERE state = 'queued' AND available_at = 'infinity'"))
+
+
+@pytest.mark.parametrize("write", list(WRITES))
+@pytest.mark.parametrize("spec", [ORDERED, LIMITED], ids=["ordered", "limited"])
+def test_a_connection_lost_while_a_key_is_decided_about_leaves_nobody_waiting(
+    queue: SqlQueue, late: SqlQueue, spec: QueueSpec[Work], write: str
+) -> None:
+    """The job was claimed before its key took turns, and its consumer is cut off while others decide about the key."""
+    job = given_turns(queue, late, spec)
+    failures: list[Exception] = []
+
+    def work() -> None:
+        try:
+            WRITES[write](late, job)
+        except DatabaseUnavailable as error:
+            failures.append(error)
+
+    consumer = threading.Thread(target=work)
+    with queue.database.transaction() as decision:
+        take_time(decision)
+        decision.run("key_wait", {"queue": "work", "keys": ["k"]})
+        consumer.start()
+        until(lambda: rows(queue, TERMINATED), "the consumer's wait for the key")
+        consumer.join(PATIENCE)
+    assert len(failures) == 1
+    rows(queue, "UPDATE {s}.job SET available_at = now() WHERE state = 'running'")
+    assert sorted(finish_all(queue)) == [0, 1, 2]
+    assert set(states(queue).values()) == {"succeeded"}
+
+
+@pytest.mark.parametrize("write", list(WRITES))
+@pytest.mark.parametrize("spec", [ORDERED, LIMITED], ids=["ordered", "limited"])
+def test_the_end_of_a_job_that_was_claimed_before_its_key_took_turns_lets_the_next_in(
+    queue: SqlQueue, late: SqlQueue, spec: QueueSpec[Work], write: str
+) -> None:
+    job = given_turns(queue, late, spec)
+    WRITES[write](late, job)
+    assert rows(queue, "SELECT coalesce(sum(writes), 0) FROM {s}.stale_write") == [(0,)]
+    make_due(queue)
+    queue.release_held("work", ALL)
+    assert sorted(finish_all(queue)) == ([0, 1, 2] if write in ("requeue", "hold") else [1, 2])
