@@ -14,6 +14,7 @@ import tenacity
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.executors import CallerConnection, Executor, Row, SqlAlchemyExecutor, Transaction
 from dagster_sqlqueue.finding import FindingVerbs
+from dagster_sqlqueue.isolation import check_sees_others
 from dagster_sqlqueue.selection import LIVE_STATES, Decided, Selection
 from dagster_sqlqueue.settings import check_queue_name
 
@@ -126,7 +127,10 @@ class ApplyingVerbs(FindingVerbs):
     def _decide_batch(
         self, executor: Executor, *, queue: str, ids: list[UUID], decision: Decision, states: Sequence[str]
     ) -> "_Batch":
-        in_line = self._steady(executor, queue) and decision.turns
+        keyed = self._steady(executor, queue)
+        if keyed and decision.within is not None:
+            check_sees_others(executor, queue)
+        in_line = keyed and decision.turns
         if in_line and (keys := [row[0] for row in executor.run("keys_in_line", {"queue": queue, "ids": ids})]):
             executor.run("key_wait", {"queue": queue, "keys": keys})
         locked = executor.run("lock_live", {"queue": queue, "ids": ids})

@@ -10,6 +10,7 @@ from uuid import UUID
 from dagster_sqlqueue import payloads
 from dagster_sqlqueue.errors import LeaseLost
 from dagster_sqlqueue.executors import Executor, Parameters, Row, Step
+from dagster_sqlqueue.isolation import check_sees_others
 from dagster_sqlqueue.model import ArchiveState, ClaimedJob
 from dagster_sqlqueue.outcomes import Retry, Snooze
 from dagster_sqlqueue.settings import Backoff, BackoffPolicy, PoisonPolicy
@@ -47,7 +48,8 @@ class EndingVerbs(Verbs):
             The ids that were accepted; a job that is missing was refused, because its lease is not the current one.
 
         Raises:
-            InvalidInput: a result cannot be stored as JSON; nothing was written.
+            InvalidInput: a result cannot be stored as JSON, or `executor` is a transaction that does not see what others
+                commit, and a job's key takes turns; nothing was written.
         """
         return self._write(*ending_step(endings), [ending.job for ending in endings], executor)
 
@@ -102,6 +104,9 @@ class EndingVerbs(Verbs):
 
         Returns:
             The ids that were accepted.
+
+        Raises:
+            InvalidInput: as for `finish`, of the executor.
         """
         parameters = {
             **_fences([job for job, _ in jobs]),
@@ -136,7 +141,11 @@ class EndingVerbs(Verbs):
         return {row[0] for row in rows}
 
     def hold(self, jobs: Sequence[tuple[ClaimedJob, str]], *, executor: Executor | None = None) -> set[UUID]:
-        """Set claimed jobs aside, each with the reason, no attempt spent. Gives the ids that were accepted."""
+        """Set claimed jobs aside, each with the reason, no attempt spent. Gives the ids that were accepted.
+
+        Raises:
+            InvalidInput: as for `finish`, of the executor.
+        """
         parameters = {
             **_fences([job for job, _ in jobs]),
             "reasons": [payloads.storable_text(reason) for _, reason in jobs],
@@ -239,6 +248,8 @@ class EndingVerbs(Verbs):
         def write(joined: Executor) -> Sequence[Row]:
             keyed = [job for job in jobs if job.order_no is not None]
             for queue, keys in _lines(keyed):
+                if executor is not None:
+                    check_sees_others(executor, queue)
                 joined.run("key_wait", {"queue": queue, "keys": keys})
             rows = joined.run(step[0], {**step[1], "in_line": True})
             accepted, placed = {row[0] for row in rows}, {row[0] for row in rows if row[1] is not None}

@@ -18,6 +18,7 @@ from dagster_sqlqueue.errors import InvalidInput, UnknownQueue
 from dagster_sqlqueue.executors import Executor
 from dagster_sqlqueue.intake import COPY_TYPES, NewRow, Terms, no_bucket, record
 from dagster_sqlqueue.intake import Rejected as Rejected
+from dagster_sqlqueue.isolation import check_level
 
 T = TypeVar("T")
 
@@ -237,6 +238,7 @@ def _replace_waiting(queue: str, rows: Sequence[NewRow]) -> Steps[dict[UUID, UUI
     keys = [row.unique_key for row in rows]
     turning = yield Statement("replace_keys", {"queue": queue, "unique_keys": keys})
     if turning:
+        check_level((yield Statement("isolation", {}))[0][0], queue)
         yield Statement("key_wait", {"queue": queue, "keys": [found[0] for found in turning]})
     columns = as_columns([row.columns for row in rows])
     unused = ("hashes", "ordering_keys", "regions")

@@ -57,7 +57,7 @@ class Staged:
         names = sql.SQL(", ").join(map(sql.Identifier, self.schema.names))
         try:
             # A transactional batch's own transaction began before the tasks wrote, and does not see their rows.
-            ((level,),) = execute(connection, statements.load("spark_isolation"), {})
+            ((level,),) = execute(connection, statements.load("isolation"), {})
             if level == "repeatable read":
                 moved = self._copy_over(connection, target, names)
             else:

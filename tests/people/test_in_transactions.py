@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -156,3 +157,41 @@ def test_wrong_connections_are_named(people: HumanWork, url: str) -> None:
     with pytest.raises(InvalidInput, match="give one that is not awaited"):
         people.take("anna", "work", connection=awaited)
     assert everything(people) == before
+
+
+ENDING = ["hand over", "approve", "give back"]
+"""What decides about the job as well as about its task."""
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+@pytest.mark.parametrize("keyed", [{"ordered": True}, {"max_running_per_key": 1}], ids=["ordered", "limited"])
+@pytest.mark.parametrize("name", ENDING)
+def test_where_keys_take_turns_a_transaction_has_to_see_what_others_decide(
+    people: HumanWork, queue: SqlQueue, spec: QueueSpec[Work], url: str, keyed: dict[str, Any], name: str, level: str
+) -> None:
+    ids = prepared(people)
+    queue.create_queue(replace(spec, **keyed))
+    before = everything(people)
+    with caller(url) as connection:
+        connection.execute(f"SET TRANSACTION ISOLATION LEVEL {level}".encode())
+        with pytest.raises(
+            InvalidInput, match=f"queue 'work' has keys that take turns, and this transaction is {level}"
+        ):
+            STEPS[name](people, ids, connection)
+        connection.commit()
+        assert everything(people) == before
+        STEPS[name](people, ids, connection)
+        connection.commit()
+    assert everything(people) != before
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+@pytest.mark.parametrize("name", list(STEPS))
+def test_where_they_do_not_any_transaction_will_do(people: HumanWork, url: str, name: str, level: str) -> None:
+    ids = prepared(people)
+    before = everything(people)
+    with caller(url) as connection:
+        connection.execute(f"SET TRANSACTION ISOLATION LEVEL {level}".encode())
+        STEPS[name](people, ids, connection)
+        connection.commit()
+    assert everything(people) != before

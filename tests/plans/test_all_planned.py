@@ -20,8 +20,8 @@ WITHOUT: dict[str, str] = {
         doctor_schedules schedules sensitive_add sensitive_names subscriptions
     """,
     "locks, settings, savepoints, listening and snapshots: no table": """
-        ended_listen filter_matches key_try key_wait limit_lock maintenance_lock maintenance_unlock merge_again
-        merge_begin merge_end migration_lock migration_unlock slot_lock snapshot spark_export_snapshot spark_isolation
+        ended_listen filter_matches isolation key_try key_wait limit_lock maintenance_lock maintenance_unlock merge_again
+        merge_begin merge_end migration_lock migration_unlock slot_lock snapshot spark_export_snapshot
         spark_keep_archive spark_keep_live waiter_listen writers batch_patience
     """,
     "the catalog, and what the server says of itself": """
