@@ -12,6 +12,7 @@ import psycopg
 from dagster_sqlqueue import partitions
 from dagster_sqlqueue.errors import AccessRefused, InvalidInput, QueueError
 from dagster_sqlqueue.executors import Transaction
+from dagster_sqlqueue.healing import heal_keys
 from dagster_sqlqueue.settings import check_queue_name
 from dagster_sqlqueue.sweeping import sweep
 from dagster_sqlqueue.verbs import Verbs, settings_of
@@ -60,6 +61,7 @@ class Maintained:
             without a job, attempts of Spark tasks that staged jobs more than a day ago, and names of writes of more
             than 30 days ago, were removed.
         batches_swept: the batches that were left behind by their drivers, and whose jobs were given back.
+        keys_healed: the ordering keys whose jobs waited for a turn that nobody would have given them, and that go on now.
         queues_removed: the reply queues whose time was up, removed with their jobs.
         busy: the days whose partition could not be made or dropped because the archive was in use; the next call tries
             again.
@@ -73,6 +75,7 @@ class Maintained:
     events_deleted: dict[str, int] = field(default_factory=dict)
     expired_removed: int = 0
     batches_swept: int = 0
+    keys_healed: int = 0
     queues_removed: tuple[str, ...] = ()
     busy: tuple[date, ...] = ()
 
@@ -82,7 +85,7 @@ class HistoryVerbs(Verbs):
 
     def maintain(self, *, days_ahead: int = partitions.DAYS_AHEAD) -> Maintained:
         """Make the archive's partitions ahead, move rows that found none, trim by retention, remove what expired, give back
-        the jobs of batches that were left behind.
+        the jobs of batches that were left behind, let go on the keys whose jobs wait for a turn that nobody gives them.
 
         To be called once a day or more often. One process at a time does it; a second one returns at once. Consumers go
         on meanwhile: nobody waits for a lock of this for longer than a fifth of a second at a time.
@@ -110,6 +113,8 @@ class HistoryVerbs(Verbs):
             expired += sum(_while_any(at, verb) for verb in _WHILE_ANY)
             swept = sweep(at)
             removed = _remove_reply_queues(at)
+        # On a connection of its own, which this one may be the only one to have.
+        healed = heal_keys(self.database)
         return Maintained(
             ran=True,
             partitions_made=tuple(sorted({*ahead.days, *strays.days})),
@@ -119,6 +124,7 @@ class HistoryVerbs(Verbs):
             events_deleted=trimmed.events_deleted,
             expired_removed=expired,
             batches_swept=swept.batches,
+            keys_healed=healed,
             queues_removed=removed,
             busy=tuple(sorted({*strays.busy, *trimmed.busy})),
         )

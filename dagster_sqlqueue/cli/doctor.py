@@ -73,6 +73,7 @@ def examine(database: Database) -> Iterator[Check]:
         yield from inspections.archive(database)
         yield inspections.retention(database)
         yield inspections.queues(database)
+        yield inspections.keys(database)
         yield inspections.schedules(database)
         yield inspections.roles(database)
 

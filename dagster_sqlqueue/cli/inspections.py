@@ -3,10 +3,11 @@
 import re
 import shlex
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from dagster_sqlqueue import functions, migrations, statements
+from dagster_sqlqueue import functions, healing, migrations, statements
 from dagster_sqlqueue import roles as room
 from dagster_sqlqueue.cli import render
 from dagster_sqlqueue.cli.checks import Check, Server, Verdict
@@ -26,6 +27,7 @@ _STRAYS = 10_000
 _GRACE_DAYS = 2
 _STILL_SECONDS = 900.0
 _OVERDUE_SECONDS = 60.0
+_KEY_LENGTH = 60
 
 _INDEX = re.compile(r"CREATE (UNIQUE )?INDEX (\w+)\s+ON sqlqueue\.(\w+)([^;]*);")
 _INDEX_DROPPED = re.compile(r"DROP INDEX (?:IF EXISTS )?sqlqueue\.(\w+)")
@@ -218,6 +220,24 @@ def queues(database: Database) -> Check:
     return Check(
         "queues", Verdict.OK, f"none has stood still for {render.duration(_STILL_SECONDS)} with jobs that are due"
     )
+
+
+def keys(database: Database) -> Check:
+    """Whether jobs wait for others of their ordering key, and nobody will let them in."""
+    counts: Counter[str] = Counter()
+    examples: dict[str, str] = {}
+    for stuck in healing.stuck_keys(database):
+        for queue, names in stuck.items():
+            counts[queue] += len(names)
+            examples.setdefault(queue, render.shortened(repr(names[0]), _KEY_LENGTH))
+    if not counts:
+        return Check("keys", Verdict.OK, "none waits for a turn that nobody gives it")
+    found = "; ".join(
+        f"jobs of {count:,} {'key' if count == 1 else 'keys'} of queue {queue}, {'' if count == 1 else 'such as '}"
+        f"{examples[queue]}, wait for a turn that nobody gives them"
+        for queue, count in counts.items()
+    )
+    return Check("keys", Verdict.WARN, found, "let them go on with: sqlqueue maintain (run it daily)")
 
 
 def roles(database: Database) -> Check:

@@ -31,7 +31,8 @@ def maintain(
         ),
     ] = None,
 ) -> None:
-    """Do what should be done once a day: partitions of the coming days, trimming, removing what expired.
+    """Do what should be done once a day: partitions of the coming days, trimming, removing what expired, healing
+    ordering keys that stand still.
 
     Safe to run at any time and from several places; consumers go on meanwhile. With exit code 6 some days were in use and
     are left for the next time.
@@ -57,6 +58,10 @@ def maintain(
             )
         if done.batches_swept:
             render.say(f"gave back the jobs of batches that were left behind: {done.batches_swept:,}")
+        if done.keys_healed:
+            render.say(
+                f"let go on {_keys(done.keys_healed)} whose jobs waited for a turn that nobody would have given them"
+            )
         if done.queues_removed:
             render.say(f"removed reply queues that nobody used any more: {len(done.queues_removed):,}")
     if done.busy:
@@ -105,6 +110,10 @@ def _partitions(days: Sequence[date]) -> str:
     if len(days) == 1:
         return f"the partition of {days[0]}"
     return f"{len(days)} partitions, of {days[0]} to {days[-1]}"
+
+
+def _keys(number: int) -> str:
+    return f"{number:,} ordering {'key' if number == 1 else 'keys'}"
 
 
 def _rows(number: int) -> str:

@@ -135,6 +135,7 @@ def _counts(done: Maintained) -> dict[str, int]:
         "steps_of_people_trimmed": sum(done.events_deleted.values()),
         "expired_removed": done.expired_removed,
         "batches_swept": done.batches_swept,
+        "keys_healed": done.keys_healed,
         "reply_queues_removed": len(done.queues_removed),
         "days_left_for_the_next_run": len(done.busy),
     }

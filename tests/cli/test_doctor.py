@@ -1,14 +1,16 @@
 """`doctor`: each finding on a real server."""
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import psycopg
 import pytest
 
-from dagster_sqlqueue import QueueSpec, SqlQueue
+from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.cli import checks, inspections
 from dagster_sqlqueue.cli.checks import Check, Verdict
 from dagster_sqlqueue.cli.doctor import examine
@@ -103,6 +105,7 @@ def test_all_is_well_on_a_fresh_schema(cli: Cli, url: str) -> None:
         "archive default",
         "retention",
         "queues",
+        "keys",
         "schedules",
         "roles",
     ]
@@ -256,6 +259,34 @@ def test_queues_that_stand_still(queue: SqlQueue, schema: str, spec: QueueSpec[W
     found = _found(queue)["queues"]
     assert "work is paused for 2 d" in found.found
     assert found.cure.endswith("sqlqueue resume work")
+
+
+@pytest.mark.parametrize("turns", [{"ordered": True}, {"max_running_per_key": 1}], ids=["ordered", "limited"])
+def test_keys_whose_jobs_wait_for_a_turn_that_nobody_gives_them(
+    cli: Cli, queue: SqlQueue, spec: QueueSpec[Work], turns: dict[str, Any]
+) -> None:
+    parked = "UPDATE {s}.job SET available_at = 'infinity' WHERE ordering_key <> 'healthy' AND state = 'queued'"
+    for name, found in (("work", ["healthy", "b", "a'\x1b[1m", "c"]), ("other", ["x", "x"])):
+        made = replace(spec, name=name, **turns)
+        queue.create_queue(made)
+        queue.enqueue_many(made, [NewJob(Work(n=1), ordering_key=key) for key in found])
+    assert _found(queue)["keys"] == Check("keys", Verdict.OK, "none waits for a turn that nobody gives it")
+    rows(queue, parked)
+    before = rows(queue, "SELECT j::text FROM {s}.job AS j ORDER BY 1")
+    found = _found(queue)["keys"]
+    assert found.verdict is Verdict.WARN
+    assert found.found == (
+        "jobs of 1 key of queue other, 'x', wait for a turn that nobody gives them;"
+        ' jobs of 3 keys of queue work, such as "a\'\\x1b[1m", wait for a turn that nobody gives them'
+    )
+    assert found.cure == "let them go on with: sqlqueue maintain (run it daily)"
+    told = json.loads(cli.run("doctor", "--json").stdout)["checks"]
+    assert {"name": "keys", "verdict": "warn", "found": found.found, "cure": found.cure} in told
+    assert rows(queue, "SELECT j::text FROM {s}.job AS j ORDER BY 1") == before
+    said = cli.run("maintain").stdout
+    assert "let go on 4 ordering keys whose jobs waited for a turn that nobody would have given them\n" in said
+    assert _found(queue)["keys"].verdict is Verdict.OK
+    assert "let go on" not in cli.run("maintain").stdout
 
 
 def test_schedules_that_nobody_ticks(queue: SqlQueue, spec: QueueSpec[Work]) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from dagster_sqlqueue import SqlQueue
 from tests.core.support import rows
-from tests.plans.conftest import LIMITED
+from tests.plans.conftest import KEYS, LIMITED
 from tests.plans.explaining import CLAIM, EVERYWHERE, FROM_THE_BEGINNING, SLACK, Explainer, Plan, due
 
 
@@ -148,6 +148,45 @@ def test_promote_of_keys_without_jobs(explain: Explainer) -> None:
     plan = explain("key_promote", queue="keyed", keys=[f"gone {n}" for n in range(100)])
     assert plan.rows_read == 0
     assert plan.buffers <= 5 * 100 + SLACK
+
+
+KEY_INDEXES = {"job_parked", "job_key", "job_key_running", "queue_pkey"}
+EVERYBODY = KEYS + 1
+"""The keys of the queue, and the one with half of its jobs."""
+
+
+@pytest.mark.parametrize("limit", [1, 100, 1_000])
+@pytest.mark.parametrize("settings", ["ordered = true", "ordered = false, max_running_per_key = 1"])
+def test_keys_that_go_on_are_a_few_probes_each(explain: Explainer, limit: int, settings: str) -> None:
+    """However many of their jobs wait."""
+    explain.run(f"UPDATE {{s}}.queue SET {settings} WHERE name = 'keyed'")
+    count = min(limit, EVERYBODY)
+    plan = explain("stuck_keys", after_queue="", after_key="", limit=limit)
+    assert explain.run("SELECT count(*) FROM {s}.job")[0][0] >= 100_000
+    assert plan.root["Actual Rows"] == count
+    assert {index for _, index in plan.scans()} - {None} <= KEY_INDEXES
+    assert not plan.read_whole("job")
+    assert plan.rows_read <= 4 * (count + 1)
+    assert plan.buffers <= 16 * (count + 1) + SLACK
+
+
+@pytest.mark.parametrize("settings", ["ordered = true", "ordered = false, max_running_per_key = 1"])
+def test_keys_that_stand_still_are_looked_into_so_far_and_no_further(explain: Explainer, settings: str) -> None:
+    """None is due among the first hundred of each: of the longest line no more is read than of the others."""
+    explain.run(f"UPDATE {{s}}.queue SET {settings} WHERE name = 'keyed'")
+    explain.run(
+        "UPDATE {s}.job SET state = 'queued', available_at = 'infinity' WHERE queue = 'keyed' AND state = 'running'"
+    )
+    plan = explain("stuck_keys", after_queue="keyed", after_key="", limit=1_000)
+    assert {index for _, index in plan.scans()} - {None} <= KEY_INDEXES
+    assert plan.rows_read <= 104 * EVERYBODY
+    assert plan.buffers <= 130 * EVERYBODY + SLACK
+
+
+def test_where_nothing_waits_for_its_turn_one_probe_is_enough(explain: Explainer) -> None:
+    plan = explain("stuck_keys", after_queue="keyed", after_key="zzz", limit=1_000)
+    assert plan.rows_read == 0
+    assert plan.buffers <= SLACK
 
 
 def picked(queue: SqlQueue, count: int, keys: str) -> list[UUID]:
