@@ -132,7 +132,7 @@ class Held:
         except _CONFLICTS as error:
             raise Conflict(_first_line(error)) from error
         rest = {"rest": "queued", "error": None, "delayed": False}
-        ended, back = self.transaction.run("batch_settle", {**self._parameters, **rest})[0]
+        ended, back, _ = self.transaction.run("batch_settle", {**self._parameters, **rest})[0]
         return int(ended + back + self.move()[0])
 
     def move_apart(self, jobs: int) -> None:

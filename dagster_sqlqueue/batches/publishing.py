@@ -15,7 +15,7 @@ from dagster_sqlqueue.executors import Transaction
 from dagster_sqlqueue.model import Mode
 from dagster_sqlqueue.payloads import storable_text
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.sweeping import give_back
+from dagster_sqlqueue.sweeping import give_back, let_in
 
 _ERROR_LIMIT = 10_000
 
@@ -82,9 +82,11 @@ def publish(queue: SqlQueue, batch: Batch, transaction: Transaction, *, output: 
         return  # they are ended already, within this transaction
     if reported:
         rest = {"rest": "succeeded", "error": None, "delayed": True}
-        ended = sum(transaction.run("batch_settle", {"batch_id": batch.id, **rest})[0])
+        done, returned, lines = transaction.run("batch_settle", {"batch_id": batch.id, **rest})[0]
+        ended = done + returned
     else:
-        ended = transaction.run("batch_succeed", {"batch_id": batch.id})[0][0]
+        ended, lines = transaction.run("batch_succeed", {"batch_id": batch.id})[0]
+    let_in(transaction, batch.queue, lines)
     if ended != sealed:
         raise lost(batch.key, f"{ended} of its {sealed} jobs could be ended")
 
@@ -102,7 +104,7 @@ def abandon(queue: SqlQueue, batch: Batch, reason: str) -> int:
         # The transaction of a transactional batch is over when the server has noticed: this waits for it.
         if not transaction.run("batch_close", {"batch_id": batch.id, "token": batch.token}):
             return 0
-        return give_back(transaction, batch.id, error=storable_text(reason)[:_ERROR_LIMIT])[1]
+        return give_back(transaction, batch.id, batch.queue, error=storable_text(reason)[:_ERROR_LIMIT])[1]
 
     return queue.database.transact(close)
 

@@ -16,6 +16,7 @@ from dagster_sqlqueue.batches.holding import Conflict, Held
 from dagster_sqlqueue.batches.model import Batch, lost
 from dagster_sqlqueue.errors import BatchLost, InvalidInput, QueuePaused
 from dagster_sqlqueue.executors import Transaction
+from dagster_sqlqueue.healing import heal_keys
 from dagster_sqlqueue.model import Mode
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.settings import MAX_DELAY_SECONDS
@@ -121,7 +122,11 @@ def sweep_batches(queue: SqlQueue, name: str | None = None, **settings: float) -
         settings: `grace_seconds`: how long after its lease a batch is left alone; 600 seconds if it is not given.
     """
     with queue.database.connection() as connection:
-        return sweep(Transaction(connection, queue.database), name, **settings)
+        swept = sweep(Transaction(connection, queue.database), name, **settings)
+    if swept.batches:
+        # Of queues that were given turns since: maintenance does it as well, should this process die here.
+        heal_keys(queue.database)
+    return swept
 
 
 def _seal_leased(queue: SqlQueue, wanted: _Wanted, opened: _Opened, filter: dict[str, Any]) -> Batch:
@@ -158,6 +163,8 @@ def _seal_held(
     try:
         for beginning in range(_BEGINNINGS):
             snapshot, seen = held.begin(opened.token, wanted.lease_seconds)
+            # What the snapshot sees of a queue that was given turns since the first look stands in a line.
+            _check_queue(queue, wanted.queue)
             jobs, followed, spent = held.count()
             if spent:
                 # They are none of the snapshot's jobs.
@@ -234,7 +241,7 @@ def _take(transaction: Transaction, wanted: _Wanted) -> _Opened | None:
     batch_id, over, same = found[0]
     if not over:
         return None
-    give_back(transaction, batch_id, keep=same and wanted.mode is Mode.LEASED)
+    give_back(transaction, batch_id, wanted.queue, keep=same and wanted.mode is Mode.LEASED)
     return _Opened(*transaction.run("batch_reopen", {"id": batch_id, **settings})[0])
 
 

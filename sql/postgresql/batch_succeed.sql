@@ -1,6 +1,7 @@
 -- End the jobs of a leased batch as succeeded: batch_settle for what most batches come to, without its joins.
 --
--- Parameters: batch_id uuid. Returns: one row: how many jobs.
+-- Parameters: batch_id uuid. Returns: one row: how many jobs; the ordering keys of those that stood in a line, each as often
+--   as it had such a job (null: none did): their queue was given turns since, and the transaction lets in the next of them.
 -- Locks: the jobs. The transaction has the batch's row. Guards: I2, I7.
 WITH finished AS (
     DELETE FROM sqlqueue.job AS j
@@ -18,4 +19,6 @@ WITH finished AS (
     FROM finished
     RETURNING id
 )
-SELECT count(*) FROM archived
+SELECT
+    (SELECT count(*) FROM archived) AS ended,
+    (SELECT array_agg(f.ordering_key) FILTER (WHERE f.order_no IS NOT NULL) FROM finished AS f) AS lines

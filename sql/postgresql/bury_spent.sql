@@ -1,5 +1,6 @@
 -- Send to the dead letter the due jobs of a bucket that have no attempt left: their last lease ran out. The ordinary
--- claim does it for the jobs it meets; a queue that is only ever sealed into batches needs it said.
+-- claim does it for the jobs it meets; a queue that is only ever sealed into batches needs it said. Those that stand in their
+-- key's line, as in a queue that was just given turns, are left to the claim, which lets in the next.
 --
 -- Parameters: queue text; bucket smallint. Returns: one row: how many jobs.
 -- Locks: the deleted rows; rows locked by others are skipped. Guards: I1, I2.
@@ -10,6 +11,7 @@ WITH spent AS MATERIALIZED (
       AND j.bucket = CAST(:bucket AS smallint)
       AND j.available_at <= statement_timestamp()
       AND j.attempts_spent >= j.max_attempts
+      AND j.order_no IS NULL
     FOR UPDATE SKIP LOCKED
 ), finished AS (
     DELETE FROM sqlqueue.job AS j

@@ -2,17 +2,20 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 
-from dagster_sqlqueue import QueueSpec, SqlQueue
-from dagster_sqlqueue.errors import DatabaseUnavailable
+from dagster_sqlqueue import Mode, NewJob, QueueSpec, Reject, SqlQueue, batches
+from dagster_sqlqueue.batches import Batch
+from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.model import ArchiveState, ClaimedJob
 from dagster_sqlqueue.outcomes import Retry
 from dagster_sqlqueue.queue import Ending
 from tests.core.decisions import ALL, ORDERED, PLAIN, finish_all, put
-from tests.core.support import Work, claim, make_due, rows, states, take_time, until, value
+from tests.core.leased import ids_of, publish, seal
+from tests.core.support import Work, caller, claim, make_due, rows, states, take_time, until, value
 from tests.gate.patience import PATIENCE
 
 LIMITED = replace(PLAIN, max_running_per_key=1)
@@ -93,3 +96,66 @@ def test_the_end_of_a_job_that_was_claimed_before_its_key_took_turns_lets_the_ne
     make_due(queue)
     queue.release_held("work", ALL)
     assert sorted(finish_all(queue)) == ([0, 1, 2] if write in ("requeue", "hold") else [1, 2])
+
+
+OVER: dict[str, Callable[[SqlQueue, Batch], object]] = {
+    "published": publish,
+    "published with reports": lambda queue, batch: (
+        batches.report(queue, batch, [(ids_of(queue)[0], Reject("no"))]),
+        publish(queue, batch),
+    ),
+    "reported and given up": lambda queue, batch: (
+        batches.report(queue, batch, [(ids_of(queue)[0], Reject("no"))]),
+        batches.abandon(queue, batch, "stopped"),
+    ),
+    "left behind": lambda queue, batch: (
+        batches.report(queue, batch, [(ids_of(queue)[0], Reject("no"))]),
+        make_due(queue),
+        batches.sweep_batches(queue, grace_seconds=0),
+    ),
+}
+
+
+@pytest.mark.parametrize("over", list(OVER))
+@pytest.mark.parametrize("spec", [ORDERED, LIMITED], ids=["ordered", "limited"])
+def test_the_end_of_a_batch_that_was_sealed_before_its_keys_took_turns_lets_the_next_in(
+    queue: SqlQueue, spec: QueueSpec[Work], over: str
+) -> None:
+    put(queue, PLAIN, 1, ordering_key="k")
+    batch = seal(queue)
+    queue.create_queue(spec)
+    for n in (1, 2):
+        queue.enqueue(spec, NewJob(Work(n=n), ordering_key="k"))
+    assert claim(queue) == []
+    assert waiting(queue) == 2
+    OVER[over](queue, batch)
+    assert finish_all(queue) == [1, 2]
+
+
+def test_what_stands_in_a_line_is_not_buried_by_the_sealing_of_a_batch(queue: SqlQueue) -> None:
+    """The claim that meets it does it, and lets in the next."""
+    put(queue, replace(ORDERED, max_attempts=1), 2, ordering_key="k")
+    assert len(claim(queue)) == 1
+    make_due(queue)
+    for bucket in range(4):
+        assert queue.database.run("bury_spent", {"queue": "work", "bucket": bucket}) == [(0,)]
+    assert finish_all(queue) == [1]
+    assert states(queue) == {0: "failed", 1: "succeeded"}
+
+
+def test_a_transactional_batch_is_refused_whose_queue_is_given_turns_while_it_begins(queue: SqlQueue, url: str) -> None:
+    """Its transaction would not see who was set aside behind its jobs."""
+    put(queue, PLAIN, 2, ordering_key="k")
+    with caller(url) as other, ThreadPoolExecutor(1) as pool:
+        other.execute(
+            f'INSERT INTO "{queue.database.schema}".batch (id, key, queue, state, lease_until, owner)'
+            " VALUES (gen_random_uuid(), 'k', 'work', 'sealing', now(), 'other')".encode()
+        )
+        sealed = pool.submit(seal, queue, mode=Mode.TRANSACTIONAL)
+        blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%%.batch %%'"
+        until(lambda: value(queue, blocked), "the wait for the batch of the same key")
+        queue.create_queue(ORDERED)
+        other.rollback()
+        with pytest.raises(InvalidInput, match="queue 'work' is ordered or has limits"):
+            sealed.result(PATIENCE)
+    assert finish_all(queue) == [0, 1]

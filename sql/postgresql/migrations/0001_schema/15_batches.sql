@@ -112,15 +112,17 @@ $$;
 -- Parameters: rest: of jobs that nothing was reported of: succeeded; queued: due again; running: they stay in the batch.
 --   because: the error of those that are due again without a report; null: they keep the last one. delayed: whether they are
 --   due by their backoff, or at once.
--- Returns: how many jobs were ended, how many given back or set aside.
+-- Returns: how many jobs were ended, how many given back or set aside; the ordering keys of those that stood in a line, each
+--   as often as it had such a job (null: none did).
 -- Locks: the jobs. The transaction has the batch's row.
 CREATE FUNCTION sqlqueue.settle_batch(
-    of_batch uuid, rest text, because text, delayed boolean, OUT ended bigint, OUT back bigint
+    of_batch uuid, rest text, because text, delayed boolean, OUT ended bigint, OUT back bigint,
+    OUT lines text[]
 )
 LANGUAGE sql AS $$
 WITH settled AS MATERIALIZED (
     SELECT
-        j.id, o.result, COALESCE(o.error, CASE WHEN o.state IS NULL THEN because END) AS error, o.spent,
+        j.id, CASE WHEN j.order_no IS NOT NULL THEN j.ordering_key END AS line, o.result, COALESCE(o.error, CASE WHEN o.state IS NULL THEN because END) AS error, o.spent,
         CASE
             WHEN o.state IS NULL AND rest = 'succeeded' THEN 'succeeded'
             WHEN COALESCE(o.state, 'queued') = 'queued' AND COALESCE(o.spent, true) AND j.attempt >= j.max_attempts
@@ -182,7 +184,10 @@ WITH settled AS MATERIALIZED (
 ), forgotten AS (
     DELETE FROM sqlqueue.batch_outcome AS o WHERE o.batch_id = of_batch
 )
-SELECT (SELECT count(*) FROM archived), (SELECT count(*) FROM back)
+SELECT
+    (SELECT count(*) FROM archived),
+    (SELECT count(*) FROM back),
+    (SELECT array_agg(s.line) FILTER (WHERE s.line IS NOT NULL AND s.state <> 'running') FROM settled AS s)
 $$;
 
 -- Close the next batch whose owner is gone, and give its jobs back by their backoff. With the rights of the tables' owner:
