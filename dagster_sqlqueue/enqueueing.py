@@ -39,7 +39,8 @@ class EnqueueingVerbs(AsyncEnqueueingVerbs):
             spec: the queue.
             job: its payload, or a `NewJob` with more to say.
             connection: a psycopg or SQLAlchemy connection or an ORM session whose transaction the job joins: rolled back
-                means never enqueued. None: a transaction of its own, committed on return.
+                means never enqueued. None: a transaction of its own, committed on return. For a job with an id of its own
+                it has to be READ COMMITTED: a stricter one does not see that the job ended after it began.
             on_conflict: what becomes of a job whose unique key a live job has. `ignore`: it is left out. `replace`: if the
                 live job still waits, it takes the payload, moment, priority, tags and limits of the new one and begins
                 anew with its attempts; its id, its bucket and its place within its ordering key stay. A job that runs or

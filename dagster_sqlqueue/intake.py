@@ -62,6 +62,7 @@ class Terms:
     timeout_seconds: float | None
     now: datetime
     regions: Sequence[str]
+    isolation: str
 
     def bucket(self, hash_: int, region: str | None) -> int:
         """The bucket of a job, by the rule of `enqueue.sql`."""
@@ -103,7 +104,8 @@ class Intake(Generic[Payload]):
         """Take the next job; gives a chunk when it is full.
 
         Raises:
-            InvalidPayload, InvalidInput: it is not usable, and bad rows are not to be skipped.
+            InvalidPayload, InvalidInput: it is not usable, and bad rows are not to be skipped; or it has an id of its own,
+                for which the transaction is not usable.
         """
         number = self._next
         self._next += 1
@@ -117,6 +119,8 @@ class Intake(Generic[Payload]):
                 raise
             self.rejected.append(Rejected(number, str(error).removeprefix(f"row {number}: ")))
             return None
+        if row.named:
+            check_isolation(self._terms.isolation, f"row {number}: the job {row.id} has an id of its own")
         self._rows.append(row)
         self._bytes += len(row.columns["payload"])
         return self.rest() if len(self._rows) >= _CHUNK_ROWS or self._bytes >= _CHUNK_BYTES else None
@@ -125,6 +129,23 @@ class Intake(Generic[Payload]):
         """The jobs that were taken and not handed over yet."""
         rows, self._rows, self._bytes = self._rows, [], 0
         return rows
+
+
+def check_isolation(level: str, what: str) -> None:
+    """Say so if a transaction may not see that something has ended, which must not be done twice.
+
+    Args:
+        level: of the transaction, as `isolation.sql` says it.
+        what: in words, what has to see ends.
+
+    Raises:
+        InvalidInput: it goes on seeing the moment of its first statement.
+    """
+    if level in ("repeatable read", "serializable"):
+        raise InvalidInput(
+            f"{what}, and the transaction is {level.upper()}: it does not see what ended after it began, and would put it on"
+            " its queue a second time. Use a transaction that is READ COMMITTED, or give no connection"
+        )
 
 
 def no_bucket(queue: str, region: str | None = None, regions: Sequence[str] = ()) -> str:

@@ -16,7 +16,7 @@ import psycopg
 from dagster_sqlqueue.columns import as_columns
 from dagster_sqlqueue.errors import InvalidInput, UnknownQueue
 from dagster_sqlqueue.executors import Executor
-from dagster_sqlqueue.intake import COPY_TYPES, NewRow, Terms, no_bucket, record
+from dagster_sqlqueue.intake import COPY_TYPES, NewRow, Terms, check_isolation, no_bucket, record
 from dagster_sqlqueue.intake import Rejected as Rejected
 from dagster_sqlqueue.isolation import check_level
 
@@ -128,12 +128,24 @@ def terms(queue: str) -> Steps[Terms]:
     return Terms(*rows[0])
 
 
+def seeing_ends(what: str) -> Steps[None]:
+    """Go on only where the transaction sees what has ended until now: for what must not be done twice.
+
+    Raises:
+        InvalidInput: it does not; the message begins with `what`.
+    """
+    ((level,),) = yield Statement("isolation", {})
+    check_isolation(level, what)
+
+
 def one(queue: str, row: NewRow, on_conflict: OnConflict) -> Steps[UUID | None]:
     """Put one job on a queue; gives the id of the job that holds its content, None for a duplicate.
 
     Raises:
         InvalidInput, NoQueue: nothing was written.
     """
+    if row.named:
+        yield from seeing_ends(f"the job {row.id} has an id of its own")
     if on_conflict == "replace" and row.unique_key is not None:
         holders = yield from _replace(queue, [row], False)
         if row.id in holders.placed:

@@ -71,7 +71,8 @@ def isolation(server: Server) -> Check:
     if server.default_isolation != wanted:
         found = f"{wanted} in our sessions, {server.default_isolation} by default here"
         cure = (
-            "nothing, unless you enqueue in transactions of your own: begin those with ISOLATION LEVEL READ COMMITTED, or"
+            "nothing, unless you enqueue jobs with ids of your own, or claim, in transactions of your own: begin those with"
+            " ISOLATION LEVEL READ COMMITTED, or"
             f" ALTER ROLE … SET default_transaction_isolation = '{wanted}'"
         )
         return Check("isolation", Verdict.WARN, found, cure)

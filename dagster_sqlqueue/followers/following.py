@@ -11,7 +11,7 @@ from uuid import UUID
 
 from dagster_sqlqueue.errors import UnknownJob
 from dagster_sqlqueue.followers.model import Following
-from dagster_sqlqueue.putting import Statement, Steps
+from dagster_sqlqueue.putting import Statement, Steps, seeing_ends
 
 _ROUNDS = 5
 """A job that is neither live nor in the archive may be on its way from one to the other; so often it is looked for."""
@@ -35,6 +35,8 @@ def follow(followers: Sequence[Following]) -> Steps[Followed]:
 
     Raises:
         UnknownJob: a job is neither live nor in the archive; nothing of the transaction may stay.
+        InvalidInput: a callback is to follow a job that has ended, and the transaction may not see whether it was told
+            before; nothing of the transaction may stay.
     """
     done = Followed()
     rest = list(followers)
@@ -46,6 +48,8 @@ def follow(followers: Sequence[Following]) -> Steps[Followed]:
             return done
         ended = yield Statement("follow_ended", _columns(rest))
         if ended:
+            if called := next((row for row in rest if row.queue is not None), None):
+                yield from seeing_ends(f"the job {called.job_id} has ended, and is followed by a callback")
             ids, moments = zip(*ended, strict=True)
             done.ended.update(ended)
             yield from _note_sent([follower for follower in rest if follower.job_id in done.ended])

@@ -9,7 +9,7 @@ from typing import Any
 
 from dagster_sqlqueue.errors import InvalidInput, UnknownSchedule
 from dagster_sqlqueue.executors import Executor, Transaction
-from dagster_sqlqueue.intake import no_bucket
+from dagster_sqlqueue.intake import Terms, no_bucket
 from dagster_sqlqueue.model import NewJob
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.schedules.model import (
@@ -128,9 +128,10 @@ class Schedules:
         terms = transaction.run("enqueue_terms", {"queue": queue})
         if not terms:
             self._queue.check_exists(queue, transaction)
-        *_, now, regions = terms[0]
-        if region is not None and region not in regions:
-            raise InvalidInput(no_bucket(queue, region, regions))
+        known = Terms(*terms[0])
+        now = known.now
+        if region is not None and region not in known.regions:
+            raise InvalidInput(no_bucket(queue, region, known.regions))
         starting = parameters["starting"]
         anchor = starting or now.replace(microsecond=0)
         rule = {given: parameters[given] for given in ("cron", "every_seconds", "time_zone")}

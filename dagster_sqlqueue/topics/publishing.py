@@ -8,7 +8,7 @@ from dagster_sqlqueue.columns import as_columns, values
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.intake import OnBadRow, Rejected
 from dagster_sqlqueue.model import NewJob
-from dagster_sqlqueue.putting import Statement, Steps
+from dagster_sqlqueue.putting import Statement, Steps, seeing_ends
 from dagster_sqlqueue.topics.model import Message, Published, PublishedJob, TopicSpec, topic_of
 
 _CHUNK_MESSAGES = 500
@@ -103,7 +103,12 @@ def publish(topic: str, rows: Sequence[Row], sent_before: bool) -> Steps[list[Pu
         rows: the messages.
         sent_before: whether messages with ids of the publisher's own may have been published, and their jobs finished,
             before.
+
+    Raises:
+        InvalidInput: a message has an id of its own, and the transaction may not see which jobs have ended.
     """
+    if own := next((row for row in rows if row.named), None):
+        yield from seeing_ends(f"the message {own.id} has an id of its own")
     columns = as_columns([row.columns for row in rows])
     found = yield Statement("publish", {"topic": topic, **{name: columns[name] for name in _ARRAYS}})
     inserted = {job for _, _, _, job, new, _ in found if new}

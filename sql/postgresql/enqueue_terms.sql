@@ -2,7 +2,7 @@
 --
 -- Parameters: queue text.
 -- Returns: one row: bucket_count, max_attempts, timeout_seconds; the transaction's time; the regions of the buckets that
---   producers use, by number. No row: the queue does not exist. Locks: none.
+--   producers use, by number; the transaction's isolation. No row: the queue does not exist. Locks: none.
 SELECT
     q.bucket_count, q.max_attempts, q.timeout_seconds, now() AS now,
     ARRAY(
@@ -10,6 +10,7 @@ SELECT
         FROM sqlqueue.bucket AS b
         WHERE b.queue = q.name AND b.bucket < q.bucket_count
         ORDER BY b.bucket
-    ) AS regions
+    ) AS regions,
+    current_setting('transaction_isolation') AS isolation
 FROM sqlqueue.queue AS q
 WHERE q.name = :queue

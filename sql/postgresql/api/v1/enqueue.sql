@@ -7,7 +7,7 @@
 --   float8 and backoff float8[] (seconds, factor, max_seconds, jitter; null: the queue's); region text (null: any bucket);
 --   id uuid (a version 7 UUID of the producer's own: the same job, sent again, lands once, also if it has ended; null: made).
 -- Returns: the id of the job that holds the content; null: it was left out.
--- Raises: SQ002 (no such queue), SQ003 (bad input), SQ004 ('replace' in a keyed queue needs READ COMMITTED).
+-- Raises: SQ002 (no such queue), SQ003 (bad input), SQ004 (an id, and 'replace' in a keyed queue, need READ COMMITTED).
 CREATE OR REPLACE FUNCTION sqlqueue_v1.enqueue(
     queue text,
     payload jsonb,
@@ -45,6 +45,9 @@ DECLARE
     inserted uuid;
     finished uuid;
 BEGIN
+    IF enqueue.id IS NOT NULL THEN
+        PERFORM sqlqueue_v1._need_newest('job', enqueue.id);
+    END IF;
     PERFORM sqlqueue_v1._check_job(
         '', enqueue.payload, enqueue.run_at, enqueue.priority, enqueue.ordering_key, enqueue.unique_key, enqueue.tags,
         enqueue.max_attempts, enqueue.timeout_seconds, enqueue.backoff, enqueue.region

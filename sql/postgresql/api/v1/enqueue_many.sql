@@ -57,6 +57,7 @@ BEGIN
         )
         THEN 'unique_keys holds the same key twice, and one of the two would replace the other; send the last one only'
     END);
+    PERFORM sqlqueue_v1._need_newest('job', ids[1]);
     -- The arrays side by side: an element by its number would be looked for from the array's beginning.
     PERFORM sqlqueue_v1._check_job(
         format('row %s: ', job.no - 1), job.payload, job.run_at,

@@ -3,7 +3,8 @@
 -- Parameters: topic text; payload, run_at, priority, ordering_key, tags as for enqueue; id uuid (the message's, of the
 --   publisher's own: sent again with it, it lands once; null: made).
 -- Returns: a row for each receiver: the subscription, its queue, the job's id, and whether the job was inserted (false: it had
---   been published before). No row: the message fits no subscription, and nothing is left of it. Raises: SQ003.
+--   been published before). No row: the message fits no subscription, and nothing is left of it.
+-- Raises: SQ003, SQ004 (an id needs READ COMMITTED).
 CREATE OR REPLACE FUNCTION sqlqueue_v1.publish(
     topic text,
     payload jsonb,
@@ -41,6 +42,7 @@ BEGIN
     PERFORM sqlqueue_v1._check_job(
         '', publish.payload, publish.run_at, publish.priority, publish.ordering_key, NULL, publish.tags, NULL, NULL, NULL, NULL
     );
+    PERFORM sqlqueue_v1._need_newest('message', publish.id);
     FOR place, publish.subscription, publish.queue, publish.job_id, publish.inserted IN {{publish}} LOOP
         IF publish.id IS NOT NULL AND publish.inserted THEN
             ids := ARRAY[publish.job_id];
