@@ -53,7 +53,7 @@ class AsyncEnqueueingVerbs(Verbs):
         row = new_row(spec, job)
         check_connection(connection)
         steps = putting.one(spec.name, row, on_conflict)
-        if on_conflict == "ignore" and row.columns["region"] is None:
+        if on_conflict == "ignore" and not row.named and row.columns["region"] is None:
             return await self._adrive(steps, connection, spec.name)
         async with atomic(connection):
             return await self._adrive(steps, connection, spec.name)
@@ -66,7 +66,6 @@ class AsyncEnqueueingVerbs(Verbs):
         connection: "psycopg.AsyncConnection[Any]",
         on_conflict: OnConflict = "ignore",
         on_bad_row: OnBadRow = "raise",
-        sent_before: bool = False,
     ) -> Enqueued:
         """`enqueue_many` in the transaction of an asynchronous psycopg connection.
 
@@ -76,7 +75,6 @@ class AsyncEnqueueingVerbs(Verbs):
             connection: the caller's. In autocommit and outside of a block the jobs are committed on return.
             on_conflict: as for `enqueue_many`.
             on_bad_row: as for `enqueue_many`.
-            sent_before: as for `enqueue_many`.
 
         Raises:
             InvalidPayload, InvalidInput: the message names the row, counted from 0; nothing was enqueued.
@@ -92,9 +90,7 @@ class AsyncEnqueueingVerbs(Verbs):
             counts: Counter[str] = Counter()
 
             async def put(rows: list[NewRow]) -> None:
-                steps = putting.many(
-                    spec.name, rows, terms, on_conflict=on_conflict, sent_before=sent_before, copying=copying
-                )
+                steps = putting.many(spec.name, rows, terms, on_conflict=on_conflict, copying=copying)
                 counts.update(await self._adrive(steps, connection, spec.name))
 
             async for job in each(jobs):

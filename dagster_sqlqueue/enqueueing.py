@@ -35,6 +35,9 @@ class EnqueueingVerbs(AsyncEnqueueingVerbs):
     ) -> UUID | None:
         """Put one job on the queue.
 
+        A job with an id of its producer's (`NewJob(id=…)`) that is sent again lands once, also if it has ended meanwhile,
+        for as long as the archive keeps it. `redrive` brings an ended job back.
+
         Args:
             spec: the queue.
             job: its payload, or a `NewJob` with more to say.
@@ -48,7 +51,7 @@ class EnqueueingVerbs(AsyncEnqueueingVerbs):
 
         Returns:
             The id of the job that holds the content; None for a duplicate: its unique key or id belongs to a live job
-            that was left as it is.
+            that was left as it is, or its id to a job that was enqueued before and has ended.
 
         Raises:
             InvalidPayload, InvalidInput: nothing was enqueued.
@@ -58,7 +61,7 @@ class EnqueueingVerbs(AsyncEnqueueingVerbs):
         row = new_row(spec, job)
         check_connection(connection, "aenqueue or aenqueue_many")
         executor = self.database.joined(connection)
-        if on_conflict == "ignore" and (connection is None or row.columns["region"] is None):
+        if on_conflict == "ignore" and not row.named and (connection is None or row.columns["region"] is None):
             return self._drive(putting.one(spec.name, row, on_conflict), executor, spec.name)
         if connection is None:
             return self.database.transact(
@@ -75,12 +78,12 @@ class EnqueueingVerbs(AsyncEnqueueingVerbs):
         connection: CallerConnection | None = None,
         on_conflict: OnConflict = "ignore",
         on_bad_row: OnBadRow = "raise",
-        sent_before: bool = False,
     ) -> Enqueued:
         """Put many jobs on the queue, in one transaction: all of them or, if it fails, none.
 
         Many plain jobs go in by COPY; those that have an id of the producer's, a unique key or an ordering key go in by
-        arrays, which can leave duplicates out and number the jobs of a key.
+        arrays, which can leave duplicates out and number the jobs of a key. Those with an id of the producer's that were
+        enqueued before are left out, also if they have ended: that is a look into the archive for each.
 
         Args:
             spec: the queue.
@@ -90,8 +93,6 @@ class EnqueueingVerbs(AsyncEnqueueingVerbs):
                 `replace` the last.
             on_bad_row: what becomes of a job that is not usable. `raise`: nothing is enqueued. `skip`: it is left out and
                 reported in `rejected`, and all others are enqueued.
-            sent_before: the jobs carry their own ids and may have been enqueued, and even finished, before: those are
-                left out. Costs a look into the archive for each job.
 
         Raises:
             InvalidPayload, InvalidInput: the message names the row, counted from 0; nothing was enqueued.
@@ -111,9 +112,7 @@ class EnqueueingVerbs(AsyncEnqueueingVerbs):
             counts: Counter[str] = Counter()
 
             def put(rows: list[NewRow]) -> None:
-                steps = putting.many(
-                    spec.name, rows, terms, on_conflict=on_conflict, sent_before=sent_before, copying=True
-                )
+                steps = putting.many(spec.name, rows, terms, on_conflict=on_conflict, copying=True)
                 counts.update(self._drive(steps, executor, spec.name, driver))
 
             for job in jobs:

@@ -141,26 +141,30 @@ def seeing_ends(what: str) -> Steps[None]:
 def one(queue: str, row: NewRow, on_conflict: OnConflict) -> Steps[UUID | None]:
     """Put one job on a queue; gives the id of the job that holds its content, None for a duplicate.
 
+    It is one statement, which needs no transaction, only if the id is the library's own and nothing is to be replaced.
+
     Raises:
         InvalidInput, NoQueue: nothing was written.
     """
     if row.named:
         yield from seeing_ends(f"the job {row.id} has an id of its own")
     if on_conflict == "replace" and row.unique_key is not None:
-        holders = yield from _replace(queue, [row], False)
+        if (yield from _known(queue, [row])):
+            return None
+        holders = yield from _replace(queue, [row])
         if row.id in holders.placed:
             return holders.placed[row.id]
         if row.id in holders.inserted:
             return row.id
     elif (yield Statement("enqueue", {"queue": queue, **row.columns})):
-        return row.id
+        return None if row.named and (yield Statement("forget_finished", {"ids": [row.id]})) else row.id
     if not (yield Statement("enqueue_terms", {"queue": queue})):
         raise NoQueue((yield Statement("queues", {"name": None})))
     return None
 
 
 def many(
-    queue: str, rows: list[NewRow], terms: Terms, *, on_conflict: OnConflict, sent_before: bool, copying: bool
+    queue: str, rows: list[NewRow], terms: Terms, *, on_conflict: OnConflict, copying: bool
 ) -> Steps[Counter[str]]:
     """Put a chunk of jobs on a queue; counts `inserted`, `duplicates` and `replaced`.
 
@@ -169,7 +173,6 @@ def many(
         rows: the jobs.
         terms: what is known of the queue.
         on_conflict: what becomes of a job whose unique key is taken.
-        sent_before: whether jobs with ids of the producer's own may have been enqueued before.
         copying: whether the connection can take a COPY.
 
     Raises:
@@ -181,12 +184,10 @@ def many(
             yield Statement("waiter_notify", {"queue": queue})
         return Counter(inserted=len(rows))
     if on_conflict == "ignore" or not any(row.unique_key is not None for row in rows):
-        return _counted(rows, Counter(), _Landed((yield from _insert(queue, rows, sent_before)), {}))
-    known: set[UUID] = set()
-    if named := [row.id for row in rows if row.named and sent_before]:
-        known = {found[0] for found in (yield Statement("known_ids", {"ids": named}))}
+        return _counted(rows, Counter(), _Landed((yield from _insert(queue, rows)), {}))
+    known = yield from _known(queue, rows)
     unknown, alike = _last_of_each([row for row in rows if row.id not in known])
-    counts = _counted(unknown, alike, (yield from _replace(queue, unknown, sent_before)))
+    counts = _counted(unknown, alike, (yield from _replace(queue, unknown)))
     counts["duplicates"] += sum(row.id in known for row in rows)
     return counts
 
@@ -214,33 +215,46 @@ def _counted(rows: Sequence[NewRow], alike: Counter[str], landed: _Landed) -> Co
     return counts
 
 
-def _insert(queue: str, rows: Sequence[NewRow], sent_before: bool) -> Steps[set[UUID]]:
+def _insert(queue: str, rows: Sequence[NewRow]) -> Steps[set[UUID]]:
     columns = as_columns([row.columns for row in rows])
     inserted = {found[0] for found in (yield Statement("enqueue_many", {"queue": queue, **columns}))}
-    named = [row.id for row in rows if row.named and row.id in inserted] if sent_before else []
-    if named:
+    if named := [row.id for row in rows if row.named and row.id in inserted]:
         inserted -= {found[0] for found in (yield Statement("forget_finished", {"ids": named}))}
     return inserted
 
 
-def _replace(queue: str, rows: list[NewRow], sent_before: bool) -> Steps[_Landed]:
+def _replace(queue: str, rows: list[NewRow]) -> Steps[_Landed]:
     """Give the content to jobs that wait, insert the rest; and once more for what came in between."""
     placed = yield from _replace_waiting(queue, rows)
     rest = [row for row in rows if row.id not in placed]
-    inserted = (yield from _insert(queue, rest, sent_before)) if rest else set()
+    inserted = (yield from _insert(queue, rest)) if rest else set()
     left = [row for row in rest if row.unique_key is not None and row.id not in inserted]
     if left:
         placed |= yield from _replace_waiting(queue, left)
     left = [row for row in left if row.id not in placed]
-    if left:
-        parameters = {"ids": [row.id for row in left], "unique_keys": [row.unique_key for row in left]}
-        for job_id, their_queue, their_key in (yield Statement("foreign_ids", {"queue": queue, **parameters})):
-            row = next(row for row in left if row.id == job_id)
-            raise InvalidInput(
-                f"row {row.row}: id {job_id} belongs to a live job of queue {their_queue!r} with the unique key"
-                f" {their_key!r}, not {row.unique_key!r}; leave the id out, or send the job under its own"
-            )
+    yield from _refuse_foreign(queue, left)
     return _Landed(inserted, placed)
+
+
+def _known(queue: str, rows: Sequence[NewRow]) -> Steps[set[UUID]]:
+    """The ids of jobs that were sent before, and are not to replace what has replaced them since."""
+    named = [row for row in rows if row.named]
+    known = (
+        {found[0] for found in (yield Statement("known_ids", {"ids": [row.id for row in named]}))} if named else set()
+    )
+    yield from _refuse_foreign(queue, [row for row in named if row.id in known and row.unique_key is not None])
+    return known
+
+
+def _refuse_foreign(queue: str, rows: Sequence[NewRow]) -> Steps[None]:
+    parameters = {"ids": [row.id for row in rows], "unique_keys": [row.unique_key for row in rows]}
+    found = (yield Statement("foreign_ids", {"queue": queue, **parameters})) if rows else []
+    for job_id, their_queue, their_key in found:
+        row = next(row for row in rows if row.id == job_id)
+        raise InvalidInput(
+            f"row {row.row}: id {job_id} belongs to a live job of queue {their_queue!r} with the unique key"
+            f" {their_key!r}, not {row.unique_key!r}; leave the id out, or send the job under its own"
+        )
 
 
 def _replace_waiting(queue: str, rows: Sequence[NewRow]) -> Steps[dict[UUID, UUID]]:

@@ -95,7 +95,7 @@ def _stages(at: Deployment, stages: Stages, progress: Progress, first: date, las
         flights = (
             NewJob(flight, id=job_id(flight)) for flight in progress.track(read_flights(first, last), task_id=task)
         )
-        enqueued = at.queue.enqueue_many(events, flights, sent_before=True)
+        enqueued = at.queue.enqueue_many(events, flights)
     speed = enqueued.inserted / stages.seconds["enqueue"]
     already = f", {enqueued.duplicates:,} there already" if enqueued.duplicates else ""
     stages.notes["enqueue"] = f"{enqueued.inserted:,} jobs, {speed:,.0f} jobs/s{already}"

@@ -43,14 +43,12 @@ def put_reminders(queue: SqlQueue, day: date) -> tuple[Enqueued, Enqueued]:
             reminders,
             (_planned(flight, moment) for flight in flights),
             connection=connection,
-            sent_before=True,
         )
         moved = queue.enqueue_many(
             reminders,
             _moved(flights, moment),
             connection=connection,
             on_conflict="replace",
-            sent_before=True,
         )
     return planned, moved
 

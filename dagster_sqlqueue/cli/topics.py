@@ -94,23 +94,22 @@ def publish(
     }
     if payload is None and sys.stdin.isatty():
         raise InvalidInput("no payload: give a JSON object, or - and the objects on standard input, one a line")
-    again = message_id is not None
     if payload not in (None, "-"):
         if skip_bad:
             raise InvalidInput("--skip-bad is about the lines of standard input, and a payload was given")
         found = parsed(payload, "the payload", _NOTHING)
         with session.queue() as target:
             try:
-                done = Topics(target).publish(topic, found, **settings, sent_before=again)
+                done = Topics(target).publish(topic, found, **settings)
             except InvalidInput as error:
                 raise InvalidInput(f"{str(error).removeprefix('row 0: ')}{_NOTHING}") from None
         _tell(session, done)
         return
-    only = "--id names one message" if again else None
+    only = None if message_id is None else "--id names one message"
     with session.queue() as target, progress("messages") as advance:
         lines = Lines(lambda found: Message(found, **settings), _NOTHING, advance, skip_bad=skip_bad, only=only)
         try:
-            many = Topics(target).publish_many(topic, lines, on_bad_row=lines.on_bad_row, sent_before=again)
+            many = Topics(target).publish_many(topic, lines, on_bad_row=lines.on_bad_row)
         except InvalidInput as error:
             raise InvalidInput(lines.with_line(str(error))) from None
     many = replace(many, rejected=lines.with_lines(many.rejected))

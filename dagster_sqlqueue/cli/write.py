@@ -262,7 +262,11 @@ def _tell(session: Session, queue: str, done: _Done, job_id: UUID | None = None)
 def _say(queue: str, done: _Done) -> None:
     merged = f"; {done.merged:,} merged into live jobs that have their unique keys" if done.merged else ""
     replaced = f"; {done.replaced:,} replaced what waited under their unique keys" if done.replaced else ""
-    left_out = f"; {done.duplicates:,} left out: a live job has the same unique key or id" if done.duplicates else ""
+    left_out = (
+        f"; {done.duplicates:,} left out: a live job has the same unique key, or the id is known"
+        if done.duplicates
+        else ""
+    )
     refused = f"; {len(done.rejected):,} refused" if done.rejected else ""
     jobs = f"{done.inserted:,} {'job' if done.inserted == 1 else 'jobs'}"
     render.say(f"enqueued {jobs} on {queue}{merged}{replaced}{left_out}{refused}")

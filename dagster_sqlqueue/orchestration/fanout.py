@@ -116,7 +116,7 @@ def build_fanout_asset(
             total = 0
             for key in context.partition_keys:
                 jobs = daily_jobs(spec.name, date.fromisoformat(key), everyone)
-                done = sqlqueue.queue.enqueue_many(spec, jobs, sent_before=True)
+                done = sqlqueue.queue.enqueue_many(spec, jobs)
                 total += done.inserted
                 context.add_asset_metadata(
                     {

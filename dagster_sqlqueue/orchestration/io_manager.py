@@ -39,7 +39,7 @@ class SqlQueueIOManager(dg.IOManager):
         self._queue.check_schema()
         spec, jobs = (self._specs[name], each_job(obj)) if name in self._specs else spec_for(name, each_job(obj))
         ids = step_ids(context.step_context, "output", context.name, context.mapping_key or "")
-        done = self._queue.enqueue_many(spec, ids.jobs(jobs), sent_before=True)
+        done = self._queue.enqueue_many(spec, ids.jobs(jobs))
         if done.duplicates and not done.inserted:
             context.log.warning(
                 "all %d jobs had been enqueued before, by an earlier attempt of this step or run; to enqueue them anew,"

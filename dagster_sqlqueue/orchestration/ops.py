@@ -244,7 +244,7 @@ def _enqueue(
     queue.check_schema()
     ids = ids_of(context, "jobs")
     on_conflict = cast(Literal["ignore", "replace"], config.on_conflict)
-    done = queue.enqueue_many(spec, ids.jobs(jobs), on_conflict=on_conflict, sent_before=True)
+    done = queue.enqueue_many(spec, ids.jobs(jobs), on_conflict=on_conflict)
     counts = {"enqueued": done.inserted, "duplicates": done.duplicates, "replaced": done.replaced}
     return dg.Output(counts, metadata=counts)
 

@@ -259,9 +259,7 @@ class Schedules:
 
     def _enqueue_on(self, transaction: Transaction, queue: str, group: Sequence[Due]) -> int:
         jobs = (one.schedule.job_at(tick) for one in group for tick in one.ticks)
-        done = self._queue.enqueue_many(
-            QueueSpec(queue, AnyPayload), jobs, connection=transaction.connection, sent_before=True
-        )
+        done = self._queue.enqueue_many(QueueSpec(queue, AnyPayload), jobs, connection=transaction.connection)
         return done.duplicates
 
     def _move(self, transaction: Transaction, decided: Sequence[Due], failed: Mapping[tuple[str, str], str]) -> None:

@@ -96,7 +96,6 @@ def commit(
     *,
     name: str | None = None,
     batch: int = 0,
-    sent_before: bool = False,
 ) -> Written:
     """Put on a queue what attempts have staged: all of it or, if it fails, nothing.
 
@@ -107,7 +106,6 @@ def commit(
         staged: the accepted attempts, in the order of their partitions.
         name: makes it happen once: a second one of the name, and of the same or an earlier batch, changes nothing.
         batch: its number under that name.
-        sent_before: leave out jobs with ids of the producer's own that were enqueued before, also those that have ended.
 
     Raises:
         InvalidInput: a job's region has no bucket.
@@ -120,7 +118,6 @@ def commit(
         "batch": batch,
         "accepted": [part.attempt for part in staged],
         "expected": sum(part.jobs for part in staged),
-        "sent_before": sent_before,
     }
     try:
         repeated, jobs, duplicates, committed_at = queue.database.run("write_commit", parameters)[0]

@@ -3,8 +3,9 @@
 Options:
     queue: the queue (required).
     payloadColumns: the columns that make up the payload, with commas between, or `*`; else there is a column `payload`.
-    sentBefore: `true`: rows with an `id` may have been enqueued before, and even finished: those are left out.
     writeName: makes a write happen once: under a name that was written before, nothing is enqueued.
+
+Rows with an `id` that were enqueued before are left out, also those whose jobs have ended.
 
 Where `register_source` was given the payload model of the queue, every row must fit it.
 """
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dagster_sqlqueue")
 
-OPTIONS = ("queue", "payloadcolumns", "sentbefore", "writename")
+OPTIONS = ("queue", "payloadcolumns", "writename")
 _OF_SPARK = ("checkpointlocation", "queryname", "path")
 """What Spark's own stream writer adds to the options."""
 
@@ -66,19 +67,15 @@ class _Writing:
         if unknown := [name for name in options if name.lower() not in known]:
             raise InvalidInput(
                 f"the option {unknown[0]!r} is not known to a {'stream that is written' if streaming else 'write'} to"
-                f" the format {FORMAT!r}; it has queue, payloadColumns, sentBefore"
-                + ("" if streaming else ", writeName")
+                f" the format {FORMAT!r}; it has queue, payloadColumns" + ("" if streaming else ", writeName")
             )
         if overwrite:
             raise InvalidInput(
                 "a queue cannot be overwritten: its jobs are consumers' to end. Use "
                 + ('outputMode("append")' if streaming else 'mode("append")')
             )
-        if (sent_before := given.get("sentbefore", "false").lower()) not in ("true", "false"):
-            raise InvalidInput(f"the option 'sentBefore' is {sent_before!r}; it is true or false")
         self._where = where
         self._queue = required(given, "queue")
-        self._sent_before = sent_before == "true"
         self._name = staged_jobs.check_name(given.get("writename"))
         self._rows = JobRows(self._queue, schema, given.get("payloadcolumns"), models.of(self._queue))
 
@@ -150,7 +147,6 @@ class Writer(_Writing, DataSourceArrowWriter):
                 self._id,
                 staged,
                 name=self._name,
-                sent_before=self._sent_before,
             )
         if done.repeated:
             logger.warning(
@@ -213,7 +209,6 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
                 [message.staged for message in accepted],
                 name=staged_jobs.STREAM + accepted[0].query,
                 batch=batchId,
-                sent_before=self._sent_before,
             )
 
     def abort(self, messages: "Sequence[WriterCommitMessage | None]", batchId: int) -> None:  # noqa: N803

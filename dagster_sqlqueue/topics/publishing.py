@@ -95,14 +95,12 @@ class Outgoing:
         return rows
 
 
-def publish(topic: str, rows: Sequence[Row], sent_before: bool) -> Steps[list[Published]]:
-    """Publish messages; gives what became of each.
+def publish(topic: str, rows: Sequence[Row]) -> Steps[list[Published]]:
+    """Publish messages; gives what became of each. It is one statement, which needs no transaction, if no id is theirs.
 
     Args:
         topic: its name.
         rows: the messages.
-        sent_before: whether messages with ids of the publisher's own may have been published, and their jobs finished,
-            before.
 
     Raises:
         InvalidInput: a message has an id of its own, and the transaction may not see which jobs have ended.
@@ -112,8 +110,7 @@ def publish(topic: str, rows: Sequence[Row], sent_before: bool) -> Steps[list[Pu
     columns = as_columns([row.columns for row in rows])
     found = yield Statement("publish", {"topic": topic, **{name: columns[name] for name in _ARRAYS}})
     inserted = {job for _, _, _, job, new, _ in found if new}
-    named = [job for no, _, _, job, new, _ in found if new and rows[no - 1].named] if sent_before else []
-    if named:
+    if named := [job for no, _, _, job, new, _ in found if new and rows[no - 1].named]:
         inserted -= {row[0] for row in (yield Statement("forget_finished", {"ids": named}))}
     jobs: list[list[PublishedJob]] = [[] for _ in rows]
     for no, subscription, queue, job, _, _ in found:

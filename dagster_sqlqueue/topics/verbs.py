@@ -40,7 +40,6 @@ class Topics(SubscribingVerbs):
         run_at: datetime | None = None,
         priority: int = 0,
         ordering_key: str | None = None,
-        sent_before: bool = False,
     ) -> Published:
         """Publish one message, in one statement.
 
@@ -49,13 +48,12 @@ class Topics(SubscribingVerbs):
             payload: the model's instance, or a mapping that fits it.
             connection: a psycopg or SQLAlchemy connection or an ORM session whose transaction the jobs join: rolled back
                 means never published. None: a transaction of its own, committed on return.
-            id: the message's id, to be able to send it again: each receiver gets one job of it. Made if None.
+            id: the message's id, to be able to send it again: each receiver gets one job of it, also if that has ended
+                meanwhile. Costs a second statement, which looks into the archive for each job. Made if None.
             tags: words to filter by; the jobs have them too.
             run_at: the moment the jobs become due, with a time zone; None for at once.
             priority: of the jobs, 0 to 9, higher first.
             ordering_key: of the jobs.
-            sent_before: the message may have been published before, and its jobs finished. Costs a second statement, which
-                looks into the archive for each job.
 
         Returns:
             The message's id, and the job that it became for each subscription that it fits.
@@ -68,13 +66,13 @@ class Topics(SubscribingVerbs):
         rows = [publishing.new_row(topic, message)]
         check_blocking(connection, _AWAITED)
         executor = self.database.joined(connection)
-        if not (sent_before and id):
-            (done,) = putting.drive(publishing.publish(name, rows, False), executor)
+        if id is None:
+            (done,) = putting.drive(publishing.publish(name, rows), executor)
         elif connection is None:
-            (done,) = self.database.transact(lambda ours: putting.drive(publishing.publish(name, rows, True), ours))
+            (done,) = self.database.transact(lambda ours: putting.drive(publishing.publish(name, rows), ours))
         else:
             with executor.atomic() as joined:  # type: ignore[union-attr]
-                (done,) = putting.drive(publishing.publish(name, rows, True), joined)
+                (done,) = putting.drive(publishing.publish(name, rows), joined)
         return done
 
     def publish_many(
@@ -84,7 +82,6 @@ class Topics(SubscribingVerbs):
         *,
         connection: CallerConnection | None = None,
         on_bad_row: OnBadRow = "raise",
-        sent_before: bool = False,
         on_published: OnPublished | None = None,
     ) -> PublishedMany:
         """Publish many messages in one transaction, one statement for each batch of them: all or, if it fails, none.
@@ -95,7 +92,6 @@ class Topics(SubscribingVerbs):
             connection: as for `publish`.
             on_bad_row: what becomes of a message that is not usable. `raise`: nothing is published. `skip`: it is left out
                 and reported in `rejected`, and all others are published.
-            sent_before: as for `publish`, of the messages that carry their own ids.
             on_published: is told what became of each message, in their order, before the transaction ends.
 
         Raises:
@@ -111,9 +107,9 @@ class Topics(SubscribingVerbs):
         with block as executor:
             for message in messages:
                 if chunk := taken.take(message):
-                    tally.add(putting.drive(publishing.publish(name, chunk, sent_before), executor))
+                    tally.add(putting.drive(publishing.publish(name, chunk), executor))
             if chunk := taken.rest():
-                tally.add(putting.drive(publishing.publish(name, chunk, sent_before), executor))
+                tally.add(putting.drive(publishing.publish(name, chunk), executor))
         return tally.total(taken)
 
     async def apublish(
@@ -127,7 +123,6 @@ class Topics(SubscribingVerbs):
         run_at: datetime | None = None,
         priority: int = 0,
         ordering_key: str | None = None,
-        sent_before: bool = False,
     ) -> Published:
         """`publish` in the transaction of an asynchronous psycopg connection: rolled back means never published.
 
@@ -140,7 +135,6 @@ class Topics(SubscribingVerbs):
             run_at: as for `publish`.
             priority: as for `publish`.
             ordering_key: as for `publish`.
-            sent_before: as for `publish`.
 
         Raises:
             InvalidPayload, InvalidInput: nothing was published.
@@ -148,11 +142,11 @@ class Topics(SubscribingVerbs):
         name = topic_of(topic).name
         rows = [publishing.new_row(topic, Message(payload, id, tags, run_at, priority, ordering_key))]
         check_connection(connection)
-        if not (sent_before and id):
-            (done,) = await adrive(publishing.publish(name, rows, False), connection, self.database)
+        if id is None:
+            (done,) = await adrive(publishing.publish(name, rows), connection, self.database)
         else:
             async with atomic(connection):
-                (done,) = await adrive(publishing.publish(name, rows, True), connection, self.database)
+                (done,) = await adrive(publishing.publish(name, rows), connection, self.database)
         return done
 
     async def apublish_many(
@@ -162,7 +156,6 @@ class Topics(SubscribingVerbs):
         *,
         connection: "psycopg.AsyncConnection[Any]",
         on_bad_row: OnBadRow = "raise",
-        sent_before: bool = False,
         on_published: OnPublished | None = None,
     ) -> PublishedMany:
         """`publish_many` in the transaction of an asynchronous psycopg connection.
@@ -172,7 +165,6 @@ class Topics(SubscribingVerbs):
             messages: payloads or `Message`s; a generator, asynchronous or not, is read in constant memory.
             connection: as for `apublish`.
             on_bad_row: as for `publish_many`.
-            sent_before: as for `publish_many`.
             on_published: as for `publish_many`.
 
         Raises:
@@ -185,9 +177,9 @@ class Topics(SubscribingVerbs):
         async with atomic(connection):
             async for message in each(messages):
                 if chunk := taken.take(message):
-                    tally.add(await adrive(publishing.publish(name, chunk, sent_before), connection, self.database))
+                    tally.add(await adrive(publishing.publish(name, chunk), connection, self.database))
             if chunk := taken.rest():
-                tally.add(await adrive(publishing.publish(name, chunk, sent_before), connection, self.database))
+                tally.add(await adrive(publishing.publish(name, chunk), connection, self.database))
         return tally.total(taken)
 
 

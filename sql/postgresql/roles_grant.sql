@@ -29,7 +29,7 @@ REVOKE ALL ON FUNCTION
     sqlqueue.put_callbacks(uuid[], text[], smallint[], text[], jsonb[], boolean), sqlqueue.uuid_at(timestamp with time zone, text),
     sqlqueue.bucket_hash(uuid, text), sqlqueue.listen_to_ends(), sqlqueue.remove_reply_queue(text, boolean),
     sqlqueue.recover_batch(uuid), sqlqueue.settle_batch(uuid, text, text, boolean), sqlqueue.sweep_batch(text, double precision),
-    sqlqueue.drop_staged(uuid), sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint, boolean)
+    sqlqueue.drop_staged(uuid), sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint)
     FROM PUBLIC, sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 
 GRANT USAGE ON SCHEMA sqlqueue TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
@@ -214,10 +214,10 @@ GRANT SELECT (attempt), DELETE ON sqlqueue.staged_job TO sqlqueue_operator;
 
 -- drop_staged, enqueue_staged run as their owner, on what was staged under an id that nobody else knows.
 GRANT EXECUTE ON FUNCTION
-    sqlqueue.drop_staged(uuid), sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint, boolean)
+    sqlqueue.drop_staged(uuid), sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint)
     TO sqlqueue_producer, sqlqueue_operator;
 -- nothing on drop_staged(uuid): sqlqueue_consumer, sqlqueue_observer
--- nothing on enqueue_staged(uuid, text, text, bigint, uuid[], bigint, boolean): sqlqueue_consumer, sqlqueue_observer
+-- nothing on enqueue_staged(uuid, text, text, bigint, uuid[], bigint): sqlqueue_consumer, sqlqueue_observer
 
 -- The views about lanes and heads show no payload; job_all shows everything.
 GRANT SELECT ON sqlqueue.live_bucket, sqlqueue.lane, sqlqueue.bucket_heads

@@ -1,12 +1,12 @@
 -- Put on a queue what the accepted attempts of a write have staged, all of it or nothing. See 16_spark.sql.
 --
 -- Parameters: write_id uuid; queue text; name text (null: none); batch bigint; accepted uuid[]; expected bigint (their
---   rows); sent_before boolean.
+--   rows).
 -- Returns: one row: repeated, jobs, duplicates, committed_at. Notifies if a job is due. Fails with P0002 where staged rows
 --   are not there any more.
 -- Locks: the row of the name; the inserted rows. Guards: I1, I6 (one transaction, under one name once).
 SELECT w.repeated, w.jobs, w.duplicates, w.committed_at
 FROM sqlqueue.enqueue_staged(
     CAST(:write_id AS uuid), CAST(:queue AS text), CAST(:name AS text), CAST(:batch AS bigint),
-    CAST(:accepted AS uuid[]), CAST(:expected AS bigint), CAST(:sent_before AS boolean)
+    CAST(:accepted AS uuid[]), CAST(:expected AS bigint)
 ) AS w

@@ -24,7 +24,7 @@ def test_all_options(cli: Cli, queue: SqlQueue) -> None:
     assert (job.unique_key, job.ordering_key) == ("u", "o")
     again = cli.run("enqueue", "work", "{}", "--unique-key", "u")
     assert again.exit_code == 0
-    assert "enqueued 0 jobs on work; 1 left out: a live job has the same unique key or id" in again.stdout
+    assert "enqueued 0 jobs on work; 1 left out: a live job has the same unique key, or the id is known" in again.stdout
 
 
 def test_what_may_be_said_about_a_job(cli: Cli, queue: SqlQueue) -> None:

@@ -44,7 +44,7 @@ def test_enqueueing_with_callbacks_and_merging(cli: Cli, queue: SqlQueue, spec: 
     said = cli.run("enqueue", "work", '{"n": 3}', "--unique-key", "k", "--merge").stdout
     assert said == f"merged into {first['id']} on work, which has the same unique key\n"
     left = cli.run("enqueue", "work", '{"n": 4}', "--unique-key", "k", "--callback", "ended").stdout
-    assert left == "enqueued 0 jobs on work; 1 left out: a live job has the same unique key or id\n"
+    assert left == "enqueued 0 jobs on work; 1 left out: a live job has the same unique key, or the id is known\n"
     own = ["--id", OWN, "--callback", "ended:failed"]
     assert cli.run("enqueue", "work", '{"n": 5}', *own).stdout == f"enqueued {OWN} on work\n"
     assert cli.run("enqueue", "work", '{"n": 5}', *own).stdout == f"{OWN} was enqueued on work before\n"

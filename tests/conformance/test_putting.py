@@ -34,9 +34,7 @@ WAYS: dict[str, Callable[[Line], object]] = {
     "a job": lambda line: line.queue.enqueue(line.spec, NewJob(Work(n=1))),
     "many": lambda line: line.queue.enqueue_many(line.spec, [Work(n=1)]),
     "a generator": lambda line: line.queue.enqueue_many(line.spec, (Work(n=n) for n in [1])),
-    "many, sent before": lambda line: line.queue.enqueue_many(
-        line.spec, [NewJob(Work(n=1), id=uuid7())], sent_before=True
-    ),
+    "many, with ids": lambda line: line.queue.enqueue_many(line.spec, [NewJob(Work(n=1), id=uuid7())]),
     "one that replaces": lambda line: line.queue.enqueue(
         line.spec, NewJob(Work(n=1), unique_key="u"), on_conflict="replace"
     ),
@@ -148,7 +146,7 @@ def test_a_batch_that_is_sent_again_lands_once(line: Line) -> None:
     jobs = [NewJob(Work(n=n), id=uuid7()) for n in range(6)]
     assert line.queue.enqueue_many(line.spec, jobs[:4]).inserted == 4
     line.queue.complete(line.take(2))
-    again = line.queue.enqueue_many(line.spec, jobs, sent_before=True)
+    again = line.queue.enqueue_many(line.spec, jobs)
     assert (again.inserted, again.duplicates) == (2, 4)
     line.queue.complete(line.take())
     assert line.states() == ["succeeded"] * 6

@@ -27,7 +27,7 @@ def test_publishing_to_copies_and_to_those_that_compete(queues: SqlQueue) -> Non
         for n in range(700)
     ]
     assert topics.publish_many("orders", messages) == PublishedMany(700, 0, 700 + 350 + 175 + 700, 0)
-    assert topics.publish_many("orders", messages, sent_before=True).inserted == 0
+    assert topics.publish_many("orders", messages).inserted == 0
 
     columns = "id, queue, CAST(payload ->> 'n' AS integer), bucket, priority, order_no"
     found = rows(queues, f"SELECT {columns} FROM {{s}}.job WHERE queue LIKE 'topic%' ORDER BY order_no, id")

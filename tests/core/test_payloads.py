@@ -193,17 +193,17 @@ def test_a_unique_key_is_ignored_while_live_and_taken_again_when_finished(
 
 def test_the_same_id_lands_once(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     jobs = [NewJob(Work(n=n), id=uuid4()) for n in range(10)]
-    assert queue.enqueue_many(spec, jobs, sent_before=True) == Enqueued(10, 0)
-    assert queue.enqueue_many(spec, jobs, sent_before=True) == Enqueued(0, 10)
+    assert queue.enqueue_many(spec, jobs) == Enqueued(10, 0)
+    assert queue.enqueue_many(spec, jobs) == Enqueued(0, 10)
     assert queue.enqueue(spec, jobs[0]) is None
     claimed = claim(queue)
     queue.complete(claimed[:4])
     assert queue.fail(claimed[4], "x", backoff=spec.backoff)
     more = NewJob(Work(n=10), id=uuid4())
-    assert queue.enqueue_many(spec, [*jobs, more], sent_before=True) == Enqueued(1, 10)
+    assert queue.enqueue_many(spec, [*jobs, more]) == Enqueued(1, 10)
     make_due(queue)
     queue.complete(claim(queue))
-    assert queue.enqueue_many(spec, [*jobs, more], sent_before=True) == Enqueued(0, 11)
+    assert queue.enqueue_many(spec, [*jobs, more]) == Enqueued(0, 11)
     assert value(queue, "SELECT count(*) FROM {s}.job") == 0
     assert value(queue, "SELECT count(DISTINCT id) FROM {s}.job_archive") == 11
     assert value(queue, "SELECT count(*) FROM {s}.job_archive") == 11

@@ -13,7 +13,7 @@ from dagster_sqlqueue.outcomes import Retry
 from dagster_sqlqueue.queue import Ending
 from dagster_sqlqueue.selection import Decided, Selection
 from tests.core.decisions import ALL, LATER, ORDERED, PLAIN, finish_all, ids, kill, put, take
-from tests.core.support import Work, numbers, take_time, until, value
+from tests.core.support import Work, numbers, rows, take_time, until, value
 from tests.gate.patience import PATIENCE
 
 
@@ -173,10 +173,16 @@ def test_two_who_redrive_at_once_bring_every_job_back_once(queue: SqlQueue) -> N
 
 
 def test_a_job_that_ended_twice_goes_back_from_its_latest_end(queue: SqlQueue) -> None:
+    """No enqueue does that; two archives that were made one can."""
     job_id = uuid4()
-    for note in ("old", "new"):
-        queue.enqueue(PLAIN, NewJob(Work(n=1, note=note), id=job_id))
-        kill(queue)
+    queue.enqueue(PLAIN, NewJob(Work(n=1, note="old"), id=job_id))
+    kill(queue)
+    rows(
+        queue,
+        "INSERT INTO {s}.job_archive SELECT later.* FROM {s}.job_archive AS a CROSS JOIN LATERAL jsonb_populate_record("
+        "a, jsonb_build_object("
+        "'payload', a.payload || '{{\"note\": \"new\"}}', 'finished_at', a.finished_at + interval '1 s')) AS later",
+    )
     assert queue.redrive("work", ids(job_id)).changed == [job_id]
     assert '"new"' in queue.job(job_id).payload
     assert value(queue, "SELECT payload->>'note' FROM {s}.job_archive") == "old"

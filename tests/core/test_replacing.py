@@ -255,7 +255,7 @@ def test_one_that_is_put_off_makes_room_for_another_of_its_key(queue: SqlQueue, 
 
 def test_a_replacement_that_is_sent_again_lands_once(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     old = put(queue, spec, 1)
-    again = {"on_conflict": "replace", "sent_before": True}
+    again = {"on_conflict": "replace"}
     sent = [NewJob(Work(n=2), unique_key="u", id=uuid4()), NewJob(Work(n=3), unique_key="v", id=uuid4())]
     assert queue.enqueue_many(spec, sent, on_conflict="replace") == Enqueued(1, 0, 1)
     assert queue.enqueue_many(spec, sent, **again) == Enqueued(0, 2, 0)
@@ -291,6 +291,6 @@ def test_a_commit_without_an_answer_is_sent_again(
     with caller(url) as connection:
         queue.enqueue_many(spec, [*jobs, {"bad": 1}], connection=connection, on_conflict=on_conflict, on_bad_row="skip")
         connection.commit()
-    done = queue.enqueue_many(spec, [*jobs, {"bad": 1}], on_conflict=on_conflict, on_bad_row="skip", sent_before=True)
+    done = queue.enqueue_many(spec, [*jobs, {"bad": 1}], on_conflict=on_conflict, on_bad_row="skip")
     assert (done.inserted, done.duplicates, done.replaced, len(done.rejected)) == (0, 3, 0, 1)
     assert value(queue, "SELECT count(*) FROM {s}.job") == 3

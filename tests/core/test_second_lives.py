@@ -1,6 +1,7 @@
 """A job that has ended is not put on its queue again under its id, in whichever transaction its producer sends it."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,11 +12,11 @@ from sqlalchemy.orm import Session
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
-from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.errors import InvalidInput, LeaseLost
 from dagster_sqlqueue.followers import Callback, Followers
 from dagster_sqlqueue.topics import Message, Topics
-from tests.core.callers import engine_of
-from tests.core.support import Work, caller, claim, value
+from tests.core.callers import engine_of, sqlalchemy_connection
+from tests.core.support import Work, caller, claim, make_due, value
 
 STRICTER = [psycopg.IsolationLevel.REPEATABLE_READ, psycopg.IsolationLevel.SERIALIZABLE]
 OWN = uuid7()
@@ -53,6 +54,33 @@ PUTS: dict[str, _Put] = {
     ),
 }
 """Whatever puts a job with an id of its producer's on a queue."""
+
+
+@pytest.mark.parametrize("kind", ["ours", "autocommit", "a transaction", "SQLAlchemy"])
+@pytest.mark.parametrize("put", PUTS.values(), ids=PUTS)
+def test_a_job_that_has_ended_is_left_out_and_its_zombies_stay_refused(
+    queue: SqlQueue, spec: QueueSpec[Work], url: str, put: _Put, kind: str
+) -> None:
+    Topics(queue).subscribe("orders", "worker", "work")
+    put(queue, spec, None)
+    zombies = claim(queue)
+    make_due(queue)
+    while jobs := claim(queue):
+        queue.complete(jobs)
+    with contextlib.ExitStack() as stack:
+        at: Any = None
+        if kind == "SQLAlchemy":
+            at = stack.enter_context(sqlalchemy_connection(url))
+        elif kind != "ours":
+            at = stack.enter_context(caller(url, autocommit=kind == "autocommit"))
+        put(queue, spec, at)
+        if kind in ("a transaction", "SQLAlchemy"):
+            at.commit()
+    again = claim(queue)
+    assert {job.id for job in again} & {job.id for job in zombies} == set()
+    with pytest.raises(LeaseLost):
+        queue.complete(zombies)
+    assert value(queue, "SELECT count(*) - count(DISTINCT id) FROM {s}.job_archive") == 0
 
 
 @pytest.mark.parametrize("level", STRICTER, ids=lambda level: level.name)
@@ -132,6 +160,32 @@ def test_the_same_awaited(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> N
 
     asyncio.run(run())
     assert _live(queue) == 1
+
+
+@pytest.mark.parametrize("autocommit", [False, True])
+def test_awaited_a_job_that_has_ended_is_left_out(
+    queue: SqlQueue, spec: QueueSpec[Work], url: str, autocommit: bool
+) -> None:
+    topics, followers = Topics(queue), Followers(queue)
+    topics.subscribe("orders", "worker", "work")
+    queue.enqueue(spec, _job())
+    topics.publish("orders", {"n": 1}, id=OWN)
+    queue.complete(claim(queue))
+
+    async def run() -> None:
+        async with await psycopg.AsyncConnection.connect(url, autocommit=autocommit) as connection:
+            assert await queue.aenqueue(spec, _job(), connection=connection) is None
+            assert (await queue.aenqueue_many(spec, [_job()], connection=connection)).duplicates == 1
+            assert not (await followers.aenqueue(spec, _job(), connection=connection)).inserted
+            published = await topics.apublish("orders", {"n": 1}, id=OWN, connection=connection)
+            assert not published.jobs[0].inserted
+            many = await topics.apublish_many("orders", [Message({"n": 1}, OWN)], connection=connection)
+            assert many.inserted == 0
+            if not autocommit:
+                await connection.commit()
+
+    asyncio.run(run())
+    assert _live(queue) == 0
 
 
 def test_a_callback_is_not_put_on_again_by_a_snapshot_that_hides_its_end(

@@ -125,7 +125,7 @@ class Publish:
         way = luck.randrange(3)
         duplicates = 0
         if way == 0 or again:
-            duplicates = topics.publish_many(TOPIC, messages, sent_before=again).duplicates
+            duplicates = topics.publish_many(TOPIC, messages).duplicates
             # It may be killed when all is done and nobody was told.
             threading.Event().wait(0 if again else luck.uniform(0, 0.05))
         else:

@@ -363,7 +363,7 @@ def produce(task: Task) -> None:
                             queue.enqueue_many(spec, batch, connection=transaction.connection)
                             threading.Event().wait(luck.uniform(0, task.hesitate))
                     else:
-                        queue.enqueue_many(spec, batch, sent_before=tries > 1)
+                        queue.enqueue_many(spec, batch)
                     break
                 assert time.monotonic() < deadline
                 threading.Event().wait(0.02)

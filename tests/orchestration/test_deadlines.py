@@ -36,7 +36,7 @@ def daily(queue: SqlQueue) -> QueueSpec[DailyAccount]:
 
 def fan_out(queue: SqlQueue, spec: QueueSpec[DailyAccount], accounts: Iterable[Account], *days: date) -> None:
     for day in days:
-        queue.enqueue_many(spec, daily_jobs(spec.name, day, accounts), sent_before=True)
+        queue.enqueue_many(spec, daily_jobs(spec.name, day, accounts))
 
 
 def claimed(queue: SqlQueue, account: str, day: date) -> ClaimedJob:

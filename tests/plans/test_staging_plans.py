@@ -78,9 +78,8 @@ def write(explain: Explainer, count: int) -> tuple[UUID, list[UUID]]:
     return write_id, attempts
 
 
-@pytest.mark.parametrize("sent_before", [False, True])
 @pytest.mark.parametrize("count", [ATTEMPTS, 400, 4_000])
-def test_committing_a_write(explain: Explainer, count: int, sent_before: bool) -> None:
+def test_committing_a_write(explain: Explainer, count: int) -> None:
     write_id, attempts = write(explain, count)
     before = read_whole(explain)
     plan = explain(
@@ -91,7 +90,6 @@ def test_committing_a_write(explain: Explainer, count: int, sent_before: bool) -
         batch=0,
         accepted=attempts,
         expected=count,
-        sent_before=sent_before,
     )
     assert read_whole(explain) <= before + 10
     assert plan.buffers <= 60 * count + FIXED + SLACK
@@ -109,7 +107,6 @@ def test_a_write_that_was_done_before(explain: Explainer) -> None:
         batch=0,
         accepted=attempts,
         expected=400,
-        sent_before=False,
     )
     assert read_whole(explain) <= before + 10
     assert plan.buffers <= 10 * 400 + FIXED + SLACK

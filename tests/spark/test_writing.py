@@ -93,7 +93,7 @@ def test_jobs_that_are_there_are_left_out(queue: SqlQueue, spark: SparkSession, 
     write(spark.createDataFrame([(one, None, '{"n": 1}') for one in ids[:2]], schema))
     queue.complete(claim(queue, 1))
     again = [(one, None, '{"n": 1}') for one in ids] + [(None, "k", '{"n": 1}'), (None, "k", '{"n": 1}')]
-    write(spark.createDataFrame(again, schema), sentBefore="true", writeName="again")
+    write(spark.createDataFrame(again, schema), writeName="again")
     done = staged_jobs.written(queue, "work", "again")
     assert done is not None
     assert (done.jobs, done.duplicates, done.repeats) == (2, 3, 0)
@@ -155,7 +155,6 @@ def test_a_bad_row_fails_the_write_and_nothing_is_enqueued(
         ("SELECT map(1, 2) AS n", {"payloadColumns": "*"}, "column 'n' is of the type map<int,int>, which JSON cannot"),
         ("SELECT '{}' AS payload", {"queue": "nothing"}, "nothing"),
         ("SELECT '{}' AS payload", {"color": "red"}, "'color' is not known"),
-        ("SELECT '{}' AS payload", {"sentBefore": "maybe"}, "'sentBefore' is 'maybe'; it is true or false"),
         ("SELECT '{}' AS payload", {"writeName": "stream/x"}, "'writeName' is 'stream/x'"),
         ("SELECT '{}' AS payload, 'x' AS id", {}, "partition 0, row 0: id is 'x', which is no UUID"),
         ("SELECT '{}' AS payload, 10 AS priority", {}, "partition 0, row 0: priority is 10; it must be 0 to 9"),

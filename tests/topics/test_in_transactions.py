@@ -29,7 +29,7 @@ def one(topics: Topics, connection: Any) -> None:
 
 
 def again(topics: Topics, connection: Any) -> None:
-    done = topics.publish(ORDERS, Work(n=1), connection=connection, id=uuid7(), sent_before=True)
+    done = topics.publish(ORDERS, Work(n=1), connection=connection, id=uuid7())
     assert [job.inserted for job in done.jobs] == [True, True]
 
 
@@ -133,7 +133,7 @@ def test_awaited_it_stands_or_falls_with_the_transaction(
         assert first.inserted == 2
         await connection.commit()
         assert Consumer(queue, spec, lambda job: None).drain().succeeded == 1
-        second = await topics.apublish(ORDERS, Work(n=1), id=message.id, connection=connection, sent_before=True)
+        second = await topics.apublish(ORDERS, Work(n=1), id=message.id, connection=connection)
         assert [job.inserted for job in second.jobs] == [False, False]
         with pytest.raises(InvalidPayload, match="row 0: "):
             await topics.apublish(ORDERS, {"n": "x"}, connection=connection)
@@ -148,7 +148,7 @@ def test_awaited_it_stands_or_falls_with_the_transaction(
 def test_awaited_in_autocommit_a_call_is_its_own(topics: Topics, queue: SqlQueue, url: str) -> None:
     async def work(connection: "psycopg.AsyncConnection[Any]") -> None:
         await topics.apublish(ORDERS, Work(n=1), connection=connection)
-        await topics.apublish(ORDERS, Work(n=1), connection=connection, id=uuid7(), sent_before=True)
+        await topics.apublish(ORDERS, Work(n=1), connection=connection, id=uuid7())
         await topics.apublish_many(ORDERS, [Work(n=1)], connection=connection)
         assert count(queue) == 6
         async with connection.pipeline():

@@ -184,14 +184,14 @@ def test_sent_again_when_its_jobs_are_finished(topics: Topics, queue: SqlQueue, 
     topics.publish_many("orders", messages)
     assert Consumer(queue, spec, lambda job: None).drain().succeeded >= 40
     live = count(queue)
-    again = topics.publish_many("orders", messages, sent_before=True)
+    again = topics.publish_many("orders", messages)
     assert again == PublishedMany(40, 0, 0, 80)
-    one = topics.publish("orders", {"n": 0}, id=messages[0].id, sent_before=True)
+    one = topics.publish("orders", {"n": 0}, id=messages[0].id)
     assert [job.inserted for job in one.jobs] == [False, False]
     assert count(queue) == live
     # What was never sent is not held back by it.
-    assert topics.publish("orders", {"n": 0}, id=uuid7(), sent_before=True).jobs[0].inserted
-    assert topics.publish("orders", {"n": 0}, sent_before=True).jobs[0].inserted
+    assert topics.publish("orders", {"n": 0}, id=uuid7()).jobs[0].inserted
+    assert topics.publish("orders", {"n": 0}).jobs[0].inserted
 
 
 def test_an_ordered_queue_keeps_the_order_of_the_messages(topics: Topics, queue: SqlQueue) -> None:

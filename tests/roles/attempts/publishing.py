@@ -18,8 +18,8 @@ def publish(queue: SqlQueue, desk: Desk) -> Any:
 
 
 @verb(P, O)
-def publish_many_sent_before(queue: SqlQueue, desk: Desk) -> Any:
-    assert Topics(queue).publish_many(desk.topic(), [{"n": n} for n in range(3)], sent_before=True).messages == 3
+def publish_many_with_ids(queue: SqlQueue, desk: Desk) -> Any:
+    assert Topics(queue).publish_many(desk.topic(), [{"n": n} for n in range(3)]).messages == 3
 
 
 @verb(P, O)

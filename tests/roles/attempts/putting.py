@@ -69,15 +69,14 @@ def enqueue_many_by_copy(queue: SqlQueue, desk: Desk) -> Any:
 
 
 @verb(P, O)
-def enqueue_many_sent_before(queue: SqlQueue, desk: Desk) -> Any:
+def enqueue_many_with_ids(queue: SqlQueue, desk: Desk) -> Any:
     moment = desk.owner.job(desk.dead()).created_at
-    jobs = [NewJob(Work(n=n), id=stable_id(moment, f"{desk.name}/{n}")) for n in range(3)]
+    jobs = [NewJob(Work(n=n), id=stable_id(moment, f"{desk.name}/{n}"), unique_key=f"u{n}") for n in range(3)]
     desk.owner.enqueue_many(desk.spec, jobs[:2])
     desk.owner.complete(desk.owner.claim(desk.name, limit=1, worker="w"))
-    done = queue.enqueue_many(desk.spec, jobs, sent_before=True)
+    done = queue.enqueue_many(desk.spec, jobs)
     assert (done.inserted, done.duplicates) == (1, 2)
-    again = [NewJob(Work(n=n), id=job.id, unique_key=f"u{n}") for n, job in enumerate(jobs)]
-    assert queue.enqueue_many(desk.spec, again, sent_before=True, on_conflict="replace").duplicates == 3
+    assert queue.enqueue_many(desk.spec, jobs, on_conflict="replace").duplicates == 3
 
 
 @verb(P, O)

@@ -64,12 +64,13 @@ $$;
 --
 -- Parameters: write; target: the queue; write_name (null: none) and batch_no: a write of a name with this number, or a
 --   higher one, that was done before is not done again; accepted: attempts, in the order of their partitions; expected:
---   their rows; sent_before: leave out jobs with ids of the producer's own that were enqueued before and have ended.
+--   their rows.
 -- Returns: repeated: it was done before, and the numbers are those of then. jobs: those that were inserted; duplicates: those
---   left out, because a live job has their id or unique key. Fails with P0002 where staged rows are not there any more.
+--   left out, because a live job has their id or unique key, or their id is the producer's own and its job has ended. Fails
+--   with P0002 where staged rows are not there any more.
 -- Locks: the row of the name, so that of two at once the second waits, and then finds it done.
 CREATE FUNCTION sqlqueue.enqueue_staged(
-    write uuid, target text, write_name text, batch_no bigint, accepted uuid[], expected bigint, sent_before boolean,
+    write uuid, target text, write_name text, batch_no bigint, accepted uuid[], expected bigint,
     OUT repeated boolean, OUT jobs bigint, OUT duplicates bigint, OUT committed_at timestamptz
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -136,17 +137,16 @@ BEGIN
         RETURNING available_at
     )
     SELECT count(*), count(*) FILTER (WHERE inserted.available_at <= now()) INTO jobs, due FROM inserted;
-    IF sent_before THEN
-        DELETE FROM sqlqueue.job AS j
-        USING sqlqueue.staged_job AS s
-        WHERE s.attempt = ANY (accepted) AND s.named AND j.id = s.id
-          AND j.created_at = now() AND j.state = 'queued' AND j.lease_no = 0
-          AND (
-              EXISTS (SELECT FROM sqlqueue.job_archive AS a WHERE a.id = j.id)
-              OR EXISTS (SELECT FROM sqlqueue.job_replaced AS r WHERE r.id = j.id)
-          );
-        GET DIAGNOSTICS back = ROW_COUNT;
-    END IF;
+    -- The newer snapshot of a second statement sees what has ended while the first one waited.
+    DELETE FROM sqlqueue.job AS j
+    USING sqlqueue.staged_job AS s
+    WHERE s.attempt = ANY (accepted) AND s.named AND j.id = s.id
+      AND j.created_at = now() AND j.state = 'queued' AND j.lease_no = 0
+      AND (
+          EXISTS (SELECT FROM sqlqueue.job_archive AS a WHERE a.id = j.id)
+          OR EXISTS (SELECT FROM sqlqueue.job_replaced AS r WHERE r.id = j.id)
+      );
+    GET DIAGNOSTICS back = ROW_COUNT;
     repeated := false;
     jobs := jobs - back;
     duplicates := expected - jobs;
@@ -165,5 +165,5 @@ END
 $$;
 
 REVOKE ALL ON FUNCTION
-    sqlqueue.drop_staged(uuid), sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint, boolean)
+    sqlqueue.drop_staged(uuid), sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint)
 FROM PUBLIC;
