@@ -22,12 +22,13 @@ _REFUSED: Final = {"28P01", "28000"}
 _NO_DATABASE: Final = "3D000"
 
 
-def _lost_a_race(error: BaseException) -> bool:
+def lost_a_race(error: BaseException) -> bool:
+    """Whether an error says that another transaction was in the way: begun again, this one may well do."""
     return getattr(error, "sqlstate", None) in _SERIALIZATION
 
 
 _RETRYING = tenacity.Retrying(
-    retry=tenacity.retry_if_exception(_lost_a_race),
+    retry=tenacity.retry_if_exception(lost_a_race),
     wait=tenacity.wait_random_exponential(multiplier=0.005, max=1),
     stop=tenacity.stop_after_attempt(8),
     reraise=True,
@@ -44,7 +45,7 @@ def retried(work: Callable[..., T], *arguments: object) -> T:
     try:
         return work(*arguments)
     except psycopg.Error as error:
-        if not _lost_a_race(error):
+        if not lost_a_race(error):
             raise
     return _RETRYING(work, *arguments)
 

@@ -15,6 +15,7 @@ from dagster_sqlqueue.executors import CallerConnection, Executor, check_connect
 from dagster_sqlqueue.intake import Intake, NewRow, OnBadRow, Rejected, new_row
 from dagster_sqlqueue.model import NewJob
 from dagster_sqlqueue.putting import Enqueued, OnConflict
+from dagster_sqlqueue.rereading import Rereading, beginning_again
 from dagster_sqlqueue.settings import Payload, QueueSpec
 
 __all__ = ["Enqueued", "EnqueueingVerbs", "Rejected"]
@@ -88,7 +89,8 @@ class EnqueueingVerbs(AsyncEnqueueingVerbs):
         Args:
             spec: the queue.
             jobs: payloads or `NewJob`s; a generator is read in constant memory.
-            connection: as for `enqueue`.
+            connection: as for `enqueue`. A deadlock, as with others who put in the same unique keys in another order,
+                ends the caller's transaction; one of our own begins again from the first job.
             on_conflict: as for `enqueue`. Of jobs with the same unique key in one call, `ignore` takes the first,
                 `replace` the last.
             on_bad_row: what becomes of a job that is not usable. `raise`: nothing is enqueued. `skip`: it is left out and
@@ -97,16 +99,15 @@ class EnqueueingVerbs(AsyncEnqueueingVerbs):
         Raises:
             InvalidPayload, InvalidInput: the message names the row, counted from 0; nothing was enqueued.
             UnknownQueue: the queue does not exist.
+            TransactionLost: others were in the way again and again, or of a generator whose first chunk was in; nothing
+                was enqueued.
         """
         putting.check_choice("on_conflict", on_conflict, OnConflict)
         putting.check_choice("on_bad_row", on_bad_row, OnBadRow)
         check_connection(connection, "aenqueue or aenqueue_many")
-        if connection is None:
-            block: Any = self.database.transaction()
-        else:
-            block = self.database.joined(connection).atomic()  # type: ignore[union-attr]
-        with block as executor:
-            driver = executor.connection if connection is None else _driver(connection)
+        read = Rereading(jobs)
+
+        def put_all(executor: Executor, driver: "psycopg.Connection[Any]") -> Enqueued:
             terms = self._drive(putting.terms(spec.name), executor, spec.name)
             taken = Intake(spec, terms, on_bad_row)
             counts: Counter[str] = Counter()
@@ -115,12 +116,22 @@ class EnqueueingVerbs(AsyncEnqueueingVerbs):
                 steps = putting.many(spec.name, rows, terms, on_conflict=on_conflict, copying=True)
                 counts.update(self._drive(steps, executor, spec.name, driver))
 
-            for job in jobs:
+            for job in read:
                 if chunk := taken.take(job):
                     put(chunk)
+                    read.chunk_is_in()
             if chunk := taken.rest():
                 put(chunk)
-        return Enqueued(counts["inserted"], counts["duplicates"], counts["replaced"], taken.rejected)
+            return Enqueued(counts["inserted"], counts["duplicates"], counts["replaced"], taken.rejected)
+
+        def transact() -> Enqueued:
+            with self.database.transaction() as transaction:
+                return put_all(transaction, transaction.connection)
+
+        if connection is None:
+            return beginning_again(transact, read)
+        with self.database.joined(connection).atomic() as joined:  # type: ignore[union-attr]
+            return put_all(joined, _driver(connection))
 
     def _drive(
         self,

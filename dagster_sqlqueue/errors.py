@@ -16,6 +16,7 @@
 | `QueuePaused` | what was asked for needs a queue that is not paused | `resume` |
 | `WaitTimedOut` | a job that was waited for did not end in time | wait again; `.outcomes` says where it is |
 | `LeaseLost` | a write came after the lease had passed on | stop working on the job; another consumer has it |
+| `TransactionLost` | other transactions were in the way of one that puts jobs in | call again: nothing was put in |
 | `DatabaseUnavailable` | no connection, or the server refused it | the message says what was tried, never the password |
 | `AccessRefused` | the user may not do that in the schema | the message names the role to be granted |
 | `SchemaMissing` | the schema's tables are not there | `sqlqueue init` |
@@ -95,6 +96,12 @@ class WaitTimedOut(QueueError, TimeoutError):
 
 class LeaseLost(QueueError):
     """The lease of at least one job was no longer current; the database refused the write for it."""
+
+
+class TransactionLost(QueueError):
+    """Other transactions were in the way of one of ours, again and again or when it could not begin again; nothing was put
+    in.
+    """
 
 
 class DatabaseUnavailable(QueueError):

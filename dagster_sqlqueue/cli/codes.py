@@ -15,6 +15,7 @@ from dagster_sqlqueue.errors import (
     SchemaMissing,
     SchemaTooNew,
     SchemaTooOld,
+    TransactionLost,
     WaitTimedOut,
 )
 
@@ -57,6 +58,7 @@ _CODES: list[tuple[type[Exception], Code]] = [
     (GroupClosed, Code.INPUT),
     (DatabaseUnavailable, Code.DATABASE),
     (AccessRefused, Code.DATABASE),
+    (TransactionLost, Code.DATABASE),
     (EmbeddedServerError, Code.DATABASE),
     (SchemaMissing, Code.SCHEMA),
     (SchemaTooOld, Code.SCHEMA),

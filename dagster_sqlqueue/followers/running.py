@@ -13,6 +13,7 @@ from dagster_sqlqueue.asynchronous import drive as adrive
 from dagster_sqlqueue.executors import CallerConnection, Executor
 from dagster_sqlqueue.putting import Steps, drive
 from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.rereading import Rereading, beginning_again
 
 T = TypeVar("T")
 
@@ -38,14 +39,24 @@ class Running:
             with self.database.joined(connection).atomic() as joined:  # type: ignore[union-attr]
                 return work(joined)
 
-    @contextlib.contextmanager
-    def _block(self, connection: CallerConnection | None, queues: Iterable[str]) -> Iterator[Executor]:
-        """The same for a block, which can be run once only."""
-        block: Any = (
-            self.database.transaction() if connection is None else self.database.joined(connection).atomic()  # type: ignore[union-attr]
-        )
-        with self._explained(queues), block as executor:
-            yield executor
+    def _block(
+        self,
+        work: Callable[[Executor], T],
+        connection: CallerConnection | None,
+        queues: Iterable[str],
+        read: Rereading[Any],
+    ) -> T:
+        """The same for work that takes its time, and begins again only if what it puts in can be read again."""
+
+        def transact() -> T:
+            with self.database.transaction() as transaction:
+                return work(transaction)
+
+        with self._explained(queues):
+            if connection is None:
+                return beginning_again(transact, read)
+            with self.database.joined(connection).atomic() as joined:  # type: ignore[union-attr]
+                return work(joined)
 
     @contextlib.asynccontextmanager
     async def _ablock(self, connection: "psycopg.AsyncConnection[Any]", queues: Iterable[str]) -> AsyncIterator[None]:

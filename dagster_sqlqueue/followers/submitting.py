@@ -148,8 +148,6 @@ def _placed(queue: str, rows: Sequence[NewRow], on_conflict: OnConflict) -> Step
     """
     merging = on_conflict == "merge" and any(row.unique_key is not None for row in rows)
     order = list(range(len(rows)))
-    if merging and not any(row.columns["ordering_key"] for row in rows):
-        order.sort(key=lambda place: rows[place].unique_key or "")
     begun = merging and len(rows) > 1
     if begun:
         yield Statement("merge_begin", {})

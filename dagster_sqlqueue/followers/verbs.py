@@ -10,12 +10,13 @@ import psycopg
 from dagster_sqlqueue import putting
 from dagster_sqlqueue.asynchronous import check_connection as check_awaited
 from dagster_sqlqueue.asynchronous import each
-from dagster_sqlqueue.executors import CallerConnection, check_connection
+from dagster_sqlqueue.executors import CallerConnection, Executor, check_connection
 from dagster_sqlqueue.followers.attaching import AttachingVerbs
 from dagster_sqlqueue.followers.model import Callback
 from dagster_sqlqueue.followers.submitting import OnConflict, Submitted, SubmittedMany, queues_of, submit, wishes_of
 from dagster_sqlqueue.intake import Intake, OnBadRow, Rejected
 from dagster_sqlqueue.model import NewJob
+from dagster_sqlqueue.rereading import Rereading
 from dagster_sqlqueue.settings import Payload, QueueSpec
 
 OnSubmitted: TypeAlias = Callable[[Submitted], object]
@@ -91,29 +92,36 @@ class Followers(AttachingVerbs):
             group: as for `enqueue`.
             on_conflict: as for `enqueue`.
             on_bad_row: as for `SqlQueue.enqueue_many`.
-            on_submitted: is told what became of each job, in their order, before the transaction ends.
+            on_submitted: is told what became of each job, in their order, before the transaction ends; from the first one
+                on if it has to begin again.
             connection: as for `enqueue`.
 
         Raises:
             InvalidPayload, InvalidInput, UnknownQueue, UnknownGroup, GroupClosed: as for `enqueue`.
+            TransactionLost: as for `SqlQueue.enqueue_many`.
         """
         putting.check_choice("on_conflict", on_conflict, OnConflict)
         putting.check_choice("on_bad_row", on_bad_row, OnBadRow)
         wishes = wishes_of(callbacks, group)
         check_connection(connection, _AWAITED)
-        tally = _Tally(on_submitted)
-        with self._block(connection, queues_of(wishes)) as executor:
+        read = Rereading(jobs)
+
+        def put_all(executor: Executor) -> SubmittedMany:
+            tally = _Tally(on_submitted)
             taken = Intake(spec, self._steps(putting.terms(spec.name), executor, spec.name), on_bad_row)
 
             def put(rows: Any) -> None:
                 tally.add(self._steps(submit(spec.name, rows, on_conflict, wishes), executor, spec.name))
 
-            for job in jobs:
+            for job in read:
                 if chunk := taken.take(job):
                     put(chunk)
+                    read.chunk_is_in()
             if chunk := taken.rest():
                 put(chunk)
-        return tally.total(taken.rejected)
+            return tally.total(taken.rejected)
+
+        return self._block(put_all, connection, queues_of(wishes), read)
 
     async def aenqueue(
         self,

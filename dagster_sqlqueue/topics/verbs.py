@@ -10,9 +10,10 @@ import psycopg
 from dagster_sqlqueue import putting
 from dagster_sqlqueue.asynchronous import atomic, check_connection, each
 from dagster_sqlqueue.asynchronous import drive as adrive
-from dagster_sqlqueue.executors import CallerConnection
+from dagster_sqlqueue.executors import CallerConnection, Executor
 from dagster_sqlqueue.executors import check_connection as check_blocking
 from dagster_sqlqueue.intake import OnBadRow
+from dagster_sqlqueue.rereading import Rereading, beginning_again
 from dagster_sqlqueue.topics import publishing
 from dagster_sqlqueue.topics.model import Message, Published, PublishedMany, TopicSpec, topic_of
 from dagster_sqlqueue.topics.subscribing import SubscribingVerbs
@@ -92,25 +93,36 @@ class Topics(SubscribingVerbs):
             connection: as for `publish`.
             on_bad_row: what becomes of a message that is not usable. `raise`: nothing is published. `skip`: it is left out
                 and reported in `rejected`, and all others are published.
-            on_published: is told what became of each message, in their order, before the transaction ends.
+            on_published: is told what became of each message, in their order, before the transaction ends; from the
+                first one on if it has to begin again.
 
         Raises:
             InvalidPayload, InvalidInput: the message names the row, counted from 0; nothing was published.
+            TransactionLost: as for `SqlQueue.enqueue_many`.
         """
         putting.check_choice("on_bad_row", on_bad_row, OnBadRow)
         name = topic_of(topic).name
         check_blocking(connection, _AWAITED)
-        taken, tally = publishing.Outgoing(topic, on_bad_row), _Tally(on_published)
-        block: Any = (
-            self.database.transaction() if connection is None else self.database.joined(connection).atomic()  # type: ignore[union-attr]
-        )
-        with block as executor:
-            for message in messages:
+        read = Rereading(messages)
+
+        def put_all(executor: Executor) -> PublishedMany:
+            taken, tally = publishing.Outgoing(topic, on_bad_row), _Tally(on_published)
+            for message in read:
                 if chunk := taken.take(message):
                     tally.add(putting.drive(publishing.publish(name, chunk), executor))
+                    read.chunk_is_in()
             if chunk := taken.rest():
                 tally.add(putting.drive(publishing.publish(name, chunk), executor))
-        return tally.total(taken)
+            return tally.total(taken)
+
+        def transact() -> PublishedMany:
+            with self.database.transaction() as transaction:
+                return put_all(transaction)
+
+        if connection is None:
+            return beginning_again(transact, read)
+        with self.database.joined(connection).atomic() as joined:  # type: ignore[union-attr]
+            return put_all(joined)
 
     async def apublish(
         self,

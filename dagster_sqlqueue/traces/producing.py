@@ -9,6 +9,7 @@ from opentelemetry.trace import Span, TracerProvider, get_tracer
 from dagster_sqlqueue.asynchronous import each
 from dagster_sqlqueue.putting import Enqueued
 from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.rereading import mapped
 from dagster_sqlqueue.settings import QueueSpec
 from dagster_sqlqueue.topics import Topics
 from dagster_sqlqueue.traces import naming
@@ -53,7 +54,7 @@ class TracedQueue(SqlQueue):
     def enqueue_many(self, spec: QueueSpec[Any], jobs: Iterable[Any], **how: Any) -> Enqueued:
         """`SqlQueue.enqueue_many` under one span, which all of the jobs carry on."""
         with sending(self._tracer, spec.name, "send") as (span, tags):
-            return _told_many(span, super().enqueue_many(spec, (with_tags(job, tags) for job in jobs), **how))
+            return _told_many(span, super().enqueue_many(spec, mapped(jobs, lambda job: with_tags(job, tags)), **how))
 
     async def aenqueue(self, spec: QueueSpec[Any], job: Any, **how: Any) -> UUID | None:
         """`SqlQueue.aenqueue` under a span."""

@@ -7,6 +7,7 @@ from opentelemetry.trace import Span, TracerProvider, get_tracer
 
 from dagster_sqlqueue.asynchronous import each
 from dagster_sqlqueue.model import NewJob
+from dagster_sqlqueue.rereading import mapped
 from dagster_sqlqueue.topics import Message, Published, PublishedMany, Topics, TopicSpec
 from dagster_sqlqueue.topics.model import topic_of
 from dagster_sqlqueue.traces import naming
@@ -33,7 +34,8 @@ class TracedTopics(Topics):
     def publish_many(self, topic: TopicSpec[Any] | str, messages: Iterable[Any], **how: Any) -> PublishedMany:
         """`Topics.publish_many` under one span, which the jobs of all messages carry on."""
         with sending(self._tracer, topic_of(topic).name, "publish") as (span, more):
-            return _told_many(span, super().publish_many(topic, (_with(message, more) for message in messages), **how))
+            tagged = mapped(messages, lambda message: _with(message, more))
+            return _told_many(span, super().publish_many(topic, tagged, **how))
 
     async def apublish(
         self, topic: TopicSpec[Any] | str, payload: Any, *, tags: Sequence[str] = (), **how: Any

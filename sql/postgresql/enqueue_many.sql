@@ -1,4 +1,5 @@
--- Put many jobs on a queue: one row for each element of the parallel arrays, in their order.
+-- Put many jobs on a queue: one row for each element of the parallel arrays. Those of an ordering key are numbered in the
+-- order of the arrays; of two with the same unique key the first is taken.
 --
 -- Parameters: queue text; ids uuid[]; hashes integer[] (not negative: the bucket is the hash modulo the queue's count, or
 --   picks one of the region's buckets); priorities smallint[]; run_ats timestamptz[] (null: due now); max_attempts
@@ -9,7 +10,9 @@
 --   A region without a bucket violates the not-null constraint of the bucket.
 -- Notifies once if a job is due and a consumer waits for the queue: the subquery about waiters depends on no row, so it
 --   runs at most once, for the first due row.
--- Locks: the inserted rows only. Guards: I1 (it is one transaction with whatever the caller does beside it), I5, I6.
+-- Locks: the inserted rows only; waits for whoever inserts the same id or unique key. They are inserted in the order of their
+--   unique keys, those without one in that of their ids: two who put in the same jobs in different orders do not wait for each
+--   other in a circle. Guards: I1 (it is one transaction with whatever the caller does beside it), I5, I6.
 INSERT INTO sqlqueue.job (
     id, queue, bucket, priority, available_at, run_at, max_attempts, unique_key, ordering_key, order_no, region,
     timeout_seconds, backoff, tags, payload
@@ -31,22 +34,29 @@ SELECT
     COALESCE(new.max_attempts, q.max_attempts),
     new.unique_key,
     new.ordering_key,
-    CASE WHEN q.keyed AND new.ordering_key IS NOT NULL THEN nextval('sqlqueue.job_order') END,
+    new.order_no,
     COALESCE(new.region, 'local'),
     COALESCE(new.timeout, q.timeout_seconds),
     CAST(new.backoff AS float8[]),
     COALESCE(CAST(new.tags AS text[]), '{}'),
     CAST(new.payload AS jsonb)
 FROM sqlqueue.queue AS q
-CROSS JOIN unnest(
-    CAST(:ids AS uuid[]), CAST(:hashes AS integer[]), CAST(:priorities AS smallint[]), CAST(:run_ats AS timestamptz[]),
-    CAST(:max_attempts AS integer[]), CAST(:unique_keys AS text[]), CAST(:ordering_keys AS text[]),
-    CAST(:timeouts AS float8[]), CAST(:backoffs AS text[]), CAST(:tags AS text[]), CAST(:regions AS text[]),
-    CAST(:payloads AS text[])
-) AS new (
-    id, hash, priority, run_at, max_attempts, unique_key, ordering_key, timeout, backoff, tags, region, payload
-)
+CROSS JOIN (
+    SELECT
+        given.*,
+        CASE WHEN given.ordering_key IS NOT NULL AND (SELECT k.keyed FROM sqlqueue.queue AS k WHERE k.name = :queue)
+            THEN nextval('sqlqueue.job_order') END AS order_no
+    FROM unnest(
+        CAST(:ids AS uuid[]), CAST(:hashes AS integer[]), CAST(:priorities AS smallint[]), CAST(:run_ats AS timestamptz[]),
+        CAST(:max_attempts AS integer[]), CAST(:unique_keys AS text[]), CAST(:ordering_keys AS text[]),
+        CAST(:timeouts AS float8[]), CAST(:backoffs AS text[]), CAST(:tags AS text[]), CAST(:regions AS text[]),
+        CAST(:payloads AS text[])
+    ) WITH ORDINALITY AS given (
+        id, hash, priority, run_at, max_attempts, unique_key, ordering_key, timeout, backoff, tags, region, payload, no
+    )
+) AS new
 WHERE q.name = :queue
+ORDER BY new.unique_key COLLATE "C", CASE WHEN new.unique_key IS NULL THEN new.id END, new.no
 ON CONFLICT DO NOTHING
 RETURNING
     id,

@@ -14,9 +14,11 @@
 --   the queue; the job's id; whether it was inserted (a live job may have the id already); woken: how many queues were
 --   notified. No row of a message: it fits no subscription.
 -- Notifies each queue on which a job is due and for which a consumer waits.
--- Locks: the inserted rows only. Guards: I1 (it is one transaction with whatever the caller does beside it), I5.
--- Plan: the topic's subscriptions by the primary key, and each one's queue, for each message by itself: so what is inserted
---   keeps the order of the messages. Nothing is joined with all that was inserted: how much that is, no plan can know.
+-- Locks: the inserted rows only, in the order of their ids: two who send the same messages in different orders do not wait for
+--   each other in a circle. Guards: I1 (it is one transaction with whatever the caller does beside it), I5.
+-- Plan: the topic's subscriptions by the primary key, and each one's queue, for each message by itself: so what is numbered
+--   in the lines of ordering keys keeps the order of the messages. Nothing is joined with all that was inserted: how much that
+--   is, no plan can know.
 WITH message AS MATERIALIZED (
     SELECT
         given.no, given.id, given.hash, given.priority, COALESCE(given.run_at, now()) AS run_at, given.ordering_key,
@@ -32,7 +34,8 @@ WITH message AS MATERIALIZED (
         LEAST(
             m.run_at + make_interval(secs => fits.delay_seconds), CAST('9999-12-31 23:59:59.999999+00' AS timestamptz)
         ) AS run_at,
-        fits.name, fits.queue, q.bucket_count, q.max_attempts, q.timeout_seconds, q.keyed, fits.digest,
+        fits.name, fits.queue, q.bucket_count, q.max_attempts, q.timeout_seconds, fits.digest,
+        CASE WHEN q.keyed AND m.ordering_key IS NOT NULL THEN nextval('sqlqueue.job_order') END AS order_no,
         CAST(
             left(encode(uuid_send(m.id), 'hex'), 12)
             || '7' || left(encode(fits.digest, 'hex'), 3)
@@ -78,11 +81,12 @@ WITH message AS MATERIALIZED (
         c.run_at,
         c.max_attempts,
         c.ordering_key,
-        CASE WHEN c.keyed AND c.ordering_key IS NOT NULL THEN nextval('sqlqueue.job_order') END,
+        c.order_no,
         c.timeout_seconds,
         c.tags,
         c.payload
     FROM chosen AS c
+    ORDER BY c.job_id
     ON CONFLICT DO NOTHING
     RETURNING id, queue, available_at
 ), woken AS (

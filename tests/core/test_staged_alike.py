@@ -70,6 +70,10 @@ def test_duplicates_and_waiters_are_treated_alike(staged: str) -> None:
     many = file("enqueue_many")
     assert "ON CONFLICT DO NOTHING RETURNING" in many
     assert "ON CONFLICT DO NOTHING RETURNING" in staged
+    numbered = "(SELECT k.keyed", "nextval('sqlqueue.job_order') END AS order_no"
+    assert between(many, *numbered).replace(":queue", "target") == between(staged, *numbered)
+    ordered = "ORDER BY new.unique_key", "new.no ON CONFLICT"
+    assert between(many, *ordered) == between(staged, *ordered)
     notified = "WHERE EXISTS (SELECT FROM sqlqueue.waiter", "statement_timestamp())"
     assert between(many, *notified).replace(":queue", "target") == between(staged, *notified)
     assert "WHEN available_at <= now() THEN" in many

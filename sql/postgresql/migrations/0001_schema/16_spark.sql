@@ -68,7 +68,8 @@ $$;
 -- Returns: repeated: it was done before, and the numbers are those of then. jobs: those that were inserted; duplicates: those
 --   left out, because a live job has their id or unique key, or their id is the producer's own and its job has ended. Fails
 --   with P0002 where staged rows are not there any more.
--- Locks: the row of the name, so that of two at once the second waits, and then finds it done.
+-- Locks: the row of the name, so that of two at once the second waits, and then finds it done; the inserted rows, in the order
+--   of enqueue_many.
 CREATE FUNCTION sqlqueue.enqueue_staged(
     write uuid, target text, write_name text, batch_no bigint, accepted uuid[], expected bigint,
     OUT repeated boolean, OUT jobs bigint, OUT duplicates bigint, OUT committed_at timestamptz
@@ -120,19 +121,26 @@ BEGIN
             COALESCE(new.max_attempts, q.max_attempts),
             new.unique_key,
             new.ordering_key,
-            CASE WHEN q.keyed AND new.ordering_key IS NOT NULL THEN nextval('sqlqueue.job_order') END,
+            new.order_no,
             COALESCE(new.region, 'local'),
             COALESCE(new.timeout_seconds, q.timeout_seconds),
             new.tags,
             new.payload
         FROM (
-            SELECT s.*
-            FROM unnest(accepted) WITH ORDINALITY AS taken (attempt, place)
-            JOIN sqlqueue.staged_job AS s ON s.attempt = taken.attempt
-            ORDER BY taken.place, s.row_no
+            SELECT
+                given.*,
+                CASE WHEN given.ordering_key IS NOT NULL AND (SELECT k.keyed FROM sqlqueue.queue AS k WHERE k.name = target)
+                    THEN nextval('sqlqueue.job_order') END AS order_no
+            FROM (
+                SELECT s.*, row_number() OVER (ORDER BY taken.place, s.row_no) AS no
+                FROM unnest(accepted) WITH ORDINALITY AS taken (attempt, place)
+                JOIN sqlqueue.staged_job AS s ON s.attempt = taken.attempt
+                ORDER BY no
+            ) AS given
         ) AS new
         CROSS JOIN sqlqueue.queue AS q
         WHERE q.name = target
+        ORDER BY new.unique_key COLLATE "C", CASE WHEN new.unique_key IS NULL THEN new.id END, new.no
         ON CONFLICT DO NOTHING
         RETURNING available_at
     )
