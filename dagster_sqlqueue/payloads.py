@@ -8,6 +8,7 @@ from typing import Any, Protocol, Self
 
 import pydantic
 from pydantic import BaseModel, JsonValue, RootModel, model_validator
+from pydantic_core import to_jsonable_python
 
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownVersion
 from dagster_sqlqueue.quoting import fields
@@ -121,7 +122,7 @@ def payload_text(spec: Declared, payload: object, row: int) -> str:
             raise
         reason = _problem(model) or (_TOO_DEEP if "depth" in str(error) else str(error))
         raise InvalidPayload(f"row {row}: the payload cannot be written as JSON: {reason}") from None
-    if _suspicious(model, text) and (problem := _problem(model) or unstorable(json.loads(text, parse_int=_number))):
+    if problem := _not_written(model, text) or _not_stored(text):
         raise InvalidPayload(f"row {row}: the payload cannot be stored: {problem}")
     size = len(text) if text.isascii() else len(text.encode())
     if size > MAX_PAYLOAD_BYTES:
@@ -149,18 +150,60 @@ def _with_version(versions: Versions, model: BaseModel, text: str, row: int) -> 
     return f'{{"{KEY}":{versions.current}{"," if text != "{}" else ""}{text[1:]}'
 
 
-def _suspicious(model: BaseModel, text: str) -> bool:
-    """Whether a payload is worth a closer look, which takes ten times as long as writing it."""
+def _not_stored(text: str) -> str | None:
+    """What the database's JSON does not have of a payload that is JSON."""
     if "\\u0000" in text or (len(text) > _MOST_DIGITS and _LONG_NUMBER.search(text)):
-        return True
-    if not ("null" in text or "NaN" in text or "Infinity" in text):
-        return False
+        return unstorable(json.loads(text, parse_int=_number))
+    return None
+
+
+def _not_written(model: BaseModel, text: str) -> str | None:
+    """The first number of a model that JSON does not have, which its text has as null, or as a word.
+
+    Looking for it takes ten times as long as writing the payload: a text that cannot have one is spared it.
+    """
+    if not ("null" in text or "NaN" in text or "Infinity" in text or '"None":' in text):
+        return None
     try:
-        # A model writes a number that JSON lacks as null; this says whether one of the nulls is such.
-        json.dumps(model.model_dump(mode="json"), allow_nan=False)
-    except ValueError:
-        return True
-    return False
+        found = model.model_dump(by_alias=True)
+        json.dumps(found, allow_nan=False, default=_elements)
+    except (TypeError, ValueError, RecursionError):
+        return _lost(found, json.loads(text, parse_int=_number), "")
+    return None
+
+
+def _elements(value: object) -> object:
+    return list(value) if isinstance(value, set | frozenset) else str(value)
+
+
+def _lost(value: object, written: object, place: str) -> str | None:
+    """The first number that JSON does not have, of a value, beside what was written of it: a serializer of the model's own
+    may have written something else, and what is computed is not written.
+    """
+    if isinstance(value, Mapping | list) and isinstance(written, str):
+        # A field that takes JSON as a text is written as one.
+        try:
+            written = json.loads(written)
+        except ValueError:
+            return None
+    match value, written:
+        case float(), None | float() | "NaN" | "Infinity" | "-Infinity":
+            return unstorable(value, place)
+        case Mapping(), dict():
+            if problem := next((found for name in value if (found := unstorable(name, place))), None):
+                return problem
+            parts = [(name, part, written[key]) for name, part in value.items() if (key := _key(name)) in written]
+        case list() | tuple() | set() | frozenset(), list() if len(value) == len(written):
+            parts = [(index, part, written[index]) for index, part in enumerate(value)]
+        case _:
+            return None
+    inside = f"{place}." if place else ""
+    return next((found for name, part, now in parts if (found := _lost(part, now, f"{inside}{name}"))), None)
+
+
+def _key(name: object) -> str:
+    """A name of a mapping as it is written."""
+    return name if isinstance(name, str) else str(next(iter(to_jsonable_python({name: 0}))))
 
 
 def _problem(model: BaseModel) -> str | None:
@@ -220,6 +263,26 @@ def object_text(what: str, value: object) -> str:
     return text
 
 
+def json_text(what: str, value: object) -> str:
+    """A value as JSON that the database can store.
+
+    Args:
+        what: what it is to the caller, for messages.
+        value: of JSON's own kinds.
+
+    Raises:
+        InvalidInput: it cannot be written as JSON, or the database could not store it.
+    """
+    try:
+        text = json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        problem = unstorable(value) if type(error) is ValueError and "not JSON compliant" in str(error) else None
+        raise InvalidInput(f"the {what} cannot be written as JSON: {problem or error}") from None
+    if ("\\u0000" in text or "\\ud" in text) and (problem := unstorable(value)):
+        raise InvalidInput(f"the {what} cannot be stored: {problem}")
+    return text
+
+
 def result_text(result: object) -> str | None:
     """A handler's result as JSON; None for none.
 
@@ -228,12 +291,7 @@ def result_text(result: object) -> str | None:
     """
     if result is None:
         return None
-    try:
-        text = json.dumps(result, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"the result cannot be written as JSON: {error}") from None
-    if ("\\u0000" in text or "\\ud" in text) and (problem := unstorable(result)):
-        raise InvalidInput(f"the result cannot be stored: {problem}")
+    text = json_text("result", result)
     size = len(text)  # json.dumps writes ASCII
     if size > MAX_PAYLOAD_BYTES:
         raise InvalidInput(

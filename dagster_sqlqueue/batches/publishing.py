@@ -13,7 +13,7 @@ from dagster_sqlqueue.batches.reporting import told
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.executors import Transaction
 from dagster_sqlqueue.model import Mode
-from dagster_sqlqueue.payloads import storable_text
+from dagster_sqlqueue.payloads import json_text, storable_text
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.sweeping import give_back, let_in
 
@@ -73,7 +73,12 @@ def publish(queue: SqlQueue, batch: Batch, transaction: Transaction, *, output: 
             f"batch {batch.key!r} is transactional, and its results belong in its own transaction: use publication"
         )
     jobs = batch.job_count if held is not None else None
-    parameters = {"batch_id": batch.id, "token": batch.token, "output": json.dumps(dict(output)), "job_count": jobs}
+    parameters = {
+        "batch_id": batch.id,
+        "token": batch.token,
+        "output": json_text("output", dict(output)),
+        "job_count": jobs,
+    }
     rows = transaction.run("batch_publish", parameters)
     if not rows:
         raise lost(batch.key)

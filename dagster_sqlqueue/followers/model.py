@@ -123,12 +123,7 @@ def checked_states(states: object) -> tuple[str, ...]:
 def _context_text(context: object) -> str | None:
     if context is None:
         return None
-    try:
-        text = json.dumps(context, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"the callback's context cannot be written as JSON: {error}") from None
-    if ("\\u0000" in text or "\\ud" in text) and (problem := payloads.unstorable(context)):
-        raise InvalidInput(f"the callback's context cannot be stored: {problem}")
+    text = payloads.json_text("callback's context", context)
     if len(text) > _CONTEXT_BYTES:
         raise InvalidInput(
             f"the callback's context has {len(text):,} bytes, the limit is {_CONTEXT_BYTES:,}; store the data elsewhere and"

@@ -285,6 +285,10 @@ def test_bad_input_is_refused_as_in_python(
         ("'\"{{}}\"'", "the payload is a JSON string; give an object, or an array"),
         ("jsonb_build_object('x', repeat('x', 1000000))", "the limit is 1,000,000; store the data elsewhere"),
         ("jsonb_build_object('x', 10::numeric ^ 4300)", "a number of more than 4,300 digits; send it as a text"),
+        (
+            "jsonb_build_object('x', ARRAY[1, 10::numeric ^ 400 + 0.5])",
+            "a number beyond the range of a double; send it",
+        ),
         ("'{{}}', run_at => 'infinity'", "in UTC it must lie within the years 1 to 9999"),
         ("'{{}}', run_at => '-infinity'", "in UTC it must lie within the years 1 to 9999"),
         ("'{{}}', run_at => '0001-01-01 00:00 BC'", "in UTC it must lie within the years 1 to 9999"),
@@ -304,6 +308,19 @@ def test_bad_input_is_refused_as_in_python(
 def test_what_only_sql_can_say_is_refused(line: SqlQueue, sqlc: Caller, argument: str, said: str) -> None:
     assert said in sqlc.refused("SQ003", f"SELECT {{v1}}.enqueue('work', {argument})")
     assert line.depth("work").live == 0
+
+
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
+def test_a_number_that_json_lacks_gets_nowhere_near_a_payload(line: SqlQueue, sqlc: Caller, word: str) -> None:
+    """The database's JSON has no such word; of a number of the database's own it makes a text, and never null."""
+    sqlc.refused("22P02", f"SELECT {{v1}}.enqueue('work', '{{{{\"n\": {word}}}}}')")
+    assert line.depth("work").live == 0
+    sqlc.value(f"SELECT {{v1}}.enqueue('work', jsonb_build_object('n', 1, 'x', float8 '{word}'))")
+    assert value(line, "SELECT payload -> 'x' FROM {s}.job") == word
+
+
+def test_a_large_whole_number_is_one(sqlc: Caller) -> None:
+    assert sqlc.value("SELECT {v1}.enqueue('work', '{{\"n\": 1, \"x\": 1e400}}')")
 
 
 def test_long_digits_in_a_text_are_no_number(sqlc: Caller) -> None:

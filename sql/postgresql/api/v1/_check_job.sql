@@ -59,13 +59,22 @@ BEGIN
         );
     END IF;
     -- What the database's JSON can hold, and Python and other readers do not take by default.
-    IF problem IS NULL AND length(written) > 4300 AND written ~ ('[0-9]{200}' || repeat('[0-9]', 55)) THEN
-        IF EXISTS (
-            SELECT FROM jsonb_path_query(payload, 'strict $.**') AS part (value)
-            WHERE jsonb_typeof(part.value) = 'number' AND abs(CAST(part.value AS numeric)) >= power(CAST(10 AS numeric), 4300)
-        ) THEN
-            problem := 'the payload holds a number of more than 4,300 digits; send it as a text';
-        END IF;
+    IF problem IS NULL AND length(written) > 310 AND written ~ ('[0-9]{200}' || repeat('[0-9]', 55)) THEN
+        SELECT CASE
+            WHEN found.largest >= power(CAST(10 AS numeric), 4300)
+            THEN 'the payload holds a number of more than 4,300 digits; send it as a text'
+            -- Written with a point, it is read as a double, and one beyond its range as infinite.
+            WHEN found.largest_fraction >= 1.7976931348623158e308
+            THEN 'the payload holds a number beyond the range of a double; send it as a text'
+        END
+        INTO problem
+        FROM (
+            SELECT
+                max(abs(CAST(part.value AS numeric))) AS largest,
+                max(abs(CAST(part.value AS numeric))) FILTER (WHERE scale(CAST(part.value AS numeric)) > 0) AS largest_fraction
+            FROM jsonb_path_query(payload, 'strict $.**') AS part (value)
+            WHERE jsonb_typeof(part.value) = 'number'
+        ) AS found;
     END IF;
     IF problem IS NOT NULL THEN
         PERFORM sqlqueue_v1._refuse(place || problem);
