@@ -1,7 +1,8 @@
 """Connections, transactions and retries: the one place that talks to a driver.
 
 A statement runs on a connection of the pool in autocommit (one round trip), in a transaction of ours, or inside the
-caller's own transaction. Every connection of the pool is READ COMMITTED, in UTC, and carries an application name.
+caller's own transaction. Every connection of the pool is READ COMMITTED, in UTC, and carries an application name. How
+statements are planned is a setting of its session, or behind a pooler of each transaction (see `planning`).
 """
 
 import contextlib
@@ -16,7 +17,7 @@ from psycopg.pq import TransactionStatus
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session, scoped_session
 
-from dagster_sqlqueue import driver_errors, permissions, statements
+from dagster_sqlqueue import driver_errors, permissions, planning, statements
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.executors import (
     CallerConnection,
@@ -99,17 +100,11 @@ class Database:
         if pool_size < 1:
             raise InvalidInput(f"pool_size is {pool_size}; it must be at least 1")
         self.schema = schema
+        self.shared = False
         self._url = parse_url(url)
         self._settings = [
             "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
             "SET TIME ZONE 'UTC'",
-            # Compiling a plan takes longer than any of these statements.
-            "SET jit = off",
-            # A long backlog made the server think a new plan for each claim cheaper, which cost a fifth of its time. The
-            # plan tests look at these plans.
-            "SET plan_cache_mode = force_generic_plan",
-            # A plan is kept from when the queue was all but empty, and a table of a page is read whole.
-            "SET enable_seqscan = off",
         ]
         if statement_timeout is not None:
             self._settings.append(f"SET statement_timeout = {round(statement_timeout * 1000)}")
@@ -159,6 +154,8 @@ class Database:
     def _run_once(self, name: str, sql: str, parameters: Parameters) -> Sequence[Row]:
         with self.connection() as connection:
             try:
+                if self.shared:
+                    return execute_together(connection, [*self.first_steps(), (sql, parameters)])[-1]
                 return execute(connection, sql, parameters)
             except psycopg.errors.InsufficientPrivilege as error:
                 raise permissions.refusal(self.schema, (name,), self._user(connection), str(error)) from None
@@ -177,7 +174,8 @@ class Database:
     def _run_together_once(self, steps: Sequence[Step]) -> list[Sequence[Row]]:
         names = [name for name, _ in steps]
         with self.connection() as connection, self.naming_schema(*names, connection=connection):
-            return execute_together(connection, [(statements.load(name, self.schema), given) for name, given in steps])
+            texts = [(statements.load(name, self.schema), given) for name, given in steps]
+            return execute_together(connection, [*self.first_steps(), *texts])[-len(texts) :]
 
     def transact(self, work: "Callable[[Transaction], T]", *, idling: bool = False) -> T:
         """Run `work` in one transaction of ours; a serialization failure or deadlock begins it again from the start.
@@ -194,19 +192,8 @@ class Database:
         return result
 
     def _transact_once(self, work: "Callable[[Transaction], T]", idling: bool) -> T:
-        with self.connection() as connection:
-            connection.execute(b"BEGIN" if idling else _BEGIN)
-            try:
-                result = work(Transaction(connection, self))
-                connection.commit()
-            except Exception:
-                if not connection.closed:
-                    connection.rollback()
-                raise
-            except BaseException:
-                connection.close()
-                raise
-            return result
+        with self._begun(idling) as connection:
+            return work(Transaction(connection, self))
 
     @contextlib.contextmanager
     def transaction(self) -> "Iterator[Transaction]":
@@ -215,15 +202,30 @@ class Database:
         Raises:
             DatabaseUnavailable, SchemaMissing: see the classes.
         """
-        with self.connection() as connection, connection.transaction():
+        with self._begun(idling=True) as connection:
+            yield Transaction(connection, self)
+
+    @contextlib.contextmanager
+    def _begun(self, idling: bool) -> "Iterator[psycopg.Connection[Any]]":
+        """A connection of the pool in a transaction, which ends with the block."""
+        with self.connection() as connection:
+            begin = [b"BEGIN" if idling else _BEGIN, *([planning.OF_TRANSACTION] if self.shared else [])]
+            connection.execute(b"; ".join(begin))
             try:
-                yield Transaction(connection, self)
+                yield connection
+                connection.commit()
             except Exception:
+                if not connection.closed:
+                    connection.rollback()
                 raise
             except BaseException:
                 # An interrupt may come in the middle of a statement: closing is the one rollback that works then.
                 connection.close()
                 raise
+
+    def first_steps(self) -> list[tuple[str, Parameters]]:
+        """What is to be sent in front of the first statement of a transaction."""
+        return [(statements.load(planning.STATEMENT, self.schema), {})] if self.shared else []
 
     @contextlib.contextmanager
     def connection(self) -> "Iterator[psycopg.Connection[Any]]":
@@ -284,8 +286,11 @@ class Database:
         return None if isinstance(joined, Database) else joined
 
     def _prepare_connection(self, driver: "psycopg.Connection[Any]", _record: object) -> None:
-        for setting in self._settings:
-            driver.execute(setting.encode())
+        driver.execute("; ".join(self._settings).encode())
+        if planning.is_shared(driver):
+            self.shared = True
+        else:
+            driver.execute(planning.OF_SESSION)
         if not driver.autocommit:
             driver.commit()
 

@@ -11,7 +11,7 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 from sqlalchemy.orm import Session, scoped_session
 
-from dagster_sqlqueue import statements
+from dagster_sqlqueue import planning, statements
 from dagster_sqlqueue.errors import InvalidInput
 
 Row: TypeAlias = tuple[Any, ...]
@@ -35,6 +35,10 @@ class Home(Protocol):
     """What an executor has to know of its database."""
 
     schema: str
+
+    def first_steps(self) -> "list[tuple[str, Parameters]]":
+        """What is to be sent in front of the first statement of a transaction of ours."""
+        ...
 
     def naming_schema(self, *names: str, connection: object = None) -> AbstractContextManager[None]:
         """Say which command makes the tables when a statement of the block does not find them, and which role is needed when
@@ -61,7 +65,7 @@ class Transaction:
         one round trip. Only for a transaction of ours. Gives the rows of the first one.
         """
         schema = self._database.schema
-        steps = [(statements.load(last[0], schema), last[1]), ("COMMIT AND CHAIN", {})]
+        steps = [(statements.load(last[0], schema), last[1]), ("COMMIT AND CHAIN", {}), *self._database.first_steps()]
         if first is not None:
             steps.append((statements.load(first[0], schema), first[1]))
         names = [step[0] for step in (last, first) if step is not None]
@@ -73,14 +77,14 @@ class Transaction:
         set. `take_back` it before the next statement of ours, which go by indexes.
         """
         if not self._lent:
-            self.connection.execute("SET LOCAL enable_seqscan TO DEFAULT")
+            self.connection.execute(planning.OF_SERVER)
             self._lent = True
         return self.connection
 
     def take_back(self) -> None:
         """Plan by indexes again, if the connection was lent."""
         if self._lent:
-            self.connection.execute("SET LOCAL enable_seqscan = off")
+            self.connection.execute(planning.OF_TRANSACTION)
             self._lent = False
 
     @contextlib.contextmanager

@@ -12,6 +12,7 @@
 --   it ends by the database's clock, and the note is never earlier than the starts that it is about. What counts is looked
 --   at by the time at which this began, and what begins is noted by a later one: what ended in between, and is not counted
 --   any more, had ended before.
+-- Plan: see claim_round_robin.
 WITH expired AS (
     DELETE FROM sqlqueue.limit_reservation AS r
     WHERE r.id = ANY (ARRAY(
@@ -114,6 +115,6 @@ SELECT
     head.available_at AS due_at, claimed.tags, claimed.order_no, claimed.timeout_seconds, claimed.backoff,
     claimed.cancel_requested_at IS NOT NULL AS cancel_requested, claimed.limited, claimed.alone
 FROM claimed
-JOIN head ON head.id = claimed.id
+FULL JOIN head ON head.id = claimed.id
 ORDER BY
     array_position(CAST(:buckets AS smallint[]), claimed.bucket), claimed.priority DESC, head.available_at, claimed.id

@@ -5,6 +5,7 @@
 --   is due, the reservation is used up or has expired, or the queue is paused or has other settings by now.
 -- Locks: the reservation; the rows returned, in index order; rows locked by others are skipped. Guards: I3, I4, I5, I9: the
 --   note is never earlier than the starts that it is about.
+-- Plan: see claim_round_robin.
 WITH reserved AS MATERIALIZED (
     SELECT r.id, LEAST(r.jobs, :limit) AS jobs
     FROM sqlqueue.limit_reservation AS r
@@ -81,6 +82,6 @@ SELECT
     head.available_at AS due_at, claimed.tags, claimed.order_no, claimed.timeout_seconds, claimed.backoff,
     claimed.cancel_requested_at IS NOT NULL AS cancel_requested, claimed.limited, claimed.alone
 FROM claimed
-JOIN head ON head.id = claimed.id
+FULL JOIN head ON head.id = claimed.id
 ORDER BY
     array_position(CAST(:buckets AS smallint[]), claimed.bucket), claimed.priority DESC, head.available_at, claimed.id

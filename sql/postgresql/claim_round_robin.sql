@@ -17,7 +17,8 @@
 -- Returns: the jobs under their new lease, in the order in which they were due. attempt > max_attempts: the lease ran
 --   out on the last attempt, and the caller archives the job as failed instead of handing it out.
 -- Plan: the ids go to the update as an array, for which the planner always takes the primary key; joined, a large :limit
---   made it read the whole table.
+--   made it read the whole table. Each head is claimed: a full join of the two is hashed, where another, planned on an empty
+--   table, would compare each with each.
 -- Locks: the rows returned, in index order; rows locked by others are skipped. Guards: I3 (lease_no grows), I4, I5.
 WITH head AS MATERIALIZED (
     SELECT due.id, due.available_at, due.suspect
@@ -77,6 +78,6 @@ SELECT
     head.available_at AS due_at, claimed.tags, claimed.order_no, claimed.timeout_seconds, claimed.backoff,
     claimed.cancel_requested_at IS NOT NULL AS cancel_requested, claimed.limited, claimed.alone
 FROM claimed
-JOIN head ON head.id = claimed.id
+FULL JOIN head ON head.id = claimed.id
 ORDER BY
     array_position(CAST(:buckets AS smallint[]), claimed.bucket), claimed.priority DESC, head.available_at, claimed.id

@@ -7,13 +7,19 @@
 --   current one, or it stands in its key's line.
 -- Locks: the deleted rows, in the order of the arrays. Guards: I2, I3; with the caller's own writes in one transaction, I7;
 --   I8 (nobody waits for a job that has ended).
+-- Plan: the ids by the primary key, whatever the table held when it was made; as many numbers beside the arrays make them look
+--   long, so that the two are hashed and never compared each with each.
 WITH finished AS (
     DELETE FROM sqlqueue.job AS j
-    USING unnest(
-        CAST(:ids AS uuid[]), CAST(:lease_nos AS bigint[]), CAST(:states AS text[]), CAST(:results AS text[]),
-        CAST(:errors AS text[])
-    ) AS ended (id, lease_no, state, result, error)
-    WHERE j.id = ended.id
+    USING ROWS FROM (
+        unnest(
+            CAST(:ids AS uuid[]), CAST(:lease_nos AS bigint[]), CAST(:states AS text[]), CAST(:results AS text[]),
+            CAST(:errors AS text[])
+        ),
+        generate_subscripts(CAST(:ids AS uuid[]), 1)
+    ) AS ended (id, lease_no, state, result, error, place)
+    WHERE j.id = ANY (CAST(:ids AS uuid[]))
+      AND j.id = ended.id
       AND j.lease_no = ended.lease_no
       AND j.state = 'running'
       AND (j.order_no IS NULL OR CAST(:in_line AS boolean))

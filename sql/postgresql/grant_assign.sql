@@ -9,6 +9,8 @@
 --   boolean; alone boolean (as for grant).
 -- Returns: the id of each job that was granted, and the end of its lease.
 -- Locks: the updated rows, in the order of the arrays; waits for one that another is writing. Guards: I3, I4.
+-- Plan: the ids by the primary key, whatever the table held when it was made; as many numbers beside the arrays make them look
+--   long, so that the two are hashed and never compared each with each.
 UPDATE sqlqueue.job AS j
 SET state = 'running',
     available_at = statement_timestamp() + make_interval(secs => :lease_seconds),
@@ -20,8 +22,12 @@ SET state = 'running',
     batch_id = NULL,
     claim_token = NULL,
     limited = :limited
-FROM unnest(CAST(:ids AS uuid[]), CAST(:lease_nos AS bigint[])) AS seen (id, lease_no)
-WHERE j.id = seen.id
+FROM ROWS FROM (
+    unnest(CAST(:ids AS uuid[]), CAST(:lease_nos AS bigint[])),
+    generate_subscripts(CAST(:ids AS uuid[]), 1)
+) AS seen (id, lease_no, place)
+WHERE j.id = ANY (CAST(:ids AS uuid[]))
+  AND j.id = seen.id
   AND j.lease_no = seen.lease_no
   AND j.available_at <= statement_timestamp()
   AND EXISTS (

@@ -5,10 +5,16 @@
 --   lost: somebody else has it, it ended, or it ran out where others may have begun in its place (a limit, a key).
 -- Locks: the updated rows, in the order of the arrays; for limits and keys the transaction holds limit_lock and key_wait.
 -- Guards: I3, I4, I9.
+-- Plan: the ids by the primary key, whatever the table held when it was made; as many numbers beside the arrays make them look
+--   long, so that the two are hashed and never compared each with each.
 UPDATE sqlqueue.job AS j
 SET available_at = statement_timestamp() + make_interval(secs => :lease_seconds)
-FROM unnest(CAST(:ids AS uuid[]), CAST(:lease_nos AS bigint[])) AS lease (id, lease_no)
-WHERE j.id = lease.id
+FROM ROWS FROM (
+    unnest(CAST(:ids AS uuid[]), CAST(:lease_nos AS bigint[])),
+    generate_subscripts(CAST(:ids AS uuid[]), 1)
+) AS lease (id, lease_no, place)
+WHERE j.id = ANY (CAST(:ids AS uuid[]))
+  AND j.id = lease.id
   AND j.lease_no = lease.lease_no
   AND j.state = 'running'
   AND (j.available_at > statement_timestamp() OR NOT (j.limited OR j.order_no IS NOT NULL))

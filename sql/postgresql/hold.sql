@@ -4,6 +4,8 @@
 -- Returns: the id of each job that is held now, and its order_no. One that is missing was refused: its lease is not the
 --   current one, or it stands in its key's line.
 -- Locks: the updated rows, in the order of the arrays. Guards: I1, I3.
+-- Plan: the ids by the primary key, whatever the table held when it was made; as many numbers beside the arrays make them look
+--   long, so that the two are hashed and never compared each with each.
 UPDATE sqlqueue.job AS j
 SET state = 'held',
     available_at = 'infinity',
@@ -12,8 +14,12 @@ SET state = 'held',
     claim_token = NULL,
     batch_id = NULL,
     error = aside.reason
-FROM unnest(CAST(:ids AS uuid[]), CAST(:lease_nos AS bigint[]), CAST(:reasons AS text[])) AS aside (id, lease_no, reason)
-WHERE j.id = aside.id
+FROM ROWS FROM (
+    unnest(CAST(:ids AS uuid[]), CAST(:lease_nos AS bigint[]), CAST(:reasons AS text[])),
+    generate_subscripts(CAST(:ids AS uuid[]), 1)
+) AS aside (id, lease_no, reason, place)
+WHERE j.id = ANY (CAST(:ids AS uuid[]))
+  AND j.id = aside.id
   AND j.lease_no = aside.lease_no
   AND j.state = 'running'
   AND (j.order_no IS NULL OR CAST(:in_line AS boolean))

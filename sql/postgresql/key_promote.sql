@@ -28,7 +28,7 @@ WHERE j.id = ANY (ARRAY(
     WHERE CASE WHEN q.ordered THEN next.order_no = (
         SELECT f.order_no
         FROM sqlqueue.job AS f
-        WHERE f.queue = :queue AND f.ordering_key = key.name AND f.order_no IS NOT NULL
+        WHERE f.queue = :queue AND f.ordering_key = key.name AND f.order_no > 0
         ORDER BY f.order_no
         LIMIT 1
     ) AND NOT EXISTS (

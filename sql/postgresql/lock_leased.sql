@@ -3,8 +3,14 @@
 --
 -- Parameters: ids uuid[]; lease_nos bigint[]. Returns: the id of each job that is still under that lease.
 -- Locks: the rows, in the order of their ids. Guards: I8.
+-- Plan: the ids by the primary key, whatever the table held when it was made; as many numbers beside the arrays make them look
+--   long, so that the two are hashed and never compared each with each.
 SELECT j.id
-FROM unnest(CAST(:ids AS uuid[]), CAST(:lease_nos AS bigint[])) AS lease (id, lease_no)
+FROM ROWS FROM (
+    unnest(CAST(:ids AS uuid[]), CAST(:lease_nos AS bigint[])),
+    generate_subscripts(CAST(:ids AS uuid[]), 1)
+) AS lease (id, lease_no, place)
 JOIN sqlqueue.job AS j ON j.id = lease.id AND j.lease_no = lease.lease_no
+WHERE j.id = ANY (CAST(:ids AS uuid[]))
 ORDER BY j.id
 FOR UPDATE OF j

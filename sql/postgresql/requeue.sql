@@ -8,6 +8,8 @@
 --   current one, or it stands in its key's line.
 -- Locks: the updated rows, in the order of the arrays. Guards: I1, I3 (lease_no stays, so the old lease is not current
 --   again: the state is no longer running).
+-- Plan: the ids by the primary key, whatever the table held when it was made; as many numbers beside the arrays make them look
+--   long, so that the two are hashed and never compared each with each.
 UPDATE sqlqueue.job AS j
 SET state = 'queued',
     available_at = COALESCE(
@@ -18,11 +20,15 @@ SET state = 'queued',
     claim_token = NULL,
     batch_id = NULL,
     error = COALESCE(back.error, j.error)
-FROM unnest(
-    CAST(:ids AS uuid[]), CAST(:lease_nos AS bigint[]), CAST(:delays AS float8[]), CAST(:moments AS timestamptz[]),
-    CAST(:errors AS text[]), CAST(:spent AS boolean[])
-) AS back (id, lease_no, delay, moment, error, spent)
-WHERE j.id = back.id
+FROM ROWS FROM (
+    unnest(
+        CAST(:ids AS uuid[]), CAST(:lease_nos AS bigint[]), CAST(:delays AS float8[]), CAST(:moments AS timestamptz[]),
+        CAST(:errors AS text[]), CAST(:spent AS boolean[])
+    ),
+    generate_subscripts(CAST(:ids AS uuid[]), 1)
+) AS back (id, lease_no, delay, moment, error, spent, place)
+WHERE j.id = ANY (CAST(:ids AS uuid[]))
+  AND j.id = back.id
   AND j.lease_no = back.lease_no
   AND j.state = 'running'
   AND (j.order_no IS NULL OR CAST(:in_line AS boolean))

@@ -4,6 +4,8 @@
 -- Parameters: ids uuid[]; states text[] (queued or held); delays float8[] (seconds from now; null: see moments); moments
 --   timestamptz[]; errors text[] (null: keep the last one); spent boolean[] (whether the attempt counts).
 -- Returns: the id of each job. Locks: none beyond those that the transaction has. Guards: I1, I3.
+-- Plan: the ids by the primary key, whatever the table held when it was made; as many numbers beside the arrays make them look
+--   long, so that the two are hashed and never compared each with each.
 UPDATE sqlqueue.job AS j
 SET state = back.state,
     available_at = CASE
@@ -19,9 +21,13 @@ SET state = back.state,
     claim_token = NULL,
     batch_id = NULL,
     error = COALESCE(back.error, j.error)
-FROM unnest(
-    CAST(:ids AS uuid[]), CAST(:states AS text[]), CAST(:delays AS float8[]), CAST(:moments AS timestamptz[]),
-    CAST(:errors AS text[]), CAST(:spent AS boolean[])
-) AS back (id, state, delay, moment, error, spent)
-WHERE j.id = back.id
+FROM ROWS FROM (
+    unnest(
+        CAST(:ids AS uuid[]), CAST(:states AS text[]), CAST(:delays AS float8[]), CAST(:moments AS timestamptz[]),
+        CAST(:errors AS text[]), CAST(:spent AS boolean[])
+    ),
+    generate_subscripts(CAST(:ids AS uuid[]), 1)
+) AS back (id, state, delay, moment, error, spent, place)
+WHERE j.id = ANY (CAST(:ids AS uuid[]))
+  AND j.id = back.id
 RETURNING j.id

@@ -115,6 +115,11 @@ class Plan:
             if node.get("Relation Name") == "job" and "Scan" in node["Node Type"]
         )
 
+    @property
+    def compared(self) -> int:
+        """Pairs of rows that joins looked at, and that did not belong together."""
+        return sum(round(node.get("Rows Removed by Join Filter", 0) * node["Actual Loops"]) for node in self.nodes)
+
     def rows_of(self, table: str) -> int:
         """Rows that scans of a table, or of partitions named after it, looked at, with those that a filter threw away."""
         return sum(
@@ -156,25 +161,35 @@ class Explainer:
         return self._schema
 
     def __call__(self, verb: str, **parameters: Any) -> Plan:
+        query, given = self._prepare("verb", verb, parameters)
+        try:
+            return self._explain(query, given)
+        finally:
+            self._connection.execute("DEALLOCATE verb")
+
+    def _prepare(self, name: str, verb: str, parameters: dict[str, Any]) -> tuple[str, list[Any]]:
+        """Prepare a verb's statement under a name; gives what executes it, and the values of its parameters."""
         text = statements.load(verb, self._schema)
         parameters = {name: given for name, given in parameters.items() if f"%({name})" in text}
         for number, parameter in enumerate(parameters, 1):
             for form in ("s", "b"):
                 text = text.replace(f"%({parameter}){form}", f"${number}")
-        self._connection.execute(f"PREPARE verb AS {text.replace('%%', '%')}".encode())
-        try:
-            places = f"({', '.join(['%s'] * len(parameters))})" if parameters else ""
-            # Reads the catalogue, and marks dead the entries of what other tests undid.
-            self._run(f"EXPLAIN (FORMAT JSON) EXECUTE verb {places}".encode(), parameters)
-            query = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE verb {places}".encode()
-            plan = self._run(query, parameters)
-            return self._run(query, parameters) if plan.only_reads else plan
-        finally:
-            self._connection.execute("DEALLOCATE verb")
+        self._connection.execute(f"PREPARE {name} AS {text.replace('%%', '%')}".encode())
+        return self._execute(name, len(parameters)), list(parameters.values())
 
-    def _run(self, query: bytes, parameters: dict[str, Any]) -> Plan:
+    def _execute(self, name: str, count: int) -> str:
+        return f"EXECUTE {name} " + (f"({', '.join(['%s'] * count)})" if count else "")
+
+    def _explain(self, query: str, given: list[Any]) -> Plan:
+        # Reads the catalogue, and marks dead the entries of what other tests undid.
+        self._run(f"EXPLAIN (FORMAT JSON) {query}", given)
+        query = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {query}"
+        plan = self._run(query, given)
+        return self._run(query, given) if plan.only_reads else plan
+
+    def _run(self, query: str, given: list[Any]) -> Plan:
         before = self._fetched()
-        ((found,),) = psycopg.ClientCursor(self._connection).execute(query, list(parameters.values()))
+        ((found,),) = psycopg.ClientCursor(self._connection).execute(query.encode(), given)
         return Plan(found, self._fetched() - before)
 
     def answer(self, verb: str, **parameters: Any) -> tuple[Any, ...]:
@@ -187,6 +202,22 @@ class Explainer:
         """Rows of a query in the transaction that is undone, with `{s}` for the schema."""
         cursor = self._connection.execute(query.replace("{s}", f'"{self._schema}"').encode(), parameters)
         return cursor.fetchall() if cursor.description else []
+
+
+class KeptExplainer(Explainer):
+    """Explains plans that the session made some time ago, and keeps."""
+
+    def keep(self, verb: str, parameters: dict[str, Any]) -> None:
+        """Prepare a verb's statement, and have its plan made from what is in the tables now."""
+        query, given = self._prepare(f"kept_{verb}", verb, parameters)
+        # A mode that is not one of generic plans makes its own ones five times.
+        for _ in range(6):
+            self._run(f"EXPLAIN (FORMAT JSON) {query}", given)
+
+    def __call__(self, verb: str, **parameters: Any) -> Plan:
+        text = statements.load(verb, self._schema)
+        given = [value for name, value in parameters.items() if f"%({name})" in text]
+        return self._explain(self._execute(f"kept_{verb}", len(given)), given)
 
 
 BY_ID = {("Index Scan", "job_pkey"), ("Bitmap Heap Scan", None), ("Bitmap", "job_pkey")}

@@ -56,14 +56,18 @@ CREATE TABLE sqlqueue.job (
     autovacuum_vacuum_cost_delay = 0
 );
 
--- Serves every claim, every look at the heads and the depth.
-CREATE INDEX job_claim ON sqlqueue.job (queue, bucket, priority DESC, available_at, id);
+-- Serves every claim, every look at the heads and the depth. Every job is in it: its condition only keeps it from statements
+-- that name jobs by their ids and no queue. A plan that was made on an empty table is kept, and there it costs the same to
+-- read this index from end to end, for ids, as to go to them by the primary key.
+CREATE INDEX job_claim ON sqlqueue.job (queue, bucket, priority DESC, available_at, id) WHERE queue IS NOT NULL;
 
 -- At most one live job per unique key.
 CREATE UNIQUE INDEX job_unique_key ON sqlqueue.job (queue, unique_key) WHERE unique_key IS NOT NULL;
 
--- The lives of a key, in order; those under a lease; those that wait for their turn.
-CREATE INDEX job_key ON sqlqueue.job (queue, ordering_key, order_no) WHERE order_no IS NOT NULL;
+-- The lives of a key, in order; those under a lease; those that wait for their turn. Who wants the first says order_no > 0, and
+-- who wants one of the two others order_no IS NOT NULL: an empty table makes them all look equal, and the first would be read
+-- from end to end for a lease.
+CREATE INDEX job_key ON sqlqueue.job (queue, ordering_key, order_no) WHERE order_no > 0;
 CREATE INDEX job_key_running ON sqlqueue.job (queue, ordering_key, available_at)
     WHERE order_no IS NOT NULL AND state = 'running';
 CREATE INDEX job_parked ON sqlqueue.job (queue, ordering_key, order_no)
