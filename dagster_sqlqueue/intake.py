@@ -10,6 +10,7 @@ from psycopg.types.json import Jsonb
 
 from dagster_sqlqueue import columns
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.isolation import check_sees_ends
 from dagster_sqlqueue.model import NewJob
 from dagster_sqlqueue.settings import Payload, QueueSpec
 
@@ -120,7 +121,7 @@ class Intake(Generic[Payload]):
             self.rejected.append(Rejected(number, str(error).removeprefix(f"row {number}: ")))
             return None
         if row.named:
-            check_isolation(self._terms.isolation, f"row {number}: the job {row.id} has an id of its own")
+            check_sees_ends(self._terms.isolation, f"row {number}: the job {row.id} has an id of its own")
         self._rows.append(row)
         self._bytes += len(row.columns["payload"])
         return self.rest() if len(self._rows) >= _CHUNK_ROWS or self._bytes >= _CHUNK_BYTES else None
@@ -129,23 +130,6 @@ class Intake(Generic[Payload]):
         """The jobs that were taken and not handed over yet."""
         rows, self._rows, self._bytes = self._rows, [], 0
         return rows
-
-
-def check_isolation(level: str, what: str) -> None:
-    """Say so if a transaction may not see that something has ended, which must not be done twice.
-
-    Args:
-        level: of the transaction, as `isolation.sql` says it.
-        what: in words, what has to see ends.
-
-    Raises:
-        InvalidInput: it goes on seeing the moment of its first statement.
-    """
-    if level in ("repeatable read", "serializable"):
-        raise InvalidInput(
-            f"{what}, and the transaction is {level.upper()}: it does not see what ended after it began, and would put it on"
-            " its queue a second time. Use a transaction that is READ COMMITTED, or give no connection"
-        )
 
 
 def no_bucket(queue: str, region: str | None = None, regions: Sequence[str] = ()) -> str:

@@ -1,4 +1,4 @@
-"""Which transactions may decide about the turns of keys: those that see what others have decided until then."""
+"""Which transactions see what others have committed until now: those that decide about turns and about ids must."""
 
 from typing import Final
 
@@ -32,4 +32,21 @@ def check_level(level: str, queue: str) -> None:
         raise InvalidInput(
             f"queue {queue!r} has keys that take turns, and this transaction is {level.upper()}: it does not see which jobs"
             " were set aside since it began; begin it with ISOLATION LEVEL READ COMMITTED"
+        )
+
+
+def check_sees_ends(level: str, what: str) -> None:
+    """Say so if a transaction may not see that something has ended, which must not be done twice.
+
+    Args:
+        level: of the transaction, as `isolation.sql` says it.
+        what: in words, what has to see ends.
+
+    Raises:
+        InvalidInput: it goes on seeing the moment of its first statement.
+    """
+    if level in _OLD_SNAPSHOT:
+        raise InvalidInput(
+            f"{what}, and the transaction is {level.upper()}: it does not see what ended after it began, and would put it on"
+            " its queue a second time. Use a transaction that is READ COMMITTED, or give no connection"
         )

@@ -16,9 +16,9 @@ import psycopg
 from dagster_sqlqueue.columns import as_columns
 from dagster_sqlqueue.errors import InvalidInput, UnknownQueue
 from dagster_sqlqueue.executors import Executor
-from dagster_sqlqueue.intake import COPY_TYPES, NewRow, Terms, check_isolation, no_bucket, record
+from dagster_sqlqueue.intake import COPY_TYPES, NewRow, Terms, no_bucket, record
 from dagster_sqlqueue.intake import Rejected as Rejected
-from dagster_sqlqueue.isolation import check_level
+from dagster_sqlqueue.isolation import check_level, check_sees_ends
 
 T = TypeVar("T")
 
@@ -135,7 +135,7 @@ def seeing_ends(what: str) -> Steps[None]:
         InvalidInput: it does not; the message begins with `what`.
     """
     ((level,),) = yield Statement("isolation", {})
-    check_isolation(level, what)
+    check_sees_ends(level, what)
 
 
 def one(queue: str, row: NewRow, on_conflict: OnConflict) -> Steps[UUID | None]:

@@ -47,24 +47,32 @@ WITH reserved AS MATERIALIZED (
     ) AS due
     LIMIT (SELECT COALESCE(max(allowance.jobs), 0) FROM allowance)
 ), taken AS MATERIALIZED (
-    SELECT seen.ids[1 : CASE WHEN seen.suspect = 1 AND :suspects THEN 1 ELSE COALESCE(seen.suspect - 1, :limit) END] AS ids
+    SELECT due.id, due.available_at
     FROM (
-        SELECT array_agg(head.id) AS ids, array_position(array_agg(head.suspect), true) AS suspect
+        SELECT
+            array_agg(head.id) AS ids, array_agg(head.available_at) AS times,
+            CASE array_position(array_agg(head.suspect), true)
+                WHEN 1 THEN CASE WHEN :suspects THEN 1 ELSE 0 END
+                ELSE array_position(array_agg(head.suspect), true) - 1
+            END AS before
         FROM head
     ) AS seen
+    CROSS JOIN LATERAL unnest(
+        seen.ids[1 : COALESCE(seen.before, :limit)], seen.times[1 : COALESCE(seen.before, :limit)]
+    ) AS due (id, available_at)
 ), claimed AS (
     UPDATE sqlqueue.job AS j
     SET state = 'running',
         available_at = statement_timestamp() + make_interval(secs => :lease_seconds),
         lease_no = j.lease_no + 1,
         attempt = j.attempts_spent + 1,
-        alone = (SELECT cardinality(taken.ids) = 1 AND :suspects FROM taken),
+        alone = (SELECT count(*) = 1 AND :suspects FROM taken),
         started_at = statement_timestamp(),
         claimed_by = :worker,
         batch_id = NULL,
         claim_token = NULL,
         limited = true
-    WHERE j.id = ANY (CAST((SELECT taken.ids FROM taken) AS uuid[]))
+    WHERE j.id = ANY (ARRAY(SELECT taken.id FROM taken))
     RETURNING
         j.id, j.bucket, j.priority, j.lease_no, j.attempt, j.max_attempts, j.created_at, j.available_at AS lease_until,
         j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error, j.tags, j.order_no,
@@ -79,9 +87,9 @@ WITH reserved AS MATERIALIZED (
 SELECT
     claimed.id, claimed.bucket, claimed.priority, claimed.lease_no, claimed.attempt, claimed.max_attempts,
     claimed.created_at, claimed.lease_until, claimed.unique_key, claimed.ordering_key, claimed.payload, claimed.error,
-    head.available_at AS due_at, claimed.tags, claimed.order_no, claimed.timeout_seconds, claimed.backoff,
+    taken.available_at AS due_at, claimed.tags, claimed.order_no, claimed.timeout_seconds, claimed.backoff,
     claimed.cancel_requested_at IS NOT NULL AS cancel_requested, claimed.limited, claimed.alone
 FROM claimed
-FULL JOIN head ON head.id = claimed.id
+FULL JOIN taken ON taken.id = claimed.id
 ORDER BY
-    array_position(CAST(:buckets AS smallint[]), claimed.bucket), claimed.priority DESC, head.available_at, claimed.id
+    array_position(CAST(:buckets AS smallint[]), claimed.bucket), claimed.priority DESC, taken.available_at, claimed.id

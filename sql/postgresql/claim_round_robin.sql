@@ -17,7 +17,7 @@
 -- Returns: the jobs under their new lease, in the order in which they were due. attempt > max_attempts: the lease ran
 --   out on the last attempt, and the caller archives the job as failed instead of handing it out.
 -- Plan: the ids go to the update as an array, for which the planner always takes the primary key; joined, a large :limit
---   made it read the whole table. Each head is claimed: a full join of the two is hashed, where another, planned on an empty
+--   made it read the whole table. Each of them is claimed: a full join of the two is hashed, where another, planned on an empty
 --   table, would compare each with each.
 -- Locks: the rows returned, in index order; rows locked by others are skipped. Guards: I3 (lease_no grows), I4, I5.
 WITH head AS MATERIALIZED (
@@ -50,23 +50,31 @@ WITH head AS MATERIALIZED (
     )
     LIMIT :limit
 ), taken AS MATERIALIZED (
-    SELECT seen.ids[1 : CASE WHEN seen.suspect = 1 AND :suspects THEN 1 ELSE COALESCE(seen.suspect - 1, :limit) END] AS ids
+    SELECT due.id, due.available_at
     FROM (
-        SELECT array_agg(head.id) AS ids, array_position(array_agg(head.suspect), true) AS suspect
+        SELECT
+            array_agg(head.id) AS ids, array_agg(head.available_at) AS times,
+            CASE array_position(array_agg(head.suspect), true)
+                WHEN 1 THEN CASE WHEN :suspects THEN 1 ELSE 0 END
+                ELSE array_position(array_agg(head.suspect), true) - 1
+            END AS before
         FROM head
     ) AS seen
+    CROSS JOIN LATERAL unnest(
+        seen.ids[1 : COALESCE(seen.before, :limit)], seen.times[1 : COALESCE(seen.before, :limit)]
+    ) AS due (id, available_at)
 ), claimed AS (
     UPDATE sqlqueue.job AS j
     SET state = 'running',
         available_at = statement_timestamp() + make_interval(secs => :lease_seconds),
         lease_no = j.lease_no + 1,
         attempt = j.attempts_spent + 1,
-        alone = (SELECT cardinality(taken.ids) = 1 AND :suspects FROM taken),
+        alone = (SELECT count(*) = 1 AND :suspects FROM taken),
         started_at = statement_timestamp(),
         claimed_by = :worker,
         batch_id = NULL,
         limited = false
-    WHERE j.id = ANY (CAST((SELECT taken.ids FROM taken) AS uuid[]))
+    WHERE j.id = ANY (ARRAY(SELECT taken.id FROM taken))
     RETURNING
         j.id, j.bucket, j.priority, j.lease_no, j.attempt, j.max_attempts, j.created_at, j.available_at AS lease_until,
         j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error, j.tags, j.order_no,
@@ -75,9 +83,9 @@ WITH head AS MATERIALIZED (
 SELECT
     claimed.id, claimed.bucket, claimed.priority, claimed.lease_no, claimed.attempt, claimed.max_attempts,
     claimed.created_at, claimed.lease_until, claimed.unique_key, claimed.ordering_key, claimed.payload, claimed.error,
-    head.available_at AS due_at, claimed.tags, claimed.order_no, claimed.timeout_seconds, claimed.backoff,
+    taken.available_at AS due_at, claimed.tags, claimed.order_no, claimed.timeout_seconds, claimed.backoff,
     claimed.cancel_requested_at IS NOT NULL AS cancel_requested, claimed.limited, claimed.alone
 FROM claimed
-FULL JOIN head ON head.id = claimed.id
+FULL JOIN taken ON taken.id = claimed.id
 ORDER BY
-    array_position(CAST(:buckets AS smallint[]), claimed.bucket), claimed.priority DESC, head.available_at, claimed.id
+    array_position(CAST(:buckets AS smallint[]), claimed.bucket), claimed.priority DESC, taken.available_at, claimed.id

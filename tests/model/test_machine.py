@@ -101,7 +101,7 @@ PLANTS: dict[str, tuple[str, str, str, str]] = {
     "a claim that takes jobs whose lease ran out together": (
         "round_robin",
         "claim_round_robin",
-        "CASE WHEN seen.suspect = 1 AND %(suspects)s THEN 1 ELSE COALESCE(seen.suspect - 1, %(limit)s) END",
+        "COALESCE(seen.before, %(limit)s)",
         "%(limit)s",
     ),
     "a lease that spends the attempts of all that ran out beside it": (
