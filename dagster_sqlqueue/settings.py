@@ -100,7 +100,19 @@ BackoffPolicy: TypeAlias = Backoff | Callable[[int], float]
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """At most `starts` jobs begin within any `seconds`, by the database's clock.
+    """At most `starts` jobs are claimed within any `seconds`, by the database's clock. The moment of a claim is the job's
+    `started_at`, and the rate holds for every interval, wherever it begins.
+
+    What is seen from outside comes later than the claim, and not always by as much: a claim is seen when it commits, and a
+    handler begins when the claim has reached its consumer, behind the jobs of the same batch that go before. So somewhat
+    more commits, or calls of a handler, than `starts` can meet in one interval. Where an outside service counts strictly,
+    have the handler keep to its limit, or claim one job at a time and leave room below the limit.
+
+    A new rate knows the starts of twice the interval that held before: it holds in full after one interval of its own.
+
+    Args:
+        starts: at least 1.
+        seconds: the interval, positive, at most a hundred years.
 
     Raises:
         InvalidInput: a value out of range.

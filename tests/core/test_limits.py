@@ -2,6 +2,8 @@
 
 from collections import Counter
 
+from psycopg import sql
+
 from dagster_sqlqueue import Consumer, NewJob, QueueSpec, RateLimit, SqlQueue
 from tests.core.support import Work, claim, make_due, value
 
@@ -18,6 +20,25 @@ def test_a_drain_waits_for_its_rate_and_keeps_to_it(queue: SqlQueue) -> None:
         " CURRENT ROW) AS n FROM {s}.job_archive) AS w"
     )
     assert value(queue, breach) <= 10
+
+
+def test_a_rate_counts_the_moment_of_a_claim_and_not_of_its_commit(queue: SqlQueue) -> None:
+    spec = QueueSpec("work", Work, bucket_count=4, rate=RateLimit(1, 1_800))
+    queue.create_queue(spec)
+    queue.enqueue_many(spec, [Work(n=n) for n in range(3)])
+    with queue.database.transaction() as transaction:
+        (late,) = queue.claim_within(transaction, "work", limit=3, worker="w")
+        # It takes an hour to its commit.
+        for table in ("job", "rate_start"):
+            name = sql.Identifier(queue.database.schema, table)
+            earlier = sql.SQL("UPDATE {} SET started_at = started_at - interval '1 h'")
+            transaction.connection.execute(earlier.format(name))
+    (now,) = claim(queue, 3)
+    assert now.id != late.id
+    assert claim(queue, 3) == []
+    # Two came into sight within a moment; they were claimed an interval apart.
+    apart = "SELECT max(started_at) - min(started_at) >= interval '30 min' FROM {s}.job WHERE started_at IS NOT NULL"
+    assert value(queue, apart)
 
 
 def test_a_limit_counts_leases_until_they_end_by_themselves(queue: SqlQueue) -> None:
