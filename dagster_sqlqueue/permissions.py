@@ -28,9 +28,9 @@ _WHO: Final = {
         archive_day_ahead batch_patience buckets_asked clock doctor_autovacuum doctor_collation doctor_indexes
         doctor_job_table doctor_overdue doctor_pins doctor_server ended_listen enqueue_terms filter_matches foreign_ids
         function_set head_hints isolation key_try key_turns key_wait keys_in_line leases_left limit_lock maintenance_lock
-        maintenance_unlock merge_again merge_begin merge_end merge_into migration_lock migration_unlock queues
-        replace_keys roles_granted roles_there slot_lock snapshot spark_bounds spark_days spark_export_snapshot
-        spark_output_table spark_partitions_gone spark_server spark_slices spark_stage_tables stuck_keys versions
+        maintenance_unlock merge_again merge_begin merge_end merge_into migration_lock migration_unlock
+        plan_settings queues replace_keys roles_granted roles_there slot_lock snapshot spark_bounds spark_days
+        spark_export_snapshot spark_output_table spark_partitions_gone spark_server spark_slices spark_stage_tables stuck_keys versions
         waiter_listen waiter_notify writers
     """,
     "producer consumer operator": """

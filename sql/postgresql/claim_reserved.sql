@@ -58,7 +58,7 @@ WITH reserved AS MATERIALIZED (
         FROM head
     ) AS seen
     CROSS JOIN LATERAL unnest(
-        seen.ids[1 : COALESCE(seen.before, :limit)], seen.times[1 : COALESCE(seen.before, :limit)]
+        seen.ids[:COALESCE(seen.before, :limit)], seen.times[:COALESCE(seen.before, :limit)]
     ) AS due (id, available_at)
 ), claimed AS (
     UPDATE sqlqueue.job AS j

@@ -37,7 +37,7 @@ WITH candidate AS MATERIALIZED (
     )
     LIMIT :limit
 ), taken AS MATERIALIZED (
-    SELECT seen.ids[1 : CASE WHEN seen.suspect = 1 THEN 1 ELSE COALESCE(seen.suspect - 1, :limit) END] AS ids
+    SELECT seen.ids[:CASE WHEN seen.suspect = 1 THEN 1 ELSE COALESCE(seen.suspect - 1, :limit) END] AS ids
     FROM (
         SELECT array_agg(candidate.id) AS ids, array_position(array_agg(candidate.suspect), true) AS suspect
         FROM candidate

@@ -39,7 +39,7 @@ SELECT
         WHEN q.ordered AND NOT (
             SELECT f.state = 'queued' AND f.available_at = 'infinity'
             FROM sqlqueue.job AS f
-            WHERE f.queue = line.queue AND f.ordering_key = line.ordering_key AND f.order_no IS NOT NULL
+            WHERE f.queue = line.queue AND f.ordering_key = line.ordering_key AND f.order_no > 0
             ORDER BY f.order_no
             LIMIT 1
         ) THEN false
@@ -55,7 +55,7 @@ SELECT
             FROM (
                 SELECT w.state, w.available_at
                 FROM sqlqueue.job AS w
-                WHERE w.queue = line.queue AND w.ordering_key = line.ordering_key AND w.order_no IS NOT NULL
+                WHERE w.queue = line.queue AND w.ordering_key = line.ordering_key AND w.order_no > 0
                 ORDER BY w.order_no
                 LIMIT 100
             ) AS near

@@ -80,7 +80,7 @@ def test_a_spent_job_is_no_part_of_what_a_claim_gives(line: Line) -> None:
     spent = line.claimed(max_attempts=1)
     line.let_time_pass()
     line.put(2)
-    assert numbers(line.take()) == [2]
+    assert numbers([*line.take(), *line.take()]) == [2]
     assert line.row(spent.id).state == "failed"
 
 
@@ -202,7 +202,10 @@ def test_a_limit_of_the_queue(line: Line) -> None:
     line.queue.release(jobs[1:2])
     assert len(line.take()) == 2
     line.let_time_pass()
-    assert len(line.take()) == 3
+    again: list[ClaimedJob] = []
+    while more := line.take():
+        again += more
+    assert len(again) == 3
 
 
 @pytest.mark.parametrize("strategy", TAKING_TURNS)

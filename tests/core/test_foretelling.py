@@ -4,12 +4,12 @@ from uuid import uuid4
 
 import pytest
 
-from dagster_sqlqueue import NewJob, SqlQueue
+from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, UnknownQueue
 from dagster_sqlqueue.foretelling import foretell
 from dagster_sqlqueue.selection import LIVE_STATES, Selection
 from tests.core.decisions import ALL, PLAIN, ids, kill, put, take
-from tests.core.support import Work
+from tests.core.support import rows
 
 ENDED = ("failed", "cancelled")
 
@@ -44,7 +44,11 @@ def test_of_jobs_that_are_named_the_others_are_explained(queue: SqlQueue) -> Non
 def test_a_job_that_lives_again_is_live(queue: SqlQueue) -> None:
     put(queue, PLAIN, 1)
     (dead,) = kill(queue)
-    queue.enqueue(PLAIN, NewJob(Work(n=5), id=dead.id))
+    rows(
+        queue,
+        "INSERT INTO {s}.job (id, queue, bucket, priority, available_at, run_at, max_attempts, payload)"
+        " SELECT id, queue, bucket, priority, now(), now(), max_attempts, payload FROM {s}.job_archive",
+    )
     found = foretell(queue, "work", ids(dead.id), ENDED, limit=1)
     assert (found.jobs, found.skipped) == ([], {dead.id: "it is queued"})
     assert queue.redrive("work", ids(dead.id)).changed == []

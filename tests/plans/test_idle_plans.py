@@ -19,7 +19,7 @@ from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.executors import Transaction
 from tests.core.pooler import pooler
 from tests.core.support import Work, rows, take_time, value
-from tests.plans.explaining import EVERYWHERE, FROM_THE_BEGINNING, LANES, LEASE, SLACK, KeptExplainer, Plan
+from tests.plans.explaining import CLAIM, EVERYWHERE, FROM_THE_BEGINNING, LANES, LEASE, SLACK, KeptExplainer, Plan
 from tests.plans.filling import put
 from tests.plans.test_function_plans import FIXED, Calling
 from tests.plans.undoing import without_autovacuum
@@ -138,8 +138,8 @@ def _statements(
     limited = {"queue": "limited", "revision": _revision(queue, "limited"), **look}
     keys = [f"key {n}" for n in range(min(limit, KEYS))]
     return {
-        "claim_round_robin": {**work, **LEASE},
-        "claim_limited": {**limited, **LEASE},
+        "claim_round_robin": {**work, **CLAIM},
+        "claim_limited": {**limited, **CLAIM},
         "limit_allowance": limited,
         "mark_token": {**work, **LEASE, "token": uuid4()},
         "pick_round_robin": work,
@@ -147,12 +147,12 @@ def _statements(
         "pick_fifo": work,
         "pick_ids": {"ids": due, "limit": limit},
         "list_executable": work,
-        "grant": {"ids": due, "limited": False, **LEASE},
-        "grant_assign": {**work, "ids": due, "lease_nos": [0] * len(due), "limited": False, **LEASE},
-        "succeed": {"ids": running, "lease_no": 1},
-        "finish": {**fences, **ends},
-        "requeue": {**fences, **back, "spent": [True] * len(due)},
-        "hold": {**fences, "reasons": ["x"] * len(running)},
+        "grant": {"ids": due, "limited": False, "alone": False, **LEASE},
+        "grant_assign": {**work, "ids": due, "lease_nos": [0] * len(due), "limited": False, "alone": False, **LEASE},
+        "succeed": {"ids": running, "lease_no": 1, "in_line": False},
+        "finish": {**fences, **ends, "in_line": False},
+        "requeue": {**fences, **back, "spent": [True] * len(due), "in_line": False},
+        "hold": {**fences, "reasons": ["x"] * len(running), "in_line": False},
         "heartbeat": {**fences, "lease_seconds": 60.0},
         "lock_leased": fences,
         "succeed_locked": {"ids": due, "worker": "w"},
