@@ -30,7 +30,8 @@ _WHO: Final = {
         function_set head_hints isolation key_try key_turns key_wait keys_in_line leases_left limit_lock maintenance_lock
         maintenance_unlock merge_again merge_begin merge_end merge_into migration_lock migration_unlock
         plan_settings queues replace_keys roles_granted roles_there slot_lock snapshot spark_bounds spark_days
-        spark_export_snapshot spark_output_table spark_partitions_gone spark_server spark_slices spark_stage_tables stuck_keys versions
+        spark_export_snapshot spark_output_table spark_partitions_gone spark_server spark_slices spark_stage_tables
+        stuck_keys versions
         waiter_listen waiter_notify writers
     """,
     "producer consumer operator": """

@@ -24,7 +24,10 @@ class Server:
 
     def reset(self) -> datetime:
         """Empty the tables; gives the time."""
-        tables = "job, job_archive, job_replaced, transactional_consumer, rate_start, stale_write, waiter, worker, assignment, bucket, queue"
+        tables = (
+            "job, job_archive, job_replaced, transactional_consumer, rate_start, stale_write, waiter, worker, assignment,"
+            " bucket, queue"
+        )
         self._look.execute(";".join(f"DELETE FROM {table}" for table in tables.split(", ")))
         for queue in (*self.consumers, self.operator):
             queue._seen.clear()

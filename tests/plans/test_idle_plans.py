@@ -9,6 +9,7 @@ in one that was vacuumed.
 """
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
@@ -18,7 +19,7 @@ import pytest
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.executors import Transaction
 from tests.core.pooler import pooler
-from tests.core.support import Work, rows, take_time, value
+from tests.core.support import Work, drop, rows, take_time, value
 from tests.plans.explaining import CLAIM, EVERYWHERE, FROM_THE_BEGINNING, LANES, LEASE, SLACK, KeptExplainer, Plan
 from tests.plans.filling import put
 from tests.plans.test_function_plans import FIXED, Calling
@@ -28,6 +29,8 @@ JOBS = 100_000
 KEYED = 20_000
 KEYS = 500
 RUNNING = 2_000
+
+_numbers = itertools.count()
 
 EMPTY = {
     "never looked at": [],
@@ -55,9 +58,11 @@ class Kept(NamedTuple):
 @pytest.fixture(scope="module", params=[*EMPTY, "vacuumed, behind a pooler"])
 def kept(url: str, request: pytest.FixtureRequest) -> Iterator[Kept]:
     empty, _, pooled = request.param.partition(", ")
-    schema = f"plans_idle_{list(EMPTY).index(empty)}{'_pooled' if pooled else ''}"
+    # In a random order it is set up more than once, and each time on tables that were never used.
+    schema = f"plans_idle_{next(_numbers)}"
     with contextlib.ExitStack() as stack:
         owner = stack.enter_context(SqlQueue(url, schema=schema))
+        stack.callback(drop, owner)
         theirs = stack.enter_context(pooler(url)) if pooled else url
         queue = stack.enter_context(SqlQueue(theirs, schema=schema, pool_size=1))
         owner.init()
