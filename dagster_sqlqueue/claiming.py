@@ -165,6 +165,10 @@ class ClaimingVerbs(LockingVerbs):
     ) -> list[ClaimedJob]:
         """Claim due jobs as one step of a transaction: they are under a lease once it commits.
 
+        Until then nothing is decided: rolled back, or lost by a failover, the claim never was, and the next one of the same
+        job has the same `lease_no`. Neither the jobs nor their numbers may go to anybody before the commit, who could not
+        tell the one claim from the other.
+
         Args:
             executor: the `Database.transaction`.
             queue: its name.

@@ -53,8 +53,8 @@ class Consumer(Generic[Payload]):
         queue: where the queue is.
         spec: the queue.
         handler: called for one job at a time; if it is async, for all jobs of a claim side by side, on one event loop. It
-            may run again for the same job after a crash: pass `job.id` or `job.lease_no` on to systems that can tell a
-            repetition.
+            may run again for the same job after a crash: pass `job.id`, or under leases `job.lease_no`, on to systems that
+            can tell a repetition. In transactional mode another try has the same `job.lease_no`.
         batch: the handler takes all jobs of a claim at once, and gives an outcome for each of them, or one for all.
         buckets: which ones to work off; None for all.
         batch_size: jobs for each claim, 1 to 10,000.

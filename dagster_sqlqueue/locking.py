@@ -45,6 +45,9 @@ class LockingVerbs(EndingVerbs):
         it begins: that is committed, with whatever the transaction did so far, and the job is locked in the transaction
         that follows.
 
+        Their `lease_no` is the one that they have once the transaction commits. Rolled back, it is given again: it tells
+        nobody outside of the transaction one try from another, and is not to be passed on.
+
         Args:
             transaction: of `Database.transact` or `Database.transaction`; nothing is to be written in it before.
             queue: its name.

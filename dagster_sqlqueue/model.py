@@ -66,6 +66,8 @@ class ClaimedJob(NamedTuple):
     """A job under a lease, as the claim returned it: the payload still JSON text.
 
     `lease_no` is the fence: it goes with every write about the job, and handlers pass it on to systems that can check it.
+    Not before the claim has committed, as those of consumers under leases have: a claim that is rolled back, or lost by a
+    failover, gives its number to the next one.
 
     Attributes:
         due_at: when it had become due, by which its bucket is ordered.

@@ -1,12 +1,17 @@
 """A write under a lease that is not the current one is refused."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from uuid import UUID
 
+import psycopg
 import pytest
+from psycopg import sql
 
 from dagster_sqlqueue import NewJob, QueueSpec, Retry, Snooze, SqlQueue
 from dagster_sqlqueue.errors import LeaseLost, UnknownQueue
+from dagster_sqlqueue.executors import Transaction
+from dagster_sqlqueue.functions import pinned_schema
 from dagster_sqlqueue.model import ClaimedJob
 from tests.core.support import Work, claim, make_due, rows, value
 
@@ -20,6 +25,13 @@ def overtaken(queue: SqlQueue, spec: QueueSpec[Work]) -> tuple[ClaimedJob, Claim
     (new,) = claim(queue, worker="new")
     assert (old.id, old.lease_no, new.lease_no, new.attempt) == (new.id, 1, 2, 2)
     return old, new
+
+
+@contextlib.contextmanager
+def rolled_back(queue: SqlQueue) -> Iterator[Transaction]:
+    """A transaction of the library's that comes to nothing."""
+    with queue.database.connection() as connection, connection.transaction(force_rollback=True):
+        yield Transaction(connection, queue.database)
 
 
 def snapshot(queue: SqlQueue) -> list[tuple[object, ...]]:
@@ -176,3 +188,25 @@ def test_leases_longer_than_the_queues_are_ended_if_their_length_is_given(
     assert len(queue.end_leases("work", "dead", lease_seconds=3_600)) == 1
     with pytest.raises(UnknownQueue):
         queue.end_leases("nowhere", "dead")
+
+
+def test_a_number_counts_from_the_commit_of_its_claim(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> None:
+    """Rolled back, a claim never was: its number is given again, and until the commit it is no lease."""
+    queue.enqueue(spec, Work(n=1))
+    for _ in range(2):
+        with rolled_back(queue) as transaction:
+            (job,) = queue.claim_within(transaction, "work", limit=1, worker="w")
+            assert job.lease_no == 1
+            with pytest.raises(LeaseLost):
+                queue.complete([job])
+        with rolled_back(queue) as transaction:
+            (locked,) = queue.lock_due(transaction, "work", limit=1)
+            assert locked.lease_no == 1
+        with psycopg.connect(url) as connection:
+            claimed = sql.SQL("SELECT lease_no FROM {}.claim('work', 'w')")
+            name = sql.Identifier(pinned_schema(queue.database.schema))
+            assert connection.execute(claimed.format(name)).fetchall() == [(1,)]
+            connection.rollback()
+    (mine,) = claim(queue)
+    assert mine.lease_no == 1
+    queue.complete([mine])

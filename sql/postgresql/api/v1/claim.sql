@@ -1,7 +1,8 @@
 -- Claim due jobs under a lease, by the queue's strategy, its limits and the turns of its keys.
 --
 -- A claim is committed before its jobs are worked on: a lease is seen by others from then on, and with limits or keyed
--- queues others wait for this transaction to end.
+-- queues others wait for this transaction to end. A claim that is rolled back gives its lease_no to the next one: it goes to no
+-- other system before the commit.
 --
 -- Parameters: queue text; worker text (who claims, for people to read); max_jobs integer (1 to 10,000); lease_seconds float8
 --   (how long the claim holds without a heartbeat; null: the queue's); buckets integer[] (where to look, in this order; null:
