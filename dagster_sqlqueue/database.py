@@ -197,12 +197,13 @@ class Database:
 
     @contextlib.contextmanager
     def transaction(self) -> "Iterator[Transaction]":
-        """A transaction of ours: committed at the end of the block, rolled back by an exception.
+        """A transaction of ours: committed at the end of the block, rolled back by an exception; by `psycopg.Rollback`
+        without another word, as the driver has it.
 
         Raises:
             DatabaseUnavailable, SchemaMissing: see the classes.
         """
-        with self._begun(idling=True) as connection:
+        with contextlib.suppress(psycopg.Rollback), self._begun(idling=True) as connection:
             yield Transaction(connection, self)
 
     @contextlib.contextmanager

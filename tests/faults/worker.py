@@ -64,8 +64,8 @@ PLANTS: dict[str, tuple[str, str, str]] = {
         "",
     ),
     "a turn without its lock": ("key_try", "pg_try_advisory_xact_lock(", "0 <= int4larger("),
-    "a key that may run one more": ("key_turns", "picked.place <= room.places", "picked.place <= room.places + 1"),
-    "a turn for whoever comes": ("key_turns", "AND (room.first IS NULL OR picked.order_no = room.first)", ""),
+    "a key that may run one more": ("key_turns", "room.ids[1:room.places]", "room.ids[1:room.places + 1]"),
+    "a turn for whoever comes": ("key_turns", "WHERE room.first IS NULL OR room.head = room.first", ""),
     "room that nobody is told of": ("key_promote", "CASE WHEN q.ordered THEN 1 ELSE key.places END", "0"),
 }
 """Bugs by name: the statement, what is taken out of it, and what is put there."""
