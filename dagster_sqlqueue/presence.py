@@ -42,7 +42,7 @@ class Presence:
 
     def leave(self) -> None:
         """Take the sign away: the consumer ends by itself."""
-        self.queue.database.run("transactional_leave", {"worker": self.worker})
+        self.queue.database.run("transactional_leave", {"queue": self.name, "worker": self.worker})
 
     @property
     def _sign(self) -> dict[str, object]:

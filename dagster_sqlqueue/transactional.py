@@ -12,7 +12,7 @@ from dagster_sqlqueue.ending import Ending
 from dagster_sqlqueue.executors import Transaction
 from dagster_sqlqueue.handling import brief, handle
 from dagster_sqlqueue.model import ClaimedJob
-from dagster_sqlqueue.outcomes import Cancel, Done, Outcome, Reject, Retry
+from dagster_sqlqueue.outcomes import Cancel, Done, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.settling import Settlement, settle
 from dagster_sqlqueue.working import Work
 
@@ -158,6 +158,8 @@ class _Batches:
             if self.work.stopping.is_set():
                 break
             self.settled.append((claimed, _outcome_in(self.work, transaction, claimed)))
+        # The attempt of one that is worked off by itself is counted already: it is given back.
+        self.settled += [(claimed, Snooze(0)) for claimed in jobs[len(self.settled) :] if claimed.alone]
         transaction.take_back()
         self.writes = settle(self.settled, self.work.queue.stops_key)
         self.ending = bool(jobs)

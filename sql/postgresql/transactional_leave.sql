@@ -1,2 +1,2 @@
--- Forget a consumer that has ended by itself. Parameters: worker text. Locks: the row.
-DELETE FROM sqlqueue.transactional_consumer AS c WHERE c.worker = :worker
+-- Forget a consumer that has ended by itself. Parameters: queue, worker text. Locks: the row.
+DELETE FROM sqlqueue.transactional_consumer AS c WHERE c.queue = :queue AND c.worker = :worker

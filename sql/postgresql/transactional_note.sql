@@ -1,12 +1,18 @@
 -- Note that a consumer works a queue off in transactions, and for how long that may be believed: its jobs carry no sign of
 -- it, and should it die over one of them, transactional_suspects knows where they were.
 --
--- Parameters: worker, queue text; buckets smallint[] (null: all); batch_size integer; seconds float8 (until it is noted
+-- Parameters: queue, worker text; buckets smallint[] (null: all); batch_size integer; seconds float8 (until it is noted
 --   again). Locks: the row.
-INSERT INTO sqlqueue.transactional_consumer AS c (worker, queue, buckets, batch_size, backend, backend_since, believed_until)
+INSERT INTO sqlqueue.transactional_consumer AS c (
+    queue, worker, buckets, batch_size, backend, backend_since, believed_until
+)
 SELECT
-    :worker, :queue, CAST(:buckets AS smallint[]), :batch_size, a.pid, a.backend_start,
+    :queue, :worker, CAST(:buckets AS smallint[]), :batch_size, a.pid, a.backend_start,
     statement_timestamp() + make_interval(secs => :seconds)
 FROM pg_stat_get_activity(pg_backend_pid()) AS a
-ON CONFLICT (worker) DO UPDATE
-SET backend = EXCLUDED.backend, backend_since = EXCLUDED.backend_since, believed_until = EXCLUDED.believed_until
+ON CONFLICT (queue, worker) DO UPDATE
+SET buckets = EXCLUDED.buckets,
+    batch_size = EXCLUDED.batch_size,
+    backend = EXCLUDED.backend,
+    backend_since = EXCLUDED.backend_since,
+    believed_until = EXCLUDED.believed_until

@@ -8,7 +8,7 @@
 -- Locks: the rows of the dead, then the jobs; what others hold is skipped. Guards: I3 (lease_no grows), I8.
 WITH dead AS (
     DELETE FROM sqlqueue.transactional_consumer AS c
-    WHERE c.worker = ANY (ARRAY(
+    WHERE c.queue = :queue AND c.worker = ANY (ARRAY(
         SELECT old.worker
         FROM sqlqueue.transactional_consumer AS old
         WHERE old.queue = :queue

@@ -51,7 +51,10 @@ def test_a_limit_counts_leases_until_they_end_by_themselves(queue: SqlQueue) -> 
     queue.complete(held[:1])
     assert len(claim(queue, 10)) == 1
     make_due(queue)
-    assert [len(claim(queue, 10, worker="another")) for _ in range(4)] == [1, 1, 1, 0]
+    taken = 0
+    while jobs := claim(queue, 10, worker="another"):
+        taken += len(jobs)
+    assert taken == 3
     assert queue.heartbeat(held[1:], lease_seconds=300).held == set()
 
 

@@ -4,6 +4,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -325,3 +326,35 @@ def test_a_job_that_spoils_its_transaction_fails_by_itself(
     assert set(written) - {5} == {0, 1, 2, 3, 4, 6, 7}
     if "COMMIT" not in kind:
         assert written == Counter([0, 1, 2, 3, 4, 6, 7])
+
+
+def test_a_consumer_is_noted_as_long_as_it_works(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    other = replace(spec, name="mail")
+    queue.create_queue(other)
+    queue.enqueue(spec, Work(n=1))
+    queue.enqueue(other, Work(n=2))
+    signs = "SELECT queue FROM {s}.transactional_consumer WHERE worker = 'run/1' ORDER BY 1"
+    seen: list[Any] = []
+
+    def inner(job: Job[Work]) -> None:
+        seen.append(rows(queue, signs))
+
+    def outer(job: Job[Work]) -> None:
+        locked(queue, other, inner, worker="run/1").drain()
+        seen.append(rows(queue, signs))
+
+    assert locked(queue, spec, outer, worker="run/1").drain().succeeded == 1
+    assert seen == [[("mail",), ("work",)], [("work",)]]
+    assert rows(queue, signs) == []
+
+
+def test_a_suspect_that_a_stopped_consumer_had_begun_keeps_its_attempt(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.enqueue(spec, Work(n=1))
+    claim(queue, 2)
+    rows(queue, "UPDATE {s}.job SET available_at = now(), alone = false")
+    consumer = locked(queue, spec, lambda job: None, on_claim=lambda jobs: consumer.stop())
+    consumer.drain()
+    assert rows(queue, "SELECT state, attempt FROM {s}.job") == [("queued", 0)]
+    summary = locked(queue, spec, lambda job: None).drain()
+    assert summary.succeeded == 1
+    assert value(queue, "SELECT attempt FROM {s}.job_archive") == 1

@@ -58,13 +58,14 @@ CREATE TABLE sqlqueue.assignment (
 -- Consumers that work in transactions, as long as they do: their jobs carry no sign of it. One that ends by itself removes
 -- its row. One that dies leaves it, and the next one that looks finds its connection gone.
 CREATE TABLE sqlqueue.transactional_consumer (
-    worker         text        PRIMARY KEY,
     queue          text        NOT NULL,
+    worker         text        NOT NULL,
     buckets        smallint[],
     batch_size     integer     NOT NULL CHECK (batch_size >= 1),
     backend        integer     NOT NULL,
     backend_since  timestamptz,
-    believed_until timestamptz NOT NULL
+    believed_until timestamptz NOT NULL,
+    PRIMARY KEY (queue, worker)
 );
 
 -- Capacity that a sensor has asked for: one row a drain run. It expires by itself, so that a run that never started, or
