@@ -22,7 +22,7 @@ demo: $(VENV)/demo ## Run the main job on real flights, headless, and check the 
 ui: $(VENV)/demo ## Open the same deployment in the Dagster UI (SQLQUEUE_UI_PORT=3000)
 	@$(BIN)/python -m definitions.ui
 
-test: $(VENV)/dev classes ## Run the tests: all that a change can break, in minutes (ARGS=tests/core)
+test: $(VENV)/dev classes ## Run the tests: all that a change can break, in minutes (ARGS=tests/queue)
 	$(GATE) -m "not prove" $(ARGS)
 
 steady: $(VENV)/dev classes ## Run `make test` five times beside four busy processes (ROUNDS=5 LOAD=4)
@@ -30,7 +30,10 @@ steady: $(VENV)/dev classes ## Run `make test` five times beside four busy proce
 
 prove: prove-faults prove-model prove-dagster prove-spark prove-browser prove-rest prove-bench ## Prove every promise with its whole numbers (SIZE=full; prove-faults, -model, -dagster, -spark, -browser, -rest, -bench)
 
-prove-faults prove-model prove-spark prove-browser: prove-%: $(VENV)/dev classes
+prove-model: $(VENV)/dev classes
+	$(PROVE) tests/statemachine $(ARGS)
+
+prove-faults prove-spark prove-browser: prove-%: $(VENV)/dev classes
 	$(PROVE) tests/$* $(ARGS)
 
 prove-dagster: $(VENV)/dev classes
@@ -38,7 +41,7 @@ prove-dagster: $(VENV)/dev classes
 
 # What the other folders have of whole numbers.
 prove-rest: $(VENV)/dev classes
-	$(PROVE) -m prove $(addprefix --ignore ,tests/faults tests/model tests/spark tests/browser $(DAGSTER)) $(ARGS)
+	$(PROVE) -m prove $(addprefix --ignore ,tests/faults tests/statemachine tests/spark tests/browser $(DAGSTER)) $(ARGS)
 
 prove-bench: bench
 

@@ -10,7 +10,9 @@ from collections.abc import Callable
 import psycopg
 
 from benchmarks.harness import SPEC, Bench, Figure, note, opened, rounds
-from dagster_sqlqueue import Mode, batches, statements
+from dagster_sqlqueue import Mode
+from dagster_sqlqueue.db import statements
+from dagster_sqlqueue.spark import batches
 
 COMMAND = "python -m benchmarks batches"
 JOBS = 1_000_000

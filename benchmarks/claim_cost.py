@@ -7,11 +7,12 @@ import psycopg
 
 from benchmarks.harness import SPEC, Bench, Figure, note, rounds
 from benchmarks.loading import load
-from dagster_sqlqueue import SqlQueue, statements
-from dagster_sqlqueue.ending import Ending
-from dagster_sqlqueue.functions import pinned_schema
-from dagster_sqlqueue.hints import HeadHints
-from dagster_sqlqueue.model import ArchiveState
+from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue.db import statements
+from dagster_sqlqueue.model.job import ArchiveState
+from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.head_hints import HeadHints
+from dagster_sqlqueue.schema.functions import pinned_schema
 
 COMMAND = "python -m benchmarks claim_cost"
 _BATCH = 100

@@ -11,9 +11,9 @@ import psycopg
 from psycopg import sql
 
 from dagster_sqlqueue import SqlQueue
-from dagster_sqlqueue.ending import Ending
-from dagster_sqlqueue.hints import SWEEP_SECONDS, HeadHints
-from dagster_sqlqueue.model import ArchiveState, ClaimedJob
+from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
+from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.head_hints import SWEEP_SECONDS, HeadHints
 
 BATCH = 100
 _LEASE_SECONDS = 60

@@ -16,7 +16,8 @@ from pathlib import Path
 from psycopg import conninfo
 
 from benchmarks.harness import SPEC, Bench, Event, Figure, note, rounds
-from dagster_sqlqueue import Consumer, Job, statements
+from dagster_sqlqueue import Consumer, Job
+from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.embedded import launch
 
 COMMAND = "python -m benchmarks drain"

@@ -11,10 +11,11 @@ from contextlib import ExitStack
 
 from benchmarks.harness import SPEC, Bench, Figure, note, opened, rounds
 from benchmarks.loading import load
-from dagster_sqlqueue import Mode, SqlQueue, batches
-from dagster_sqlqueue.ending import Ending
-from dagster_sqlqueue.functions import pinned_schema
-from dagster_sqlqueue.model import ArchiveState
+from dagster_sqlqueue import Mode, SqlQueue
+from dagster_sqlqueue.model.job import ArchiveState
+from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.schema.functions import pinned_schema
+from dagster_sqlqueue.spark import batches
 
 COMMAND = "python -m benchmarks ended_in"
 ARCHIVED = 1_000_000

@@ -11,10 +11,10 @@ from contextlib import ExitStack
 
 from benchmarks.harness import SPEC, Bench, Figure, event, note
 from dagster_sqlqueue import QueueSpec
-from dagster_sqlqueue.ending import Ending
-from dagster_sqlqueue.executors import Transaction
+from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.followers import Callback, Followers, JobEnded
-from dagster_sqlqueue.model import ArchiveState
+from dagster_sqlqueue.model.job import ArchiveState
+from dagster_sqlqueue.queue.complete import Ending
 
 COMMAND = "python -m benchmarks followers"
 _BATCH = 100

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 
 from benchmarks.harness import SPEC, Bench, Event, Figure, event, note, rounds
-from dagster_sqlqueue.functions import pinned_schema
+from dagster_sqlqueue.schema.functions import pinned_schema
 
 COMMAND = "python -m benchmarks functions"
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.embedded import EmbeddedPostgres
-from dagster_sqlqueue.functions import pinned_schema
+from dagster_sqlqueue.schema.functions import pinned_schema
 
 
 class Event(BaseModel):

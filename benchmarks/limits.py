@@ -11,7 +11,7 @@ from benchmarks.crew import Crew, crew
 from benchmarks.harness import SPEC, Bench, Event, Figure, note, rounds
 from benchmarks.loading import load
 from dagster_sqlqueue import QueueSpec
-from dagster_sqlqueue.settings import RateLimit, Strategy
+from dagster_sqlqueue.model.queue import RateLimit, Strategy
 
 COMMAND = "python -m benchmarks limits"
 _PROCESSES = 2

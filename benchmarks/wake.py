@@ -9,10 +9,10 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from benchmarks.harness import SPEC, Bench, Figure, event, note
-from dagster_sqlqueue.ending import Ending
-from dagster_sqlqueue.hints import HeadHints
-from dagster_sqlqueue.model import ArchiveState
-from dagster_sqlqueue.waiting import Waiter
+from dagster_sqlqueue.consumer.waiter import Waiter
+from dagster_sqlqueue.model.job import ArchiveState
+from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.head_hints import HeadHints
 
 COMMAND = "python -m benchmarks wake"
 _POLL_SECONDS = 0.2

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from dagster_sqlqueue import NewJob
 from dagster_sqlqueue.errors import QueueError
-from dagster_sqlqueue.spark.results import table_identifier
+from dagster_sqlqueue.spark.sinks import table_identifier
 from definitions.daily_analytics import TABLE, airport_daily, daily_analytics, output_directory
 from definitions.deployment import WORKSPACE, Deployment, deployment, running
 from definitions.events import events

@@ -7,8 +7,8 @@ import pandas as pd
 from psycopg import sql
 
 from dagster_sqlqueue import NewJob, SqlQueue
-from dagster_sqlqueue.columns import stable_id
-from dagster_sqlqueue.putting import Enqueued
+from dagster_sqlqueue.queue.insert import Enqueued
+from dagster_sqlqueue.queue.validation import stable_id
 from definitions.flights import FlightEvent, read_flights
 from definitions.reminders import Reminder, reminders
 

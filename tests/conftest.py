@@ -18,8 +18,8 @@ from psycopg.rows import dict_row
 
 from dagster_sqlqueue import Backoff, QueueSpec, SqlQueue
 from dagster_sqlqueue.embedded import EmbeddedPostgres
-from tests.core.callers import orm_session, sqlalchemy_connection
-from tests.core.support import Work, caller, installed_servers, own_server
+from tests.support import Work, caller, installed_servers, own_server
+from tests.support.callers import orm_session, sqlalchemy_connection
 
 _EMBEDDED = "embedded"
 _GIVEN = "SQLQUEUE_TEST_URL"

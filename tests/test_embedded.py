@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from dagster_sqlqueue.embedded import EmbeddedPostgres, home, launch, serve, stop_server, supervisor
 from dagster_sqlqueue.errors import EmbeddedServerError
-from tests.core.support import until
+from tests.support import until
 
 PROJECT = Path(__file__).resolve().parent.parent
 HOLD = """

@@ -82,7 +82,7 @@ def an_installed_wheel_finds_its_statements(wheel: Path, site: Path) -> None:
 def the_source_distribution_can_build_the_wheel(source: Path) -> None:
     with tarfile.open(source) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"pyproject.toml", "README.md", "LICENSE", "sql/postgresql/enqueue.sql"} <= names
+    assert {"pyproject.toml", "README.md", "LICENSE", "sql/postgresql/enqueue/enqueue.sql"} <= names
     assert not [name for name in names if name.startswith(("tests/", ".venv", ".sqlqueue"))]
 
 

@@ -1,4 +1,4 @@
 """The command line: `sqlqueue`."""
 
-from dagster_sqlqueue.cli.program import app as app
-from dagster_sqlqueue.cli.program import main as main
+from dagster_sqlqueue.cli.app import app as app
+from dagster_sqlqueue.cli.app import main as main

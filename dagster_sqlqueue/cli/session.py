@@ -10,12 +10,12 @@ from typing import Annotated, Any, cast
 import typer
 from sqlalchemy.exc import SQLAlchemyError
 
-from dagster_sqlqueue import migrations
-from dagster_sqlqueue.database import Database, parse_url
+from dagster_sqlqueue.db.database import Database, parse_url
+from dagster_sqlqueue.db.statements import DEFAULT_SCHEMA
 from dagster_sqlqueue.embedded import EmbeddedPostgres, home
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.statements import DEFAULT_SCHEMA
+from dagster_sqlqueue.schema import migrations
 
 PANEL = "Database and output"
 

@@ -1,12 +1,12 @@
 """Being told how jobs ended: callbacks, merged jobs whose submitters are all told, groups that are told of together."""
 
-from dagster_sqlqueue.followers.attaching import Follower as Follower
+from dagster_sqlqueue.followers.attachments import Follower as Follower
+from dagster_sqlqueue.followers.followers import Followers as Followers
 from dagster_sqlqueue.followers.groups import Group as Group
 from dagster_sqlqueue.followers.groups import Groups as Groups
 from dagster_sqlqueue.followers.groups import Member as Member
+from dagster_sqlqueue.followers.insert import Submitted as Submitted
+from dagster_sqlqueue.followers.insert import SubmittedMany as SubmittedMany
 from dagster_sqlqueue.followers.model import Callback as Callback
 from dagster_sqlqueue.followers.model import GroupEnded as GroupEnded
 from dagster_sqlqueue.followers.model import JobEnded as JobEnded
-from dagster_sqlqueue.followers.submitting import Submitted as Submitted
-from dagster_sqlqueue.followers.submitting import SubmittedMany as SubmittedMany
-from dagster_sqlqueue.followers.verbs import Followers as Followers

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from dagster_sqlqueue.errors import UnknownJob
 from dagster_sqlqueue.followers.model import Following
-from dagster_sqlqueue.putting import Statement, Steps, seeing_ends
+from dagster_sqlqueue.queue.insert import Statement, Steps, seeing_ends
 
 _ROUNDS = 5
 """A job that is neither live nor in the archive may be on its way from one to the other; so often it is looked for."""

@@ -10,15 +10,15 @@ from uuid import UUID
 import psycopg
 from uuid_utils.compat import uuid7
 
-from dagster_sqlqueue.asynchronous import check_connection as check_awaited
-from dagster_sqlqueue.asynchronous import drive as adrive
+from dagster_sqlqueue.db.executors import CallerConnection, check_connection
 from dagster_sqlqueue.errors import InvalidInput, UnknownGroup
-from dagster_sqlqueue.executors import CallerConnection, check_connection
 from dagster_sqlqueue.followers.following import follow
+from dagster_sqlqueue.followers.insert import all_known, joining
 from dagster_sqlqueue.followers.model import Callback, checked_states, member
 from dagster_sqlqueue.followers.running import Running
-from dagster_sqlqueue.followers.submitting import all_known, joining
-from dagster_sqlqueue.putting import Statement, Steps, drive
+from dagster_sqlqueue.queue.async_enqueue import check_connection as check_awaited
+from dagster_sqlqueue.queue.async_enqueue import drive as adrive
+from dagster_sqlqueue.queue.insert import Statement, Steps, drive
 
 _MOST_SHOWN = 10_000
 _NIL = UUID(int=0)

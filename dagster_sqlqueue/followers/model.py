@@ -9,13 +9,14 @@ from uuid import UUID
 
 from pydantic import BaseModel, JsonValue
 
-from dagster_sqlqueue import columns, payloads
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model import ArchiveState, NewJob
-from dagster_sqlqueue.settings import QueueSpec, check_queue_name
+from dagster_sqlqueue.model.job import ArchiveState, NewJob
+from dagster_sqlqueue.model.queue import QueueSpec, check_queue_name
+from dagster_sqlqueue.payload import serialization
+from dagster_sqlqueue.queue import validation
 
 ALL_STATES = tuple(ArchiveState)
-_ANY = QueueSpec("callbacks", payloads.AnyObject)
+_ANY = QueueSpec("callbacks", serialization.AnyObject)
 _CONTEXT_BYTES = 100_000
 
 
@@ -94,7 +95,7 @@ class Callback:
         object.__setattr__(self, "queue", name)
         object.__setattr__(self, "states", checked_states(self.states))
         try:
-            columns.values(_ANY, NewJob({}, priority=self.priority, ordering_key=self.ordering_key))
+            validation.values(_ANY, NewJob({}, priority=self.priority, ordering_key=self.ordering_key))
         except InvalidInput as error:
             raise InvalidInput(f"the callback's {str(error).removeprefix('row 0: ')}") from None
         _context_text(self.context)
@@ -123,7 +124,7 @@ def checked_states(states: object) -> tuple[str, ...]:
 def _context_text(context: object) -> str | None:
     if context is None:
         return None
-    text = payloads.json_text("callback's context", context)
+    text = serialization.json_text("callback's context", context)
     if len(text) > _CONTEXT_BYTES:
         raise InvalidInput(
             f"the callback's context has {len(text):,} bytes, the limit is {_CONTEXT_BYTES:,}; store the data elsewhere and"
@@ -187,4 +188,4 @@ def member(group_id: UUID, job_id: UUID) -> Following:
 
 def derived_id(of: UUID, thing: str) -> UUID:
     """An id that is always the same for the same thing of the same id, whose 48 bits of time it takes over."""
-    return columns.id_of(of.int >> 80, of.bytes + thing.encode())
+    return validation.id_of(of.int >> 80, of.bytes + thing.encode())

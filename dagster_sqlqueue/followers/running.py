@@ -7,13 +7,12 @@ from typing import Any, TypeVar
 import psycopg
 import sqlalchemy as sa
 
-from dagster_sqlqueue import putting
-from dagster_sqlqueue.asynchronous import atomic
-from dagster_sqlqueue.asynchronous import drive as adrive
-from dagster_sqlqueue.executors import CallerConnection, Executor
-from dagster_sqlqueue.putting import Steps, drive
-from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.rereading import Rereading, beginning_again
+from dagster_sqlqueue.db.executors import CallerConnection, Executor
+from dagster_sqlqueue.db.retries import Rereading, beginning_again
+from dagster_sqlqueue.queue import SqlQueue, insert
+from dagster_sqlqueue.queue.async_enqueue import atomic
+from dagster_sqlqueue.queue.async_enqueue import drive as adrive
+from dagster_sqlqueue.queue.insert import Steps, drive
 
 T = TypeVar("T")
 
@@ -68,20 +67,20 @@ class Running:
     def _steps(self, steps: Steps[T], executor: Executor, queue: str) -> T:
         try:
             return drive(steps, executor)
-        except putting.NoQueue:
+        except insert.NoQueue:
             self.queue.check_exists(queue, executor)
             raise
         except (psycopg.IntegrityError, sa.exc.IntegrityError) as error:
-            raise putting.refusal(error, queue) from None
+            raise insert.refusal(error, queue) from None
 
     async def _asteps(self, steps: Steps[T], connection: "psycopg.AsyncConnection[Any]", queue: str) -> T:
         try:
             return await adrive(steps, connection, self.database)
-        except putting.NoQueue:
+        except insert.NoQueue:
             self.queue.check_exists(queue)
             raise
         except psycopg.IntegrityError as error:
-            raise putting.refusal(error, queue) from None
+            raise insert.refusal(error, queue) from None
 
     @contextlib.contextmanager
     def _explained(self, queues: Iterable[str]) -> Iterator[None]:

@@ -3,7 +3,7 @@
 A room on top of the core's verbs, which do not know it. It needs the extra `metrics`.
 """
 
-from dagster_sqlqueue.metrics.collector import QueueCollector as QueueCollector
-from dagster_sqlqueue.metrics.consuming import ConsumerMetrics as ConsumerMetrics
-from dagster_sqlqueue.metrics.serving import serve as serve
-from dagster_sqlqueue.metrics.working import WorkerCollector as WorkerCollector
+from dagster_sqlqueue.metrics.consumer_metrics import ConsumerMetrics as ConsumerMetrics
+from dagster_sqlqueue.metrics.http import serve as serve
+from dagster_sqlqueue.metrics.queue_collector import QueueCollector as QueueCollector
+from dagster_sqlqueue.metrics.worker_collector import WorkerCollector as WorkerCollector

@@ -10,9 +10,9 @@ from typing import Any
 import dagster as dg
 
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.queue import Backoff, QueueSpec
 from dagster_sqlqueue.orchestration import markdown
 from dagster_sqlqueue.orchestration.columns import payload_columns
-from dagster_sqlqueue.settings import Backoff, QueueSpec
 
 
 @contextlib.contextmanager

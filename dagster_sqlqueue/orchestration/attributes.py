@@ -7,9 +7,9 @@ import dagster as dg
 from dagster.components.utils.translation import TranslationFnResolver
 
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.queue import Backoff
 from dagster_sqlqueue.orchestration.assets import QueueAssetData
 from dagster_sqlqueue.orchestration.checks import CheckThresholds
-from dagster_sqlqueue.settings import Backoff
 
 _BACKOFF = Backoff()
 _LIMITS = CheckThresholds()

@@ -6,14 +6,14 @@ from typing import Any
 
 import dagster as dg
 
-from dagster_sqlqueue import slots
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.looking import QueueStats
-from dagster_sqlqueue.model import Head
+from dagster_sqlqueue.model.job import Head
+from dagster_sqlqueue.model.queue import QueueSpec
+from dagster_sqlqueue.orchestration import slots
 from dagster_sqlqueue.orchestration.assets import queue_asset_key
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
-from dagster_sqlqueue.settings import QueueSpec
-from dagster_sqlqueue.slots import Asked
+from dagster_sqlqueue.orchestration.slots import Asked
+from dagster_sqlqueue.queue.stats import QueueStats
 
 OLDEST_READY = "oldest_ready"
 DEAD_LETTERS = "dead_letters"

@@ -8,8 +8,8 @@ from typing import Any
 
 import dagster as dg
 
-from dagster_sqlqueue import slots
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.orchestration import slots
 from dagster_sqlqueue.orchestration.drain import DrainJob
 from dagster_sqlqueue.orchestration.giving_back import give_back, run_worker
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource

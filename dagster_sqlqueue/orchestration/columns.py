@@ -14,7 +14,7 @@ import dagster as dg
 from pydantic import BaseModel, RootModel
 from pydantic.fields import FieldInfo
 
-from dagster_sqlqueue.sensitive import REDACTED, names_in
+from dagster_sqlqueue.payload.redaction import REDACTED, names_in
 
 SENSITIVE_TAG = "sqlqueue/sensitive"
 """On the columns of sensitive fields, and of fields that hold such."""

@@ -11,6 +11,7 @@ from dagster.components.utils.translation import TranslationFn
 from pydantic import BaseModel, ConfigDict
 
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.queue import Backoff, PoisonPolicy, QueueSpec, RateLimit, Strategy
 from dagster_sqlqueue.orchestration.assets import QueueAssetData, build_sqlqueue_asset_spec
 from dagster_sqlqueue.orchestration.attributes import (
     AssetResolver,
@@ -29,9 +30,8 @@ from dagster_sqlqueue.orchestration.references import resolve
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.orchestration.scaffolding import URL_VARIABLE, SqlQueueScaffolder
 from dagster_sqlqueue.orchestration.sensor import SensorSettings, build_sqlqueue_sensor
-from dagster_sqlqueue.payloads import AnyObject
-from dagster_sqlqueue.settings import Backoff, PoisonPolicy, QueueSpec, RateLimit, Strategy
-from dagster_sqlqueue.worker.declaring import payload_of
+from dagster_sqlqueue.payload.serialization import AnyObject
+from dagster_sqlqueue.worker.handlers import payload_of
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

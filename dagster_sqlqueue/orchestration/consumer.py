@@ -8,13 +8,13 @@ from typing import Any, overload
 import dagster as dg
 from pydantic import BaseModel
 
-from dagster_sqlqueue.calling import Shape, shape_of
+from dagster_sqlqueue.consumer.caller import Shape, shape_of
+from dagster_sqlqueue.consumer.handler import AnyHandler
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.handling import AnyHandler
+from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.orchestration.assets import queue_asset_key
 from dagster_sqlqueue.orchestration.drain import DrainJob, DrainMode, build_drain_op
 from dagster_sqlqueue.orchestration.sensor import build_sqlqueue_sensor
-from dagster_sqlqueue.settings import Payload, QueueSpec
 
 
 @dataclass(frozen=True)

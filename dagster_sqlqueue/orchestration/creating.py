@@ -6,9 +6,9 @@ import dagster as dg
 from pydantic import Field
 
 from dagster_sqlqueue.errors import SchemaMissing, UnknownQueue
+from dagster_sqlqueue.model.queue import QueueSettings, QueueSpec
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.settings import QueueSettings, QueueSpec
 
 
 class CreateConfig(dg.Config):

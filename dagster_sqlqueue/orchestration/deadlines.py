@@ -10,8 +10,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import dagster as dg
 
+from dagster_sqlqueue import display
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model import ArchiveState
+from dagster_sqlqueue.model.job import ArchiveState
+from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.orchestration import markdown
 from dagster_sqlqueue.orchestration.assets import queue_asset_key
 from dagster_sqlqueue.orchestration.failing import told_plainly
@@ -19,7 +21,6 @@ from dagster_sqlqueue.orchestration.fanout import Account, DailyAccount, daily_j
 from dagster_sqlqueue.orchestration.markdown import SHOWN
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.settings import QueueSpec
 
 MOST_DAYS = 31
 
@@ -271,7 +272,7 @@ def _missed_table(found: Deadlines) -> str:
             one.account.zone,
             f"{one.deadline.astimezone(ZoneInfo(one.account.zone)):%Y-%m-%d %H:%M %z}",
             one.way,
-            markdown.moment(one.finished_at) if one.finished_at else "",
+            display.moment(one.finished_at) if one.finished_at else "",
             _length((one.finished_at or found.at) - one.deadline),
         ]
         for one in found.missed[:SHOWN]

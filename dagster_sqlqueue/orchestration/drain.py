@@ -12,18 +12,18 @@ from uuid import UUID
 import dagster as dg
 from pydantic import Field
 
-from dagster_sqlqueue import slots
 from dagster_sqlqueue.consumer import Consumer
+from dagster_sqlqueue.consumer.handler import AnyHandler
+from dagster_sqlqueue.consumer.settlement import DrainSummary
 from dagster_sqlqueue.errors import QueueError
-from dagster_sqlqueue.filters import ClaimFilter
-from dagster_sqlqueue.handling import AnyHandler
-from dagster_sqlqueue.model import ClaimedJob, Mode
+from dagster_sqlqueue.model.job import ClaimedJob, Mode
+from dagster_sqlqueue.model.queue import Payload, QueueSpec
+from dagster_sqlqueue.orchestration import slots
 from dagster_sqlqueue.orchestration.giving_back import run_worker
 from dagster_sqlqueue.orchestration.observing import figures_after_run
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.settings import Payload, QueueSpec
-from dagster_sqlqueue.settling import DrainSummary
+from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 
 _PROGRESS_SECONDS = 10.0
 """A log line is an event, and each event a commit in Dagster's storage."""

@@ -9,15 +9,15 @@ from uuid import uuid4
 
 import dagster as dg
 
-from dagster_sqlqueue import payloads
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, QueueError
 from dagster_sqlqueue.followers import GroupEnded
-from dagster_sqlqueue.model import ClaimedJob
+from dagster_sqlqueue.model.job import ClaimedJob
+from dagster_sqlqueue.model.outcome import Done, Outcome, Reject, Retry, Snooze
+from dagster_sqlqueue.model.queue import Backoff, QueueSpec
 from dagster_sqlqueue.orchestration.joining import GROUP_TAG, GroupConfig
 from dagster_sqlqueue.orchestration.leasing import settle_claimed
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
-from dagster_sqlqueue.outcomes import Done, Outcome, Reject, Retry, Snooze
-from dagster_sqlqueue.settings import Backoff, QueueSpec
+from dagster_sqlqueue.payload import serialization
 
 _LEASE_SECONDS = 300.0
 """Longer than Dagster lets a tick take."""
@@ -138,7 +138,7 @@ def _decide(
     poll_seconds: float,
 ) -> _Decision:
     try:
-        ended = payloads.parse(spec, job.payload)
+        ended = serialization.parse(spec, job.payload)
     except InvalidPayload as error:
         return _Decision("not a group's end", Reject(str(error)))
     runs = instance.get_runs(dg.RunsFilter(tags={GROUP_TAG: str(ended.group_id)}), limit=1)

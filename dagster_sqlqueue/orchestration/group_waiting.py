@@ -8,13 +8,13 @@ from uuid import UUID
 import dagster as dg
 from pydantic import Field
 
+from dagster_sqlqueue.consumer.leased import while_away
 from dagster_sqlqueue.errors import UnknownJob, WaitTimedOut
 from dagster_sqlqueue.followers import Group, Groups
 from dagster_sqlqueue.orchestration.joining import group_id
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.results import Results
-from dagster_sqlqueue.working import while_away
 
 _NEAR = 100
 """Of so many jobs that are left, the ends are told; of more, the group's counts are looked at from time to time."""

@@ -6,9 +6,9 @@ from typing import Any
 import dagster as dg
 
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.queue import QueueSpec, check_queue_name
 from dagster_sqlqueue.orchestration.repeating import each_job, spec_for, step_ids
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.settings import QueueSpec, check_queue_name
 
 QUEUE_KEY = "sqlqueue/queue"
 """The metadata of an output or asset that names its queue."""

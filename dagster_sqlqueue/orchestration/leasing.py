@@ -10,15 +10,15 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from dagster_sqlqueue import payloads, quoting
-from dagster_sqlqueue.ending import Ending
+from dagster_sqlqueue.consumer.settlement import settle
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownVersion
-from dagster_sqlqueue.model import ArchiveState, ClaimedJob
-from dagster_sqlqueue.outcomes import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
+from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
+from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
+from dagster_sqlqueue.model.queue import BackoffPolicy, QueueSpec
+from dagster_sqlqueue.payload import quoting, serialization
+from dagster_sqlqueue.payload.redaction import scrubbed, values_in
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.sensitive import scrubbed, values_in
-from dagster_sqlqueue.settings import BackoffPolicy, QueueSpec
-from dagster_sqlqueue.settling import settle
+from dagster_sqlqueue.queue.complete import Ending
 
 T = TypeVar("T")
 
@@ -120,7 +120,7 @@ def take(
     unreadable: list[tuple[ClaimedJob, Outcome]] = []
     for claimed in queue.claim(name, limit=limit, worker=worker, buckets=buckets, lease_seconds=lease_seconds):
         try:
-            payload = json.loads(claimed.payload) if spec is None else payloads.parse(spec, claimed.payload)
+            payload = json.loads(claimed.payload) if spec is None else serialization.parse(spec, claimed.payload)
             jobs.append(LeasedJob(claimed, payload))
         except UnknownVersion as error:
             unreadable.append((claimed, Hold(str(error))))
@@ -203,7 +203,7 @@ def _check(job: object, outcome: object) -> None:
             " Hold(…), Reject(…) or Cancel(…)"
         )
     if isinstance(outcome, Done):
-        payloads.result_text(outcome.result)
+        serialization.result_text(outcome.result)
 
 
 def _discreet(job: LeasedJob[Any], outcome: Outcome, sensitive: Mapping[str, frozenset[str]]) -> Outcome:

@@ -2,22 +2,18 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+
+from dagster_sqlqueue import display
 
 SHOWN = 50
 """The most rows of a table: metadata is read whole with every look at the event."""
 
 _MARKUP = re.compile(r"([\\`*_\[\]<>~|&!])")
-_BREAKS = "\n\t"
 
 
 def cell(value: object, limit: int = 80) -> str:
     """A value in a cell, on one line, cut to so many characters; nothing of it is markup."""
-    first, *more = str(value).strip().splitlines() or [""]
-    text = printable(first)
-    if len(text) > limit or more:
-        text = f"{text[: limit - 2].rstrip()} …"
-    return _MARKUP.sub(r"\\\1", text)
+    return _MARKUP.sub(r"\\\1", display.shortened(str(value), limit))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], wide: int = 80) -> str:
@@ -29,23 +25,13 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], wide: int = 80)
 
 def fenced(text: str, language: str = "", limit: int = 10_000) -> str:
     """A block of code that shows a text as it is, the middle left out of one that is longer than so many characters."""
-    text = printable(text.strip("\n"), keep=_BREAKS)
+    text = display.printable(text.strip("\n"), lines=True)
     if len(text) > limit:
         half = limit // 2
         text = f"{text[:half]}\n… {len(text) - 2 * half:,} characters are left out …\n{text[-half:]}"
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text}\n{fence}"
-
-
-def printable(text: str, keep: str = "") -> str:
-    """The text with every character that cannot be seen, or turns others around, written as an escape."""
-    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
-
-
-def moment(when: datetime) -> str:
-    """In UTC, to the second."""
-    return f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
 
 
 def first_of(number: int, what: str) -> str:

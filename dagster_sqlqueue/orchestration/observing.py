@@ -10,12 +10,12 @@ from typing import Any
 import dagster as dg
 
 from dagster_sqlqueue.errors import AccessRefused
-from dagster_sqlqueue.looking import QueueStats
-from dagster_sqlqueue.model import Depth, Head
+from dagster_sqlqueue.model.job import Depth, Head
 from dagster_sqlqueue.orchestration import markdown
 from dagster_sqlqueue.orchestration.checks import CheckThresholds, oldest_ready_seconds, verdicts
+from dagster_sqlqueue.orchestration.slots import Asked
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.slots import Asked
+from dagster_sqlqueue.queue.stats import QueueStats
 
 CHANGED_SECONDS = 10.0
 """While a backlog is worked off its depth changes at every tick; it is observed this often at most."""

@@ -7,14 +7,14 @@ import dagster as dg
 from pydantic import Field
 
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.outcome import Done, Outcome, Retry
+from dagster_sqlqueue.model.queue import Backoff, BackoffPolicy, Payload, QueueSpec
 from dagster_sqlqueue.orchestration import leasing
 from dagster_sqlqueue.orchestration.giving_back import note_claim, run_worker
 from dagster_sqlqueue.orchestration.leasing import LeasedJob as LeasedJob
 from dagster_sqlqueue.orchestration.repeating import each_job, ids_of, spec_for
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
-from dagster_sqlqueue.outcomes import Done, Outcome, Retry
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.settings import Backoff, BackoffPolicy, Payload, QueueSpec
 
 _TAGS = {"kind": "sqlqueue"}
 _NAMED = 5

@@ -4,8 +4,8 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from dagster_sqlqueue.model import Head
-from dagster_sqlqueue.slots import Asked
+from dagster_sqlqueue.model.job import Head
+from dagster_sqlqueue.orchestration.slots import Asked
 
 SUSPECT_STARTS = 2
 """After so many runs for a bucket none of which took a job, the bucket gets its runs apart from the others, every other

@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field, PrivateAttr
 
-from dagster_sqlqueue.database import Database, parse_url
+from dagster_sqlqueue.db.database import Database, parse_url
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.queue import SqlQueue
 

@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 from pydantic import BaseModel, Field
 
-from dagster_sqlqueue.settings import check_queue_name
+from dagster_sqlqueue.model.queue import check_queue_name
 
 URL_VARIABLE = "SQLQUEUE_URL"
 

@@ -6,17 +6,17 @@ from typing import Any
 
 import dagster as dg
 
-from dagster_sqlqueue import slots
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.filters import ClaimFilter
-from dagster_sqlqueue.model import Depth, Head
+from dagster_sqlqueue.model.job import Depth, Head
+from dagster_sqlqueue.model.queue import QueueSettings
+from dagster_sqlqueue.orchestration import slots
 from dagster_sqlqueue.orchestration.checks import CheckThresholds
 from dagster_sqlqueue.orchestration.drain import DrainConfig, DrainJob, DrainMode
 from dagster_sqlqueue.orchestration.observing import Look, Memory, report
 from dagster_sqlqueue.orchestration.planning import Plan, drains, standing
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.settings import QueueSettings
+from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 
 QUEUE_TAG = "sqlqueue/queue"
 SLOT_TAG = "sqlqueue/slot"

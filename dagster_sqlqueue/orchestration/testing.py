@@ -17,11 +17,11 @@ import sqlalchemy as sa
 
 from dagster_sqlqueue.embedded import EmbeddedPostgres
 from dagster_sqlqueue.errors import EmbeddedServerError, InvalidInput
-from dagster_sqlqueue.functions import pinned_schema
+from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.orchestration.drain import DrainJob
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.settings import QueueSpec
+from dagster_sqlqueue.schema.functions import pinned_schema
 
 TEST_URL_VARIABLE = "SQLQUEUE_TEST_URL"
 """Names the database to test on, where that is not to be the embedded one."""

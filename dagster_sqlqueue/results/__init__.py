@@ -2,5 +2,5 @@
 
 from dagster_sqlqueue.results.model import JobOutcome as JobOutcome
 from dagster_sqlqueue.results.model import Progress as Progress
-from dagster_sqlqueue.results.replying import ReplyQueue as ReplyQueue
-from dagster_sqlqueue.results.verbs import Results as Results
+from dagster_sqlqueue.results.reply_queue import ReplyQueue as ReplyQueue
+from dagster_sqlqueue.results.results import Results as Results

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from dagster_sqlqueue.model import ArchiveState
-from dagster_sqlqueue.outcomes import Json
+from dagster_sqlqueue.model.job import ArchiveState
+from dagster_sqlqueue.model.outcome import Json
 
 _CLOCKS = timedelta(days=1)
 """By how much the clock of a producer, by which its ids are made, may be ahead of the database's."""

@@ -10,11 +10,11 @@ from uuid import UUID
 import psycopg
 from uuid_utils.compat import uuid7
 
-from dagster_sqlqueue.database import Database
+from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.errors import AccessRefused, DatabaseUnavailable, InvalidInput, WaitTimedOut
-from dagster_sqlqueue.model import ArchiveState
+from dagster_sqlqueue.model.job import ArchiveState
+from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS
 from dagster_sqlqueue.results.model import JobOutcome
-from dagster_sqlqueue.settings import MAX_DELAY_SECONDS
 
 _AT_ONCE = 1_000
 _EVERY_END = f"{{{','.join(ArchiveState)}}}"

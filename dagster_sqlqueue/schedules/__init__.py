@@ -6,5 +6,5 @@ A room on top of the core's verbs, which do not know it.
 from dagster_sqlqueue.schedules.model import CatchUp as CatchUp
 from dagster_sqlqueue.schedules.model import Schedule as Schedule
 from dagster_sqlqueue.schedules.scheduler import Scheduler as Scheduler
-from dagster_sqlqueue.schedules.verbs import Schedules as Schedules
-from dagster_sqlqueue.schedules.verbs import Ticked as Ticked
+from dagster_sqlqueue.schedules.schedules import Schedules as Schedules
+from dagster_sqlqueue.schedules.schedules import Ticked as Ticked

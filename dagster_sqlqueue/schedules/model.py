@@ -10,12 +10,12 @@ from uuid import UUID
 
 from pydantic import JsonValue, RootModel
 
-from dagster_sqlqueue import payloads
-from dagster_sqlqueue.columns import stable_id, values
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model import NewJob
-from dagster_sqlqueue.schedules.timing import Timing, latest, timing_of, zone_of
-from dagster_sqlqueue.settings import Backoff, QueueSpec
+from dagster_sqlqueue.model.job import NewJob
+from dagster_sqlqueue.model.queue import Backoff, QueueSpec
+from dagster_sqlqueue.payload import serialization
+from dagster_sqlqueue.queue.validation import stable_id, values
+from dagster_sqlqueue.schedules.cron import Timing, latest, timing_of, zone_of
 
 GRACE_SECONDS = 60.0
 _LONGEST_NAME = 200
@@ -204,14 +204,14 @@ def template(spec: QueueSpec[Any], name: str, job: Any, tick_field: str | None) 
 
 
 def _told_its_tick(spec: QueueSpec[Any], new: NewJob[Any], tick_field: object) -> dict[str, Any]:
-    if not isinstance(tick_field, str) or not tick_field or payloads.unstorable_text(tick_field):
+    if not isinstance(tick_field, str) or not tick_field or serialization.unstorable_text(tick_field):
         raise InvalidInput(f"tick_field is {tick_field!r}; give the name of a field of {spec.payload.__name__}")
     payload: Any = new.payload
     if not isinstance(payload, Mapping):
         content = json.loads(values(spec, new)["payload"])
         if not isinstance(content, dict):
             raise InvalidInput(f"tick_field is {tick_field!r}, and the payload is no JSON object: it has no fields")
-        payload = payloads.parse(spec, json.dumps({**content, tick_field: _SOME_TICK}))
+        payload = serialization.parse(spec, json.dumps({**content, tick_field: _SOME_TICK}))
     else:
         payload = {**payload, tick_field: _SOME_TICK}
     columns = values(spec, replace(new, payload=payload))
@@ -220,5 +220,5 @@ def _told_its_tick(spec: QueueSpec[Any], new: NewJob[Any], tick_field: object) -
         raise InvalidInput(
             f"tick_field is {tick_field!r}, which {spec.payload.__name__} of queue {spec.name!r} does not have"
         )
-    payloads.parse(spec, json.dumps({**content, tick_field: _SOME_TICK}))
+    serialization.parse(spec, json.dumps({**content, tick_field: _SOME_TICK}))
     return {**columns, "payload": json.dumps(content)}

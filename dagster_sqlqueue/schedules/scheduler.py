@@ -7,7 +7,7 @@ from collections.abc import Callable
 import tenacity
 
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
-from dagster_sqlqueue.schedules.verbs import Schedules, Ticked
+from dagster_sqlqueue.schedules.schedules import Schedules, Ticked
 
 logger = logging.getLogger("dagster_sqlqueue")
 

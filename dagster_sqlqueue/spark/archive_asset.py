@@ -8,7 +8,7 @@ import dagster as dg
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration.assets import asset_key_among
-from dagster_sqlqueue.spark import results
+from dagster_sqlqueue.spark import sinks
 from dagster_sqlqueue.spark.archive_run import ArchiveDays
 from dagster_sqlqueue.spark.computing import Compute
 from dagster_sqlqueue.spark.daily import ArchiveRead
@@ -65,7 +65,7 @@ def sqlqueue_archive_asset(
         InvalidInput: there is neither table nor output, the key does not begin with `day`, the partitions are not whole
             days, or the table's name, the partitions' time zone or a column of `reads` is not usable.
     """
-    results.check_given(f"the archive of {reads.queue!r}", table, output)
+    sinks.check_given(f"the archive of {reads.queue!r}", table, output)
     check_days(partitions_def)
     by_account = "account" in reads.columns
     columns_of_key = tuple(key) if key is not None else ("day", "account") if by_account else ("day",)

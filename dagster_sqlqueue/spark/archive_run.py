@@ -9,7 +9,7 @@ import dagster as dg
 from pyspark.sql import SparkSession
 
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.spark import outputs, results
+from dagster_sqlqueue.spark import outputs, sinks
 from dagster_sqlqueue.spark.archive_reading import archived
 from dagster_sqlqueue.spark.closed_days import check_closed, check_kept
 from dagster_sqlqueue.spark.computing import computed
@@ -51,7 +51,7 @@ class ArchiveDays(DayWork):
                 stack.callback(files.drop)
             if self.table is not None:
                 with queue.database.transaction() as transaction:
-                    results.replace_days(transaction.connection, self.table, made.rows, "day", self.key, dates)
+                    sinks.replace_days(transaction.connection, self.table, made.rows, "day", self.key, dates)
             if files is not None:
                 files.finish()
         return Made(made.rows, made.counts)

@@ -8,11 +8,11 @@ from typing import Any
 import dagster as dg
 
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.orchestration.assets import asset_key_among
 from dagster_sqlqueue.orchestration.fanout import IN_PROGRESS, DailyAccount, range_request
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
-from dagster_sqlqueue.settings import QueueSpec
-from dagster_sqlqueue.spark import results
+from dagster_sqlqueue.spark import sinks
 from dagster_sqlqueue.spark.computing import Compute
 from dagster_sqlqueue.spark.daily import KEY, ArchiveRead
 from dagster_sqlqueue.spark.daily_run import Daily
@@ -68,7 +68,7 @@ def sqlqueue_daily_asset(
         InvalidInput: there is neither table nor output, the partitions are not whole days, `reads` has no `day` or no
             `account`, or the table's name, a column or the deadline is not usable.
     """
-    results.check_given(f"the daily asset of {spec.name!r}", table, output)
+    sinks.check_given(f"the daily asset of {spec.name!r}", table, output)
     check_days(partitions_def)
     check_reads(reads, needed=KEY)
     if deadline is not None and (not isinstance(deadline, time) or deadline.tzinfo is not None):

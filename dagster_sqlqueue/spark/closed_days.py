@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
+from dagster_sqlqueue.display import moment
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration.fanout import due_at
-from dagster_sqlqueue.orchestration.markdown import moment
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark import finishing
 from dagster_sqlqueue.spark.contents import Days, Held

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.spark import parquet, results
+from dagster_sqlqueue.spark import parquet, sinks
 
 Compute = Callable[[DataFrame], DataFrame]
 
@@ -39,7 +39,7 @@ class Computed:
             OutputNotWritable: the files cannot be written.
         """
         if self.frame is None:
-            results.stage(self.rows, staged, "day", self.dates)
+            sinks.stage(self.rows, staged, "day", self.dates)
         else:
             self.counts = _written_by_tasks(self.frame, staged, [day.isoformat() for day in self.dates])
         return [f"day={day}" for day in self.dates]
@@ -63,11 +63,11 @@ def computed(compute: Compute, jobs: DataFrame, key: Sequence[str], dates: Seque
     if not isinstance(frame, DataFrame):
         raise InvalidInput(f"the computation gave a {type(frame).__name__}; it must give a Spark DataFrame")
     # One row more than may be published: enough to tell, and never more than the driver can hold.
-    rows = frame.limit(results.MAX_ROWS + 1).toArrow()
-    if rows.num_rows > results.MAX_ROWS and not table:
-        results.check_columns(rows.schema, key)
+    rows = frame.limit(sinks.MAX_ROWS + 1).toArrow()
+    if rows.num_rows > sinks.MAX_ROWS and not table:
+        sinks.check_columns(rows.schema, key)
         return Computed(dates, rows.slice(0, 0), {}, frame)
-    results.check(rows, key, dates)
+    sinks.check(rows, key, dates)
     return of_rows(rows.sort_by([(name, "ascending") for name in key]), dates)
 
 

@@ -15,7 +15,7 @@ import adbc_driver_postgresql
 import pyarrow as pa
 from adbc_driver_manager import AdbcConnection, AdbcDatabase, AdbcStatement, Error, OperationalError
 
-from dagster_sqlqueue import permissions, statements
+from dagster_sqlqueue.db import permissions, statements
 from dagster_sqlqueue.errors import InvalidInput
 
 APPLICATION = "dagster-sqlqueue/spark"
@@ -168,7 +168,7 @@ def cancelled(error: BaseException) -> bool:
 def explained(error: BaseException, server: Server, *, broken: bool) -> BaseException:
     """The package's own error for one of the driver's; the driver's own where there is nothing to add."""
     if broken:
-        from dagster_sqlqueue.driver_errors import unavailable
+        from dagster_sqlqueue.db.driver_errors import unavailable
 
         return unavailable(server.where, f"the connection broke: {error}", state_of(error))
     if cancelled(error):

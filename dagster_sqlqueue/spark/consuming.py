@@ -16,11 +16,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from dagster_sqlqueue import batches
-from dagster_sqlqueue.model import Mode
+from dagster_sqlqueue.model.job import Mode
+from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.settings import QueueSpec
-from dagster_sqlqueue.spark import outputs, results, staging
+from dagster_sqlqueue.spark import batches, outputs, sinks, staging
 from dagster_sqlqueue.spark.consumption import Consumption
 
 logger = logging.getLogger("dagster_sqlqueue")
@@ -152,7 +151,7 @@ def finish_earlier(queue: SqlQueue, key: str) -> None:
 def _check_writes(queue: SqlQueue, writes: Sequence[str | Path]) -> None:
     for target in writes:
         if isinstance(target, Path):
-            results.writable(target.absolute())
+            sinks.writable(target.absolute())
         else:
             outputs.check_table(queue, target)
 

@@ -11,13 +11,13 @@ import pyarrow as pa
 from pyspark.errors import PySparkAttributeError
 from pyspark.sql import DataFrame, SparkSession
 
-from dagster_sqlqueue import batches as core
-from dagster_sqlqueue.batches import Batch
 from dagster_sqlqueue.errors import InvalidInput, QueueError
-from dagster_sqlqueue.outcomes import Outcome, Reject, Retry
+from dagster_sqlqueue.model.outcome import Outcome, Reject, Retry
+from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.settings import QueueSpec
-from dagster_sqlqueue.spark import fields, outputs, parquet, results, sealed, staging
+from dagster_sqlqueue.spark import batches as core
+from dagster_sqlqueue.spark import fields, outputs, parquet, sealed, sinks, staging
+from dagster_sqlqueue.spark.batches import Batch
 from dagster_sqlqueue.spark.options import OnBadValue
 from dagster_sqlqueue.spark.sealed_read import SealedRead
 
@@ -131,12 +131,12 @@ class Consumption:
         Raises:
             InvalidInput: a column without a SQL counterpart, or the name of the table.
         """
-        results.table_identifier(table)
+        sinks.table_identifier(table)
         replaced = _one_column(replace)
         kept = rows
         if isinstance(rows, DataFrame) and not by_tasks:
-            kept = rows.toArrow() if by_tasks is False else rows.limit(results.MAX_ROWS + 1).toArrow()
-            if by_tasks is None and kept.num_rows > results.MAX_ROWS:
+            kept = rows.toArrow() if by_tasks is False else rows.limit(sinks.MAX_ROWS + 1).toArrow()
+            if by_tasks is None and kept.num_rows > sinks.MAX_ROWS:
                 kept = rows
         if isinstance(kept, DataFrame):
             token = f"{self.batch.token}_{self.batch.id.hex[-12:]}_{len(self._outputs)}"
@@ -144,7 +144,7 @@ class Consumption:
             self._outputs.append(outputs.TableRows(table, staged, staged.schema, key, replaced))
             return staged.count
         for column in kept.schema:
-            results.sql_type(column)
+            sinks.sql_type(column)
         self._outputs.append(outputs.TableRows(table, kept, kept.schema, key, replaced))
         return int(kept.num_rows)
 
@@ -172,7 +172,7 @@ class Consumption:
         """
         columns = rows.columns if isinstance(rows, DataFrame) else rows.column_names
         emptied = parquet.directories(partition_by, columns, values)
-        output = results.writable(Path(path).absolute())
+        output = sinks.writable(Path(path).absolute())
 
         def write(staged: Path) -> list[str]:
             home = staged if partition_by else staged / f"batch={self.batch.id}"

@@ -15,10 +15,9 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
-from dagster_sqlqueue import batches
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.spark import fields, finishing, results
+from dagster_sqlqueue.spark import batches, fields, finishing, sinks
 from dagster_sqlqueue.spark.computing import Compute, computed
 from dagster_sqlqueue.spark.consuming import consume_all
 from dagster_sqlqueue.spark.options import FORMAT, OnBadValue, choice
@@ -116,7 +115,7 @@ def consume_days(
     """
     dates = _dates(days)
     ordered = [day.isoformat() for day in dates]
-    results.check_given(f"what is made of {daily_queue!r}", table, output)
+    sinks.check_given(f"what is made of {daily_queue!r}", table, output)
     output = None if output is None else output.absolute()
     writes = [place for place in (output, table) if place is not None]
     queue.check_schema()

@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfoNotFoundError
 
 import dagster as dg
 
+from dagster_sqlqueue import display
 from dagster_sqlqueue.orchestration import markdown
 from dagster_sqlqueue.orchestration.fanout import due_at
 from dagster_sqlqueue.orchestration.markdown import SHOWN
@@ -102,7 +103,7 @@ def nothing_left(
                 wrong.append((day, f"{account} has the time zone {zone!r}, which is not known"))
                 continue
             if until <= now:
-                wrong.append((day, f"{account} was to be done by {markdown.moment(until)}"))
+                wrong.append((day, f"{account} was to be done by {display.moment(until)}"))
     return _result(key, LEFT, wrong, f"{left:,} jobs are on the queue, none past its deadline.", {"on_the_queue": left})
 
 

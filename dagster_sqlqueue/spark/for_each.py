@@ -14,15 +14,15 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from dagster_sqlqueue import batches
-from dagster_sqlqueue.batches import Batch
-from dagster_sqlqueue.database import Database
+from dagster_sqlqueue.consumer.handler import Handler, handle
+from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.errors import BatchLost, InvalidInput
-from dagster_sqlqueue.handling import Handler, handle
-from dagster_sqlqueue.model import ClaimedJob
-from dagster_sqlqueue.outcomes import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
+from dagster_sqlqueue.model.job import ClaimedJob
+from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
+from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.settings import QueueSpec
+from dagster_sqlqueue.spark import batches
+from dagster_sqlqueue.spark.batches import Batch
 from dagster_sqlqueue.spark.consumption import Consumption
 
 CHUNK = 500

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pydantic
 from pyspark.sql.types import DataType, StructType
 
-from dagster_sqlqueue import columns
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownVersion
-from dagster_sqlqueue.model import NewJob
-from dagster_sqlqueue.payloads import AnyObject
-from dagster_sqlqueue.quoting import fields
-from dagster_sqlqueue.settings import QueueSpec
+from dagster_sqlqueue.model.job import NewJob
+from dagster_sqlqueue.model.queue import QueueSpec
+from dagster_sqlqueue.payload.quoting import fields
+from dagster_sqlqueue.payload.serialization import AnyObject
+from dagster_sqlqueue.payload.versions import KEY, versions_of
+from dagster_sqlqueue.queue import validation
 from dagster_sqlqueue.spark.payload_models import PayloadModel
-from dagster_sqlqueue.versions import KEY, versions_of
 
 WHOLE = ("tinyint", "smallint", "int", "bigint")
 
@@ -95,7 +95,7 @@ class JobRows:
             for values in batch.to_pylist(maps_as_pydicts="strict"):
                 try:
                     job = self._job(spec, values, row)
-                    yield columns.values(spec, job, row), job.id is not None, list(job.tags)
+                    yield validation.values(spec, job, row), job.id is not None, list(job.tags)
                 except InvalidInput as error:
                     named = f" (job {job_id})" if "id" in self._own and (job_id := values["id"]) else ""
                     raise type(error)(f"partition {partition}, {error}{named}; nothing was enqueued") from None

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.spark import contents, day_checks, finishing, published, results, showing
+from dagster_sqlqueue.spark import contents, day_checks, finishing, published, showing, sinks
 from dagster_sqlqueue.spark.closed_days import begins, ends
 from dagster_sqlqueue.spark.computing import Compute
 from dagster_sqlqueue.spark.contents import Accounts, Days, Held
@@ -176,7 +176,7 @@ class DayWork(ABC):
         )
 
     def _look(self, queue: SqlQueue, days: Sequence[str], instance: dg.DagsterInstance) -> Found:
-        directory = None if self.output is None else results.writable(self.output().absolute())
+        directory = None if self.output is None else sinks.writable(self.output().absolute())
         queue.check_schema()
         queue.check_exists(self.reads.queue)
         about = self._about(days)

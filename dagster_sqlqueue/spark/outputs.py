@@ -12,10 +12,10 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from dagster_sqlqueue.batches import Batch
 from dagster_sqlqueue.errors import InvalidInput, OutputNotWritable
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.spark import results
+from dagster_sqlqueue.spark import sinks
+from dagster_sqlqueue.spark.batches import Batch
 from dagster_sqlqueue.spark.staging import Staged, fingerprint
 from dagster_sqlqueue.spark.urls import libpq
 
@@ -62,14 +62,14 @@ class TableRows:
         """Delete what is replaced, and insert."""
         if isinstance(self.rows, Staged):
             rows = self.rows
-            with results.taking(self.table):
-                target = results.prepare_table(connection, self.table, self.schema, self.key, self.replace)
+            with sinks.taking(self.table):
+                target = sinks.prepare_table(connection, self.table, self.schema, self.key, self.replace)
                 rows.move(connection, target)
         elif self.replace is not None:
             column, values = self.replace
-            results.replace_days(connection, self.table, self.rows, column, self.key, values)
+            sinks.replace_days(connection, self.table, self.rows, column, self.key, values)
         else:
-            results.append_rows(connection, self.table, self.rows, self.key)
+            sinks.append_rows(connection, self.table, self.rows, self.key)
 
     def finish(self) -> None:
         """Nothing: the transaction did it all."""
@@ -104,7 +104,7 @@ class Files:
 
     def finish(self) -> None:
         """Move them into place."""
-        results.move_into_place(self.staged, self.output, self.names)
+        sinks.move_into_place(self.staged, self.output, self.names)
 
     def drop(self) -> None:
         """Remove them."""
@@ -142,7 +142,7 @@ def staged_files(output: Path, name: str, write: Callable[[Path], Sequence[str]]
     except BaseException as error:
         shutil.rmtree(staged, ignore_errors=True)
         if isinstance(error, OSError):
-            raise results.not_writable(output, error) from None
+            raise sinks.not_writable(output, error) from None
         raise
 
 
@@ -187,7 +187,7 @@ def own_name(output: Path, asset: str, run_id: str) -> Iterator[str]:
         mark = staging / f"{name}{_LOCK}"
         held = mark.open("w")
     except OSError as error:
-        raise results.not_writable(output, error) from None
+        raise sinks.not_writable(output, error) from None
     with held:
         with contextlib.suppress(OSError):  # a file system without locks: what is left there stays
             fcntl.flock(held, fcntl.LOCK_EX)
@@ -220,7 +220,7 @@ def check_table(queue: SqlQueue, table: str) -> None:
         InvalidInput: its name is not usable.
         OutputNotWritable: the user may not write to it, or may not make it.
     """
-    name = results.table_identifier(table)
+    name = sinks.table_identifier(table)
     *schema, _ = table.split(".")
     quoted = sql.Identifier(schema[0]).as_string(None) if schema else None
     ((there, may_write, schema_there, may_make),) = queue.database.run(

@@ -12,7 +12,7 @@ from psycopg import sql
 
 from dagster_sqlqueue.errors import InvalidInput, OutputNotWritable
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.spark.results import table_identifier
+from dagster_sqlqueue.spark.sinks import table_identifier
 
 TABLE = "table"
 FILES = "Parquet files"

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
-from dagster_sqlqueue import statements
+from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.errors import BatchLost, InvalidInput
 from dagster_sqlqueue.spark.conditions import Test, all_of, scope, tests
 from dagster_sqlqueue.spark.connecting import ERRORS, Connection, Server, cancelled, connected, run, state_of

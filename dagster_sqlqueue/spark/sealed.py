@@ -23,10 +23,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from dagster_sqlqueue.batches import Batch
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark import fields, kinds
 from dagster_sqlqueue.spark import options as parts
+from dagster_sqlqueue.spark.batches import Batch
 from dagster_sqlqueue.spark.fields import Column
 from dagster_sqlqueue.spark.options import OnBadValue
 from dagster_sqlqueue.spark.payload_columns import payload_schema

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_sqlqueue.spark.contents import PERCENTILES, Figures
-from dagster_sqlqueue.spark.results import sql_type
+from dagster_sqlqueue.spark.sinks import sql_type
 
 CONTENTS = "sqlqueue/contents"
 """The metadata that says what a day was made of: the same again, and there is nothing to do."""

@@ -40,7 +40,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from dagster_sqlqueue import statements
+from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.spark import fields, positions
 from dagster_sqlqueue.spark import options as parts
@@ -68,7 +68,7 @@ def register_source(
 
     Args:
         spark: the session.
-        url: see `dagster_sqlqueue.database.parse_url`; None: each read names its database by an option.
+        url: see `dagster_sqlqueue.db.database.parse_url`; None: each read names its database by an option.
         schema: where the queue's tables are.
         payload: the queues' payload model, or one for each queue by its name. Its fields are columns of every read
             without the option `payload`, see `payload_schema`; and every row that is written to the queue must fit it.
@@ -80,7 +80,7 @@ def register_source(
         InvalidInput: the URL, the schema's name or a model is not usable. That a model's fields are no columns, a read says.
     """
     if url is not None:
-        from dagster_sqlqueue.database import parse_url
+        from dagster_sqlqueue.db.database import parse_url
 
         parse_url(url)
     statements.quote_schema(schema)

@@ -14,9 +14,9 @@ import psycopg
 from psycopg.types.json import Jsonb
 from uuid_utils.compat import uuid7
 
-from dagster_sqlqueue import putting, statements
+from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.errors import InvalidInput, QueueError
-from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.queue import SqlQueue, insert
 
 _TYPES = (
     *("uuid", "int4", "uuid", "bool", "int4", "int2", "timestamptz", "int4", "text", "text", "float8", "text[]"),
@@ -64,8 +64,8 @@ def stage(queue: SqlQueue, write_id: UUID, jobs: Iterable[tuple[Mapping[str, Any
     Args:
         queue: where to.
         write_id: the write that they are part of.
-        jobs: of each its columns (see `dagster_sqlqueue.columns.values`), whether its id is the producer's own, and its
-            tags.
+        jobs: of each its columns (see `dagster_sqlqueue.queue.validation.values`), whether its id is the producer's own,
+            and its tags.
 
     Raises:
         AccessRefused: the user is no producer.
@@ -127,7 +127,7 @@ def commit(
             " meanwhile. Nothing was enqueued; write again"
         ) from None
     except psycopg.IntegrityError as error:
-        raise putting.refusal(error, target) from None
+        raise insert.refusal(error, target) from None
     return Written(jobs, duplicates, 0, committed_at, repeated)
 
 

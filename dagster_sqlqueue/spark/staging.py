@@ -18,11 +18,11 @@ from psycopg import sql
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from dagster_sqlqueue import statements
+from dagster_sqlqueue.db import statements
+from dagster_sqlqueue.db.executors import execute
 from dagster_sqlqueue.errors import BatchLost
-from dagster_sqlqueue.executors import execute
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.spark import results
+from dagster_sqlqueue.spark import sinks
 from dagster_sqlqueue.spark.urls import libpq
 
 _PREFIX = "sqlqueue_stage"
@@ -126,8 +126,8 @@ def stage(rows: DataFrame, url: str, table: str, key: str, token: str) -> Staged
     from pyspark.sql.pandas.types import to_arrow_schema
 
     fields = to_arrow_schema(rows.schema, timezone="UTC")
-    identifier = results.table_identifier(".".join([*table.split(".")[:-1], f"{_PREFIX}_{fingerprint(key)}_{token}"]))
-    columns = [sql.SQL("{} {}").format(sql.Identifier(f.name), sql.SQL(results.sql_type(f))) for f in fields]
+    identifier = sinks.table_identifier(".".join([*table.split(".")[:-1], f"{_PREFIX}_{fingerprint(key)}_{token}"]))
+    columns = [sql.SQL("{} {}").format(sql.Identifier(f.name), sql.SQL(sinks.sql_type(f))) for f in fields]
     create = sql.SQL("CREATE UNLOGGED TABLE {} ({}, {} bigint, {} bigint)").format(
         identifier, sql.SQL(", ").join(columns), sql.Identifier(_TASK), sql.Identifier(_ATTEMPT)
     )

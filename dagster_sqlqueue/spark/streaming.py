@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from dagster_sqlqueue import statements
+from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.errors import InvalidInput, QueueError
 from dagster_sqlqueue.spark import conditions, fields, positions
 from dagster_sqlqueue.spark import options as parts

@@ -2,7 +2,7 @@
 
 from psycopg.conninfo import make_conninfo
 
-from dagster_sqlqueue.database import Database, parse_url
+from dagster_sqlqueue.db.database import Database, parse_url
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark.connecting import APPLICATION, Server

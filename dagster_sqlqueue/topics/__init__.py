@@ -7,4 +7,4 @@ from dagster_sqlqueue.topics.model import PublishedMany as PublishedMany
 from dagster_sqlqueue.topics.model import Subscription as Subscription
 from dagster_sqlqueue.topics.model import SubscriptionMode as SubscriptionMode
 from dagster_sqlqueue.topics.model import TopicSpec as TopicSpec
-from dagster_sqlqueue.topics.verbs import Topics as Topics
+from dagster_sqlqueue.topics.topics import Topics as Topics

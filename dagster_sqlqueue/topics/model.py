@@ -11,9 +11,9 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.intake import Rejected
-from dagster_sqlqueue.payloads import AnyObject
-from dagster_sqlqueue.settings import Payload
+from dagster_sqlqueue.model.queue import Payload
+from dagster_sqlqueue.payload.serialization import AnyObject
+from dagster_sqlqueue.queue.intake import Rejected
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,199}")
 

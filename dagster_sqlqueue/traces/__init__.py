@@ -4,9 +4,9 @@ A room on top of the core's verbs, which do not know it. It needs the extra `tra
 OpenTelemetry SDK of the application, without which nothing is recorded.
 """
 
-from dagster_sqlqueue.traces.carrying import extract as extract
-from dagster_sqlqueue.traces.carrying import inject as inject
-from dagster_sqlqueue.traces.handling import traced_handler as traced_handler
-from dagster_sqlqueue.traces.producing import TracedQueue as TracedQueue
-from dagster_sqlqueue.traces.producing import traced as traced
-from dagster_sqlqueue.traces.publishing import TracedTopics as TracedTopics
+from dagster_sqlqueue.traces.context import extract as extract
+from dagster_sqlqueue.traces.context import inject as inject
+from dagster_sqlqueue.traces.handler import traced_handler as traced_handler
+from dagster_sqlqueue.traces.producer import TracedQueue as TracedQueue
+from dagster_sqlqueue.traces.producer import traced as traced
+from dagster_sqlqueue.traces.topics import TracedTopics as TracedTopics

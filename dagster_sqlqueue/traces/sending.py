@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
-from dagster_sqlqueue.traces import naming
-from dagster_sqlqueue.traces.carrying import context_tags
+from dagster_sqlqueue.traces import attributes
+from dagster_sqlqueue.traces.context import context_tags
 
 
 @contextmanager
@@ -22,13 +22,13 @@ def sending(tracer: Tracer, destination: str, operation: str) -> Iterator[tuple[
     with tracer.start_as_current_span(
         f"{operation} {destination}",
         kind=SpanKind.PRODUCER,
-        attributes=naming.attributes(destination, operation),
+        attributes=attributes.attributes(destination, operation),
         record_exception=False,
         set_status_on_exception=False,
     ) as span:
         try:
             yield span, context_tags()
         except BaseException as error:
-            span.set_attribute(naming.ERROR_TYPE, naming.class_name(error))
+            span.set_attribute(attributes.ERROR_TYPE, attributes.class_name(error))
             span.set_status(Status(StatusCode.ERROR))
             raise

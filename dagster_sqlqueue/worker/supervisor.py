@@ -23,12 +23,12 @@ from dagster_sqlqueue.errors import (
     SchemaTooOld,
     UnknownQueue,
 )
+from dagster_sqlqueue.model.queue import Backoff
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.settings import Backoff
-from dagster_sqlqueue.worker.declaring import load
-from dagster_sqlqueue.worker.figures import Figures, Tell, added
-from dagster_sqlqueue.worker.resident import POOL_SIZE, Resident, WorkOptions
-from dagster_sqlqueue.worker.stopping import CUT_OFF, GRACE_SECONDS, SIGNALS, CutOff, Signals, Stopper
+from dagster_sqlqueue.worker.handlers import load
+from dagster_sqlqueue.worker.shutdown import CUT_OFF, GRACE_SECONDS, SIGNALS, CutOff, Signals, Stopper
+from dagster_sqlqueue.worker.stats import Figures, Tell, added
+from dagster_sqlqueue.worker.worker import POOL_SIZE, Resident, WorkOptions
 
 _REPORT_SECONDS = 0.5
 _SHORT_LIFE_SECONDS = 10.0

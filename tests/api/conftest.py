@@ -10,9 +10,9 @@ import pytest
 from psycopg import sql
 
 from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue, Strategy
-from dagster_sqlqueue.functions import pinned_schema
-from tests.core.cleared import cleared, own_schema
-from tests.core.support import Work
+from dagster_sqlqueue.schema.functions import pinned_schema
+from tests.support import Work
+from tests.support.cleared import cleared, own_schema
 
 SPEC = QueueSpec("work", Work, bucket_count=4, lease_seconds=300, max_attempts=3, backoff=Backoff(0, jitter=0))
 LOCKING = [Strategy.ROUND_ROBIN, Strategy.FANOUT, Strategy.FIFO]

@@ -17,8 +17,8 @@ from dagster_sqlqueue import SqlQueue, __version__
 from dagster_sqlqueue.errors import SchemaTooNew
 from tests.api.conftest import SPEC
 from tests.api.programs import NodeCaller, installed_once, psql
-from tests.core.support import Work, numbers, rows, value
 from tests.gate.patience import PATIENCE
+from tests.support import Work, numbers, rows, value
 
 PROJECT = Path(__file__).resolve().parents[2]
 

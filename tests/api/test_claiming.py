@@ -9,8 +9,8 @@ import pytest
 
 from dagster_sqlqueue import NewJob, RateLimit, SqlQueue, Strategy
 from tests.api.conftest import LOCKING, SPEC, Caller, fill
-from tests.core.support import Work, rows, until, value
 from tests.gate.patience import PATIENCE
+from tests.support import Work, rows, until, value
 
 
 @pytest.mark.parametrize("strategy", LOCKING)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from uuid import uuid4
 
 from dagster_sqlqueue import SqlQueue
-from dagster_sqlqueue.selection import Selection
+from dagster_sqlqueue.queue.selection import Selection
 from tests.api.conftest import SPEC, Caller
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from dagster_sqlqueue import Backoff, SqlQueue, Strategy
 from tests.api.conftest import LOCKING, SPEC, Caller, fill
-from tests.core.support import make_due, rows, states, value
 from tests.gate.patience import PATIENCE
+from tests.support import make_due, rows, states, value
 
 TURNS = [{"ordered": True}, {"max_running_per_key": 1}]
 

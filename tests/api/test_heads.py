@@ -10,7 +10,7 @@ import pytest
 
 from dagster_sqlqueue import NewJob, SqlQueue
 from tests.api.conftest import SPEC, Caller
-from tests.core.support import Work, rows
+from tests.support import Work, rows
 
 LONG_AGO = 0
 """The session looks from the beginning again."""

@@ -6,9 +6,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from dagster_sqlqueue import SqlQueue, functions, statements
+from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.errors import InvalidInput
-from tests.core.support import Work, drop, rows, value
+from dagster_sqlqueue.schema import functions
+from tests.support import Work, drop, rows, value
 
 CONTRACT = Path(__file__).with_name("v1.txt")
 
@@ -65,10 +67,7 @@ def test_every_file_says_what_it_is_for_and_includes_what_there_is() -> None:
             assert "{{settings}}" in text, name
         # The time is that of the statement, not of the call: it is set before anything that goes by it.
         for included in re.findall(r"\{\{(\w+)\}\}", text):
-            if (
-                included != "settings"
-                and "statement_timestamp()" in (statements.folder() / f"{included}.sql").read_text()
-            ):
+            if included != "settings" and "statement_timestamp()" in statements.source(included):
                 before = text[: text.index("{{" + included + "}}")]
                 assert "clock := clock_timestamp();" in before or "clock timestamptz := clock_timestamp();" in before, (
                     name

@@ -12,12 +12,13 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from dagster_sqlqueue import Backoff, NewJob, SqlQueue, columns
+from dagster_sqlqueue import Backoff, NewJob, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.queue import validation
 from dagster_sqlqueue.topics import SubscriptionMode, Topics
 from tests.api.conftest import SPEC, Caller
-from tests.core.support import Work, rows, value
 from tests.gate.patience import PATIENCE
+from tests.support import Work, rows, value
 
 LATER = datetime(2037, 1, 31, 8, tzinfo=UTC)
 OWN = uuid.UUID("0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b")
@@ -70,7 +71,7 @@ def test_what_is_not_said_is_the_queues(line: SqlQueue, sqlc: Caller) -> None:
 def test_buckets_are_chosen_as_in_python(sqlc: Caller, key: str | None) -> None:
     for _ in range(20):
         job = uuid.uuid4()
-        assert sqlc.value("SELECT {s}.bucket_hash(%s, %s)", job, key) == columns.bucket_hash(job, key)
+        assert sqlc.value("SELECT {s}.bucket_hash(%s, %s)", job, key) == validation.bucket_hash(job, key)
 
 
 def test_ids_are_of_version_7_by_the_databases_clock_and_in_order(sqlc: Caller) -> None:

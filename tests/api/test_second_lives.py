@@ -8,7 +8,7 @@ import pytest
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.topics import Topics
 from tests.api.conftest import Caller
-from tests.core.support import value
+from tests.support import value
 
 OWN = uuid.UUID("0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b")
 PAYLOAD = "'{{\"n\": 1}}'"

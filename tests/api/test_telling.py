@@ -6,7 +6,7 @@ from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.followers import Callback, Followers, Groups
 from dagster_sqlqueue.results import Results
 from tests.api.conftest import SPEC, Caller
-from tests.core.support import Work
+from tests.support import Work
 
 
 def test_every_end_by_a_function_is_told(line: SqlQueue, sqlc: Caller) -> None:

@@ -18,9 +18,9 @@ from definitions.deployment import end_group
 from definitions.events import events
 from definitions.flights import job_id, read_flights
 from definitions.reminder_day import put_reminders
-from tests.core.ports import free_port
-from tests.core.support import until
 from tests.gate.patience import PATIENCE
+from tests.support import until
+from tests.support.ports import free_port
 
 PROJECT = Path(__file__).resolve().parents[2]
 PASSWORD = "correct-horse-battery"

@@ -19,8 +19,8 @@ from definitions.expected import expected_numbers, expected_reminders
 from definitions.flights import source_file
 from tests.browser.served import Served, served
 from tests.browser.viewing import View
-from tests.core.support import until, value
 from tests.gate.patience import PATIENCE, sized
+from tests.support import until, value
 
 FIRST = date(2013, 1, 1)
 LAST = sized(FIRST, date(2013, 1, 2))

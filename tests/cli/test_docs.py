@@ -7,8 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from dagster_sqlqueue import SqlQueue
-from dagster_sqlqueue.cli import app, checks, doctor
-from dagster_sqlqueue.cli.codes import MEANINGS, Code
+from dagster_sqlqueue.cli import app
+from dagster_sqlqueue.cli.commands import doctor
+from dagster_sqlqueue.cli.exit_codes import MEANINGS, Code
+from dagster_sqlqueue.doctor import server_checks
 from tests.cli.support import CALLBACKS, COMMANDS, PROJECT, Cli, command_of
 
 _PAGE = (PROJECT / "docs" / "cli.md").read_text(encoding="utf-8")
@@ -44,7 +46,7 @@ def test_every_exit_code_is_there() -> None:
 def test_every_check_of_doctor_is_there(queue: SqlQueue) -> None:
     names = ", ".join(check.name for check in doctor.examine(queue.database))
     assert f"looks at: {names}." in " ".join(_PAGE.split())
-    for verdict in checks.Verdict:
+    for verdict in server_checks.Verdict:
         assert f"`{verdict}`" in _PAGE
 
 
@@ -74,6 +76,6 @@ def test_every_example_of_the_help_is_understood(cli: Cli, monkeypatch: pytest.M
         for example in re.findall(r"sqlqueue .*?(?= sqlqueue |$)", text.split("Example", 1)[-1]):
             words = shlex.split(example.partition(" < ")[0])[1:]
             if words in (["schedule", "run"], ["metrics", "--port", "9187"]):
-                continue  # they go on for ever: tests/cli/test_schedule.py, tests/metrics/test_serving.py
+                continue  # they go on for ever: tests/cli/test_schedules.py, tests/metrics/test_http.py
             result = cli.run(*words, *(["--count", "1"] if "--watch" in words else []), stdin='{"order": 1}\n')
             assert result.exit_code != Code.INPUT, (example, result.output)

@@ -11,12 +11,11 @@ import psycopg
 import pytest
 
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
-from dagster_sqlqueue.cli import checks, inspections
-from dagster_sqlqueue.cli.checks import Check, Verdict
-from dagster_sqlqueue.cli.doctor import examine
+from dagster_sqlqueue.doctor import examine, schema_checks, server_checks
+from dagster_sqlqueue.doctor.server_checks import Check, Verdict
 from dagster_sqlqueue.schedules import Schedules
 from tests.cli.support import Cli
-from tests.core.support import Work, claim, make_due, own_server, rows, until
+from tests.support import Work, claim, make_due, own_server, rows, until
 
 
 @pytest.fixture
@@ -29,7 +28,7 @@ def _found(queue: SqlQueue) -> dict[str, Check]:
     return {check.name: check for check in examine(queue.database)}
 
 
-def _server(**changes: Any) -> checks.Server:
+def _server(**changes: Any) -> server_checks.Server:
     well: dict[str, Any] = {
         "version_number": 180_000,
         "version": "18.0",
@@ -48,7 +47,7 @@ def _server(**changes: Any) -> checks.Server:
         "asked_at": 999.9,
         "answered_at": 1_000.1,
     }
-    return checks.Server(**{**well, **changes})
+    return server_checks.Server(**{**well, **changes})
 
 
 def _shown(url: str, name: str) -> str:
@@ -151,7 +150,7 @@ def test_a_default_isolation_that_callers_get(queue: SqlQueue, url: str) -> None
 
 
 def test_a_transaction_that_pins_dead_rows(queue: SqlQueue, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspections, "_PIN_WARN_SECONDS", 0.0)
+    monkeypatch.setattr(schema_checks, "_PIN_WARN_SECONDS", 0.0)
     with psycopg.connect(url, application_name="[red]forgotten") as connection:
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         (pid,) = connection.execute("SELECT pg_backend_pid() FROM pg_class LIMIT 1").fetchone()
@@ -159,14 +158,14 @@ def test_a_transaction_that_pins_dead_rows(queue: SqlQueue, url: str, monkeypatc
         assert found.verdict is Verdict.WARN
         assert f"transaction {pid} ([red]forgotten" in found.found
         assert "pg_terminate_backend" in found.cure
-        monkeypatch.setattr(inspections, "_PIN_FAIL_SECONDS", 0.0)
+        monkeypatch.setattr(schema_checks, "_PIN_FAIL_SECONDS", 0.0)
         assert _found(queue)["long transactions"].verdict is Verdict.FAIL
     monkeypatch.undo()
     assert _found(queue)["long transactions"].verdict is Verdict.OK
 
 
 def test_a_prepared_transaction_pins_dead_rows_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspections, "_PIN_WARN_SECONDS", 0.0)
+    monkeypatch.setattr(schema_checks, "_PIN_WARN_SECONDS", 0.0)
     with (
         own_server(settings=["max_prepared_transactions=5"]) as server,
         psycopg.connect(server.url, autocommit=True) as connection,
@@ -185,9 +184,9 @@ def test_a_prepared_transaction_pins_dead_rows_too(monkeypatch: pytest.MonkeyPat
 
 
 def test_an_index_that_is_not_there(queue: SqlQueue, schema: str) -> None:
-    assert set(inspections.known_indexes()) > {"job_claim", "job_unique_key", "job_archive_finished"}
+    assert set(schema_checks.known_indexes()) > {"job_claim", "job_unique_key", "job_archive_finished"}
     with queue.database.connection() as connection:
-        for name in inspections.known_indexes():
+        for name in schema_checks.known_indexes():
             connection.execute(f"DROP INDEX {schema}.{name}".encode())
             found = _found(queue)["indexes"]
             assert found.verdict is Verdict.FAIL
@@ -199,7 +198,7 @@ def test_an_index_that_is_not_there(queue: SqlQueue, schema: str) -> None:
 def test_an_index_that_has_swollen(queue: SqlQueue, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with queue.database.connection() as connection:
         connection.execute(f"VACUUM ANALYZE {schema}.job".encode())
-        monkeypatch.setattr(inspections, "_SWOLLEN_BYTES", 0)
+        monkeypatch.setattr(schema_checks, "_SWOLLEN_BYTES", 0)
         found = _found(queue)["indexes"]
         assert found.verdict is Verdict.WARN
         assert "job_claim (0 MB)" in found.found
@@ -337,7 +336,7 @@ def test_schedules_that_a_scheduler_had_to_pause(queue: SqlQueue, spec: QueueSpe
 
 def test_dead_rows_in_the_job_table(queue: SqlQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     assert _found(queue)["dead rows"].verdict is Verdict.OK
-    monkeypatch.setattr(inspections, "_DEAD_ROWS", -1)
+    monkeypatch.setattr(schema_checks, "_DEAD_ROWS", -1)
     found = _found(queue)["dead rows"]
     assert found.verdict is Verdict.WARN
     assert "VACUUM" in found.cure
@@ -346,27 +345,27 @@ def test_dead_rows_in_the_job_table(queue: SqlQueue, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("check", "changes", "verdict"),
     [
-        (checks.version, {}, Verdict.OK),
-        (checks.version, {"version_number": 140_000}, Verdict.WARN),
-        (checks.version, {"version_number": 110_000}, Verdict.FAIL),
-        (checks.version, {"read_only": True}, Verdict.FAIL),
-        (checks.isolation, {"isolation": "serializable"}, Verdict.WARN),
-        (checks.isolation, {"default_isolation": "serializable"}, Verdict.WARN),
-        (checks.transaction_ids, {}, Verdict.OK),
-        (checks.transaction_ids, {"xid_age": 600_000_000}, Verdict.WARN),
-        (checks.transaction_ids, {"xid_age": 1_600_000_000}, Verdict.FAIL),
-        (checks.durability, {"synchronous_commit": "off"}, Verdict.WARN),
-        (checks.durability, {"synchronous_commit": "remote_apply"}, Verdict.OK),
-        (checks.clock, {}, Verdict.OK),
-        (checks.clock, {"clock": 1_001.05}, Verdict.OK),
-        (checks.clock, {"clock": 1_001.2}, Verdict.WARN),
-        (checks.clock, {"clock": 900.0}, Verdict.WARN),
-        (checks.connections, {"connections": 79}, Verdict.OK),
-        (checks.connections, {"connections": 80}, Verdict.WARN),
-        (checks.connections, {"connections": 95}, Verdict.FAIL),
+        (server_checks.version, {}, Verdict.OK),
+        (server_checks.version, {"version_number": 140_000}, Verdict.WARN),
+        (server_checks.version, {"version_number": 110_000}, Verdict.FAIL),
+        (server_checks.version, {"read_only": True}, Verdict.FAIL),
+        (server_checks.isolation, {"isolation": "serializable"}, Verdict.WARN),
+        (server_checks.isolation, {"default_isolation": "serializable"}, Verdict.WARN),
+        (server_checks.transaction_ids, {}, Verdict.OK),
+        (server_checks.transaction_ids, {"xid_age": 600_000_000}, Verdict.WARN),
+        (server_checks.transaction_ids, {"xid_age": 1_600_000_000}, Verdict.FAIL),
+        (server_checks.durability, {"synchronous_commit": "off"}, Verdict.WARN),
+        (server_checks.durability, {"synchronous_commit": "remote_apply"}, Verdict.OK),
+        (server_checks.clock, {}, Verdict.OK),
+        (server_checks.clock, {"clock": 1_001.05}, Verdict.OK),
+        (server_checks.clock, {"clock": 1_001.2}, Verdict.WARN),
+        (server_checks.clock, {"clock": 900.0}, Verdict.WARN),
+        (server_checks.connections, {"connections": 79}, Verdict.OK),
+        (server_checks.connections, {"connections": 80}, Verdict.WARN),
+        (server_checks.connections, {"connections": 95}, Verdict.FAIL),
     ],
 )
-def test_verdicts(check: Callable[[checks.Server], Check], changes: dict[str, Any], verdict: Verdict) -> None:
+def test_verdicts(check: Callable[[server_checks.Server], Check], changes: dict[str, Any], verdict: Verdict) -> None:
     found = check(_server(**changes))
     assert found.verdict is verdict
     assert bool(found.cure) is (verdict is not Verdict.OK)
@@ -377,7 +376,7 @@ def test_verdicts(check: Callable[[checks.Server], Check], changes: dict[str, An
     [(None, None, Verdict.OK), ("2.36", "2.36", Verdict.OK), ("2.31", "2.36", Verdict.FAIL)],
 )
 def test_a_collation_that_changed(recorded: str | None, actual: str | None, verdict: Verdict) -> None:
-    found = inspections.judge_collation("jobs", recorded, actual)
+    found = schema_checks.judge_collation("jobs", recorded, actual)
     assert found.verdict is verdict
     assert ("REINDEX DATABASE CONCURRENTLY jobs" in found.cure) is (verdict is Verdict.FAIL)
 

@@ -5,7 +5,7 @@ import json
 from dagster_sqlqueue import Consumer, QueueSpec, SqlQueue
 from dagster_sqlqueue.followers import JobEnded
 from tests.cli.support import Cli
-from tests.core.support import Work, value
+from tests.support import Work, value
 
 OWN = "0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b"
 GROUP = "0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2e"

@@ -7,11 +7,11 @@ import sys
 import pytest
 
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
-from dagster_sqlqueue.model import ArchiveState
+from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.queue import Ending
 from tests.cli.support import PROJECT, Cli
-from tests.core.support import Work
 from tests.gate.patience import PATIENCE
+from tests.support import Work
 
 _HOSTILE = "[bold red]x[/] \x1b[2J\x9b31m\u202e\r"
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from dagster_sqlqueue import NewJob, QueueSpec, Sensitive, SqlQueue
 from tests.cli.support import Cli
-from tests.core.support import value
+from tests.support import value
 
 JOB = "0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b"
 OTHER = "0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2c"

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from dagster_sqlqueue import Consumer, Done, Job, QueueSpec, Reject, Sensitive, SqlQueue
 from tests.cli.support import PROJECT, Cli
-from tests.core.support import Work
+from tests.support import Work
 
 SECRET = "correct horse"
 

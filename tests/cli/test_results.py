@@ -11,12 +11,12 @@ from uuid import UUID, uuid4
 import pytest
 
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
-from dagster_sqlqueue.cli.codes import Code
-from dagster_sqlqueue.ending import Ending
-from dagster_sqlqueue.model import ArchiveState
+from dagster_sqlqueue.cli.exit_codes import Code
+from dagster_sqlqueue.model.job import ArchiveState
+from dagster_sqlqueue.queue.complete import Ending
 from tests.cli.support import PROJECT, Cli
-from tests.core.support import Work, claim, rows, until, value
 from tests.gate.patience import PATIENCE
+from tests.support import Work, claim, rows, until, value
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from dagster_sqlqueue import SqlQueue
-from dagster_sqlqueue.cli.codes import Code
-from dagster_sqlqueue.permissions import Role
+from dagster_sqlqueue.cli.exit_codes import Code
+from dagster_sqlqueue.db.permissions import Role
 from tests.cli.support import PROJECT, Cli
-from tests.core.support import rows
 from tests.roles.support import Staff, dropping_roles, staff_of, url_of
+from tests.support import rows
 
 FOUR = ["consumer", "observer", "operator", "producer"]
 

@@ -4,7 +4,7 @@ import pytest
 
 from dagster_sqlqueue import SqlQueue
 from tests.cli.support import COMMANDS, Cli
-from tests.core.support import rows
+from tests.support import rows
 
 _SECRET = "s3cr3t-hunter2"
 

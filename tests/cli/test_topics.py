@@ -4,7 +4,7 @@ import json
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from tests.cli.support import Cli
-from tests.core.support import Work, value
+from tests.support import Work, value
 
 OWN = "0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b"
 

@@ -11,8 +11,8 @@ from uuid import UUID
 import pytest
 
 from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue, Strategy
-from dagster_sqlqueue.model import ClaimedJob
-from tests.core.support import Work, drop, rows, value
+from dagster_sqlqueue.model.job import ClaimedJob
+from tests.support import Work, drop, rows, value
 
 STRATEGIES = list(Strategy)
 LOCKING = [Strategy.ROUND_ROBIN, Strategy.FANOUT, Strategy.FIFO]

@@ -8,8 +8,8 @@ import pytest
 
 from dagster_sqlqueue import Backoff
 from dagster_sqlqueue.errors import InvalidInput, LeaseLost
-from dagster_sqlqueue.model import ArchiveState, ClaimedJob
-from dagster_sqlqueue.outcomes import Hold, Reject, Retry, Snooze
+from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
+from dagster_sqlqueue.model.outcome import Hold, Reject, Retry, Snooze
 from dagster_sqlqueue.queue import Ending
 from tests.conformance.conftest import Line
 from tests.gate.patience import PATIENCE

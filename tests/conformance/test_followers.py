@@ -5,9 +5,9 @@ from collections import Counter
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import Cancel, Consumer, Job, Mode, NewJob, QueueSpec, Reject, SqlQueue
-from dagster_sqlqueue.columns import bucket_hash
 from dagster_sqlqueue.followers import Callback, Followers, GroupEnded, Groups, JobEnded, SubmittedMany
-from tests.core.support import Work, rows
+from dagster_sqlqueue.queue.validation import bucket_hash
+from tests.support import Work, rows
 
 
 def test_callbacks_merges_and_groups(queues: SqlQueue) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput
-from tests.core.support import Work, value
+from tests.support import Work, value
 
 SCHEMAS = [
     "select",

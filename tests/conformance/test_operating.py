@@ -6,8 +6,8 @@ from uuid import UUID
 import pytest
 
 from dagster_sqlqueue.errors import InvalidInput, UnknownJob, UnknownQueue
-from dagster_sqlqueue.outcomes import Snooze
-from dagster_sqlqueue.selection import Selection
+from dagster_sqlqueue.model.outcome import Snooze
+from dagster_sqlqueue.queue.selection import Selection
 from tests.conformance.conftest import Line, numbers
 from tests.gate.patience import PATIENCE
 

@@ -7,10 +7,10 @@ import pytest
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import NewJob, PoisonPolicy, Strategy
-from dagster_sqlqueue.model import ClaimedJob
-from dagster_sqlqueue.outcomes import Retry, Snooze
+from dagster_sqlqueue.model.job import ClaimedJob
+from dagster_sqlqueue.model.outcome import Retry, Snooze
 from tests.conformance.conftest import TAKING_TURNS, Line, at, numbers
-from tests.core.support import Work, rows
+from tests.support import Work, rows
 
 
 def test_higher_priorities_first(line: Line) -> None:

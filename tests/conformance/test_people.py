@@ -4,8 +4,8 @@ from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.people import HumanWork, Stage, replay
-from dagster_sqlqueue.selection import Selection
-from tests.core.support import Work
+from dagster_sqlqueue.queue.selection import Selection
+from tests.support import Work
 
 
 def test_from_the_rule_to_the_history(queues: SqlQueue) -> None:

@@ -14,7 +14,7 @@ from uuid_utils.compat import uuid7
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownQueue
 from tests.conformance.conftest import Line, numbers
-from tests.core.support import Work, caller
+from tests.support import Work, caller
 
 FUTURE = datetime.now(UTC) + timedelta(days=1)
 

@@ -7,8 +7,8 @@ import pytest
 from dagster_sqlqueue import Consumer, Done, Job, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import LeaseLost, WaitTimedOut
 from dagster_sqlqueue.results import Results
-from tests.core.support import Work, rows, until, value
 from tests.gate.patience import PATIENCE
+from tests.support import Work, rows, until, value
 
 
 def test_from_the_first_word_to_the_end(queues: SqlQueue) -> None:

@@ -5,14 +5,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from dagster_sqlqueue import ClaimFilter, NewJob, RateLimit, Strategy
+from dagster_sqlqueue.db.executors import Executor
 from dagster_sqlqueue.errors import InvalidInput, UnknownQueue
-from dagster_sqlqueue.executors import Executor
-from dagster_sqlqueue.hints import HeadHints
-from dagster_sqlqueue.model import ArchiveState, ClaimedJob
+from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.queue import Ending
+from dagster_sqlqueue.queue.head_hints import HeadHints
 from tests.conformance.conftest import EARLIER, LEASE, LOCKING, STRATEGIES, TAKING_TURNS, Line, at, numbers
-from tests.core.support import Work
 from tests.gate.patience import PATIENCE
+from tests.support import Work
 
 
 def test_each_job_is_taken_once(line: Line) -> None:

@@ -5,9 +5,9 @@ from uuid import UUID
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import ClaimFilter, QueueSpec, SqlQueue
-from dagster_sqlqueue.columns import bucket_hash
+from dagster_sqlqueue.queue.validation import bucket_hash
 from dagster_sqlqueue.topics import Message, PublishedMany, Topics
-from tests.core.support import Work, rows
+from tests.support import Work, rows
 
 
 def test_publishing_to_copies_and_to_those_that_compete(queues: SqlQueue) -> None:

@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 
 from dagster_sqlqueue import Cancel, Consumer, Done, Job, QueueSpec, Reject, Retry, Snooze, SqlQueue
-from dagster_sqlqueue.selection import Selection
+from dagster_sqlqueue.queue.selection import Selection
 from definitions import reminder_day
 from definitions.expected import expected_reminders, reminder_differences
 from definitions.reminder_day import ended_reminders, put_reminders
 from definitions.reminders import Reminder, contacts, contacts_file, reminders, send_reminder
-from tests.core.support import rows, until
 from tests.gate.plugin import note_figures
+from tests.support import rows, until
 
 DAY = date(2013, 1, 31)
 FLIGHTS, CANCELLED, WITHOUT_ADDRESS, MOVED, LATE = 928, 85, 20, 150, 163  # of that day, counted in the source file

@@ -12,7 +12,7 @@ import psutil
 
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.embedded import EmbeddedPostgres
-from tests.core.support import until
+from tests.support import until
 
 PROJECT = Path(__file__).resolve().parents[2]
 DAY = "2013-01-01"

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from dagster_sqlqueue import SqlQueue
-from tests.core.support import rows
 from tests.demo.running import finished, interrupted, nothing_left_over, start, succeeded, tables
 from tests.gate.patience import FULL, PATIENCE
+from tests.support import rows
 
 # Of 2013-01-01, counted in the source file; without an address are the airports that its table of airports lacks.
 DAY_FLIGHTS, CANCELLED, WITHOUT_ADDRESS = 842, 4, 26

@@ -9,8 +9,9 @@ import psycopg
 import pytest
 from pydantic import BaseModel
 
-from dagster_sqlqueue import QueueSpec, SqlQueue, functions
-from dagster_sqlqueue.filters import ClaimFilter
+from dagster_sqlqueue import QueueSpec, SqlQueue
+from dagster_sqlqueue.queue.claim_filter import ClaimFilter
+from dagster_sqlqueue.schema import functions
 from dagster_sqlqueue.topics import Topics
 from tests.api.programs import NODE, install, node_url, psql
 from tests.gate.patience import PATIENCE

@@ -4,11 +4,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from tests.core.support import rows, value
 from tests.faults.checker import check, tables
 from tests.faults.deployment import Deployment
 from tests.faults.location import BATCH
 from tests.gate.plugin import verdict
+from tests.support import rows, value
 
 LOST = ("reserved", "launching", "loading", "opened")
 """Points at which a run was asked for whose slot nobody has in use yet: it is free again after `start_seconds`."""

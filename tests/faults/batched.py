@@ -17,14 +17,15 @@ from uuid import UUID
 import psycopg
 from psycopg import sql
 
-from dagster_sqlqueue import Mode, Reject, Retry, SqlQueue, batches
-from dagster_sqlqueue.batches import Batch
-from dagster_sqlqueue.database import Database
+from dagster_sqlqueue import Mode, Reject, Retry, SqlQueue
+from dagster_sqlqueue.db.database import Database
+from dagster_sqlqueue.db.executors import Parameters, Row, Transaction
 from dagster_sqlqueue.errors import QueueError
-from dagster_sqlqueue.executors import Parameters, Row, Transaction
-from tests.core.support import rows
+from dagster_sqlqueue.spark import batches
+from dagster_sqlqueue.spark.batches import Batch
 from tests.faults.worker import History
 from tests.gate import plugin
+from tests.support import rows
 
 KEY = "k"
 BAD, AGAIN = 0, 1

@@ -22,9 +22,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from dagster_sqlqueue import SqlQueue
-from dagster_sqlqueue.settings import RateLimit
-from tests.core.support import rows
+from dagster_sqlqueue.model.queue import RateLimit
 from tests.gate.plugin import verdict
+from tests.support import rows
 
 AUDIT = """
 CREATE TABLE {s}.audit (

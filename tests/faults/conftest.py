@@ -15,11 +15,11 @@ import pytest
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue
-from tests.core.support import OwnServer, Work, make_due, own_server, until, value
 from tests.faults.checker import UNBOUNDED, Bounds, asleep, audited, check, tables
 from tests.faults.worker import History, Task, consume
 from tests.gate.patience import PATIENCE
 from tests.gate.plugin import note_figures
+from tests.support import OwnServer, Work, make_due, own_server, until, value
 
 RACE = (pytest.mark.prove, pytest.mark.flaky(reruns=9))
 """For the tests with a planted bug that shows when processes meet: they may happen to take turns, and then nothing is wrong.

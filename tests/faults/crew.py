@@ -14,10 +14,10 @@ from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.errors import DecisionRefused, InvalidInput
 from dagster_sqlqueue.people import Action, HumanWork, JobEvent, Stage, TaskState, replay
 from dagster_sqlqueue.people.model import event_of, task_of
-from tests.core.support import on_sigterm, rows
 from tests.faults.worker import PLANTS as PLANTS_OF_ALL
 from tests.faults.worker import History, Task, plant
 from tests.gate.plugin import verdict
+from tests.support import on_sigterm, rows
 
 PLANTS = {
     "a take that does not lock": (

@@ -17,14 +17,15 @@ from dagster._core.errors import DagsterUserCodeUnreachableError
 from dagster._grpc.client import DagsterGrpcClient
 from uuid_utils.compat import uuid7
 
-from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue, slots
+from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import DatabaseUnavailable
-from tests.core.support import OwnServer, Work, rows, until, value
+from dagster_sqlqueue.orchestration import slots
 from tests.faults.checker import audited
 from tests.faults.gates import Caught, Gates
 from tests.faults.location import BOOKED, LEASED
 from tests.faults.worker import History
 from tests.gate.patience import PATIENCE
+from tests.support import OwnServer, Work, rows, until, value
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("leased", "booked")

@@ -16,10 +16,10 @@ from uuid_utils.compat import uuid7
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import GroupClosed
 from dagster_sqlqueue.followers import Callback, Followers, Submitted
-from tests.core.support import Work, on_sigterm
 from tests.faults.worker import PLANTS as PLANTS_OF_ALL
 from tests.faults.worker import History, Task, plant, wait_for
 from tests.gate.plugin import verdict
+from tests.support import Work, on_sigterm
 
 PLANTS = {
     "a follower who does not lock": (

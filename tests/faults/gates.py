@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.core.support import until
 from tests.gate.patience import PATIENCE
+from tests.support import until
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dagster_sqlqueue import Consumer, Job, Mode, QueueSpec, SqlQueue
-from dagster_sqlqueue.functions import pinned_schema
-from dagster_sqlqueue.manager import AssignedSource, Manager
-from tests.core.support import Work, caller
+from dagster_sqlqueue.consumer.manager import AssignedSource, Manager
+from dagster_sqlqueue.schema.functions import pinned_schema
+from tests.support import Work, caller
 
 KILLER = 17
 

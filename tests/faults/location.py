@@ -23,9 +23,9 @@ import psycopg
 from psycopg import sql
 
 from dagster_sqlqueue import Backoff, Done, Job, QueueSpec, SqlQueue
-from dagster_sqlqueue.database import Database
-from dagster_sqlqueue.executors import Row, Step
-from dagster_sqlqueue.model import ClaimedJob
+from dagster_sqlqueue.db.database import Database
+from dagster_sqlqueue.db.executors import Row, Step
+from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.orchestration import (
     QueueConsumer,
     SensorSettings,
@@ -33,9 +33,9 @@ from dagster_sqlqueue.orchestration import (
     build_cleanup_sensors,
     queue_consumer,
 )
-from tests.core.support import Work
 from tests.faults.gates import Gates
 from tests.faults.worker import History, Witness
+from tests.support import Work
 
 LEASE_SECONDS = float(os.environ.get("SQLQUEUE_FAULTS_LEASE", "4"))
 START_SECONDS = float(os.environ.get("SQLQUEUE_FAULTS_START", "30"))

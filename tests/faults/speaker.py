@@ -10,10 +10,10 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from dagster_sqlqueue.functions import pinned_schema
-from dagster_sqlqueue.outcomes import Cancel, Done, Hold, Reject, Retry, Snooze
-from tests.core.support import on_sigterm
+from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Reject, Retry, Snooze
+from dagster_sqlqueue.schema.functions import pinned_schema
 from tests.faults.worker import OUTCOMES, History, Task, _die, wait_for
+from tests.support import on_sigterm
 
 
 class Speaker:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from dagster_sqlqueue import Backoff, QueueSpec, RateLimit, Strategy
-from dagster_sqlqueue.functions import pinned_schema
-from tests.core.support import Work, rows, until, value
+from dagster_sqlqueue.schema.functions import pinned_schema
 from tests.faults.checker import Bounds, tables
 from tests.faults.conftest import LINGER, SINCE, Fleet, a_race
 from tests.faults.speaker import consume_by_sql, operate_by_sql, produce_by_sql
 from tests.faults.worker import consume, produce
 from tests.gate.patience import PATIENCE, sized
+from tests.support import Work, rows, until, value
 
 SEED = 7
 EACH = sized(1, 2)

@@ -9,15 +9,17 @@ from typing import Any
 
 import pytest
 
-from dagster_sqlqueue import Backoff, Mode, NewJob, QueueSpec, SqlQueue, batches, statements
-from dagster_sqlqueue.batches import holding
+from dagster_sqlqueue import Backoff, Mode, NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue.db import statements
+from dagster_sqlqueue.db.executors import Parameters, Transaction
 from dagster_sqlqueue.errors import BatchLost
-from dagster_sqlqueue.executors import Parameters, Transaction
-from tests.core.support import Work, rows, value
+from dagster_sqlqueue.spark import batches
+from dagster_sqlqueue.spark.batches import lease
 from tests.faults.batched import KEY, Drive, consume, drive, read, verdict
 from tests.faults.conftest import PRELOADED
 from tests.gate.patience import PATIENCE, sized
 from tests.gate.plugin import note_figures
+from tests.support import Work, rows, value
 
 JOBS = 8
 MOST = 60
@@ -225,5 +227,5 @@ def test_what_is_committed_late_is_not_ended_unread(
 def test_a_move_of_other_jobs_than_were_read_is_seen(
     drivers: Drivers, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holding, "_BEGIN", b"BEGIN ISOLATION LEVEL READ COMMITTED")
+    monkeypatch.setattr(lease, "_BEGIN", b"BEGIN ISOLATION LEVEL READ COMMITTED")
     assert any("has 0 effects" in wrong for wrong in _late_producer(drivers, url, monkeypatch))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dagster_sqlqueue.settings import RateLimit
+from dagster_sqlqueue.model.queue import RateLimit
 from tests.faults.checker import Audited, Bounds, Tables, broken, check
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from dagster_sqlqueue import QueueSpec, Strategy
-from tests.core.support import Work, until, value
 from tests.faults.conftest import SINCE, Fleet, a_race
 from tests.faults.published import FANOUT, MANAGER, MERGE, ROUND_ROBIN, TOKEN, taken
 from tests.gate.patience import sized
+from tests.support import Work, until, value
 
 PROCESSES = sized(4, 16)
 CROWD_JOBS = sized(2_000, 20_000)

@@ -10,12 +10,12 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from tests.core.support import OwnServer, rows, until
 from tests.faults import aftermath
 from tests.faults.deployment import Deployment
 from tests.faults.location import BOOKED, LEASED, MIDDLE
 from tests.gate.patience import PATIENCE
 from tests.gate.plugin import note_figures
+from tests.support import OwnServer, rows, until
 
 JOBS = 20_000
 PORTION = 1_600

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.core.support import leases_go_on, make_due, until, value
 from tests.faults.conftest import LINGER, RACE, SINCE, Fleet
 from tests.gate.patience import FULL, sized
+from tests.support import leases_go_on, make_due, until, value
 
 
 def test_a_drain_survives_that_its_connections_are_cut(fleet: Fleet) -> None:

@@ -11,10 +11,10 @@ from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import Mode, QueueSpec
 from dagster_sqlqueue.followers import Callback, GroupEnded, Groups, JobEnded
-from tests.core.support import rows, until, value
 from tests.faults.conftest import LINGER, RACE, WORKED_OFF, Fleet
 from tests.faults.followed import PLANTS, THREADS, Fill, Submit, judge, judge_groups, left_in_doubt
 from tests.gate.patience import FULL, PATIENCE, sized
+from tests.support import rows, until, value
 
 KEYS = sized(150, 1_000)
 PROCESSES = sized(4, 16)

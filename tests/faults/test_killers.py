@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from dagster_sqlqueue import Backoff, NewJob, QueueSpec, RateLimit, SqlQueue, Strategy
-from tests.core.support import Work, rows, value
 from tests.faults.killer import KILLER, Victim, drain
 from tests.gate.patience import PATIENCE
+from tests.support import Work, rows, value
 
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(["tests.faults.killer"])

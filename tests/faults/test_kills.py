@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from dagster_sqlqueue.errors import DatabaseUnavailable
-from tests.core.support import OwnServer, until, value
 from tests.faults.conftest import LINGER, SINCE, Fleet
 from tests.faults.worker import produce
 from tests.gate.patience import FULL, sized
+from tests.support import OwnServer, until, value
 
 JOBS = sized(1_000, 10_000)
 KILLS = sized(20, 100)

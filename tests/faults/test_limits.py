@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue.db.executors import Executor
 from dagster_sqlqueue.errors import DatabaseUnavailable
-from dagster_sqlqueue.executors import Executor
-from dagster_sqlqueue.settings import RateLimit
-from tests.core.support import Work, make_due, until, value
+from dagster_sqlqueue.model.queue import RateLimit
 from tests.faults.checker import Bounds, broken, leases, most_at_once, tables
 from tests.faults.conftest import LINGER, RACE, Fleet
 from tests.faults.worker import produce
 from tests.gate.patience import FULL, PATIENCE, sized
+from tests.support import Work, make_due, until, value
 
 PROCESSES = sized(6, 16)
 KILLS = sized(4, 10)

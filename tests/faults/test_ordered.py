@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue
-from dagster_sqlqueue.ending import Ending
-from dagster_sqlqueue.model import ArchiveState, ClaimedJob
-from dagster_sqlqueue.outcomes import Retry
-from dagster_sqlqueue.selection import Selection
-from dagster_sqlqueue.settings import Strategy
-from tests.core.support import Work, caller, numbers, rows, until, value
+from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
+from dagster_sqlqueue.model.outcome import Retry
+from dagster_sqlqueue.model.queue import Strategy
+from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.selection import Selection
 from tests.faults.checker import Bounds, asleep
 from tests.faults.conftest import LINGER, SINCE, WORKED_OFF, Fleet
 from tests.faults.worker import produce
 from tests.gate.patience import FULL, sized
+from tests.support import Work, caller, numbers, rows, until, value
 
 ORDERED = QueueSpec("work", Work, bucket_count=2, max_attempts=100, ordered=True, backoff=Backoff(0, jitter=0))
 SHARES_IN_SMALL = [(Strategy.ROUND_ROBIN, 7, 1), (Strategy.FIFO, 1, 3)]

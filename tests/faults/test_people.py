@@ -8,11 +8,11 @@ from uuid import UUID, uuid4
 import pytest
 
 from dagster_sqlqueue.people import Action, HumanWork, JobEvent, Stage, TaskState
-from dagster_sqlqueue.selection import EVERYTHING
-from tests.core.support import rows, until
+from dagster_sqlqueue.queue.selection import EVERYTHING
 from tests.faults.conftest import RACE, WORKED_OFF, Fleet
 from tests.faults.crew import PLANTS, judge, left_behind, review, work
 from tests.gate.patience import FULL, sized
+from tests.support import rows, until
 
 OF_TAKING = ("a take that does not lock", "a take that is not always noted")
 WORKERS = ("anna", "bert", "carl", "dora")

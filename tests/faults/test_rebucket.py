@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from dagster_sqlqueue import Backoff, QueueSpec
-from tests.core.support import Work, until, value
 from tests.faults.checker import Bounds, asleep
 from tests.faults.conftest import LINGER, SINCE, Fleet
 from tests.faults.worker import produce
 from tests.gate.patience import sized
+from tests.support import Work, until, value
 
 JOBS, PRODUCERS = sized(400, 1_500), 2
 KILLS = 5

@@ -5,10 +5,10 @@ is told every end once, as it was, and nothing is left of the others.
 import random
 
 from dagster_sqlqueue.results import Results
-from tests.core.support import rows, until, value
 from tests.faults.conftest import LINGER, Fleet
 from tests.faults.worker import await_ends
 from tests.gate.patience import sized
+from tests.support import rows, until, value
 
 JOBS = sized(120, 300)
 SEED = 7

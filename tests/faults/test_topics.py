@@ -11,7 +11,6 @@ import pytest
 
 from dagster_sqlqueue import QueueSpec
 from dagster_sqlqueue.topics import Topics
-from tests.core.support import Work, until, value
 from tests.faults.conftest import RACE, Fleet
 from tests.faults.topical import (
     COPY_NAMES,
@@ -32,6 +31,7 @@ from tests.faults.topical import (
     work_off,
 )
 from tests.gate.patience import sized
+from tests.support import Work, until, value
 
 MESSAGES = 100_000
 """More than a publisher gets to send before it is killed."""

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from dagster_sqlqueue import Mode
-from tests.core.support import OwnServer, rows, until, value
 from tests.faults.conftest import LINGER, SINCE, Fleet, a_race
 from tests.gate.patience import FULL, sized
 from tests.gate.plugin import verdict
+from tests.support import OwnServer, rows, until, value
 
 JOBS = sized(500, 3_000)
 KILLS = sized(12, 40)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from dagster_sqlqueue import Backoff, QueueSpec
-from tests.core.support import Work, make_due, rows, until, value
 from tests.faults.conftest import WORKED_OFF, Fleet
 from tests.gate.patience import sized
+from tests.support import Work, make_due, rows, until, value
 
 ZOMBIES, BATCH = sized((3, 20), (6, 40))
 LEASE = sized(8.0, 12.0)

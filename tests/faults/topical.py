@@ -18,10 +18,10 @@ from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import ClaimFilter, Consumer, QueueSpec, SqlQueue
 from dagster_sqlqueue.topics import Message, Topics
-from tests.core.support import Work, on_sigterm, rows
 from tests.faults.worker import PLANTS as PLANTS_OF_ALL
 from tests.faults.worker import History, Task, plant
 from tests.gate.plugin import verdict
+from tests.support import Work, on_sigterm, rows
 
 TOPIC = "orders"
 COPIES, MOVERS = 8, 4

@@ -18,14 +18,15 @@ from uuid import UUID
 from psycopg import sql
 from uuid_utils.compat import uuid7
 
-from dagster_sqlqueue import Consumer, Job, Mode, NewJob, QueueSpec, SqlQueue, statements
+from dagster_sqlqueue import Consumer, Job, Mode, NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.errors import DatabaseUnavailable, LeaseLost
-from dagster_sqlqueue.model import ClaimedJob
-from dagster_sqlqueue.outcomes import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
+from dagster_sqlqueue.model.job import ClaimedJob
+from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.queue import Ending, Kept
 from dagster_sqlqueue.results import Results
-from tests.core.support import Work, on_sigterm
 from tests.gate.patience import PATIENCE
+from tests.support import Work, on_sigterm
 
 PLANTS: dict[str, tuple[str, str, str]] = {
     "an ending without the fence": ("succeed", "AND j.lease_no = %(lease_no)s", "AND 0 <= %(lease_no)s"),

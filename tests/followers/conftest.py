@@ -6,8 +6,8 @@ import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.followers import Followers, JobEnded
-from tests.core.cleared import cleared
-from tests.core.support import Work
+from tests.support import Work
+from tests.support.cleared import cleared
 
 
 @pytest.fixture(scope="module")

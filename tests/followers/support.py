@@ -2,7 +2,7 @@
 
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.followers import GroupEnded, JobEnded
-from tests.core.support import rows
+from tests.support import rows
 
 
 def told(queue: SqlQueue, name: str = "ended") -> list[JobEnded]:

@@ -9,15 +9,15 @@ import pytest
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import Cancel, Consumer, Done, Mode, NewJob, QueueSpec, Reject, SqlQueue
+from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import GroupClosed, InvalidInput, UnknownGroup, UnknownJob, UnknownQueue
-from dagster_sqlqueue.executors import Transaction
 from dagster_sqlqueue.followers import Callback, Followers, GroupEnded, Groups, Member
-from dagster_sqlqueue.model import ArchiveState
+from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.queue import Ending
-from dagster_sqlqueue.selection import Selection
-from tests.core.support import Work, caller, claim, rows, until, value
+from dagster_sqlqueue.queue.selection import Selection
 from tests.followers.support import groups_told
 from tests.gate.patience import PATIENCE
+from tests.support import Work, caller, claim, rows, until, value
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from uuid_utils.compat import uuid7
 from dagster_sqlqueue import Consumer, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, UnknownGroup, UnknownQueue
 from dagster_sqlqueue.followers import Callback, Followers, Groups, SubmittedMany
-from tests.core.support import Work, value
 from tests.followers.support import told
+from tests.support import Work, value
 
 ENDED = Callback("ended")
 

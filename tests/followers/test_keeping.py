@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 import psycopg
 
 from dagster_sqlqueue import Consumer, NewJob, QueueSpec, SqlQueue
-from dagster_sqlqueue.executors import Transaction
+from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.followers import Callback, Followers, GroupEnded, Groups
-from tests.core.support import Work, claim, rows, value
 from tests.followers.support import groups_told, told
+from tests.support import Work, claim, rows, value
 
 
 def test_groups_that_ended_long_ago_go(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers) -> None:

@@ -9,30 +9,20 @@ from uuid import UUID
 import pytest
 from pydantic import BaseModel
 
-from dagster_sqlqueue import (
-    Cancel,
-    Consumer,
-    Done,
-    Mode,
-    NewJob,
-    QueueSpec,
-    Reject,
-    Sensitive,
-    SqlQueue,
-    batches,
-    statements,
-)
-from dagster_sqlqueue.deciding import Completed
-from dagster_sqlqueue.ending import Ending
+from dagster_sqlqueue import Cancel, Consumer, Done, Mode, NewJob, QueueSpec, Reject, Sensitive, SqlQueue
+from dagster_sqlqueue.db import statements
+from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.executors import Transaction
 from dagster_sqlqueue.followers import Callback, Followers, Groups, JobEnded
-from dagster_sqlqueue.model import ArchiveState
-from dagster_sqlqueue.redacting import discreet
-from dagster_sqlqueue.selection import Selection
-from tests.core.support import Work, caller, claim, make_due, rows, until, value
+from dagster_sqlqueue.model.job import ArchiveState
+from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.job_admin import Completed
+from dagster_sqlqueue.queue.redaction import discreet
+from dagster_sqlqueue.queue.selection import Selection
+from dagster_sqlqueue.spark import batches
 from tests.followers.support import groups_told, told
 from tests.gate.patience import PATIENCE
+from tests.support import Work, caller, claim, make_due, rows, until, value
 
 
 def _finish(queue: SqlQueue, spec: QueueSpec[Work], job_id: UUID) -> None:
@@ -111,13 +101,8 @@ ENDS: dict[str, tuple[Callable[[SqlQueue, QueueSpec[Work], UUID], None], str, ob
 
 
 def test_every_statement_that_deletes_jobs_is_known() -> None:
-    folder = statements.folder()
-    deleting = {
-        str(file.name).removesuffix(".sql")
-        for file in folder.iterdir()
-        if file.name.endswith(".sql")
-        and re.search(r"DELETE FROM sqlqueue\.(new_|replaceable_|parked_)?job\b", file.read_text(encoding="utf-8"))
-    }
+    deletion = re.compile(r"DELETE FROM sqlqueue\.(new_|replaceable_|parked_)?job\b")
+    deleting = {name for name in statements.names() if deletion.search(statements.source(name))}
     # The one statement that ends them by a function is batch_settle.
     assert deleting == {*ENDS, "forget_finished"} - {"batch_settle"}
 
@@ -280,7 +265,7 @@ def test_what_the_job_hides_its_callback_hides_too(queue: SqlQueue, followers: F
 def test_an_end_is_notified_to_who_waits(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> None:
     from dagster_sqlqueue.followers.following import follow
     from dagster_sqlqueue.followers.model import Following, derived_id
-    from dagster_sqlqueue.putting import drive
+    from dagster_sqlqueue.queue.insert import drive
 
     job_id = queue.enqueue(spec, Work(n=1))
     other = queue.enqueue(spec, Work(n=2))

@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.metrics import ConsumerMetrics, QueueCollector
 from tests.cli.support import PROJECT
-from tests.core.support import Work
 from tests.metrics.support import scraped
+from tests.support import Work
 
 DASHBOARD: dict[str, Any] = json.loads((PROJECT / "deploy" / "grafana" / "sqlqueue.json").read_text())
 PANELS: list[dict[str, Any]] = DASHBOARD["panels"]

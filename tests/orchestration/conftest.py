@@ -13,13 +13,13 @@ from dagster.components.testing import create_defs_folder_sandbox
 
 from dagster_sqlqueue import Done, Job, QueueSpec, Retry, SqlQueue
 from dagster_sqlqueue.orchestration import QueueConsumer, SqlQueueResource, queue_consumer
-from tests.core.cleared import cleared, own_schema
-from tests.core.support import Work
 from tests.gate.patience import FULL
 from tests.orchestration.component_support import Loader, Location
 from tests.orchestration.group_support import JOINS, Joining
 from tests.orchestration.launchpad_support import Launchpad
 from tests.orchestration.support import WORK, Deployment, NewInstance
+from tests.support import Work
+from tests.support.cleared import cleared, own_schema
 
 IN_MEMORY = Path("/dev/shm")
 """Where files are written without waiting for the disk, if there is such a place."""

@@ -17,8 +17,8 @@ from dagster_sqlqueue.orchestration import (
     group_of_run,
     group_results,
 )
-from tests.core.support import Work, rows
 from tests.orchestration.support import WORK, Deployment
+from tests.support import Work, rows
 
 JOINS = QueueSpec("joins", GroupEnded, bucket_count=2, max_attempts=2, backoff=Backoff(0, jitter=0))
 

@@ -7,8 +7,8 @@ import sys
 import threading
 
 from dagster_sqlqueue import Consumer, Done, Job, Reject, SqlQueue
-from tests.core.support import Work
 from tests.orchestration.support import WORK
+from tests.support import Work
 
 FOR_EVER = 86_400
 

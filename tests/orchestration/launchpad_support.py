@@ -8,7 +8,7 @@ import dagster as dg
 
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.orchestration import SqlQueueResource, build_sqlqueue_launchpad_jobs
-from tests.core.support import rows
+from tests.support import rows
 
 
 @dataclass(frozen=True)

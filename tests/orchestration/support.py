@@ -14,8 +14,8 @@ from dagster._core.workspace.load_target import InProcessWorkspaceLoadTarget, Py
 
 from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.orchestration import QueueConsumer, SqlQueueResource
-from tests.core.support import Work
 from tests.gate.patience import FULL
+from tests.support import Work
 
 WORK = QueueSpec("work", Work, bucket_count=4, lease_seconds=300, max_attempts=3, backoff=Backoff(0, jitter=0))
 """What the fixture `spec` gives, for the ops at the top of a module."""

@@ -22,7 +22,7 @@ from dagster_sqlqueue.orchestration import (
     build_sqlqueue_asset_spec,
     queue_asset_key,
 )
-from dagster_sqlqueue.payloads import AnyObject
+from dagster_sqlqueue.payload.serialization import AnyObject
 
 
 class Country(enum.StrEnum):

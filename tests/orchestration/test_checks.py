@@ -9,9 +9,8 @@ import dagster as dg
 import pytest
 
 from dagster_sqlqueue import SqlQueue
-from dagster_sqlqueue.ending import Ending
 from dagster_sqlqueue.errors import InvalidInput, LeaseLost
-from dagster_sqlqueue.model import ArchiveState
+from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.orchestration import (
     CheckThresholds,
     QueueConsumer,
@@ -21,8 +20,9 @@ from dagster_sqlqueue.orchestration import (
     queue_asset_key,
 )
 from dagster_sqlqueue.orchestration.observing import Memory
-from tests.core.support import Work, rows
+from dagster_sqlqueue.queue.complete import Ending
 from tests.orchestration.support import Deployment, configs, evaluations, observations
+from tests.support import Work, rows
 
 NAMES = {"oldest_ready", "dead_letters", "lease_expiry", "stalled_bucket"}
 

@@ -3,11 +3,12 @@
 import dagster as dg
 import pytest
 
-from dagster_sqlqueue import Backoff, QueueSpec, RateLimit, migrations
+from dagster_sqlqueue import Backoff, QueueSpec, RateLimit
 from dagster_sqlqueue.errors import SchemaMissing, UnknownQueue
-from dagster_sqlqueue.migrations import Migration
 from dagster_sqlqueue.orchestration import queue_asset_key
-from dagster_sqlqueue.payloads import AnyObject
+from dagster_sqlqueue.payload.serialization import AnyObject
+from dagster_sqlqueue.schema import migrations
+from dagster_sqlqueue.schema.migrations import Migration
 from tests.orchestration.component_support import WARNINGS, Location, Reminder
 from tests.orchestration.support import error_of
 

@@ -18,8 +18,8 @@ from dagster_sqlqueue.orchestration import (
     queue_consumer,
 )
 from dagster_sqlqueue.orchestration.drain import Pace
-from tests.core.support import Work, rows
 from tests.orchestration.support import Deployment, configs
+from tests.support import Work, rows
 
 
 def test_a_queue_by_its_name_and_model() -> None:

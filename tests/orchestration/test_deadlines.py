@@ -9,7 +9,7 @@ import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, UnknownQueue
-from dagster_sqlqueue.model import ArchiveState, ClaimedJob
+from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.orchestration import (
     Account,
     DailyAccount,
@@ -20,8 +20,8 @@ from dagster_sqlqueue.orchestration import (
 from dagster_sqlqueue.orchestration.deadlines import Deadlines, last_days, look_at_deadlines
 from dagster_sqlqueue.orchestration.fanout import daily_jobs
 from dagster_sqlqueue.queue import Ending
-from dagster_sqlqueue.selection import Selection
-from tests.core.support import rows, value
+from dagster_sqlqueue.queue.selection import Selection
+from tests.support import rows, value
 
 SECOND = timedelta(seconds=1)
 DAY = timedelta(days=1)

@@ -15,11 +15,11 @@ import pytest
 import yaml
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
-from dagster_sqlqueue.payloads import AnyObject
-from tests.core.ports import free_port
-from tests.core.support import until
+from dagster_sqlqueue.payload.serialization import AnyObject
 from tests.gate.patience import PATIENCE
 from tests.orchestration.dg_project import DgProject, installed
+from tests.support import until
+from tests.support.ports import free_port
 
 TYPE = "dagster_sqlqueue.SqlQueueComponent"
 

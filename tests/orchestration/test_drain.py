@@ -7,11 +7,11 @@ from typing import Annotated
 import pytest
 from pydantic import BaseModel
 
-from dagster_sqlqueue import Done, Job, QueueSpec, Sensitive, SqlQueue, slots
-from dagster_sqlqueue.orchestration import QueueConsumer, queue_asset_key, queue_consumer
-from tests.core.support import Work, rows
+from dagster_sqlqueue import Done, Job, QueueSpec, Sensitive, SqlQueue
+from dagster_sqlqueue.orchestration import QueueConsumer, queue_asset_key, queue_consumer, slots
 from tests.gate.patience import sized
 from tests.orchestration.support import Deployment, error_of
+from tests.support import Work, rows
 
 
 def test_a_run_works_the_queue_off_and_says_what_it_did(

@@ -15,7 +15,7 @@ from dagster_sqlqueue.orchestration import (
     build_fanout_schedule,
 )
 from dagster_sqlqueue.orchestration.fanout import due_at, ended_days
-from tests.core.support import rows
+from tests.support import rows
 
 DAYS = dg.DailyPartitionsDefinition(start_date="2013-03-08", end_date="2013-03-13")
 ACCOUNTS = [

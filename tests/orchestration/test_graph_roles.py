@@ -8,6 +8,7 @@ import dagster as dg
 import pytest
 
 from dagster_sqlqueue import Done, QueueSpec, SqlQueue
+from dagster_sqlqueue.db.permissions import Role
 from dagster_sqlqueue.followers import GroupEnded
 from dagster_sqlqueue.orchestration import (
     EnqueuedGroup,
@@ -24,9 +25,8 @@ from dagster_sqlqueue.orchestration import (
     group_results,
     wait_for_group,
 )
-from dagster_sqlqueue.permissions import Role
-from tests.core.support import Work
 from tests.roles.support import Staff, dropping_roles, staff_of, url_of
+from tests.support import Work
 
 WORK = QueueSpec("work", Work, bucket_count=4)
 JOINS = QueueSpec("joins", GroupEnded)

@@ -12,8 +12,8 @@ from dagster import DagsterInstance, DagsterRunStatus
 
 from dagster_sqlqueue import Backoff, Consumer, Done, QueueSpec, SqlQueue
 from dagster_sqlqueue.followers import Callback, Followers, GroupEnded, Groups
-from tests.core.support import Work, until
 from tests.gate.patience import PATIENCE
+from tests.support import Work, until
 
 PROJECT = Path(__file__).resolve().parents[2]
 JOINS = QueueSpec("joins", GroupEnded, bucket_count=2, max_attempts=3, backoff=Backoff(0, jitter=0))

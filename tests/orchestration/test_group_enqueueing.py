@@ -21,10 +21,10 @@ from dagster_sqlqueue.orchestration import (
     joining,
 )
 from dagster_sqlqueue.orchestration.repeating import StepIds
-from tests.core.support import Work, rows, until
 from tests.gate.patience import PATIENCE
 from tests.orchestration.group_support import JOINS
 from tests.orchestration.support import WORK, Deployment, error_of
+from tests.support import Work, rows, until
 
 pytestmark = pytest.mark.usefixtures("joins")
 

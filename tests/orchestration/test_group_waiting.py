@@ -20,10 +20,10 @@ from dagster_sqlqueue.orchestration import (
     wait_for_group,
 )
 from dagster_sqlqueue.results import waits
-from tests.core.support import Work, claim, rows, until
 from tests.gate.patience import PATIENCE
 from tests.orchestration.group_support import batch, enqueue, group_of
 from tests.orchestration.support import WORK, Deployment, error_of, failure_of
+from tests.support import Work, claim, rows, until
 
 pytestmark = pytest.mark.usefixtures("joins")
 

@@ -13,8 +13,8 @@ from pydantic import BaseModel
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration import SqlQueueIOManager, SqlQueueResource, build_sqlqueue_io_manager
-from tests.core.support import Work, claim, rows, states
 from tests.orchestration.support import error_of
+from tests.support import Work, claim, rows, states
 
 WORK = QueueSpec("work", Work, bucket_count=4)
 OTHER = QueueSpec("other", Work, bucket_count=4)

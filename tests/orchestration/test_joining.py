@@ -19,11 +19,11 @@ from dagster_sqlqueue.orchestration import (
     await_group,
     build_group_sensor,
 )
-from dagster_sqlqueue.selection import Selection
-from tests.core.support import rows, until
+from dagster_sqlqueue.queue.selection import Selection
 from tests.gate.patience import PATIENCE
 from tests.orchestration.group_support import JOINS, Joining, ended_group
 from tests.orchestration.support import WORK, Deployment
+from tests.support import rows, until
 
 pytestmark = pytest.mark.usefixtures("joins")
 

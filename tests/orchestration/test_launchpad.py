@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from dagster_sqlqueue import NewJob, SqlQueue
-from tests.core.decisions import LATER, PLAIN, ids, kill, put, take
-from tests.core.support import Work
 from tests.orchestration.launchpad_support import Launchpad, everything
+from tests.support import Work
+from tests.support.decisions import LATER, PLAIN, ids, kill, put, take
 
 
 def test_a_dead_letter_is_read_and_redriven(queue: SqlQueue, launchpad: Launchpad) -> None:

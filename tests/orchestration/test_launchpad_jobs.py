@@ -6,11 +6,11 @@ import pytest
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration import SqlQueueResource, build_sqlqueue_launchpad_jobs
-from dagster_sqlqueue.selection import Selection
-from tests.core.decisions import PLAIN, put
-from tests.core.support import Work
+from dagster_sqlqueue.queue.selection import Selection
 from tests.orchestration.launchpad_support import Launchpad
 from tests.orchestration.support import Deployment
+from tests.support import Work
+from tests.support.decisions import PLAIN, put
 
 
 def test_a_closed_choice_of_queues(queue: SqlQueue, in_memory: Deployment) -> None:

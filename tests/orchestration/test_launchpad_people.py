@@ -8,10 +8,10 @@ from pydantic import BaseModel
 
 from dagster_sqlqueue import QueueSpec, Sensitive, SqlQueue
 from dagster_sqlqueue.people import HumanWork, Stage
-from dagster_sqlqueue.selection import Selection
-from tests.core.support import Work
+from dagster_sqlqueue.queue.selection import Selection
 from tests.orchestration.launchpad_support import Launchpad, everything
 from tests.people.support import handed_over
+from tests.support import Work
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ import pytest
 from pydantic import BaseModel
 
 from dagster_sqlqueue import NewJob, QueueSpec, Sensitive, SqlQueue
-from dagster_sqlqueue.model import ArchiveState
+from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.queue import Ending
-from tests.core.decisions import PLAIN, put, take
-from tests.core.support import Work
 from tests.orchestration.launchpad_support import Launchpad, everything
+from tests.support import Work
+from tests.support.decisions import PLAIN, put, take
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("redrive", {}, "the selection names no jobs: give ids, a condition"),

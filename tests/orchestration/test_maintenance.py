@@ -12,12 +12,12 @@ import psycopg
 import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
+from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.executors import Transaction
 from dagster_sqlqueue.orchestration import SqlQueueResource, build_maintenance_schedule
-from tests.core.archived import archive, days_with_partitions, kept
-from tests.core.support import Work, rows, value
 from tests.orchestration.support import Deployment
+from tests.support import Work, rows, value
+from tests.support.archived import archive, days_with_partitions, kept
 
 MAINTAINER = Path(__file__).with_name("maintainer.py")
 NOON = datetime(2026, 1, 31, 12, 31, tzinfo=UTC)

@@ -20,8 +20,8 @@ from dagster_sqlqueue.orchestration import (
     fail_jobs,
     give_back_on_failure,
 )
-from tests.core.support import Work, claim, make_due, rows, states
 from tests.orchestration.support import WORK, Deployment, error_of, failure_of, of_environment
+from tests.support import Work, claim, make_due, rows, states
 
 claim_work = build_claim_op(WORK)
 

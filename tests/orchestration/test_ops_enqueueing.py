@@ -11,8 +11,8 @@ from dagster_sqlqueue.orchestration import (
     build_enqueue_op,
     enqueue_jobs,
 )
-from tests.core.support import Work, claim, rows
 from tests.orchestration.support import WORK, Deployment, error_of, of_environment
+from tests.support import Work, claim, rows
 
 
 def test_a_step_that_is_retried_after_its_commit_enqueues_nothing_twice(

@@ -13,8 +13,8 @@ from dagster_sqlqueue.orchestration import (
     build_cleanup_sensors,
     give_back_on_failure,
 )
-from tests.core.support import Work, claim, rows
 from tests.orchestration.support import WORK, Deployment
+from tests.support import Work, claim, rows
 
 claim_work = build_claim_op(WORK)
 

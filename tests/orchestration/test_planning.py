@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from dagster_sqlqueue.model import Head
+from dagster_sqlqueue.model.job import Head
 from dagster_sqlqueue.orchestration.planning import Plan, drains, standing
 from dagster_sqlqueue.orchestration.sensor import ranges
-from dagster_sqlqueue.slots import Asked
+from dagster_sqlqueue.orchestration.slots import Asked
 
 
 def heads(*due: tuple[int, int, float]) -> list[Head]:

@@ -9,8 +9,8 @@ from dagster_graphql.schema import create_schema
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration import SqlQueueResource
-from tests.core.support import rows, until
 from tests.orchestration.support import code_location
+from tests.support import rows, until
 
 CODE = """
 import dagster as dg

@@ -13,7 +13,8 @@ from prometheus_client import CollectorRegistry
 from psycopg import sql
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from dagster_sqlqueue import QueueSpec, SqlQueue, batches
+from dagster_sqlqueue import QueueSpec, SqlQueue
+from dagster_sqlqueue.db.permissions import Role, role_name
 from dagster_sqlqueue.errors import AccessRefused
 from dagster_sqlqueue.metrics import QueueCollector
 from dagster_sqlqueue.orchestration import (
@@ -28,14 +29,13 @@ from dagster_sqlqueue.orchestration import (
     build_sqlqueue_sensor,
 )
 from dagster_sqlqueue.people import HumanWork
-from dagster_sqlqueue.permissions import Role, role_name
+from dagster_sqlqueue.queue.selection import Selection
 from dagster_sqlqueue.schedules import Schedules
-from dagster_sqlqueue.selection import Selection
-from dagster_sqlqueue.spark import results
+from dagster_sqlqueue.spark import batches, sinks
 from dagster_sqlqueue.spark.source import _Source
-from tests.core.support import Work, rows, value
 from tests.orchestration.launchpad_support import Launchpad
 from tests.roles.support import Staff, dropping_roles, staff_of, url_of
+from tests.support import Work, rows, value
 
 
 @pytest.fixture
@@ -212,7 +212,7 @@ def test_an_asset_of_spark_is_a_consumer_and_reads_the_archive_as_an_observer(
     rows(staff.owner, f'CREATE SCHEMA "{place}" AUTHORIZATION "{staff.user(Role.CONSUMER)}"')
     figures = pa.table({"day": pa.array([date(2013, 1, 1)]), "jobs": pa.array([3], pa.int64())})
     with batches.kept(queue, [batch]) as check, queue.database.transaction() as transaction:
-        results.replace_days(transaction.connection, f"{place}.figures", figures, "day", ["day"], [date(2013, 1, 1)])
+        sinks.replace_days(transaction.connection, f"{place}.figures", figures, "day", ["day"], [date(2013, 1, 1)])
         batches.publish(queue, batch, transaction, output={"rows": 1})
         check()
     assert value(staff.owner, f"SELECT sum(jobs)::integer FROM {place}.figures") == 3

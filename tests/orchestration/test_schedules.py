@@ -11,9 +11,9 @@ from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput, SchemaMis
 from dagster_sqlqueue.orchestration import QueueConsumer, SqlQueueResource, build_sqlqueue_schedules_sensor
 from dagster_sqlqueue.orchestration.assets import queue_asset_key
 from dagster_sqlqueue.schedules import Schedules
-from tests.core.support import Work, rows
 from tests.orchestration.support import Deployment
 from tests.schedules.support import overdue_by, ticks_of
+from tests.support import Work, rows
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ from dataclasses import replace
 import dagster as dg
 import pytest
 
-from dagster_sqlqueue import NewJob, SqlQueue, slots
+from dagster_sqlqueue import NewJob, SqlQueue
 from dagster_sqlqueue.errors import DatabaseUnavailable, SchemaMissing, SchemaTooNew, SchemaTooOld
-from dagster_sqlqueue.orchestration import QueueConsumer, SensorSettings, SqlQueueResource, build_sqlqueue_sensor
-from tests.core.support import Work, make_due, rows
+from dagster_sqlqueue.orchestration import QueueConsumer, SensorSettings, SqlQueueResource, build_sqlqueue_sensor, slots
 from tests.orchestration.support import Deployment, configs, error_of, observations
+from tests.support import Work, make_due, rows
 
 
 @pytest.fixture

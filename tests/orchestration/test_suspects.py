@@ -11,7 +11,7 @@ import dagster as dg
 import pytest
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 
-from dagster_sqlqueue import Job, NewJob, QueueSpec, SqlQueue, slots
+from dagster_sqlqueue import Job, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration import (
     DrainMode,
@@ -21,9 +21,10 @@ from dagster_sqlqueue.orchestration import (
     build_cleanup_sensors,
     build_sqlqueue_sensor,
     queue_consumer,
+    slots,
 )
-from tests.core.support import Work, rows
 from tests.orchestration.support import Deployment, NewInstance, configs, evaluations
+from tests.support import Work, rows
 
 SENSOR = "work_sensor"
 

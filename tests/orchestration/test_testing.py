@@ -21,7 +21,7 @@ from dagster_sqlqueue.orchestration import (
     queue_for_test,
     testing,
 )
-from tests.core.support import Work
+from tests.support import Work
 
 PROJECT = Path(__file__).resolve().parents[2]
 WORK = QueueSpec("work", Work, max_attempts=3, backoff=Backoff(0, jitter=0))

@@ -7,8 +7,8 @@ from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import NewJob, QueueSpec
 from dagster_sqlqueue.people import HumanWork
-from dagster_sqlqueue.selection import Selection
-from tests.core.support import Work, rows
+from dagster_sqlqueue.queue.selection import Selection
+from tests.support import Work, rows
 
 
 def enqueued(people: HumanWork, count: int, queue: str = "work", **settings: Any) -> list[UUID]:

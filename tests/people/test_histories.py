@@ -15,9 +15,9 @@ from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.errors import DecisionRefused, InvalidInput
 from dagster_sqlqueue.people import Action, HumanWork, JobEvent, Stage, TaskState, replay
 from dagster_sqlqueue.people.model import event_of, task_of
-from dagster_sqlqueue.selection import Selection
-from tests.core.support import rows
+from dagster_sqlqueue.queue.selection import Selection
 from tests.people.support import enqueued
+from tests.support import rows
 
 ROUNDS = 12
 PEOPLE = ("anna", "bert", "carl")

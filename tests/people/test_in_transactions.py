@@ -12,10 +12,10 @@ import pytest
 from dagster_sqlqueue import Consumer, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import DecisionRefused, InvalidInput, UnknownQueue
 from dagster_sqlqueue.people import HumanWork, Stage
-from dagster_sqlqueue.selection import Selection
-from tests.core.support import Work, caller, rows, until, value
+from dagster_sqlqueue.queue.selection import Selection
 from tests.gate.patience import PATIENCE
 from tests.people.support import enqueued, everything, handed_over
+from tests.support import Work, caller, rows, until, value
 
 Step = Callable[[HumanWork, list[UUID], Any], object]
 STEPS: dict[str, Step] = {

@@ -10,7 +10,7 @@ from uuid_utils.compat import uuid7
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.errors import DecisionRefused, InvalidInput, UnknownJob, UnknownQueue
 from dagster_sqlqueue.people import HumanWork, Stage
-from dagster_sqlqueue.selection import Selection
+from dagster_sqlqueue.queue.selection import Selection
 from tests.people.support import enqueued, everything, handed_over
 
 REFUSED: dict[str, tuple[Callable[[HumanWork, list[UUID]], object], str]] = {

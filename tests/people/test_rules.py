@@ -8,9 +8,9 @@ from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import Consumer, Done, Hold, Job, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.people import AutomationRule, HumanWork
-from dagster_sqlqueue.selection import Selection
-from tests.core.support import Work, rows
+from dagster_sqlqueue.queue.selection import Selection
 from tests.people.support import enqueued, handed_over
+from tests.support import Work, rows
 
 IDS = [uuid7() for _ in range(4_000)]
 

@@ -13,10 +13,10 @@ from uuid_utils.compat import uuid7
 from dagster_sqlqueue import Consumer, Done, Hold, Job, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import DecisionRefused, UnknownJob
 from dagster_sqlqueue.people import HumanWork, Stage, Task
-from dagster_sqlqueue.selection import Selection
-from tests.core.support import Work, rows, value
+from dagster_sqlqueue.queue.selection import Selection
 from tests.gate.patience import PATIENCE
 from tests.people.support import enqueued, everything, handed_over
+from tests.support import Work, rows, value
 
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 

@@ -7,9 +7,9 @@ import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.people import HumanWork
-from dagster_sqlqueue.selection import Selection
-from tests.core.support import Work, rows, value
+from dagster_sqlqueue.queue.selection import Selection
 from tests.people.support import handed_over
+from tests.support import Work, rows, value
 
 
 def retain(queue: SqlQueue, name: str, days: int | None) -> None:

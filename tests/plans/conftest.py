@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
-from tests.core.support import Work, rows
 from tests.gate.patience import FULL, PATIENCE, sized
 from tests.plans.explaining import PLAN_MODES, Explainer
 from tests.plans.filling import put
 from tests.plans.undoing import undone, without_autovacuum
+from tests.support import Work, rows
 
 JOBS = sized(50_000, 100_000)
 KEY_JOBS = sized(25_000, 50_000)

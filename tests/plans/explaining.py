@@ -6,10 +6,11 @@ from uuid import UUID
 
 import psycopg
 
-from dagster_sqlqueue import SqlQueue, statements
-from dagster_sqlqueue.executors import execute
-from tests.core.support import rows
+from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue.db import statements
+from dagster_sqlqueue.db.executors import execute
 from tests.gate.patience import sized
+from tests.support import rows
 
 LANES = 16 * 10
 EVERYWHERE = list(range(16))

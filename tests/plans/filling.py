@@ -1,7 +1,7 @@
 """Backlogs for the plan tests, put in with one statement each."""
 
 from dagster_sqlqueue import SqlQueue
-from tests.core.support import rows
+from tests.support import rows
 
 _DUE = "now() - n * interval '1 us'"
 

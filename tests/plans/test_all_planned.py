@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-from dagster_sqlqueue import statements
+from dagster_sqlqueue.db import statements
 
 WITHOUT: dict[str, str] = {
     "one or a few rows by the primary key of a table that has a row a queue, bucket, rule or reply queue": """
@@ -38,7 +38,7 @@ WITHOUT: dict[str, str] = {
 
 
 def _files() -> set[str]:
-    return {file.name[:-4] for file in statements.folder().iterdir() if file.name.endswith(".sql")}
+    return set(statements.names())
 
 
 def _named() -> set[str]:

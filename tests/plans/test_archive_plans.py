@@ -13,10 +13,10 @@ import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.spark.slices import shares
-from tests.core.support import Work, rows
 from tests.gate.patience import PATIENCE, sized
 from tests.plans.explaining import BY_ID, SLACK, Explainer, Plan
 from tests.plans.undoing import without_autovacuum
+from tests.support import Work, rows
 
 ROWS = sized(60_000, 100_000)
 DAYS = 10

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue, columns
-from tests.core.support import Work
+from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue.queue import validation
 from tests.plans.conftest import KEYS
 from tests.plans.explaining import BY_ID, SLACK, Explainer, changes_by_id, due, running
+from tests.support import Work
 
 SIZES = [1, 100, 1_000]
 
@@ -63,7 +64,7 @@ def test_replacing(explain: Explainer, backlog: SqlQueue, queue: str, count: int
         keys,
     )
     jobs = [NewJob(Work(n=n), unique_key=key) for n, key in enumerate(keys)]
-    arrays = columns.columns(QueueSpec(queue, Work), jobs)
+    arrays = validation.columns(QueueSpec(queue, Work), jobs)
     plan = explain("enqueue_replace", queue=queue, named=[False] * count, **arrays)
     assert plan.root["Actual Rows"] == count
     assert {index for _, index in plan.scans()} - {None} <= {"job_unique_key", "job_pkey", "job_replaced_pkey"}

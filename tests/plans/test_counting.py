@@ -3,9 +3,9 @@
 import psycopg
 
 from dagster_sqlqueue import SqlQueue
-from tests.core.support import value
 from tests.plans.explaining import Fetched, Plan, running
 from tests.plans.undoing import undone
+from tests.support import value
 
 
 def explained(connection: "psycopg.Connection[object]", schema: str, query: str) -> Plan:

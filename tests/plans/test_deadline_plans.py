@@ -7,9 +7,9 @@ from uuid import UUID, uuid4
 import pytest
 
 from dagster_sqlqueue import SqlQueue
-from tests.core.support import rows
 from tests.plans.explaining import SLACK, Explainer, due, running
 from tests.plans.undoing import without_autovacuum
+from tests.support import rows
 
 ARCHIVED = 100_000
 DAYS = 10

@@ -12,12 +12,12 @@ from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.followers import Callback, Followers, Groups, JobEnded
 from dagster_sqlqueue.followers.following import _columns
 from dagster_sqlqueue.followers.model import Following, called_back
-from tests.core.archived import archive
-from tests.core.support import Work, rows, value
 from tests.gate.patience import PATIENCE, sized
 from tests.plans.explaining import PLAN_MODES, SLACK, Explainer, Plan
 from tests.plans.filling import put
 from tests.plans.undoing import undone, without_autovacuum
+from tests.support import Work, rows, value
+from tests.support.archived import archive
 
 JOBS = sized(40_000, 100_000)
 GROUPS = JOBS // 10

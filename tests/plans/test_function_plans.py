@@ -13,7 +13,9 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from dagster_sqlqueue import SqlQueue, functions, statements
+from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue.db import statements
+from dagster_sqlqueue.schema import functions
 from tests.plans.explaining import BY_ID, LANES, SLACK, Fetched, Plan, due, running
 from tests.plans.test_plans import BY_CLAIM, EVERYWHERE
 from tests.plans.undoing import undone

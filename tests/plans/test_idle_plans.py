@@ -17,13 +17,13 @@ from uuid import UUID, uuid4
 import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
-from dagster_sqlqueue.executors import Transaction
-from tests.core.pooler import pooler
-from tests.core.support import Work, drop, rows, take_time, value
+from dagster_sqlqueue.db.executors import Transaction
 from tests.plans.explaining import CLAIM, EVERYWHERE, FROM_THE_BEGINNING, LANES, LEASE, SLACK, KeptExplainer, Plan
 from tests.plans.filling import put
 from tests.plans.test_function_plans import FIXED, Calling
 from tests.plans.undoing import without_autovacuum
+from tests.support import Work, drop, rows, take_time, value
+from tests.support.pooler import pooler
 
 JOBS = 100_000
 KEYED = 20_000

@@ -7,9 +7,9 @@ from uuid import UUID, uuid4
 import pytest
 
 from dagster_sqlqueue import SqlQueue
-from tests.core.support import rows
 from tests.plans.conftest import KEYS, LIMITED
 from tests.plans.explaining import CLAIM, EVERYWHERE, FROM_THE_BEGINNING, SLACK, Explainer, Plan, due
+from tests.support import rows
 
 
 def test_limit_allowance(explain: Explainer, backlog: SqlQueue) -> None:

@@ -14,11 +14,11 @@ import psycopg
 import pytest
 
 from dagster_sqlqueue import SqlQueue
-from tests.core.support import rows, until, value
 from tests.gate.plugin import note_figures
 from tests.plans.conftest import JOBS
 from tests.plans.explaining import LANES, SLACK, Explainer, Plan
 from tests.plans.undoing import without_autovacuum
+from tests.support import rows, until, value
 
 ARCHIVED = 120_000
 CAP = 10_000

@@ -8,11 +8,11 @@ import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.people import HumanWork
-from tests.core.support import Work, rows
 from tests.gate.patience import PATIENCE, sized
 from tests.plans.explaining import SLACK, Explainer, Plan
 from tests.plans.filling import put
 from tests.plans.undoing import without_autovacuum
+from tests.support import Work, rows
 
 TASKS = sized(40_000, 100_000)
 PEOPLE = 50

@@ -17,8 +17,8 @@ from uuid import uuid4
 
 import pytest
 
-from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue, columns
-from tests.core.support import Work
+from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue.queue import validation
 from tests.plans.conftest import JOBS, KEYS, RUNNING
 from tests.plans.explaining import (
     BY_ID,
@@ -34,6 +34,7 @@ from tests.plans.explaining import (
     running,
 )
 from tests.plans.explaining import PLAN_MODES as PLAN_MODES
+from tests.support import Work
 
 
 @pytest.fixture(scope="session")
@@ -325,7 +326,7 @@ def test_peek(explain: Explainer) -> None:
 
 @pytest.mark.parametrize("queue", ["work", "keyed"])
 def test_enqueue_one(explain: Explainer, queue: str) -> None:
-    new = columns.values(QueueSpec(queue, Work), NewJob(Work(n=1), unique_key="u", ordering_key="big", tags=["a"]))
+    new = validation.values(QueueSpec(queue, Work), NewJob(Work(n=1), unique_key="u", ordering_key="big", tags=["a"]))
     plan = explain("enqueue", queue=queue, **new)
     assert plan.scans() == set()
     assert plan.buffers <= SLACK
@@ -335,7 +336,7 @@ def test_enqueue_one(explain: Explainer, queue: str) -> None:
 @pytest.mark.parametrize("count", [10, 2_000])
 def test_enqueue_many(explain: Explainer, count: int, queue: str) -> None:
     jobs = [NewJob(Work(n=n), unique_key=f"u{n}", ordering_key="big", tags=["a"]) for n in range(count)]
-    plan = explain("enqueue_many", queue=queue, **columns.columns(QueueSpec(queue, Work), jobs))
+    plan = explain("enqueue_many", queue=queue, **validation.columns(QueueSpec(queue, Work), jobs))
     assert plan.root["Actual Rows"] == count
     assert plan.scans() == set()
     assert plan.buffers <= 25 * count + SLACK

@@ -6,10 +6,10 @@ import pytest
 
 from dagster_sqlqueue import ClaimFilter, SqlQueue
 from dagster_sqlqueue.topics import Message, Topics
-from dagster_sqlqueue.topics.publishing import new_row
-from tests.core.support import rows
+from dagster_sqlqueue.topics.publication import new_row
 from tests.gate.patience import sized
 from tests.plans.explaining import SLACK, Explainer, Plan
+from tests.support import rows
 
 OTHERS = 20_000
 TAKERS = 100

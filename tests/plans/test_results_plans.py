@@ -9,11 +9,11 @@ import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.results.model import earliest_end
-from tests.core.support import Work, rows, value
 from tests.gate.patience import PATIENCE, sized
 from tests.plans.explaining import SLACK, Explainer, Plan
 from tests.plans.filling import put
 from tests.plans.undoing import without_autovacuum
+from tests.support import Work, rows, value
 
 ROWS = sized(40_000, 100_000)
 DAYS = 30

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
-from tests.core.support import Work, rows
 from tests.gate.patience import PATIENCE
 from tests.plans.explaining import SLACK, Explainer, Plan
 from tests.plans.undoing import without_autovacuum
+from tests.support import Work, rows
 
 SCHEDULES = 100_000
 DUE = 50

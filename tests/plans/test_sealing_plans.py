@@ -11,9 +11,9 @@ from uuid import UUID, uuid4
 import pytest
 
 from dagster_sqlqueue import SqlQueue
-from tests.core.support import rows
 from tests.plans.conftest import JOBS
 from tests.plans.explaining import BY_ID, SLACK, Explainer, Plan, due
+from tests.support import rows
 
 PUBLISHED = 100_000
 OUTCOMES = 100_000

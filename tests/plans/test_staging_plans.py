@@ -8,10 +8,10 @@ from uuid import UUID, uuid4
 import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
-from tests.core.support import Work, rows
 from tests.gate.patience import PATIENCE, sized
 from tests.plans.explaining import SLACK, Explainer
 from tests.plans.undoing import without_autovacuum
+from tests.support import Work, rows
 
 ROWS = sized(40_000, 100_000)
 ATTEMPTS = 4

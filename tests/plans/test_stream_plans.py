@@ -8,10 +8,10 @@ from uuid import UUID
 import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
-from tests.core.support import Work, rows
 from tests.gate.patience import PATIENCE
 from tests.plans.explaining import Explainer, Plan
 from tests.plans.undoing import without_autovacuum
+from tests.support import Work, rows
 
 ROWS = 100_000
 DAYS = 30

@@ -10,7 +10,7 @@ from psycopg import sql
 from psycopg.pq import TransactionStatus
 
 from dagster_sqlqueue import SqlQueue
-from tests.core.support import rows
+from tests.support import rows
 
 MANY = 100
 """So many dead rows of a table are cleared away at once. Fewer are within the slack of every bound (see explaining)."""

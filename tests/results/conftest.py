@@ -6,9 +6,9 @@ import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.results import Results, waits
-from tests.core.cleared import cleared
-from tests.core.support import Work, until
 from tests.results.support import listeners
+from tests.support import Work, until
+from tests.support.cleared import cleared
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ from uuid import UUID
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.results import Results
-from tests.core.support import Work, others_at
 from tests.gate.patience import PATIENCE
+from tests.support import Work, others_at
 
 FOLLOWERS = "SELECT count(*) FROM {s}.follower"
 LONG = 2 * PATIENCE

@@ -8,14 +8,14 @@ import pytest
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import NewJob, QueueSpec, Retry, SqlQueue
-from dagster_sqlqueue.columns import stable_id
-from dagster_sqlqueue.ending import Ending
 from dagster_sqlqueue.errors import InvalidInput, UnknownJob
-from dagster_sqlqueue.model import ArchiveState
+from dagster_sqlqueue.model.job import ArchiveState
+from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.selection import Selection
+from dagster_sqlqueue.queue.validation import stable_id
 from dagster_sqlqueue.results import JobOutcome, Results
 from dagster_sqlqueue.results.model import earliest_end
-from dagster_sqlqueue.selection import Selection
-from tests.core.support import Work, caller, claim, rows, value
+from tests.support import Work, caller, claim, rows, value
 
 
 def enqueued(queue: SqlQueue, spec: QueueSpec[Work], n: int = 1, id: UUID | None = None) -> UUID:

@@ -8,14 +8,14 @@ from typing import Annotated
 import pytest
 
 from dagster_sqlqueue import Consumer, Done, Job, Mode, NewJob, QueueSpec, Reject, Retry, Sensitive, SqlQueue
-from dagster_sqlqueue.ending import Ending
+from dagster_sqlqueue.consumer.progress import Reporter
 from dagster_sqlqueue.errors import InvalidInput, LeaseLost
-from dagster_sqlqueue.model import ArchiveState, ClaimedJob
-from dagster_sqlqueue.progress import Reporter
+from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
+from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.selection import Selection
 from dagster_sqlqueue.results import Results
-from dagster_sqlqueue.selection import Selection
-from tests.core.support import Work, claim, make_due, narrow_queue, rows, until, value
 from tests.gate.patience import PATIENCE
+from tests.support import Work, claim, make_due, narrow_queue, rows, until, value
 
 STALE = "SELECT COALESCE(sum(writes), 0) FROM {s}.stale_write"
 NOTES = "SELECT count(*) FROM {s}.job_progress"
@@ -167,7 +167,7 @@ def test_a_handler_may_say_it_as_often_as_it_likes(
 def test_what_was_kept_is_written_with_the_next_heartbeat(
     queue: SqlQueue, spec: QueueSpec[Work], results: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dagster_sqlqueue.progress.WRITE_SECONDS", 3_600.0)
+    monkeypatch.setattr("dagster_sqlqueue.consumer.progress.WRITE_SECONDS", 3_600.0)
     enqueue(queue, spec)
 
     def handler(job: Job[Work]) -> Done:
@@ -202,7 +202,7 @@ def test_a_handler_that_lost_its_job_is_told(queue: SqlQueue, spec: QueueSpec[Wo
 def test_a_refusal_that_the_heartbeat_met_is_told_at_the_next_word(
     queue: SqlQueue, spec: QueueSpec[Work], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dagster_sqlqueue.progress.WRITE_SECONDS", 3600.0)
+    monkeypatch.setattr("dagster_sqlqueue.consumer.progress.WRITE_SECONDS", 3600.0)
     enqueue(queue, spec)
     (job,) = claim(queue)
     reporter = Reporter(queue)

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from dagster_sqlqueue import QueueSpec, Retry, SqlQueue
-from dagster_sqlqueue.ending import Ending
 from dagster_sqlqueue.errors import InvalidInput, QueueError, WaitTimedOut
-from dagster_sqlqueue.model import ArchiveState
-from dagster_sqlqueue.results import Results, watching
-from dagster_sqlqueue.selection import Selection
-from tests.core.support import Work, claim, until, value
+from dagster_sqlqueue.model.job import ArchiveState
+from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.selection import Selection
+from dagster_sqlqueue.results import Results, notifications
 from tests.gate.patience import PATIENCE
 from tests.results.support import FOLLOWERS, LONG, enqueued, heard, listeners, waiting
+from tests.support import Work, claim, until, value
 
 
 @pytest.mark.usefixtures("rare")
@@ -123,8 +123,8 @@ def test_without_listening(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
 def test_the_connection_is_given_back_when_nobody_waits(
     queue: SqlQueue, spec: QueueSpec[Work], results: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "IDLE_SECONDS", 0.0)
-    monkeypatch.setattr(watching, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(notifications, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(notifications, "_LOOK_SECONDS", 0.05)
     for _ in range(2):
         (id,) = enqueued(queue, spec)
         with waiting(lambda id=id: results.wait(id, timeout_seconds=LONG)) as wait:  # type: ignore[misc]

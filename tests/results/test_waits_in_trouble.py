@@ -12,14 +12,14 @@ from uuid import UUID
 import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
-from dagster_sqlqueue.ending import Ending
 from dagster_sqlqueue.errors import DatabaseUnavailable, UnknownJob
-from dagster_sqlqueue.model import ArchiveState, ClaimedJob
+from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
+from dagster_sqlqueue.queue.complete import Ending
 from dagster_sqlqueue.results import Results, waits
 from tests.cli.support import PROJECT
-from tests.core.support import OwnServer, Work, claim, narrow_queue, own_server, rows, until, value
 from tests.gate.patience import PATIENCE, sized
 from tests.results.support import FOLLOWERS, LONG, enqueued, heard, listeners, waiting
+from tests.support import OwnServer, Work, claim, narrow_queue, own_server, rows, until, value
 
 
 def test_where_no_notification_comes(queue: SqlQueue, spec: QueueSpec[Work], results: Results) -> None:

@@ -9,9 +9,9 @@ import pytest
 from psycopg import sql
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
-from dagster_sqlqueue.permissions import Role
-from tests.core.support import Work
+from dagster_sqlqueue.db.permissions import Role
 from tests.roles.support import Staff, dropping_roles, staff_of
+from tests.support import Work
 
 
 @pytest.fixture

@@ -7,14 +7,14 @@ from typing import Annotated, Any, TypeAlias
 from uuid import UUID, uuid4
 
 from dagster_sqlqueue import Backoff, NewJob, QueueSpec, Sensitive, SqlQueue
-from dagster_sqlqueue.ending import Ending
-from dagster_sqlqueue.model import ArchiveState, ClaimedJob
+from dagster_sqlqueue.db.permissions import Role
+from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.people import HumanWork
-from dagster_sqlqueue.permissions import Role
+from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.selection import Selection
 from dagster_sqlqueue.schedules import Schedules
-from dagster_sqlqueue.selection import Selection
 from dagster_sqlqueue.topics import Topics
-from tests.core.support import Work, rows
+from tests.support import Work, rows
 
 
 class Secret(Work):

@@ -10,8 +10,8 @@ from psycopg import sql
 from sqlalchemy.engine import make_url
 
 from dagster_sqlqueue import SqlQueue
-from dagster_sqlqueue.permissions import Role, role_name
-from tests.core.support import rows
+from dagster_sqlqueue.db.permissions import Role, role_name
+from tests.support import rows
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from dagster_sqlqueue import Consumer, Done, QueueSpec, SqlQueue, roles
-from dagster_sqlqueue.permissions import Role, role_name
-from tests.core.support import Work, rows
+from dagster_sqlqueue import Consumer, Done, QueueSpec, SqlQueue
+from dagster_sqlqueue.db.permissions import Role, role_name
+from dagster_sqlqueue.schema import roles
 from tests.roles.support import Staff
+from tests.support import Work, rows
 
 PROJECT = Path(__file__).resolve().parents[2]
 

@@ -7,11 +7,11 @@ import psycopg
 import pytest
 
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
-from dagster_sqlqueue.ending import Ending
-from dagster_sqlqueue.model import ArchiveState
-from dagster_sqlqueue.permissions import Role
-from tests.core.support import Work, rows, value
+from dagster_sqlqueue.db.permissions import Role
+from dagster_sqlqueue.model.job import ArchiveState
+from dagster_sqlqueue.queue.complete import Ending
 from tests.roles.support import Staff, dropping_roles, relations, staff_of
+from tests.support import Work, rows, value
 
 SECRET = "the password is swordfish"
 

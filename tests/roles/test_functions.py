@@ -9,11 +9,12 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from dagster_sqlqueue import NewJob, QueueSpec, functions
-from dagster_sqlqueue.permissions import Role
+from dagster_sqlqueue import NewJob, QueueSpec
+from dagster_sqlqueue.db.permissions import Role
+from dagster_sqlqueue.schema import functions
 from dagster_sqlqueue.topics import Topics
-from tests.core.support import Work
 from tests.roles.support import Staff
+from tests.support import Work
 
 Call: TypeAlias = Callable[..., Any]
 P, C, O, B = Role.PRODUCER, Role.CONSUMER, Role.OPERATOR, Role.OBSERVER  # noqa: E741

@@ -8,14 +8,15 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from dagster_sqlqueue import QueueSpec, SqlQueue, migrations, roles
-from dagster_sqlqueue.cli.checks import Verdict
-from dagster_sqlqueue.cli.inspections import roles as doctor
+from dagster_sqlqueue import QueueSpec, SqlQueue
+from dagster_sqlqueue.db.permissions import Role
+from dagster_sqlqueue.doctor.schema_checks import roles as doctor
+from dagster_sqlqueue.doctor.server_checks import Verdict
 from dagster_sqlqueue.errors import AccessRefused, InvalidInput, SchemaMissing
-from dagster_sqlqueue.migrations import Migration
-from dagster_sqlqueue.permissions import Role
-from tests.core.support import Work, rows, value
+from dagster_sqlqueue.schema import migrations, roles
+from dagster_sqlqueue.schema.migrations import Migration
 from tests.roles.support import Staff, dropping_roles, staff_of, url_of
+from tests.support import Work, rows, value
 
 
 @pytest.fixture

@@ -4,11 +4,12 @@ import re
 
 import psycopg
 
-from dagster_sqlqueue import functions, roles, statements
-from dagster_sqlqueue.permissions import MAY, Role, role_name
-from dagster_sqlqueue.roles import Grant
-from tests.core.support import rows
+from dagster_sqlqueue.db import statements
+from dagster_sqlqueue.db.permissions import MAY, Role, role_name
+from dagster_sqlqueue.schema import functions, roles
+from dagster_sqlqueue.schema.roles import Grant
 from tests.roles.support import Staff
+from tests.support import rows
 
 _UTILITIES = {"enqueue_copy", "stage_copy", "snapshot", "waiter_listen", "prepare_schema", "roles_make", "roles_grant"}
 _UTILITIES |= {"merge_begin", "merge_again", "merge_end", "spark_keep_archive", "spark_keep_live"}
@@ -18,7 +19,7 @@ _NOTHING = re.compile(r"^-- nothing on (.*): (.*)$", re.MULTILINE)
 
 
 def _text() -> str:
-    return (statements.folder() / "roles_grant.sql").read_text(encoding="utf-8")
+    return statements.source("roles_grant")
 
 
 def _present(staff: Staff) -> set[tuple[str, str]]:
@@ -78,7 +79,7 @@ def test_nobody_may_truncate_refer_or_grant(shared: Staff) -> None:
 
 
 def _names() -> list[str]:
-    return sorted(file.name[:-4] for file in statements.folder().iterdir() if file.name.endswith(".sql"))
+    return statements.names()
 
 
 def test_every_statement_is_decided_about() -> None:

@@ -7,9 +7,9 @@ import psycopg
 import pytest
 
 from dagster_sqlqueue import QueueSpec
-from dagster_sqlqueue.permissions import Role
-from tests.core.support import Work, rows, value
+from dagster_sqlqueue.db.permissions import Role
 from tests.roles.support import Staff, relations
+from tests.support import Work, rows, value
 
 
 def test_what_runs_as_the_owner_is_pinned_and_not_for_everybody(shared: Staff) -> None:

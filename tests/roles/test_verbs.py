@@ -11,19 +11,19 @@ import pytest
 from psycopg import sql
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
-from dagster_sqlqueue.ending import Ending
+from dagster_sqlqueue.db.permissions import Role
 from dagster_sqlqueue.errors import AccessRefused
 from dagster_sqlqueue.followers import Followers, Groups
-from dagster_sqlqueue.model import ArchiveState
+from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.people import HumanWork
-from dagster_sqlqueue.permissions import Role
+from dagster_sqlqueue.queue.complete import Ending
 from dagster_sqlqueue.results import ReplyQueue, Results
 from dagster_sqlqueue.schedules import Schedules
 from dagster_sqlqueue.topics import Topics
-from tests.core.support import Work, rows
 from tests.roles.desk import Desk
 from tests.roles.support import Staff, url_of
 from tests.roles.table import MODULES, TABLE
+from tests.support import Work, rows
 
 _UNCALLED = {
     "close",

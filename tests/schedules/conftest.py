@@ -6,8 +6,8 @@ import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.schedules import Schedules
-from tests.core.cleared import cleared, own_schema
-from tests.core.support import Work
+from tests.support import Work
+from tests.support.cleared import cleared, own_schema
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.schedules import Schedules, Ticked
-from tests.core.support import rows, value
+from tests.support import rows, value
 
 
 class Report(BaseModel):

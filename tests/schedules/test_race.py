@@ -18,10 +18,10 @@ import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.schedules import Schedules
-from tests.core.support import Work, claim, rows, until, value
 from tests.gate.patience import PATIENCE, sized
 from tests.schedules.support import outage, tick_all
 from tests.schedules.worker import Task, run
+from tests.support import Work, claim, rows, until, value
 
 PROCESSES = 4
 KILLS = sized(10, 40)

@@ -11,9 +11,9 @@ import pytest
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput, SchemaMissing
 from dagster_sqlqueue.schedules import Scheduler, Schedules, Ticked
-from tests.core.support import Work, own_server, rows, until
 from tests.gate.patience import PATIENCE, sized
 from tests.schedules.support import outage, ticks_of
+from tests.support import Work, own_server, rows, until
 
 
 class Running:

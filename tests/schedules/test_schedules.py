@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownQueue, UnknownSchedule
 from dagster_sqlqueue.schedules import Schedules
-from tests.core.support import Work
 from tests.schedules.support import Report, now, outage, overdue_by, steps
+from tests.support import Work
 
 
 def test_the_same_again_changes_nothing(queue: SqlQueue, schedules: Schedules, spec: QueueSpec[Work]) -> None:

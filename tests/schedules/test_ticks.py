@@ -10,9 +10,9 @@ from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.schedules import CatchUp, Schedules
 from dagster_sqlqueue.schedules.model import Due, due
-from tests.core.support import Work, claim, rows, value
 from tests.gate.patience import sized
 from tests.schedules.support import Report, now, outage, overdue_by, steps, tick_all, ticks_of
+from tests.support import Work, claim, rows, value
 
 HOUR = 3_600.0
 REPORTS = QueueSpec("work", Report)

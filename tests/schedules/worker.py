@@ -12,9 +12,11 @@ from typing import Any, Self
 
 from uuid_utils.compat import uuid7
 
-from dagster_sqlqueue import SqlQueue, columns, selection, statements
-from dagster_sqlqueue.schedules import Scheduler, Schedules, Ticked, model, timing, verbs
-from tests.core.support import on_sigterm
+from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue.db import statements
+from dagster_sqlqueue.queue import selection, validation
+from dagster_sqlqueue.schedules import Scheduler, Schedules, Ticked, cron, model, schedules
+from tests.support import on_sigterm
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def wrong_clock(days: int) -> None:
             return cls.fromtimestamp(time.time(), tz)
 
     time.time = lambda: right() + timedelta(days=days).total_seconds()
-    for module in (timing, model, verbs, columns, selection):
+    for module in (cron, model, schedules, validation, selection):
         module.datetime = Wrong  # type: ignore[attr-defined]
 
 

@@ -15,8 +15,8 @@ import pyspark
 
 from dagster_sqlqueue.spark import class_cache
 from dagster_sqlqueue.spark.java import find_java
-from tests.core.support import until
 from tests.gate.patience import PATIENCE
+from tests.support import until
 
 ROOT = Path(__file__).parents[2]
 SPARK_HOME = Path(pyspark.__file__).parent

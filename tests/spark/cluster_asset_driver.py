@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from dagster_sqlqueue.orchestration import SqlQueueResource
-from dagster_sqlqueue.spark import results
+from dagster_sqlqueue.spark import sinks
 from dagster_sqlqueue.spark.archive_asset import sqlqueue_archive_asset
 from dagster_sqlqueue.spark.outputs import STAGING
 from dagster_sqlqueue.spark.resource import SparkResource
@@ -36,7 +36,7 @@ def main(master: str, url: str, schema: str, output: str, gates: str, conf: str)
     further = json.loads(conf)
     by_tasks = further.pop("by_tasks", False)
     if by_tasks:
-        results.MAX_ROWS = 3
+        sinks.MAX_ROWS = 3
     staging = Path(output) / STAGING if by_tasks else None
     asset = sqlqueue_archive_asset(
         READS,

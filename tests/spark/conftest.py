@@ -15,11 +15,11 @@ from dagster_sqlqueue.spark.options import FORMAT
 from dagster_sqlqueue.spark.resource import SparkResource
 from dagster_sqlqueue.spark.session import SparkSettings, open_spark
 from dagster_sqlqueue.spark.source import register_source
-from tests.core.support import Work
 from tests.faults.gates import Gates
 from tests.gate.patience import sized
 from tests.spark.cluster import Cluster
 from tests.spark.support import emptied
+from tests.support import Work
 
 
 @pytest.fixture(scope="session")

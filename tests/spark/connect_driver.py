@@ -8,13 +8,13 @@ import dagster as dg
 from pyspark.sql import DataFrame
 
 from dagster_sqlqueue.orchestration import SqlQueueResource
-from dagster_sqlqueue.spark import results
+from dagster_sqlqueue.spark import sinks
 from dagster_sqlqueue.spark.assets import sqlqueue_daily_asset
 from dagster_sqlqueue.spark.resource import SparkResource
-from tests.core.support import until
 from tests.spark.cluster import JVM_PATIENCE
 from tests.spark.cluster_driver import with_a_gate
 from tests.spark.daily_support import DAILY, DAYS, READS, compute
+from tests.support import until
 
 PARTITIONS = dg.DailyPartitionsDefinition(start_date=DAYS[0], end_date="2013-01-10")
 NEXT = "next"
@@ -24,7 +24,7 @@ NEXT = "next"
 def materialize(remote: str, url: str, schema: str, output: str, kind: str, gates: str, away: str) -> bool:
     """Materialize all days, and say what came of it."""
     if kind == "by_tasks":
-        results.MAX_ROWS = 3
+        sinks.MAX_ROWS = 3
 
     def computed(events: DataFrame) -> DataFrame:
         return compute(with_a_gate(events, gates) if gates else events)

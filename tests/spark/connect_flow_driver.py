@@ -4,7 +4,7 @@ import json
 import sys
 
 from dagster_sqlqueue import Job, Reject, SqlQueue
-from dagster_sqlqueue.outcomes import Outcome
+from dagster_sqlqueue.model.outcome import Outcome
 from dagster_sqlqueue.spark.consuming import consume
 from dagster_sqlqueue.spark.for_each import for_each_job
 from dagster_sqlqueue.spark.options import FORMAT

@@ -12,9 +12,9 @@ import psutil
 
 from dagster_sqlqueue.spark import class_cache
 from dagster_sqlqueue.spark.java import find_java
-from tests.core.support import until
 from tests.gate.patience import PATIENCE
 from tests.spark.cluster import JVM_PATIENCE, ROOT, SPARK_HOME
+from tests.support import until
 
 _STARTED = re.compile(r"Spark Connect server started at: (127\.0\.0\.1:\d+)")
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from dagster_sqlqueue import Job, SqlQueue
-from dagster_sqlqueue.consumer import Mode
+from dagster_sqlqueue.consumer.consumer import Mode
 from dagster_sqlqueue.spark.consuming import consume
 from dagster_sqlqueue.spark.for_each import for_each_job
 from dagster_sqlqueue.spark.session import SparkSettings, open_spark

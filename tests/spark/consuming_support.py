@@ -10,8 +10,8 @@ import pyarrow.dataset as pads
 from pydantic import BaseModel
 
 from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue
-from tests.core.support import rows
 from tests.gate.plugin import verdict
+from tests.support import rows
 
 
 class Sale(BaseModel):

@@ -15,9 +15,9 @@ from pyspark.sql import functions as sf
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.orchestration.fanout import DailyAccount
 from dagster_sqlqueue.spark.daily import ArchiveRead, consume_days
-from tests.core.support import rows
 from tests.gate.plugin import verdict
 from tests.spark.support import Done, archive
+from tests.support import rows
 
 DAILY = QueueSpec("daily", DailyAccount, bucket_count=4, lease_seconds=300, max_attempts=5)
 READS = ArchiveRead(

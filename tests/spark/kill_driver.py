@@ -19,9 +19,10 @@ import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_sqlqueue import SqlQueue, database, executors
-from dagster_sqlqueue.consumer import Mode
-from dagster_sqlqueue.database import Database
+from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue.consumer.consumer import Mode
+from dagster_sqlqueue.db import database, executors
+from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.spark import sealed_read
 from dagster_sqlqueue.spark.consuming import consume
 from tests.gate.patience import PATIENCE

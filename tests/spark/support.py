@@ -10,8 +10,8 @@ from uuid import uuid4
 from psycopg import sql
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
-from tests.core.cleared import cleared
-from tests.core.support import Work, rows
+from tests.support import Work, rows
+from tests.support.cleared import cleared
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 _TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = %s"

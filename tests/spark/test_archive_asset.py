@@ -21,9 +21,9 @@ from dagster_sqlqueue.orchestration import SqlQueueResource, queue_asset_key
 from dagster_sqlqueue.spark.archive_asset import sqlqueue_archive_asset
 from dagster_sqlqueue.spark.daily import ArchiveRead
 from dagster_sqlqueue.spark.resource import SparkResource
-from tests.core.support import rows, until
 from tests.gate.patience import PATIENCE
 from tests.spark.support import Done, archive
+from tests.support import rows, until
 
 SHARES_A_SCHEMA = True
 
@@ -275,7 +275,7 @@ def test_more_rows_than_the_driver_should_hold_are_written_by_the_tasks(
     queue: SqlQueue, session: SparkSession, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(queue)
-    monkeypatch.setattr("dagster_sqlqueue.spark.results.MAX_ROWS", 3)
+    monkeypatch.setattr("dagster_sqlqueue.spark.sinks.MAX_ROWS", 3)
     assert "the result has more than 3 rows" in reason(run(DAYS[0], DAYS[2]))
     done = run(DAYS[0], DAYS[2], asset=run.asset(table=None))
     assert done.success

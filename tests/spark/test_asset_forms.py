@@ -15,7 +15,6 @@ from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.spark.assets import sqlqueue_daily_asset
 from dagster_sqlqueue.spark.daily import ArchiveRead
-from tests.core.support import rows
 from tests.spark.asset_support import PARTITIONS, Run, checks, daily_asset, shown, versions
 from tests.spark.daily_support import (
     DAILY,
@@ -30,6 +29,7 @@ from tests.spark.daily_support import (
     prepare,
     table,
 )
+from tests.support import rows
 
 SHARES_A_SCHEMA = True
 
@@ -150,7 +150,7 @@ def test_more_rows_than_the_driver_should_hold_are_written_by_the_tasks_where_th
     queue: SqlQueue, session: SparkSession, output: Path, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare(queue)
-    monkeypatch.setattr("dagster_sqlqueue.spark.results.MAX_ROWS", 3)
+    monkeypatch.setattr("dagster_sqlqueue.spark.sinks.MAX_ROWS", 3)
     for form in ("both", "table"):
         assert not make(**FORMS[form])(DAYS[0], DAYS[-1]).success
     assert endings(queue) == in_table(queue) == in_files(output) == []
@@ -169,7 +169,7 @@ def test_of_results_that_only_tasks_write_the_columns_and_days_are_looked_at(
     queue: SqlQueue, session: SparkSession, output: Path, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare(queue)
-    monkeypatch.setattr("dagster_sqlqueue.spark.results.MAX_ROWS", 3)
+    monkeypatch.setattr("dagster_sqlqueue.spark.sinks.MAX_ROWS", 3)
     for bad, said in (
         (lambda events: compute(events).drop("account"), "the result has no column 'account'"),
         (lambda events: compute(events).withColumn("day", sf.date_add("day", 7)), "that day was not asked for"),

@@ -15,12 +15,12 @@ from pyspark.sql import SparkSession
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.spark import session as sessions
 from dagster_sqlqueue.spark.resource import SparkResource
-from tests.core.ports import free_port
-from tests.core.support import OwnServer, make_due, own_server, rows
 from tests.gate.patience import PATIENCE
 from tests.spark.asset_support import Run, checks, daily_asset
 from tests.spark.daily_support import DAYS, READS, endings, expected, in_files, in_table, once, prepare, waiting
 from tests.spark.java_support import fake, hide_java, speaking
+from tests.support import OwnServer, make_due, own_server, rows
+from tests.support.ports import free_port
 
 PASSWORD = "hunter2"
 

@@ -13,7 +13,6 @@ from dagster_sqlqueue import NewJob, SqlQueue
 from dagster_sqlqueue.orchestration import queue_asset_key
 from dagster_sqlqueue.orchestration.fanout import DailyAccount
 from dagster_sqlqueue.spark.assets import sqlqueue_daily_asset
-from tests.core.support import rows
 from tests.spark.asset_support import PARTITIONS, Run, checks, daily_asset, shown, versions
 from tests.spark.daily_support import (
     DAILY,
@@ -30,6 +29,7 @@ from tests.spark.daily_support import (
     table,
 )
 from tests.spark.support import Done, archive
+from tests.support import rows
 
 SHARES_A_SCHEMA = True
 

@@ -15,13 +15,13 @@ import psutil
 import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
-from tests.core.support import Work, make_due, rows, until
 from tests.faults.gates import Gates
 from tests.gate.patience import PATIENCE
 from tests.gate.plugin import verdict
 from tests.spark.cluster import JVM_PATIENCE, ROOT, Cluster
 from tests.spark.daily_support import ACCOUNTS, DAYS, expected, in_files, in_table, prepare, waiting, wrong_in
 from tests.spark.support import NOON, Done, archive
+from tests.support import Work, make_due, rows, until
 
 SPECULATION = {
     "spark.speculation": "true",

@@ -20,10 +20,10 @@ from dagster_sqlqueue.spark.consuming import consume
 from dagster_sqlqueue.spark.daily import ArchiveRead
 from dagster_sqlqueue.spark.options import FORMAT
 from dagster_sqlqueue.spark.source import register_source
-from tests.core.support import Work, rows
 from tests.spark.daily_support import DAYS, EVENTS, READS, compute, expected, in_table, prepare
 from tests.spark.daily_support import consume as consume_daily
 from tests.spark.support import NOON, Done, archive
+from tests.support import Work, rows
 
 SHARES_A_SCHEMA = True
 

@@ -11,7 +11,6 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
-from tests.core.support import Work, rows, until
 from tests.faults.gates import Gates
 from tests.gate.patience import PATIENCE
 from tests.spark import consuming_support
@@ -19,6 +18,7 @@ from tests.spark.cluster import JVM_PATIENCE, ROOT
 from tests.spark.connect_driver import NEXT
 from tests.spark.connecting import ConnectServer
 from tests.spark.daily_support import DAYS, endings, expected, in_files, in_table, once, prepare, waiting
+from tests.support import Work, rows, until
 
 PASSWORD = "se%2Fcret'of the reader"
 

@@ -13,12 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from sqlalchemy.engine import make_url
 
-from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue, batches
-from dagster_sqlqueue.consumer import Mode
+from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue.consumer.consumer import Mode
 from dagster_sqlqueue.errors import BatchLost, InvalidInput, OutputNotWritable, QueuePaused, UnknownQueue
-from dagster_sqlqueue.spark import results, staging
+from dagster_sqlqueue.spark import batches, sinks, staging
 from dagster_sqlqueue.spark.consuming import consume
-from tests.core.support import make_due, rows, value
 from tests.spark.consuming_support import (
     DAYS,
     NO_HEARTBEAT,
@@ -34,6 +33,7 @@ from tests.spark.consuming_support import (
     sales,
     waiting,
 )
+from tests.support import make_due, rows, value
 
 SHARES_A_SCHEMA = True
 
@@ -152,7 +152,7 @@ def test_an_exception_gives_the_jobs_back_and_leaves_nothing(
 def test_many_rows_are_written_by_tasks_and_added(
     queue: SqlQueue, spark: SparkSession, output: Path, mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(results, "MAX_ROWS", 10)
+    monkeypatch.setattr(sinks, "MAX_ROWS", 10)
     for _ in range(2):
         prepare(queue)
         with consume(queue, spark, SALES, key="k", mode=mode) as work:

@@ -13,13 +13,13 @@ import psutil
 import pytest
 
 from dagster_sqlqueue import SqlQueue
-from tests.core.support import make_due, rows, until
 from tests.faults.gates import Gates
 from tests.gate.patience import PATIENCE
 from tests.gate.plugin import note_figures
 from tests.spark.cluster import JVM_PATIENCE, ROOT, Cluster
 from tests.spark.consuming_support import prepare, sales, wrong_in
 from tests.spark.test_cluster import SPECULATION
+from tests.support import make_due, rows, until
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 

@@ -19,13 +19,13 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from dagster_sqlqueue import SqlQueue
-from dagster_sqlqueue.consumer import Mode
+from dagster_sqlqueue.consumer.consumer import Mode
 from tests.cli.support import PROJECT
-from tests.core.support import make_due, rows, until, value
 from tests.gate.patience import PATIENCE, sized
 from tests.gate.plugin import note_figures, verdict
 from tests.spark import kill_driver
 from tests.spark.consuming_support import endings, in_table, prepare, sales, wrong_in
+from tests.support import make_due, rows, until, value
 
 ANSWER_SECONDS = kill_driver.DRIVER_SECONDS + PATIENCE
 LOCK_SECONDS = round(PATIENCE)

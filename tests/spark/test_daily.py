@@ -16,11 +16,10 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from dagster_sqlqueue import SqlQueue, batches
-from dagster_sqlqueue.batches import sealing
+from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.errors import BatchLost, InvalidInput, OutputNotWritable, UnknownQueue
-from dagster_sqlqueue.spark import daily, results
-from tests.core.support import make_due, rows
+from dagster_sqlqueue.spark import batches, daily, sinks
+from dagster_sqlqueue.spark.batches import sealing
 from tests.gate.patience import PATIENCE
 from tests.spark.consuming_support import NO_HEARTBEAT
 from tests.spark.daily_support import (
@@ -37,6 +36,7 @@ from tests.spark.daily_support import (
     waiting,
     wrong_in,
 )
+from tests.support import make_due, rows
 
 SHARES_A_SCHEMA = True
 
@@ -108,7 +108,7 @@ def test_more_rows_than_the_driver_should_hold_go_to_files_only(
     queue: SqlQueue, spark: SparkSession, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare(queue)
-    monkeypatch.setattr(results, "MAX_ROWS", 3)
+    monkeypatch.setattr(sinks, "MAX_ROWS", 3)
     done, computed = consume(queue, spark, output, table=None)
     assert [(day.jobs, day.rows) for day in done] == [(3, 3), (3, 2), (3, 3)]
     assert (computed.num_rows, computed.column_names) == (0, ["day", "account", "events", "size"])
@@ -120,7 +120,7 @@ def test_rows_that_tasks_wrote_where_nobody_sees_them_are_not_published(
     queue: SqlQueue, spark: SparkSession, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare(queue)
-    monkeypatch.setattr(results, "MAX_ROWS", 3)
+    monkeypatch.setattr(sinks, "MAX_ROWS", 3)
     staging = output / ".staging"
 
     def take_away(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -191,7 +191,7 @@ def test_a_computation_that_raises_gives_the_jobs_back_at_once(
 
 
 def too_many(events: DataFrame) -> DataFrame:
-    spread = compute(events).withColumn("n", sf.explode(sf.sequence(sf.lit(1), sf.lit(results.MAX_ROWS))))
+    spread = compute(events).withColumn("n", sf.explode(sf.sequence(sf.lit(1), sf.lit(sinks.MAX_ROWS))))
     return spread.withColumn("account", sf.concat("account", "n"))
 
 
@@ -353,7 +353,7 @@ def test_a_run_that_is_killed_is_finished_by_the_next(
 ) -> None:
     prepare(queue)
     for day in DAYS:  # an earlier result, which has to go
-        results.stage(
+        sinks.stage(
             pa.table({"day": [date.fromisoformat(day)], "account": ["old"], "events": [0], "size": [0]}),
             output / "old",
             "day",
@@ -389,7 +389,7 @@ def test_the_files_of_a_killed_run_are_moved_even_when_the_next_one_fails(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(results, "move_into_place", killed)
+        patched.setattr(sinks, "move_into_place", killed)
         with pytest.raises(KeyboardInterrupt):
             consume(queue, spark, output)
     assert in_table(queue) == expected(DAYS)

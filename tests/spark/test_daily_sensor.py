@@ -13,10 +13,10 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration import SqlQueueResource
 from dagster_sqlqueue.orchestration.fanout import DailyAccount
 from dagster_sqlqueue.spark.assets import build_daily_sensor
-from tests.core.support import rows
 from tests.gate.patience import PATIENCE
 from tests.spark.asset_support import daily_asset
 from tests.spark.daily_support import DAILY, DAYS, expected, in_files, in_table, prepare
+from tests.support import rows
 
 SHARES_A_SCHEMA = True
 

@@ -8,13 +8,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dagster_sqlqueue import Cancel, Done, Hold, Job, Reject, Retry, Snooze, SqlQueue
-from dagster_sqlqueue.consumer import Mode
+from dagster_sqlqueue.consumer.consumer import Mode
 from dagster_sqlqueue.errors import BatchLost, InvalidInput
-from dagster_sqlqueue.outcomes import Outcome
+from dagster_sqlqueue.model.outcome import Outcome
 from dagster_sqlqueue.spark.consuming import consume
 from dagster_sqlqueue.spark.for_each import for_each_job
-from tests.core.support import make_due, rows
 from tests.spark.consuming_support import NO_HEARTBEAT, SALES, Sale, endings, prepare, waiting
+from tests.support import make_due, rows
 
 SHARES_A_SCHEMA = True
 

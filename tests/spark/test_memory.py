@@ -4,10 +4,10 @@ import subprocess
 import sys
 
 from dagster_sqlqueue import SqlQueue
-from tests.core.support import rows
 from tests.gate.patience import PATIENCE, sized
 from tests.gate.plugin import note_figures
 from tests.spark.cluster import ROOT
+from tests.support import rows
 
 COUNT = sized(40_000, 100_000)
 MB = 1_000_000

@@ -14,13 +14,13 @@ import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, UnknownQueue
-from dagster_sqlqueue.model import ClaimedJob
-from dagster_sqlqueue.selection import Selection
+from dagster_sqlqueue.model.job import ClaimedJob
+from dagster_sqlqueue.queue.selection import Selection
 from dagster_sqlqueue.spark.positions import Position
 from dagster_sqlqueue.spark.streaming import JobsTrimmed, StreamReader
-from tests.core.support import Work, claim, rows, value
 from tests.spark.stream_support import Stream
 from tests.spark.support import NOON, Done, archive
+from tests.support import Work, claim, rows, value
 
 LONG_AGO = datetime.now(UTC) - timedelta(days=10)
 

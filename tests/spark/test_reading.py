@@ -15,11 +15,12 @@ from pyspark.sql import functions as sf
 from pyspark.sql.functions import spark_partition_id
 from sqlalchemy.engine import make_url
 
-from dagster_sqlqueue import Mode, QueueSpec, SqlQueue, batches
+from dagster_sqlqueue import Mode, QueueSpec, SqlQueue
+from dagster_sqlqueue.spark import batches
 from dagster_sqlqueue.spark.options import FORMAT
 from dagster_sqlqueue.spark.source import payload_schema, register_source
-from tests.core.support import Work, claim, rows
 from tests.spark.support import NOON, Done, archive
+from tests.support import Work, claim, rows
 
 
 def listed(frame: DataFrame) -> list[Any]:

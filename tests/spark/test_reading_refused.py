@@ -11,14 +11,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
+from dagster_sqlqueue.db.permissions import Role
 from dagster_sqlqueue.errors import AccessRefused
-from dagster_sqlqueue.permissions import Role
 from dagster_sqlqueue.spark.batch_reader import Reader
 from dagster_sqlqueue.spark.options import FORMAT
 from dagster_sqlqueue.spark.source import register_source
-from tests.core.support import Work, rows
 from tests.roles.support import Staff, dropping_roles, staff_of, url_of
 from tests.spark.support import Done, archive
+from tests.support import Work, rows
 
 SHARES_A_SCHEMA = True
 

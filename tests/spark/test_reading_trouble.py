@@ -9,13 +9,13 @@ from pyspark.sql import DataFrameReader, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
+from dagster_sqlqueue.db.statements import DEFAULT_SCHEMA
 from dagster_sqlqueue.errors import DatabaseUnavailable
 from dagster_sqlqueue.spark.batch_reader import Reader
 from dagster_sqlqueue.spark.options import FORMAT
 from dagster_sqlqueue.spark.source import register_source
-from dagster_sqlqueue.statements import DEFAULT_SCHEMA
-from tests.core.support import Work, own_server, rows, until
 from tests.spark.support import NOON, Done, archive
+from tests.support import Work, own_server, rows, until
 
 KEEPERS = "SELECT pid FROM pg_stat_activity WHERE query LIKE '%%pg_export_snapshot%%' AND pid <> pg_backend_pid()"
 MANY = 200_000

@@ -19,9 +19,9 @@ from dagster_sqlqueue.spark.connect import remote_session
 from dagster_sqlqueue.spark.reaching import check_reachable
 from dagster_sqlqueue.spark.resource import SparkResource
 from dagster_sqlqueue.spark.session import SparkSettings, open_spark
-from tests.core.ports import free_port
 from tests.gate.patience import PATIENCE
 from tests.spark.cluster import JVM_PATIENCE, ROOT
+from tests.support.ports import free_port
 
 given: list[SparkSession] = []
 

@@ -13,12 +13,12 @@ import pytest
 
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.spark import staged_jobs
-from tests.core.support import Work, rows
 from tests.gate.plugin import note_figures
 from tests.spark.cluster import JVM_PATIENCE, ROOT
 from tests.spark.retry_driver import FOUND, PARTITIONS, ROWS
 from tests.spark.support import NOON, Done, archive
 from tests.spark.test_writing import nothing_is_left
+from tests.support import Work, rows
 
 READS: list[dict[str, str]] = [
     {"target_rows": "100"},

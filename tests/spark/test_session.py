@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.spark import class_cache
 from dagster_sqlqueue.spark.session import SparkSettings, open_spark
-from tests.core.ports import free_port
 from tests.gate.patience import PATIENCE
 from tests.spark.cluster import JVM_PATIENCE
+from tests.support.ports import free_port
 
 PROJECT = Path(__file__).resolve().parents[2]
 PRELUDE = """

@@ -11,14 +11,14 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.functions import spark_partition_id
 from sqlalchemy.engine import make_url
 
-from dagster_sqlqueue import QueueSpec, SqlQueue, batches
+from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.spark import conditions, fields
+from dagster_sqlqueue.spark import batches, conditions, fields
 from dagster_sqlqueue.spark import options as parts
 from dagster_sqlqueue.spark.options import FORMAT
 from dagster_sqlqueue.spark.source import register_source
-from tests.core.support import Work, rows
 from tests.spark.support import NOON, Done, archive
+from tests.support import Work, rows
 
 ALL_TYPES = {
     "text": {"path": "payload.text"},

@@ -7,12 +7,12 @@ from uuid import UUID, uuid4
 import pytest
 
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
-from dagster_sqlqueue.columns import values
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.queue.validation import values
 from dagster_sqlqueue.spark import staged_jobs
 from dagster_sqlqueue.spark.staged_jobs import Staged, StagedJobsLost
-from tests.core.support import Work, claim, numbers, rows
 from tests.gate.patience import PATIENCE
+from tests.support import Work, claim, numbers, rows
 
 SHARES_A_SCHEMA = True
 

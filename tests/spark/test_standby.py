@@ -11,12 +11,13 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrameReader, SparkSession
 
-from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue, batches
+from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue.spark import batches
 from dagster_sqlqueue.spark.options import FORMAT
 from dagster_sqlqueue.spark.source import register_source
-from tests.core.support import OwnServer, Work, claim, own_server, rows, until
 from tests.gate.patience import PATIENCE
 from tests.spark.support import NOON, Done, archive
+from tests.support import OwnServer, Work, claim, own_server, rows, until
 
 ROWS = 400
 PAYLOAD = "n bigint, note string"

@@ -14,10 +14,10 @@ from pyspark.sql.streaming import StreamingQuery
 
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.spark.options import FORMAT
-from tests.core.support import rows, value
 from tests.gate.patience import PATIENCE
 from tests.spark.stream_support import COLUMNS
 from tests.spark.support import NOON, Done, archive
+from tests.support import rows, value
 
 Start = Callable[..., StreamingQuery]
 

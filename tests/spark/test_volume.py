@@ -10,9 +10,9 @@ from pyspark.sql import functions as sf
 
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.spark.source import ddl
-from tests.core.support import rows
 from tests.gate.patience import PATIENCE, sized
 from tests.gate.plugin import note_figures
+from tests.support import rows
 
 ROWS = sized(20_000, 5_000_000)
 DAYS = 8

@@ -17,8 +17,8 @@ from definitions.archive_days import EVENT_TABLE, REMINDER_TABLE, event_daily, r
 from definitions.events import events
 from definitions.flights import source_file
 from definitions.reminders import reminders
-from tests.core.support import rows
 from tests.spark.support import Done, archive
+from tests.support import rows
 
 DAY = "2013-01-31"
 SENT = datetime(2013, 1, 31, 18, tzinfo=UTC)

@@ -16,8 +16,8 @@ from pyspark.sql import functions as sf
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.spark import staged_jobs
 from dagster_sqlqueue.spark.options import FORMAT
-from tests.core.support import Work, claim, rows
 from tests.gate.patience import PATIENCE
+from tests.support import Work, claim, rows
 
 SHARES_A_SCHEMA = True
 

@@ -18,9 +18,9 @@ from pyspark.sql import SparkSession
 from dagster_sqlqueue import QueueSpec, Sensitive, SqlQueue, versioned
 from dagster_sqlqueue.spark.options import FORMAT
 from dagster_sqlqueue.spark.source import register_source
-from tests.core.support import Work, rows
 from tests.gate.patience import PATIENCE
 from tests.spark.test_writing import nothing_is_left, payloads, write
+from tests.support import Work, rows
 
 SHARES_A_SCHEMA = True
 

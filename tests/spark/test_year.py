@@ -12,9 +12,9 @@ from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.orchestration.fanout import DailyAccount
 from dagster_sqlqueue.spark.daily import ArchiveRead, consume_days
 from definitions.flights import source_file
-from tests.core.support import rows, value
 from tests.gate.patience import PATIENCE, sized
 from tests.gate.plugin import note_figures
+from tests.support import rows, value
 
 FLIGHTS, DAYS = sized((2_699, 3), (336_776, 365))
 DAILY = QueueSpec("daily", DailyAccount, bucket_count=2, lease_seconds=300, max_attempts=5)

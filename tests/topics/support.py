@@ -5,7 +5,7 @@ from typing import Any
 
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.topics import Topics, TopicSpec
-from tests.core.support import Work, rows, value
+from tests.support import Work, rows, value
 
 ORDERS = TopicSpec("orders", Work)
 LATER = datetime(2100, 1, 1, tzinfo=UTC)

@@ -11,7 +11,7 @@ from uuid_utils.compat import uuid7
 from dagster_sqlqueue import Consumer, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, SchemaMissing
 from dagster_sqlqueue.topics import Message, PublishedMany, Topics
-from tests.core.support import Work, caller
+from tests.support import Work, caller
 from tests.topics.support import ORDERS, count
 
 

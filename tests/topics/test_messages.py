@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from dagster_sqlqueue import NewJob, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, SchemaMissing
 from dagster_sqlqueue.topics import Message, PublishedMany, Topics, TopicSpec
-from tests.core.support import Work
+from tests.support import Work
 from tests.topics.support import ORDERS, count, jobs, subscribed
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
-from tests.core.cleared import cleared, own_schema
-from tests.core.support import Work
+from tests.support import Work
+from tests.support.cleared import cleared, own_schema
 
 
 @pytest.fixture(scope="module")

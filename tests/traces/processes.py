@@ -5,7 +5,7 @@ import sys
 from dagster_sqlqueue import Backoff, Consumer, Job, QueueSpec, Retry, SqlQueue
 from dagster_sqlqueue.topics import Topics
 from dagster_sqlqueue.traces import traced, traced_handler
-from tests.core.support import Work
+from tests.support import Work
 from tests.traces.support import Recorded, print_spans
 
 

@@ -14,12 +14,12 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from dagster_sqlqueue import Consumer, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload
-from dagster_sqlqueue.filters import ClaimFilter
+from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.topics import Message, Topics, TopicSpec
 from dagster_sqlqueue.traces import inject, traced, traced_handler
 from tests.cli.support import PROJECT
-from tests.core.support import Work, claim, value
 from tests.gate.patience import PATIENCE
+from tests.support import Work, claim, value
 from tests.traces.support import Recorded, ids, parent
 
 ORDERS = TopicSpec("orders", Work)

@@ -42,8 +42,8 @@ from dagster_sqlqueue import (
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload
 from dagster_sqlqueue.traces import extract, inject, traced, traced_handler
 from tests.cli.support import PROJECT
-from tests.core.support import Work, claim, value
 from tests.gate.patience import PATIENCE
+from tests.support import Work, claim, value
 from tests.traces.support import Recorded, ids, parent
 
 REMOTE = SpanContext(0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331, True, TraceFlags(1))

@@ -13,8 +13,8 @@ import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from tests.cli.support import PROJECT, Cli
-from tests.core.support import Work, until
 from tests.gate.patience import PATIENCE
+from tests.support import Work, until
 
 
 class Worker:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import dagster_sqlqueue
 from dagster_sqlqueue import Job, QueueSpec, handles
-from tests.core.support import Work
+from tests.support import Work
 
 work = QueueSpec("work", Work, lease_seconds=300)
 other = QueueSpec("other", Work, lease_seconds=300)

@@ -14,11 +14,11 @@ import pytest
 import yaml
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
-from dagster_sqlqueue.cli.codes import Code
-from dagster_sqlqueue.worker.stopping import GRACE_SECONDS
+from dagster_sqlqueue.cli.exit_codes import Code
+from dagster_sqlqueue.worker.shutdown import GRACE_SECONDS
 from tests.cli.support import Cli
-from tests.core.support import until
 from tests.gate.patience import PATIENCE
+from tests.support import until
 from tests.worker.conftest import PROJECT
 
 DEPLOY = PROJECT / "deploy"

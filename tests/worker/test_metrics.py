@@ -10,12 +10,12 @@ import urllib.request
 import pytest
 
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
-from dagster_sqlqueue.settling import HANDLER_BOUNDS
-from dagster_sqlqueue.worker.figures import Figures, HandlerTimes, added
+from dagster_sqlqueue.consumer.settlement import HANDLER_BOUNDS
+from dagster_sqlqueue.worker.stats import Figures, HandlerTimes, added
 from tests.cli.support import PROJECT, Cli
-from tests.core.support import Work, until
 from tests.gate.patience import PATIENCE
 from tests.metrics.support import Samples, key, parsed
+from tests.support import Work, until
 from tests.worker.conftest import Shop, Worker
 
 ALONE_OR_NOT = pytest.mark.parametrize("processes", [(), ("--processes", "2")], ids=["alone", "supervised"])

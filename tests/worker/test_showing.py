@@ -13,8 +13,8 @@ import pytest
 
 from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue
 from tests.cli.support import PROJECT, Cli
-from tests.core.support import Work, rows, until
 from tests.gate.patience import PATIENCE, sized
+from tests.support import Work, rows, until
 from tests.worker import jobs
 from tests.worker.conftest import Shop
 

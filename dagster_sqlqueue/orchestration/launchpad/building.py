@@ -8,12 +8,12 @@ from typing import Any
 import dagster as dg
 
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.queue import QueueSpec, check_queue_name
 from dagster_sqlqueue.orchestration.failing import told_plainly
 from dagster_sqlqueue.orchestration.launchpad import config as fields
 from dagster_sqlqueue.orchestration.launchpad import deciding, operating, people, showing
 from dagster_sqlqueue.orchestration.launchpad.reporting import Report, told
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
-from dagster_sqlqueue.settings import QueueSpec, check_queue_name
 
 _PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 

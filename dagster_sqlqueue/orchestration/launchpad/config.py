@@ -5,7 +5,7 @@ from typing import Any, Literal, TypeVar
 import dagster as dg
 from pydantic import Field, create_model
 
-from dagster_sqlqueue.settings import MAX_BUCKETS
+from dagster_sqlqueue.model.queue import MAX_BUCKETS
 
 LIMIT = 1_000
 MOST_TASKS = 100

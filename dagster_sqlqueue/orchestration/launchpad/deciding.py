@@ -5,8 +5,7 @@ from datetime import datetime
 from uuid import UUID
 
 from dagster_sqlqueue.errors import InvalidInput, UnknownJob
-from dagster_sqlqueue.finding import MAX_LIST
-from dagster_sqlqueue.foretelling import foretell
+from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS
 from dagster_sqlqueue.orchestration.launchpad.config import (
     CancelConfig,
     DelayConfig,
@@ -19,8 +18,9 @@ from dagster_sqlqueue.orchestration.launchpad.config import (
 from dagster_sqlqueue.orchestration.launchpad.reporting import Report, job_table, jobs, skipped_table
 from dagster_sqlqueue.people.model import check_reason
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.selection import LIVE_STATES, Decided, Selection, moment_in_utc
-from dagster_sqlqueue.settings import MAX_DELAY_SECONDS
+from dagster_sqlqueue.queue.preview import foretell
+from dagster_sqlqueue.queue.search import MAX_LIST
+from dagster_sqlqueue.queue.selection import LIVE_STATES, Decided, Selection, moment_in_utc
 
 _ANY = "any"
 _REDRIVABLE = ("failed", "cancelled")

@@ -1,11 +1,12 @@
 """The launchpad's verbs about a queue as a whole."""
 
+from dagster_sqlqueue import display
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.queue import QueueSettings, check_bucket_count
 from dagster_sqlqueue.orchestration import markdown
 from dagster_sqlqueue.orchestration.launchpad.config import PauseConfig, RebucketConfig, ResumeConfig
 from dagster_sqlqueue.orchestration.launchpad.reporting import Report
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.settings import QueueSettings, check_bucket_count
 
 _LONGEST_WAIT = 3_600
 
@@ -21,7 +22,7 @@ def pause(source: SqlQueue, config: PauseConfig) -> Report:
     rest = "what runs goes on"
     if config.wait_seconds:
         rest = "nothing of it runs any more" if drained else "jobs of it still run, or somebody resumed it"
-    said = f"queue {config.queue} is paused since {markdown.moment(after.paused_at)}; {rest}"
+    said = f"queue {config.queue} is paused since {display.moment(after.paused_at)}; {rest}"
     counts = {"drained": int(drained)} if config.wait_seconds else {}
     return Report(config.queue, said, counts, {"queue": _settings(before, after)}, before.paused_at is None)
 
@@ -56,7 +57,7 @@ def rebucket(source: SqlQueue, config: RebucketConfig) -> Report:
 
 def _settings(before: QueueSettings, after: QueueSettings) -> str:
     def of(settings: QueueSettings) -> list[object]:
-        paused = f"since {markdown.moment(settings.paused_at)}" if settings.paused_at else "no"
+        paused = f"since {display.moment(settings.paused_at)}" if settings.paused_at else "no"
         return [settings.bucket_count, settings.lanes, paused]
 
     names = ["buckets", "buckets that may hold jobs", "paused"]

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID
 
+from dagster_sqlqueue import display
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.orchestration import markdown
 from dagster_sqlqueue.orchestration.launchpad.config import (
     MOST_TASKS,
     ApproveConfig,
@@ -16,10 +16,10 @@ from dagster_sqlqueue.orchestration.launchpad.reporting import Report, table
 from dagster_sqlqueue.orchestration.markdown import SHOWN
 from dagster_sqlqueue.people import HumanWork, Stage, Task
 from dagster_sqlqueue.people.model import Action, check_name, check_reason
-from dagster_sqlqueue.people.replaying import refusal
+from dagster_sqlqueue.people.redaction import discreet_tasks
+from dagster_sqlqueue.people.state_machine import refusal
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.redacting import discreet_tasks
-from dagster_sqlqueue.selection import job_id
+from dagster_sqlqueue.queue.selection import job_id
 
 Act = Callable[[HumanWork, Sequence[UUID]], list[Task]]
 
@@ -113,7 +113,7 @@ def _shown(source: SqlQueue, config: TasksConfig, tasks: Sequence[Task], refused
             task.state.assignee or "",
             task.state.done_by or "",
             task.state.revision,
-            markdown.moment(task.state.available_at),
+            display.moment(task.state.available_at),
             _notes(task),
             refused.get(task.id, ""),
             *([task.state.result or "", task.payload or ""] if config.show_payloads else []),

@@ -7,12 +7,13 @@ from uuid import UUID
 
 import dagster as dg
 
+from dagster_sqlqueue import display
 from dagster_sqlqueue.orchestration import markdown
 from dagster_sqlqueue.orchestration.assets import asset_key_among
 from dagster_sqlqueue.orchestration.markdown import SHOWN
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.redacting import discreet
-from dagster_sqlqueue.selection import JobRow
+from dagster_sqlqueue.queue.redaction import discreet
+from dagster_sqlqueue.queue.selection import JobRow
 
 _LONG = 200
 
@@ -87,12 +88,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]], total: int, wha
 def when(job: JobRow) -> str:
     """When a job is due, or what it waits for, or when it ended."""
     if job.finished_at:
-        return f"ended {markdown.moment(job.finished_at)}"
+        return f"ended {display.moment(job.finished_at)}"
     if job.waits_for_turn:
         return "after others of its key"
     if job.available_at is None:
         return "when it is released"
-    return f"{'lease ends' if job.state == 'running' else 'due'} {markdown.moment(job.available_at)}"
+    return f"{'lease ends' if job.state == 'running' else 'due'} {display.moment(job.available_at)}"
 
 
 def keys(job: JobRow) -> str:

@@ -3,18 +3,20 @@
 import json
 from collections.abc import Iterator
 
+from dagster_sqlqueue.display import moment
 from dagster_sqlqueue.followers import Followers
-from dagster_sqlqueue.lifecycle import LiveState
-from dagster_sqlqueue.model import ArchiveState
+from dagster_sqlqueue.model.job import ArchiveState
+from dagster_sqlqueue.model.lifecycle import LiveState
 from dagster_sqlqueue.orchestration import markdown
 from dagster_sqlqueue.orchestration.launchpad.config import ShowConfig
 from dagster_sqlqueue.orchestration.launchpad.reporting import Report, table, when
-from dagster_sqlqueue.orchestration.markdown import SHOWN, fenced, moment
+from dagster_sqlqueue.orchestration.markdown import SHOWN, fenced
 from dagster_sqlqueue.people import HumanWork, JobEvent
+from dagster_sqlqueue.people.redaction import discreet_events
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.redacting import discreet, discreet_events
+from dagster_sqlqueue.queue.redaction import discreet
+from dagster_sqlqueue.queue.selection import JobRow
 from dagster_sqlqueue.results import Results
-from dagster_sqlqueue.selection import JobRow
 
 
 def show(source: SqlQueue, config: ShowConfig, redrive: str = "") -> Report:

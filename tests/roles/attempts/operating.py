@@ -3,11 +3,11 @@
 from typing import Any
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
-from dagster_sqlqueue.deciding import Completed
-from dagster_sqlqueue.selection import Selection
-from tests.core.support import Work, rows
+from dagster_sqlqueue.queue.job_admin import Completed
+from dagster_sqlqueue.queue.selection import Selection
 from tests.gate.patience import PATIENCE
 from tests.roles.desk import EVERYBODY, Desk, O, Secret, verb
+from tests.support import Work, rows
 
 
 @verb(O)

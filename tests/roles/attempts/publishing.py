@@ -8,8 +8,8 @@ from psycopg import AsyncConnection
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.schedules import Schedules
 from dagster_sqlqueue.topics import Topics
-from tests.core.support import Work
 from tests.roles.desk import B, Desk, O, P, verb
+from tests.support import Work
 
 
 @verb(P, O)

@@ -10,11 +10,11 @@ import sqlalchemy as sa
 from psycopg import AsyncConnection
 
 from dagster_sqlqueue import NewJob, SqlQueue
-from dagster_sqlqueue.columns import stable_id, values
-from dagster_sqlqueue.selection import Selection
+from dagster_sqlqueue.queue.selection import Selection
+from dagster_sqlqueue.queue.validation import stable_id, values
 from dagster_sqlqueue.spark import staged_jobs
-from tests.core.support import Work, rows
 from tests.roles.desk import B, Desk, O, P, verb
+from tests.support import Work, rows
 
 
 @verb(P, O)

@@ -4,15 +4,17 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
-from dagster_sqlqueue import Consumer, Done, Mode, QueueSpec, RateLimit, SqlQueue, batches, slots
-from dagster_sqlqueue.ending import Ending
-from dagster_sqlqueue.manager import AssignedSource, Manager
-from dagster_sqlqueue.model import ArchiveState, ClaimedJob
-from dagster_sqlqueue.outcomes import Retry
-from dagster_sqlqueue.waiting import Waiter
-from tests.core.support import until
+from dagster_sqlqueue import Consumer, Done, Mode, QueueSpec, RateLimit, SqlQueue
+from dagster_sqlqueue.consumer.manager import AssignedSource, Manager
+from dagster_sqlqueue.consumer.waiter import Waiter
+from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
+from dagster_sqlqueue.model.outcome import Retry
+from dagster_sqlqueue.orchestration import slots
+from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.spark import batches
 from tests.gate.patience import PATIENCE
 from tests.roles.desk import B, C, Desk, O, Secret, verb
+from tests.support import until
 
 
 def _claim(queue: SqlQueue, desk: Desk, count: int = 3) -> Sequence[ClaimedJob]:

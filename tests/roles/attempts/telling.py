@@ -10,9 +10,9 @@ from psycopg import AsyncConnection
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.followers import Callback, Followers, Groups
 from dagster_sqlqueue.results import ReplyQueue, Results
-from tests.core.support import Work, value
 from tests.gate.patience import PATIENCE
 from tests.roles.desk import B, C, Desk, O, P, verb
+from tests.support import Work, value
 
 
 def told(desk: Desk) -> Callback:

@@ -1,0 +1,28 @@
+"""Packages whose public names are imported when somebody asks for them, and not before."""
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+
+def lazy(package: str, modules: Mapping[str, Sequence[str]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The `__getattr__` and `__dir__` of a package that imports each of its public names when it is first used.
+
+    Args:
+        package: the `__name__` of the package.
+        modules: the public names by the module, below the package, that has them.
+    """
+    places = {name: module for module, names in modules.items() for name in names}
+
+    def get(name: str) -> Any:
+        if name not in places:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        found = getattr(importlib.import_module(f"{package}.{places[name]}"), name)
+        setattr(sys.modules[package], name, found)
+        return found
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *places})
+
+    return get, names

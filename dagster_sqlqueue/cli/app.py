@@ -1,0 +1,161 @@
+"""The commands' frame: shared options before the command, errors as one line, exit codes."""
+
+import os
+import re
+import sys
+from typing import Annotated, Any
+
+import psycopg
+import typer
+from sqlalchemy.exc import SQLAlchemyError
+from typer.core import TyperGroup
+
+from dagster_sqlqueue import __version__
+from dagster_sqlqueue.cli.commands import (
+    doctor,
+    enqueue,
+    followers,
+    functions,
+    job_admin,
+    jobs,
+    maintenance,
+    metrics,
+    people,
+    queue_admin,
+    results,
+    schedules,
+    schema,
+    setup,
+    stats,
+    topics,
+    work,
+)
+from dagster_sqlqueue.cli.exit_codes import MEANINGS, Code, code_of
+from dagster_sqlqueue.cli.output.render import say
+from dagster_sqlqueue.cli.session import Json, Schema, Session, Url, refusal
+from dagster_sqlqueue.display import printable
+from dagster_sqlqueue.errors import QueueError
+
+_EPILOG = (
+    "First steps: sqlqueue migrate, then sqlqueue create orders, then sqlqueue enqueue orders '{\"order\": 1}', then"
+    " sqlqueue peek orders and sqlqueue stats.\n\nExit codes: "
+    + "; ".join(f"{code:d} {meaning}" for code, meaning in MEANINGS.items())
+    + ". An error is one line on standard error.\n\nTIME is a length of time: 90 for seconds, or 500ms, 5min, 2h, 7d. MOMENT"
+    " is a date and time with its zone: 2026-01-31T08:00:00Z."
+)
+_TRACEBACK = "SQLQUEUE_TRACEBACK"
+_CREDENTIALS = re.compile(r"://(?!user:password@)[^\s/]*@")
+
+
+class Commands(TyperGroup):
+    """The group of all commands; every error ends as a line on standard error and an exit code."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run a command line and exit."""
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="backslashreplace")
+        try:
+            code = super().main(*args, **{**extra, "standalone_mode": False})
+        except typer.TyperException as error:
+            code = _report(_usage(error), Code.INPUT)
+        except typer.Abort:
+            code = Code.INTERRUPTED
+        sys.exit(code if isinstance(code, int) else 0)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was named."""
+        try:
+            super().invoke(ctx)
+            sys.stdout.flush()
+        except (QueueError, psycopg.Error, SQLAlchemyError) as error:
+            message = str(error) if isinstance(error, QueueError) else refusal(error)
+            raise typer.Exit(_report(message, code_of(error), ctx.obj)) from None
+        except BrokenPipeError:
+            # Whoever read our output has gone; the interpreter must not try to write the rest at its exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(Code.CLOSED_PIPE) from None
+        except (typer.Exit, typer.Abort, typer.TyperException):
+            raise
+        except Exception as error:
+            if os.environ.get(_TRACEBACK):
+                raise
+            message = f"unexpected {type(error).__name__}: {error}; this is a defect, {_TRACEBACK}=1 shows where"
+            raise typer.Exit(_report(message, Code.FAILED, ctx.obj)) from None
+
+
+app = typer.Typer(
+    name="sqlqueue",
+    cls=Commands,
+    invoke_without_command=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        say(f"sqlqueue {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _shared(
+    context: typer.Context,
+    url: Url = None,
+    schema: Schema = None,
+    as_json: Json = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, show_default=False, help="Show the version.")
+    ] = False,
+) -> None:
+    """Queues of jobs in a PostgreSQL database: make them, put jobs on them, look at them, decide about them, keep them well.
+
+    The options below may stand before or after the command.
+    """
+    context.obj = Session(url, schema, as_json)
+    if context.invoked_subcommand is None:
+        say(context.get_help())
+
+
+for room in (
+    setup,
+    functions,
+    enqueue,
+    schema,
+    topics,
+    followers,
+    work,
+    jobs,
+    results,
+    stats,
+    metrics,
+    job_admin,
+    people,
+    queue_admin,
+    schedules,
+    maintenance,
+    doctor,
+):
+    room.register(app)
+
+
+def main() -> None:
+    """The entry point of the program `sqlqueue`."""
+    app(prog_name="sqlqueue")
+
+
+def _report(message: str, code: int, session: Session | None = None) -> int:
+    for secret in session.secrets() if session else []:
+        message = message.replace(secret, "***")
+    line = printable(" ".join(_CREDENTIALS.sub("://***@", message).split()))
+    sys.stderr.write(f"error: {line}\n")
+    return code
+
+
+def _usage(error: typer.TyperException) -> str:
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else "sqlqueue"
+    return f"{error.format_message().rstrip('.')}; see: {path} --help"

@@ -1,0 +1,156 @@
+"""The commands about what comes to people: `sqlqueue people rule`, `hand-over`, `route`, `adopt`."""
+
+import json
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from dagster_sqlqueue import display
+from dagster_sqlqueue.cli.commands.job_admin import Verb, foretell, tell
+from dagster_sqlqueue.cli.input import options
+from dagster_sqlqueue.cli.input.options import Queue
+from dagster_sqlqueue.cli.input.selection import selecting
+from dagster_sqlqueue.cli.output import render
+from dagster_sqlqueue.cli.session import Session
+from dagster_sqlqueue.people import AutomationRule, HumanWork
+from dagster_sqlqueue.queue.selection import Selection
+
+By = Annotated[
+    str, typer.Option("--by", metavar="NAME", show_default=False, help="Who decides this; kept in the job's history.")
+]
+Reason = Annotated[str | None, typer.Option(metavar="TEXT", show_default=False, help="Why; kept in the job's history.")]
+
+
+def _review(unless: str) -> Any:
+    return typer.Option("--review/--no-review", show_default=False, help=f"What is done has to be approved; {unless}.")
+
+
+def _four_eyes(unless: str) -> Any:
+    return typer.Option(
+        "--four-eyes/--no-four-eyes",
+        show_default=False,
+        help=f"Somebody else has to approve it, which makes a review of it; {unless}.",
+    )
+
+
+_BY_RULE, _STAYS = "else as the queue's rule says", "else that stays as it is"
+Review = Annotated[bool | None, _review(_BY_RULE)]
+FourEyes = Annotated[bool | None, _four_eyes(_BY_RULE)]
+
+
+def rule(
+    session: Session,
+    queue: Queue,
+    automatic: Annotated[
+        float | None,
+        typer.Option(metavar="0..100", show_default=False, help="How many percent of the jobs are automatic."),
+    ] = None,
+    always: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON",
+            show_default=False,
+            help="Jobs whose payload contains this are always for people; none takes it away.",
+        ),
+    ] = None,
+    review: Annotated[bool | None, _review(_STAYS)] = None,
+    four_eyes: Annotated[bool | None, _four_eyes(_STAYS)] = None,
+) -> None:
+    """Show how much of a queue runs by itself, or change it; what is not named stays.
+
+    Examples: sqlqueue people rule orders
+
+    sqlqueue people rule orders --automatic 20 --always '{"country": "NZ"}' --four-eyes
+    """
+    with session.queue() as source:
+        people = HumanWork(source)
+        found = people.rule(queue)
+        if (automatic, always, review, four_eyes) != (None,) * 4:
+            eyes = found.four_eyes and review is not False if four_eyes is None else four_eyes
+            found = people.set_rule(
+                queue,
+                automatic_percent=found.automatic_percent if automatic is None else automatic,
+                always_people=options.removable("--always", always, found.always_people, lambda _, text: text),
+                review=(found.review if review is None else review) or eyes,
+                four_eyes=eyes,
+            )
+    if session.as_json:
+        always_people = None if found.always_people is None else json.loads(found.always_people)
+        render.emit_json({**asdict(found), "always_people": always_people})
+    else:
+        render.say(_rule(found))
+
+
+@selecting(("queued",), "hand over")
+def hand_over(
+    session: Session,
+    queue: Queue,
+    selection: Selection,
+    dry_run: bool,
+    by: By,
+    reason: Annotated[str, typer.Option(metavar="TEXT", show_default=False, help="Why; kept in the job's history.")],
+    review: Review = None,
+    four_eyes: FourEyes = None,
+) -> None:
+    """Take queued jobs out of the automatic line, for people to do.
+
+    Example: sqlqueue people hand-over orders --tag vip --by boss --reason "asks for a person" --review
+    """
+    verb = Verb(("queued",), "handed over")
+    with session.queue() as source:
+        if dry_run:
+            foretell(session, source, queue, selection, verb)
+        else:
+            done = HumanWork(source).hand_over(
+                queue, selection, by=by, reason=reason, review=review, four_eyes=four_eyes
+            )
+            tell(session, queue, verb, done)
+
+
+def route(
+    session: Session,
+    queue: Queue,
+    by: By,
+    limit: Annotated[int, typer.Option(metavar="N", help="The most jobs, 1 to 1000000.")] = 10_000,
+) -> None:
+    """Hand those of the queued jobs over that the queue's rule gives to people.
+
+    Call it as often as people are to see new work; what comes in later, the next call finds.
+
+    Example: sqlqueue people route orders --by router
+    """
+    with session.queue() as source:
+        tell(session, queue, Verb(("queued",), "handed over"), HumanWork(source).route(queue, by=by, limit=limit))
+
+
+def adopt(
+    session: Session,
+    queue: Queue,
+    by: By,
+    reason: Reason = None,
+    review: Review = None,
+    four_eyes: FourEyes = None,
+    limit: Annotated[int, typer.Option(metavar="N", help="The most jobs, 1 to 1000000.")] = 10_000,
+) -> None:
+    """Make tasks of the held jobs that people have not got yet: what handlers have held, for instance.
+
+    It also ends the tasks whose jobs were released, cancelled or completed past their people.
+
+    Example: sqlqueue people adopt orders --by clerk
+    """
+    with session.queue() as source:
+        ids = HumanWork(source).adopt(queue, by=by, reason=reason, review=review, four_eyes=four_eyes, limit=limit)
+    if session.as_json:
+        render.emit_json({"queue": queue, "adopted": [str(id_) for id_ in ids]})
+    else:
+        render.say(f"queue {queue}: {len(ids):,} held {'job is a task' if len(ids) == 1 else 'jobs are tasks'} now")
+
+
+def _rule(found: AutomationRule) -> str:
+    said = [f"{found.automatic_percent:g} % of its jobs are automatic"]
+    if found.always_people is not None:
+        said.append(f"what contains {found.always_people} is always for people")
+    if found.review:
+        said.append("somebody else approves what people do" if found.four_eyes else "what people do is approved")
+    return display.printable(f"queue {found.queue}: {'; '.join(said)}")

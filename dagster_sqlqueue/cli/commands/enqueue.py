@@ -1,0 +1,274 @@
+"""`sqlqueue enqueue`: one job from the command line, or many from standard input."""
+
+import sys
+from dataclasses import asdict, dataclass
+from dataclasses import replace as replaced
+from typing import Annotated, Any, Protocol
+from uuid import UUID
+
+import typer
+from uuid_utils.compat import uuid7
+
+from dagster_sqlqueue.cli.commands.followers import Callbacks, Context, callbacks_of, group_id
+from dagster_sqlqueue.cli.exit_codes import Code
+from dagster_sqlqueue.cli.input import options
+from dagster_sqlqueue.cli.input.json_lines import Lines, parsed, progress, say_rejected
+from dagster_sqlqueue.cli.output import render
+from dagster_sqlqueue.cli.session import Session, command
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.followers import Followers
+from dagster_sqlqueue.followers.insert import OnConflict as OnFollowedConflict
+from dagster_sqlqueue.model.job import NewJob
+from dagster_sqlqueue.model.queue import QueueSpec
+from dagster_sqlqueue.payload.serialization import AnyObject as AnyObject
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.queue.insert import Enqueued, OnConflict
+
+_NOTHING = "; nothing was enqueued"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    command(app, panel="Put in")(enqueue)
+
+
+def enqueue(
+    session: Session,
+    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")],
+    payload: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="JSON",
+            show_default=False,
+            help="One JSON object; - or nothing for many on standard input, one a line.",
+        ),
+    ] = None,
+    priority: Annotated[int, typer.Option(metavar="0..9", help="Higher runs first.")] = 0,
+    run_at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MOMENT",
+            show_default=False,
+            help="When it becomes due, as 2026-01-31T08:00:00Z or +02:00; else now.",
+        ),
+    ] = None,
+    unique_key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY", show_default=False, help="At most one live job of the queue has it; a second is left out."
+        ),
+    ] = None,
+    ordering_key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            show_default=False,
+            help="Jobs with the same key share a bucket; in an ordered queue they run one after another.",
+        ),
+    ] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WORD", show_default=False, help="A word to find the job by; may be given several times."),
+    ] = None,
+    region: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", show_default=False, help="The region whose buckets take it; else any bucket."),
+    ] = None,
+    timeout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", show_default=False, help="How long it may run, 90 or 5min, instead of the queue's timeout."
+        ),
+    ] = None,
+    max_attempts: Annotated[
+        str | None,
+        typer.Option(metavar="N", show_default=False, help="Runs it gets, instead of the queue's number."),
+    ] = None,
+    replace: Annotated[
+        bool,
+        typer.Option(
+            "--replace",
+            show_default=False,
+            help="A waiting job with the same unique key takes the content of this one, instead of leaving this one out.",
+        ),
+    ] = False,
+    merge: Annotated[
+        bool,
+        typer.Option(
+            "--merge",
+            show_default=False,
+            help="A live job with the same unique key does the work of this one, waiting or running, and its --callback and"
+            " --group are about that job.",
+        ),
+    ] = False,
+    callback: Callbacks = None,
+    told: Context = None,
+    group: Annotated[
+        str | None,
+        typer.Option(metavar="UUID", show_default=False, help="The open group of which it becomes a member."),
+    ] = None,
+    skip_bad: Annotated[
+        bool,
+        typer.Option(
+            "--skip-bad",
+            show_default=False,
+            help="Leave out the lines of standard input that are not usable, and name them (exit code 6); else one bad line"
+            " refuses them all.",
+        ),
+    ] = False,
+    job_id: Annotated[
+        str | None,
+        typer.Option(
+            "--id", metavar="UUID", show_default=False, help="Its id, to be able to send it again: it lands once."
+        ),
+    ] = None,
+) -> None:
+    """Put one job on a queue, or many from standard input.
+
+    Many are one transaction: all of them are enqueued, or none if one line is refused. The options hold for each of
+    them.
+
+    The payload is taken as it is; whether it fits the queue's own model shows when a consumer reads it.
+
+    Examples: sqlqueue enqueue orders '{"order": 1}' --priority 9 --tag eu
+
+    sqlqueue enqueue orders - < orders.jsonl
+
+    sqlqueue enqueue orders '{"order": 1}' --unique-key order-1 --merge --callback tickets:failed
+    """
+    settings: dict[str, Any] = {
+        "priority": priority,
+        "run_at": None if run_at is None else options.moment("--run-at", run_at),
+        "unique_key": unique_key,
+        "ordering_key": ordering_key,
+        "tags": tuple(tag or ()),
+        "region": region,
+        "timeout_seconds": None if timeout is None else options.seconds("--timeout", timeout),
+        "max_attempts": None if max_attempts is None else options.whole("--max-attempts", max_attempts),
+        "id": None if job_id is None else options.job_id("--id", job_id),
+    }
+    spec = QueueSpec(queue, AnyObject)
+    if payload is None and sys.stdin.isatty():
+        raise InvalidInput("no payload: give a JSON object, or - and the objects on standard input, one a line")
+    on_conflict: OnConflict = "replace" if replace else "ignore"
+    wanted = callbacks_of(callback, told)
+    put: _Put
+    if merge or wanted or group is not None:
+        if replace:
+            raise InvalidInput(
+                "--replace stands with --merge, --callback or --group: content that was given to another job has no end of"
+                " its own; leave it out"
+            )
+        wishes: dict[str, Any] = {"callbacks": wanted, "group": None if group is None else group_id("--group", group)}
+        put = _Followed("merge" if merge else "ignore", wishes)
+    else:
+        put = _Plain(on_conflict)
+    if payload not in (None, "-"):
+        if skip_bad:
+            raise InvalidInput("--skip-bad is about the lines of standard input, and a payload was given")
+        own = settings["id"] or uuid7()
+        job = NewJob(parsed(payload, "the payload", _NOTHING), **{**settings, "id": own})
+        with session.queue() as target:
+            try:
+                made, done = put.one(target, spec, job)
+            except InvalidInput as error:
+                raise InvalidInput(f"{str(error).removeprefix('row 0: ')}; nothing was enqueued") from None
+        _tell(session, queue, done, made)
+        return
+    only = next(
+        (f"--{name.replace('_', '-')} names one job" for name in ("id", "unique_key") if settings[name] is not None),
+        None,
+    )
+    with session.queue() as target, progress("jobs") as advance:
+        lines = Lines(lambda found: NewJob(found, **settings), _NOTHING, advance, skip_bad=skip_bad, only=only)
+        done = _from_lines(target, spec, lines, put)
+    _tell(session, queue, done)
+
+
+@dataclass(frozen=True)
+class _Done(Enqueued):
+    """With jobs that were merged into others; None: that was not asked for."""
+
+    merged: int | None = None
+
+
+class _Put(Protocol):
+    """How jobs are put on the queue."""
+
+    def one(self, queue: SqlQueue, spec: QueueSpec[AnyObject], job: NewJob[AnyObject]) -> tuple[UUID | None, _Done]: ...
+
+    def many(self, queue: SqlQueue, spec: QueueSpec[AnyObject], lines: "Lines[NewJob[AnyObject]]") -> _Done: ...
+
+
+@dataclass(frozen=True)
+class _Plain:
+    on_conflict: OnConflict
+
+    def one(self, queue: SqlQueue, spec: QueueSpec[AnyObject], job: NewJob[AnyObject]) -> tuple[UUID | None, _Done]:
+        made = queue.enqueue(spec, job, on_conflict=self.on_conflict)
+        return made, _Done(int(made == job.id), int(made is None), int(made not in (None, job.id)))
+
+    def many(self, queue: SqlQueue, spec: QueueSpec[AnyObject], lines: "Lines[NewJob[AnyObject]]") -> _Done:
+        done = queue.enqueue_many(spec, lines, on_conflict=self.on_conflict, on_bad_row=lines.on_bad_row)
+        return _Done(done.inserted, done.duplicates, done.replaced, done.rejected)
+
+
+@dataclass(frozen=True)
+class _Followed:
+    on_conflict: OnFollowedConflict
+    wishes: dict[str, Any]
+
+    def one(self, queue: SqlQueue, spec: QueueSpec[AnyObject], job: NewJob[AnyObject]) -> tuple[UUID | None, _Done]:
+        sent = Followers(queue).enqueue(spec, job, on_conflict=self.on_conflict, **self.wishes)
+        left_out = not sent.inserted and not sent.merged
+        return sent.job_id, _Done(int(sent.inserted), int(left_out), merged=int(sent.merged))
+
+    def many(self, queue: SqlQueue, spec: QueueSpec[AnyObject], lines: "Lines[NewJob[AnyObject]]") -> _Done:
+        done = Followers(queue).enqueue_many(
+            spec, lines, on_conflict=self.on_conflict, on_bad_row=lines.on_bad_row, **self.wishes
+        )
+        return _Done(done.inserted, done.duplicates, 0, done.rejected, done.merged)
+
+
+def _from_lines(queue: SqlQueue, spec: QueueSpec[AnyObject], lines: "Lines[NewJob[AnyObject]]", put: _Put) -> _Done:
+    try:
+        done = put.many(queue, spec, lines)
+    except InvalidInput as error:
+        raise InvalidInput(lines.with_line(str(error))) from None
+    rejected = lines.with_lines(done.rejected)
+    if not (done.inserted or done.duplicates or done.replaced or done.merged or rejected):
+        raise InvalidInput("standard input held no payload: write one JSON object a line")
+    return replaced(done, rejected=rejected)
+
+
+def _tell(session: Session, queue: str, done: _Done, job_id: UUID | None = None) -> None:
+    if session.as_json:
+        rejected = [{"line": bad.row, "error": bad.error} for bad in done.rejected]
+        found = {"queue": queue, **asdict(done), "rejected": rejected}
+        if done.merged is None:
+            del found["merged"]
+        render.emit_json({**found, "id": job_id} if job_id else found)
+    elif job_id and done.merged:
+        render.say(f"merged into {job_id} on {queue}, which has the same unique key")
+    elif job_id and done.duplicates:
+        render.say(f"{job_id} was enqueued on {queue} before")
+    elif job_id:
+        render.say(f"enqueued {job_id} on {queue}{', in place of what it was' if done.replaced else ''}")
+    else:
+        _say(queue, done)
+    if done.rejected:
+        raise typer.Exit(Code.PARTLY)
+
+
+def _say(queue: str, done: _Done) -> None:
+    merged = f"; {done.merged:,} merged into live jobs that have their unique keys" if done.merged else ""
+    replaced = f"; {done.replaced:,} replaced what waited under their unique keys" if done.replaced else ""
+    left_out = (
+        f"; {done.duplicates:,} left out: a live job has the same unique key, or the id is known"
+        if done.duplicates
+        else ""
+    )
+    refused = f"; {len(done.rejected):,} refused" if done.rejected else ""
+    jobs = f"{done.inserted:,} {'job' if done.inserted == 1 else 'jobs'}"
+    render.say(f"enqueued {jobs} on {queue}{merged}{replaced}{left_out}{refused}")
+    say_rejected(done.rejected)

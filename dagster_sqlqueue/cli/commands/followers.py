@@ -1,0 +1,265 @@
+"""The commands about being told how jobs ended: `follow`, and a group: `group open`, `add`, `close`, `list`, `show`."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated
+from uuid import UUID
+
+import typer
+
+from dagster_sqlqueue import display
+from dagster_sqlqueue.cli.input import options
+from dagster_sqlqueue.cli.input.options import Limit
+from dagster_sqlqueue.cli.output import render
+from dagster_sqlqueue.cli.session import Session, command
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.followers import Callback, Follower, Followers, Group, Groups
+from dagster_sqlqueue.followers.model import ALL_STATES
+
+_PANEL = "Be told"
+
+GroupId = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
+Context = Annotated[
+    str | None,
+    typer.Option(
+        "--context",
+        metavar="JSON",
+        show_default=False,
+        help="Any JSON; the payload of each callback has it as context.",
+    ),
+]
+Callbacks = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="QUEUE[:STATES]",
+        show_default=False,
+        help="Put a job on this queue when the job has ended, in the transaction that ends it; with states only if it has"
+        " ended so: tickets:failed,cancelled. May be given several times.",
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command and the group with its commands."""
+    command(app, panel=_PANEL)(follow)
+    group = typer.Typer(name="group", invoke_without_command=True, callback=_group)
+    command(group, "open")(open_group)
+    command(group, "add")(add)
+    command(group, "close")(close)
+    command(group, "list")(list_groups)
+    command(group, "show")(show)
+    app.add_typer(group, rich_help_panel=_PANEL)
+
+
+def _group(context: typer.Context) -> None:
+    """Jobs that are told of together, once the last of them has ended, with counts of how they did."""
+    if context.invoked_subcommand is None:
+        render.say(context.get_help())
+
+
+def callbacks_of(texts: Sequence[str] | None, context: str | None) -> list[Callback]:
+    """What `--callback` and `--context` say.
+
+    Raises:
+        InvalidInput: a callback is not usable, or there is a context and no callback.
+    """
+    if context is not None and not texts:
+        raise InvalidInput("--context is what a callback is given, and there is no --callback")
+    try:
+        found = None if context is None else json.loads(context)
+    except ValueError as error:
+        raise InvalidInput(f"--context {context!r:.200} is not JSON: {error}") from None
+    made = []
+    for text in texts or ():
+        queue, colon, states = text.partition(":")
+        wanted = [state.strip() for state in states.split(",")] if colon else ALL_STATES
+        made.append(Callback(queue, states=wanted, context=found))
+    return made
+
+
+def follow(
+    session: Session,
+    job: Annotated[str, typer.Argument(metavar="ID", help="The job's id.")],
+    callback: Callbacks = None,
+    told: Context = None,
+) -> None:
+    """Have jobs put on other queues when a job has ended; at once, if it has. The same again changes nothing.
+
+    Example: sqlqueue follow 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --callback tickets:failed
+    """
+    wanted = callbacks_of(callback, told)
+    if not wanted:
+        raise InvalidInput("there is no --callback; name the queue that is to be told")
+    job_id = options.job_id("the job", job)
+    with session.queue() as source:
+        live = Followers(source).follow(job_id, wanted)
+    if session.as_json:
+        render.emit_json({"id": job_id, "live": live, "callbacks": [str(one.queue) for one in wanted]})
+    else:
+        queues = ", ".join(str(one.queue) for one in wanted)
+        render.say(f"{queues} will be told of the end of {job_id}" if live else f"{job_id} has ended; told {queues}")
+
+
+def open_group(
+    session: Session,
+    callback: Annotated[
+        str | None,
+        typer.Option(
+            metavar="QUEUE", show_default=False, help="The queue on which its callback is put; else nobody is told."
+        ),
+    ] = None,
+    told: Context = None,
+    own_id: Annotated[
+        str | None,
+        typer.Option("--id", metavar="UUID", show_default=False, help="Its id, to be able to say the same again."),
+    ] = None,
+) -> None:
+    """Open a group; jobs come into it by `enqueue --group` or `group add`, until it is closed.
+
+    Example: sqlqueue group open --callback tickets --context '{"run": 7}'
+    """
+    given = callbacks_of(None if callback is None else [callback], told)
+    own = None if own_id is None else group_id("--id", own_id)
+    with session.queue() as source:
+        made = Groups(source).open(given[0] if given else None, id=own)
+        found = Groups(source).group(made)
+    if session.as_json:
+        render.emit_json(asdict(found))
+    else:
+        render.say(f"opened group {made}")
+
+
+def add(
+    session: Session,
+    group: GroupId,
+    jobs: Annotated[list[str], typer.Argument(metavar="ID...", help="The jobs' ids.")],
+) -> None:
+    """Make jobs members of an open group; those that have ended are counted at once.
+
+    Example: sqlqueue group add 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2e 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b
+    """
+    id = group_id("the group", group)
+    with session.queue() as source:
+        Groups(source).add(id, [options.job_id("the job", job) for job in jobs])
+        found = Groups(source).group(id)
+    _tell(session, found)
+
+
+def close(session: Session, group: GroupId) -> None:
+    """Close a group: nothing is added to it any more, and it is told of when its last job has ended.
+
+    Example: sqlqueue group close 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2e
+    """
+    id = group_id("the group", group)
+    with session.queue() as source:
+        Groups(source).close(id)
+        found = Groups(source).group(id)
+    _tell(session, found)
+
+
+def list_groups(session: Session, limit: Limit = 50) -> None:
+    """List the groups, the latest first.
+
+    Example: sqlqueue group list
+    """
+    with session.queue() as source:
+        found = Groups(source).groups(limit)
+    if session.as_json:
+        render.emit_json([asdict(one) for one in found])
+    elif not found:
+        render.say("there is no group; open one with: sqlqueue group open --callback QUEUE")
+    else:
+        render.table(
+            ["group", "state", "jobs", "pending", "succeeded", "failed", "cancelled", "tells", "opened"],
+            [
+                [
+                    one.id,
+                    _state(one),
+                    one.members,
+                    one.pending,
+                    one.succeeded,
+                    one.failed,
+                    one.cancelled,
+                    one.queue or "",
+                    display.moment(one.created_at),
+                ]
+                for one in found
+            ],
+            right=["jobs", "pending", "succeeded", "failed", "cancelled"],
+        )
+
+
+def show(
+    session: Session,
+    group: GroupId,
+    limit: Limit = 50,
+    state: Annotated[
+        str | None,
+        typer.Option(metavar="STATE", show_default=False, help="Only jobs that succeeded, failed or were cancelled."),
+    ] = None,
+) -> None:
+    """Show a group and its jobs, in the order of their ids.
+
+    Example: sqlqueue group show 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2e --state failed
+    """
+    id = group_id("the group", group)
+    with session.queue() as source:
+        groups = Groups(source)
+        found, members = groups.group(id), groups.members(id, states=None if state is None else [state], limit=limit)
+    if session.as_json:
+        render.emit_json({**asdict(found), "jobs": [asdict(one) for one in members]})
+        return
+    render.say(_line(found))
+    if members:
+        render.table(["job", "state"], [[one.job_id, one.state or "has not ended"] for one in members])
+    if len(members) == limit:
+        render.say(f"(the first {limit:,}; --limit shows more)")
+
+
+def followed_by(followers: Sequence[Follower]) -> str:
+    """Those who follow a job, in words."""
+    words = []
+    for one in followers:
+        if one.group_id:
+            words.append(f"group {one.group_id}")
+        elif one.queue:
+            states = "" if len(one.states) == len(ALL_STATES) else f" ({', '.join(one.states)})"
+            words.append(f"queue {one.queue}{states}")
+        else:
+            words.append("somebody who waits")
+    return ", ".join(words)
+
+
+def group_id(option: str, text: str) -> UUID:
+    """A group's id.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    try:
+        return UUID(text.strip())
+    except ValueError:
+        raise InvalidInput(
+            f"{option} {text!r} is not a group's id; ids look like 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2e, as"
+            " `sqlqueue group list` shows them"
+        ) from None
+
+
+def _tell(session: Session, group: Group) -> None:
+    if session.as_json:
+        render.emit_json(asdict(group))
+    else:
+        render.say(_line(group))
+
+
+def _line(group: Group) -> str:
+    jobs = f"{group.members:,} {'job' if group.members == 1 else 'jobs'}"
+    ends = f"{group.succeeded:,} succeeded, {group.failed:,} failed, {group.cancelled:,} cancelled"
+    return f"group {group.id} {_state(group)}: {jobs}, {group.pending:,} pending, {ends}"
+
+
+def _state(group: Group) -> str:
+    if group.ended_at:
+        return "has ended"
+    return "is closed" if group.closed_at else "is open"

@@ -1,0 +1,48 @@
+"""The command about the SQL functions: `functions`."""
+
+import typer
+
+from dagster_sqlqueue.cli.exit_codes import Code
+from dagster_sqlqueue.cli.output import render
+from dagster_sqlqueue.cli.session import Session, command
+from dagster_sqlqueue.schema import functions as installed
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    command(app, panel="Set up")(functions)
+
+
+def functions(session: Session) -> None:
+    """Show the SQL functions that triggers, psql and other languages call, and whether they are those of this package.
+
+    `sqlqueue migrate` installs them. Exit code 1: some are missing, or they are of an older package.
+
+    Example: sqlqueue functions
+    """
+    with session.queue() as queue:
+        state = installed.state(queue.database)
+        schema, where = queue.database.schema, queue.database.where
+    names = list(installed.names())
+    if session.as_json:
+        render.emit_json(
+            {
+                "schema": schema,
+                "pinned_schema": state.pinned,
+                "installed_by": state.installed_by,
+                "current": state.current,
+                "missing": list(state.missing),
+                "functions": names,
+            }
+        )
+    else:
+        render.say(f"schema {schema} of {where}; programs call {state.pinned}, whose functions keep their shape")
+        render.say(", ".join(names))
+        if state.usable:
+            render.say(f"installed by version {state.installed_by}, and nothing is missing")
+        elif state.missing:
+            render.say(f"missing: {', '.join(state.missing)}; install them with: sqlqueue migrate")
+        else:
+            render.say(f"installed by version {state.installed_by}, of another text; renew them with: sqlqueue migrate")
+    if not state.usable:
+        raise typer.Exit(Code.FAILED)

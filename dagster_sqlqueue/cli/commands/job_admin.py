@@ -1,0 +1,263 @@
+"""The commands that decide about jobs: `retry`, `cancel`, `hold`, `release`, `delay`, `reprioritise`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+from uuid import UUID
+
+import typer
+
+from dagster_sqlqueue.cli.exit_codes import Code
+from dagster_sqlqueue.cli.input import options
+from dagster_sqlqueue.cli.input.options import Queue
+from dagster_sqlqueue.cli.input.selection import selecting
+from dagster_sqlqueue.cli.output import render, views
+from dagster_sqlqueue.cli.session import Session, command
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.queue import SqlQueue, preview
+from dagster_sqlqueue.queue.redaction import discreet
+from dagster_sqlqueue.queue.selection import LIVE_STATES, Decided, Selection
+
+_PANEL = "Decide about jobs"
+_ENDED = ("failed", "cancelled")
+_LOOK_AT = 5_000
+_SHOWN = 20
+
+Reason = Annotated[
+    str, typer.Option(metavar="TEXT", show_default=False, help="Why; kept with the job, where its errors are.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for function in (retry, cancel, hold, release, delay, reprioritise):
+        command(app, panel=_PANEL)(function)
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """A verb in words, and which jobs it is about.
+
+    Attributes:
+        states: of the jobs.
+        done: what was done, as in "cancelled 3 jobs".
+        ask: the state of jobs that can only be asked; empty for none.
+    """
+
+    states: Sequence[str]
+    done: str
+    ask: str = ""
+
+
+@selecting(_ENDED, "retry")
+def retry(
+    session: Session,
+    queue: Queue,
+    selection: Selection,
+    dry_run: bool,
+    limit: Annotated[
+        str | None, typer.Option(metavar="N", show_default=False, help="So many at most, those that ended last.")
+    ] = None,
+) -> None:
+    """Bring dead letters back: the same jobs, due now, with all their attempts.
+
+    Without --state these are the jobs that failed; with --state cancelled those that were cancelled. What stays behind
+    because a live job has the same unique key is named, and the exit code is 6.
+
+    Examples: sqlqueue retry orders --error "connection refused" --dry-run
+
+    sqlqueue retry orders --all
+    """
+    most = None if limit is None else options.whole("--limit", limit)
+    if most is not None and most < 1:
+        raise InvalidInput(f"--limit is {most}; it must be at least 1")
+    verb = Verb((selection.state or "failed",) if not selection.ids else _ENDED, "put back")
+    with session.queue() as source:
+        if dry_run:
+            foretell(session, source, queue, selection, verb, most)
+        else:
+            tell(session, queue, verb, source.redrive(queue, selection, states=verb.states, limit=most))
+
+
+@selecting(LIVE_STATES, "cancel")
+def cancel(
+    session: Session, queue: Queue, selection: Selection, dry_run: bool, reason: Reason = "cancelled by an operator"
+) -> None:
+    """Cancel jobs: at once those that do not run; a running one is asked to end.
+
+    The handler of a running job hears of it at its next heartbeat; if it does not give up by itself, the job is cancelled
+    as soon as it comes back.
+
+    Examples: sqlqueue cancel orders --tag import --dry-run
+
+    sqlqueue cancel orders --payload '{"customer": 7}' --reason "customer left"
+    """
+    verb = Verb(LIVE_STATES, "cancelled", ask="running")
+    with session.queue() as source:
+        if dry_run:
+            foretell(session, source, queue, selection, verb)
+        else:
+            tell(session, queue, verb, source.cancel(queue, selection, reason=reason))
+
+
+@selecting(("queued",), "hold")
+def hold(
+    session: Session, queue: Queue, selection: Selection, dry_run: bool, reason: Reason = "held by an operator"
+) -> None:
+    """Set queued jobs aside until somebody releases or cancels them. In an ordered queue their keys stop there.
+
+    Example: sqlqueue hold orders --ordering-key customer-7 --reason "asks to wait"
+    """
+    verb = Verb(("queued",), "held")
+    with session.queue() as source:
+        if dry_run:
+            foretell(session, source, queue, selection, verb)
+        else:
+            tell(session, queue, verb, source.hold_queued(queue, selection, reason))
+
+
+@selecting(("held",), "release")
+def release(session: Session, queue: Queue, selection: Selection, dry_run: bool) -> None:
+    """Let held jobs go: due now, with the attempts that they have left.
+
+    Example: sqlqueue release orders --all
+    """
+    verb = Verb(("held",), "released")
+    with session.queue() as source:
+        if dry_run:
+            foretell(session, source, queue, selection, verb)
+        else:
+            tell(session, queue, verb, source.release_held(queue, selection))
+
+
+@selecting(("queued",), "delay")
+def delay(
+    session: Session,
+    queue: Queue,
+    selection: Selection,
+    dry_run: bool,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MOMENT", show_default=False, help="2026-01-31T08:00:00Z, or with +02:00. What has passed: now."
+        ),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            metavar="TIME",
+            show_default=False,
+            help="Instead of --until, so long from now: 90, 5min, 2h; 0 for now.",
+        ),
+    ] = None,
+) -> None:
+    """Have queued jobs become due at another moment, earlier or later than it was.
+
+    Examples: sqlqueue delay orders --tag newsletter --for 2h
+
+    sqlqueue delay orders --all --until 2030-01-31T08:00:00Z
+    """
+    if (until is None) is (by is None):
+        raise InvalidInput("give one of --until and --for: when the jobs are to become due")
+    when = options.seconds("--for", by) if by is not None else options.moment("--until", until or "")
+    verb = Verb(("queued",), "delayed")
+    with session.queue() as source:
+        if dry_run:
+            foretell(session, source, queue, selection, verb)
+        else:
+            tell(session, queue, verb, source.delay(queue, selection, when))
+
+
+@selecting(LIVE_STATES, "reprioritise")
+def reprioritise(
+    session: Session,
+    queue: Queue,
+    selection: Selection,
+    dry_run: bool,
+    priority: Annotated[int | None, typer.Option(metavar="0..9", show_default=False, help="Higher runs first.")] = None,
+) -> None:
+    """Give jobs another priority. For a running job it counts when it goes back to the queue.
+
+    Example: sqlqueue reprioritise orders --tag vip --priority 9
+    """
+    if priority is None:
+        raise InvalidInput("--priority is missing: 0 to 9, higher runs first")
+    if not 0 <= priority <= 9:
+        raise InvalidInput(f"--priority is {priority}; it must be 0 to 9, higher runs first")
+    verb = Verb(LIVE_STATES, f"set to priority {priority}")
+    with session.queue() as source:
+        if dry_run:
+            foretell(session, source, queue, selection, verb)
+        else:
+            tell(session, queue, verb, source.reprioritise(queue, selection, priority))
+
+
+def tell(session: Session, queue: str, verb: Verb, decided: Decided) -> None:
+    """Show what a verb did; some jobs that were left as before end the command so."""
+    if session.as_json:
+        render.emit_json(_decided_json(queue, decided.changed, decided.requested, decided.skipped))
+    else:
+        said = [f"{verb.done} {_jobs(len(decided.changed))}"] if decided.changed or not decided.requested else []
+        if decided.requested:
+            said.append(f"asked {_jobs(len(decided.requested), 'running ')} to end")
+        if decided.skipped:
+            said.append(f"left {_jobs(len(decided.skipped))} as before")
+        render.say(f"queue {queue}: {'; '.join(said)}")
+        _skipped(decided.skipped)
+    if decided.skipped:
+        raise typer.Exit(Code.PARTLY)
+
+
+def foretell(
+    session: Session, source: SqlQueue, queue: str, selection: Selection, verb: Verb, limit: int | None = None
+) -> None:
+    """Show what the verb would do, of at most so many jobs; nothing is changed."""
+    foretold = preview.foretell(source, queue, selection, verb.states, limit=min(limit or _LOOK_AT, _LOOK_AT))
+    found, skipped = foretold.jobs, foretold.skipped
+    changed = [job for job in found if job.state != verb.ask]
+    requested = [job for job in found if job.state == verb.ask]
+    more = len(found) >= _LOOK_AT
+    if session.as_json:
+        values = _decided_json(queue, [job.id for job in changed], [job.id for job in requested], skipped)
+        render.emit_json({**values, "dry_run": True, "complete": not more})
+    else:
+        least = "at least " if more else ""
+        said = [f"{verb.done} would be {least}{_jobs(len(changed))}"]
+        if requested:
+            said.append(f"asked to end {least}{_jobs(len(requested), 'running ')}")
+        if skipped:
+            said.append(f"left as before {_jobs(len(skipped))}")
+        render.say(f"queue {queue}: {'; '.join(said)}. Nothing was changed (--dry-run)")
+        if found:
+            views.job_table(discreet(source, queue, found[:_SHOWN]))
+        if len(found) > _SHOWN:
+            render.say(f"(the first {_SHOWN} of {least}{len(found):,})")
+        _skipped(skipped)
+    if skipped:
+        raise typer.Exit(Code.PARTLY)
+
+
+def _decided_json(
+    queue: str, changed: Sequence[UUID], requested: Sequence[UUID], skipped: dict[UUID, str]
+) -> dict[str, Any]:
+    reasons = [{"id": str(id_), "reason": reason} for id_, reason in skipped.items()]
+    return {
+        "queue": queue,
+        "changed": [str(id_) for id_ in changed],
+        "requested": [str(id_) for id_ in requested],
+        "skipped": reasons,
+    }
+
+
+def _skipped(skipped: dict[UUID, str]) -> None:
+    if not skipped:
+        return
+    first = list(skipped.items())[:_SHOWN]
+    render.table(["left as before", "because"], first)
+    if len(skipped) > len(first):
+        render.say(f"(the first {_SHOWN} of {len(skipped):,})")
+
+
+def _jobs(number: int, kind: str = "") -> str:
+    return f"{number:,} {kind}{'job' if number == 1 else 'jobs'}"

@@ -1,0 +1,183 @@
+"""The commands that look at jobs: `peek`, `list`, `show`, `dead`."""
+
+import json
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from dagster_sqlqueue import display
+from dagster_sqlqueue.cli.commands.followers import followed_by
+from dagster_sqlqueue.cli.input import options
+from dagster_sqlqueue.cli.input.options import Limit, Queue
+from dagster_sqlqueue.cli.input.selection import filtered
+from dagster_sqlqueue.cli.output import render, views
+from dagster_sqlqueue.cli.session import Session, command
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.followers import Followers
+from dagster_sqlqueue.model.job import DeadLetter, WaitingJob
+from dagster_sqlqueue.model.lifecycle import LiveState
+from dagster_sqlqueue.queue.redaction import discreet
+from dagster_sqlqueue.queue.selection import ARCHIVE_STATES, LIVE_STATES, Selection
+from dagster_sqlqueue.results import Results
+
+_PANEL = "Look"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    command(app, panel=_PANEL)(peek)
+    command(app, "list", panel=_PANEL)(list_jobs)
+    command(app, panel=_PANEL)(show)
+    command(app, panel=_PANEL)(dead)
+
+
+def peek(session: Session, queue: Queue, limit: Limit = 20) -> None:
+    """Show the jobs that would be claimed next, without claiming them.
+
+    In the order of a claim: by priority, then by the moment they are due. For a running job that moment is the end of
+    its lease: if its consumer falls silent, the job is due again then.
+
+    Example: sqlqueue peek orders --limit 5
+    """
+    with session.queue() as source:
+        jobs = discreet(source, queue, source.peek(queue, limit))
+    if session.as_json:
+        render.emit_json([_job(job) for job in jobs])
+        return
+    if not jobs:
+        render.say(f"no job of queue {queue} waits to be claimed")
+        return
+    render.table(
+        ["id", "bucket", "prio", "state", "due", "tries", "keys", "payload"],
+        [
+            [
+                job.id,
+                job.bucket,
+                job.priority,
+                job.state,
+                display.moment(job.available_at),
+                f"{job.attempt}/{job.max_attempts}",
+                views.keys(job),
+                display.shortened(job.payload, 60),
+            ]
+            for job in jobs
+        ],
+        right=["bucket", "prio"],
+    )
+
+
+@filtered
+def list_jobs(
+    session: Session,
+    queue: Queue,
+    selection: Selection | None,
+    limit: Limit = 50,
+    archived: Annotated[
+        bool,
+        typer.Option(
+            "--archived", show_default=False, help="Jobs that ended, the latest first; else those that are live."
+        ),
+    ] = False,
+) -> None:
+    """List jobs of a queue: all of them, or those that fit every condition.
+
+    Live jobs come in the order in which they are due; jobs that ended come with --archived or with one of their states,
+    the latest first.
+
+    Examples: sqlqueue list orders --state held
+
+    sqlqueue list orders --state failed --error timeout --since 2026-01-31T08:00:00Z
+    """
+    state = selection.state if selection else None
+    if archived and state in LIVE_STATES:
+        raise InvalidInput(f"--archived lists jobs that ended, and --state {state} is of live ones; give one of them")
+    ended = archived or state in ARCHIVE_STATES
+    with session.queue() as source:
+        found = discreet(source, queue, source.jobs(queue, selection, limit=limit, archived=ended))
+    if session.as_json:
+        render.emit_json([views.job_json(job) for job in found])
+        return
+    if not found:
+        fitting = "fits" if selection else "is there"
+        hint = "" if ended else "; jobs that ended are listed with --archived"
+        render.say(f"no {'ended' if ended else 'live'} job of queue {queue} {fitting}{hint}")
+        return
+    views.job_table(found)
+    if len(found) == limit:
+        render.say(f"(the first {limit:,}; --limit shows more)")
+
+
+def show(
+    session: Session,
+    job: Annotated[str, typer.Argument(metavar="ID", help="The job's id, as list and peek show it.")],
+) -> None:
+    """Show everything about one job, live or ended: state, progress, times, attempts, keys, error, payload, result.
+
+    Example: sqlqueue show 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b
+    """
+    with session.queue() as source:
+        found = source.job(options.job_id("the job", job))
+        (found,) = discreet(source, found.queue, [found])
+        followers = Followers(source).of(found.id)
+        progress = Results(source).outcome(found.id).progress if found.state == LiveState.RUNNING else None
+    if session.as_json:
+        more = {"followers": [asdict(one) for one in followers], "progress": views.progress_json(progress)}
+        render.emit_json({**views.job_json(found), **more})
+        return
+    render.say(f"job {found.id}")
+    rows = list(views.job_rows(found, progress))
+    render.pairs([*rows, ("followed by", followed_by(followers))] if followers else rows)
+
+
+def dead(
+    session: Session,
+    queue: Queue,
+    limit: Limit = 20,
+    full: Annotated[bool, typer.Option("--full", help="The whole error and payload of each, not one line.")] = False,
+) -> None:
+    """Show the dead letters: jobs that used up their attempts or were rejected, the latest first, with their errors.
+
+    Example: sqlqueue dead orders --full
+    """
+    with session.queue() as source:
+        source.settings(queue)
+        letters = discreet(source, queue, source.dead_letters(queue, limit))
+    if session.as_json:
+        render.emit_json([_job(letter) for letter in letters])
+        return
+    if not letters:
+        render.say(f"queue {queue} has no dead letters")
+        return
+    if full:
+        for letter in letters:
+            _in_full(letter)
+        return
+    render.table(
+        ["id", "finished", "tries", "keys", "error", "payload"],
+        [
+            [
+                letter.id,
+                display.moment(letter.finished_at),
+                f"{letter.attempt}/{letter.max_attempts}",
+                views.keys(letter),
+                Text(display.shortened(letter.error or "", 80), style="red"),
+                display.shortened(letter.payload, 40),
+            ]
+            for letter in letters
+        ],
+    )
+
+
+def _in_full(letter: DeadLetter) -> None:
+    render.say(Text(f"{letter.id}  {display.moment(letter.finished_at)}", style="bold"))
+    attempt = f"attempt {letter.attempt} of {letter.max_attempts}"
+    render.say(f"{attempt}  bucket {letter.bucket}  {views.keys(letter)}".rstrip())
+    render.say(f"payload {display.printable(letter.payload)}")
+    render.say(Text(display.printable((letter.error or "no error was kept").rstrip(), lines=True), style="red"))
+    render.say()
+
+
+def _job(job: WaitingJob | DeadLetter) -> dict[str, Any]:
+    return {**asdict(job), "payload": json.loads(job.payload)}

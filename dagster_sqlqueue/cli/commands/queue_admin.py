@@ -1,0 +1,147 @@
+"""The commands that run a queue as a whole: `pause`, `resume`, `rebucket`, `region`."""
+
+import re
+from typing import Annotated
+
+import typer
+
+from dagster_sqlqueue import display
+from dagster_sqlqueue.cli.exit_codes import Code
+from dagster_sqlqueue.cli.input import options
+from dagster_sqlqueue.cli.input.options import Queue
+from dagster_sqlqueue.cli.output import render, views
+from dagster_sqlqueue.cli.session import Session, command
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.queue import MAX_BUCKETS
+
+_PANEL = "Run a queue"
+_SPAN = re.compile(r"\s*([0-9]{1,4})\s*(?:-\s*([0-9]{1,4})\s*)?")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for function in (pause, resume, rebucket, region):
+        command(app, panel=_PANEL)(function)
+
+
+def pause(
+    session: Session,
+    queue: Queue,
+    wait: Annotated[
+        bool, typer.Option("--wait", show_default=False, help="Return when nothing of the queue runs any more.")
+    ] = False,
+    timeout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            show_default=False,
+            help="With --wait: for so long at most, in seconds or as 5min; then exit code 6.",
+        ),
+    ] = None,
+) -> None:
+    """Hand out no more jobs of a queue. What runs goes on; jobs can still be enqueued.
+
+    With --wait the queue is drained: the command returns when what ran has ended. The queue stays paused.
+
+    Examples: sqlqueue pause orders
+
+    sqlqueue pause orders --wait --timeout 5min
+    """
+    limit = None if timeout is None else options.seconds("--timeout", timeout)
+    if timeout is not None and not wait:
+        raise InvalidInput("--timeout says how long to wait; give --wait as well")
+    with session.queue() as source:
+        settings = source.pause(queue)
+        drained = source.drain(queue, timeout_seconds=limit) if wait else None
+    if session.as_json:
+        render.emit_json({**views.settings_json(settings), "drained": drained})
+    else:
+        assert settings.paused_at
+        since = f"queue {queue} is paused since {display.moment(settings.paused_at)}"
+        ending = {
+            None: "what runs goes on",
+            True: "nothing of it runs any more",
+            False: "jobs of it still run, or somebody resumed it",
+        }
+        render.say(f"{since}; {ending[drained]}. Let it go on with: sqlqueue resume {queue}")
+    if drained is False:
+        raise typer.Exit(Code.PARTLY)
+
+
+def resume(session: Session, queue: Queue) -> None:
+    """Hand out jobs of a paused queue again.
+
+    Example: sqlqueue resume orders
+    """
+    with session.queue() as source:
+        settings = source.resume(queue)
+    if session.as_json:
+        render.emit_json(views.settings_json(settings))
+    else:
+        render.say(f"queue {queue} hands out jobs")
+
+
+def rebucket(
+    session: Session,
+    queue: Queue,
+    buckets: Annotated[str, typer.Argument(metavar="N", help=f"How many buckets from now on, 1 to {MAX_BUCKETS}.")],
+) -> None:
+    """Change the number of buckets of a queue, while producers and consumers run.
+
+    No job is moved. Of a smaller number, consumers go on with the buckets that are too many until those are empty; and the
+    order of an ordered queue is kept.
+
+    Example: sqlqueue rebucket orders 32
+    """
+    count = options.whole("the number of buckets", buckets)
+    with session.queue() as source:
+        settings = source.rebucket(queue, count)
+    if session.as_json:
+        render.emit_json(views.settings_json(settings))
+        return
+    still = settings.lanes - settings.bucket_count
+    rest = f"; {still} more still hold jobs and are emptied" if still > 0 else ""
+    render.say(f"queue {queue} has {settings.bucket_count} buckets{rest}")
+
+
+def region(
+    session: Session,
+    queue: Queue,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="REGION", show_default=False, help="A name of your own; without it, show the regions."),
+    ] = None,
+    buckets: Annotated[
+        str | None,
+        typer.Option(metavar="NUMBERS", show_default=False, help="The buckets that it gets: 0-3, or 0-3,8."),
+    ] = None,
+) -> None:
+    """Give buckets of a queue to a region: its consumers claim there first.
+
+    Every bucket begins in the region `local`. Jobs that are enqueued with --region go to the buckets of that region.
+
+    Examples: sqlqueue region orders eu --buckets 0-7
+
+    sqlqueue region orders
+    """
+    if (name is None) is not (buckets is None):
+        raise InvalidInput("give both a region and --buckets to change something, or neither to see the regions")
+    with session.queue() as source:
+        if name is None or buckets is None:
+            settings = source.settings(queue)
+        else:
+            settings = source.set_region(queue, name, _numbers(buckets))
+    if session.as_json:
+        render.emit_json(views.settings_json(settings))
+    else:
+        render.say(f"queue {queue}: {views.regions(settings)}")
+
+
+def _numbers(text: str) -> list[int]:
+    found: list[int] = []
+    for part in text.split(","):
+        match = _SPAN.fullmatch(part)
+        if not match or int(match[2] or match[1]) < int(match[1]):
+            raise InvalidInput(f"--buckets is {text!r}; write bucket numbers and ranges: 0-3, or 0-3,8")
+        found.extend(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return found

@@ -1,0 +1,60 @@
+"""The command that waits for a job: `wait`."""
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from dagster_sqlqueue import display
+from dagster_sqlqueue.cli.exit_codes import Code
+from dagster_sqlqueue.cli.input import options
+from dagster_sqlqueue.cli.output import render, views
+from dagster_sqlqueue.cli.session import Session, command
+from dagster_sqlqueue.model.job import ArchiveState
+from dagster_sqlqueue.queue.redaction import discreet
+from dagster_sqlqueue.results import JobOutcome, Results
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    command(app, panel="Look")(wait)
+
+
+def wait(
+    session: Session,
+    job: Annotated[str, typer.Argument(metavar="ID", help="The job's id, as enqueue printed it.")],
+    timeout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", show_default=False, help="How long to wait, as 90s or 5min; else for as long as it takes."
+        ),
+    ] = None,
+) -> None:
+    """Wait until a job has ended, and show its result or error.
+
+    The exit code is 0 if it succeeded, 8 if it failed or was cancelled, and 9 if it had not ended when the time was up: it
+    goes on then. With --json everything about the job is printed, as `show --json` does.
+
+    Example: sqlqueue wait 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --timeout 5min
+    """
+    id = options.job_id("the job", job)
+    seconds = options.kept("--timeout", timeout, None, options.seconds)
+    with session.queue() as source, Results(source) as results:
+        outcome = results.wait(id, timeout_seconds=seconds)
+        found = source.job(id)
+        (found,) = discreet(source, found.queue, [found])
+    if session.as_json:
+        render.emit_json(views.job_json(found))
+    else:
+        render.say(f"job {found.id} {_ended(outcome)}")
+        if found.result is not None:
+            render.say(views.pretty(found.result))
+        if found.error is not None and not outcome.succeeded:
+            render.say(Text(display.printable(found.error.rstrip(), lines=True), style="red"))
+    if not outcome.succeeded:
+        raise typer.Exit(Code.NOT_SUCCEEDED)
+
+
+def _ended(outcome: JobOutcome) -> str:
+    when = f", {display.moment(outcome.finished_at)}" if outcome.finished_at else ""
+    return f"{'was ' if outcome.state == ArchiveState.CANCELLED else ''}{outcome.state}{when}"

@@ -1,0 +1,118 @@
+"""`sqlqueue schedule run`: a scheduler in the foreground, or one look."""
+
+import json
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from dagster_sqlqueue import display
+from dagster_sqlqueue.cli.exit_codes import Code
+from dagster_sqlqueue.cli.input import options
+from dagster_sqlqueue.cli.output import render, views
+from dagster_sqlqueue.cli.session import Session
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.schedules import Scheduler, Schedules, Ticked
+
+_POLL_SECONDS = 1.0
+
+
+def run(
+    session: Session,
+    once: Annotated[
+        bool, typer.Option("--once", show_default=False, help="Enqueue what is due now, then end.")
+    ] = False,
+    poll: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            show_default=False,
+            help=f"A schedule that was changed is seen after so long at the latest. Default: {_POLL_SECONDS:g}.",
+        ),
+    ] = None,
+) -> None:
+    """Be a scheduler: enqueue what schedules say, when it is due, until SIGTERM or Ctrl-C.
+
+    Run as many as you like, on several machines: each tick is enqueued once, by the database's clock. A database that
+    is away is waited for. With --once, exit code 6 says that schedules were paused because they cannot be used.
+
+    Examples: sqlqueue schedule run
+
+    sqlqueue schedule run --once
+    """
+    seconds = options.kept("--poll", poll, _POLL_SECONDS, options.seconds)
+    if once and poll is not None:
+        raise InvalidInput("--poll is about going on, and --once was given")
+    with session.queue() as source:
+        schedules = Schedules(source)
+        if once:
+            _tick_once(session, schedules)
+            return
+        scheduler = Scheduler(schedules, poll_seconds=seconds, told=_emit_line if session.as_json else _say_ticked)
+        # In a thread: a handler must not set an event whose lock the thread that it interrupts may hold.
+        with _stopped_by_signals() as (stopping, received), ThreadPoolExecutor(1) as pool:
+            pool.submit(scheduler.run, stopping).result()
+    if signal.SIGINT in received:
+        raise typer.Exit(Code.INTERRUPTED)
+
+
+def _tick_once(session: Session, schedules: Schedules) -> None:
+    enqueued: dict[tuple[str, str], int] = {}
+    failed: dict[tuple[str, str], str] = {}
+    duplicates = 0
+    more = True
+    while more:
+        done = schedules.tick()
+        for key, ticks in done.enqueued.items():
+            enqueued[key] = enqueued.get(key, 0) + ticks
+        failed |= done.failed
+        duplicates += done.duplicates
+        more = done.more
+    total = Ticked(enqueued, duplicates, failed)
+    if session.as_json:
+        render.emit_json(views.ticked_json(total))
+    elif enqueued or failed:
+        _say_ticked(total)
+    else:
+        render.say("nothing is due")
+    if failed:
+        raise typer.Exit(Code.PARTLY)
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[tuple[threading.Event, list[int]]]:
+    """An event that SIGTERM and SIGINT set while the block runs, and which of them came."""
+    stopping = threading.Event()
+    received: list[int] = []
+
+    def stop(number: int, _frame: object) -> None:
+        received.append(number)
+        stopping.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stopping, received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _say_ticked(done: Ticked) -> None:
+    for (queue, name), ticks in done.enqueued.items():
+        jobs = "1 job" if ticks == 1 else f"{ticks:,} jobs"
+        render.say(display.printable(f"enqueued {jobs} of schedule {name} on {queue}"))
+    if done.duplicates:
+        render.say(f"({done.duplicates:,} of them were there already, or have a unique key that a live job has)")
+    for (queue, name), reason in done.failed.items():
+        render.say(display.printable(f"paused schedule {name} of queue {queue}: {reason}"))
+    sys.stdout.flush()
+
+
+def _emit_line(done: Ticked) -> None:
+    sys.stdout.write(json.dumps(views.ticked_json(done)) + "\n")
+    sys.stdout.flush()

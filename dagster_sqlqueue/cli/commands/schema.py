@@ -1,0 +1,32 @@
+"""`sqlqueue schema`: what a queue's payloads have to be, for producers in other languages."""
+
+from typing import Annotated
+
+import typer
+
+from dagster_sqlqueue.cli.output import render
+from dagster_sqlqueue.cli.session import Session, command
+from dagster_sqlqueue.payload.versions import json_schema
+from dagster_sqlqueue.worker.handlers import load_spec, look_here
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    command(app, panel="Put in")(schema)
+
+
+def schema(
+    session: Session,
+    spec: Annotated[
+        str, typer.Argument(metavar="MODULE:SPEC", help="A QueueSpec, or a handler that was bound to one.")
+    ],
+) -> None:
+    """Print the JSON Schema of a queue's payloads, from the code. Needs no database.
+
+    A model with versions has its number under $version: a payload without it counts as version 1. Fields that are not to
+    be shown are marked x-sensitive.
+
+    Example: sqlqueue schema handlers:emails
+    """
+    look_here()
+    render.emit_json(json_schema(load_spec(spec).payload))

@@ -1,0 +1,283 @@
+"""The commands that prepare: `migrate` and its other name `init`, `create`, `queues`."""
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from dagster_sqlqueue import display
+from dagster_sqlqueue.cli.commands.enqueue import AnyObject
+from dagster_sqlqueue.cli.input import options
+from dagster_sqlqueue.cli.output import render, views
+from dagster_sqlqueue.cli.session import Session, command
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.queue import Backoff, QueueSettings, QueueSpec, check_queue_name
+from dagster_sqlqueue.schema import migrations
+from dagster_sqlqueue.schema.roles import script_for_dba
+
+_PANEL = "Set up"
+_NEW = QueueSpec("new", AnyObject)
+_TRIES = "Leases and retries (TIME: seconds, or 500ms, 5min, 2h, 7d)"
+_LIMITS = f"Limits ({options.NONE} takes one away)"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    command(app, panel=_PANEL)(migrate)
+    command(app, panel=_PANEL)(init)
+    command(app, panel=_PANEL)(create)
+    command(app, panel=_PANEL)(queues)
+
+
+Roles = Annotated[
+    bool,
+    typer.Option(
+        "--roles",
+        show_default=False,
+        help="Make the roles SCHEMA_producer, _consumer, _operator and _observer too, if they are not there, and grant each"
+        " what it needs and no more. Once they are there, every migrate grants what new tables ask for.",
+    ),
+]
+Print = Annotated[
+    bool,
+    typer.Option(
+        "--print",
+        show_default=False,
+        help="With --roles: print the SQL that makes the roles, for somebody who may (CREATEROLE), and do nothing else."
+        " Needs no database.",
+    ),
+]
+
+
+def migrate(session: Session, roles: Roles = False, print_only: Print = False) -> None:
+    """Make the tables, or bring them up to date. Safe to run again.
+
+    Run it once before anything else, and again after each upgrade of the package; several at once wait for one another.
+    It also makes the archive's partitions for the coming days, as `sqlqueue maintain` does.
+
+    Examples: sqlqueue migrate
+
+    sqlqueue migrate --roles
+    """
+    if print_only:
+        _print_roles(session, roles)
+        return
+    with session.queue(checked=False) as queue:
+        applied = queue.init()
+        version = migrations.check(queue.database)
+        installed = queue.install_roles() if roles else []
+        schema = queue.database.schema
+        if session.as_json:
+            names = [{"version": m.version, "name": m.name} for m in applied]
+            found = {"schema": schema, "version": version, "applied": names}
+            render.emit_json({**found, "roles": [asdict(role) for role in installed]} if roles else found)
+            return
+        for migration in applied:
+            render.say(f"applied {migration.version:04}_{migration.name}")
+        done = "is ready" if applied else "was up to date"
+        render.say(f"schema {schema} of {queue.database.where} {done}, at version {version}")
+        for role in installed:
+            members = f"; its members: {', '.join(role.members)}" if role.members else ""
+            render.say(f"role {role.name} {'was made' if role.made else 'was there'} and has what it needs{members}")
+
+
+def init(session: Session, roles: Roles = False, print_only: Print = False) -> None:
+    """Another name of `migrate`, for the first time."""
+    migrate(session, roles, print_only)
+
+
+def _print_roles(session: Session, roles: bool) -> None:
+    if not roles:
+        raise InvalidInput("--print was given without --roles; it prints the SQL that makes the roles")
+    script = script_for_dba(session.schema_name)
+    if session.as_json:
+        render.emit_json({"schema": session.schema_name, "sql": script})
+    else:
+        render.say(script.rstrip())
+
+
+def _option(help_text: str, metavar: str, default: object = None, panel: str | None = None) -> Any:
+    shown = f" Default: {default}." if default is not None else ""
+    return typer.Option(metavar=metavar, show_default=False, help=help_text + shown, rich_help_panel=panel)
+
+
+def create(
+    session: Session,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Lower-case letters, digits and _, beginning with a letter.")
+    ],
+    buckets: Annotated[
+        str | None,
+        _option(
+            "Independent lanes, 1 to 1024: so many consumers work without meeting each other. Only for a new queue; see:"
+            " sqlqueue rebucket.",
+            "N",
+            _NEW.bucket_count,
+        ),
+    ] = None,
+    strategy: Annotated[
+        str | None,
+        _option(
+            "How a claim chooses its jobs. round_robin: bucket after bucket. fifo: the oldest of all buckets. fanout: from"
+            " points drawn at random, for many consumers. assign: a manager gives them out. token: marked, then read. May be"
+            " changed while consumers run.",
+            "NAME",
+            _NEW.strategy,
+        ),
+    ] = None,
+    ordered: Annotated[
+        bool,
+        typer.Option(
+            "--ordered",
+            show_default=False,
+            help="Jobs with the same ordering key run one at a time, in the order in which they came.",
+        ),
+    ] = False,
+    unordered: Annotated[
+        bool, typer.Option("--unordered", show_default=False, help="The opposite of --ordered, and the default.")
+    ] = False,
+    on_poison: Annotated[
+        str | None,
+        _option(
+            "What an ordered queue does when the first job of a key failed for good: dead_letter goes on without it, stop"
+            " stops that key.",
+            "NAME",
+            _NEW.on_poison,
+        ),
+    ] = None,
+    retention_days: Annotated[
+        str | None,
+        _option(f"How long finished jobs are kept; {options.NONE}: for ever.", "DAYS", options.NONE),
+    ] = None,
+    lease: Annotated[
+        str | None,
+        _option("How long a claim holds when its consumer falls silent.", "TIME", f"{_NEW.lease_seconds:g}", _TRIES),
+    ] = None,
+    timeout: Annotated[
+        str | None,
+        _option(f"How long one job may take; {options.NONE}: as the consumer says.", "TIME", options.NONE, _TRIES),
+    ] = None,
+    max_attempts: Annotated[
+        str | None, _option("Runs a job gets before it becomes a dead letter.", "N", _NEW.max_attempts, _TRIES)
+    ] = None,
+    backoff: Annotated[
+        str | None, _option("The wait after the first failed attempt.", "TIME", f"{Backoff().seconds:g}", _TRIES)
+    ] = None,
+    backoff_factor: Annotated[
+        float | None,
+        _option("Each further wait is so many times longer; 1 for a fixed wait.", "X", f"{Backoff().factor:g}", _TRIES),
+    ] = None,
+    backoff_max: Annotated[
+        str | None, _option("The longest wait.", "TIME", f"{Backoff().max_seconds:g}", _TRIES)
+    ] = None,
+    backoff_jitter: Annotated[
+        float | None,
+        _option("The share of a wait that is drawn at random, 0 to 1.", "X", f"{Backoff().jitter:g}", _TRIES),
+    ] = None,
+    max_running: Annotated[
+        str | None, _option("Jobs of the queue that run at the same time.", "N", options.NONE, _LIMITS)
+    ] = None,
+    max_running_per_key: Annotated[
+        str | None, _option("Jobs of one ordering key that run at the same time.", "N", options.NONE, _LIMITS)
+    ] = None,
+    rate: Annotated[
+        str | None,
+        _option("Jobs that begin within an interval: 100/60s, 5/s, 1000/h.", "N/TIME", options.NONE, _LIMITS),
+    ] = None,
+) -> None:
+    """Make a queue, or change the settings of one, while it runs.
+
+    Of a queue that exists, what is not named here stays, and so does its number of buckets in any case.
+
+    Examples: sqlqueue create orders --lease 30 --max-attempts 3
+
+    sqlqueue create mails --rate 100/60s --max-running 8 --retention-days 30
+    """
+    check_queue_name(name)
+    if ordered and unordered:
+        raise InvalidInput("--ordered and --unordered were both given; give one of them")
+    with session.queue() as queue:
+        before = next((known for known in queue.queues() if known.name == name), None)
+        old: QueueSettings | QueueSpec[AnyObject] = before or _NEW
+        pause = old.backoff if isinstance(old.backoff, Backoff) else Backoff()
+        spec = QueueSpec(
+            name,
+            AnyObject,
+            bucket_count=options.kept("--buckets", buckets, old.bucket_count, options.whole),
+            lease_seconds=options.kept("--lease", lease, old.lease_seconds, options.seconds),
+            max_attempts=options.kept("--max-attempts", max_attempts, old.max_attempts, options.whole),
+            backoff=Backoff(
+                options.kept("--backoff", backoff, pause.seconds, options.seconds),
+                pause.factor if backoff_factor is None else backoff_factor,
+                options.kept("--backoff-max", backoff_max, pause.max_seconds, options.seconds),
+                pause.jitter if backoff_jitter is None else backoff_jitter,
+            ),
+            strategy=strategy or old.strategy,
+            ordered=(old.ordered or ordered) and not unordered,
+            on_poison=on_poison or old.on_poison,
+            timeout_seconds=options.removable("--timeout", timeout, old.timeout_seconds, options.seconds),
+            max_running=options.removable("--max-running", max_running, old.max_running, options.whole),
+            max_running_per_key=options.removable(
+                "--max-running-per-key", max_running_per_key, old.max_running_per_key, options.whole
+            ),
+            rate=options.removable("--rate", rate, old.rate, options.rate),
+            retention_days=options.removable("--retention-days", retention_days, old.retention_days, options.whole),
+        )
+        settings = queue.create_queue(spec)
+    if session.as_json:
+        render.emit_json(views.settings_json(settings))
+        return
+    if before is None:
+        done = "was made"
+    else:
+        done = "is as follows" if settings.revision != before.revision else "was like this already"
+    render.say(f"queue {name} {done}")
+    render.pairs(views.settings_rows(settings))
+    if before and buckets is not None and spec.bucket_count != settings.bucket_count:
+        render.say(
+            f"(an existing queue keeps its {settings.bucket_count} buckets; change them with: sqlqueue rebucket {name}"
+            f" {spec.bucket_count})"
+        )
+
+
+def queues(
+    session: Session,
+    queue: Annotated[
+        str | None, typer.Argument(metavar="QUEUE", show_default=False, help="One queue; else all of them.")
+    ] = None,
+) -> None:
+    """Show the queues and their settings.
+
+    Examples: sqlqueue queues
+
+    sqlqueue queues orders
+    """
+    with session.queue() as source:
+        found = [source.settings(queue)] if queue else source.queues()
+    if session.as_json:
+        render.emit_json([views.settings_json(settings) for settings in found])
+        return
+    if not found:
+        render.say("there is no queue yet; make one with: sqlqueue create NAME")
+    elif queue:
+        render.say(f"queue {queue}")
+        render.pairs(views.settings_rows(found[0]))
+    else:
+        render.table(
+            ["queue", "buckets", "strategy", "order", "lease", "attempts", "limits", "kept", "paused"],
+            [
+                [
+                    settings.name,
+                    settings.bucket_count,
+                    settings.strategy,
+                    "ordered" if settings.ordered else "–",
+                    views.length(settings.lease_seconds),
+                    settings.max_attempts,
+                    views.limits(settings) or "–",
+                    f"{settings.retention_days} days" if settings.retention_days else "for ever",
+                    f"since {display.moment(settings.paused_at)}" if settings.paused_at else "–",
+                ]
+                for settings in found
+            ],
+            right=["buckets", "attempts"],
+        )

@@ -1,0 +1,281 @@
+"""The commands about topics: `publish`, `subscribe`, `unsubscribe`, `subscriptions`."""
+
+import sys
+from dataclasses import asdict, replace
+from typing import Annotated, Any
+
+import typer
+
+from dagster_sqlqueue import display
+from dagster_sqlqueue.cli.exit_codes import Code
+from dagster_sqlqueue.cli.input import options
+from dagster_sqlqueue.cli.input.json_lines import Lines, parsed, progress, say_rejected
+from dagster_sqlqueue.cli.output import render, views
+from dagster_sqlqueue.cli.session import Session, command
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.queue.claim_filter import ClaimFilter
+from dagster_sqlqueue.topics import Message, Published, PublishedMany, Subscription, SubscriptionMode, Topics
+
+_PANEL = "Topics"
+_NOTHING = "; nothing was published"
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The subscription's name within its topic.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for function in (publish, subscribe, unsubscribe, subscriptions):
+        command(app, panel=_PANEL)(function)
+
+
+def publish(
+    session: Session,
+    topic: Topic,
+    payload: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="JSON",
+            show_default=False,
+            help="One JSON object; - or nothing for many on standard input, one a line.",
+        ),
+    ] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WORD", show_default=False, help="A word to filter by; may be given several times."),
+    ] = None,
+    priority: Annotated[int, typer.Option(metavar="0..9", help="Of the jobs: higher runs first.")] = 0,
+    run_at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MOMENT", show_default=False, help="When the jobs become due, as 2026-01-31T08:00:00Z; else now."
+        ),
+    ] = None,
+    ordering_key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            show_default=False,
+            help="Of the jobs: in a queue that is ordered they run one after another.",
+        ),
+    ] = None,
+    skip_bad: Annotated[
+        bool,
+        typer.Option(
+            "--skip-bad",
+            show_default=False,
+            help="Leave out the lines of standard input that are not usable, and name them (exit code 6); else one bad line"
+            " refuses them all.",
+        ),
+    ] = False,
+    message_id: Annotated[
+        str | None,
+        typer.Option(
+            "--id",
+            metavar="UUID",
+            show_default=False,
+            help="The message's id, to be able to send it again: it lands once.",
+        ),
+    ] = None,
+) -> None:
+    """Publish a message to a topic, or many from standard input: each becomes a job for each subscription that it fits.
+
+    Many are one transaction: all of them are published, or none if one line is refused. The options hold for each of
+    them. A message that fits no subscription becomes nothing, and the answer says so.
+
+    Examples: sqlqueue publish orders.paid '{"order": 1, "country": "NZ"}' --tag eu
+
+    sqlqueue publish orders.paid - < orders.jsonl
+    """
+    settings: dict[str, Any] = {
+        "id": None if message_id is None else options.job_id("--id", message_id),
+        "tags": tuple(tag or ()),
+        "run_at": None if run_at is None else options.moment("--run-at", run_at),
+        "priority": priority,
+        "ordering_key": ordering_key,
+    }
+    if payload is None and sys.stdin.isatty():
+        raise InvalidInput("no payload: give a JSON object, or - and the objects on standard input, one a line")
+    if payload not in (None, "-"):
+        if skip_bad:
+            raise InvalidInput("--skip-bad is about the lines of standard input, and a payload was given")
+        found = parsed(payload, "the payload", _NOTHING)
+        with session.queue() as target:
+            try:
+                done = Topics(target).publish(topic, found, **settings)
+            except InvalidInput as error:
+                raise InvalidInput(f"{str(error).removeprefix('row 0: ')}{_NOTHING}") from None
+        _tell(session, done)
+        return
+    only = None if message_id is None else "--id names one message"
+    with session.queue() as target, progress("messages") as advance:
+        lines = Lines(lambda found: Message(found, **settings), _NOTHING, advance, skip_bad=skip_bad, only=only)
+        try:
+            many = Topics(target).publish_many(topic, lines, on_bad_row=lines.on_bad_row)
+        except InvalidInput as error:
+            raise InvalidInput(lines.with_line(str(error))) from None
+    many = replace(many, rejected=lines.with_lines(many.rejected))
+    if not (many.messages or many.rejected):
+        raise InvalidInput("standard input held no payload: write one JSON object a line")
+    _tell_many(session, topic, many)
+
+
+def subscribe(
+    session: Session,
+    topic: Topic,
+    name: Name,
+    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue that its jobs go to.")],
+    payload: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON", show_default=False, help="Only messages whose payload contains this JSON object; else any."
+        ),
+    ] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WORD",
+            show_default=False,
+            help="Only messages that have this tag; given several times, all of them.",
+        ),
+    ] = None,
+    mode: Annotated[
+        SubscriptionMode,
+        typer.Option(help="copy: it gets every message that fits. move: of those in its group that fit, one gets it."),
+    ] = SubscriptionMode.COPY,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            show_default=False,
+            help="With --mode move: those it competes with; else all without a group.",
+        ),
+    ] = None,
+    priority: Annotated[
+        int | None, typer.Option(metavar="0..9", show_default=False, help="Of its jobs; else the message's.")
+    ] = None,
+    delay: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", show_default=False, help="Its jobs become due so much later, in seconds or as 5min."
+        ),
+    ] = None,
+) -> None:
+    """Have the messages of a topic that fit become jobs of a queue. Publishers need not be told.
+
+    A subscription of that name is brought up to date: what is not given is as for a new one.
+
+    Examples: sqlqueue subscribe orders.paid invoices billing --payload '{"country": "NZ"}'
+
+    sqlqueue subscribe orders.paid courier-a parcels --mode move --group couriers
+    """
+    filter = ClaimFilter(payload=payload, tags=tag or ())
+    seconds = 0.0 if delay is None else options.seconds("--delay", delay)
+    with session.queue() as source:
+        made = Topics(source).subscribe(
+            topic, name, queue, filter=filter, mode=mode, group=group, priority=priority, delay_seconds=seconds
+        )
+    if session.as_json:
+        render.emit_json(asdict(made))
+    else:
+        render.say(f"{name} is subscribed to {topic}: {_fits(made)} become jobs of {queue}{_settings(made)}")
+
+
+def unsubscribe(session: Session, topic: Topic, name: Name) -> None:
+    """Take a subscription away. The jobs that it has got stay.
+
+    Example: sqlqueue unsubscribe orders.paid invoices
+    """
+    with session.queue() as source:
+        was = Topics(source).unsubscribe(topic, name)
+    if session.as_json:
+        render.emit_json(asdict(was))
+    else:
+        render.say(f"{name} is not subscribed to {topic} any more; its jobs on {was.queue} stay")
+
+
+def subscriptions(
+    session: Session,
+    topic: Annotated[
+        str | None, typer.Argument(metavar="TOPIC", show_default=False, help="One topic; else all of them.")
+    ] = None,
+    queue: Annotated[
+        str | None, typer.Option(metavar="QUEUE", show_default=False, help="Only those that put jobs on this queue.")
+    ] = None,
+) -> None:
+    """Show the subscriptions: which messages of which topic become jobs of which queue.
+
+    Examples: sqlqueue subscriptions
+
+    sqlqueue subscriptions orders.paid
+    """
+    with session.queue() as source:
+        found = Topics(source).subscriptions(topic, queue=queue)
+    if session.as_json:
+        render.emit_json([asdict(one) for one in found])
+    elif not found:
+        render.say("there is no such subscription; make one with: sqlqueue subscribe TOPIC NAME QUEUE")
+    else:
+        render.table(
+            ["topic", "name", "queue", "mode", "payload", "tags", "prio", "delay"],
+            [
+                [
+                    one.topic,
+                    one.name,
+                    one.queue,
+                    f"{one.mode} ({one.group})" if one.group else one.mode,
+                    one.payload or "",
+                    " ".join(one.tags),
+                    "" if one.priority is None else one.priority,
+                    views.length(one.delay_seconds) if one.delay_seconds else "",
+                ]
+                for one in found
+            ],
+            right=["prio"],
+        )
+
+
+def _fits(made: Subscription) -> str:
+    words = [f"contain {made.payload}"] if made.payload else []
+    if made.tags:
+        words.append(f"have {'the tags' if len(made.tags) > 1 else 'the tag'} {', '.join(made.tags)}")
+    return display.printable("messages that " + " and ".join(words) if words else "all messages")
+
+
+def _settings(made: Subscription) -> str:
+    words = []
+    if made.mode is SubscriptionMode.MOVE:
+        words.append("one of those that compete gets each" + (f" (group {made.group})" if made.group else ""))
+    if made.priority is not None:
+        words.append(f"with priority {made.priority}")
+    if made.delay_seconds:
+        words.append(f"due {views.length(made.delay_seconds)} later")
+    return "".join(f", {word}" for word in words)
+
+
+def _tell(session: Session, done: Published) -> None:
+    if session.as_json:
+        render.emit_json(asdict(done))
+    elif not done.matched:
+        render.say(f"published {done.id}: it fits no subscription of {done.topic}, and became nothing")
+    else:
+        render.say(f"published {done.id} to {done.topic}:")
+        for job in done.jobs:
+            known = "" if job.inserted else ", enqueued before"
+            render.say(f"  {job.subscription}: job {job.id} on {job.queue}{known}")
+
+
+def _tell_many(session: Session, topic: str, done: PublishedMany) -> None:
+    if session.as_json:
+        rejected = [{"line": bad.row, "error": bad.error} for bad in done.rejected]
+        render.emit_json({"topic": topic, **asdict(done), "rejected": rejected})
+    else:
+        messages = f"{done.messages:,} {'message' if done.messages == 1 else 'messages'}"
+        jobs = f"{done.inserted:,} {'job' if done.inserted == 1 else 'jobs'}"
+        known = f"; {done.duplicates:,} had been enqueued before" if done.duplicates else ""
+        nobody = f"; {done.unmatched:,} fit no subscription and became nothing" if done.unmatched else ""
+        refused = f"; {len(done.rejected):,} refused" if done.rejected else ""
+        render.say(f"published {messages} to {topic}: {jobs}{known}{nobody}{refused}")
+        say_rejected(done.rejected)
+    if done.rejected:
+        raise typer.Exit(Code.PARTLY)

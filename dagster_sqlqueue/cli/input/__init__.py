@@ -1,0 +1,1 @@
+"""What people say on the command line, read and checked."""

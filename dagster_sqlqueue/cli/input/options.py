@@ -1,0 +1,109 @@
+"""What several commands take: arguments and options, and how their text is read."""
+
+import math
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated, TypeVar
+from uuid import UUID
+
+import typer
+
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.queue import RateLimit
+
+NONE = "none"
+"""The word that takes a limit or another setting away."""
+
+_UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)?\s*(ms|s|min|h|d)?")
+_LARGEST = 2**31 - 1
+
+Value = TypeVar("Value")
+
+Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
+Limit = Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="The most to show.")]
+
+
+def seconds(option: str, text: str) -> float:
+    """A length of time, as `90`, `90s`, `5min`, `1.5h` or `7d`.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if not match or match[1] is None:
+        raise InvalidInput(
+            f"{option} is {text!r}; write a number of seconds, or one with a unit: 90, 500ms, 5min, 2h, 7d"
+        )
+    value = float(match[1]) * _UNITS[match[2] or "s"]
+    if not math.isfinite(value):
+        raise InvalidInput(f"{option} is too long")
+    return value
+
+
+def whole(option: str, text: str) -> int:
+    """A whole number.
+
+    Raises:
+        InvalidInput: it is none, or beyond the range of the database's integers.
+    """
+    if not re.fullmatch(r"-?[0-9]{1,11}", text.strip()) or abs(int(text)) > _LARGEST:
+        raise InvalidInput(f"{option} is {text!r}; it must be a whole number, at most {_LARGEST:,}")
+    return int(text)
+
+
+def rate(option: str, text: str) -> RateLimit:
+    """So many starts within an interval, as `100/60s`, `5/s` or `1000/h`.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    starts, slash, interval = text.partition("/")
+    match = _DURATION.fullmatch(interval.strip())
+    if not slash or not match or not (match[1] or match[2]):
+        raise InvalidInput(f"{option} is {text!r}; write starts/interval: 100/60s, 5/s or 1000/h")
+    return RateLimit(whole(option, starts), float(match[1] or 1) * _UNITS[match[2] or "s"])
+
+
+def moment(option: str, text: str) -> datetime:
+    """A moment with a time zone, in UTC.
+
+    Raises:
+        InvalidInput: it is none, or has no zone.
+    """
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInput(f"{option} {text!r} is not a time; write it as 2026-01-31T08:00:00Z") from None
+    if when.utcoffset() is None:
+        raise InvalidInput(f"{option} {text!r} has no time zone; end it with Z for UTC, or with an offset as +02:00")
+    try:
+        return when.astimezone(UTC)
+    except OverflowError:
+        raise InvalidInput(f"{option} {text!r} is not within the years 1 to 9999 in UTC") from None
+
+
+def job_id(option: str, text: str) -> UUID:
+    """A job's id.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    try:
+        return UUID(text.strip())
+    except ValueError:
+        raise InvalidInput(
+            f"{option} {text!r} is not a job's id; ids look like 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b, as `sqlqueue list`"
+            " shows them"
+        ) from None
+
+
+def kept(option: str, text: str | None, before: Value, read: Callable[[str, str], Value]) -> Value:
+    """What the option says, or what was before if it was not given."""
+    return before if text is None else read(option, text)
+
+
+def removable(option: str, text: str | None, before: Value | None, read: Callable[[str, str], Value]) -> Value | None:
+    """As `kept`, of a setting that the word `none` takes away."""
+    return None if text == NONE else kept(option, text, before, read)

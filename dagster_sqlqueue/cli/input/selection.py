@@ -1,0 +1,151 @@
+"""Which jobs a command is about: by their ids, by what they have in common, or all of them."""
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from dagster_sqlqueue.cli.input import options
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.queue.selection import ARCHIVE_STATES, LIVE_STATES, Selection
+
+_PANEL = "Which jobs (every condition that is given must hold)"
+
+
+def _option(*names: str, metavar: str | None, help_text: str) -> Any:
+    return typer.Option(*names, metavar=metavar, show_default=False, rich_help_panel=_PANEL, help=help_text)
+
+
+_IDS = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="ID", show_default=False, help="Jobs by their ids; else give a condition, or --all."),
+]
+_CONDITIONS: dict[str, Any] = {
+    "tag": Annotated[
+        list[str] | None,
+        _option(metavar="WORD", help_text="With this tag; given several times: with all of them."),
+    ],
+    "payload": Annotated[
+        str | None, _option(metavar="JSON", help_text='Whose payload contains this: \'{"country": "NZ"}\'.')
+    ],
+    "ordering_key": Annotated[str | None, _option(metavar="KEY", help_text="With this ordering key.")],
+    "error": Annotated[str | None, _option(metavar="TEXT", help_text="Whose last error contains this text.")],
+    "since": Annotated[
+        str | None,
+        _option(
+            metavar="MOMENT",
+            help_text="Enqueued then or later (of ended jobs: ended then or later): 2026-01-31T08:00:00Z.",
+        ),
+    ],
+    "before": Annotated[str | None, _option(metavar="MOMENT", help_text="Enqueued (or ended) before that moment.")],
+}
+_ALL = Annotated[bool, _option("--all", metavar=None, help_text="Every job that the command is for.")]
+_DRY_RUN = Annotated[
+    bool, typer.Option("--dry-run", show_default=False, help="Change nothing; show which jobs it would be.")
+]
+
+
+def _state(states: Iterable[str]) -> Any:
+    return Annotated[str | None, _option(metavar="STATE", help_text=f"In this state: {', '.join(states)}.")]
+
+
+def filtered(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a command that lists jobs take the conditions: it is called with a `selection`, None if none was given."""
+
+    def run(session: Any, *, state: str | None, **given: Any) -> Any:
+        found = _selection(None, state, {name: given.pop(name) for name in _CONDITIONS}, everything=False)
+        return function(session, selection=found, **given)
+
+    return _with(
+        function, run, after={"state": (_state((*LIVE_STATES, *ARCHIVE_STATES)), None), **_without_default(_CONDITIONS)}
+    )
+
+
+def selecting(states: Sequence[str], verb: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Have a command that decides about jobs take ids, conditions, `--all` and `--dry-run`.
+
+    It is called with a `selection` and with `dry_run`.
+
+    Args:
+        states: those that it is about; with more than one it also takes `--state`.
+        verb: what it does to them, for messages.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(
+            session: Any, *, ids: list[str] | None, everything: bool, state: str | None = None, **given: Any
+        ) -> Any:
+            if state is not None and state not in states:
+                raise InvalidInput(f"--state is {state!r}; {verb} is about jobs that are {' or '.join(states)}")
+            found = _selection(ids, state, {name: given.pop(name) for name in _CONDITIONS}, everything=everything)
+            if found is None:
+                raise InvalidInput(
+                    f"no jobs are named: give ids, a condition, or --all for every job that is {' or '.join(states)}"
+                )
+            return function(session, selection=found, **given)
+
+        asked = {"state": (_state(states), None)} if len(states) > 1 else {}
+        after = {**asked, **_without_default(_CONDITIONS), "everything": (_ALL, False), "dry_run": (_DRY_RUN, False)}
+        return _with(function, run, before={"ids": (_IDS, None)}, after=after)
+
+    return decorate
+
+
+def _selection(
+    ids: list[str] | None, state: str | None, conditions: dict[str, Any], *, everything: bool
+) -> Selection | None:
+    given = [f"--{name.replace('_', '-')}" for name, value in conditions.items() if value]
+    given.extend(["--state"] if state else [])
+    kinds = [*(["ids"] if ids else []), *(["--all"] if everything else []), *given[:1]]
+    if len(kinds) > 1:
+        raise InvalidInput(f"{' and '.join(kinds)} were given at once; give ids, or conditions, or --all")
+    if ids:
+        return Selection(ids=[options.job_id("the job", text) for text in ids])
+    if everything:
+        return Selection(all=True)
+    empty = [name for name, value in conditions.items() if value == ""]
+    if empty:
+        raise InvalidInput(f"--{empty[0].replace('_', '-')} is empty")
+    if not given:
+        return None
+    return Selection(
+        tags=conditions["tag"] or (),
+        payload=conditions["payload"],
+        ordering_key=conditions["ordering_key"],
+        state=state,
+        error_contains=conditions["error"],
+        since=_moment("--since", conditions["since"]),
+        before=_moment("--before", conditions["before"]),
+    )
+
+
+def _moment(option: str, text: str | None) -> datetime | None:
+    return None if text is None else options.moment(option, text)
+
+
+def _without_default(annotations: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    return {name: (annotation, None) for name, annotation in annotations.items()}
+
+
+def _with(
+    function: Callable[..., Any],
+    run: Callable[..., Any],
+    *,
+    after: dict[str, tuple[Any, Any]],
+    before: dict[str, tuple[Any, Any]] | None = None,
+) -> Callable[..., Any]:
+    """`run` with the name, the help and the parameters of `function`, those that it fills in replaced by options."""
+    own = inspect.signature(function).parameters
+    session, queue, *rest = [parameter for name, parameter in own.items() if name not in ("selection", "dry_run")]
+
+    def parameters(found: dict[str, tuple[Any, Any]]) -> list[inspect.Parameter]:
+        kind = inspect.Parameter.KEYWORD_ONLY
+        return [inspect.Parameter(name, kind, default=value, annotation=a) for name, (a, value) in found.items()]
+
+    keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (queue, *parameters(before or {}), *rest)]
+    run.__signature__ = inspect.Signature([session, *keyword, *parameters(after)])  # type: ignore[attr-defined]
+    run.__name__ = function.__name__
+    run.__doc__ = function.__doc__
+    return run

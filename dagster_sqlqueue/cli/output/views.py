@@ -1,0 +1,235 @@
+"""What the library gives back, as rows for people and as JSON whose keys stay the same."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.text import Text
+
+from dagster_sqlqueue import display
+from dagster_sqlqueue.cli.output import render
+from dagster_sqlqueue.model.job import DeadLetter, WaitingJob
+from dagster_sqlqueue.model.queue import QueueSettings, RateLimit
+from dagster_sqlqueue.queue.selection import JobRow
+from dagster_sqlqueue.results import Progress
+from dagster_sqlqueue.schedules import Schedule, Ticked
+
+
+def settings_json(settings: QueueSettings) -> dict[str, Any]:
+    """A queue's settings."""
+    values = asdict(settings)
+    backoff = values.pop("backoff")
+    return {**values, **{f"backoff_{name}": value for name, value in backoff.items()}}
+
+
+def settings_rows(settings: QueueSettings) -> Iterator[tuple[str, str]]:
+    """A queue's settings: names and words, leaving out what is not set."""
+    pause = settings.backoff
+    yield "buckets", _buckets(settings)
+    yield "strategy", str(settings.strategy)
+    if settings.ordered:
+        stops = "that key stops" if settings.on_poison == "stop" else "it becomes a dead letter, the key goes on"
+        yield "order", f"strict per ordering key; when a job fails for good, {stops}"
+    yield "lease", length(settings.lease_seconds)
+    if settings.timeout_seconds is not None:
+        yield "timeout", length(settings.timeout_seconds)
+    yield "attempts", f"{settings.max_attempts:,}"
+    yield (
+        "backoff",
+        f"{length(pause.seconds)} × {pause.factor:g} up to {length(pause.max_seconds)}, jitter {pause.jitter:.0%}",
+    )
+    if limits(settings):
+        yield "limits", limits(settings)
+    yield "finished jobs", f"kept {settings.retention_days} days" if settings.retention_days else "kept for ever"
+    if any(region != "local" for region in settings.regions):
+        yield "regions", regions(settings)
+    if settings.paused_at:
+        yield "paused", f"since {display.moment(settings.paused_at)}; go on with: sqlqueue resume {settings.name}"
+
+
+def limits(settings: QueueSettings) -> str:
+    """A queue's limits in words; empty when it has none."""
+    found = []
+    if settings.max_running is not None:
+        found.append(f"{settings.max_running:,} running")
+    if settings.max_running_per_key is not None:
+        found.append(f"{settings.max_running_per_key:,} running per key")
+    if settings.rate is not None:
+        found.append(rate(settings.rate))
+    return ", ".join(found)
+
+
+def rate(limit: RateLimit) -> str:
+    """A rate limit in words."""
+    return f"{limit.starts:,} starts per {length(limit.seconds)}"
+
+
+def regions(settings: QueueSettings) -> str:
+    """Which buckets belong to which region."""
+    by_region: dict[str, list[int]] = {}
+    for bucket, region in enumerate(settings.regions[: settings.lanes]):
+        by_region.setdefault(region, []).append(bucket)
+    return "; ".join(f"{region} {spans(numbers)}" for region, numbers in by_region.items())
+
+
+def spans(numbers: list[int]) -> str:
+    """Ascending numbers, neighbours drawn together: `0-3, 7`."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number - 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
+
+
+def _buckets(settings: QueueSettings) -> str:
+    if settings.lanes > settings.bucket_count:
+        return f"{settings.bucket_count} (and jobs in up to {settings.lanes}, of an older count)"
+    return str(settings.bucket_count)
+
+
+def length(seconds: float) -> str:
+    """A length of time that somebody chose, to the digit where it is short."""
+    return f"{seconds:g} s" if seconds < 60 else display.duration(seconds)
+
+
+def job_json(job: JobRow) -> dict[str, Any]:
+    """Everything about a job; payload and result are JSON themselves."""
+    result = None if job.result is None else json.loads(job.result)
+    return {**asdict(job), "archived": job.archived, "payload": json.loads(job.payload), "result": result}
+
+
+def job_table(jobs: Sequence[JobRow]) -> None:
+    """Jobs to standard output, a line each."""
+    render.table(
+        ["id", "state", "prio", "when", "tries", "keys", "error", "payload"],
+        [
+            [
+                job.id,
+                job.state,
+                job.priority,
+                _when(job),
+                f"{job.attempt}/{job.max_attempts}",
+                Text(" ".join(part for part in (keys(job), _tags(job)) if part)),
+                Text(display.shortened(job.error or "", 60), style="red"),
+                display.shortened(job.payload, 60),
+            ]
+            for job in jobs
+        ],
+        right=["prio"],
+    )
+
+
+def progress_json(progress: Progress | None) -> dict[str, Any] | None:
+    """How far a job is; None where nothing was said."""
+    return None if progress is None else asdict(progress)
+
+
+def job_rows(job: JobRow, progress: Progress | None = None) -> Iterator[tuple[str, Any]]:
+    """Everything about a job: names and words, leaving out what is not there."""
+    yield "queue", f"{job.queue}, bucket {job.bucket}, priority {job.priority}"
+    yield "state", job.state + (", asked to end" if job.cancel_requested_at else "")
+    if progress is not None:
+        yield "progress", _progress(progress)
+    yield "when", _when(job)
+    yield "wanted at", display.moment(job.run_at)
+    yield "enqueued at", display.moment(job.created_at)
+    if job.started_at:
+        yield "started at", f"{display.moment(job.started_at)} by {job.claimed_by or 'somebody unknown'}"
+    if job.finished_at:
+        yield "finished at", display.moment(job.finished_at)
+    if job.cancel_requested_at:
+        yield "asked to end at", display.moment(job.cancel_requested_at)
+    yield "attempt", f"{job.attempt} of {job.max_attempts}"
+    yield "lease number", job.lease_no
+    if job.timeout_seconds is not None:
+        yield "timeout", length(job.timeout_seconds)
+    if job.unique_key is not None:
+        yield "unique key", job.unique_key
+    if job.ordering_key is not None:
+        place = "" if job.order_no is None else f" (number {job.order_no} in line)"
+        yield "ordering key", f"{job.ordering_key}{place}"
+    if job.tags:
+        yield "tags", ", ".join(job.tags)
+    if job.region != "local":
+        yield "region", job.region
+    if job.batch_id:
+        yield "batch", job.batch_id
+    yield "payload", pretty(job.payload)
+    if job.result is not None:
+        yield "result", pretty(job.result)
+    if job.error is not None:
+        yield "error", Text(display.printable(job.error.rstrip(), lines=True), style="red")
+
+
+def _progress(progress: Progress) -> str:
+    message = display.printable(f" {progress.message}") if progress.message else ""
+    return f"{progress.percent:g} %{message}, {display.moment(progress.updated_at)}"
+
+
+def keys(job: WaitingJob | DeadLetter | JobRow) -> str:
+    """The unique key and the ordering key of a job, named."""
+    named = {"unique": job.unique_key, "order": job.ordering_key}
+    return display.printable(", ".join(f"{name} {key}" for name, key in named.items() if key is not None))
+
+
+def _tags(job: JobRow) -> str:
+    return display.printable(" ".join(f"#{tag}" for tag in job.tags))
+
+
+def _when(job: JobRow) -> str:
+    if job.finished_at:
+        return f"ended {display.moment(job.finished_at)}"
+    if job.waits_for_turn:
+        return "after others of its key"
+    if job.available_at is None:
+        return "when it is released"
+    return f"{'lease ends' if job.state == 'running' else 'due'} {display.moment(job.available_at)}"
+
+
+def pretty(text: str) -> str:
+    """JSON with its parts in lines of their own."""
+    return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+
+
+def schedule_json(schedule: Schedule) -> dict[str, Any]:
+    """Everything about a schedule."""
+    return asdict(schedule)
+
+
+def schedule_rule(schedule: Schedule) -> str:
+    """When a schedule ticks, in words."""
+    if schedule.cron is not None:
+        return f"{schedule.cron} in {schedule.time_zone}"
+    return f"every {length(schedule.every_seconds or 0)}"
+
+
+def schedule_table(schedules: Sequence[Schedule]) -> None:
+    """Schedules to standard output, a line each."""
+    render.table(
+        ["queue", "schedule", "when", "catch up", "next", "last", "paused", "because"],
+        [
+            [
+                schedule.queue,
+                schedule.name,
+                schedule_rule(schedule),
+                schedule.catch_up,
+                display.moment(schedule.next_tick),
+                display.moment(schedule.last_tick) if schedule.last_tick else "",
+                display.moment(schedule.paused_at) if schedule.paused_at else "",
+                Text(display.printable(schedule.error or ""), style="red"),
+            ]
+            for schedule in schedules
+        ],
+    )
+
+
+def ticked_json(done: Ticked) -> dict[str, Any]:
+    """What a look at the schedules did."""
+    return {
+        "enqueued": [{"queue": queue, "name": name, "ticks": ticks} for (queue, name), ticks in done.enqueued.items()],
+        "duplicates": done.duplicates,
+        "paused": [{"queue": queue, "name": name, "error": reason} for (queue, name), reason in done.failed.items()],
+    }

@@ -1,0 +1,202 @@
+"""What a worker does, shown while it works: a screen in a terminal, lines elsewhere."""
+
+import json
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from dagster_sqlqueue import display
+from dagster_sqlqueue.cli.output import render
+from dagster_sqlqueue.errors import QueueError
+from dagster_sqlqueue.model.job import Depth
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.worker.stats import Figures
+
+DEFAULT_EVERY_SECONDS = 10.0
+_SCREEN_SECONDS = 1.0
+_RATE_SECONDS = 10.0
+_BACKLOG_CAP = 10_000
+_OUTCOMES = ("succeeded", "retried", "snoozed", "failed", "held", "cancelled", "released", "stale")
+
+_WORDS: dict[str, str] = {
+    "stopping": "stopping: what runs is finished, what was not begun is given back",
+    "cutting_off": "running jobs are interrupted and given back",
+    "abandoned": "a handler did not end; its jobs were given back and the process ends without it",
+    "metrics": "metrics at http://{address}:{port}/metrics",
+    "database_away": "the database is away and waited for",
+    "process_started": "process {pid} started",
+    "process_ended": "process {pid} ended with exit code {exit_code}",
+    "process_died": "process {pid} died ({reason}); another starts in {restart_seconds:g} s",
+    "process_killed": "process {pid} did not end in time and is killed",
+    "stopped": "stopped with exit code {exit_code}",
+}
+
+
+class Progress:
+    """Shows events when they come, and figures from time to time.
+
+    Args:
+        queue: where the backlog is counted.
+        every_seconds: between two looks.
+        event: shows an event.
+        figures: shows figures: those of each queue, jobs a second by queue, and the backlog by queue, None: not known.
+    """
+
+    def __init__(
+        self,
+        queue: SqlQueue,
+        every_seconds: float,
+        event: Callable[[str, dict[str, Any]], None],
+        figures: Callable[[list[Figures], dict[str, float], dict[str, Depth | None]], None],
+    ) -> None:
+        self._queue = queue
+        self._every = every_seconds
+        self._event = event
+        self._figures = figures
+        self._lock = threading.Lock()
+        self._seen: deque[tuple[float, dict[str, int]]] = deque()
+        self._ended = threading.Event()
+
+    def tell(self, name: str, **facts: Any) -> None:
+        """Show an event. May come from any thread."""
+        with self._lock:
+            self._event(name, facts)
+
+    @contextmanager
+    def of(self, source: Callable[[], list[Figures]]) -> Iterator[None]:
+        """Show the figures of a source while the block runs, and at its end."""
+        self._seen.append((time.monotonic(), {figures.queue: figures.handled for figures in source()}))
+
+        def run() -> None:
+            while not self._ended.wait(self._every):
+                self._look(source)
+
+        thread = threading.Thread(target=run, name="sqlqueue-progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            thread.join()
+            self._look(source)
+
+    def _look(self, source: Callable[[], list[Figures]]) -> None:
+        found, now = source(), time.monotonic()
+        handled = {figures.queue: figures.handled for figures in found}
+        while len(self._seen) > 1 and now - self._seen[1][0] >= _RATE_SECONDS:
+            self._seen.popleft()
+        since, before = self._seen[0]
+        self._seen.append((now, handled))
+        rates = {name: (handled[name] - before[name]) / max(now - since, 0.001) for name in handled}
+        backlog = {name: self._depth(name) for name in handled}
+        with self._lock:
+            self._figures(found, rates, backlog)
+
+    def _depth(self, name: str) -> Depth | None:
+        with suppress(QueueError):
+            return self._queue.depth(name, cap=_BACKLOG_CAP)
+        return None
+
+
+@contextmanager
+def log(queue: SqlQueue, *, as_json: bool, every_seconds: float | None) -> Iterator[Progress]:
+    """A line for each event, and one for each queue's figures when they changed."""
+    last: dict[str, dict[str, int]] = {}
+
+    def write(name: str, facts: dict[str, Any], words: str) -> None:
+        moment = datetime.now(UTC)
+        if as_json:
+            line = json.dumps({"at": moment.isoformat(timespec="milliseconds"), "event": name, **facts})
+        else:
+            line = f"{display.moment(moment)} {display.printable(words)}"
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+    def event(name: str, facts: dict[str, Any]) -> None:
+        write(name, facts, _sentence(name, facts))
+
+    def figures(found: list[Figures], rates: dict[str, float], backlog: dict[str, Depth | None]) -> None:
+        for one in found:
+            if last.get(one.queue) == one.counts:
+                continue
+            last[one.queue] = dict(one.counts)
+            depth = backlog[one.queue]
+            facts = {
+                "queue": one.queue,
+                **one.counts,
+                "jobs_per_second": round(rates[one.queue], 1),
+                "ready": depth and depth.ready,
+                "running": depth and depth.running,
+                "counted_up_to": _BACKLOG_CAP,
+                "last_error": one.last_error,
+            }
+            done = ", ".join(f"{one.counts[name]:,} {name}" for name in _OUTCOMES if one.counts[name]) or "nothing yet"
+            error = f"; last error: {one.last_error}" if one.last_error else ""
+            write("figures", facts, f"{one.queue}: {done}, {rates[one.queue]:,.1f}/s; {_waiting(depth)}{error}")
+
+    progress = Progress(queue, every_seconds or DEFAULT_EVERY_SECONDS, event, figures)
+    progress.tell("started")
+    yield progress
+
+
+@contextmanager
+def screen(queue: SqlQueue, *, as_json: bool, every_seconds: float | None) -> Iterator[Progress]:
+    """A table that is drawn anew, events above it."""
+    console: Console = render.console()
+    with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
+
+        def event(name: str, facts: dict[str, Any]) -> None:
+            if name not in ("process_started", "started"):
+                words = f"{display.moment(datetime.now(UTC))} {display.printable(_sentence(name, facts))}"
+                console.print(Text(words, style="dim"))
+            if name == "abandoned":
+                live.stop()
+
+        def figures(found: list[Figures], rates: dict[str, float], backlog: dict[str, Depth | None]) -> None:
+            live.update(drawn(found, rates, backlog), refresh=True)
+
+        yield Progress(queue, every_seconds or _SCREEN_SECONDS, event, figures)
+
+
+def drawn(found: Sequence[Figures], rates: dict[str, float], backlog: dict[str, Depth | None]) -> RenderableType:
+    """The figures as a table, the last errors below it."""
+    shown = [name for name in _OUTCOMES if name == "succeeded" or any(one.counts[name] for one in found)]
+    depths = [backlog[one.queue] for one in found]
+    table = render.grid(
+        ["queue", "jobs/s", *shown, "ready", "running"],
+        [
+            [
+                one.queue,
+                f"{rates[one.queue]:,.1f}",
+                *(f"{one.counts[name]:,}" for name in shown),
+                "–" if depth is None else display.count(depth.ready, depth.cap),
+                "–" if depth is None else f"{depth.running:,}",
+            ]
+            for one, depth in zip(found, depths, strict=True)
+        ],
+        right=["jobs/s", *shown, "ready", "running"],
+    )
+    errors = [
+        Text(display.shortened(f"{one.queue}: {one.last_error}", 200), style="red", no_wrap=True, overflow="ellipsis")
+        for one in found
+        if one.last_error
+    ]
+    return Group(table, *errors, Text("Ctrl-C finishes what runs, a second one gives it back", style="dim"))
+
+
+def _sentence(name: str, facts: dict[str, Any]) -> str:
+    words = _WORDS.get(name, name.replace("_", " ")).format_map(facts)
+    return f"{words}: {facts['error']}" if facts.get("error") else words
+
+
+def _waiting(depth: Depth | None) -> str:
+    return "backlog unknown" if depth is None else f"{display.count(depth.ready, depth.cap)} ready"

@@ -1,0 +1,35 @@
+"""The order in which a consumer looks at buckets: taking turns, its own region's first. No I/O."""
+
+from collections.abc import Sequence
+
+from dagster_sqlqueue.model.queue import QueueSettings
+
+
+class Lanes:
+    """The buckets of one consumer.
+
+    Args:
+        buckets: the ones to work off; None for all that the queue has, also while their number changes.
+        region: buckets of this region come first.
+    """
+
+    def __init__(self, buckets: Sequence[int] | None, region: str | None) -> None:
+        self._buckets = buckets
+        self._region = region
+        self._near: set[int] = set()
+        self.order: list[int] = []
+
+    def arrange(self, settings: QueueSettings) -> None:
+        """Take new settings into account; the turn stays where it is."""
+        wanted = range(settings.lanes) if self._buckets is None else self._buckets
+        self._near = {number for number, region in enumerate(settings.regions) if region == self._region}
+        known = [bucket for bucket in self.order if bucket in wanted]
+        self.order = self._near_first([*known, *(bucket for bucket in wanted if bucket not in known)])
+
+    def turn(self, after: int) -> None:
+        """Begin behind this bucket next time."""
+        place = self.order.index(after) + 1 if after in self.order else 0
+        self.order = self._near_first([*self.order[place:], *self.order[:place]])
+
+    def _near_first(self, buckets: list[int]) -> list[int]:
+        return sorted(buckets, key=lambda bucket: bucket not in self._near) if self._near else buckets

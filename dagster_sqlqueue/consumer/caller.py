@@ -1,0 +1,175 @@
+"""How a handler is called for the jobs of a batch: one after another, once for all of them, or side by side."""
+
+import asyncio
+import contextlib
+import enum
+import inspect
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from threading import Event
+from typing import Any, Generic, TypeAlias
+
+from dagster_sqlqueue.consumer.handler import Prepared, Report, handle, handle_async, handle_batch, prepare
+from dagster_sqlqueue.consumer.heartbeat import LeaseKeeper
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.job import ClaimedJob
+from dagster_sqlqueue.model.outcome import Outcome
+from dagster_sqlqueue.model.queue import Payload, QueueSpec
+
+_LOOK_SECONDS = 1.0
+
+Called: TypeAlias = tuple[ClaimedJob, Outcome | None]
+"""A job with its outcome; None: its lease was lost, or it was given back, before it was begun."""
+
+
+class Shape(enum.StrEnum):
+    """What a handler is a function of."""
+
+    JOB = "job"
+    BATCH = "batch"
+    ASYNC = "async"
+
+
+def shape_of(handler: Any, *, batch: bool = False) -> Shape:
+    """The shape of a handler, which says by itself whether it is async, and by `batch` whether it takes a batch."""
+    if batch:
+        return Shape.BATCH
+    return Shape.ASYNC if is_async(handler) else Shape.JOB
+
+
+def is_async(handler: Any) -> bool:
+    """Whether calling it gives something to be awaited."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+
+
+@dataclass(slots=True)
+class Caller(Generic[Payload]):
+    """Calls one handler, batch after batch.
+
+    Args:
+        spec: the queue.
+        handler: what is called, an `AnyHandler`.
+        batch: it takes a batch.
+
+    Attributes:
+        shape: what it is a function of.
+    """
+
+    spec: QueueSpec[Payload]
+    handler: Any
+    batch: bool = False
+    shape: Shape = field(init=False)
+    _loop: asyncio.AbstractEventLoop | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.shape = shape_of(self.handler, batch=self.batch)
+
+    def outcomes(
+        self, jobs: Sequence[ClaimedJob], keeper: LeaseKeeper, stopping: Event, report: Report
+    ) -> Generator[Called, None, None]:
+        """Each job that was begun, with its outcome, as soon as there is one. Once `stopping` is set no other is begun."""
+        match self.shape:
+            case Shape.JOB:
+                return self._one_by_one(jobs, keeper, stopping, report)
+            case Shape.BATCH:
+                return self._together(jobs, keeper, stopping, report)
+            case Shape.ASYNC:
+                return self._side_by_side(jobs, keeper, stopping, report)
+
+    def close(self) -> None:
+        """Close the event loop, if there is one."""
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            with contextlib.closing(loop):
+                loop.run_until_complete(loop.shutdown_asyncgens())
+
+    def _one_by_one(
+        self, jobs: Sequence[ClaimedJob], keeper: LeaseKeeper, stopping: Event, report: Report
+    ) -> Generator[Called, None, None]:
+        for claimed in jobs:
+            if stopping.is_set():
+                return
+            cancellation = keeper.begin(claimed)
+            if cancellation is None:
+                yield claimed, None
+                continue
+            outcome = handle(self.spec, self.handler, claimed, cancellation=cancellation, report=report)
+            keeper.end(claimed)
+            yield claimed, outcome
+
+    def _together(
+        self, jobs: Sequence[ClaimedJob], keeper: LeaseKeeper, stopping: Event, report: Report
+    ) -> Generator[Called, None, None]:
+        if stopping.is_set():
+            return
+        batch: list[Prepared[Payload]] = []
+        for called in self._begun(jobs, keeper, report):
+            if isinstance(called, Prepared):
+                batch.append(called)
+            else:
+                yield called
+        if not batch:
+            return
+        call = self._awaited if is_async(self.handler) else self.handler
+        outcomes = handle_batch(self.spec, call, batch)
+        for prepared, outcome in zip(batch, outcomes, strict=True):
+            keeper.end(prepared.claimed)
+            yield prepared.claimed, outcome
+
+    def _side_by_side(
+        self, jobs: Sequence[ClaimedJob], keeper: LeaseKeeper, stopping: Event, report: Report
+    ) -> Generator[Called, None, None]:
+        if stopping.is_set():
+            return
+        loop = self._running_loop()
+        tasks: dict[asyncio.Task[Outcome], ClaimedJob] = {}
+        try:
+            for called in self._begun(jobs, keeper, report):
+                if isinstance(called, Prepared):
+                    tasks[loop.create_task(handle_async(self.spec, self.handler, called))] = called.claimed
+                else:
+                    yield called
+            while tasks:
+                wait = asyncio.wait(tasks, timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = loop.run_until_complete(wait)
+                for task in done:
+                    claimed = tasks.pop(task)
+                    keeper.end(claimed)
+                    yield claimed, task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+
+    def _begun(
+        self, jobs: Sequence[ClaimedJob], keeper: LeaseKeeper, report: Report
+    ) -> Generator[Prepared[Payload] | Called, None, None]:
+        for claimed in jobs:
+            cancellation = keeper.begin(claimed)
+            if cancellation is None:
+                yield claimed, None
+                continue
+            prepared = prepare(self.spec, claimed, cancellation=cancellation, report=report)
+            if isinstance(prepared, Prepared):
+                yield prepared
+            else:
+                keeper.end(claimed)
+                yield claimed, prepared
+
+    def _awaited(self, jobs: Sequence[Any]) -> Any:
+        return self._running_loop().run_until_complete(self.handler(jobs))
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            raise InvalidInput(
+                f"queue {self.spec.name!r} has an async handler, and is worked off from inside a running event loop, which"
+                " that would block; call it in a thread: await asyncio.to_thread(consumer.drain)"
+            )
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        return self._loop

@@ -1,0 +1,405 @@
+"""The drain loop: claim a batch, handle it, finish it, until the buckets are empty or the time is up."""
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, Protocol
+from uuid import UUID
+
+from uuid_utils.compat import uuid7
+
+from dagster_sqlqueue.consumer.bucket_order import Lanes
+from dagster_sqlqueue.consumer.caller import Caller, Shape
+from dagster_sqlqueue.consumer.handler import AnyHandler
+from dagster_sqlqueue.consumer.heartbeat import LeaseKeeper
+from dagster_sqlqueue.consumer.leased import Work, work_leased
+from dagster_sqlqueue.consumer.presence import Presence
+from dagster_sqlqueue.consumer.settlement import DrainSummary
+from dagster_sqlqueue.consumer.transactional import work_locked
+from dagster_sqlqueue.consumer.waiter import Waiter
+from dagster_sqlqueue.db.executors import Transaction
+from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
+from dagster_sqlqueue.model.job import ClaimedJob, Mode
+from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS, Payload, QueueSettings, QueueSpec
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.queue.claim_filter import ClaimFilter
+from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.head_hints import HeadHints
+from dagster_sqlqueue.queue.strategies import MAX_BATCH, check_buckets
+
+_POLL_SECONDS = 0.2
+_LISTENING_POLL_SECONDS = 1.0
+_LOOK_SECONDS = 5.0
+
+
+class Source(Protocol):
+    """Where a consumer gets jobs from that it does not claim by itself."""
+
+    def take(self, limit: int) -> list[ClaimedJob]:
+        """Up to `limit` jobs under a lease; none: there are none now."""
+        ...
+
+
+class Consumer(Generic[Payload]):
+    """Works one queue off with one handler.
+
+    A handler returns an `Outcome`; None is `Done()`. An exception is a `Retry` by the queue's backoff. A payload that
+    does not fit the model is a `Reject`.
+
+    Args:
+        queue: where the queue is.
+        spec: the queue.
+        handler: called for one job at a time; if it is async, for all jobs of a claim side by side, on one event loop. It
+            may run again for the same job after a crash: pass `job.id`, or under leases `job.lease_no`, on to systems that
+            can tell a repetition. In transactional mode another try has the same `job.lease_no`.
+        batch: the handler takes all jobs of a claim at once, and gives an outcome for each of them, or one for all.
+        buckets: which ones to work off; None for all.
+        batch_size: jobs for each claim, 1 to 10,000.
+        lease_seconds: instead of the queue's.
+        job_timeout_seconds: past it a job's lease is not extended any more, unless the job says otherwise; None for ten
+            leases.
+        mode: leased or transactional.
+        filter: take only jobs that fit; it belongs to this consumer alone.
+        region: buckets of this region are worked off first.
+        source: takes nothing by itself, only what this hands out, such as `AssignedSource`.
+        worker: shown with the jobs that it holds; unique for each start. None: made of host, process and a random part.
+        beat: called from the heartbeat's thread, four times a lease.
+        on_claim: called with the jobs that were taken, before any of them is worked on.
+
+    Raises:
+        InvalidInput: an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        queue: SqlQueue,
+        spec: QueueSpec[Payload],
+        handler: AnyHandler[Payload],
+        *,
+        batch: bool = False,
+        buckets: Sequence[int] | None = None,
+        batch_size: int = 100,
+        lease_seconds: float | None = None,
+        job_timeout_seconds: float | None = None,
+        mode: Mode | str = Mode.LEASED,
+        filter: ClaimFilter | None = None,
+        region: str | None = None,
+        source: Source | None = None,
+        worker: str | None = None,
+        beat: Callable[[], object] | None = None,
+        on_claim: Callable[[Sequence[ClaimedJob]], None] | None = None,
+    ) -> None:
+        self._queue = queue
+        self._spec = spec
+        self._lanes = Lanes(None if buckets is None else list(check_buckets(buckets)), region)
+        self._batch_size = batch_size
+        self._lease_seconds = spec.lease_seconds if lease_seconds is None else lease_seconds
+        self._filter = filter
+        self._source = source
+        self._hints = HeadHints()
+        self._settings: QueueSettings | None = None
+        self._looked_at = 0.0
+        self._idle = False
+        self._ahead: list[ClaimedJob] = []
+        self._waiter: Waiter | None = None
+        self.worker = worker or f"{socket.gethostname()}/{os.getpid()}/{str(uuid7())[-8:]}"
+        if not 0 < self._lease_seconds <= MAX_DELAY_SECONDS:
+            raise InvalidInput(f"lease_seconds is {lease_seconds}; it must be positive, at most a hundred years")
+        if job_timeout_seconds is not None and not job_timeout_seconds > 0:
+            raise InvalidInput(f"job_timeout_seconds is {job_timeout_seconds}; it must be positive")
+        if not 1 <= batch_size <= MAX_BATCH:
+            raise InvalidInput(f"batch_size is {batch_size}; it must be 1 to {MAX_BATCH:,}")
+        if mode not in list(Mode):
+            raise InvalidInput(f"mode is {mode!r}; it must be 'leased' or 'transactional'")
+        self._mode = Mode(mode)
+        if self._mode is Mode.TRANSACTIONAL and filter is not None:
+            raise InvalidInput("a filter was given in transactional mode, which takes jobs in order; use leased mode")
+        caller = Caller(spec, handler, batch)
+        if self._mode is Mode.TRANSACTIONAL and caller.shape is not Shape.JOB:
+            raise InvalidInput(
+                f"the handler of {spec.label} is {'a batch' if batch else 'an async'} one, and transactional mode works one"
+                " job after another on one connection; give it a plain function of one job, or use leased mode"
+            )
+        self._work = Work(queue, spec, caller, self.worker, patience_seconds=self._lease_seconds)
+        self._stopping = self._work.stopping
+        self.summary = self._work.summary
+        self._keeper = LeaseKeeper(
+            queue,
+            lease_seconds=self._lease_seconds,
+            job_timeout_seconds=10 * self._lease_seconds if job_timeout_seconds is None else job_timeout_seconds,
+            side_by_side=caller.shape is Shape.ASYNC,
+            beat=self._beat,
+        )
+        self._presence = (
+            Presence(queue, spec.name, self.worker, buckets, batch_size, self._lease_seconds)
+            if self._mode is Mode.TRANSACTIONAL
+            else None
+        )
+        self._also_beat = beat
+        self._on_claim = on_claim
+
+    def stop(self) -> None:
+        """End the drain after the job in hand; what was claimed and not begun is given back. May come from any thread."""
+        self._stopping.set()
+        if (waiter := self._waiter) is not None:
+            waiter.wake()
+
+    def give_back(self, *, begun: bool = False) -> int:
+        """Give claimed jobs back at once, while a handler is still at another one: for a consumer that is stopped, and
+        from a thread of its own. Gives their number. In transactional mode there are none: the end of the transaction
+        lets them go.
+
+        Args:
+            begun: also those that a handler has begun. The fence keeps it from ending them; for a process that ends now.
+
+        Raises:
+            DatabaseUnavailable: the leases end by themselves then.
+        """
+        jobs = self._keeper.part_with(begun=begun)
+        return len(self._queue.release(jobs)) if jobs else 0
+
+    @property
+    def stopping(self) -> threading.Event:
+        """Set by `stop`."""
+        return self._stopping
+
+    def drain(
+        self,
+        *,
+        budget_seconds: float | None = None,
+        linger_seconds: float = 0.0,
+        after_batch: Callable[[DrainSummary], None] | None = None,
+    ) -> DrainSummary:
+        """Work until nothing is due. Jobs that are due and may not run yet, because of a limit, are waited for; a paused
+        queue counts as empty.
+
+        Args:
+            budget_seconds: stop taking new batches after that long; None for no limit.
+            linger_seconds: when nothing is due, wait that long for more before ending.
+            after_batch: called after each batch with what was done so far.
+
+        Raises:
+            UnknownQueue: the queue does not exist.
+            DatabaseUnavailable: the database stayed away for longer than a lease.
+            InvalidInput: transactional mode, and the queue's strategy, order or limits need leases.
+        """
+        began = time.monotonic()
+        idle_since: float | None = None
+        with self.working(), self._waiting(linger_seconds):
+            while not self._stopping.is_set():
+                now = time.monotonic()
+                if budget_seconds is not None and now - began >= budget_seconds:
+                    break
+                until = None if budget_seconds is None else began + budget_seconds
+                taken = self.work_batch(ahead_until=until)
+                if taken and after_batch is not None:
+                    after_batch(self.summary)
+                if taken or self.wait_if_limited():
+                    idle_since = None
+                    continue
+                idle_since = now if idle_since is None else idle_since
+                left = idle_since + linger_seconds - time.monotonic()
+                if left <= 0:
+                    break
+                self._wait(left if budget_seconds is None else min(left, began + budget_seconds - time.monotonic()))
+        return self.summary
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """Keep leases alive while the block calls `work_batch`."""
+        began = time.monotonic()
+        self._look()
+        self._queue.keep_sensitive_names(self._spec)
+        self._queue.ensure_partitions()
+        with contextlib.closing(self._work.caller), self._keeper:
+            try:
+                yield
+            finally:
+                ahead, self._ahead = self._ahead, []
+                self._count_taken(ahead)
+                self.summary.released += len(self._queue.release(ahead))
+                self.summary.seconds = time.monotonic() - began
+                if self._presence is not None:
+                    with contextlib.suppress(DatabaseUnavailable):
+                        self._presence.leave()
+
+    def work_batch(self, *, ahead_until: float | None = 0.0) -> int:
+        """Take one batch and work it off. Gives the number of jobs taken; 0: nothing is due, or nothing may run now.
+
+        Args:
+            ahead_until: the moment of `time.monotonic` up to which the next batch may be claimed while this one is ended,
+                for the next call; None for always.
+        """
+        while not self._stopping.is_set():
+            if time.monotonic() - self._looked_at >= _LOOK_SECONDS:
+                self._look()
+            taken = self._take_and_work(ahead_until)
+            self._notice_new_settings()
+            if taken:
+                self._idle = False
+                return taken
+            if self._nothing_left():
+                self._idle = True
+                return 0
+            self._hints.sweep_next()
+        return 0
+
+    @contextlib.contextmanager
+    def _waiting(self, linger_seconds: float) -> Iterator[None]:
+        """Be told of new jobs while the block runs, where there is going to be a wait for them."""
+        if linger_seconds <= 0 or self._source is not None:
+            yield
+            return
+        with Waiter(self._queue, self._spec.name, self.worker) as waiter:
+            self._waiter = waiter
+            try:
+                yield
+            finally:
+                self._waiter = None
+
+    def _wait(self, seconds: float) -> None:
+        """Until there may be something to do: a notification came, the next job is due, or it is time for a look."""
+        if self._waiter is None or not self._waiter.listening:
+            self._stopping.wait(max(min(seconds, _POLL_SECONDS), 0.0))
+            return
+        for attempt in self._work.patiently():
+            with attempt:
+                later = [-head.due_seconds for head in self._queue.peek_heads(self._spec.name) if head.due_seconds < 0]
+        self._waiter.wait(max(min(seconds, _LISTENING_POLL_SECONDS, *later), 0.0))
+
+    def _nothing_left(self) -> bool:
+        if self._source is not None:
+            return True
+        if self._filter is not None:
+            return not self._filter.unfinished
+        return self._hints.swept or (self._idle and self._hints.fresh)
+
+    def _look(self) -> None:
+        for attempt in self._work.patiently():
+            with attempt:
+                settings = self._queue.settings(self._spec.name)
+        self._looked_at = time.monotonic()
+        self._settings = settings
+        if self._presence is not None:
+            for attempt in self._work.patiently():
+                with attempt:
+                    self._presence.note_and_look()
+        if self._source is None:
+            with contextlib.suppress(DatabaseUnavailable):
+                self._queue.note_sweep(self._spec.name)
+                self._hints.know(self._queue.head_hints(self._spec.name))
+        self._lanes.arrange(settings)
+
+    def _notice_new_settings(self) -> None:
+        seen = self._queue.last_seen(self._spec.name)
+        if seen is not self._settings:
+            self._settings = seen
+            self._lanes.arrange(seen)
+
+    def wait_if_limited(self) -> bool:
+        """Wait a moment if jobs are due that a limit, or the turn of a key, keeps from running."""
+        settings = self._settings
+        limited = settings is not None and (settings.limited or settings.keyed)
+        if not limited or self._source is not None or settings is None or settings.paused_at is not None:
+            return False
+        due = False
+        for attempt in self._work.patiently():
+            with attempt:
+                due = any(head.due_seconds >= 0 for head in self._queue.peek_heads(self._spec.name))
+        if due:
+            self._stopping.wait(_POLL_SECONDS)
+        return due
+
+    def _count_taken(self, jobs: list[ClaimedJob]) -> None:
+        if jobs:
+            self.summary.claimed += len(jobs)
+            self.summary.batches += 1
+            self._taken(jobs)
+
+    def _beat(self) -> None:
+        self._work.reporter.flush()
+        if self._presence is not None:
+            self._presence.note()
+        if self._also_beat is not None:
+            self._also_beat()
+
+    def _take_and_work(self, ahead_until: float | None) -> int:
+        def go_on() -> bool:
+            """Whether the next batch may be taken while this one is ended."""
+            now = time.monotonic()
+            in_time = (ahead_until is None or now < ahead_until) and now - self._looked_at < _LOOK_SECONDS
+            return in_time and not self._stopping.is_set()
+
+        if self._mode is Mode.TRANSACTIONAL:
+            return work_locked(
+                self._work, self._lock, lambda *ended: self._finish_and_lock(*ended) if go_on() else None
+            )
+        jobs, self._ahead = self._ahead, []
+        if not jobs:
+            for attempt in self._work.patiently():
+                with attempt:
+                    jobs = self._claim() if self._source is None else self._source.take(self._batch_size)
+        self._count_taken(jobs)
+        if not jobs:
+            return 0
+
+        def finish(endings: Sequence[Ending]) -> set[UUID]:
+            if self._source is not None or self._filter is not None or not go_on():
+                return self._queue.finish(endings)
+            accepted, self._ahead = self._queue.finish_and_claim(
+                endings,
+                self._spec.name,
+                buckets=self._lanes.order,
+                limit=self._batch_size,
+                lease_seconds=self._lease_seconds,
+                worker=self.worker,
+                hints=self._hints,
+            )
+            return accepted
+
+        work_leased(self._work, jobs, self._keeper, finish)
+        return len(jobs)
+
+    def _lock(self, transaction: Transaction) -> list[ClaimedJob]:
+        jobs = self._queue.lock_due(
+            transaction,
+            self._spec.name,
+            limit=self._batch_size,
+            worker=self.worker,
+            buckets=self._lanes.order,
+            hints=self._hints,
+        )
+        return self._taken(jobs)
+
+    def _finish_and_lock(self, transaction: Transaction, endings: Sequence[Ending]) -> list[ClaimedJob]:
+        jobs = self._queue.finish_and_lock(
+            transaction,
+            endings,
+            self._spec.name,
+            limit=self._batch_size,
+            worker=self.worker,
+            buckets=self._lanes.order,
+            hints=self._hints,
+        )
+        return self._taken(jobs)
+
+    def _taken(self, jobs: list[ClaimedJob]) -> list[ClaimedJob]:
+        if jobs:
+            self._lanes.turn(after=jobs[0].bucket)
+            if self._on_claim is not None:
+                self._on_claim(jobs)
+        return jobs
+
+    def _claim(self) -> list[ClaimedJob]:
+        return self._queue.claim(
+            self._spec.name,
+            buckets=self._lanes.order,
+            limit=self._batch_size,
+            lease_seconds=self._lease_seconds,
+            worker=self.worker,
+            hints=self._hints,
+            filter=self._filter,
+        )

@@ -1,0 +1,193 @@
+"""From a claimed job to the outcome of its handler. No I/O of its own."""
+
+import asyncio
+import threading
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias
+
+from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownVersion
+from dagster_sqlqueue.model.job import ClaimedJob, Job
+from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
+from dagster_sqlqueue.model.queue import Payload, QueueSpec
+from dagster_sqlqueue.payload import quoting, serialization
+
+Handler: TypeAlias = Callable[[Job[Payload]], Outcome | None]
+"""Called for one job at a time."""
+
+AsyncHandler: TypeAlias = Callable[[Job[Payload]], Awaitable[Outcome | None]]
+"""Called for all jobs of a batch, which then take their time side by side on one event loop."""
+
+BatchHandler: TypeAlias = Callable[[Sequence[Job[Payload]]], Any]
+"""Called once for a batch. Gives an outcome for each job, in their order; or one for all of them, None being `Done()`.
+May be async.
+"""
+
+AnyHandler: TypeAlias = Handler[Payload] | AsyncHandler[Payload] | BatchHandler[Payload]
+
+Report: TypeAlias = Callable[[ClaimedJob, float, str | None], None]
+"""What takes note of how far a job is."""
+
+_ERROR_LIMIT = 10_000
+_MESSAGE_LIMIT = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared(Generic[Payload]):
+    """A claimed job whose payload fits, and what its handler is given."""
+
+    claimed: ClaimedJob
+    job: Job[Payload]
+
+
+def handle(
+    spec: QueueSpec[Payload],
+    handler: Handler[Payload],
+    claimed: ClaimedJob,
+    *,
+    cancellation: threading.Event | None = None,
+    connect: Callable[[], Any] | None = None,
+    report: Report | None = None,
+) -> Outcome:
+    """What became of the job: the handler's outcome; a `Retry` for its exception, a `Reject` for a payload that does not
+    fit or a result that cannot be stored, a `Hold` for a payload of a version that is not known. What it says, also as its
+    progress, quotes no sensitive value of the payload.
+    """
+    prepared = prepare(spec, claimed, cancellation=cancellation, connect=connect, report=report)
+    if not isinstance(prepared, Prepared):
+        return prepared
+    try:
+        outcome = _checked(handler(prepared.job))
+    except Exception as error:
+        outcome = Retry(_describe(error))
+    return _discreet(spec, outcome, prepared)
+
+
+async def handle_async(
+    spec: QueueSpec[Payload], handler: AsyncHandler[Payload], prepared: Prepared[Payload]
+) -> Outcome:
+    """The same for a handler that is awaited."""
+    try:
+        outcome = _checked(await handler(prepared.job))
+    except (Exception, asyncio.CancelledError) as error:
+        outcome = Retry(_describe(error))
+    return _discreet(spec, outcome, prepared)
+
+
+def handle_batch(
+    spec: QueueSpec[Payload], call: Callable[[Sequence[Job[Payload]]], Any], batch: Sequence[Prepared[Payload]]
+) -> list[Outcome]:
+    """The same for a handler of a batch: an outcome for each job, in their order. An exception is a `Retry` for all."""
+    try:
+        outcomes = _one_for_each(call([prepared.job for prepared in batch]), len(batch))
+    except Exception as error:
+        outcomes = [Retry(_describe(error))] * len(batch)
+    return [_discreet(spec, outcome, prepared) for outcome, prepared in zip(outcomes, batch, strict=True)]
+
+
+def prepare(
+    spec: QueueSpec[Payload],
+    claimed: ClaimedJob,
+    *,
+    cancellation: threading.Event | None = None,
+    connect: Callable[[], Any] | None = None,
+    report: Report | None = None,
+) -> Prepared[Payload] | Outcome:
+    """What a handler is given for the job; the outcome, if the payload lets no handler begin."""
+    try:
+        payload = serialization.parse(spec, claimed.payload)
+    except UnknownVersion as error:
+        return Hold(str(error))
+    except InvalidPayload as error:
+        return Reject(str(error))
+
+    def say(percent: float, message: str | None) -> None:
+        if report is not None:
+            report(claimed, percent, message and _short(quoting.scrub(spec.payload, message, claimed.payload, payload)))
+
+    return Prepared(claimed, _job(claimed, payload, cancellation or threading.Event(), connect, say))
+
+
+def brief(text: str) -> str:
+    """A reason or error as it is stored: without what the database cannot take, at most 10,000 characters."""
+    return serialization.storable_text(text)[:_ERROR_LIMIT]
+
+
+def _short(message: str) -> str:
+    return serialization.storable_text(message)[:_MESSAGE_LIMIT]
+
+
+def _job(
+    claimed: ClaimedJob,
+    payload: Payload,
+    cancellation: threading.Event,
+    connect: Callable[[], Any] | None,
+    report: Callable[[float, str | None], None],
+) -> Job[Payload]:
+    return Job(
+        id=claimed.id,
+        queue=claimed.queue,
+        payload=payload,
+        lease_no=claimed.lease_no,
+        attempt=claimed.attempt,
+        max_attempts=claimed.max_attempts,
+        priority=claimed.priority,
+        created_at=claimed.created_at,
+        unique_key=claimed.unique_key,
+        ordering_key=claimed.ordering_key,
+        error=claimed.error,
+        tags=claimed.tags,
+        cancellation=cancellation,
+        connect=connect,
+        report=report,
+    )
+
+
+def _discreet(spec: QueueSpec[Payload], outcome: Outcome, prepared: Prepared[Payload]) -> Outcome:
+    shown = prepared.claimed.payload, prepared.job.payload
+    match outcome:
+        case Retry(error, after):
+            return Retry(quoting.scrub(spec.payload, error, *shown), after)
+        case Hold(reason) | Reject(reason) | Cancel(reason):
+            return type(outcome)(quoting.scrub(spec.payload, reason, *shown))
+    return outcome
+
+
+def _one_for_each(given: Any, count: int) -> list[Outcome]:
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        return [_checked(given)] * count
+    if len(given) != count:
+        raise InvalidInput(
+            f"the handler was given {count} jobs and returned {len(given)} outcomes; return one for each job, in"
+            " their order, or a single one for all of them"
+        )
+    return [_checked(outcome) for outcome in given]
+
+
+def _checked(outcome: Any) -> Outcome:
+    match outcome:
+        case None:
+            return Done()
+        case Done(result):
+            try:
+                serialization.result_text(result)
+            except InvalidInput as error:
+                # The work is done. Doing it again would come to the same result.
+                return Reject(str(error))
+            return Done(result)
+        case Retry() | Snooze() | Hold() | Reject() | Cancel():
+            return outcome
+        case _:
+            raise InvalidInput(
+                f"the handler returned a {type(outcome).__name__}; return Done(…), Retry(…), Snooze(…), Hold(…), Reject(…),"
+                " Cancel(…) or None"
+            )
+
+
+def _describe(error: BaseException) -> str:
+    try:
+        message = str(error)
+    except Exception:
+        message = "(its message could not be made)"
+    return f"{type(error).__name__}: {message}\n\n{''.join(traceback.format_exception(error))}"

@@ -1,0 +1,152 @@
+"""Keeping the leases of a batch alive while a handler works, from a thread of its own."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Self
+from uuid import UUID
+
+from dagster_sqlqueue.errors import QueueError
+from dagster_sqlqueue.model.job import ClaimedJob
+from dagster_sqlqueue.queue import SqlQueue
+
+logger = logging.getLogger("dagster_sqlqueue")
+
+
+class LeaseKeeper:
+    """Extends the leases of the jobs in hand once they are past their half: one statement for all of them.
+
+    Args:
+        queue: where the jobs were claimed.
+        lease_seconds: the length of a lease.
+        job_timeout_seconds: how long a job may take that does not say so itself. Past it nothing in hand is extended any
+            more: the leases run out and other consumers take the jobs, while the fence keeps the hanging handler from
+            ending them. Where jobs run side by side it is the one job that is not extended any more.
+        side_by_side: whether the jobs in hand run independently of each other, so that one that hangs keeps no other one
+            from being begun and ended.
+        beat: called from the thread four times a lease, also while no job is in hand.
+    """
+
+    def __init__(
+        self,
+        queue: SqlQueue,
+        *,
+        lease_seconds: float,
+        job_timeout_seconds: float,
+        side_by_side: bool = False,
+        beat: Callable[[], None] | None = None,
+    ) -> None:
+        self._queue = queue
+        self._lease_seconds = lease_seconds
+        self._job_timeout = job_timeout_seconds
+        self._side_by_side = side_by_side
+        self._beat = beat
+        self._lock = threading.Lock()
+        self._held: dict[UUID, ClaimedJob] = {}
+        self._lost: set[UUID] = set()
+        self._begun: set[UUID] = set()
+        self._parted: set[UUID] = set()
+        self._cancellations: dict[UUID, threading.Event] = {}
+        self._extended_at = 0.0
+        self._may_take_until: dict[UUID, float] = {}
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        self._stopping.clear()
+        self._thread = threading.Thread(target=self._run, name="sqlqueue-heartbeat", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def hold(self, jobs: Sequence[ClaimedJob]) -> None:
+        """Take charge of freshly claimed jobs."""
+        with self._lock:
+            self._held = {job.id: job for job in jobs}
+            self._lost.clear()
+            self._begun.clear()
+            self._parted.clear()
+            self._cancellations.clear()
+            self._may_take_until.clear()
+            self._extended_at = time.monotonic()
+
+    def begin(self, job: ClaimedJob) -> threading.Event | None:
+        """Note that a handler begins this job. Gives the event that says that somebody wants it cancelled; None when its
+        lease is lost or given back already and it must not begin.
+        """
+        with self._lock:
+            if job.id in self._lost or job.id in self._parted:
+                return None
+            self._begun.add(job.id)
+            may_take = self._job_timeout if job.timeout_seconds is None else job.timeout_seconds
+            self._may_take_until[job.id] = time.monotonic() + may_take
+            return self._cancellations.setdefault(job.id, threading.Event())
+
+    def end(self, job: ClaimedJob | None = None) -> None:
+        """Note that the handler of this job, or of all that were begun, returned."""
+        with self._lock:
+            if job is None:
+                self._may_take_until.clear()
+            else:
+                self._may_take_until.pop(job.id, None)
+
+    def let_go(self, jobs: Sequence[ClaimedJob]) -> None:
+        """Stop extending these: they were ended or given back."""
+        with self._lock:
+            for job in jobs:
+                self._held.pop(job.id, None)
+
+    def part_with(self, *, begun: bool = False) -> list[ClaimedJob]:
+        """Take out of this charge the jobs that no handler has begun, to be given back; none of them can begin any more.
+        May come from any thread.
+
+        Args:
+            begun: those that have begun as well.
+        """
+        with self._lock:
+            parted = [job for job in self._held.values() if begun or job.id not in self._begun]
+            for job in parted:
+                del self._held[job.id]
+                self._parted.add(job.id)
+        return parted
+
+    def parted_with(self, job: ClaimedJob) -> bool:
+        """Whether the job of this batch was taken out to be given back."""
+        with self._lock:
+            return job.id in self._parted
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._lease_seconds / 4):
+            try:
+                self._extend()
+                if self._beat is not None:
+                    self._beat()
+            except QueueError as error:
+                logger.warning("heartbeat failed, it is tried again: %s", error)
+            except Exception:
+                logger.exception("heartbeat failed, it is tried again")
+
+    def _extend(self) -> None:
+        with self._lock:
+            now = time.monotonic()
+            if not self._held or now - self._extended_at < self._lease_seconds / 2:
+                return
+            hanging = {job_id for job_id, until in self._may_take_until.items() if now > until}
+            if not self._side_by_side and hanging and len(hanging) == len(self._may_take_until):
+                return
+            jobs = [job for job in self._held.values() if not (self._side_by_side and job.id in hanging)]
+        kept = self._queue.heartbeat(jobs, lease_seconds=self._lease_seconds)
+        with self._lock:
+            self._extended_at = now
+            for job_id in kept.cancel_requested:
+                self._cancellations.setdefault(job_id, threading.Event()).set()
+            for job in jobs:
+                # Compared as a whole: a job given back meanwhile may be in hand again, under a newer lease.
+                if job.id not in kept.held and self._held.get(job.id) is job:
+                    del self._held[job.id]
+                    self._lost.add(job.id)

@@ -1,0 +1,187 @@
+"""One batch worked off: under leases, or inside one transaction."""
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic
+from uuid import UUID
+
+import tenacity
+
+from dagster_sqlqueue.consumer.caller import Caller
+from dagster_sqlqueue.consumer.heartbeat import LeaseKeeper
+from dagster_sqlqueue.consumer.progress import Reporter
+from dagster_sqlqueue.consumer.settlement import DrainSummary, settle
+from dagster_sqlqueue.errors import DatabaseUnavailable
+from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
+from dagster_sqlqueue.model.outcome import Outcome, Retry, Snooze
+from dagster_sqlqueue.model.queue import Backoff, BackoffPolicy, Payload, QueueSpec
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.queue.complete import Ending
+
+logger = logging.getLogger("dagster_sqlqueue")
+
+_FLUSH_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class Work(Generic[Payload]):
+    """What working a batch off needs, whatever the mode.
+
+    Attributes:
+        caller: how the handler is called.
+        patience_seconds: how long a database that went away is waited for.
+        reporter: writes what handlers say of their progress.
+    """
+
+    queue: SqlQueue
+    spec: QueueSpec[Payload]
+    caller: Caller[Payload]
+    worker: str
+    patience_seconds: float
+    stopping: threading.Event = field(default_factory=threading.Event)
+    summary: DrainSummary = field(default_factory=DrainSummary)
+    reporter: Reporter = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.reporter = Reporter(self.queue)
+
+    @property
+    def custom_backoff(self) -> BackoffPolicy | None:
+        """The policy that the database does not know; None when its own holds."""
+        return None if isinstance(self.spec.backoff, Backoff) else self.spec.backoff
+
+    def patiently(self) -> tenacity.Retrying:
+        """Attempts at something, as long as the database is away and its time is not up."""
+        return while_away(self.spec.name, self.patience_seconds, self.stopping)
+
+    def count_ended(self, endings: Sequence[Ending], accepted: set[UUID]) -> None:
+        """Count what was archived."""
+        for ending in endings:
+            if ending.job.id not in accepted:
+                continue
+            match ending.state:
+                case ArchiveState.SUCCEEDED:
+                    self.summary.succeeded += 1
+                case ArchiveState.FAILED:
+                    self.summary.failed += 1
+                case ArchiveState.CANCELLED:
+                    self.summary.cancelled += 1
+
+    def count_back(self, back: Sequence[tuple[ClaimedJob, Retry | Snooze]], accepted: set[UUID]) -> None:
+        """Count what went back to the queue."""
+        retried = sum(isinstance(how, Retry) for job, how in back if job.id in accepted)
+        self.summary.retried += retried
+        self.summary.snoozed += len(accepted) - retried
+
+    def count_stale(self, jobs: int) -> None:
+        """Count writes that were refused."""
+        if jobs:
+            self.summary.stale += jobs
+            logger.warning("%s: %d writes were refused: their leases had passed on", self.spec.name, jobs)
+
+
+def while_away(about: str, seconds: float, stopping: threading.Event | None = None) -> tenacity.Retrying:
+    """Attempts at something, as long as the database is away and neither the time is up nor the event set.
+
+    Args:
+        about: what is worked on, for the log.
+        seconds: how long a database that went away is waited for.
+        stopping: ends the waiting before; None: nothing does.
+    """
+    return tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(DatabaseUnavailable),
+        wait=tenacity.wait_random_exponential(multiplier=0.1, max=2),
+        stop=tenacity.stop_after_delay(seconds) | tenacity.stop_when_event_set(stopping or threading.Event()),
+        before_sleep=lambda state: logger.warning("%s: %s", about, state.outcome and state.outcome.exception()),
+        reraise=True,
+    )
+
+
+def work_leased(
+    work: Work[Any], jobs: Sequence[ClaimedJob], keeper: LeaseKeeper, finish: Callable[[Sequence[Ending]], set[UUID]]
+) -> None:
+    """Work a claimed batch off. Outcomes are written once a second and at the end; what was not begun is given back.
+
+    Args:
+        work: what is worked off.
+        jobs: the batch.
+        keeper: keeps its leases.
+        finish: ends the last jobs of a batch that was worked off to its end.
+    """
+    keeper.hold(jobs)
+    open_jobs = {job.id: job for job in jobs}
+    settled: list[tuple[ClaimedJob, Outcome]] = []
+    flushed_at = time.monotonic()
+    try:
+        with contextlib.closing(work.caller.outcomes(jobs, keeper, work.stopping, work.reporter.report)) as outcomes:
+            for claimed, outcome in outcomes:
+                if outcome is None:
+                    if not keeper.parted_with(claimed):
+                        del open_jobs[claimed.id]
+                        work.summary.stale += 1
+                    continue
+                work.reporter.forget(claimed)
+                del open_jobs[claimed.id]
+                settled.append((claimed, outcome))
+                if time.monotonic() - flushed_at >= _FLUSH_SECONDS:
+                    _settle(work, settled, keeper, work.queue.finish)
+                    settled = []
+                    flushed_at = time.monotonic()
+        if not open_jobs:
+            last, settled = settled, []
+            _settle(work, last, keeper, finish)
+    finally:
+        keeper.end()
+        try:
+            _settle(work, settled, keeper, work.queue.finish)
+        finally:
+            # Whoever takes them out of the keeper gives them back: this, or `Consumer.give_back` from another thread.
+            mine = [job for job in keeper.part_with(begun=True) if job.id in open_jobs]
+            work.summary.released += sum(keeper.parted_with(job) for job in open_jobs.values()) - len(mine)
+            if mine:
+                work.summary.released += len(work.queue.release(mine))
+
+
+def _settle(
+    work: Work[Any],
+    settled: Sequence[tuple[ClaimedJob, Outcome]],
+    keeper: LeaseKeeper,
+    finish: Callable[[Sequence[Ending]], set[UUID]],
+) -> None:
+    writes = settle(settled, work.queue.stops_key)
+    if writes.endings:
+        _finish(work, writes.endings, finish)
+    if writes.back:
+        jobs = [job for job, _ in writes.back]
+        requeue = lambda: work.queue.requeue(writes.back, backoff=work.custom_backoff)  # noqa: E731
+        work.count_back(writes.back, _accepted(work, jobs, requeue))
+    if writes.aside:
+        jobs = [job for job, _ in writes.aside]
+        work.summary.held += len(_accepted(work, jobs, lambda: work.queue.hold(writes.aside)))
+    keeper.let_go([job for job, _ in settled])
+
+
+def _finish(work: Work[Any], endings: Sequence[Ending], finish: Callable[[Sequence[Ending]], set[UUID]]) -> None:
+    accepted: set[UUID] = set()
+    for attempt in work.patiently():
+        with attempt:
+            accepted = finish(endings)
+    if attempt.retry_state.attempt_number > 1 and len(accepted) < len(endings):
+        accepted |= work.queue.ended_by_us([e.job for e in endings if e.job.id not in accepted])
+    work.count_ended(endings, accepted)
+    work.count_stale(len(endings) - len(accepted))
+
+
+def _accepted(work: Work[Any], jobs: Sequence[ClaimedJob], write: Callable[[], set[UUID]]) -> set[UUID]:
+    accepted: set[UUID] = set()
+    for attempt in work.patiently():
+        with attempt:
+            accepted = write()
+    if attempt.retry_state.attempt_number > 1:
+        accepted = {job.id for job in jobs}
+    work.count_stale(len(jobs) - len(accepted))
+    return accepted

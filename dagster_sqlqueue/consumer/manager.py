@@ -1,0 +1,142 @@
+"""Managers that grant jobs to workers, for queues of the strategy `assign`.
+
+Source: the manager/worker article. A manager lists what is executable (queued, or with a lease that ran out), shuffles, and
+grants each job by compare-and-set; two managers run at once, and either may die: what a dead one had granted and not handed
+over is executable again when its lease ends. Here the compare value is the lease number, not a time of last update, which
+repeats where a clock is coarse.
+
+A room on top of the core's verbs: `Consumer` on such a queue needs no manager, it grants to itself. With managers, workers
+(`AssignedSource`) only ever take what was granted to them, so that the managers alone decide who gets what.
+"""
+
+import logging
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from dagster_sqlqueue.db.executors import Executor, Transaction
+from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
+from dagster_sqlqueue.model.job import ClaimedJob
+from dagster_sqlqueue.model.queue import Strategy
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.queue.strategies import MAX_BATCH
+
+logger = logging.getLogger("dagster_sqlqueue")
+
+_POLL_SECONDS = 0.1
+_ALIVE_SECONDS = 30.0
+
+
+class Manager:
+    """Grants the jobs of one queue to the workers that ask for some. Run two for availability.
+
+    Args:
+        queue: where the queue is.
+        name: the queue; its strategy is `assign`.
+        lease_seconds: how long a grant holds without a heartbeat of the worker; None for the queue's.
+
+    Raises:
+        UnknownQueue: there is no such queue.
+        InvalidInput: its strategy is another one.
+    """
+
+    def __init__(self, queue: SqlQueue, name: str, *, lease_seconds: float | None = None) -> None:
+        strategy = queue.settings(name).strategy
+        if strategy is not Strategy.ASSIGN:
+            raise InvalidInput(
+                f"queue {name!r} has the strategy {str(strategy)!r}; a manager works for queues of the strategy 'assign'"
+            )
+        self._queue = queue
+        self._name = name
+        self._lease_seconds = lease_seconds
+
+    def assign(self) -> int:
+        """Grant jobs to every worker that wants some, once. Gives the number of jobs."""
+        return self._queue.database.transact(self._assign)
+
+    def run(self, stopping: threading.Event, *, poll_seconds: float = _POLL_SECONDS) -> int:
+        """Assign until the event is set. Gives the number of jobs granted; a database that is away is waited for."""
+        granted = 0
+        while not stopping.is_set():
+            try:
+                now = self.assign()
+            except DatabaseUnavailable as error:
+                logger.warning("manager of %s: %s", self._name, error)
+                now = 0
+            granted += now
+            if not now:
+                stopping.wait(poll_seconds)
+        return granted
+
+    def _assign(self, transaction: Transaction) -> int:
+        granted = 0
+        for worker, wanted in transaction.run("wanting_workers", {"queue": self._name}):
+            jobs = self._queue.claim_within(
+                transaction,
+                self._name,
+                limit=min(wanted, MAX_BATCH),
+                worker=worker,
+                lease_seconds=self._lease_seconds,
+            )
+            if jobs:
+                hand_over(transaction, self._name, worker, jobs)
+            granted += len(jobs)
+        return granted
+
+
+def hand_over(executor: Executor, queue: str, worker: str, jobs: Sequence[ClaimedJob]) -> None:
+    """Leave granted jobs where the worker looks for them."""
+    executor.run(
+        "hand_over",
+        {
+            "queue": queue,
+            "worker": worker,
+            "ids": [job.id for job in jobs],
+            "lease_nos": [job.lease_no for job in jobs],
+            "alone": any(job.alone for job in jobs),
+        },
+    )
+
+
+class AssignedSource:
+    """What managers grant to one worker: the `source` of a `Consumer` that takes nothing by itself.
+
+    Args:
+        queue: where the queue is.
+        name: the queue.
+        worker: the worker's name, unique for each start; shown with the jobs that it holds.
+
+    Raises:
+        UnknownQueue: there is no such queue.
+    """
+
+    def __init__(self, queue: SqlQueue, name: str, worker: str) -> None:
+        queue.check_exists(name)
+        self._queue = queue
+        self._name = name
+        self._worker = worker
+        self._asked = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _type: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        """Ask for nothing more, and give back what was granted and not taken."""
+        self._queue.database.run("withdraw_worker", {"queue": self._name, "worker": self._worker})
+        self._queue.release(self._taken(MAX_BATCH))
+
+    def take(self, limit: int) -> list[ClaimedJob]:
+        """Up to `limit` jobs that were granted; none yet: the managers have been told that they are wanted."""
+        jobs = self._taken(limit)
+        wanted = None if self._asked and not jobs else limit
+        self._queue.database.run(
+            "ask_for_jobs",
+            {"queue": self._name, "worker": self._worker, "wanted": wanted, "seconds": _ALIVE_SECONDS},
+        )
+        self._asked = True
+        return jobs
+
+    def _taken(self, limit: int) -> list[ClaimedJob]:
+        rows = self._queue.database.run("take_assigned", {"queue": self._name, "worker": self._worker, "limit": limit})
+        return [ClaimedJob._make((*row, self._name)) for row in rows]

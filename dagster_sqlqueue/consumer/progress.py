@@ -1,0 +1,90 @@
+"""What handlers say of their progress, written not more often than somebody can read it."""
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+from uuid import UUID
+
+from dagster_sqlqueue.errors import DatabaseUnavailable, LeaseLost
+from dagster_sqlqueue.model.job import ClaimedJob
+from dagster_sqlqueue.queue.progress import ProgressVerbs, lost
+
+logger = logging.getLogger("dagster_sqlqueue")
+
+WRITE_SECONDS = 0.5
+"""A write is a commit, 0.9 ms where one that is only kept costs 2 µs: so it takes a five hundredth of the handler's time."""
+
+
+@dataclass(slots=True)
+class _Said:
+    """What the handler of one job said."""
+
+    job: ClaimedJob
+    kept: tuple[float, str | None] | None = None
+    written_at: float = 0.0
+    lost: bool = False
+
+
+class Reporter:
+    """Writes what the handlers of one consumer say of their progress, for each job twice a second at most.
+
+    What comes sooner than that is kept, and written by the next call that comes later, or with the next heartbeat; what a
+    job says last before it ends may never be written.
+
+    Args:
+        queue: where the jobs were claimed.
+    """
+
+    def __init__(self, queue: ProgressVerbs) -> None:
+        self._queue = queue
+        self._lock = threading.Lock()
+        self._said: dict[UUID, _Said] = {}
+
+    def report(self, job: ClaimedJob, percent: float, message: str | None) -> None:
+        """Take note of how far a job is. May come from any thread.
+
+        Raises:
+            LeaseLost: the lease has passed on. A database that is away is no reason to raise anything.
+        """
+        with self._lock:
+            said = self._said.get(job.id)
+            if said is None or said.job.lease_no != job.lease_no:
+                said = self._said[job.id] = _Said(job)
+            if said.lost:
+                raise lost(job)
+            said.kept = percent, message
+            if time.monotonic() - said.written_at >= WRITE_SECONDS:
+                self._write(said)
+
+    def flush(self) -> None:
+        """Write what was kept: for the heartbeat, which waits for nobody, while a handler has not said anything for long."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            for said in self._said.values():
+                try:
+                    self._write(said)
+                except LeaseLost:
+                    logger.debug("a progress was refused; its handler is told when it reports again")
+        finally:
+            self._lock.release()
+
+    def forget(self, job: ClaimedJob) -> None:
+        """The job's handler has returned: what it said last is not needed any more."""
+        if self._said:
+            with self._lock:
+                self._said.pop(job.id, None)
+
+    def _write(self, said: _Said) -> None:
+        if said.kept is None:
+            return
+        said.written_at = time.monotonic()
+        try:
+            self._queue.note_progress(said.job, *said.kept)
+            said.kept = None
+        except LeaseLost:
+            said.lost, said.kept = True, None
+            raise
+        except DatabaseUnavailable as error:
+            logger.warning("%s: a progress could not be written: %s", said.job.queue, error)

@@ -1,0 +1,89 @@
+"""From the outcomes of a batch to its writes, and the count of what was done."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from dagster_sqlqueue.consumer.handler import brief
+from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
+from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
+from dagster_sqlqueue.queue.complete import Ending
+
+HANDLER_BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0)
+"""In seconds: by these it is told how long handlers were at jobs."""
+
+
+@dataclass(slots=True)
+class DrainSummary:
+    """What one drain did.
+
+    Attributes:
+        claimed: jobs taken.
+        succeeded: jobs ended as succeeded.
+        retried: jobs given back to be tried again.
+        snoozed: jobs given back without spending the attempt.
+        failed: jobs sent to the dead letter.
+        held: jobs set aside until somebody decides.
+        cancelled: jobs ended as cancelled.
+        stale: writes refused because the lease had passed on.
+        released: jobs claimed and given back unbegun, when the drain was stopped.
+        batches: claims that found something.
+        seconds: how long it took.
+    """
+
+    claimed: int = 0
+    succeeded: int = 0
+    retried: int = 0
+    snoozed: int = 0
+    failed: int = 0
+    held: int = 0
+    cancelled: int = 0
+    stale: int = 0
+    released: int = 0
+    batches: int = 0
+    seconds: float = 0.0
+
+    @property
+    def handled(self) -> int:
+        """Jobs that a handler worked on, and whose outcome was accepted."""
+        return self.succeeded + self.retried + self.snoozed + self.failed + self.held + self.cancelled
+
+    @property
+    def jobs_per_second(self) -> float:
+        """Jobs ended or given back for each second."""
+        return self.handled / self.seconds if self.seconds else 0.0
+
+
+@dataclass(slots=True)
+class Settlement:
+    """What is to be written for a batch: jobs that end, that go back, and that are set aside."""
+
+    endings: list[Ending] = field(default_factory=list)
+    back: list[tuple[ClaimedJob, Retry | Snooze]] = field(default_factory=list)
+    aside: list[tuple[ClaimedJob, str]] = field(default_factory=list)
+
+
+def settle(settled: Iterable[tuple[ClaimedJob, Outcome]], stops_key: Callable[[ClaimedJob], bool]) -> Settlement:
+    """Sort outcomes by the write that they need.
+
+    Args:
+        settled: jobs with their outcomes.
+        stops_key: whether a job that failed for good is held, and its key stopped, rather than archived.
+    """
+    made = Settlement()
+    for job, outcome in settled:
+        match outcome:
+            case Done(result):
+                made.endings.append(Ending(job, ArchiveState.SUCCEEDED, result=result))
+            case Cancel(reason):
+                made.endings.append(Ending(job, ArchiveState.CANCELLED, error=brief(reason)))
+            case Hold(reason):
+                made.aside.append((job, brief(reason)))
+            case Snooze():
+                made.back.append((job, outcome))
+            case Retry(error, after) if not job.last_attempt:
+                made.back.append((job, Retry(brief(error), after)))
+            case Retry(reason, _) | Reject(reason) if stops_key(job):
+                made.aside.append((job, brief(reason)))
+            case Retry(reason, _) | Reject(reason):
+                made.endings.append(Ending(job, ArchiveState.FAILED, error=brief(reason)))
+    return made

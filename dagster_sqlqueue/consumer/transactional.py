@@ -1,0 +1,210 @@
+"""Batches worked off inside transactions: claim, work and end are one whole, and a crash leaves the jobs queued."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from dagster_sqlqueue.consumer.handler import brief, handle
+from dagster_sqlqueue.consumer.leased import Work
+from dagster_sqlqueue.consumer.settlement import Settlement, settle
+from dagster_sqlqueue.db.executors import Transaction
+from dagster_sqlqueue.model.job import ClaimedJob
+from dagster_sqlqueue.model.outcome import Cancel, Done, Outcome, Reject, Retry, Snooze
+from dagster_sqlqueue.queue.complete import Ending
+
+_SWALLOWED = (
+    "a statement failed in the job's transaction and the handler went on: let its error pass, or use a savepoint"
+)
+_ENDED = (
+    "the handler ended the transaction that is the job's: what it and those before it in the batch wrote may be committed,"
+    " and they run again; leave COMMIT and ROLLBACK to the queue"
+)
+
+Lock = Callable[[Transaction], list[ClaimedJob]]
+FinishAndLock = Callable[[Transaction, Sequence[Ending]], list[ClaimedJob] | None]
+
+
+class _TransactionEnded(Exception):
+    """The handler of this job ended the transaction that it belongs to."""
+
+    def __init__(self, job: ClaimedJob) -> None:
+        super().__init__(_ENDED)
+        self.job = job
+
+
+def work_locked(work: Work[Any], lock: Lock, finish_and_lock: FinishAndLock) -> int:
+    """Lock a batch, work it off and end it, in one transaction. What was done is counted when it is committed.
+
+    A batch that cannot be committed, because of what one of its handlers wrote, is worked off again one job at a time: the
+    job whose own transaction cannot be committed is tried again later, like one whose handler failed.
+
+    Args:
+        work: what is worked off.
+        lock: locks a batch.
+        finish_and_lock: ends a batch, commits, and locks the next one in the transaction that follows; None, and nothing
+            done: this batch is to be the last one.
+
+    Returns:
+        The number of jobs taken.
+    """
+    batches = _Batches(work)
+    for attempt in work.patiently():
+        with attempt:
+            try:
+                work.queue.database.transact(lambda t: batches.work_off(t, lock, finish_and_lock), idling=True)
+            except _TransactionEnded as ended:
+                batches.give_up(ended.job, _ENDED)
+            except psycopg.DatabaseError as error:
+                if isinstance(error, psycopg.OperationalError) or not batches.ending:
+                    raise
+                batches.one_by_one(error)
+    batches.count()
+    return batches.taken
+
+
+@dataclass(slots=True)
+class _Batches:
+    """The batches of one call, one in hand at a time.
+
+    Attributes:
+        jobs: those in hand.
+        settled: those of them that were handled, with their outcomes.
+        writes: what is to be written for them.
+        ending: whether they were all handled, and what is left are the queue's own writes and the commit.
+        taken: how many jobs were taken and committed.
+    """
+
+    work: Work[Any]
+    jobs: list[ClaimedJob] = field(default_factory=list)
+    settled: list[tuple[ClaimedJob, Outcome]] = field(default_factory=list)
+    writes: Settlement = field(default_factory=Settlement)
+    ending: bool = False
+    taken: int = 0
+
+    def work_off(self, transaction: Transaction, lock: Lock, finish_and_lock: FinishAndLock) -> None:
+        """Work batch after batch off, as long as the ends of one and the lock of the next go in one round trip."""
+        self._have([])
+        self._handle(transaction, lock(transaction))
+        while self.writes.endings and not self.writes.back and not self.writes.aside:
+            following = finish_and_lock(transaction, self.writes.endings)
+            if following is None:
+                break
+            self.count()
+            self._handle(transaction, following)
+        self._write(transaction)
+
+    def one_by_one(self, error: psycopg.DatabaseError) -> None:
+        """Work the jobs in hand off again, each in a transaction of its own: together they could not be committed."""
+        jobs = list(self.jobs)
+        if len(jobs) == 1:
+            self.give_up(jobs[0], _uncommitted(error))
+            return
+        for job in jobs:
+            if self.work.stopping.is_set():
+                break
+            self._have([])
+            try:
+                self.work.queue.database.transact(lambda t, job=job: self._work_off_alone(t, job), idling=True)  # type: ignore[misc]
+            except _TransactionEnded as ended:
+                self.give_up(ended.job, _ENDED)
+            except psycopg.DatabaseError as again:
+                if isinstance(again, psycopg.OperationalError) or not self.ending:
+                    raise
+                self.give_up(job, _uncommitted(again))
+            self.count()
+        self._have([])
+
+    def give_up(self, job: ClaimedJob, reason: str) -> None:
+        """Spend the attempt of a job whose transaction is gone, unless another consumer has taken it meanwhile."""
+
+        def spend(transaction: Transaction) -> None:
+            self._have([])
+            if self.work.queue.lock_again(transaction, job):
+                self._have([job])
+                self.settled = [(job, Retry(reason))]
+                self.writes = settle(self.settled, self.work.queue.stops_key)
+                self._write(transaction)
+
+        self.work.queue.database.transact(spend)
+
+    def count(self) -> None:
+        """Count what was committed, and have nothing in hand any more."""
+        work, jobs, writes = self.work, self.jobs, self.writes
+        self.taken += len(jobs)
+        work.summary.claimed += len(jobs)
+        work.summary.batches += bool(jobs)
+        work.summary.released += len(jobs) - len(self.settled)
+        work.count_ended(writes.endings, {ending.job.id for ending in writes.endings})
+        work.count_back(writes.back, {job.id for job, _ in writes.back})
+        work.summary.held += len(writes.aside)
+        self._have([])
+
+    def _have(self, jobs: list[ClaimedJob]) -> None:
+        self.jobs, self.settled, self.writes, self.ending = jobs, [], Settlement(), False
+
+    def _work_off_alone(self, transaction: Transaction, job: ClaimedJob) -> None:
+        self._have([])
+        if self.work.queue.lock_again(transaction, job):
+            self._handle(transaction, [job])
+            self._write(transaction)
+
+    def _handle(self, transaction: Transaction, jobs: list[ClaimedJob]) -> None:
+        self._have(jobs)
+        for claimed in jobs:
+            if self.work.stopping.is_set():
+                break
+            self.settled.append((claimed, _outcome_in(self.work, transaction, claimed)))
+        # The attempt of one that is worked off by itself is counted already: it is given back.
+        self.settled += [(claimed, Snooze(0)) for claimed in jobs[len(self.settled) :] if claimed.alone]
+        transaction.take_back()
+        self.writes = settle(self.settled, self.work.queue.stops_key)
+        self.ending = bool(jobs)
+
+    def _write(self, transaction: Transaction) -> None:
+        queue, writes = self.work.queue, self.writes
+        if writes.endings:
+            queue.finish_locked(transaction, writes.endings, worker=self.work.worker)
+        if writes.back or writes.aside:
+            queue.return_locked(transaction, writes.back, writes.aside, backoff=self.work.custom_backoff)
+
+
+def _uncommitted(error: psycopg.DatabaseError) -> str:
+    return brief(f"what the handler wrote could not be committed: {type(error).__name__}: {error}")
+
+
+def _outcome_in(work: Work[Any], transaction: Transaction, claimed: ClaimedJob) -> Outcome:
+    """The handler's outcome; what it wrote stays only if it succeeded. A handler that writes nothing costs nothing.
+
+    Raises:
+        _TransactionEnded: the transaction is not the one in which the job was locked any more.
+    """
+    if claimed.cancel_requested:
+        return Cancel("cancelled while it ran")
+    if claimed.attempt > claimed.max_attempts:
+        return Reject(f"the lease ran out on the last of {claimed.max_attempts} attempts: its consumer died or hung")
+    connection = transaction.connection
+    savepoint: list[psycopg.Transaction] = []
+
+    def connect() -> "psycopg.Connection[Any]":
+        if not savepoint:
+            savepoint.append(undo.enter_context(transaction.lend().transaction()))
+        return connection
+
+    try:
+        with contextlib.ExitStack() as undo:
+            outcome = handle(work.spec, work.caller.handler, claimed, connect=connect)
+            if connection.closed:
+                # Whatever the handler made of it: its job goes on when the database is back, and no attempt is spent.
+                raise psycopg.OperationalError("the connection was lost while a handler worked with it")
+            failed = savepoint and connection.info.transaction_status is TransactionStatus.INERROR
+            if failed and isinstance(outcome, Done):
+                outcome = Retry(_SWALLOWED)
+            if savepoint and not isinstance(outcome, Done):
+                raise psycopg.Rollback(savepoint[0])
+    except (psycopg.errors.NoActiveSqlTransaction, psycopg.errors.InvalidSavepointSpecification):
+        raise _TransactionEnded(claimed) from None
+    return outcome

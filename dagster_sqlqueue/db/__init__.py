@@ -1,0 +1,1 @@
+"""The database: its connections and transactions, the SQL files, what its errors mean."""

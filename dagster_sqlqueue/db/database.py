@@ -1,0 +1,365 @@
+"""Connections, transactions and retries: the one place that talks to a driver.
+
+A statement runs on a connection of the pool in autocommit (one round trip), in a transaction of ours, or inside the
+caller's own transaction. Every connection of the pool is READ COMMITTED, in UTC, and carries an application name. How
+statements are planned is a setting of its session, or behind a pooler of each transaction (see `planning`).
+"""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import psycopg
+import sqlalchemy as sa
+from psycopg.pq import TransactionStatus
+from sqlalchemy.engine import make_url
+from sqlalchemy.orm import Session, scoped_session
+
+from dagster_sqlqueue.db import driver_errors, permissions, plan_settings, statements
+from dagster_sqlqueue.db.executors import (
+    CallerConnection,
+    Parameters,
+    Row,
+    SqlAlchemyExecutor,
+    Step,
+    Transaction,
+    check_connection,
+    execute,
+    execute_together,
+    user_of,
+)
+from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
+
+logger = logging.getLogger("dagster_sqlqueue")
+
+T = TypeVar("T")
+
+_TRUSTED_SECONDS = 0.5
+"""A connection that idled for longer is tested before it is used: one round trip, which a busy one is spared."""
+
+_BEGIN = b"BEGIN; SET LOCAL idle_in_transaction_session_timeout = '5s'"
+"""A process that is stopped, or cut off, between two statements of a verb would keep the verb's locks, and everybody else
+from a limited queue, until the network gives its connection up: hours."""
+
+
+def parse_url(url: str) -> sa.URL:
+    """Read a database URL and name the driver in it.
+
+    Args:
+        url: `postgresql://user:password@host:port/database`, with or without `+psycopg`.
+
+    Raises:
+        InvalidInput: it does not parse, or names another database or driver. The message never holds the password.
+    """
+    try:
+        parsed = make_url(url)
+    except (sa.exc.ArgumentError, ValueError):
+        raise InvalidInput(
+            "the database URL does not parse; it is written postgresql://user:password@host:5432/database"
+        ) from None
+    if "@" in (parsed.host or ""):
+        raise InvalidInput("the database URL holds more than one '@'; write one that is part of the password as %40")
+    if parsed.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
+        raise InvalidInput(
+            f"the database URL begins with {parsed.drivername!r}; this release works with PostgreSQL through psycopg 3:"
+            " begin it with postgresql://"
+        )
+    return parsed.set(drivername="postgresql+psycopg")
+
+
+class Database:
+    """A pool of connections to one schema of one database.
+
+    Their statements are committed one by one, by the clock of UTC, and are planned once, by indexes.
+
+    Args:
+        url: see `parse_url`.
+        schema: where the queue's tables are.
+        pool_size: the most connections kept and opened at a time.
+        application_name: what `pg_stat_activity` shows.
+        connect_timeout: seconds to wait for the server, or for a connection of the pool to become free.
+        statement_timeout: seconds; None for the server's own.
+
+    Raises:
+        InvalidInput: a setting is not usable. Nothing is connected before the first statement.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        schema: str = statements.DEFAULT_SCHEMA,
+        pool_size: int = 5,
+        application_name: str = "dagster-sqlqueue",
+        connect_timeout: int = 10,
+        statement_timeout: float | None = None,
+    ) -> None:
+        statements.quote_schema(schema)
+        if pool_size < 1:
+            raise InvalidInput(f"pool_size is {pool_size}; it must be at least 1")
+        self.schema = schema
+        self.shared = False
+        self._url = parse_url(url)
+        self._settings = [
+            "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
+            "SET TIME ZONE 'UTC'",
+        ]
+        if statement_timeout is not None:
+            self._settings.append(f"SET statement_timeout = {round(statement_timeout * 1000)}")
+        self.engine = sa.create_engine(
+            self._url,
+            pool_size=pool_size,
+            max_overflow=0,
+            pool_timeout=connect_timeout,
+            hide_parameters=True,
+            isolation_level="AUTOCOMMIT",
+            pool_reset_on_return=None,
+            connect_args={
+                "connect_timeout": connect_timeout,
+                "application_name": application_name[:63],
+                "keepalives_idle": 30,
+                "keepalives_interval": 10,
+                "keepalives_count": 3,
+            },
+        )
+        sa.event.listen(self.engine, "connect", self._prepare_connection)
+        sa.event.listen(self.engine, "checkin", _note_idle)
+        sa.event.listen(self.engine, "checkout", _test_if_idle)
+
+    def __repr__(self) -> str:
+        return f"Database({self.where!r}, schema={self.schema!r})"
+
+    @property
+    def where(self) -> str:
+        """Host, port and database: all of the URL that may be shown."""
+        host = self._url.host or self._url.query.get("host") or "the local socket"
+        port = f":{self._url.port}" if self._url.port else ""
+        return f"{host}{port}/{self._url.database or ''}"
+
+    def close(self) -> None:
+        """Close the pool's connections."""
+        self.engine.dispose()
+
+    def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
+        """Run one statement in autocommit; a serialization failure or deadlock is tried again.
+
+        Raises:
+            DatabaseUnavailable, SchemaMissing, AccessRefused: see the classes.
+            psycopg.Error: any other answer of the database.
+        """
+        return driver_errors.retried(self._run_once, name, statements.load(name, self.schema), parameters)
+
+    def _run_once(self, name: str, sql: str, parameters: Parameters) -> Sequence[Row]:
+        with self.connection() as connection:
+            try:
+                if self.shared:
+                    return execute_together(connection, [*self.first_steps(), (sql, parameters)])[-1]
+                return execute(connection, sql, parameters)
+            except psycopg.errors.InsufficientPrivilege as error:
+                raise permissions.refusal(self.schema, (name,), self._user(connection), str(error)) from None
+
+    def run_together(self, *steps: Step) -> list[Sequence[Row]]:
+        """Run statements one after the other in one transaction, sent in one go; gives the rows of each.
+
+        Each sees what was committed until it began, so a first one may wait for a lock that the next one needs. A
+        serialization failure or deadlock begins all of it again.
+
+        Raises:
+            DatabaseUnavailable, SchemaMissing, psycopg.Error: as for `run`.
+        """
+        return driver_errors.retried(self._run_together_once, steps)
+
+    def _run_together_once(self, steps: Sequence[Step]) -> list[Sequence[Row]]:
+        names = [name for name, _ in steps]
+        with self.connection() as connection, self.naming_schema(*names, connection=connection):
+            texts = [(statements.load(name, self.schema), given) for name, given in steps]
+            return execute_together(connection, [*self.first_steps(), *texts])[-len(texts) :]
+
+    def transact(self, work: "Callable[[Transaction], T]", *, idling: bool = False) -> T:
+        """Run `work` in one transaction of ours; a serialization failure or deadlock begins it again from the start.
+
+        Args:
+            work: what to do in it.
+            idling: whether it may do other things between its statements; if not, the server ends the transaction when
+                none comes for five seconds.
+
+        Raises:
+            DatabaseUnavailable, SchemaMissing: see the classes. Whatever `work` raises, after a rollback.
+        """
+        result: T = driver_errors.retried(self._transact_once, work, idling)
+        return result
+
+    def _transact_once(self, work: "Callable[[Transaction], T]", idling: bool) -> T:
+        with self._begun(idling) as connection:
+            return work(Transaction(connection, self))
+
+    @contextlib.contextmanager
+    def transaction(self) -> "Iterator[Transaction]":
+        """A transaction of ours: committed at the end of the block, rolled back by an exception; by `psycopg.Rollback`
+        without another word, as the driver has it.
+
+        Raises:
+            DatabaseUnavailable, SchemaMissing: see the classes.
+        """
+        with contextlib.suppress(psycopg.Rollback), self._begun(idling=True) as connection:
+            yield Transaction(connection, self)
+
+    @contextlib.contextmanager
+    def _begun(self, idling: bool) -> "Iterator[psycopg.Connection[Any]]":
+        """A connection of the pool in a transaction, which ends with the block."""
+        with self.connection() as connection:
+            begin = [b"BEGIN" if idling else _BEGIN, *([plan_settings.OF_TRANSACTION] if self.shared else [])]
+            connection.execute(b"; ".join(begin))
+            try:
+                yield connection
+                connection.commit()
+            except Exception:
+                if not connection.closed:
+                    connection.rollback()
+                raise
+            except BaseException:
+                # An interrupt may come in the middle of a statement: closing is the one rollback that works then.
+                connection.close()
+                raise
+
+    def first_steps(self) -> list[tuple[str, Parameters]]:
+        """What is to be sent in front of the first statement of a transaction."""
+        return [(statements.load(plan_settings.STATEMENT, self.schema), {})] if self.shared else []
+
+    @contextlib.contextmanager
+    def connection(self) -> "Iterator[psycopg.Connection[Any]]":
+        """A driver connection of the pool, in autocommit. One that is broken, or in a transaction, does not go back."""
+        with self._translated():
+            pooled = self.engine.raw_connection()
+            driver = pooled.driver_connection
+            assert isinstance(driver, psycopg.Connection)
+            try:
+                yield driver
+            finally:
+                if driver.pgconn.transaction_status != TransactionStatus.IDLE:
+                    pooled.invalidate()
+                pooled.close()
+
+    def apart(self) -> "psycopg.Connection[Any]":
+        """A connection in autocommit, set up like those of the pool and not one of them. Whoever asked for it closes it.
+
+        Raises:
+            DatabaseUnavailable: there is none.
+        """
+        with self._translated():
+            pooled = self.engine.raw_connection()
+            driver = pooled.driver_connection
+            assert isinstance(driver, psycopg.Connection)
+            pooled.detach()
+            return driver
+
+    def joined(self, connection: CallerConnection | None) -> "Database | Transaction | SqlAlchemyExecutor":
+        """Where to run a statement: the caller's transaction if he gives one, else this pool.
+
+        Raises:
+            InvalidInput: the object is not a connection that can be joined.
+        """
+        match connection:
+            case None:
+                return self
+            case psycopg.Connection():
+                return Transaction(connection, self)
+            case sa.Connection():
+                return SqlAlchemyExecutor(connection, self)
+            case Session() | scoped_session():
+                return SqlAlchemyExecutor(connection.connection(), self)
+            case _:
+                raise InvalidInput(
+                    f"connection is a {type(connection).__name__}; give a psycopg.Connection, a SQLAlchemy Connection on"
+                    " psycopg, or an ORM Session"
+                )
+
+    def within(self, connection: CallerConnection | None) -> "Transaction | SqlAlchemyExecutor | None":
+        """The caller's transaction, for what would else have one of ours; None if he gives none.
+
+        Raises:
+            InvalidInput: the object is not a connection that can be joined.
+        """
+        check_connection(connection)
+        joined = self.joined(connection)
+        return None if isinstance(joined, Database) else joined
+
+    def _prepare_connection(self, driver: "psycopg.Connection[Any]", _record: object) -> None:
+        driver.execute("; ".join(self._settings).encode())
+        if plan_settings.is_shared(driver):
+            self.shared = True
+        else:
+            driver.execute(plan_settings.OF_SESSION)
+        if not driver.autocommit:
+            driver.commit()
+
+    def _user(self, connection: object) -> str:
+        """Who was refused. A connection that an error has closed does not say it any more."""
+        return user_of(connection) or self._url.username or ""
+
+    @contextlib.contextmanager
+    def naming_schema(self, *names: str, connection: object = None) -> Iterator[None]:
+        """Say which command makes the tables when a statement of the block does not find them, and which role is needed when
+        the user may not run one.
+
+        Args:
+            names: of the SQL files that the block runs; none: the block may be about anything, and a refusal stays what
+                the driver says of it.
+            connection: the driver's connection that they run on.
+
+        Raises:
+            SchemaMissing, AccessRefused: in place of the driver's error.
+        """
+        try:
+            yield
+        except (psycopg.ProgrammingError, sa.exc.ProgrammingError) as error:
+            original = error.orig if isinstance(error, sa.exc.ProgrammingError) else error
+            if missed := driver_errors.missing(original, self.schema, self.where):
+                raise missed from None
+            if names and isinstance(original, psycopg.errors.InsufficientPrivilege):
+                raise permissions.refusal(self.schema, names, self._user(connection), str(original)) from None
+            raise
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            with self.naming_schema():
+                yield
+        except sa.exc.TimeoutError:
+            raise DatabaseUnavailable(
+                f"none of the {self.engine.pool.size()} connections to {self.where} became free in time; raise pool_size to"  # type: ignore[attr-defined]
+                " the number of threads that use the queue"
+            ) from None
+        except (
+            sa.exc.OperationalError,
+            psycopg.OperationalError,
+            psycopg.errors.IdleInTransactionSessionTimeout,
+        ) as error:
+            original = error.orig if isinstance(error, sa.exc.OperationalError) else error
+            if driver_errors.is_unavailable(original):
+                raise self.unavailable(str(original), getattr(original, "sqlstate", None)) from None
+            raise
+
+    def unavailable(self, reason: str, state: str | None = None) -> DatabaseUnavailable:
+        """The error that says why this database cannot be used, and what to do.
+
+        Args:
+            reason: the driver's words.
+            state: the SQLSTATE, if there is one.
+        """
+        return driver_errors.unavailable(self.where, reason, state)
+
+
+def _note_idle(_driver: object, record: Any) -> None:
+    record.info["idle_since"] = time.monotonic()
+
+
+def _test_if_idle(driver: "psycopg.Connection[Any]", record: Any, _proxy: object) -> None:
+    if time.monotonic() - record.info.get("idle_since", time.monotonic()) < _TRUSTED_SECONDS:
+        return
+    try:
+        driver.execute("SELECT 1")
+    except psycopg.Error as error:
+        raise sa.exc.DisconnectionError() from error

@@ -1,0 +1,188 @@
+"""Where a statement runs: what verbs are given to run them, in a transaction of ours or inside the caller's own."""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeAlias
+
+import psycopg
+import sqlalchemy as sa
+from psycopg.pq import PipelineStatus, TransactionStatus
+from psycopg.rows import tuple_row
+from sqlalchemy.orm import Session, scoped_session
+
+from dagster_sqlqueue.db import plan_settings, statements
+from dagster_sqlqueue.errors import InvalidInput
+
+Row: TypeAlias = tuple[Any, ...]
+Parameters: TypeAlias = Mapping[str, object]
+Step: TypeAlias = tuple[str, Parameters]
+"""The name of an SQL file, and what its statement is given."""
+
+CallerConnection: TypeAlias = psycopg.Connection[Any] | sa.Connection | Session | scoped_session[Any]
+"""What a caller may hand in to have a verb run inside his own transaction."""
+
+
+class Executor(Protocol):
+    """Something that runs one statement and gives its rows."""
+
+    def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
+        """Run the statement of the SQL file `name`; a statement that returns no rows gives an empty sequence."""
+        ...
+
+
+class Home(Protocol):
+    """What an executor has to know of its database."""
+
+    schema: str
+
+    def first_steps(self) -> "list[tuple[str, Parameters]]":
+        """What is to be sent in front of the first statement of a transaction of ours."""
+        ...
+
+    def naming_schema(self, *names: str, connection: object = None) -> AbstractContextManager[None]:
+        """Say which command makes the tables when a statement of the block does not find them, and which role is needed when
+        the user may not run one of these statements.
+        """
+        ...
+
+
+class Transaction:
+    """Statements inside one transaction on a driver connection: ours, or the caller's."""
+
+    def __init__(self, connection: "psycopg.Connection[Any]", database: Home) -> None:
+        self.connection = connection
+        self._database = database
+        self._lent = False
+
+    def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
+        """Run one statement; what it did stands or falls with the transaction."""
+        with self._database.naming_schema(name, connection=self.connection):
+            return execute(self.connection, statements.load(name, self._database.schema), parameters)
+
+    def run_and_go_on(self, last: Step, first: Step | None = None) -> Sequence[Row]:
+        """Run the last statement of this transaction, commit it, and run the first one of the transaction that follows, in
+        one round trip. Only for a transaction of ours. Gives the rows of the first one.
+        """
+        schema = self._database.schema
+        steps = [(statements.load(last[0], schema), last[1]), ("COMMIT AND CHAIN", {}), *self._database.first_steps()]
+        if first is not None:
+            steps.append((statements.load(first[0], schema), first[1]))
+        names = [step[0] for step in (last, first) if step is not None]
+        with self._database.naming_schema(*names, connection=self.connection):
+            return execute_together(self.connection, steps)[-1]
+
+    def lend(self) -> "psycopg.Connection[Any]":
+        """The connection of a transaction of ours, for statements of somebody else's: they are planned as the server is
+        set. `take_back` it before the next statement of ours, which go by indexes.
+        """
+        if not self._lent:
+            self.connection.execute(plan_settings.OF_SERVER)
+            self._lent = True
+        return self.connection
+
+    def take_back(self) -> None:
+        """Plan by indexes again, if the connection was lent."""
+        if self._lent:
+            self.connection.execute(plan_settings.OF_TRANSACTION)
+            self._lent = False
+
+    @contextlib.contextmanager
+    def atomic(self) -> Iterator["Transaction"]:
+        """Make several statements one whole: a savepoint inside the caller's transaction.
+
+        Only on a connection in autocommit that is in no transaction they are committed at the end of the block.
+        """
+        if not self.connection.autocommit and self.connection.info.transaction_status is TransactionStatus.IDLE:
+            # The caller's transaction begins with his first statement, which this is: a block begun before it would be
+            # psycopg's own, and committed.
+            self.connection.execute("SELECT 1")
+        with self.connection.transaction():
+            yield self
+
+
+class SqlAlchemyExecutor:
+    """Statements on a SQLAlchemy connection, through SQLAlchemy: it would not commit what it did not see begin."""
+
+    def __init__(self, connection: sa.Connection, database: Home) -> None:
+        if connection.dialect.driver != "psycopg":
+            raise InvalidInput(
+                f"the SQLAlchemy connection uses the driver {connection.dialect.driver!r}; make its engine with"
+                " postgresql+psycopg://"
+            )
+        self._connection = connection
+        self._database = database
+
+    def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
+        """Run one statement; what it did stands or falls with the caller's transaction."""
+        with self._database.naming_schema(name, connection=self._connection.connection.driver_connection):
+            sql = statements.load(name, self._database.schema)
+            result = self._connection.exec_driver_sql(sql, dict(parameters))
+            return [tuple(row) for row in result] if result.returns_rows else []
+
+    @contextlib.contextmanager
+    def atomic(self) -> "Iterator[SqlAlchemyExecutor]":
+        """Make several statements one whole: a savepoint, or in driver autocommit a transaction of their own."""
+        driver = self._connection.connection.driver_connection
+        if isinstance(driver, psycopg.Connection) and driver.autocommit:
+            with driver.transaction():
+                yield self
+            return
+        with self._connection.begin_nested():
+            yield self
+
+
+def user_of(connection: object) -> str:
+    """Who is logged in on a connection of psycopg, for a message; nothing where that is not known any more."""
+    if isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
+        with contextlib.suppress(psycopg.OperationalError):
+            return str(connection.info.user)
+    return ""
+
+
+def check_connection(connection: object, awaited: str | None = None) -> None:
+    """Say so if a connection is awaited, or in pipeline mode.
+
+    Args:
+        connection: the caller's.
+        awaited: the verbs to be awaited instead; None: there are none.
+
+    Raises:
+        InvalidInput: the message says what to do instead.
+    """
+    if isinstance(connection, psycopg.AsyncConnection):
+        instead = f"await {awaited} for it" if awaited else "give one that is not awaited, and call this in a thread"
+        raise InvalidInput(f"connection is an AsyncConnection; {instead}")
+    if isinstance(connection, psycopg.Connection) and connection.pgconn.pipeline_status != PipelineStatus.OFF:
+        raise InvalidInput("connection is in pipeline mode, where answers come late; call this outside of the pipeline")
+
+
+def execute(connection: "psycopg.Connection[Any]", sql: str, parameters: Parameters) -> Sequence[Row]:
+    """Run one prepared text; a statement that returns no rows gives an empty sequence."""
+    # Not connection.cursor(): the caller's connection may make cursors that bind in another way.
+    with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
+        # In binary, times need not be written and read as text.
+        cursor.execute(sql.encode(), parameters, binary=True)
+        return _rows(cursor)
+
+
+def execute_together(connection: "psycopg.Connection[Any]", steps: Sequence[Step]) -> list[Sequence[Row]]:
+    """Run prepared texts one after the other, sent in one go: in autocommit, one transaction. Gives the rows of each.
+
+    After an error the connection is closed.
+    """
+    cursors = [psycopg.Cursor(connection, row_factory=tuple_row) for _ in steps]
+    try:
+        with connection.pipeline():
+            for cursor, (sql, parameters) in zip(cursors, steps, strict=True):
+                cursor.execute(sql.encode(), parameters, binary=True)
+    except psycopg.Error:
+        # What was to be prepared after the error is not there, and the driver believes that it is, for good.
+        connection.close()
+        raise
+    return [_rows(cursor) for cursor in cursors]
+
+
+def _rows(cursor: "psycopg.Cursor[Row]") -> Sequence[Row]:
+    """What a statement gave; asks the result itself, as a description of the columns would be made only to be dropped."""
+    return cursor.fetchall() if cursor.pgresult and cursor.pgresult.nfields else []

@@ -1,0 +1,123 @@
+"""A connection that listens to one channel of the database, and is made again when it is lost."""
+
+import contextlib
+import logging
+import selectors
+import socket
+import time
+from typing import Any
+
+import psycopg
+import sqlalchemy as sa
+
+from dagster_sqlqueue.db import statements
+from dagster_sqlqueue.db.database import Database
+
+logger = logging.getLogger("dagster_sqlqueue")
+
+RECONNECT_SECONDS = 1.0
+
+
+class Listener:
+    """Hears what is sent on one channel. Belongs to one thread; `wake` alone may come from any.
+
+    Args:
+        database: takes one connection out of its pool for good, beside those that it allows.
+        statement: the SQL file that listens.
+        label: what messages call it.
+    """
+
+    def __init__(self, database: Database, statement: str, label: str) -> None:
+        self._database = database
+        self._statement = statement
+        self._label = label
+        self._connection: psycopg.Connection[Any] | None = None
+        self._try_again_at = 0.0
+        self._told = False
+        self._wake_sender, self._wake_receiver = socket.socketpair()
+        self._wake_sender.setblocking(False)
+        self._wake_receiver.setblocking(False)
+
+    @property
+    def listening(self) -> bool:
+        """Whether notifications would be received."""
+        return self._connection is not None
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._drop()
+        self._wake_sender.close()
+        self._wake_receiver.close()
+
+    def wake(self) -> None:
+        """End the `heard` that is going on, or the next one. May come from any thread."""
+        with contextlib.suppress(OSError):
+            self._wake_sender.send(b"w")
+
+    def heard(self, seconds: float) -> list[str] | None:
+        """Wait until something is heard or the time is up; gives the payloads. None: somebody called `wake`."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wake_receiver, selectors.EVENT_READ)
+            if self._connection is not None:
+                selector.register(self._connection.fileno(), selectors.EVENT_READ)
+            ready = {key.fileobj for key, _ in selector.select(max(seconds, 0))}
+        heard = self._read() if ready - {self._wake_receiver} else []
+        if self._wake_receiver in ready:
+            with contextlib.suppress(BlockingIOError):
+                while self._wake_receiver.recv(1024):
+                    pass
+            return None
+        return heard
+
+    def connect(self) -> bool:
+        """Listen, if that is not so and was not tried within the last second; gives whether it began now."""
+        if self._connection is not None or time.monotonic() < self._try_again_at:
+            return False
+        database = self._database
+        try:
+            pooled = database.engine.raw_connection()
+            connection = pooled.driver_connection
+            assert isinstance(connection, psycopg.Connection)
+            pooled.detach()
+            self._connection = connection
+            connection.execute(statements.load(self._statement, database.schema).encode())
+        except (sa.exc.DBAPIError, psycopg.Error) as error:
+            self.lose(self._why(getattr(error, "orig", None) or error))
+            return False
+        except sa.exc.TimeoutError:
+            self.lose("every connection of the pool is in use; raise pool_size")
+            return False
+        if self._told:
+            logger.info("%s: notifications are heard again", self._label)
+            self._told = False
+        return True
+
+    def lose(self, reason: str) -> None:
+        """Give the connection up, and say why once."""
+        if not self._told:
+            logger.warning("%s: no notifications are heard (%s); looking from time to time", self._label, reason)
+            self._told = True
+        self._try_again_at = time.monotonic() + RECONNECT_SECONDS
+        self._drop()
+
+    def _why(self, error: BaseException) -> str:
+        if getattr(error, "sqlstate", None) is None:
+            return str(self._database.unavailable(str(error)))
+        return f"the database refused: {str(error).splitlines()[0]}"
+
+    def _read(self) -> list[str]:
+        assert self._connection is not None
+        heard: list[str] = []
+        try:
+            self._connection.pgconn.consume_input()
+            while note := self._connection.pgconn.notifies():
+                heard.append(note.extra.decode())
+        except psycopg.OperationalError:
+            self.lose("the connection was lost")
+        return heard
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(psycopg.Error):
+                connection.close()

@@ -1,0 +1,52 @@
+"""What is wrong with a database that holds queues, or soon will be, and what to do about it."""
+
+from collections.abc import Iterator
+
+from dagster_sqlqueue.db.database import Database
+from dagster_sqlqueue.doctor import schema_checks, server_checks
+from dagster_sqlqueue.doctor.server_checks import Check, Verdict
+from dagster_sqlqueue.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
+from dagster_sqlqueue.schema import migrations
+
+__all__ = ["Check", "Verdict", "examine"]
+
+
+def examine(database: Database) -> Iterator[Check]:
+    """Every check, in the order of the report; those that need the tables only where the schema is the library's.
+
+    Raises:
+        DatabaseUnavailable: there is nothing to examine.
+    """
+    schema = _schema(database)
+    server = schema_checks.server(database)
+    yield schema
+    for check in (
+        server_checks.version,
+        server_checks.isolation,
+        server_checks.durability,
+        server_checks.clock,
+        server_checks.connections,
+        server_checks.transaction_ids,
+    ):
+        yield check(server)
+    yield schema_checks.collation(server, database)
+    yield schema_checks.autovacuum(server, database)
+    yield schema_checks.pins(server, database)
+    yield schema_checks.dead_rows(database)
+    if schema.verdict is not Verdict.FAIL:
+        yield schema_checks.sql_functions(database)
+        yield schema_checks.indexes(database)
+        yield from schema_checks.archive(database)
+        yield schema_checks.retention(database)
+        yield schema_checks.queues(database)
+        yield schema_checks.keys(database)
+        yield schema_checks.schedules(database)
+        yield schema_checks.roles(database)
+
+
+def _schema(database: Database) -> Check:
+    try:
+        return Check("schema", Verdict.OK, f"version {migrations.check(database)}, the one of this package")
+    except (SchemaMissing, SchemaTooOld, SchemaTooNew) as error:
+        found, _, cure = str(error).rpartition(". ")
+        return Check("schema", Verdict.FAIL, found, cure)

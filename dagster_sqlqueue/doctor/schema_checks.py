@@ -1,0 +1,286 @@
+"""What `sqlqueue doctor` asks of the database, and what it makes of the answers."""
+
+import re
+import shlex
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+from dagster_sqlqueue import display
+from dagster_sqlqueue.db import statements
+from dagster_sqlqueue.db.database import Database
+from dagster_sqlqueue.doctor.server_checks import Check, Server, Verdict
+from dagster_sqlqueue.queue import stuck_keys
+from dagster_sqlqueue.schema import functions, migrations
+from dagster_sqlqueue.schema import roles as room
+
+_COLLATION_VERSIONS_FROM = 150_000
+_NAPTIME_SECONDS = 300
+_PIN_WARN_SECONDS = 300.0
+_PIN_FAIL_SECONDS = 3600.0
+_PIN_BEHIND = 100_000
+_DEAD_ROWS = 20_000
+_DEAD_SHARE = 0.2
+_SWOLLEN_BYTES = 64_000_000
+_SWOLLEN_BYTES_PER_ENTRY = 400
+_DAYS_AHEAD = 3
+_STRAYS = 10_000
+_GRACE_DAYS = 2
+_STILL_SECONDS = 900.0
+_OVERDUE_SECONDS = 60.0
+_KEY_LENGTH = 60
+
+_INDEX = re.compile(r"CREATE (UNIQUE )?INDEX (\w+)\s+ON sqlqueue\.(\w+)([^;]*);")
+_INDEX_DROPPED = re.compile(r"DROP INDEX (?:IF EXISTS )?sqlqueue\.(\w+)")
+_PARTITIONED = re.compile(r"CREATE TABLE sqlqueue\.(\w+) \([^;]*\) PARTITION BY")
+_COMMENT = re.compile(r"--[^\n]*")
+
+_CURES = {
+    "transaction": "end it, or: SELECT pg_terminate_backend({})",
+    "prepared transaction": "COMMIT PREPARED or ROLLBACK PREPARED '{}'",
+    "replication slot": "bring its subscriber back, or drop it: SELECT pg_drop_replication_slot('{}')",
+    "standby": "end the long query on {}, or set hot_standby_feedback = off there",
+}
+
+
+def server(database: Database) -> Server:
+    """What the server says of itself.
+
+    Raises:
+        DatabaseUnavailable: nothing.
+    """
+    asked_at = time.time()
+    row = database.run("doctor_server", {})[0]
+    return Server(*(*row, asked_at, time.time()))
+
+
+def collation(server: Server, database: Database) -> Check:
+    """Whether text still sorts as the indexes have it."""
+    if server.version_number < _COLLATION_VERSIONS_FROM:
+        return Check("collation", Verdict.OK, "this server does not say")
+    name, recorded, actual = database.run("doctor_collation", {})[0]
+    return judge_collation(name, recorded, actual)
+
+
+def judge_collation(name: str, recorded: str | None, actual: str | None) -> Check:
+    """The verdict on the versions of a database's collation."""
+    if recorded is None or actual is None or recorded == actual:
+        return Check("collation", Verdict.OK, "as it was when the indexes were built")
+    found = f"the indexes were built under version {recorded}, the operating system has {actual}"
+    cure = (
+        f"REINDEX DATABASE CONCURRENTLY {name}, then ALTER DATABASE {name} REFRESH COLLATION VERSION: until then a unique"
+        " key can be missed"
+    )
+    return Check("collation", Verdict.FAIL, found, cure)
+
+
+def autovacuum(server: Server, database: Database) -> Check:
+    """Whether dead rows are removed by themselves."""
+    if not server.autovacuum:
+        cure = "set autovacuum = on and track_counts = on: a queue without it slows down within hours"
+        return Check("autovacuum", Verdict.FAIL, "off on this server", cure)
+    tables = [name for (name,) in database.run("doctor_autovacuum", {})]
+    if tables:
+        cure = "; ".join(f"ALTER TABLE {table} RESET (autovacuum_enabled)" for table in tables)
+        return Check("autovacuum", Verdict.FAIL, f"off for {', '.join(tables)}", cure)
+    if server.naptime_seconds > _NAPTIME_SECONDS:
+        found = f"on, but it looks only every {display.duration(server.naptime_seconds)}"
+        return Check("autovacuum", Verdict.WARN, found, "set autovacuum_naptime = '1min', or shorter")
+    return Check("autovacuum", Verdict.OK, "on")
+
+
+def pins(server: Server, database: Database) -> Check:
+    """Whether somebody keeps dead rows from being removed."""
+    rows = database.run("doctor_pins", {"seconds": _PIN_WARN_SECONDS, "behind": _PIN_BEHIND, "limit": 5})
+    blind = "" if server.sees_all else " (other users' sessions are hidden: grant this one pg_read_all_stats)"
+    if not rows:
+        return Check("long transactions", Verdict.OK, f"none older than {display.duration(_PIN_WARN_SECONDS)}{blind}")
+    worst = max((seconds for _, _, seconds, _ in rows if seconds is not None), default=0.0)
+    found = "; ".join(
+        f"{kind} {name} ({detail})" + ("" if seconds is None else f" for {display.duration(seconds)}")
+        for kind, name, seconds, detail in rows
+    )
+    cure = "; ".join(_CURES[kind].format(name.replace("'", "''")) for kind, name, _, _ in rows)
+    verdict = Verdict.FAIL if worst >= _PIN_FAIL_SECONDS else Verdict.WARN
+    later = "until then dead rows stay and slow claims (against the next one: idle_in_transaction_session_timeout)"
+    return Check("long transactions", verdict, f"{found}{blind}", f"{cure}; {later}")
+
+
+def dead_rows(database: Database) -> Check:
+    """Whether the table of live jobs is full of dead rows."""
+    rows = database.run("doctor_job_table", {})
+    if not rows:
+        return Check("dead rows", Verdict.OK, "no job table to look at")
+    live, dead, vacuumed_at = rows[0]
+    vacuumed = f"last vacuumed {display.moment(vacuumed_at)}" if vacuumed_at else "never vacuumed yet"
+    found = f"about {dead:,} dead to {live:,} live rows in the job table, {vacuumed}"
+    if dead > _DEAD_ROWS + _DEAD_SHARE * live:
+        cure = f'look for long transactions; then: VACUUM "{database.schema}".job'
+        return Check("dead rows", Verdict.WARN, found, cure)
+    return Check("dead rows", Verdict.OK, found)
+
+
+def indexes(database: Database) -> Check:
+    """Whether every index is there, used, and no larger than it needs to be."""
+    rows = database.run("doctor_indexes", {})
+    present = {name for name, *_ in rows}
+    missing = [name for name in known_indexes() if name not in present]
+    if missing:
+        cure = "; ".join(statements.in_schema(known_indexes()[name], database.schema) for name in missing)
+        return Check("indexes", Verdict.FAIL, f"missing: {', '.join(missing)}", cure)
+    broken = [quoted for _, quoted, usable, _, _ in rows if not usable]
+    if broken:
+        cure = "; ".join(f"REINDEX INDEX CONCURRENTLY {name}" for name in broken)
+        return Check("indexes", Verdict.FAIL, f"not valid: {', '.join(broken)}", cure)
+    swollen = [(quoted, size) for _, quoted, _, size, entries in rows if _is_swollen(size, entries)]
+    if swollen:
+        sizes = ", ".join(f"{name} ({size / 1e6:,.0f} MB)" for name, size in swollen)
+        cure = "; ".join(f"REINDEX INDEX CONCURRENTLY {name}" for name, _ in swollen)
+        return Check("indexes", Verdict.WARN, f"much larger than their entries: {sizes}", cure)
+    total = sum(size or 0 for _, _, _, size, _ in rows)
+    return Check("indexes", Verdict.OK, f"all {len(present)} there and valid, {total / 1e6:,.0f} MB")
+
+
+def _is_swollen(size: int | None, entries: float | None) -> bool:
+    return size is not None and entries is not None and size > _SWOLLEN_BYTES + _SWOLLEN_BYTES_PER_ENTRY * entries
+
+
+@cache
+def known_indexes() -> dict[str, str]:
+    """The indexes that the migrations make, each with the statement that makes it again."""
+    known: dict[str, str] = {}
+    partitioned: set[str] = set()
+    for migration in migrations.available():
+        text = _COMMENT.sub("", migration.text)
+        partitioned.update(_PARTITIONED.findall(text))
+        for unique, name, table, rest in _INDEX.findall(text):
+            online = "" if table in partitioned else "CONCURRENTLY "
+            columns = " ".join(rest.split())
+            known[name] = f"CREATE {unique}INDEX {online}{name} ON sqlqueue.{table} {columns}"
+        for name in _INDEX_DROPPED.findall(text):
+            known.pop(name, None)
+    return known
+
+
+def sql_functions(database: Database) -> Check:
+    """Whether the SQL functions are there, as this package has them."""
+    state = functions.state(database)
+    if state.missing:
+        return Check("functions", Verdict.FAIL, f"missing: {', '.join(state.missing)}", "sqlqueue migrate")
+    if not state.current:
+        found = f"made by version {state.installed_by}, of another text than this package's"
+        return Check("functions", Verdict.WARN, found, "sqlqueue migrate")
+    return Check("functions", Verdict.OK, f"all there in {state.pinned}, made by version {state.installed_by}")
+
+
+def archive(database: Database) -> Iterator[Check]:
+    """Whether the coming days have their partitions, and what went into the default one."""
+    missing, strays = database.run("doctor_archive", {"days": _DAYS_AHEAD, "cap": _STRAYS})[0]
+    if missing:
+        yield Check(
+            "archive partitions",
+            Verdict.WARN,
+            f"none for {', '.join(missing)}",
+            "make them with: sqlqueue maintain (run it daily); until then finished jobs go to the default partition",
+        )
+    else:
+        yield Check("archive partitions", Verdict.OK, f"there for today and the {_DAYS_AHEAD} days after it")
+    if strays:
+        yield Check(
+            "archive default",
+            Verdict.WARN,
+            f"{display.count(strays, _STRAYS)} rows in the default partition",
+            "move them to partitions of their own with: sqlqueue maintain (run it daily); nothing is lost",
+        )
+    else:
+        yield Check("archive default", Verdict.OK, "empty")
+
+
+def retention(database: Database) -> Check:
+    """Whether finished jobs are dropped when their time has come."""
+    rows = database.run("doctor_overdue", {"grace": _GRACE_DAYS})
+    if rows:
+        found = "; ".join(f"queue {queue} still holds jobs that finished on {oldest}" for queue, oldest in rows)
+        return Check("retention", Verdict.WARN, found, "drop them with: sqlqueue maintain (run it daily)")
+    return Check("retention", Verdict.OK, "nothing is kept for longer than its queue says")
+
+
+def queues(database: Database) -> Check:
+    """Whether jobs wait that nobody takes."""
+    found, cures = [], []
+    for queue, paused, due, moving in database.run("doctor_queues", {"seconds": _STILL_SECONDS}):
+        waiting = "" if due is None else f", with jobs due for {display.duration(due)}"
+        if paused is not None:
+            found.append(f"{queue} is paused for {display.duration(paused)}{waiting}")
+            cures.append(f"let it go on with: sqlqueue resume {queue}")
+        elif not moving:
+            found.append(f"{queue} stands still{waiting}")
+            cures.append(f"look whether a consumer of {queue} runs")
+    if found:
+        return Check("queues", Verdict.WARN, "; ".join(found), "; ".join(cures))
+    return Check(
+        "queues", Verdict.OK, f"none has stood still for {display.duration(_STILL_SECONDS)} with jobs that are due"
+    )
+
+
+def keys(database: Database) -> Check:
+    """Whether jobs wait for others of their ordering key, and nobody will let them in."""
+    counts: Counter[str] = Counter()
+    examples: dict[str, str] = {}
+    for stuck in stuck_keys.stuck_keys(database):
+        for queue, names in stuck.items():
+            counts[queue] += len(names)
+            examples.setdefault(queue, display.shortened(repr(names[0]), _KEY_LENGTH))
+    if not counts:
+        return Check("keys", Verdict.OK, "none waits for a turn that nobody gives it")
+    found = "; ".join(
+        f"jobs of {count:,} {'key' if count == 1 else 'keys'} of queue {queue}, {'' if count == 1 else 'such as '}"
+        f"{examples[queue]}, wait for a turn that nobody gives them"
+        for queue, count in counts.items()
+    )
+    return Check("keys", Verdict.WARN, found, "let them go on with: sqlqueue maintain (run it daily)")
+
+
+def roles(database: Database) -> Check:
+    """Whether the roles of the schema have what they need, and nothing else."""
+    found = room.examine(database)
+    if found is None:
+        return Check("roles", Verdict.OK, "none; sqlqueue init --roles makes them")
+    cure = "have the owner of the schema run: sqlqueue init --roles"
+    if found.absent:
+        return Check("roles", Verdict.FAIL, f"not there: {', '.join(found.absent)}", cure)
+    if found.lacking:
+        return Check("roles", Verdict.FAIL, f"lacking: {_first_of(found.lacking)}", cure)
+    if found.surplus:
+        cure += " (which takes it away), unless it was granted on purpose"
+        return Check("roles", Verdict.WARN, f"more than is needed: {_first_of(found.surplus)}", cure)
+    return Check("roles", Verdict.OK, "each has what it needs, and nothing else")
+
+
+def _first_of(grants: Sequence[room.Grant]) -> str:
+    more = f" and {len(grants) - 1} more" if len(grants) > 1 else ""
+    return f"{grants[0]}{more}"
+
+
+def schedules(database: Database) -> Check:
+    """Whether schedules tick, and somebody takes what they enqueue."""
+    found, cures = [], []
+    for queue, ticking, overdue, late, first, paused, failed, name, error in database.run(
+        "doctor_schedules", {"seconds": _OVERDUE_SECONDS}
+    ):
+        if overdue:
+            those = f"{queue}/{first} is" if overdue == 1 else f"{queue}/{first} and {overdue - 1} more are"
+            found.append(f"{those} overdue by {display.duration(late)}: no scheduler runs")
+            cures.append("start one, or more, with: sqlqueue schedule run")
+        if paused:
+            coming = "a schedule goes" if ticking == 1 else f"{ticking} schedules go"
+            found.append(f"{queue} is paused, and {coming} on putting jobs on it")
+            cures.append(f"let it go on with: sqlqueue resume {queue}; or: sqlqueue schedule pause {queue} NAME")
+        if failed:
+            others = "" if failed == 1 else f", and {failed - 1} more of the queue"
+            found.append(f"{queue}/{name}{others} was paused by a scheduler: {error}")
+            cures.append(f"put it right; then: sqlqueue schedule resume {queue} {shlex.quote(name)}")
+    if found:
+        return Check("schedules", Verdict.WARN, "; ".join(found), "; ".join(dict.fromkeys(cures)))
+    return Check("schedules", Verdict.OK, f"no tick is due for longer than {display.duration(_OVERDUE_SECONDS)}")

@@ -1,0 +1,236 @@
+"""What a job is: new, under a lease, in a handler's hands, waiting, ended. No I/O."""
+
+import enum
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Generic, NamedTuple
+from uuid import UUID
+
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.queue import Backoff, Payload
+
+
+class Mode(enum.StrEnum):
+    """How a consumer keeps its jobs from others."""
+
+    LEASED = "leased"
+    """Under a lease, extended by a heartbeat; after a crash the job is due when the lease ends, and is claimed by itself."""
+    TRANSACTIONAL = "transactional"
+    """Locked in one transaction in which they are worked off and ended: twice as fast for quick handlers, and what the
+    handler writes through `job.connection` is committed with the job's end. A crash leaves the jobs as they were; the next
+    consumer works off one by one those that may have been the cause."""
+
+
+class ArchiveState(enum.StrEnum):
+    """How a job ended. `FAILED` is the dead letter."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob(Generic[Payload]):
+    """A job to be enqueued, with everything beside the payload that may be said about it.
+
+    Args:
+        payload: the model's instance, or a mapping that fits it.
+        run_at: the moment it becomes due, with a time zone; None for at once.
+        priority: 0 to 9, higher first.
+        ordering_key: jobs with the same key share a bucket and, in a keyed queue, take turns.
+        unique_key: at most one live job of the queue has it; a second one is ignored, or replaces what waits.
+        max_attempts: instead of the queue's.
+        timeout_seconds: instead of the queue's.
+        backoff: instead of the queue's.
+        tags: words to find and filter by.
+        region: the region whose buckets take it; None for any bucket.
+        id: the job's id, for a producer that can tell the same job again; made if None.
+    """
+
+    payload: Payload | dict[str, Any]
+    run_at: datetime | None = None
+    priority: int = 0
+    ordering_key: str | None = None
+    unique_key: str | None = None
+    max_attempts: int | None = None
+    timeout_seconds: float | None = None
+    backoff: Backoff | None = None
+    tags: Sequence[str] = ()
+    region: str | None = None
+    id: UUID | None = None
+
+
+class ClaimedJob(NamedTuple):
+    """A job under a lease, as the claim returned it: the payload still JSON text.
+
+    `lease_no` is the fence: it goes with every write about the job, and handlers pass it on to systems that can check it.
+    Not before the claim has committed, as those of consumers under leases have: a claim that is rolled back, or lost by a
+    failover, gives its number to the next one.
+
+    Attributes:
+        due_at: when it had become due, by which its bucket is ordered.
+        order_no: its place within its ordering key; None unless the queue is keyed and the job has a key.
+        limited: whether the lease counts towards a limit of the queue.
+        cancel_requested: somebody asked for it to be cancelled while it ran.
+        alone: whether it was claimed by itself, so that the attempt is spent if its consumer dies now.
+    """
+
+    id: UUID
+    bucket: int
+    priority: int
+    lease_no: int
+    attempt: int
+    max_attempts: int
+    created_at: datetime
+    lease_until: datetime
+    unique_key: str | None
+    ordering_key: str | None
+    payload: str
+    error: str | None
+    due_at: datetime
+    tags: Sequence[str]
+    order_no: int | None
+    timeout_seconds: float | None
+    backoff: Sequence[float] | None
+    cancel_requested: bool
+    limited: bool
+    alone: bool
+    queue: str
+
+    @property
+    def last_attempt(self) -> bool:
+        """Whether a failure now ends in the dead letter."""
+        return self.attempt >= self.max_attempts
+
+    @property
+    def turns(self) -> bool:
+        """Whether the lease is one that others wait for: its writes go through the locks of its key and its limit."""
+        return self.limited or self.order_no is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Job(Generic[Payload]):
+    """What a handler is given."""
+
+    id: UUID
+    queue: str
+    payload: Payload
+    lease_no: int
+    attempt: int
+    max_attempts: int
+    priority: int
+    created_at: datetime
+    unique_key: str | None
+    ordering_key: str | None
+    error: str | None
+    """The error of the attempt before, if there was one."""
+    tags: Sequence[str] = ()
+    cancellation: threading.Event = field(default_factory=threading.Event, compare=False, repr=False)
+    """Set, by a heartbeat, once somebody asked for the running job to be cancelled: return `Cancel()` then."""
+    connect: Callable[[], Any] | None = field(default=None, compare=False, repr=False)
+    report: Callable[[float, str | None], None] | None = field(default=None, compare=False, repr=False)
+
+    def progress(self, percent: float, message: str | None = None) -> None:
+        """Say how far the job is, for whoever looks at it or waits for it. May be called as often as one likes, from any
+        thread: it is written twice a second at most, and what is said last before the job ends may be left out.
+
+        In transactional mode nothing is written: the job's transaction shows nothing before it ends.
+
+        Args:
+            percent: 0 to 100.
+            message: what to show beside it; stored up to 1,000 characters.
+
+        Raises:
+            InvalidInput: the percentage or the message is none.
+            LeaseLost: another consumer has the job by now: drop the work.
+        """
+        if isinstance(percent, bool) or not isinstance(percent, int | float) or not 0 <= percent <= 100:
+            raise InvalidInput(f"progress is {percent!r}; give a number from 0 to 100")
+        if message is not None and not isinstance(message, str):
+            raise InvalidInput(f"the message of a progress is {message!r}; give a text, or None")
+        if self.report is not None:
+            self.report(percent, message)
+
+    @property
+    def connection(self) -> Any:
+        """In transactional mode the psycopg connection of the job's own transaction: what is written there is committed
+        with the job's success, or not at all. Else None.
+        """
+        return None if self.connect is None else self.connect()
+
+    @property
+    def last_attempt(self) -> bool:
+        """Whether a failure now ends in the dead letter."""
+        return self.attempt >= self.max_attempts
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody asked for the running job to be cancelled."""
+        return self.cancellation.is_set()
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The first job of one bucket and priority; `due_seconds` is how long it has been due (negative: not yet)."""
+
+    bucket: int
+    priority: int
+    available_at: datetime
+    due_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How many jobs a queue holds: those that are due, counted up to `cap`, and all others, together counted up to the same
+    or, where whoever asked for it gave them one, up to a cap of their own.
+
+    `ready` equal to `cap` means "at least"; so does each of the others when their sum is equal to theirs.
+    """
+
+    ready: int
+    running: int
+    scheduled: int
+    held: int
+    cap: int
+
+    @property
+    def live(self) -> int:
+        """All of them together."""
+        return self.ready + self.running + self.scheduled + self.held
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A job that ended as failed."""
+
+    id: UUID
+    bucket: int
+    priority: int
+    attempt: int
+    max_attempts: int
+    created_at: datetime
+    finished_at: datetime
+    unique_key: str | None
+    ordering_key: str | None
+    payload: str
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingJob:
+    """A live job as `peek` shows it, the payload JSON text."""
+
+    id: UUID
+    bucket: int
+    priority: int
+    state: str
+    available_at: datetime
+    attempt: int
+    max_attempts: int
+    created_at: datetime
+    unique_key: str | None
+    ordering_key: str | None
+    payload: str
+    error: str | None

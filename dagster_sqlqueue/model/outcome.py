@@ -1,0 +1,90 @@
+"""How a handler says what became of a job. No I/O."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS
+
+Json: TypeAlias = "dict[str, Any] | list[Any] | str | int | float | bool | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The job succeeded. `result` is JSON, kept in the archive."""
+
+    result: Json = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The attempt failed: again after `after` seconds (None: the queue's backoff), or the dead letter if it was the last."""
+
+    error: str = "the handler asked for another attempt"
+    after: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_text("Retry", self.error)
+        if self.after is not None:
+            _check_delay("Retry", self.after)
+
+
+@dataclass(frozen=True, slots=True)
+class Snooze:
+    """Not now, and this attempt does not count: again after so many seconds, or at a moment with a time zone."""
+
+    until: float | datetime
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.until, datetime):
+            _check_delay("Snooze", self.until)
+        elif self.until.utcoffset() is None:
+            raise InvalidInput(
+                f"Snooze was given {self.until!r}, a time without a zone; give one, such as datetime.now(UTC)"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Somebody has to look: the job is set aside, no attempt spent, until it is released, retried or cancelled."""
+
+    reason: str
+
+    def __post_init__(self) -> None:
+        _check_text("Hold", self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """The job can never succeed: the dead letter at once."""
+
+    reason: str
+
+    def __post_init__(self) -> None:
+        _check_text("Reject", self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """The job is not wanted any more: archived as cancelled."""
+
+    reason: str = "cancelled by its handler"
+
+    def __post_init__(self) -> None:
+        _check_text("Cancel", self.reason)
+
+
+Outcome: TypeAlias = Done | Retry | Snooze | Hold | Reject | Cancel
+
+
+def _check_text(outcome: str, text: object) -> None:
+    if not isinstance(text, str):
+        raise InvalidInput(f"{outcome} was given {text!r} as its reason; give a text, such as str(error)")
+
+
+def _check_delay(outcome: str, seconds: object) -> None:
+    if not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_DELAY_SECONDS:
+        raise InvalidInput(
+            f"{outcome} was given {seconds!r} as its delay; give seconds, not negative and at most a hundred years"
+        )

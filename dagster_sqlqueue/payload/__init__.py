@@ -1,0 +1,1 @@
+"""Payloads: checked, written as JSON, brought from old versions to new ones, shown without what is sensitive. No I/O."""

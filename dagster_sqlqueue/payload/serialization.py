@@ -1,0 +1,317 @@
+"""Payloads and results as JSON: validated by their model, upgraded, and such that the database can store them. No I/O."""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Protocol, Self
+
+import pydantic
+from pydantic import BaseModel, JsonValue, RootModel, model_validator
+from pydantic_core import to_jsonable_python
+
+from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownVersion
+from dagster_sqlqueue.model.queue import Payload, QueueSpec
+from dagster_sqlqueue.payload.quoting import fields
+from dagster_sqlqueue.payload.versions import KEY, UNVERSIONED, Versions, versions_of
+
+MAX_PAYLOAD_BYTES = 1_000_000
+_MOST_DIGITS = 4_300
+"""Of a whole number: what Python and pydantic read again by default."""
+_LARGEST = 10**_MOST_DIGITS - 1
+_TOO_DEEP = "it is nested too deeply, or holds itself; flatten it"
+_LONG_NUMBER = re.compile(rf"\d{{{_MOST_DIGITS + 1}}}")
+
+
+class Declared(Protocol):
+    """What takes payloads of one model: a queue, or what a room puts before one."""
+
+    @property
+    def payload(self) -> type[BaseModel]:
+        """The model."""
+        ...
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        ...
+
+
+class AnyObject(RootModel[dict[str, JsonValue]]):
+    """The payload where no model is at hand: any JSON object."""
+
+    @model_validator(mode="after")
+    def _finite(self) -> Self:
+        if not _is_finite(self.root):
+            raise ValueError("NaN, Infinity and numbers beyond the range of a double are not JSON")
+        return self
+
+
+def _is_finite(value: JsonValue) -> bool:
+    match value:
+        case float():
+            return math.isfinite(value)
+        case dict():
+            return all(map(_is_finite, value.values()))
+        case list():
+            return all(map(_is_finite, value))
+        case _:
+            return True
+
+
+def parse(spec: QueueSpec[Payload], text: str) -> Payload:
+    """The payload as its model, upgraded if it is of an older version.
+
+    Raises:
+        UnknownVersion: its version is not known here, its upgrade failed, or what the upgrade made does not fit.
+        InvalidPayload: it does not fit; the message names the fields.
+    """
+    model, versions = spec.payload, versions_of(spec.payload)
+    if versions is None:
+        try:
+            return model.model_validate_json(text)
+        except pydantic.ValidationError as error:
+            raise InvalidPayload(f"payload does not fit {model.__name__}: {fields(model, error, text)}") from None
+    stored = json.loads(text)
+    current = json.dumps(versions.upgraded(stored))
+    try:
+        return model.model_validate_json(current)
+    except pydantic.ValidationError as error:
+        problem = f"does not fit {model.__name__}: {fields(model, error, text, current)}"
+        version = stored.get(KEY, UNVERSIONED)
+        if version == versions.current:
+            raise InvalidPayload(f"payload {problem}") from None
+        raise UnknownVersion(
+            f"the payload of version {version}, upgraded, {problem}; mend the upgrade, then release the job"
+        ) from None
+
+
+def payload_text(spec: Declared, payload: object, row: int) -> str:
+    """A payload as it is stored: JSON, with the version of its model where that has one.
+
+    Args:
+        spec: what takes it.
+        payload: the model's instance, or a mapping that fits it.
+        row: the number of its job, for messages.
+
+    Raises:
+        InvalidPayload: it does not fit, or cannot be stored; the message names the row and the field.
+        UnknownVersion: it names a version that is not known here, or whose upgrade failed.
+    """
+    versions = versions_of(spec.payload)
+    try:
+        if isinstance(payload, BaseModel) and not isinstance(payload, spec.payload):
+            raise InvalidPayload(
+                f"row {row}: the payload is a {type(payload).__name__}; {spec.label} takes {spec.payload.__name__}"
+            )
+        if isinstance(payload, Mapping) and not isinstance(payload, dict):
+            payload = dict(payload)
+        if versions is not None and isinstance(payload, dict) and KEY in payload:
+            payload = _current(spec.payload, versions, payload, row)
+        model = payload if isinstance(payload, spec.payload) else spec.payload.model_validate(payload)
+        text = model.model_dump_json(by_alias=True, round_trip=True)
+        if versions is not None:
+            text = _with_version(versions, model, text, row)
+    except pydantic.ValidationError as error:
+        raise InvalidPayload(
+            f"row {row}: the payload does not fit {spec.payload.__name__} of {spec.label}:"
+            f" {fields(spec.payload, error, payload)}"
+        ) from None
+    except (pydantic.errors.PydanticUserError, ValueError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        reason = _problem(model) or (_TOO_DEEP if "depth" in str(error) else str(error))
+        raise InvalidPayload(f"row {row}: the payload cannot be written as JSON: {reason}") from None
+    if problem := _not_written(model, text) or _not_stored(text):
+        raise InvalidPayload(f"row {row}: the payload cannot be stored: {problem}")
+    size = len(text) if text.isascii() else len(text.encode())
+    if size > MAX_PAYLOAD_BYTES:
+        raise InvalidPayload(
+            f"row {row}: the payload has {size:,} bytes, the limit is {MAX_PAYLOAD_BYTES:,};"
+            " store the data elsewhere and enqueue a reference to it"
+        )
+    return text
+
+
+def _current(model: type[Payload], versions: Versions, payload: dict[str, Any], row: int) -> Payload | dict[str, Any]:
+    """A payload that names its version, as a current one. What an upgrade made is JSON, and validated as such."""
+    try:
+        made = versions.upgraded(payload)
+    except UnknownVersion as error:
+        raise UnknownVersion(f"row {row}: {error}") from None
+    return made if payload[KEY] == versions.current else model.model_validate_json(json.dumps(made))
+
+
+def _with_version(versions: Versions, model: BaseModel, text: str, row: int) -> str:
+    if KEY in (model.model_extra or {}):
+        raise InvalidPayload(
+            f"row {row}: the payload has a field {KEY!r} of its own, which holds the version; rename it"
+        )
+    return f'{{"{KEY}":{versions.current}{"," if text != "{}" else ""}{text[1:]}'
+
+
+def _not_stored(text: str) -> str | None:
+    """What the database's JSON does not have of a payload that is JSON."""
+    if "\\u0000" in text or (len(text) > _MOST_DIGITS and _LONG_NUMBER.search(text)):
+        return unstorable(json.loads(text, parse_int=_number))
+    return None
+
+
+def _not_written(model: BaseModel, text: str) -> str | None:
+    """The first number of a model that JSON does not have, which its text has as null, or as a word.
+
+    Looking for it takes ten times as long as writing the payload: a text that cannot have one is spared it.
+    """
+    if not ("null" in text or "NaN" in text or "Infinity" in text or '"None":' in text):
+        return None
+    try:
+        found = model.model_dump(by_alias=True)
+        json.dumps(found, allow_nan=False, default=_elements)
+    except (TypeError, ValueError, RecursionError):
+        return _lost(found, json.loads(text, parse_int=_number), "")
+    return None
+
+
+def _elements(value: object) -> object:
+    return list(value) if isinstance(value, set | frozenset) else str(value)
+
+
+def _lost(value: object, written: object, place: str) -> str | None:
+    """The first number that JSON does not have, of a value, beside what was written of it: a serializer of the model's own
+    may have written something else, and what is computed is not written.
+    """
+    if isinstance(value, Mapping | list) and isinstance(written, str):
+        # A field that takes JSON as a text is written as one.
+        try:
+            written = json.loads(written)
+        except ValueError:
+            return None
+    match value, written:
+        case float(), None | float() | "NaN" | "Infinity" | "-Infinity":
+            return unstorable(value, place)
+        case Mapping(), dict():
+            if problem := next((found for name in value if (found := unstorable(name, place))), None):
+                return problem
+            parts = [(name, part, written[key]) for name, part in value.items() if (key := _key(name)) in written]
+        case list() | tuple() | set() | frozenset(), list() if len(value) == len(written):
+            parts = [(index, part, written[index]) for index, part in enumerate(value)]
+        case _:
+            return None
+    inside = f"{place}." if place else ""
+    return next((found for name, part, now in parts if (found := _lost(part, now, f"{inside}{name}"))), None)
+
+
+def _key(name: object) -> str:
+    """A name of a mapping as it is written."""
+    return name if isinstance(name, str) else str(next(iter(to_jsonable_python({name: 0}))))
+
+
+def _problem(model: BaseModel) -> str | None:
+    try:
+        return unstorable(model.model_dump(by_alias=True))
+    except (RecursionError, ValueError):
+        return _TOO_DEEP
+
+
+def _number(digits: str) -> int:
+    return _LARGEST + 1 if len(digits.lstrip("-")) > _MOST_DIGITS else 0
+
+
+def unstorable(value: object, place: str = "") -> str | None:
+    """The first part of a value that JSON, or the database's JSON, does not have: where it is, and what."""
+    inside = f"{place}." if place else ""
+    match value:
+        case str() if problem := unstorable_text(value):
+            return f"{place or 'it'} {problem}; remove it"
+        case float() if not math.isfinite(value):
+            return f"{place or 'it'} is {value}, a number that JSON does not have; send None or leave it out"
+        case int() if abs(value) > _LARGEST:
+            return f"{place or 'it'} is a number of more than {_MOST_DIGITS:,} digits; send it as a text"
+        case Mapping():
+            parts = [
+                (key, part) for name, part in value.items() for key, part in ((place, name), (f"{inside}{name}", part))
+            ]
+        case list() | tuple() | set() | frozenset():
+            parts = [(f"{inside}{index}", part) for index, part in enumerate(value)]
+        case _:
+            return None
+    return next((problem for key, part in parts if (problem := unstorable(part, key))), None)
+
+
+def object_text(what: str, value: object) -> str:
+    """A JSON object to look for in payloads, as text; `{}` for none.
+
+    Args:
+        what: what it is to the caller, for messages.
+        value: a mapping, or its text.
+
+    Raises:
+        InvalidInput: it is not a JSON object, or no payload can hold it.
+    """
+    if value is None:
+        return "{}"
+    example = 'write it like {"country": "NZ"}'
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+        text = json.dumps(dict(found), allow_nan=False) if isinstance(found, Mapping) else None
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InvalidInput(f"{what} {value!r} is not JSON: {error}; {example}") from None
+    if text is None:
+        raise InvalidInput(f"{what} {value!r} is not a JSON object; {example}")
+    if ("\\u0000" in text or "\\ud" in text) and (problem := unstorable(found)):
+        raise InvalidInput(f"{what} cannot be part of a job's: {problem}")
+    return text
+
+
+def json_text(what: str, value: object) -> str:
+    """A value as JSON that the database can store.
+
+    Args:
+        what: what it is to the caller, for messages.
+        value: of JSON's own kinds.
+
+    Raises:
+        InvalidInput: it cannot be written as JSON, or the database could not store it.
+    """
+    try:
+        text = json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        problem = unstorable(value) if type(error) is ValueError and "not JSON compliant" in str(error) else None
+        raise InvalidInput(f"the {what} cannot be written as JSON: {problem or error}") from None
+    if ("\\u0000" in text or "\\ud" in text) and (problem := unstorable(value)):
+        raise InvalidInput(f"the {what} cannot be stored: {problem}")
+    return text
+
+
+def result_text(result: object) -> str | None:
+    """A handler's result as JSON; None for none.
+
+    Raises:
+        InvalidInput: it cannot be written as JSON, the database could not store it, or it is larger than a payload may be.
+    """
+    if result is None:
+        return None
+    text = json_text("result", result)
+    size = len(text)  # json.dumps writes ASCII
+    if size > MAX_PAYLOAD_BYTES:
+        raise InvalidInput(
+            f"the result has {size:,} bytes, the limit is {MAX_PAYLOAD_BYTES:,}; store the data elsewhere and give a"
+            " reference to it as the result"
+        )
+    return text
+
+
+def unstorable_text(text: str) -> str | None:
+    """What keeps a text out of the database, in words; None when nothing does."""
+    if "\x00" in text:
+        return "holds a NUL character, which the database cannot store"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "holds a lone surrogate, which is no character"
+    return None
+
+
+def storable_text(text: str) -> str:
+    """The text without what would keep it out of the database."""
+    return text.replace("\x00", "").encode("utf-8", "replace").decode()

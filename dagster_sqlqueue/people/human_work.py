@@ -1,0 +1,289 @@
+"""The verbs of human work that people call."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from dagster_sqlqueue.db.executors import CallerConnection
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.outcome import Json
+from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS, check_queue_name
+from dagster_sqlqueue.payload.serialization import result_text
+from dagster_sqlqueue.people.model import Action, Stage, Task, check_name, check_reason, task_of
+from dagster_sqlqueue.people.rules import RulingVerbs, check_flag, check_limit
+from dagster_sqlqueue.people.transitions import MOST_JOBS, Jobs
+from dagster_sqlqueue.queue.selection import moment_in_utc
+
+_MOST_LISTED = 10_000
+_STAGES = (Stage.OPEN, Stage.ASSIGNED, Stage.IN_REVIEW)
+
+
+class HumanWork(RulingVerbs):
+    """The work of people in the queues of one schema: jobs that are held until somebody has done them.
+
+    The verbs that take `jobs` decide about one job or several of one queue in one transaction, all of them or none, and note
+    each step in the job's history. All of them raise:
+
+    - `InvalidInput`: an argument is not usable;
+    - `UnknownJob`: there is no such job;
+    - `DecisionRefused`: it does not fit what has become of a task, or who did the work; or its `revision` is not the one
+      that was given with the decision.
+
+    Nothing was changed then.
+
+    Args:
+        queue: the queues of the schema.
+    """
+
+    def take(
+        self,
+        operator: str,
+        queue: str,
+        *,
+        limit: int = 1,
+        reason: str | None = None,
+        connection: CallerConnection | None = None,
+    ) -> list[Task]:
+        """Take the next open tasks of a queue, the longest available first. Two who take at once never get the same.
+
+        Args:
+            operator: who takes them.
+            queue: its name.
+            limit: the most tasks, 1 to 1,000.
+            reason: why, if there is something to say.
+            connection: as for `assign`.
+
+        Raises:
+            InvalidInput: an argument is not usable; nothing was changed.
+            UnknownQueue: there is no such queue.
+        """
+        parameters = {
+            "operator": check_name("operator", operator),
+            "queue": check_queue_name(queue),
+            "limit": check_limit(limit, MOST_JOBS),
+            "reason": check_reason(reason),
+        }
+        executor = self.database.within(connection) or self.database
+        rows = executor.run("task_take", parameters)
+        if not rows:
+            self.queue.check_exists(queue, executor)
+        return [task_of(row) for row in rows]
+
+    def my_jobs(self, operator: str, *, queue: str | None = None, limit: int = 100) -> list[Task]:
+        """What is assigned to a person, and what he did that waits for its review; the longest available first.
+
+        Args:
+            operator: who.
+            queue: only of this one; None: of all.
+            limit: the most tasks, 1 to 10,000.
+
+        Raises:
+            InvalidInput: an argument is not usable.
+            UnknownQueue: there is no such queue.
+        """
+        parameters = {
+            "operator": check_name("operator", operator),
+            "queue": None if queue is None else check_queue_name(queue),
+            "limit": check_limit(limit, _MOST_LISTED),
+        }
+        rows = self.database.run("tasks_of_operator", parameters)
+        if queue is not None and not rows:
+            self.queue.check_exists(queue)
+        return [task_of(row) for row in rows]
+
+    def tasks(self, queue: str, stage: Stage | str = Stage.OPEN, *, limit: int = 100) -> list[Task]:
+        """The tasks of a queue that are in one stage, the longest available first.
+
+        Args:
+            queue: its name.
+            stage: `open`, `assigned` or `in_review`.
+            limit: the most tasks, 1 to 10,000.
+
+        Raises:
+            InvalidInput: an argument is not usable.
+            UnknownQueue: there is no such queue.
+        """
+        if stage not in _STAGES:
+            raise InvalidInput(f"stage is {str(stage)!r}; it must be one of {', '.join(_STAGES)}")
+        check_limit(limit, _MOST_LISTED)
+        parameters = {"queue": check_queue_name(queue), "stage": str(stage), "limit": limit}
+        rows = self.database.run("tasks_of_stage", parameters)
+        if not rows:
+            self.queue.check_exists(queue)
+        return [task_of(row) for row in rows]
+
+    def assign(
+        self,
+        jobs: Jobs,
+        operator: str,
+        *,
+        by: str,
+        reason: str | None = None,
+        revision: int | None = None,
+        connection: CallerConnection | None = None,
+    ) -> list[Task]:
+        """Make tasks somebody's, whether they are open or somebody else's.
+
+        Args:
+            jobs: their ids.
+            operator: whose they are to be.
+            by: who says so.
+            reason: why, if there is something to say.
+            revision: of the one task, as it was looked at; it is left if it has another one by now.
+            connection: a psycopg or SQLAlchemy connection or an ORM session whose transaction the step joins: it is taken
+                when that is committed. None: a transaction of its own.
+        """
+        details = {"assignee": check_name("operator", operator)}
+        return self._step(jobs, Action.ASSIGN, by, reason, details=details, revision=revision, connection=connection)
+
+    def unassign(
+        self,
+        jobs: Jobs,
+        *,
+        by: str,
+        reason: str | None = None,
+        revision: int | None = None,
+        connection: CallerConnection | None = None,
+    ) -> list[Task]:
+        """Open tasks that are assigned again: anybody may take them. Arguments as for `assign`."""
+        return self._step(jobs, Action.UNASSIGN, by, reason, revision=revision, connection=connection)
+
+    def hold(
+        self,
+        jobs: Jobs,
+        *,
+        by: str,
+        reason: str | None = None,
+        revision: int | None = None,
+        connection: CallerConnection | None = None,
+    ) -> list[Task]:
+        """Set tasks aside without a date: nobody takes or submits them before they are resumed. Arguments as for
+        `assign`.
+        """
+        return self._step(jobs, Action.HOLD, by, reason, revision=revision, connection=connection)
+
+    def resume(
+        self,
+        jobs: Jobs,
+        *,
+        by: str,
+        reason: str | None = None,
+        revision: int | None = None,
+        connection: CallerConnection | None = None,
+    ) -> list[Task]:
+        """Go on with tasks that are on hold. Arguments as for `assign`."""
+        return self._step(jobs, Action.RESUME, by, reason, revision=revision, connection=connection)
+
+    def delay(
+        self,
+        jobs: Jobs,
+        until: datetime | float,
+        *,
+        by: str,
+        reason: str | None = None,
+        revision: int | None = None,
+        connection: CallerConnection | None = None,
+    ) -> list[Task]:
+        """Have tasks offered from another moment on; those that are assigned stay so.
+
+        Args:
+            jobs: their ids.
+            until: the moment, with a time zone; or seconds from now. What has passed means now.
+            by: who says so.
+            reason: why, if there is something to say.
+            revision: as for `assign`.
+            connection: as for `assign`.
+        """
+        moment = moment_in_utc("until", until) if isinstance(until, datetime) else None
+        if moment is None and (type(until) not in (int, float) or not 0 <= until <= MAX_DELAY_SECONDS):  # type: ignore[operator]
+            raise InvalidInput(
+                f"until is {until!r}; give a datetime with a time zone, or seconds from now, not negative and at most a"
+                " hundred years"
+            )
+
+        def details(now: datetime) -> Mapping[str, Any]:
+            later = now + timedelta(seconds=until) if moment is None else max(moment, now)  # type: ignore[arg-type]
+            return {"until": later.isoformat()}
+
+        return self._step(jobs, Action.DELAY, by, reason, details=details, revision=revision, connection=connection)
+
+    def submit(
+        self,
+        jobs: Jobs,
+        operator: str,
+        result: Json = None,
+        *,
+        reason: str | None = None,
+        revision: int | None = None,
+        connection: CallerConnection | None = None,
+    ) -> list[Task]:
+        """Say that tasks are done. Their jobs end as succeeded, or wait for somebody to approve them.
+
+        Args:
+            jobs: their ids.
+            operator: who did them: to whom they are assigned.
+            result: JSON, of each of them.
+            reason: what there is to say.
+            revision: as for `assign`.
+            connection: as for `assign`.
+        """
+        result_text(result)
+        return self._step(
+            jobs, Action.SUBMIT, operator, reason, details={"result": result}, revision=revision, connection=connection
+        )
+
+    def approve(
+        self,
+        jobs: Jobs,
+        *,
+        by: str,
+        reason: str | None = None,
+        revision: int | None = None,
+        connection: CallerConnection | None = None,
+    ) -> list[Task]:
+        """Approve what was done: the jobs end as succeeded, with the results of those who did them. Who did a task that
+        needs four eyes cannot approve it. Arguments as for `assign`.
+        """
+        return self._step(jobs, Action.APPROVE, by, reason, revision=revision, connection=connection)
+
+    def reject(
+        self,
+        jobs: Jobs,
+        *,
+        by: str,
+        reason: str,
+        reopen: bool = False,
+        revision: int | None = None,
+        connection: CallerConnection | None = None,
+    ) -> list[Task]:
+        """Send what was done back, to those who did it.
+
+        Args:
+            jobs: their ids.
+            by: who says so.
+            reason: why: there has to be one.
+            reopen: open them for anybody instead.
+            revision: as for `assign`.
+            connection: as for `assign`.
+        """
+        details = {"reopened": check_flag("reopen", reopen)}
+        check_reason(reason, needed=True)
+        return self._step(jobs, Action.REJECT, by, reason, details=details, revision=revision, connection=connection)
+
+    def give_back(
+        self,
+        jobs: Jobs,
+        *,
+        by: str,
+        reason: str | None = None,
+        revision: int | None = None,
+        connection: CallerConnection | None = None,
+    ) -> list[Task]:
+        """Give jobs back to the automatic line: due now, with the attempts that they have left, and automatic whatever the
+        queue's rule says. Arguments as for `assign`.
+        """
+        return self._step(jobs, Action.GIVE_BACK, by, reason, revision=revision, connection=connection)
+
+    def _step(self, jobs: Jobs, action: Action, actor: str, reason: str | None, **settings: Any) -> list[Task]:
+        check_name("operator" if action is Action.SUBMIT else "by", actor)
+        return self.step(jobs, action, actor, check_reason(reason), **settings)

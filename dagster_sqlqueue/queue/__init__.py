@@ -1,0 +1,31 @@
+"""The queues of one schema: enqueue, claim, complete, and what people and operators do with jobs and queues."""
+
+from typing import TYPE_CHECKING
+
+from dagster_sqlqueue._faces import lazy
+
+if TYPE_CHECKING:
+    from dagster_sqlqueue.queue.complete import Ending as Ending
+    from dagster_sqlqueue.queue.complete import Kept as Kept
+    from dagster_sqlqueue.queue.insert import Enqueued as Enqueued
+    from dagster_sqlqueue.queue.sql_queue import SqlQueue as SqlQueue
+    from dagster_sqlqueue.queue.strategies import MAX_BATCH as MAX_BATCH
+else:
+    # What the tasks of Spark need of this package knows no driver.
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "complete": ["Ending", "Kept"],
+            "insert": ["Enqueued"],
+            "sql_queue": ["SqlQueue"],
+            "strategies": ["MAX_BATCH"],
+        },
+    )
+
+__all__ = [
+    "MAX_BATCH",
+    "Ending",
+    "Enqueued",
+    "Kept",
+    "SqlQueue",
+]

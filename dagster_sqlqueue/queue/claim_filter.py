@@ -1,0 +1,99 @@
+"""Claims that take only some of a queue's jobs, by tags and payload, and read no more than they were told to."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+from uuid import UUID
+
+from dagster_sqlqueue.db.executors import Executor, Row
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.queue import QueueSettings
+from dagster_sqlqueue.payload import serialization
+
+_Place: TypeAlias = tuple[int, int, Any, UUID]
+"""Bucket, priority, available_at and id of a job."""
+
+
+class ClaimFilter:
+    """Which jobs a consumer takes.
+
+    A claim looks at no more than `scan` due jobs; what it did not reach, the next claim with the same object looks at,
+    and after the last job it begins again. So give one consumer one filter object for its life.
+
+    Args:
+        tags: the job has all of these.
+        payload: the payload contains this JSON, as `@>` of PostgreSQL sees it; a mapping, or its text.
+        scan: the most due jobs that one claim looks at.
+
+    Raises:
+        InvalidInput: the filter is not usable.
+    """
+
+    def __init__(
+        self, *, tags: Sequence[str] = (), payload: Mapping[str, Any] | str | None = None, scan: int = 10_000
+    ) -> None:
+        if isinstance(tags, str) or not all(isinstance(tag, str) for tag in tags):
+            raise InvalidInput(f"the filter's tags are {tags!r}; give a sequence of texts")
+        for tag in tags:
+            if problem := serialization.unstorable_text(tag):
+                raise InvalidInput(f"the filter's tag {tag!r} {problem}; no job has it")
+        if not 1 <= scan <= 1_000_000:
+            raise InvalidInput(f"the filter's scan is {scan}; it must be 1 to 1,000,000 jobs a claim")
+        self.tags = list(tags)
+        self.payload = serialization.object_text("the filter", payload)
+        self.scan = scan
+        self._after: _Place | None = None
+        self._found = False
+
+    def __repr__(self) -> str:
+        return f"ClaimFilter(tags={self.tags}, payload={self.payload}, scan={self.scan})"
+
+    def pick(self, executor: Executor, settings: QueueSettings, lanes: Sequence[int], limit: int) -> Sequence[Row]:
+        """Lock the next jobs that fit, for a grant in the same transaction."""
+        look = limit
+        while True:
+            ids, end = self._scan(executor, settings, lanes, look)
+            rows = executor.run("pick_ids", {"ids": ids, "limit": limit}) if ids else []
+            if rows or len(ids) < look:
+                break
+            # Others hold all that was found so far, and there may be more behind it.
+            look *= 4
+        if len(ids) < look:
+            self._after = end
+        self._found = bool(rows) or (self._found and self._after is not None)
+        return rows
+
+    def finds(self, executor: Executor, settings: QueueSettings, lanes: Sequence[int]) -> bool:
+        """Whether one of the next due jobs fits, so many as one claim looks at. Locks nothing, and remembers nothing."""
+        look = ClaimFilter(tags=self.tags, payload=self.payload, scan=self.scan)
+        ids, _ = look._scan(executor, settings, lanes, 1)
+        return bool(ids)
+
+    def _scan(
+        self, executor: Executor, settings: QueueSettings, lanes: Sequence[int], limit: int
+    ) -> tuple[list[UUID], _Place | None]:
+        """The next jobs that fit, and where the look stopped at its bound; None: it saw everything up to the end."""
+        bucket, priority, available_at, job = self._after or (None, None, None, None)
+        ids, scanned, *last = executor.run(
+            "scan_fitting",
+            {
+                "queue": settings.name,
+                "revision": settings.revision,
+                "buckets": sorted(lanes),
+                "tags": self.tags,
+                "payload": self.payload,
+                "scan": self.scan,
+                "limit": limit,
+                "after_bucket": bucket,
+                "after_priority": priority,
+                "after_at": available_at,
+                "after_id": job,
+            },
+        )[0]
+        return ids, (last[0], last[1], last[2], last[3]) if scanned >= self.scan else None
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether "nothing found" does not mean yet that nothing is there: the last claim stopped at its bound, or the
+        look that it ended had found something.
+        """
+        return self._after is not None or self._found

@@ -1,0 +1,360 @@
+"""The verbs of whoever holds a lease: end a job, give it back, set it aside, keep it. Each write carries its fence."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from dagster_sqlqueue.db.executors import Executor, Parameters, Row, Step
+from dagster_sqlqueue.db.isolation import check_sees_others
+from dagster_sqlqueue.errors import LeaseLost
+from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
+from dagster_sqlqueue.model.outcome import Retry, Snooze
+from dagster_sqlqueue.model.queue import Backoff, BackoffPolicy, PoisonPolicy
+from dagster_sqlqueue.payload import serialization
+from dagster_sqlqueue.queue.base import Verbs
+
+
+class Ending(NamedTuple):
+    """How one claimed job is to end, for `SqlQueue.finish`."""
+
+    job: ClaimedJob
+    state: ArchiveState
+    result: object = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a heartbeat said: the jobs that are still held, and those of them that somebody wants cancelled."""
+
+    held: set[UUID]
+    cancel_requested: set[UUID]
+
+
+class EndingVerbs(Verbs):
+    """What may be done under a lease."""
+
+    def finish(self, endings: Sequence[Ending], *, executor: Executor | None = None) -> set[UUID]:
+        """Move claimed jobs to the archive, each under its fence.
+
+        Args:
+            endings: the jobs and how each ended.
+            executor: a `Database.transaction` to do it in together with other writes (exactly-once effect).
+
+        Returns:
+            The ids that were accepted; a job that is missing was refused, because its lease is not the current one.
+
+        Raises:
+            InvalidInput: a result cannot be stored as JSON, or `executor` is a transaction that does not see what others
+                commit, and a job's key takes turns; nothing was written.
+        """
+        return self._write(*ending_step(endings), [ending.job for ending in endings], executor)
+
+    def complete(self, jobs: Sequence[ClaimedJob], *, executor: Executor | None = None) -> None:
+        """End jobs as succeeded.
+
+        Raises:
+            LeaseLost: some were refused; the others are completed, unless `executor` is given and rolls back.
+        """
+        demand_all(jobs, self.finish([Ending(job, ArchiveState.SUCCEEDED) for job in jobs], executor=executor))
+
+    def fail(
+        self, job: ClaimedJob, error: str, *, backoff: BackoffPolicy | None = None, after: float | None = None
+    ) -> bool:
+        """Report a failed attempt: due again after the backoff, or if it was the last, the dead letter; in an ordered
+        queue that stops at poisoned jobs it is held instead.
+
+        Args:
+            job: as claimed.
+            error: what went wrong, kept with the job.
+            backoff: instead of the job's own or the queue's.
+            after: seconds to wait instead.
+
+        Returns:
+            Whether the job will be tried again.
+
+        Raises:
+            LeaseLost: the write was refused.
+        """
+        if not job.last_attempt:
+            demand_all([job], self.requeue([(job, Retry(error, after))], backoff=backoff))
+            return True
+        if self.stops_key(job):
+            demand_all([job], self.hold([(job, error)]))
+        else:
+            demand_all([job], self.finish([Ending(job, ArchiveState.FAILED, error=error)]))
+        return False
+
+    def requeue(
+        self,
+        jobs: Sequence[tuple[ClaimedJob, Retry | Snooze]],
+        *,
+        backoff: BackoffPolicy | None = None,
+        executor: Executor | None = None,
+    ) -> set[UUID]:
+        """Give claimed jobs back to be due later: a retry spends the attempt, a snooze does not.
+
+        Args:
+            jobs: each with how it goes back.
+            backoff: for retries that name no delay and have no backoff of their own; None for the queue's.
+            executor: a transaction to do it in.
+
+        Returns:
+            The ids that were accepted.
+
+        Raises:
+            InvalidInput: as for `finish`, of the executor.
+        """
+        parameters = {
+            **_fences([job for job, _ in jobs]),
+            "delays": [self._delay(job, back, backoff) for job, back in jobs],
+            "moments": [_moment(back) for _, back in jobs],
+            "errors": [
+                serialization.storable_text(back.error) if isinstance(back, Retry) else None for _, back in jobs
+            ],
+            "spent": [isinstance(back, Retry) for _, back in jobs],
+        }
+        return self._write("requeue", parameters, [job for job, _ in jobs], executor)
+
+    def release(self, jobs: Sequence[ClaimedJob]) -> set[UUID]:
+        """Give back jobs that were claimed and not begun; they are due at once. Gives the ids that were accepted."""
+        return self.requeue([(job, Snooze(0)) for job in jobs]) if jobs else set()
+
+    def end_leases(self, queue: str, worker: str, *, lease_seconds: float | None = None) -> set[UUID]:
+        """End the leases of a worker that is known to be dead now, instead of waiting until they run out: the jobs are
+        claimed one by one. Should it live after all, its writes are refused as soon as somebody else has claimed the jobs.
+
+        Args:
+            queue: its name.
+            worker: as it claimed.
+            lease_seconds: the length of its leases, if it is not the queue's.
+
+        Returns:
+            The ids of the jobs, which are due now.
+
+        Raises:
+            UnknownQueue: there is no such queue.
+        """
+        within = self.settings(queue).lease_seconds if lease_seconds is None else lease_seconds
+        rows = self.database.run("end_leases", {"queue": queue, "worker": worker, "within_seconds": within})
+        return {row[0] for row in rows}
+
+    def hold(self, jobs: Sequence[tuple[ClaimedJob, str]], *, executor: Executor | None = None) -> set[UUID]:
+        """Set claimed jobs aside, each with the reason, no attempt spent. Gives the ids that were accepted.
+
+        Raises:
+            InvalidInput: as for `finish`, of the executor.
+        """
+        parameters = {
+            **_fences([job for job, _ in jobs]),
+            "reasons": [serialization.storable_text(reason) for _, reason in jobs],
+        }
+        return self._write("hold", parameters, [job for job, _ in jobs], executor)
+
+    def heartbeat(self, jobs: Sequence[ClaimedJob], *, lease_seconds: float) -> Kept:
+        """Extend leases, counted from now.
+
+        A lease that ran out and that nobody took is extended like any other, except where others may have begun in its
+        place: under a limit, or in a keyed queue.
+        """
+        parameters = {**_fences(jobs), "lease_seconds": lease_seconds}
+        turning = [job for job in jobs if job.turns]
+        if not turning:
+            rows = self.database.run("heartbeat", parameters)
+        else:
+            rows = self.database.transact(lambda executor: self._locked_run(executor, "heartbeat", parameters, turning))
+        self._count_stale(jobs, {row[0] for row in rows})
+        return Kept({row[0] for row in rows}, {row[0] for row in rows if row[1]})
+
+    def finish_locked(self, executor: Executor, endings: Sequence[Ending], *, worker: str) -> set[UUID]:
+        """Move jobs that the transaction locked with `lock_due` to the archive. Gives their ids.
+
+        Raises:
+            InvalidInput: a result cannot be stored as JSON.
+        """
+        return {row[0] for row in executor.run(*locked_ending_step(endings, worker))}
+
+    def return_locked(
+        self,
+        executor: Executor,
+        back: Sequence[tuple[ClaimedJob, Retry | Snooze]],
+        aside: Sequence[tuple[ClaimedJob, str]] = (),
+        *,
+        backoff: BackoffPolicy | None = None,
+    ) -> set[UUID]:
+        """Give jobs that the transaction locked with `lock_due` back to be due later, or set them aside. Gives their ids."""
+        if any(job.alone for job, _ in (*back, *aside)):
+            return self.requeue(back, backoff=backoff, executor=executor) | self.hold(aside, executor=executor)
+        held = len(aside)
+        parameters = {
+            "ids": [job.id for job, _ in (*back, *aside)],
+            "states": ["queued"] * len(back) + ["held"] * held,
+            "delays": [self._delay(job, how, backoff) for job, how in back] + [None] * held,
+            "moments": [_moment(how) for _, how in back] + [None] * held,
+            "errors": [serialization.storable_text(how.error) if isinstance(how, Retry) else None for _, how in back]
+            + [serialization.storable_text(reason) for _, reason in aside],
+            "spent": [isinstance(how, Retry) for _, how in back] + [False] * held,
+        }
+        return {row[0] for row in executor.run("return_locked", parameters)}
+
+    def ended_by_us(self, jobs: Sequence[ClaimedJob]) -> set[UUID]:
+        """Which of these jobs were ended under exactly these leases: asked when the answer to `finish` got lost."""
+        return {row[0] for row in self.database.run("finished_under", _fences(jobs))}
+
+    def stops_key(self, job: ClaimedJob) -> bool:
+        """Whether the job's key stops when it has failed for good: it is held then, not archived."""
+        return job.order_no is not None and self.last_seen(job.queue).on_poison is PoisonPolicy.STOP
+
+    def _delay(self, job: ClaimedJob, back: Retry | Snooze, backoff: BackoffPolicy | None) -> float | None:
+        if isinstance(back, Snooze):
+            return None if isinstance(back.until, datetime) else float(back.until)
+        if back.after is not None:
+            return float(back.after)
+        policy = Backoff(*job.backoff) if job.backoff else backoff or self.last_seen(job.queue).backoff
+        return max(float(policy(job.attempt)), 0.0)
+
+    def _write(
+        self, verb: str, parameters: Parameters, jobs: Sequence[ClaimedJob], executor: Executor | None
+    ) -> set[UUID]:
+        if not jobs:
+            return set()
+        step = verb, {**parameters, "in_line": False}
+        if any(job.order_no is not None for job in jobs):
+            rows = self._in_line(step, jobs, executor)
+        else:
+            rows = (executor or self.database).run(*step)
+        return self._accepted(step, jobs, rows, executor)
+
+    def _accepted(
+        self, step: Step, jobs: Sequence[ClaimedJob], rows: Sequence[Row], executor: Executor | None
+    ) -> set[UUID]:
+        """What was accepted, with what is written now: of jobs that were given a place in their key's line since they were
+        claimed, which a statement by itself leaves as they are.
+        """
+        accepted = {row[0] for row in rows}
+        if left := [job for job in jobs if job.id not in accepted]:
+            known = (executor or self.database).run("leased", _fences(left))
+            places = {row[0]: row[3] for row in known if row[3] is not None}
+            if late := [job._replace(order_no=places[job.id]) for job in left if job.id in places]:
+                accepted |= {row[0] for row in self._in_line(step, late, executor)}
+        if executor is None and len(accepted) < len(jobs):
+            self._count_stale(jobs, accepted)
+        return accepted
+
+    def _in_line(self, step: Step, jobs: Sequence[ClaimedJob], executor: Executor | None) -> Sequence[Row]:
+        """Write, and let in the next of the keys in the same transaction: nothing can come in between."""
+
+        def write(joined: Executor) -> Sequence[Row]:
+            keyed = [job for job in jobs if job.order_no is not None]
+            for queue, keys in _lines(keyed):
+                if executor is not None:
+                    check_sees_others(executor, queue)
+                joined.run("key_wait", {"queue": queue, "keys": keys})
+            rows = joined.run(step[0], {**step[1], "in_line": True})
+            accepted, placed = {row[0] for row in rows}, {row[0] for row in rows if row[1] is not None}
+            late = [job for job in jobs if job.order_no is None and job.id in placed]
+            for queue, keys in _lines(late):
+                joined.run("key_wait", {"queue": queue, "keys": keys})
+            for queue, keys in _lines([*(job for job in keyed if job.id in accepted), *late]):
+                joined.run("key_promote", {"queue": queue, "keys": keys})
+            return rows
+
+        return write(executor) if executor is not None else self.database.transact(write)
+
+    def _locked_run(
+        self, executor: Executor, verb: str, parameters: dict[str, Any], turning: Sequence[ClaimedJob]
+    ) -> Sequence[Row]:
+        # Whoever ends jobs and claims others has the rows first, and then the lock of the limit. Those of a key come last.
+        limited = [job for job in turning if job.limited]
+        if limited and not any(job.order_no is not None for job in turning):
+            executor.run("lock_leased", _fences(limited))
+        for queue in sorted({job.queue for job in limited}):
+            executor.run("limit_lock", {"queue": queue})
+        for queue in sorted({job.queue for job in turning if job.order_no is not None}):
+            keys = [job.ordering_key for job in turning if job.order_no is not None and job.queue == queue]
+            executor.run("key_wait", {"queue": queue, "keys": keys})
+        return executor.run(verb, parameters)
+
+    def _count_stale(self, jobs: Sequence[ClaimedJob], accepted: set[UUID]) -> None:
+        stale = Counter(job.queue for job in jobs if job.id not in accepted)
+        for queue, writes in stale.items():
+            self.database.run("count_stale", {"queue": queue, "writes": writes})
+
+
+def _lines(jobs: Sequence[ClaimedJob]) -> list[tuple[str, list[str | None]]]:
+    """The keys of these jobs, by queue, each as often as there are jobs of it."""
+    by_queue: defaultdict[str, list[str | None]] = defaultdict(list)
+    for job in jobs:
+        by_queue[job.queue].append(job.ordering_key)
+    return sorted(by_queue.items())
+
+
+def ending_step(endings: Sequence[Ending]) -> Step:
+    """The statement that ends these jobs, but for those that stand in their key's line, and its parameters.
+
+    Raises:
+        InvalidInput: a result cannot be stored as JSON.
+    """
+    jobs = [ending.job for ending in endings]
+    if _plain(endings) and len({job.lease_no for job in jobs}) == 1:
+        return "succeed", {"ids": [job.id for job in jobs], "lease_no": jobs[0].lease_no, "in_line": False}
+    return "finish", {**_fences(jobs), **_ends(endings), "in_line": False}
+
+
+def locked_ending_step(endings: Sequence[Ending], worker: str) -> Step:
+    """The statement that ends these jobs, which the transaction has locked, and its parameters.
+
+    Raises:
+        InvalidInput: a result cannot be stored as JSON.
+    """
+    if any(ending.job.alone for ending in endings):
+        # Begun under a lease number of its own before it was locked.
+        return ending_step(endings)
+    parameters = {"ids": [ending.job.id for ending in endings], "worker": worker}
+    return ("succeed_locked", parameters) if _plain(endings) else ("finish_locked", {**parameters, **_ends(endings)})
+
+
+def demand_all(jobs: Sequence[ClaimedJob], accepted: set[UUID]) -> None:
+    """Raise what a caller is to know when not every write was accepted.
+
+    Raises:
+        LeaseLost: the message names the jobs.
+    """
+    lost = [str(job.id) for job in jobs if job.id not in accepted]
+    if lost:
+        raise LeaseLost(
+            f"the lease of {len(lost)} of {len(jobs)} jobs is not current any more ({', '.join(lost[:5])}"
+            f"{', …' if len(lost) > 5 else ''}): they were claimed by somebody else, ended or cancelled; drop the work"
+        )
+
+
+def _moment(back: Retry | Snooze) -> datetime | None:
+    return back.until.astimezone(UTC) if isinstance(back, Snooze) and isinstance(back.until, datetime) else None
+
+
+def _fences(jobs: Sequence[ClaimedJob]) -> dict[str, list[object]]:
+    return {"ids": [job.id for job in jobs], "lease_nos": [job.lease_no for job in jobs]}
+
+
+def _plain(endings: Sequence[Ending]) -> bool:
+    """Whether all of them succeeded and left no result."""
+    return all(
+        state is ArchiveState.SUCCEEDED and result is None and error is None for _, state, result, error in endings
+    )
+
+
+def _ends(endings: Sequence[Ending]) -> dict[str, object]:
+    """How the jobs end; an array that would hold the same for each goes as null, which saves its making."""
+    succeeded = all(ending.state is ArchiveState.SUCCEEDED for ending in endings)
+    return {
+        "states": None if succeeded else [ending.state.value for ending in endings],
+        "results": _or_null([serialization.result_text(ending.result) for ending in endings]),
+        "errors": _or_null([ending.error and serialization.storable_text(ending.error) for ending in endings]),
+    }
+
+
+def _or_null(texts: list[str | None]) -> list[str | None] | None:
+    return None if texts.count(None) == len(texts) else texts

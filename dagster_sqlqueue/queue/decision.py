@@ -1,0 +1,202 @@
+"""Applying a decision to live jobs: found and locked batch by batch, each a short transaction of its own, and what could not
+be decided explained.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeAlias
+from uuid import UUID
+
+import tenacity
+
+from dagster_sqlqueue.db.executors import CallerConnection, Executor, Row, SqlAlchemyExecutor, Transaction
+from dagster_sqlqueue.db.isolation import check_sees_others
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.queue import check_queue_name
+from dagster_sqlqueue.queue.search import FindingVerbs
+from dagster_sqlqueue.queue.selection import LIVE_STATES, Decided, Selection
+
+BATCH = 1_000
+_PATIENCE_SECONDS = 5.0
+_REQUEST = "cancel_running"
+_BUSY = "somebody else is at it: it is being claimed or ended, or worked on in a transaction; try again"
+
+Also: TypeAlias = Callable[[Executor, Sequence[UUID]], object]
+"""What a caller adds to a verb's transactions: it is given each one and the jobs that it decided about, before the commit.
+What it raises takes that transaction back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What an operator's verb does to live jobs, as a table: for each state the statement, and what comes of it.
+
+    Attributes:
+        name: the verb's, for messages.
+        statements: by state; a job in any other is skipped.
+        parameters: of the statements, beside the ids.
+        turns: whether a job may leave its key's line, so that others of the key are to be let in.
+        also: what else is done in the transaction of each batch, for the jobs that it decided about.
+        within: the caller's transaction, if it is to happen there.
+    """
+
+    name: str
+    statements: dict[str, str]
+    parameters: dict[str, Any]
+    turns: bool = False
+    also: "Also | None" = None
+    within: "Transaction | SqlAlchemyExecutor | None" = None
+
+
+class ApplyingVerbs(FindingVerbs):
+    """How a decision about live jobs is carried out."""
+
+    def _within(
+        self, connection: CallerConnection | None, selection: Selection
+    ) -> "Transaction | SqlAlchemyExecutor | None":
+        """Where to decide about jobs inside of the caller's transaction; None if he gives none.
+
+        Raises:
+            InvalidInput: it cannot be joined, or the jobs are not named: to look for them takes transactions of ours, which
+                would not see what the caller has done in his.
+        """
+        joined = self.database.within(connection)
+        if joined is not None and not selection.ids:
+            raise InvalidInput("inside of a transaction of the caller's, name the jobs: give the selection their ids")
+        return joined
+
+    def _decide(self, queue: str, selection: Selection, decision: Decision) -> Decided:
+        self.check_exists(check_queue_name(queue), decision.within)
+        states = selection.states(decision.statements, decision.name)
+        decided = Decided()
+        busy: list[UUID] = []
+        for ids in self._fitting(queue, selection, states):
+            busy += self._decide_all(queue, ids, states, decision, decided, explain=bool(selection.ids))
+
+        def once_more() -> list[UUID]:
+            nonlocal busy
+            busy = self._decide_all(queue, busy, states, decision, decided, explain=bool(selection.ids))
+            return busy
+
+        if busy:
+            tenacity.Retrying(
+                retry=tenacity.retry_if_result(bool),
+                wait=tenacity.wait_exponential(multiplier=0.01, max=0.2),
+                stop=tenacity.stop_after_delay(_PATIENCE_SECONDS),
+                retry_error_callback=lambda _: None,
+            )(once_more)
+        decided.skipped.update(dict.fromkeys(busy, _BUSY))
+        self._wake(queue, decided, decision.within)
+        return decided
+
+    def _decide_all(
+        self,
+        queue: str,
+        ids: Sequence[UUID],
+        states: Sequence[str],
+        decision: Decision,
+        decided: Decided,
+        *,
+        explain: bool,
+    ) -> list[UUID]:
+        """Decide about these, batch by batch; gives those that somebody else is at."""
+        busy: list[UUID] = []
+        for at in range(0, len(ids), BATCH):
+            batch = list(ids[at : at + BATCH])
+            work: Callable[[Executor], _Batch] = partial(
+                self._decide_batch, queue=queue, ids=batch, decision=decision, states=states
+            )
+            if decision.within is None:
+                met = self.database.transact(work)
+            else:
+                with decision.within.atomic() as joined:
+                    met = work(joined)
+            decided.changed.extend(met.changed)
+            decided.requested.extend(met.requested)
+            if explain:
+                decided.skipped.update({job: f"it is {state}" for job, state in met.others.items()})
+            if missed := [job for job in batch if job not in met.seen]:
+                there = self._whereabouts(missed, decision.within)
+                live = {row[0] for row in there if row[1] == queue and row[2] in LIVE_STATES}
+                busy += [job for job in missed if job in live]
+                if explain:
+                    self._explain(queue, [job for job in missed if job not in live], decided, decision.within)
+        return busy
+
+    def _decide_batch(
+        self, executor: Executor, *, queue: str, ids: list[UUID], decision: Decision, states: Sequence[str]
+    ) -> "_Batch":
+        keyed = self._steady(executor, queue)
+        if keyed and decision.within is not None:
+            check_sees_others(executor, queue)
+        in_line = keyed and decision.turns
+        if in_line and (keys := [row[0] for row in executor.run("keys_in_line", {"queue": queue, "ids": ids})]):
+            executor.run("key_wait", {"queue": queue, "keys": keys})
+        locked = executor.run("lock_live", {"queue": queue, "ids": ids})
+        met = _Batch({row[0] for row in locked})
+        fitting: defaultdict[str, list[UUID]] = defaultdict(list)
+        for job, state, _, _ in locked:
+            if state in states:
+                fitting[decision.statements[state]].append(job)
+            else:
+                met.others[job] = state
+        for statement, jobs in fitting.items():
+            accepted = [row[0] for row in executor.run(statement, {**decision.parameters, "ids": jobs})]
+            (met.requested if statement == _REQUEST else met.changed).extend(accepted)
+        if in_line:
+            self._let_in(executor, queue, locked, set(met.changed))
+        if decision.also and met.changed:
+            decision.also(executor, met.changed)
+        return met
+
+    def _steady(self, executor: Executor, queue: str) -> bool:
+        """Keep the queue's settings as they are for this transaction; gives whether its jobs take turns."""
+        rows = executor.run("queue_steady", {"queue": queue})
+        if not rows:
+            raise self._unknown(queue, executor)
+        return bool(rows[0][0])
+
+    def _let_in(self, executor: Executor, queue: str, locked: Sequence[Row], changed: set[UUID]) -> None:
+        """Let in as many of each key as have made room; those that only waited themselves made none."""
+        room = Counter[str]()
+        for job, _, line, waited in locked:
+            if job in changed and line is not None:
+                room[line] += not waited
+        if room:
+            keys = [key for key, places in sorted(room.items()) for _ in range(max(places, 1))]
+            executor.run("key_promote", {"queue": queue, "keys": keys})
+
+    def _wake(self, queue: str, decided: Decided, executor: Executor | None = None) -> None:
+        if decided.changed:
+            (executor or self.database).run("waiter_notify", {"queue": queue})
+
+    def _explain(self, queue: str, ids: Sequence[UUID], decided: Decided, executor: Executor | None = None) -> None:
+        """Say of each of these jobs of which nothing was said yet what is the matter with it."""
+        known = {*decided.changed, *decided.requested, *decided.skipped}
+        silent = [job for job in ids if job not in known]
+        for at in range(0, len(silent), BATCH):
+            part = silent[at : at + BATCH]
+            there = {job: (other, state) for job, other, state, _ in self._whereabouts(part, executor)}
+            for job in part:
+                other, state = there.get(job, (None, None))
+                if other is None:
+                    reason = "there is no such job: it was never enqueued, or it ended and was trimmed since"
+                elif other != queue:
+                    reason = f"it belongs to queue {other!r}"
+                else:
+                    reason = f"it is {state}" if state in LIVE_STATES else f"it ended as {state}"
+                decided.skipped[job] = reason
+
+    def _whereabouts(self, ids: list[UUID], executor: Executor | None = None) -> Sequence[Row]:
+        return (executor or self.database).run("whereabouts", {"ids": ids}) if ids else []
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What became of a batch: the jobs seen, those of them that were in no state for the verb, and the others."""
+
+    seen: set[UUID]
+    others: dict[UUID, str] = field(default_factory=dict)
+    changed: list[UUID] = field(default_factory=list)
+    requested: list[UUID] = field(default_factory=list)

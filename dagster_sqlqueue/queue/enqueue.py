@@ -1,0 +1,174 @@
+"""Putting in: one job or many, in the caller's transaction if he wants."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+from uuid import UUID
+
+import psycopg
+import sqlalchemy as sa
+from psycopg.rows import tuple_row
+
+from dagster_sqlqueue.db import statements
+from dagster_sqlqueue.db.executors import CallerConnection, Executor, check_connection
+from dagster_sqlqueue.db.retries import Rereading, beginning_again
+from dagster_sqlqueue.model.job import NewJob
+from dagster_sqlqueue.model.queue import Payload, QueueSpec
+from dagster_sqlqueue.queue import insert
+from dagster_sqlqueue.queue.async_enqueue import AsyncEnqueueingVerbs
+from dagster_sqlqueue.queue.insert import Enqueued, OnConflict
+from dagster_sqlqueue.queue.intake import Intake, NewRow, OnBadRow, Rejected, new_row
+
+__all__ = ["Enqueued", "EnqueueingVerbs", "Rejected"]
+
+T = TypeVar("T")
+
+
+class EnqueueingVerbs(AsyncEnqueueingVerbs):
+    """How jobs are put on a queue."""
+
+    def enqueue(
+        self,
+        spec: QueueSpec[Payload],
+        job: "Payload | NewJob[Payload] | Mapping[str, Any]",
+        *,
+        connection: CallerConnection | None = None,
+        on_conflict: OnConflict = "ignore",
+    ) -> UUID | None:
+        """Put one job on the queue.
+
+        A job with an id of its producer's (`NewJob(id=…)`) that is sent again lands once, also if it has ended meanwhile,
+        for as long as the archive keeps it. `redrive` brings an ended job back.
+
+        Args:
+            spec: the queue.
+            job: its payload, or a `NewJob` with more to say.
+            connection: a psycopg or SQLAlchemy connection or an ORM session whose transaction the job joins: rolled back
+                means never enqueued. None: a transaction of its own, committed on return. For a job with an id of its own
+                it has to be READ COMMITTED: a stricter one does not see that the job ended after it began.
+            on_conflict: what becomes of a job whose unique key a live job has. `ignore`: it is left out. `replace`: if the
+                live job still waits, it takes the payload, moment, priority, tags and limits of the new one and begins
+                anew with its attempts; its id, its bucket and its place within its ordering key stay. A job that runs or
+                is held stays as it is.
+
+        Returns:
+            The id of the job that holds the content; None for a duplicate: its unique key or id belongs to a live job
+            that was left as it is, or its id to a job that was enqueued before and has ended.
+
+        Raises:
+            InvalidPayload, InvalidInput: nothing was enqueued.
+            UnknownQueue: the queue does not exist.
+        """
+        insert.check_choice("on_conflict", on_conflict, OnConflict)
+        row = new_row(spec, job)
+        check_connection(connection, "aenqueue or aenqueue_many")
+        executor = self.database.joined(connection)
+        if on_conflict == "ignore" and not row.named and (connection is None or row.columns["region"] is None):
+            return self._drive(insert.one(spec.name, row, on_conflict), executor, spec.name)
+        if connection is None:
+            return self.database.transact(
+                lambda transaction: self._drive(insert.one(spec.name, row, on_conflict), transaction, spec.name)
+            )
+        with executor.atomic() as joined:  # type: ignore[union-attr]
+            return self._drive(insert.one(spec.name, row, on_conflict), joined, spec.name)
+
+    def enqueue_many(
+        self,
+        spec: QueueSpec[Payload],
+        jobs: "Iterable[Payload | NewJob[Payload] | Mapping[str, Any]]",
+        *,
+        connection: CallerConnection | None = None,
+        on_conflict: OnConflict = "ignore",
+        on_bad_row: OnBadRow = "raise",
+    ) -> Enqueued:
+        """Put many jobs on the queue, in one transaction: all of them or, if it fails, none.
+
+        Many plain jobs go in by COPY; those that have an id of the producer's, a unique key or an ordering key go in by
+        arrays, which can leave duplicates out and number the jobs of a key. Those with an id of the producer's that were
+        enqueued before are left out, also if they have ended: that is a look into the archive for each.
+
+        Args:
+            spec: the queue.
+            jobs: payloads or `NewJob`s; a generator is read in constant memory.
+            connection: as for `enqueue`. A deadlock, as with others who put in the same unique keys in another order,
+                ends the caller's transaction; one of our own begins again from the first job.
+            on_conflict: as for `enqueue`. Of jobs with the same unique key in one call, `ignore` takes the first,
+                `replace` the last.
+            on_bad_row: what becomes of a job that is not usable. `raise`: nothing is enqueued. `skip`: it is left out and
+                reported in `rejected`, and all others are enqueued.
+
+        Raises:
+            InvalidPayload, InvalidInput: the message names the row, counted from 0; nothing was enqueued.
+            UnknownQueue: the queue does not exist.
+            TransactionLost: others were in the way again and again, or of a generator whose first chunk was in; nothing
+                was enqueued.
+        """
+        insert.check_choice("on_conflict", on_conflict, OnConflict)
+        insert.check_choice("on_bad_row", on_bad_row, OnBadRow)
+        check_connection(connection, "aenqueue or aenqueue_many")
+        read = Rereading(jobs)
+
+        def put_all(executor: Executor, driver: "psycopg.Connection[Any]") -> Enqueued:
+            terms = self._drive(insert.terms(spec.name), executor, spec.name)
+            taken = Intake(spec, terms, on_bad_row)
+            counts: Counter[str] = Counter()
+
+            def put(rows: list[NewRow]) -> None:
+                steps = insert.many(spec.name, rows, terms, on_conflict=on_conflict, copying=True)
+                counts.update(self._drive(steps, executor, spec.name, driver))
+
+            for job in read:
+                if chunk := taken.take(job):
+                    put(chunk)
+                    read.chunk_is_in()
+            if chunk := taken.rest():
+                put(chunk)
+            return Enqueued(counts["inserted"], counts["duplicates"], counts["replaced"], taken.rejected)
+
+        def transact() -> Enqueued:
+            with self.database.transaction() as transaction:
+                return put_all(transaction, transaction.connection)
+
+        if connection is None:
+            return beginning_again(transact, read)
+        with self.database.joined(connection).atomic() as joined:  # type: ignore[union-attr]
+            return put_all(joined, _driver(connection))
+
+    def _drive(
+        self,
+        steps: insert.Steps[T],
+        executor: Executor,
+        queue: str,
+        driver: "psycopg.Connection[Any] | None" = None,
+    ) -> T:
+        def copy(request: insert.CopyIn) -> None:
+            assert driver is not None
+            with self.database.naming_schema(request.name, connection=driver):
+                _copy(driver, request, self.database.schema)
+
+        try:
+            return insert.drive(steps, executor, copy)
+        except insert.NoQueue:
+            raise self._unknown(queue, executor) from None
+        except (psycopg.IntegrityError, sa.exc.IntegrityError) as error:
+            raise insert.refusal(error, queue) from None
+
+
+def _copy(driver: "psycopg.Connection[Any]", request: insert.CopyIn, schema: str) -> None:
+    with (
+        psycopg.Cursor(driver, row_factory=tuple_row) as cursor,
+        cursor.copy(statements.load(request.name, schema).encode()) as copy,
+    ):
+        copy.set_types(request.types)
+        for record in request.records:
+            copy.write_row(record)
+
+
+def _driver(connection: Any) -> "psycopg.Connection[Any]":
+    """The driver's connection below the caller's; the joined executor has found it to be psycopg's."""
+    if isinstance(connection, psycopg.Connection):
+        return connection
+    pooled = connection if isinstance(connection, sa.Connection) else connection.connection()
+    driver = pooled.connection.driver_connection
+    assert isinstance(driver, psycopg.Connection)
+    return driver

@@ -1,0 +1,167 @@
+"""Taking the jobs of one call in: each checked, then handed over in chunks that are ready to be sent. No I/O."""
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from datetime import datetime
+from typing import Any, Generic, Literal, NamedTuple, TypeAlias
+from uuid import UUID
+
+from psycopg.types.json import Jsonb
+
+from dagster_sqlqueue.db.isolation import check_sees_ends
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.job import NewJob
+from dagster_sqlqueue.model.queue import Payload, QueueSpec
+from dagster_sqlqueue.queue import validation
+
+OnBadRow: TypeAlias = Literal["raise", "skip"]
+
+_CHUNK_ROWS = 2_000
+_CHUNK_BYTES = 8_000_000
+
+COPY_TYPES = (
+    *("uuid", "text", "int2", "int2", "timestamptz", "timestamptz", "int4", "text"),
+    *("float8", "float8[]", "text[]", "jsonb"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A job that was left out: its row, counted from 0, and what is wrong with it."""
+
+    row: int
+    error: str
+
+
+class NewRow(NamedTuple):
+    """A job that was found in order: its columns, its row, as it was given, and whether its id is the producer's own."""
+
+    columns: dict[str, Any]
+    row: int
+    job: NewJob[Any]
+    named: bool
+
+    @property
+    def id(self) -> UUID:
+        """The job's id."""
+        found: UUID = self.columns["id"]
+        return found
+
+    @property
+    def unique_key(self) -> str | None:
+        """The job's unique key."""
+        found: str | None = self.columns["unique_key"]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What `enqueue_terms.sql` says of a queue."""
+
+    bucket_count: int
+    max_attempts: int
+    timeout_seconds: float | None
+    now: datetime
+    regions: Sequence[str]
+    isolation: str
+
+    def bucket(self, hash_: int, region: str | None) -> int:
+        """The bucket of a job, by the rule of `enqueue.sql`."""
+        if region is None:
+            return hash_ % self.bucket_count
+        own = [bucket for bucket, name in enumerate(self.regions) if name == region]
+        return own[hash_ % len(own)]
+
+
+def new_row(spec: QueueSpec[Payload], job: Any, row: int = 0) -> NewRow:
+    """A job, checked and ready to be sent.
+
+    Raises:
+        InvalidPayload, InvalidInput: the message names the row.
+    """
+    new = job if isinstance(job, NewJob) else NewJob(job)
+    return NewRow(validation.values(spec, new, row), row, new, new.id is not None)
+
+
+class Intake(Generic[Payload]):
+    """Takes the jobs of one call, and hands them over in chunks: bounded in number and in bytes.
+
+    Args:
+        spec: the queue.
+        terms: what the database says of it.
+        on_bad_row: `skip` collects what is wrong with bad rows in `rejected`; `raise` raises it.
+    """
+
+    def __init__(self, spec: QueueSpec[Payload], terms: Terms, on_bad_row: OnBadRow) -> None:
+        self._spec = spec
+        self._terms = terms
+        self._skip = on_bad_row == "skip"
+        self._rows: list[NewRow] = []
+        self._bytes = 0
+        self._next = 0
+        self.rejected: list[Rejected] = []
+
+    def take(self, job: Any) -> list[NewRow] | None:
+        """Take the next job; gives a chunk when it is full.
+
+        Raises:
+            InvalidPayload, InvalidInput: it is not usable, and bad rows are not to be skipped; or it has an id of its own,
+                for which the transaction is not usable.
+        """
+        number = self._next
+        self._next += 1
+        try:
+            row = new_row(self._spec, job, number)
+            region = row.columns["region"]
+            if region is not None and region not in self._terms.regions:
+                raise InvalidInput(f"row {number}: {no_bucket(self._spec.name, region, self._terms.regions)}")
+        except InvalidInput as error:
+            if not self._skip:
+                raise
+            self.rejected.append(Rejected(number, str(error).removeprefix(f"row {number}: ")))
+            return None
+        if row.named:
+            check_sees_ends(self._terms.isolation, f"row {number}: the job {row.id} has an id of its own")
+        self._rows.append(row)
+        self._bytes += len(row.columns["payload"])
+        return self.rest() if len(self._rows) >= _CHUNK_ROWS or self._bytes >= _CHUNK_BYTES else None
+
+    def rest(self) -> list[NewRow]:
+        """The jobs that were taken and not handed over yet."""
+        rows, self._rows, self._bytes = self._rows, [], 0
+        return rows
+
+
+def no_bucket(queue: str, region: str | None = None, regions: Sequence[str] = ()) -> str:
+    """What to tell about a region that has no bucket."""
+    named = f"region is {region!r}, which has" if region is not None else "the region of a job has"
+    others = f" ({', '.join(sorted(map(repr, set(regions))))})" if regions else ""
+    return (
+        f"{named} no bucket in queue {queue!r}; give it some with set_region, name a region that has{others}, or leave"
+        " the region out"
+    )
+
+
+def _as_is(text: str) -> str:
+    return text
+
+
+def record(queue: str, row: NewRow, terms: Terms) -> tuple[Any, ...]:
+    """A job as `enqueue_copy.sql` takes it."""
+    columns = row.columns
+    run_at = columns["run_at"] or terms.now
+    limit = columns["timeout_seconds"]
+    return (
+        columns["id"],
+        queue,
+        terms.bucket(columns["hash"], columns["region"]),
+        columns["priority"],
+        run_at,
+        run_at,
+        columns["max_attempts"] or terms.max_attempts,
+        columns["region"] or "local",
+        terms.timeout_seconds if limit is None else float(limit),
+        None if row.job.backoff is None else [float(part) for part in astuple(row.job.backoff)],
+        list(row.job.tags),
+        Jsonb(columns["payload"], dumps=_as_is),
+    )

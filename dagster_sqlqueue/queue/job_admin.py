@@ -1,0 +1,271 @@
+"""Deciding about single jobs: cancel, redrive, hold, release, complete, delay, reprioritise; those named, those that fit, or
+all.
+
+Large selections are worked off in batches, each a short transaction of its own: a verb that is interrupted has decided
+about some of the jobs, and can be given again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from dagster_sqlqueue.db.executors import CallerConnection, Executor, Row
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.job import ArchiveState
+from dagster_sqlqueue.model.lifecycle import LiveState
+from dagster_sqlqueue.model.outcome import Json
+from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS, check_queue_name
+from dagster_sqlqueue.payload.serialization import result_text, storable_text, unstorable_text
+from dagster_sqlqueue.queue.decision import BATCH, Also, ApplyingVerbs, Decision
+from dagster_sqlqueue.queue.search import Ended
+from dagster_sqlqueue.queue.selection import Decided, Selection, moment_in_utc
+
+_REDRIVABLE = (str(ArchiveState.FAILED), str(ArchiveState.CANCELLED))
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A held job that somebody did by hand.
+
+    Attributes:
+        id: the job's.
+        by: who did it; kept as the one who had claimed the job.
+        result: JSON, kept in the archive.
+    """
+
+    id: UUID
+    by: str
+    result: Json = None
+
+
+class DecidingVerbs(ApplyingVerbs):
+    """What operators decide about single jobs."""
+
+    def cancel(self, queue: str, selection: Selection, *, reason: str = "cancelled by an operator") -> Decided:
+        """Cancel jobs: at once those that do not run; a running one is asked to end.
+
+        A running job's handler hears of it at its next heartbeat. If it does not end the job as cancelled itself, and the
+        job comes back by a retry or because its lease ran out, the next claim cancels it.
+
+        Args:
+            queue: its name.
+            selection: which jobs.
+            reason: kept as the job's error.
+
+        Raises:
+            InvalidInput: an argument is not usable; nothing was changed.
+            UnknownQueue: there is no such queue.
+        """
+        statements = {
+            LiveState.QUEUED: "cancel_waiting",
+            LiveState.HELD: "cancel_waiting",
+            LiveState.RUNNING: "cancel_running",
+        }
+        decision = Decision("cancel", _by_state(statements), {"reason": _reason(reason)}, turns=True)
+        return self._decide(queue, selection, decision)
+
+    def hold_queued(
+        self,
+        queue: str,
+        selection: Selection,
+        reason: str,
+        *,
+        also: Also | None = None,
+        connection: CallerConnection | None = None,
+    ) -> Decided:
+        """Set queued jobs aside until somebody releases or cancels them. In an ordered queue the key stops there.
+
+        Args:
+            queue: its name.
+            selection: which jobs; of those that fit, the queued ones.
+            reason: kept as the job's error.
+            also: what else to do in the same transactions.
+            connection: the caller's, whose transaction it joins, for jobs that are named by their ids; None: transactions of
+                its own. Where jobs of a key take turns it is READ COMMITTED, or the call is refused: one that does not see
+                who was set aside since it began would leave them waiting.
+
+        Raises:
+            InvalidInput: an argument is not usable; nothing was changed.
+            UnknownQueue: there is no such queue.
+        """
+        statements = _by_state({LiveState.QUEUED: "hold_queued"})
+        within = self._within(connection, selection)
+        decision = Decision(
+            "hold_queued", statements, {"reason": _reason(reason)}, turns=True, also=also, within=within
+        )
+        return self._decide(queue, selection, decision)
+
+    def release_held(
+        self, queue: str, selection: Selection, *, also: Also | None = None, connection: CallerConnection | None = None
+    ) -> Decided:
+        """Let held jobs go: due now, with the attempts that they have left. In an ordered queue the key goes on.
+
+        A request to cancel one, made while it ran, is void then.
+
+        Args:
+            queue: its name.
+            selection: which jobs; of those that fit, the held ones.
+            also: what else to do in the same transactions.
+            connection: as for `hold_queued`.
+
+        Raises:
+            InvalidInput: an argument is not usable; nothing was changed.
+            UnknownQueue: there is no such queue.
+        """
+        statements = _by_state({LiveState.HELD: "release_held"})
+        within = self._within(connection, selection)
+        return self._decide(queue, selection, Decision("release_held", statements, {}, also=also, within=within))
+
+    def complete_held(
+        self,
+        queue: str,
+        completed: Sequence[Completed],
+        *,
+        also: Also | None = None,
+        connection: CallerConnection | None = None,
+    ) -> Decided:
+        """End held jobs as succeeded: somebody did by hand what they ask for. In an ordered queue the key goes on.
+
+        Args:
+            queue: its name.
+            completed: which jobs, by whom and with what result.
+            also: what else to do in the same transactions.
+            connection: as for `hold_queued`.
+
+        Raises:
+            InvalidInput: an argument is not usable; nothing was changed.
+            UnknownQueue: there is no such queue.
+        """
+        for one in completed:
+            if not isinstance(one.by, str) or not one.by.strip() or unstorable_text(one.by):
+                raise InvalidInput(f"by is {one.by!r}; give the name of whoever did the work")
+        parameters: dict[str, Any] = {
+            "named": [one.id for one in completed],
+            "results": [result_text(one.result) for one in completed],
+            "workers": [one.by for one in completed],
+        }
+        statements = _by_state({LiveState.HELD: "complete_held"})
+        selection = Selection(ids=parameters["named"])
+        within = self._within(connection, selection)
+        decision = Decision("complete_held", statements, parameters, turns=True, also=also, within=within)
+        return self._decide(queue, selection, decision)
+
+    def delay(self, queue: str, selection: Selection, until: datetime | float) -> Decided:
+        """Have queued jobs become due at another moment, earlier or later than it was. In an ordered queue the others of
+        their keys wait with them.
+
+        Args:
+            queue: its name.
+            selection: which jobs; of those that fit, the queued ones.
+            until: the moment, with a time zone; or seconds from now. What has passed means now.
+
+        Raises:
+            InvalidInput: an argument is not usable; nothing was changed.
+            UnknownQueue: there is no such queue.
+        """
+        parameters: dict[str, Any] = {"queue": queue, "seconds": None, "moment": None}
+        if isinstance(until, datetime):
+            parameters["moment"] = moment_in_utc("until", until)
+        elif type(until) not in (int, float) or not 0 <= until <= MAX_DELAY_SECONDS:
+            raise InvalidInput(
+                f"until is {until!r}; give a datetime with a time zone, or seconds from now, not negative and at most a"
+                " hundred years"
+            )
+        else:
+            parameters["seconds"] = float(until)
+        return self._decide(
+            queue, selection, Decision("delay", _by_state({LiveState.QUEUED: "delay"}), parameters, turns=True)
+        )
+
+    def reprioritise(self, queue: str, selection: Selection, priority: int) -> Decided:
+        """Give live jobs another priority. For a running job it counts when it goes back; the order within an ordering key
+        stays as it is.
+
+        Args:
+            queue: its name.
+            selection: which jobs.
+            priority: 0 to 9, higher first.
+
+        Raises:
+            InvalidInput: an argument is not usable; nothing was changed.
+            UnknownQueue: there is no such queue.
+        """
+        if type(priority) is not int or not 0 <= priority <= 9:
+            raise InvalidInput(f"priority is {priority!r}; it must be 0 to 9, higher runs first")
+        statements = dict.fromkeys(LiveState, "reprioritise")
+        return self._decide(queue, selection, Decision("reprioritise", _by_state(statements), {"priority": priority}))
+
+    def redrive(
+        self,
+        queue: str,
+        selection: Selection,
+        *,
+        states: Sequence[str] = (ArchiveState.FAILED,),
+        limit: int | None = None,
+    ) -> Decided:
+        """Bring ended jobs back, the latest first: the same jobs, with all their attempts, due now. In an ordered queue a
+        job takes its old place, before those of its key that came after it.
+
+        Args:
+            queue: its name.
+            selection: which jobs.
+            states: how they ended: `failed`, the dead letter, or `cancelled`.
+            limit: the most jobs; None for all that fit.
+
+        Returns:
+            What went back; and, skipped, what stays in the archive because a live job has the same id or unique key.
+
+        Raises:
+            InvalidInput: an argument is not usable; nothing was changed.
+            UnknownQueue: there is no such queue.
+        """
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise InvalidInput(f"limit is {limit!r}; it must be a whole number of at least 1, or None")
+        wanted = [str(state) for state in ([states] if isinstance(states, str) else states)]
+        if not wanted or set(wanted) - set(_REDRIVABLE):
+            raise InvalidInput(f"states is {wanted}; what can be redriven is {' or '.join(_REDRIVABLE)}")
+        self.check_exists(check_queue_name(queue))
+        wanted = selection.states(wanted, "redrive")
+        decided = Decided()
+        for ended in self._ended(queue, selection, wanted, "redrive"):
+            ids = ended.ids
+            while ids:
+                room = BATCH if limit is None else min(BATCH, limit - len(decided.changed))
+                if room <= 0:
+                    self._wake(queue, decided)
+                    return decided
+                self._redrive(queue, Ended(ids[:room], ended.since, ended.until), wanted, decided)
+                ids = ids[room:]
+            self._wake(queue, decided)
+        if selection.ids:
+            self._explain(queue, selection.job_ids, decided)
+        return decided
+
+    def _redrive(self, queue: str, ended: Ended, states: Sequence[str], decided: Decided) -> None:
+        parameters = {"queue": queue, "states": states, "ids": ended.ids, "since": ended.since, "until": ended.until}
+
+        def bring_back(executor: Executor) -> Sequence[Row]:
+            if self._steady(executor, queue):
+                keys = [row[0] for row in executor.run("keys_of_ended", parameters)]
+                if keys:
+                    executor.run("key_wait", {"queue": queue, "keys": keys})
+            return executor.run("redrive", parameters)
+
+        for job, went_back, unique_key in self.database.transact(bring_back):
+            if went_back:
+                decided.changed.append(job)
+            else:
+                also = "" if unique_key is None else f", or the unique key {unique_key!r}"
+                decided.skipped[job] = f"a live job of the queue has the same id{also}"
+
+
+def _by_state(statements: Mapping[LiveState, str]) -> dict[str, str]:
+    return {str(state): statement for state, statement in statements.items()}
+
+
+def _reason(reason: object) -> str:
+    if not isinstance(reason, str) or not reason.strip():
+        raise InvalidInput(f"the reason is {reason!r}; give a text that says why, for whoever looks at the job later")
+    return storable_text(reason)

@@ -1,0 +1,163 @@
+"""Taking jobs out for the length of a transaction: no lease, and a crash leaves them as they were."""
+
+from collections.abc import Sequence
+
+from dagster_sqlqueue.db.executors import Row, Transaction
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.job import ClaimedJob
+from dagster_sqlqueue.model.queue import QueueSettings, Strategy
+from dagster_sqlqueue.queue.complete import Ending, EndingVerbs, locked_ending_step
+from dagster_sqlqueue.queue.head_hints import HeadHints
+from dagster_sqlqueue.queue.strategies import (
+    BUCKET,
+    FROM_THE_HEAD,
+    LEASE_NO,
+    LEASE_UNTIL,
+    SUSPECT,
+    Wanted,
+    check_claim,
+    pick,
+    pick_step,
+    saw,
+    under_lease,
+    wanted_of,
+    without_suspects,
+)
+
+
+class LockingVerbs(EndingVerbs):
+    """How jobs are taken out in transactional mode."""
+
+    def lock_due(
+        self,
+        transaction: Transaction,
+        queue: str,
+        *,
+        limit: int,
+        worker: str | None = None,
+        buckets: Sequence[int] | None = None,
+        hints: HeadHints | None = None,
+    ) -> list[ClaimedJob]:
+        """Lock due jobs for the rest of a transaction, in which they are then worked off and ended: no lease is needed,
+        and a crash leaves them as they were.
+
+        One whose lease ran out is locked by itself. It may be what its consumer died of, so its attempt is counted before
+        it begins: that is committed, with whatever the transaction did so far, and the job is locked in the transaction
+        that follows.
+
+        Their `lease_no` is the one that they have once the transaction commits. Rolled back, it is given again: it tells
+        nobody outside of the transaction one try from another, and is not to be passed on.
+
+        Args:
+            transaction: of `Database.transact` or `Database.transaction`; nothing is to be written in it before.
+            queue: its name.
+            limit: the most jobs to lock, 1 to 10,000.
+            worker: for whom, shown with a job that is locked by itself.
+            buckets: where to look, in this order; None for all of them.
+            hints: as for `claim`.
+
+        Raises:
+            InvalidInput: an argument is out of range, or the queue's strategy, order or limits need leases.
+            UnknownQueue: there is no such queue.
+        """
+        check_claim(limit, None, buckets)
+        settings = self.last_seen(queue)
+        if _needs_leases(settings):
+            settings = self.settings(queue, executor=transaction)
+        hints = hints or HeadHints()
+        name = worker or ""
+        jobs = self._lock_due(transaction, settings, wanted_of(settings, buckets, limit, None, name, hints, None))
+        if not jobs and (now := self.settings(queue, executor=transaction)).revision != settings.revision:
+            jobs = self._lock_due(transaction, now, wanted_of(now, buckets, limit, None, name, hints, None))
+        if not jobs:
+            hints.saw_all()
+        if self.last_seen(queue).strategy in FROM_THE_HEAD:
+            hints.note(jobs)
+        return jobs
+
+    def finish_and_lock(
+        self,
+        transaction: Transaction,
+        endings: Sequence[Ending],
+        queue: str,
+        *,
+        limit: int,
+        worker: str,
+        buckets: Sequence[int] | None = None,
+        hints: HeadHints | None = None,
+    ) -> list[ClaimedJob]:
+        """End jobs that the transaction locked, commit it, and lock the next ones in the transaction that follows: in one
+        round trip, where the strategy finds them at the first look.
+
+        Args:
+            transaction: of `Database.transact` or `Database.transaction`.
+            endings: as for `finish_locked`.
+            queue: where to look for the next ones.
+            limit: the most jobs to lock, 1 to 10,000.
+            worker: who ends.
+            buckets: where to look, in this order; None for all of them.
+            hints: as for `claim`.
+
+        Returns:
+            What was locked. Nothing was: ask `lock_due` whether there is anything.
+
+        Raises:
+            InvalidInput, UnknownQueue: as for `finish_locked` and `lock_due`.
+        """
+        check_claim(limit, None, buckets)
+        settings = self.last_seen(queue)
+        hints = hints or HeadHints()
+        wanted = wanted_of(settings, buckets, limit, None, worker, hints, None)
+        ending = locked_ending_step(endings, worker)
+        if settings.strategy is Strategy.FIFO or _needs_leases(settings):
+            transaction.run_and_go_on(ending)
+            return self.lock_due(transaction, queue, limit=limit, worker=worker, buckets=buckets, hints=hints)
+        rows = transaction.run_and_go_on(ending, pick_step(settings, wanted, limit))
+        saw(settings, hints, [row[BUCKET] for row in rows], filled=len(rows) >= limit)
+        jobs = self._locked(transaction, settings, wanted, rows)
+        if settings.strategy in FROM_THE_HEAD:
+            hints.note(jobs)
+        return jobs
+
+    def lock_again(self, transaction: Transaction, job: ClaimedJob) -> bool:
+        """Lock a job that `lock_due` had locked in a transaction that was rolled back. False: somebody else was quicker.
+
+        Args:
+            transaction: of `Database.transact` or `Database.transaction`.
+            job: as it was locked.
+        """
+        if job.alone:
+            return bool(transaction.run("lock_alone", {"id": job.id, "lease_no": job.lease_no}))
+        rows = transaction.run("pick_ids", {"ids": [job.id], "limit": 1})
+        return any(row[LEASE_NO] + 1 == job.lease_no and not row[SUSPECT] for row in rows)
+
+    def _lock_due(self, transaction: Transaction, settings: QueueSettings, wanted: Wanted) -> list[ClaimedJob]:
+        if why := _needs_leases(settings):
+            raise InvalidInput(
+                f"queue {settings.name!r} {why}, which needs leases: transactional mode cannot work it off"
+            )
+        return self._locked(transaction, settings, wanted, pick(transaction, settings, wanted, wanted.limit))
+
+    def _locked(
+        self, transaction: Transaction, settings: QueueSettings, wanted: Wanted, rows: Sequence[Row]
+    ) -> list[ClaimedJob]:
+        """The jobs that may be worked off now, of those that were picked."""
+        while rows and rows[0][SUSPECT]:
+            job = under_lease(rows[0], rows[0][LEASE_UNTIL], settings, alone=True)
+            if job.attempt > job.max_attempts or job.cancel_requested:
+                return [job._replace(alone=False)]
+            begin = ("begin_alone", {"id": job.id, "worker": wanted.worker})
+            if transaction.run_and_go_on(begin, ("lock_alone", {"id": job.id, "lease_no": job.lease_no})):
+                return [job]
+            rows = pick(transaction, settings, wanted, wanted.limit)
+        # As they will be: nobody else can count an attempt or a lease before this transaction ends.
+        return [under_lease(row, row[LEASE_UNTIL], settings) for row in without_suspects(rows)]
+
+
+def _needs_leases(settings: QueueSettings) -> str | None:
+    """Why a queue cannot be worked off in transactional mode; None when it can."""
+    if settings.keyed or settings.limited:
+        return "is ordered or limited"
+    if settings.strategy in (Strategy.ASSIGN, Strategy.TOKEN):
+        return f"has the strategy '{settings.strategy}'"
+    return None

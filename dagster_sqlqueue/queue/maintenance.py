@@ -1,0 +1,253 @@
+"""Keeping: the archive's partitions are made ahead and trimmed by each queue's retention, and what expired is removed."""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import date
+from uuid import UUID
+
+import psycopg
+
+from dagster_sqlqueue.db.executors import Transaction
+from dagster_sqlqueue.errors import AccessRefused, InvalidInput, QueueError
+from dagster_sqlqueue.model.queue import check_queue_name
+from dagster_sqlqueue.queue.base import Verbs, settings_of
+from dagster_sqlqueue.queue.stuck_keys import heal_keys
+from dagster_sqlqueue.queue.unpublished_batches import sweep
+from dagster_sqlqueue.schema import partitions
+
+logger = logging.getLogger("dagster_sqlqueue")
+
+MAX_DAYS_AHEAD = 366
+_TRIMMED_AT_ONCE = 10_000
+_AT_ONCE = 1_000
+_BY_PAGE = ("tell_left", "forget_progress")
+"""Those that look at a page, and say where it ended."""
+_WHILE_ANY = ("forget_groups", "forget_waits", "forget_staged", "forget_writes")
+"""Those that remove so many, as often as there are any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    """What `trim` removed from the archive.
+
+    Attributes:
+        partitions_dropped: the UTC days whose whole partition was dropped, in order.
+        rows_deleted: how many rows were deleted one by one, by queue: from partitions that other queues still need.
+        events_deleted: how many steps of people were deleted, by queue: those of jobs that are gone.
+        busy: the days whose partition could not be dropped because the archive was in use; the next call tries again.
+    """
+
+    partitions_dropped: tuple[date, ...]
+    rows_deleted: dict[str, int]
+    events_deleted: dict[str, int]
+    busy: tuple[date, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Maintained:
+    """What `maintain` did.
+
+    Attributes:
+        ran: False: another process was at it, and nothing was done here.
+        partitions_made: the UTC days that got a partition of the archive, in order.
+        rows_moved: how many rows that had found no partition of their day were moved into it.
+        partitions_dropped: see `Trimmed`.
+        rows_deleted: see `Trimmed`.
+        events_deleted: see `Trimmed`.
+        expired_removed: how many expired waiters, workers, grants and slots, old counts of refused writes, groups that
+            ended 30 days ago, followers whose job is not there any more or whose process died, notes of progress
+            without a job, attempts of Spark tasks that staged jobs more than a day ago, and names of writes of more
+            than 30 days ago, were removed.
+        batches_swept: the batches that were left behind by their drivers, and whose jobs were given back.
+        keys_healed: the ordering keys whose jobs waited for a turn that nobody would have given them, and that go on now.
+        queues_removed: the reply queues whose time was up, removed with their jobs.
+        busy: the days whose partition could not be made or dropped because the archive was in use; the next call tries
+            again.
+    """
+
+    ran: bool
+    partitions_made: tuple[date, ...] = ()
+    rows_moved: int = 0
+    partitions_dropped: tuple[date, ...] = ()
+    rows_deleted: dict[str, int] = field(default_factory=dict)
+    events_deleted: dict[str, int] = field(default_factory=dict)
+    expired_removed: int = 0
+    batches_swept: int = 0
+    keys_healed: int = 0
+    queues_removed: tuple[str, ...] = ()
+    busy: tuple[date, ...] = ()
+
+
+class HistoryVerbs(Verbs):
+    """What keeps the archive in order; any process may do it, as often as it likes."""
+
+    def maintain(self, *, days_ahead: int = partitions.DAYS_AHEAD) -> Maintained:
+        """Make the archive's partitions ahead, move rows that found none, trim by retention, remove what expired, give back
+        the jobs of batches that were left behind, let go on the keys whose jobs wait for a turn that nobody gives them.
+
+        To be called once a day or more often. One process at a time does it; a second one returns at once. Consumers go
+        on meanwhile: nobody waits for a lock of this for longer than a fifth of a second at a time.
+
+        Args:
+            days_ahead: for how many days after today there are to be partitions, 0 to 366.
+
+        Raises:
+            InvalidInput: days_ahead is out of range.
+            AccessRefused: the user is neither an operator nor the owner of the schema.
+        """
+        if isinstance(days_ahead, bool) or not isinstance(days_ahead, int) or not 0 <= days_ahead <= MAX_DAYS_AHEAD:
+            raise InvalidInput(
+                f"days_ahead is {days_ahead!r}; it must be a whole number of days, 0 to {MAX_DAYS_AHEAD}"
+            )
+        with self._alone() as at:
+            if at is None:
+                return Maintained(ran=False)
+            # The days ahead come first: they are what consumers will need. Rows that are to go are not moved before.
+            ahead = partitions.make_missing(at, days_ahead=days_ahead, strays=False)
+            trimmed = self._trim(at, None)
+            strays = partitions.make_missing(at, days_ahead=days_ahead, strays=True)
+            expired = int(at.run("forget_expired", {})[0][0])
+            expired += sum(_page_by_page(at, verb) for verb in _BY_PAGE)
+            expired += sum(_while_any(at, verb) for verb in _WHILE_ANY)
+            swept = sweep(at)
+            removed = _remove_reply_queues(at)
+        # On a connection of its own, which this one may be the only one to have.
+        healed = heal_keys(self.database)
+        return Maintained(
+            ran=True,
+            partitions_made=tuple(sorted({*ahead.days, *strays.days})),
+            rows_moved=ahead.rows_moved + strays.rows_moved,
+            partitions_dropped=trimmed.partitions_dropped,
+            rows_deleted=trimmed.rows_deleted,
+            events_deleted=trimmed.events_deleted,
+            expired_removed=expired,
+            batches_swept=swept.batches,
+            keys_healed=healed,
+            queues_removed=removed,
+            busy=tuple(sorted({*strays.busy, *trimmed.busy})),
+        )
+
+    def trim(self, queue: str | None = None) -> Trimmed:
+        """Remove finished jobs that no retention keeps.
+
+        A job is kept while the UTC day in which it ended is one of the last `retention_days` whole days of its queue:
+        for at least that long, and at most a day more. A queue without retention keeps everything. A day that nobody
+        keeps is dropped as a whole; only where queues differ are rows deleted, 10,000 at a time. Rows of a queue that
+        does not exist any more go with their day, once the longest retention that any queue has is over.
+
+        The steps that people took with a job go when the job is gone and they are as old themselves: never those of a job
+        that is live, or still in the archive.
+
+        Args:
+            queue: trim that queue alone; None for all.
+
+        Raises:
+            UnknownQueue: there is no such queue.
+            AccessRefused: the user is neither an operator nor the owner of the schema.
+        """
+        if queue is not None:
+            self.check_exists(check_queue_name(queue))
+        with self.database.connection() as connection:
+            return self._trim(Transaction(connection, self.database), queue)
+
+    def ensure_partitions(self) -> bool:
+        """Have a partition of the archive for today and tomorrow: for the start of a drain.
+
+        One look into the catalog where tomorrow's is there, which it is if anything maintains the schema. Never stands
+        in a consumer's way: what goes wrong is a warning in the log, and the jobs of a day without a partition are
+        archived in the default one.
+
+        Returns:
+            Whether tomorrow has its partition now.
+        """
+        try:
+            if self.database.run("archive_day_ahead", {})[0][0]:
+                return True
+            with self._alone() as at:
+                if at is not None:
+                    partitions.make_missing(at, days_ahead=1, strays=False, attempts=2)
+            return bool(self.database.run("archive_day_ahead", {})[0][0])
+        except AccessRefused:
+            reason = "this user may not make one; have an operator or the owner of the schema run: sqlqueue maintain"
+        except (psycopg.Error, QueueError) as error:
+            reason = _first_line(error)
+        logger.warning("the archive in schema %s has no partition for tomorrow: %s", self.database.schema, reason)
+        return False
+
+    def _trim(self, at: Transaction, queue: str | None) -> Trimmed:
+        dropped = partitions.drop_over(at, only_queue=queue)
+        deleted: dict[str, int] = {}
+        events: dict[str, int] = {}
+        for settings in map(settings_of, at.run("queues", {"name": queue})):
+            if settings.retention_days is None:
+                continue
+            parameters = {"queue": settings.name, "limit": _TRIMMED_AT_ONCE}
+            while rows := at.run("archive_trim", parameters)[0][0]:
+                deleted[settings.name] = deleted.get(settings.name, 0) + rows
+            # Only now: they go with what became of their jobs.
+            if gone := _trim_events(at, settings.name):
+                events[settings.name] = gone
+        return Trimmed(dropped.days, deleted, events, dropped.busy)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[Transaction | None]:
+        with self.database.connection() as connection:
+            at = Transaction(connection, self.database)
+            if not at.run("maintenance_lock", {})[0][0]:
+                yield None
+                return
+            try:
+                yield at
+            finally:
+                if not connection.broken:
+                    at.run("maintenance_unlock", {})
+
+
+def _trim_events(at: Transaction, queue: str) -> int:
+    """Delete the old steps of jobs that are gone, page by page; those of jobs that are not are stepped over."""
+    deleted = 0
+    place: tuple[str, UUID, int] = ("-infinity", UUID(int=0), 0)
+    while True:
+        after = dict(zip(("after_at", "after_id", "after_no"), place, strict=True))
+        gone, looked_at, *last = at.run("event_trim", {"queue": queue, "limit": _AT_ONCE, **after})[0]
+        deleted += int(gone)
+        if looked_at < _AT_ONCE:
+            return deleted
+        place = (last[0], last[1], last[2])
+
+
+def _while_any(at: Transaction, verb: str) -> int:
+    forgotten = 0
+    while removed := at.run(verb, {"limit": _AT_ONCE})[0][0]:
+        forgotten += removed
+    return forgotten
+
+
+def _page_by_page(at: Transaction, verb: str) -> int:
+    forgotten = 0
+    after = UUID(int=0)
+    while True:
+        looked, removed, after = at.run(verb, {"after": after, "limit": _AT_ONCE})[0]
+        forgotten += int(removed)
+        if looked < _AT_ONCE:
+            return forgotten
+
+
+def _remove_reply_queues(at: Transaction) -> tuple[str, ...]:
+    """Each in a transaction of its own; one that is in use gets more time, or is left for the next call."""
+    removed: list[str] = []
+    after = ("-infinity", "")
+    while over := at.run("reply_queues_over", {"after_at": after[0], "after_queue": after[1], "limit": _AT_ONCE}):
+        for queue, expires_at in over:
+            after = expires_at, queue
+            with contextlib.suppress(psycopg.errors.DeadlockDetected):
+                while (gone := at.run("reply_queue_remove", {"queue": queue, "expired": True})[0][0]) is None:
+                    pass
+                removed += [queue] if gone else []
+    return tuple(removed)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,54 @@
+"""Room under the limits of a queue that is reserved for some claims at once, so that not each of them has to count."""
+
+import time
+from typing import NamedTuple
+from uuid import UUID
+
+from uuid_utils.compat import uuid7
+
+from dagster_sqlqueue.db.database import Database
+from dagster_sqlqueue.model.queue import QueueSettings
+from dagster_sqlqueue.queue.strategies import Wanted
+
+_COUNTED_ON_SECONDS = 5.0
+"""Half of what a reservation lasts in the database when it is not used."""
+_ASKED_AGAIN_SECONDS = 1.0
+
+
+class _Room(NamedTuple):
+    """What is known of a reservation: its id, None when there was none to be had; for how many jobs; how long, by
+    `time.monotonic`, this is believed.
+    """
+
+    id: UUID | None
+    jobs: int
+    until: float
+
+
+class Reservations:
+    """The reservations of the consumers of one process. One that is believed in too long costs a claim that finds nothing:
+    what may run the database alone decides.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._rooms: dict[tuple[str, str], _Room] = {}
+
+    def room(self, settings: QueueSettings, wanted: Wanted) -> UUID | None:
+        """The reservation that has room for a claim. None: the queue is too near to its limits for any."""
+        holder = (settings.name, wanted.worker)
+        now = time.monotonic()
+        room = self._rooms.get(holder)
+        if room is None or now >= room.until or (room.id is not None and room.jobs < wanted.limit):
+            room = self._ask(settings, wanted, now)
+        if room.id is not None:
+            room = _Room(room.id, room.jobs - wanted.limit, now + _COUNTED_ON_SECONDS)
+        self._rooms[holder] = room
+        return room.id
+
+    def _ask(self, settings: QueueSettings, wanted: Wanted, now: float) -> _Room:
+        given = {"queue": settings.name, "revision": settings.revision, "limit": wanted.limit, "reservation": uuid7()}
+        rows = self._database.run_together(("limit_lock", {"queue": settings.name}), ("limit_reserve", given))[-1]
+        if not rows:
+            return _Room(None, 0, now + _ASKED_AGAIN_SECONDS)
+        return _Room(rows[0][0], rows[0][1], now + _COUNTED_ON_SECONDS)

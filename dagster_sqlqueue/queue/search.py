@@ -1,0 +1,196 @@
+"""Finding jobs: one by its id, a list of those that fit, and, bounded step by bounded step, all that fit."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from dagster_sqlqueue.db.executors import Executor
+from dagster_sqlqueue.errors import InvalidInput, UnknownJob
+from dagster_sqlqueue.model.job import ArchiveState
+from dagster_sqlqueue.model.queue import check_queue_name
+from dagster_sqlqueue.queue.base import Verbs
+from dagster_sqlqueue.queue.selection import ARCHIVE_STATES, EVERYTHING, LIVE_STATES, JobRow, Selection, job_id
+
+MAX_LIST = 10_000
+_SCAN = 5_000
+_SHORT_SCAN = 200
+_NIL = UUID(int=0)
+_HIGHEST_PRIORITY = 9
+_BEGINNING, _END = "-infinity", "infinity"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Jobs of the archive that fit, and between which moments (as the database writes them) they ended."""
+
+    ids: list[UUID]
+    since: str = _BEGINNING
+    until: str = _END
+
+
+class FindingVerbs(Verbs):
+    """How jobs are found."""
+
+    def jobs(
+        self, queue: str, selection: Selection | None = None, *, limit: int = 50, archived: bool = False
+    ) -> list[JobRow]:
+        """The first jobs that fit: of live ones in the order in which they are due, of ended ones the latest first.
+
+        Args:
+            queue: its name.
+            selection: which; None for every job.
+            limit: the most jobs, 1 to 10,000.
+            archived: look at the jobs that ended, instead of the live ones.
+
+        Raises:
+            InvalidInput: an argument is not usable.
+            UnknownQueue: there is no such queue.
+        """
+        if type(limit) is not int or not 1 <= limit <= MAX_LIST:
+            raise InvalidInput(f"limit is {limit!r}; a list has 1 to {MAX_LIST:,} jobs")
+        self.check_exists(check_queue_name(queue))
+        selection = selection or EVERYTHING
+        return (self._list_archived if archived else self._list_live)(queue, selection, limit)
+
+    def job(self, id: UUID | str, *, executor: Executor | None = None) -> JobRow:
+        """Everything about one job, live or ended; of one that ended more than once, its latest end.
+
+        Raises:
+            InvalidInput: this is no job id.
+            UnknownJob: there is no such job, or it was trimmed.
+        """
+        wanted = job_id(id)
+        found = self._live_rows([wanted], executor) or self._archived_rows(Ended([wanted]), executor)
+        if not found:
+            raise UnknownJob(
+                f"there is no job {wanted} in schema {self.database.schema!r} of {self.database.where}: it was never"
+                " enqueued, its transaction was rolled back, or it ended and was trimmed since"
+            )
+        return found[0]
+
+    def live_ids(self, queue: str, selection: Selection) -> Iterator[list[UUID]]:
+        """The ids of all live jobs that fit, bucket by bucket, each as it was at one moment.
+
+        Args:
+            queue: its name.
+            selection: which jobs.
+
+        Raises:
+            InvalidInput: the selection asks for jobs that ended.
+            UnknownQueue: there is no such queue.
+        """
+        self.check_exists(check_queue_name(queue))
+        return self._fitting(queue, selection, selection.states(LIVE_STATES, "a list of live jobs"))
+
+    def _list_live(self, queue: str, selection: Selection, limit: int) -> list[JobRow]:
+        states = selection.states(LIVE_STATES, "a list of live jobs")
+        if selection.ids:
+            ids = selection.job_ids
+        else:
+            ids = [
+                job
+                for bucket in range(self.settings(queue).lanes)
+                for job in self._fitting_in(self.database, queue, bucket, selection, states, limit)
+            ]
+        rows = [row for at in range(0, len(ids), MAX_LIST) for row in self._live_rows(ids[at : at + MAX_LIST])]
+        return sorted((row for row in rows if row.queue == queue), key=_claim_order)[:limit]
+
+    def _list_archived(self, queue: str, selection: Selection, limit: int) -> list[JobRow]:
+        found: list[JobRow] = []
+        for ended in self._ended(queue, selection, ARCHIVE_STATES, "a list of ended jobs"):
+            room = limit - len(found)
+            part = ended if selection.ids else Ended(ended.ids[:room], ended.since, ended.until)
+            found += [row for row in self._archived_rows(part) if row.queue == queue]
+            if len(found) >= limit:
+                break
+        return found[:limit]
+
+    def _fitting(self, queue: str, selection: Selection, states: Sequence[str]) -> Iterator[list[UUID]]:
+        """The ids of the live jobs that fit, bucket by bucket, each as it was at one moment.
+
+        A job never changes its bucket, and within it is met once, however it moves meanwhile: by a claim, or by the very
+        verb that looks for it.
+        """
+        if selection.ids:
+            yield selection.job_ids
+            return
+        for bucket in range(self.settings(queue).lanes):
+
+            def look(executor: Executor, bucket: int = bucket) -> list[UUID]:
+                executor.run("snapshot", {})
+                return self._fitting_in(executor, queue, bucket, selection, states)
+
+            if found := self.database.transact(look):
+                yield found
+
+    def _fitting_in(
+        self,
+        executor: Executor,
+        queue: str,
+        bucket: int,
+        selection: Selection,
+        states: Sequence[str],
+        limit: int | None = None,
+    ) -> list[UUID]:
+        found: list[UUID] = []
+        after: tuple[Any, Any, Any] = (_HIGHEST_PRIORITY, _BEGINNING, _NIL)
+        scan = _SCAN if limit is None else min(_SCAN, max(4 * limit, _SHORT_SCAN))
+        parameters = {
+            **_conditions(selection),
+            "queue": queue,
+            "bucket": bucket,
+            "states": list(states),
+            "before": selection.before,
+            "scan": scan,
+        }
+        while True:
+            place = {"after_priority": after[0], "after_at": after[1], "after_id": after[2]}
+            ids, looked_at, *last = executor.run("select_live", {**parameters, **place})[0]
+            found += ids
+            if looked_at < scan or (limit is not None and len(found) >= limit):
+                return found[:limit]
+            after = (last[0], last[1], last[2])
+
+    def _ended(self, queue: str, selection: Selection, possible: Sequence[str], verb: str) -> Iterator[Ended]:
+        """The ids of the ended jobs that fit, the latest first, a bounded step at a time."""
+        states = selection.states(possible, verb)
+        if selection.ids:
+            yield Ended(selection.job_ids)
+            return
+        after_at, after_id = selection.before.isoformat() if selection.before else _END, _NIL
+        parameters = {**_conditions(selection), "queue": queue, "scan": _SCAN}
+        statement = "select_dead"
+        if states != [ArchiveState.FAILED]:
+            statement = "select_archived"
+            parameters["states"] = states
+        while True:
+            place = {"after_at": after_at, "after_id": after_id}
+            ids, looked_at, first_at, *last = self.database.run(statement, {**parameters, **place})[0]
+            if ids:
+                yield Ended(ids, since=last[0], until=first_at)
+            if looked_at < _SCAN:
+                return
+            after_at, after_id = last
+
+    def _live_rows(self, ids: list[UUID], executor: Executor | None = None) -> list[JobRow]:
+        return [JobRow(*row) for row in (executor or self.database).run("live_rows", {"ids": ids})]
+
+    def _archived_rows(self, ended: Ended, executor: Executor | None = None) -> list[JobRow]:
+        parameters = {"ids": ended.ids, "since": ended.since, "until": ended.until}
+        return [JobRow(*row) for row in (executor or self.database).run("archived_rows", parameters)]
+
+
+def _conditions(selection: Selection) -> dict[str, Any]:
+    return {
+        "tags": list(selection.tags),
+        "payload": selection.payload,
+        "ordering_key": selection.ordering_key,
+        "error_contains": selection.error_contains,
+        "since": selection.since,
+    }
+
+
+def _claim_order(row: JobRow) -> tuple[Any, ...]:
+    nobody = row.available_at is None
+    return nobody, 0 if nobody else -row.priority, row.run_at if nobody else row.available_at, row.id

@@ -1,0 +1,168 @@
+"""Looking at a queue without changing it: heads, depth, what comes next, what ended, how it does."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from dagster_sqlqueue.model.job import DeadLetter, Depth, Head, WaitingJob
+from dagster_sqlqueue.model.queue import check_queue_name
+from dagster_sqlqueue.queue.base import Verbs
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """How a queue is and how it did in the last hour: a row of the view `queue_stats`.
+
+    Every count stops at `counted_up_to` and then means "at least". Times are in seconds, rates in jobs a minute, sizes in
+    bytes. A job came in when it became due, and went out when it ended, in whatever way. What was measured are the jobs
+    that ended in the last hour, of more than `counted_up_to` the latest; the rates are then those of the shorter time
+    that these took. None: there is nothing to say it of.
+
+    Attributes:
+        queue: its name.
+        paused_at: since when it is paused; None: it is not.
+        counted_up_to: where counting stops.
+        ready: jobs that are due now, those whose lease ran out among them.
+        running: jobs under a lease.
+        scheduled: jobs that are due later: first runs, retries and snoozes alike.
+        held: jobs set aside until somebody decides.
+        parked: jobs that wait for others of their ordering key.
+        oldest_ready_seconds: how long the job that is due longest has been due.
+        next_due_seconds: in how long the next scheduled job becomes due.
+        in_per_minute: jobs that became due, a minute, over the last minute.
+        in_per_minute_of_hour: the same over the last hour, still a minute.
+        out_per_minute: jobs that ended, a minute, over the last minute.
+        out_per_minute_of_hour: the same over the last hour, still a minute.
+        measured: how many of the jobs that ended in the last hour, the latest, the figures below are about.
+        succeeded: how many of those succeeded.
+        failed: how many of those went to the dead letter.
+        cancelled: how many of those were cancelled.
+        wait_seconds_p50: from when a job was wanted until its last start: half of the jobs waited no longer.
+        wait_seconds_p95: 95 % of them waited no longer.
+        wait_seconds_p99: 99 % of them waited no longer.
+        run_seconds_p50: from a job's last start until its end: half of the jobs took no longer.
+        run_seconds_p95: 95 % of them took no longer.
+        run_seconds_p99: 99 % of them took no longer.
+        payload_bytes_average: as stored; large payloads are compressed.
+        payload_bytes_max: as stored.
+        dead_letters: jobs in the archive that failed, of all time.
+        stale_writes_today: writes refused since midnight UTC because the lease had passed on; all of them.
+    """
+
+    queue: str
+    paused_at: datetime | None
+    counted_up_to: int
+    ready: int
+    running: int
+    scheduled: int
+    held: int
+    parked: int
+    oldest_ready_seconds: float | None
+    next_due_seconds: float | None
+    in_per_minute: float
+    in_per_minute_of_hour: float
+    out_per_minute: float
+    out_per_minute_of_hour: float
+    measured: int
+    succeeded: int
+    failed: int
+    cancelled: int
+    wait_seconds_p50: float | None
+    wait_seconds_p95: float | None
+    wait_seconds_p99: float | None
+    run_seconds_p50: float | None
+    run_seconds_p95: float | None
+    run_seconds_p99: float | None
+    payload_bytes_average: float | None
+    payload_bytes_max: int | None
+    dead_letters: int
+    stale_writes_today: int
+
+
+class LookingVerbs(Verbs):
+    """What can be read of a queue."""
+
+    def peek_heads(self, queue: str) -> list[Head]:
+        """The first job of each bucket and priority.
+
+        In buckets that `note_sweep` looked through less than five seconds ago, a job that was committed late, or moved
+        back to an earlier time, is seen that much later.
+
+        Raises:
+            UnknownQueue: there is no such queue.
+        """
+        rows = self.database.run("heads", {"queue": check_queue_name(queue)})
+        if not rows:
+            self.check_exists(queue)
+        return [Head(*row) for row in rows]
+
+    def note_sweep(self, queue: str) -> int:
+        """Look for the first job of each bucket from the very beginning, and note where it is: the head hint.
+
+        Until five seconds later `peek_heads` begins there, and does not step over the dead rows before it. To be called
+        every few seconds by whoever looks at the heads; a bucket that was swept less than four seconds ago, or that
+        another process is sweeping, is left alone.
+
+        Returns:
+            How many buckets were swept.
+        """
+        rows = self.database.run("note_sweep", {"queue": check_queue_name(queue)})
+        if not rows:
+            self.check_exists(queue)
+        return len(rows)
+
+    def head_hints(self, queue: str) -> dict[int, str]:
+        """For each bucket that was swept in the last seconds, the moment below which nothing was claimable, as the database
+        writes it: where a new consumer's claims may begin.
+        """
+        return dict(self.database.run("head_hints", {"queue": check_queue_name(queue)}))
+
+    def peek(self, queue: str, limit: int = 20) -> list[WaitingJob]:
+        """The jobs that would be claimed next, without claiming them.
+
+        Raises:
+            UnknownQueue: there is no such queue.
+        """
+        rows = self.database.run("peek", {"queue": check_queue_name(queue), "limit": limit})
+        if not rows:
+            self.check_exists(queue)
+        return [WaitingJob(*row) for row in rows]
+
+    def depth(self, queue: str, *, cap: int = 10_000, others_cap: int | None = None) -> Depth:
+        """How many jobs the queue holds.
+
+        Args:
+            queue: its name.
+            cap: the jobs that are due are counted up to it.
+            others_cap: and the others together up to it; None: the same.
+
+        Raises:
+            UnknownQueue: there is no such queue.
+        """
+        others = cap if others_cap is None else others_cap
+        parameters = {"queue": check_queue_name(queue), "cap": cap, "others": others}
+        ready, running, scheduled, held = self.database.run("depth", parameters)[0]
+        depth = Depth(ready, running, scheduled, held, cap)
+        if not depth.live:
+            self.check_exists(queue)
+        return depth
+
+    def stats(self, queue: str) -> QueueStats:
+        """How the queue is and how it did in the last hour, at a cost that does not grow with the backlog.
+
+        Raises:
+            UnknownQueue: there is no such queue.
+        """
+        rows = self.database.run("queue_stats", {"queue": check_queue_name(queue)})
+        if not rows:
+            self.check_exists(queue)
+        return QueueStats(*rows[0])
+
+    def dead_letters(self, queue: str, limit: int = 20) -> list[DeadLetter]:
+        """The jobs that ended as failed, the latest first."""
+        rows = self.database.run("dead_letters", {"queue": check_queue_name(queue), "limit": limit})
+        return [DeadLetter(*row) for row in rows]
+
+    def archived(self, queue: str, *, since_seconds: float, cap: int = 100_000) -> dict[str, int]:
+        """How many jobs ended within the last seconds, by archive state, counted up to `cap` together."""
+        parameters = {"queue": check_queue_name(queue), "since_seconds": since_seconds, "cap": cap}
+        return dict(self.database.run("archive_counts", parameters))

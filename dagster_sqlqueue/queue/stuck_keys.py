@@ -1,0 +1,62 @@
+"""Keys whose jobs wait for a turn that nobody gives them: found, and let go on."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import partial
+
+from dagster_sqlqueue.db.database import Database
+from dagster_sqlqueue.db.executors import Executor
+
+_AT_ONCE = 1_000
+
+
+def stuck_keys(database: Database) -> Iterator[dict[str, list[str]]]:
+    """Look at all keys of which jobs wait for their turn, page by page.
+
+    Args:
+        database: where the queues are.
+
+    Yields:
+        Of each page the keys of which nobody will let the next in, by queue.
+    """
+    queue = key = ""
+    while True:
+        page = database.run("stuck_keys", {"after_queue": queue, "after_key": key, "limit": _AT_ONCE})
+        stuck: defaultdict[str, list[str]] = defaultdict(list)
+        for queue, key, alone in page:
+            if alone:
+                stuck[queue].append(key)
+        yield dict(stuck)
+        if len(page) < _AT_ONCE:
+            return
+
+
+def heal_keys(database: Database) -> int:
+    """Let in the next of each key of which nobody will; keys that somebody is deciding about at that moment are left for the
+    next time.
+
+    A key that went on since the look has one more in line than it should, which does no harm: the claim that meets
+    it sets it aside again.
+
+    Args:
+        database: where the queues are.
+
+    Returns:
+        How many keys go on.
+
+    Raises:
+        AccessRefused: the user may not let jobs in.
+    """
+    healed = 0
+    for stuck in stuck_keys(database):
+        for queue, keys in stuck.items():
+            if let_in := database.transact(partial(_let_in, queue=queue, keys=keys)):
+                healed += let_in
+                database.run("waiter_notify", {"queue": queue})
+    return healed
+
+
+def _let_in(executor: Executor, *, queue: str, keys: list[str]) -> int:
+    # Nobody is waited for: whoever ends a job inside of a transaction of his own keeps its key for as long as he likes.
+    won = [row[0] for row in executor.run("key_try", {"queue": queue, "keys": keys})]
+    return len(executor.run("key_promote", {"queue": queue, "keys": won})) if won else 0

@@ -1,0 +1,179 @@
+"""From a job that a caller hands in to the columns of an enqueue: checked, with its id and its bucket's number. No I/O."""
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import astuple
+from datetime import UTC, datetime
+from typing import Any, TypeGuard
+from uuid import UUID
+
+from uuid_utils.compat import uuid7
+
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.job import NewJob
+from dagster_sqlqueue.model.queue import MAX_ATTEMPTS, MAX_DELAY_SECONDS, Backoff, Payload, QueueSpec
+from dagster_sqlqueue.payload.serialization import Declared, payload_text, unstorable_text
+
+_PLURALS = {
+    "id": "ids",
+    "hash": "hashes",
+    "priority": "priorities",
+    "run_at": "run_ats",
+    "max_attempts": "max_attempts",
+    "unique_key": "unique_keys",
+    "ordering_key": "ordering_keys",
+    "timeout_seconds": "timeouts",
+    "backoff": "backoffs",
+    "tags": "tags",
+    "region": "regions",
+    "payload": "payloads",
+}
+
+_KEY_LIMIT = 1_000
+_KEY_BYTES = 2_500
+"""What an entry of an index can hold: a third of a page, with the queue's name beside it."""
+MOST_TAGS = 100
+
+
+def bucket_hash(job_id: UUID, ordering_key: str | None) -> int:
+    """The number whose remainder is the bucket: from the ordering key where there is one, else from the id's random end.
+
+    A key's hash is the first four bytes of its SHA-256, the top bit cleared: every database and language can compute it.
+    """
+    if ordering_key is None:
+        return int.from_bytes(job_id.bytes[-4:]) & 0x7FFFFFFF
+    return int.from_bytes(hashlib.sha256(ordering_key.encode()).digest()[:4]) & 0x7FFFFFFF
+
+
+def stable_id(moment: datetime, text: str) -> UUID:
+    """A job id that is always the same for the same thing, so that enqueuing the thing twice makes one job.
+
+    Laid out as a version 7 UUID: 48 bits of the moment in milliseconds, by which ids sort, and 74 bits of the SHA-256
+    of the text in place of the random ones.
+
+    Args:
+        moment: with a time zone; belongs to the thing (an event's time), never to the clock.
+        text: what tells the thing from all others of that queue.
+    """
+    return id_of(int(moment.timestamp()) * 1000, text.encode())
+
+
+def id_of(milliseconds: int, thing: bytes) -> UUID:
+    """The version 7 UUID of a moment since 1970, and of the SHA-256 of a thing in place of the random bits."""
+    digest = int.from_bytes(hashlib.sha256(thing).digest()[:10]) >> 6
+    high, low = digest >> 62, digest & ((1 << 62) - 1)
+    return UUID(int=milliseconds << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | low)
+
+
+def columns(spec: QueueSpec[Payload], jobs: Iterable[Any], first_row: int = 0) -> dict[str, list[Any]]:
+    """The parallel arrays of an enqueue.
+
+    Args:
+        spec: the queue.
+        jobs: `NewJob`s, or payloads alone.
+        first_row: the number of the first job, for messages.
+
+    Raises:
+        InvalidPayload: a payload does not fit the model; the message names the row and the field.
+        InvalidInput: anything else about a job is not usable; the message names the row.
+    """
+    return as_columns([values(spec, job, row) for row, job in enumerate(jobs, first_row)])
+
+
+def as_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The parallel arrays of jobs that were validated one by one."""
+    return {plural: [row[single] for row in rows] for single, plural in _PLURALS.items()}
+
+
+def values(spec: Declared, job: Any, row: int = 0) -> dict[str, Any]:
+    """The columns of one job.
+
+    Raises:
+        InvalidPayload, InvalidInput: as for `columns`.
+    """
+    new = job if isinstance(job, NewJob) else NewJob(job)
+    _check(new, row)
+    job_id = new.id or uuid7()
+    return {
+        "id": job_id,
+        "hash": bucket_hash(job_id, new.ordering_key),
+        "priority": new.priority,
+        "run_at": new.run_at,
+        "max_attempts": new.max_attempts,
+        "unique_key": new.unique_key,
+        "ordering_key": new.ordering_key,
+        "timeout_seconds": None if new.timeout_seconds is None else float(new.timeout_seconds),
+        "backoff": new.backoff and _array_text(astuple(new.backoff)),
+        "tags": _array_text(new.tags) if new.tags else None,
+        "region": new.region,
+        "payload": payload_text(spec, new.payload, row),
+    }
+
+
+def _check(job: NewJob[Any], row: int) -> None:
+    if job.id is not None and not isinstance(job.id, UUID):
+        raise InvalidInput(f"row {row}: id is {job.id!r}; it must be a uuid.UUID")
+    if not _whole(job.priority) or not 0 <= job.priority <= 9:
+        raise InvalidInput(f"row {row}: priority is {job.priority!r}; it must be 0 to 9, higher runs first")
+    if job.run_at is not None and (not isinstance(job.run_at, datetime) or job.run_at.utcoffset() is None):
+        raise InvalidInput(f"row {row}: run_at is {job.run_at!r}; it must be a datetime with a time zone")
+    if job.run_at is not None and not _in_utc(job.run_at):
+        raise InvalidInput(f"row {row}: run_at is {job.run_at!r}; in UTC it must lie within the years 1 to 9999")
+    most = job.max_attempts
+    if most is not None and (not _whole(most) or not 1 <= most <= MAX_ATTEMPTS):
+        raise InvalidInput(f"row {row}: max_attempts is {most!r}; it must be 1 to {MAX_ATTEMPTS:,}")
+    limit = job.timeout_seconds
+    if limit is not None and not (
+        (_whole(limit) or isinstance(limit, float)) and 0 < limit <= MAX_DELAY_SECONDS  # NaN is not greater than 0
+    ):
+        raise InvalidInput(f"row {row}: timeout_seconds is {limit!r}; it must be positive, at most a hundred years")
+    if job.backoff is not None and not isinstance(job.backoff, Backoff):
+        raise InvalidInput(f"row {row}: backoff is {job.backoff!r}; it must be a Backoff")
+    if not isinstance(job.tags, Sequence | set | frozenset) or isinstance(job.tags, str | bytes):
+        raise InvalidInput(f"row {row}: tags is {job.tags!r}; it must be a sequence of texts")
+    if job.tags:
+        _check_tags(job.tags, row)
+    for name, key in (("unique_key", job.unique_key), ("ordering_key", job.ordering_key), ("region", job.region)):
+        if key is not None:
+            _check_key(name, key, row)
+
+
+def _check_tags(tags: Collection[object], row: int) -> None:
+    if len(tags) > MOST_TAGS:
+        raise InvalidInput(f"row {row}: tags has {len(tags):,} words; a job may have {MOST_TAGS}")
+    for tag in tags:
+        if not isinstance(tag, str) or not 0 < len(tag) <= _KEY_LIMIT:
+            raise InvalidInput(
+                f"row {row}: tags must be texts of 1 to {_KEY_LIMIT:,} characters, and holds {tag!r:.100}"
+            )
+        if problem := unstorable_text(tag):
+            raise InvalidInput(f"row {row}: a tag {problem}; remove it")
+
+
+def _check_key(name: str, key: object, row: int) -> None:
+    if not isinstance(key, str) or not 0 < len(key) <= _KEY_LIMIT:
+        raise InvalidInput(f"row {row}: {name} must be a text of 1 to {_KEY_LIMIT:,} characters")
+    if problem := unstorable_text(key):
+        raise InvalidInput(f"row {row}: {name} {problem}; remove it")
+    if not key.isascii() and len(key.encode()) > _KEY_BYTES:
+        raise InvalidInput(
+            f"row {row}: {name} has {len(key.encode()):,} bytes, the limit is {_KEY_BYTES:,}; use a digest of it"
+        )
+
+
+def _whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _array_text(values: Iterable[object]) -> str:
+    """The literal of a SQL array: an array of arrays must not be ragged, so these travel as texts."""
+    quoted = (str(value).replace("\\", "\\\\").replace('"', '\\"') for value in values)
+    return "{" + ",".join(f'"{value}"' for value in quoted) + "}"
+
+
+def _in_utc(moment: datetime) -> bool:
+    try:
+        moment.astimezone(UTC)
+    except (OverflowError, ValueError):
+        return False
+    return True

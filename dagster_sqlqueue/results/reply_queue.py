@@ -1,0 +1,160 @@
+"""Queues for answers: made when they are wanted, with a name of their own, gone when they are not."""
+
+import contextlib
+import os
+import socket
+import time
+from types import TracebackType
+from typing import Any, Generic, Self
+from uuid import uuid4
+
+from dagster_sqlqueue.consumer.waiter import Waiter
+from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput, InvalidPayload, UnknownQueue, WaitTimedOut
+from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
+from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS, Payload, QueueSpec
+from dagster_sqlqueue.payload import serialization
+from dagster_sqlqueue.payload.serialization import AnyObject
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.queue.complete import Ending
+
+_POLL_SECONDS = 0.2
+_LISTENING_POLL_SECONDS = 1.0
+_LEASE_SECONDS = 30.0
+
+
+class ReplyVerbs:
+    """How an asker gets a queue for his answers.
+
+    Args:
+        queue: the queues of the schema.
+    """
+
+    def __init__(self, queue: SqlQueue) -> None:
+        self.queue = queue
+
+    def reply_queue(
+        self, payload: type[Payload] | None = None, *, ttl_seconds: float = 3_600.0
+    ) -> "ReplyQueue[Payload]":
+        """Make a queue with a name of its own, for the answers to whoever calls this.
+
+        It is removed, with the jobs that are on it, by `close`, or by `maintain` once it has not been used for so long:
+        nothing was received from it or claimed, and nobody waits for its jobs.
+
+        Args:
+            payload: the model that the answers fit; None: any JSON object.
+            ttl_seconds: how long it is there without being used, 1 second to a hundred years.
+
+        Raises:
+            InvalidInput: ttl_seconds is out of range.
+        """
+        usable = isinstance(ttl_seconds, int | float) and not isinstance(ttl_seconds, bool)
+        if not usable or not 1 <= ttl_seconds <= MAX_DELAY_SECONDS:
+            raise InvalidInput(f"ttl_seconds is {ttl_seconds!r}; it must be at least 1, at most a hundred years")
+        model: Any = AnyObject if payload is None else payload
+        spec = QueueSpec(f"reply_{uuid4().hex}", model, bucket_count=1, lease_seconds=_LEASE_SECONDS, retention_days=1)
+        terms = {"queue": spec.name, "seconds": float(ttl_seconds)}
+        self.queue.database.run("reply_queue_put", terms)
+        self.queue.create_queue(spec)
+        # Again: maintenance may have met it while there was nothing to keep.
+        self.queue.database.run("reply_queue_put", terms)
+        return ReplyQueue(self.queue, spec, ttl_seconds=ttl_seconds)
+
+
+class ReplyQueue(Generic[Payload]):
+    """A queue for the answers to one asker: to be enqueued to, or named for a callback, like any other. Belongs to one
+    thread.
+
+    Attributes:
+        spec: the queue.
+        name: its name, which goes with the request.
+    """
+
+    def __init__(self, queue: SqlQueue, spec: QueueSpec[Payload], *, ttl_seconds: float) -> None:
+        self.spec = spec
+        self._queue = queue
+        self._ttl_seconds = ttl_seconds
+        self._renewed_at = time.monotonic()
+        self._worker = f"{socket.gethostname()}/{os.getpid()}"
+        self._waiter: Waiter | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self.spec.name
+
+    def receive(self, *, timeout_seconds: float | None = None) -> Payload:
+        """Take the next answer off the queue, waiting until one comes: it is archived as succeeded. Two who receive at once
+        never get the same one.
+
+        Args:
+            timeout_seconds: how long to wait; None for as long as it takes, 0 to look once.
+
+        Raises:
+            WaitTimedOut: none came in time.
+            InvalidPayload: the answer does not fit the model; it is in the dead letter.
+            UnknownQueue: the queue was removed.
+            InvalidInput: the timeout is not usable.
+        """
+        if timeout_seconds is not None and not 0 <= timeout_seconds <= MAX_DELAY_SECONDS:
+            raise InvalidInput(f"timeout_seconds is {timeout_seconds!r}; give seconds, not negative, or None")
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        while True:
+            if time.monotonic() - self._renewed_at > self._ttl_seconds / 4:
+                self.renew()
+            if jobs := self._queue.claim(self.name, limit=1, worker=self._worker):
+                return self._taken(jobs[0])
+            left = _POLL_SECONDS if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                raise WaitTimedOut(f"no answer came on queue {self.name!r} within {timeout_seconds:g} seconds", {})
+            self._wait(left if deadline is not None else _LISTENING_POLL_SECONDS)
+
+    def renew(self) -> None:
+        """Say that the queue is in use: its time begins anew. `receive` does so by itself.
+
+        Raises:
+            UnknownQueue: it was removed.
+        """
+        if not self._queue.database.run("reply_queue_renew", {"queue": self.name}):
+            raise UnknownQueue(
+                f"the reply queue {self.name!r} was removed: it was not used for {self._ttl_seconds:g} seconds; make another"
+            )
+        self._renewed_at = time.monotonic()
+
+    def close(self) -> bool:
+        """Remove the queue and the jobs on it. Gives whether it is gone: while somebody puts a job on it, or works on one in
+        a transaction, it is not, and `maintain` removes it later.
+        """
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            waiter.close()
+        gone: bool | None = None
+        with contextlib.suppress(DatabaseUnavailable):
+            while gone is None:
+                ((gone,),) = self._queue.database.run("reply_queue_remove", {"queue": self.name, "expired": False})
+        return bool(gone)
+
+    def _taken(self, job: ClaimedJob) -> Payload:
+        try:
+            payload = serialization.parse(self.spec, job.payload)
+        except InvalidPayload as error:
+            self._queue.finish([Ending(job, ArchiveState.FAILED, error=str(error))])
+            raise
+        self._queue.complete([job])
+        return payload
+
+    def _wait(self, seconds: float) -> None:
+        if self._waiter is None:
+            # The first wait looks again at once: what came before it was registered was not told.
+            waiter = Waiter(self._queue, self.name, self._worker)
+            self._waiter = waiter.__enter__()
+            return
+        poll = _LISTENING_POLL_SECONDS if self._waiter.listening else _POLL_SECONDS
+        self._waiter.wait(min(seconds, poll))

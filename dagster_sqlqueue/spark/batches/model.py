@@ -1,0 +1,96 @@
+"""What a batch is. No I/O."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from psycopg import sql
+
+from dagster_sqlqueue.errors import BatchLost
+from dagster_sqlqueue.model.job import Mode
+
+if TYPE_CHECKING:
+    from dagster_sqlqueue.spark.batches.lease import Held
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A sealed set of jobs, the same for whoever reads it and however often. It can be pickled: what is sent to another
+    process reads and, if it is leased, reports; it never publishes a transactional batch.
+
+    Attributes:
+        id: of the batch; jobs that it ended have it in the archive.
+        key: what it is for.
+        queue: whose jobs they are.
+        token: its fence: who takes the batch over raises it.
+        job_count: how many jobs it holds.
+        mode: leased, or transactional. May differ from what was asked for, see `seal`.
+        sealed_at: the moment by the database's clock at which every job of the batch was due.
+        snapshot: for `SET TRANSACTION SNAPSHOT` of whoever reads a transactional batch; None: a leased one is read as it
+            is. It can be imported until the batch is published or given up.
+        filter: what the jobs' payloads contain; empty: there was no filter.
+    """
+
+    id: UUID
+    key: str
+    queue: str
+    token: int
+    job_count: int
+    mode: Mode
+    sealed_at: datetime
+    snapshot: str | None = None
+    filter: Mapping[str, Any] = field(default_factory=dict)
+    held: "Held | None" = field(default=None, repr=False, compare=False)
+    """The transaction of a transactional batch, in the process that sealed it."""
+
+    @property
+    def condition(self) -> str:
+        """The batch's jobs, as an SQL condition on the columns of the table `job`, every value quoted.
+
+        Of a transactional batch it holds under `snapshot` alone, as a REPEATABLE READ transaction imports it.
+        """
+        if self.snapshot is None:
+            return f"batch_id = {_literal(str(self.id))} AND state = 'running'"
+        parts = [
+            f"queue = {_literal(self.queue)}",
+            f"available_at <= {_literal(self.sealed_at.isoformat())}",
+            "attempt < max_attempts",
+        ]
+        if self.filter:
+            parts.append(f"payload @> CAST({_literal(json.dumps(dict(self.filter)))} AS jsonb)")
+        return " AND ".join(parts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Without the transaction, which is this process's alone."""
+        return Batch, (
+            self.id,
+            self.key,
+            self.queue,
+            self.token,
+            self.job_count,
+            self.mode,
+            self.sealed_at,
+            self.snapshot,
+            dict(self.filter),
+        )
+
+
+def lost(key: str, reason: str | None = None) -> BatchLost:
+    """The error for somebody whose batch is not his any more.
+
+    Args:
+        key: of the batch.
+        reason: what is known of why.
+    """
+    why = f" ({reason})" if reason else ""
+    return BatchLost(
+        f"batch {key!r}, or some of its jobs, passed to somebody else{why}; nothing was published. Run it again: it finds"
+        " the present state"
+    )
+
+
+def _literal(text: str) -> str:
+    return sql.Literal(text).as_string(None)

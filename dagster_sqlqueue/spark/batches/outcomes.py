@@ -1,0 +1,139 @@
+"""What became of single jobs of a batch: reported by whoever worked on them, and done when the batch is published.
+
+A report is a row beside the batch, never a change of the job, so that it may come twice, from a task that was tried again
+or from two that ran the same work at once. The first report about a job stands, with one exception: `Done` takes the
+place of any other, because an effect that was once there must not be asked for again.
+"""
+
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from dagster_sqlqueue.consumer.handler import brief
+from dagster_sqlqueue.db.executors import Row
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.job import Mode
+from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
+from dagster_sqlqueue.payload.serialization import result_text
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.spark.batches.lease import held_by
+from dagster_sqlqueue.spark.batches.model import Batch, lost
+
+_AT_ONCE = 10_000
+
+
+def report(queue: SqlQueue, batch: Batch, outcomes: Iterable[tuple[UUID, Outcome]]) -> set[UUID]:
+    """Say what became of jobs of a batch that is sealed. It is done with the job when the batch is published, or when
+    the batch is given up or taken over: what was reported is never lost. A job of which nothing is reported succeeds
+    with the batch.
+
+    Args:
+        queue: where the batch was sealed.
+        batch: as `seal` gave it. A transactional one takes reports from the process alone that sealed it, and is published
+            more slowly with any: its jobs are moved once more.
+        outcomes: jobs by id, each with `Done`, `Retry`, `Snooze`, `Hold`, `Reject` or `Cancel`.
+
+    Returns:
+        The ids of those that are jobs of the batch, whether this report stands or an earlier one does.
+
+    Raises:
+        BatchLost: the batch was taken over, published or given up; or it is transactional, and another process sealed it.
+        InvalidInput: an outcome is none, or its result cannot be stored as JSON; or the batch is transactional, and its
+            publication has begun. Nothing was written.
+    """
+    by_id: dict[UUID, Outcome] = {}
+    for job_id, outcome in outcomes:
+        _keep(by_id, job_id, outcome)
+    parameters = told(by_id.items())
+    if batch.mode is Mode.TRANSACTIONAL:
+        held = held_by(batch)
+        held.check()
+        with held.reporting:
+            if held.publishing:
+                raise InvalidInput(
+                    f"batch {batch.key!r} is transactional and is being published: report before its publication begins"
+                )
+            members = held.members(list(by_id))
+            for job_id in members:
+                _keep(held.reported, job_id, by_id[job_id])
+        return members
+    accepted: set[UUID | None] = set()
+    for start in range(0, max(len(by_id), 1), _AT_ONCE):
+        part = {name: column[start : start + _AT_ONCE] for name, column in parameters.items()}
+        rows = queue.database.run("batch_report", {"batch_id": batch.id, "token": batch.token, **part})
+        if not rows:
+            raise lost(batch.key)
+        accepted.update(row[0] for row in rows)
+    return {job_id for job_id in accepted if job_id is not None}
+
+
+def outcomes(queue: SqlQueue, batch: Batch) -> dict[UUID, Outcome]:
+    """What has been reported about jobs of the batch so far, by the job's id. Empty after the batch has ended.
+
+    Raises:
+        BatchLost: the batch is transactional, and another process sealed it.
+    """
+    if batch.mode is Mode.TRANSACTIONAL:
+        held = held_by(batch)
+        with held.reporting:
+            return dict(held.reported)
+    return {row[0]: _outcome(row) for row in queue.database.run("batch_outcomes", {"batch_id": batch.id})}
+
+
+def told(reported: Iterable[tuple[UUID, Outcome]]) -> dict[str, list[Any]]:
+    """Outcomes as the columns that the statements take.
+
+    Raises:
+        InvalidInput: a result cannot be stored as JSON.
+    """
+    rows = [(job_id, *_columns(outcome)) for job_id, outcome in sorted(reported, key=lambda told: told[0])]
+    names = ("ids", "states", "spent", "afters", "moments", "results", "errors")
+    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)) if rows else {name: [] for name in names}
+
+
+def _keep(reported: dict[UUID, Outcome], job_id: UUID, outcome: Outcome) -> None:
+    """The first outcome of a job stands; success alone takes the place of another."""
+    if not isinstance(outcome, Outcome):
+        raise InvalidInput(
+            f"the outcome of job {job_id} is {outcome!r}; give Done, Retry, Snooze, Hold, Reject or Cancel"
+        )
+    if job_id not in reported or (isinstance(outcome, Done) and not isinstance(reported[job_id], Done)):
+        reported[job_id] = outcome
+
+
+def _columns(outcome: Outcome) -> tuple[Any, ...]:
+    """state, spent, after, moment, result, error."""
+    match outcome:
+        case Done(result):
+            return "succeeded", True, None, None, result_text(result), None
+        case Reject(reason):
+            return "failed", True, None, None, None, brief(reason)
+        case Cancel(reason):
+            return "cancelled", True, None, None, None, brief(reason)
+        case Hold(reason):
+            return "held", False, None, None, None, brief(reason)
+        case Retry(error, after):
+            return "queued", True, None if after is None else float(after), None, None, brief(error)
+        case Snooze(until):
+            if isinstance(until, datetime):
+                return "queued", False, None, until.astimezone(UTC), None, None
+            return "queued", False, float(until), None, None, None
+
+
+def _outcome(row: Row) -> Outcome:
+    _, state, spent, after, moment, result, error = row
+    match state, spent:
+        case "succeeded", _:
+            return Done(None if result is None else json.loads(result))
+        case "failed", _:
+            return Reject(error)
+        case "cancelled", _:
+            return Cancel(error)
+        case "held", _:
+            return Hold(error)
+        case _, True:
+            return Retry(error, after)
+        case _:
+            return Snooze(moment if moment is not None else after)

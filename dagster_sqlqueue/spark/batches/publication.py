@@ -1,0 +1,163 @@
+"""Ending a batch: published with its results, or given up."""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import psycopg
+
+from dagster_sqlqueue.db.executors import Transaction
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.job import Mode
+from dagster_sqlqueue.payload.serialization import json_text, storable_text
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.queue.unpublished_batches import give_back, let_in
+from dagster_sqlqueue.spark.batches.lease import Conflict, Held, held_by
+from dagster_sqlqueue.spark.batches.model import Batch, lost
+from dagster_sqlqueue.spark.batches.outcomes import told
+
+_ERROR_LIMIT = 10_000
+
+
+@contextlib.contextmanager
+def publication(queue: SqlQueue, *batches: Batch, output: Mapping[str, Any]) -> Iterator[Transaction]:
+    """The transaction in which batches are published: what the block writes through `transaction.connection` becomes
+    visible together with the end of the jobs, or not at all.
+
+    Args:
+        queue: where the batches were sealed.
+        batches: leased ones, as many as one likes, or one transactional one.
+        output: JSON that says where the results are, kept for `outputs`.
+
+    What is reported of single jobs of a transactional batch is to be reported before the block begins.
+
+    Raises:
+        BatchLost: a batch was taken over, or its transaction was lost: nothing was written.
+        InvalidInput: several batches, and a transactional one among them; or no batch.
+        DatabaseUnavailable: the connection was lost while it committed, and it is not known whether it did: `outputs` says.
+    """
+    transactional = [batch for batch in batches if batch.mode is Mode.TRANSACTIONAL]
+    if not batches or (transactional and len(batches) > 1):
+        raise InvalidInput(
+            f"{len(batches)} batches are to be published together; give one or more leased ones, or one transactional one"
+        )
+    if transactional:
+        with _held_publication(queue, transactional[0], output) as transaction:
+            yield transaction
+        return
+    with queue.database.transaction() as transaction:
+        transaction.lend()
+        yield transaction
+        transaction.take_back()
+        for batch in batches:
+            publish(queue, batch, transaction, output=output)
+
+
+def publish(queue: SqlQueue, batch: Batch, transaction: Transaction, *, output: Mapping[str, Any]) -> None:
+    """End the batch's jobs, in the transaction that writes the results: what `publication` does last.
+
+    Args:
+        queue: where the batch was sealed.
+        batch: as `seal` gave it.
+        transaction: from `queue.database.transaction()`, or for a transactional batch its own; an error must leave its
+            block, so that it rolls back.
+        output: JSON that says where the results are.
+
+    Raises:
+        BatchLost: the batch was taken over, or some of its jobs were: nothing may be committed.
+    """
+    held = held_by(batch) if batch.mode is Mode.TRANSACTIONAL else None
+    if held is not None and (held.transaction is not transaction or not held.publishing):
+        raise InvalidInput(
+            f"batch {batch.key!r} is transactional, and its results belong in its own transaction: use publication"
+        )
+    jobs = batch.job_count if held is not None else None
+    parameters = {
+        "batch_id": batch.id,
+        "token": batch.token,
+        "output": json_text("output", dict(output)),
+        "job_count": jobs,
+    }
+    rows = transaction.run("batch_publish", parameters)
+    if not rows:
+        raise lost(batch.key)
+    sealed, reported = rows[0]
+    if held is not None:
+        return  # they are ended already, within this transaction
+    if reported:
+        rest = {"rest": "succeeded", "error": None, "delayed": True}
+        done, returned, lines = transaction.run("batch_settle", {"batch_id": batch.id, **rest})[0]
+        ended = done + returned
+    else:
+        ended, lines = transaction.run("batch_succeed", {"batch_id": batch.id})[0]
+    let_in(transaction, batch.queue, lines)
+    if ended != sealed:
+        raise lost(batch.key, f"{ended} of its {sealed} jobs could be ended")
+
+
+def abandon(queue: SqlQueue, batch: Batch, reason: str) -> int:
+    """Give the batch's jobs back at once, their attempt spent; what was reported about single jobs is done with them.
+
+    Returns:
+        How many jobs are due again or set aside; 0 when the batch is not ours any more.
+    """
+    if batch.mode is Mode.TRANSACTIONAL:
+        held_by(batch).close()
+
+    def close(transaction: Transaction) -> int:
+        # The transaction of a transactional batch is over when the server has noticed: this waits for it.
+        if not transaction.run("batch_close", {"batch_id": batch.id, "token": batch.token}):
+            return 0
+        return give_back(transaction, batch.id, batch.queue, error=storable_text(reason)[:_ERROR_LIMIT])[1]
+
+    return queue.database.transact(close)
+
+
+def outputs(queue: SqlQueue, key: str, limit: int = 1) -> list[dict[str, Any]]:
+    """What the key's published batches said about their results, the latest first."""
+    return [json.loads(output) for _, output in queue.database.run("batch_last", {"key": key, "limit": limit})]
+
+
+@contextlib.contextmanager
+def _held_publication(queue: SqlQueue, batch: Batch, output: Mapping[str, Any]) -> Iterator[Transaction]:
+    held = held_by(batch)
+    committing = False
+    try:
+        held.settled()
+        _apply_reports(batch, held)
+        held.transaction.lend()
+        yield held.transaction
+        held.transaction.take_back()
+        publish(queue, batch, held.transaction, output=output)
+        committing = True
+        held.commit()
+    except (psycopg.OperationalError, psycopg.errors.IdleInTransactionSessionTimeout) as error:
+        if not held.gone():
+            held.close()
+            raise
+        if not committing or not _was_published(queue, batch):
+            raise lost(batch.key, str(error).strip().partition("\n")[0]) from error
+    except BaseException:
+        held.close()
+        raise
+    queue.database.run("batch_untried", {"batch_id": batch.id})
+
+
+def _was_published(queue: SqlQueue, batch: Batch) -> bool:
+    """Whether a commit that got no answer was one: asked behind the lock that the transaction has until it is over."""
+    return bool(queue.database.run("batch_published", {"batch_id": batch.id, "token": batch.token}))
+
+
+def _apply_reports(batch: Batch, held: Held) -> None:
+    """Before the results are written: the move is undone and done again, and with it whatever came after it."""
+    with held.reporting:
+        held.publishing = True
+        if not held.reported:
+            return
+        try:
+            ended = held.move_again(told(held.reported.items()))
+        except Conflict as conflict:
+            raise lost(batch.key, str(conflict)) from conflict
+    if ended != batch.job_count:
+        raise lost(batch.key, f"{ended} of its {batch.job_count} jobs could be ended")

@@ -1,0 +1,275 @@
+"""Sealing: the due jobs of a queue become one batch."""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import psycopg
+from uuid_utils.compat import uuid7
+
+from dagster_sqlqueue.db.executors import Transaction
+from dagster_sqlqueue.errors import BatchLost, InvalidInput, QueuePaused
+from dagster_sqlqueue.model.job import Mode
+from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.queue.stuck_keys import heal_keys
+from dagster_sqlqueue.queue.unpublished_batches import Swept, give_back, sweep
+from dagster_sqlqueue.spark.batches.lease import Conflict, Held
+from dagster_sqlqueue.spark.batches.model import Batch, lost
+
+logger = logging.getLogger("dagster_sqlqueue")
+
+_BEGINNINGS = 5
+"""How often a transactional batch is begun before it becomes a leased one."""
+
+_BEGIN_SECONDS = 2.0
+"""For how long a transactional batch is kept from others until its transaction keeps it: two round trips. One that begins
+later finds the batch taken over, or keeps it from then on."""
+
+
+class _Opened(NamedTuple):
+    id: UUID
+    token: int
+    sealed_at: datetime
+
+
+class _Wanted(NamedTuple):
+    """What is to be sealed, as the statements take it."""
+
+    queue: str
+    key: str
+    owner: str
+    filter: str
+    mode: Mode
+    lease_seconds: float
+
+    def opening(self, mode: Mode) -> dict[str, Any]:
+        seconds = self.lease_seconds if mode is Mode.LEASED else min(self.lease_seconds, _BEGIN_SECONDS)
+        return {**self._asdict(), "mode": str(mode), "lease_seconds": seconds}
+
+
+def seal(
+    queue: SqlQueue,
+    name: str,
+    key: str,
+    *,
+    owner: str,
+    mode: Mode = Mode.LEASED,
+    filter: Mapping[str, Any] | None = None,
+    lease_seconds: float = 60.0,
+    patience_seconds: float | None = None,
+    overlap: bool = False,
+) -> Batch:
+    """Take every due job of a queue that fits the filter into one batch.
+
+    A leased batch is sealed bucket by bucket, each in a transaction of its own. A batch that a killed owner left behind
+    under the same key is taken over once its lease has run out: by the same filter its jobs stay in it, an attempt of
+    theirs is spent, and what has become due since is added; what was reported of single jobs is done first.
+
+    A transactional batch is one transaction from here to its publication: the jobs are ended in it, others skip them, and
+    if this process dies they are at once as they were, but for the attempt, which is spent when the key is sealed again or
+    the batch is swept. It does without a lease's writes. For queues that are consumed by batches alone: others that claim
+    from it step over the locked jobs at each claim, a change of one of the jobs by somebody else waits for the
+    publication, nothing that is deleted anywhere in the database can be cleaned up before it, and what has ended has
+    the time of its move as its end, long before anybody sees it. It is given up for a leased one, with a warning in the
+    log, where others keep changing the jobs, or where some are followed, or members of a group.
+
+    Args:
+        queue: where the queue is.
+        name: the queue.
+        key: what the batch is for: asset and partition, say. One open batch a key.
+        owner: who seals, for people to read.
+        mode: how the jobs are kept from others.
+        filter: take only jobs whose payload contains this.
+        lease_seconds: how long the batch holds when nothing is heard from this process: see `kept`.
+        patience_seconds: how long to wait for somebody else's batch of the key; None: a lease and a bit.
+        overlap: of a transactional batch: give it back at once, and move its jobs in a thread while they are read. What
+            goes wrong with that is raised by `publication`.
+
+    Raises:
+        UnknownQueue: the queue does not exist.
+        BatchLost: somebody else holds the key's batch, or took this one over, or its transaction was lost.
+        QueuePaused: the queue is paused.
+        InvalidInput: the queue's keys take turns, or it has limits: a batch takes every due job at once. Or the filter is no
+            JSON object, or the lease no time.
+    """
+    wanted = _Wanted(name, key, owner, _filter_text(filter), Mode(mode), _checked(lease_seconds))
+    _check_queue(queue, name)
+    opened = _open(queue, wanted, patience_seconds)
+    if wanted.mode is Mode.TRANSACTIONAL:
+        batch = _seal_held(queue, wanted, opened, dict(filter or {}), overlap)
+        if batch is not None:
+            return batch
+        to_lease = {"batch_id": opened.id, "token": opened.token, "lease_seconds": lease_seconds}
+        if not queue.database.run("batch_to_lease", to_lease):
+            raise lost(key)
+    return _seal_leased(queue, wanted, opened, dict(filter or {}))
+
+
+def sweep_batches(queue: SqlQueue, name: str | None = None, **settings: float) -> Swept:
+    """Close the batches whose lease ended long ago, and give their jobs back with an attempt spent: due by their backoff,
+    or in the dead letter if it was the last. What was reported of single jobs is done with them. `maintain` does it for all
+    queues.
+
+    Args:
+        queue: where the batches are.
+        name: of one queue alone; None: of all.
+        settings: `grace_seconds`: how long after its lease a batch is left alone; 600 seconds if it is not given.
+    """
+    with queue.database.connection() as connection:
+        swept = sweep(Transaction(connection, queue.database), name, **settings)
+    if swept.batches:
+        # Of queues that were given turns since: maintenance does it as well, should this process die here.
+        heal_keys(queue.database)
+    return swept
+
+
+def _seal_leased(queue: SqlQueue, wanted: _Wanted, opened: _Opened, filter: dict[str, Any]) -> Batch:
+    mine = {"batch_id": opened.id, "token": opened.token, "worker": wanted.owner, **wanted._asdict()}
+    for bucket, held in queue.database.run("batch_buckets", {"queue": wanted.queue, "batch_id": opened.id}):
+        queue.database.run("bury_spent", {"queue": wanted.queue, "bucket": bucket})
+        if held:
+            queue.database.run("batch_renew", {**mine, "bucket": bucket})
+        queue.database.run("batch_seal", {**mine, "bucket": bucket})
+    rows = queue.database.run("batch_sealed", mine)
+    if not rows:
+        raise lost(wanted.key)
+    return Batch(
+        opened.id, wanted.key, wanted.queue, opened.token, rows[0][0], Mode.LEASED, opened.sealed_at, filter=filter
+    )
+
+
+def _seal_held(
+    queue: SqlQueue, wanted: _Wanted, opened: _Opened, filter: dict[str, Any], overlap: bool
+) -> Batch | None:
+    """None: others keep changing the jobs, or somebody follows some."""
+    parameters = {
+        "batch_id": opened.id,
+        "queue": wanted.queue,
+        "sealed_at": opened.sealed_at,
+        "filter": wanted.filter,
+        "worker": wanted.owner,
+    }
+    held = Held(queue, wanted.key, parameters)
+
+    def tried(seen: str) -> None:
+        queue.database.run("batch_tried", {"batch_id": opened.id, "seen": seen})
+
+    try:
+        for beginning in range(_BEGINNINGS):
+            snapshot, seen = held.begin(opened.token, wanted.lease_seconds)
+            # What the snapshot sees of a queue that was given turns since the first look stands in a line.
+            _check_queue(queue, wanted.queue)
+            jobs, followed, spent = held.count()
+            if spent:
+                # They are none of the snapshot's jobs.
+                for bucket, _ in queue.database.run("batch_buckets", parameters):
+                    queue.database.run("bury_spent", {"queue": wanted.queue, "bucket": bucket})
+            if overlap and not followed:
+                tried(seen)
+                held.move_apart(jobs)
+            elif not overlap:
+                try:
+                    jobs, followed = held.move()
+                except Conflict as conflict:
+                    logger.info("batch %r is begun again, somebody else has its jobs: %s", wanted.key, conflict)
+                    threading.Event().wait(0.05 * 2**beginning)
+                    continue
+            if followed:
+                logger.warning("batch %r is leased: %d of its jobs are followed by others", wanted.key, followed)
+                break
+            if not overlap:
+                tried(seen)
+            return Batch(
+                opened.id,
+                wanted.key,
+                wanted.queue,
+                opened.token,
+                jobs,
+                Mode.TRANSACTIONAL,
+                opened.sealed_at,
+                snapshot,
+                filter,
+                held,
+            )
+        else:
+            logger.warning("batch %r is leased: others keep changing its jobs", wanted.key)
+    except psycopg.OperationalError as error:
+        gone = held.gone()
+        held.close()
+        if gone:
+            raise lost(wanted.key, str(error).strip().partition("\n")[0]) from error
+        raise
+    except BaseException:
+        held.close()
+        raise
+    held.close()
+    return None
+
+
+def _open(queue: SqlQueue, wanted: _Wanted, patience_seconds: float | None) -> _Opened:
+    patience = wanted.lease_seconds * 1.25 if patience_seconds is None else patience_seconds
+    until = time.monotonic() + patience
+    waiting = threading.Event()
+    while True:
+        opened = queue.database.transact(lambda transaction: _take(transaction, wanted))
+        if opened is not None:
+            return opened
+        holder = queue.database.run("batch_holder", {"key": wanted.key})
+        left = until - time.monotonic()
+        if holder and left <= 0:
+            owner, seconds, held = holder[0]
+            how = "in its transaction" if held else f"for {seconds:.0f} more seconds"
+            raise BatchLost(
+                f"batch {wanted.key!r} is held by {owner!r} {how}; let it finish or stop it, then try again"
+            )
+        waiting.wait(min(1.0, max(holder[0][1], 0.05), max(left, 0.05)) if holder else 0.05)
+
+
+def _take(transaction: Transaction, wanted: _Wanted) -> _Opened | None:
+    """Open the key's batch, or take it over; None: somebody has it."""
+    settings = wanted.opening(wanted.mode)
+    found = transaction.run("batch_find", settings)
+    if not found:
+        rows = transaction.run("batch_open", {"id": uuid7(), **settings})
+        return _Opened(*rows[0]) if rows else None
+    batch_id, over, same = found[0]
+    if not over:
+        return None
+    give_back(transaction, batch_id, wanted.queue, keep=same and wanted.mode is Mode.LEASED)
+    return _Opened(*transaction.run("batch_reopen", {"id": batch_id, **settings})[0])
+
+
+def _check_queue(queue: SqlQueue, name: str) -> None:
+    settings = queue.settings(name)
+    if settings.paused_at is not None:
+        raise QueuePaused(
+            f"queue {name!r} is paused since {settings.paused_at:%Y-%m-%d %H:%M:%S} UTC, so nothing can be sealed into a"
+            f" batch. Resume it with: sqlqueue resume {name}"
+        )
+    if settings.keyed or settings.limited:
+        raise InvalidInput(
+            f"queue {name!r} is ordered or has limits, and a batch takes every due job at once: consume it job by job, or"
+            " take order and limits off it"
+        )
+
+
+def _checked(lease_seconds: float) -> float:
+    number = isinstance(lease_seconds, int | float) and not isinstance(lease_seconds, bool)
+    if not number or not 0 < lease_seconds <= MAX_DELAY_SECONDS:
+        raise InvalidInput(f"lease_seconds is {lease_seconds!r}; give seconds, more than 0 and at most a hundred years")
+    return float(lease_seconds)
+
+
+def _filter_text(filter: Mapping[str, Any] | None) -> str:
+    try:
+        if not isinstance(filter, Mapping | None):
+            raise TypeError(f"it is a {type(filter).__name__}")
+        return json.dumps(dict(filter or {}), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"filter is {filter!r}; give what a payload is to contain, as JSON: {error}") from None

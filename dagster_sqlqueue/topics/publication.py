@@ -1,0 +1,120 @@
+"""What publishing says to the database, and what it makes of the answers. No I/O."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.job import NewJob
+from dagster_sqlqueue.queue.insert import Statement, Steps, seeing_ends
+from dagster_sqlqueue.queue.intake import OnBadRow, Rejected
+from dagster_sqlqueue.queue.validation import as_columns, values
+from dagster_sqlqueue.topics.model import Message, Published, PublishedJob, TopicSpec, topic_of
+
+_CHUNK_MESSAGES = 500
+_CHUNK_BYTES = 4_000_000
+"""Of what is sent at once; a topic with a hundred subscriptions writes a hundred times as much."""
+
+_ARRAYS = ("ids", "hashes", "priorities", "run_ats", "ordering_keys", "tags", "payloads")
+
+
+class Row(NamedTuple):
+    """A message that was found in order: its columns, and whether its id is the publisher's own."""
+
+    columns: dict[str, Any]
+    named: bool
+
+    @property
+    def id(self) -> UUID:
+        """The message's id."""
+        found: UUID = self.columns["id"]
+        return found
+
+
+def new_row(topic: TopicSpec[Any] | str, message: Any, number: int = 0) -> Row:
+    """A message, checked and ready to be sent.
+
+    Raises:
+        InvalidPayload, InvalidInput: the message names the row.
+    """
+    if isinstance(message, NewJob):
+        raise InvalidInput(f"row {number}: a topic takes messages, and this is a NewJob; give a Message")
+    new = message if isinstance(message, Message) else Message(message)
+    job = NewJob(
+        new.payload,
+        id=new.id,
+        tags=new.tags,
+        run_at=new.run_at,
+        priority=new.priority,
+        ordering_key=new.ordering_key,
+    )
+    columns = values(topic_of(topic, new.payload), job, number)
+    if new.ordering_key is None:
+        columns["hash"] = None
+    return Row(columns, new.id is not None)
+
+
+class Outgoing:
+    """Takes the messages of one call, and hands them over in chunks: bounded in number and in bytes.
+
+    Args:
+        topic: what they are published to.
+        on_bad_row: `skip` collects what is wrong with bad messages in `rejected`; `raise` raises it.
+    """
+
+    def __init__(self, topic: TopicSpec[Any] | str, on_bad_row: OnBadRow) -> None:
+        self._topic = topic
+        self._skip = on_bad_row == "skip"
+        self._rows: list[Row] = []
+        self._bytes = 0
+        self._next = 0
+        self.rejected: list[Rejected] = []
+
+    def take(self, message: Any) -> list[Row] | None:
+        """Take the next message; gives a chunk when it is full.
+
+        Raises:
+            InvalidPayload, InvalidInput: it is not usable, and bad ones are not to be skipped.
+        """
+        number = self._next
+        self._next += 1
+        try:
+            row = new_row(self._topic, message, number)
+        except InvalidInput as error:
+            if not self._skip:
+                raise
+            self.rejected.append(Rejected(number, str(error).removeprefix(f"row {number}: ")))
+            return None
+        self._rows.append(row)
+        self._bytes += len(row.columns["payload"])
+        return self.rest() if len(self._rows) >= _CHUNK_MESSAGES or self._bytes >= _CHUNK_BYTES else None
+
+    def rest(self) -> list[Row]:
+        """The messages that were taken and not handed over yet."""
+        rows, self._rows, self._bytes = self._rows, [], 0
+        return rows
+
+
+def publish(topic: str, rows: Sequence[Row]) -> Steps[list[Published]]:
+    """Publish messages; gives what became of each. It is one statement, which needs no transaction, if no id is theirs.
+
+    Args:
+        topic: its name.
+        rows: the messages.
+
+    Raises:
+        InvalidInput: a message has an id of its own, and the transaction may not see which jobs have ended.
+    """
+    if own := next((row for row in rows if row.named), None):
+        yield from seeing_ends(f"the message {own.id} has an id of its own")
+    columns = as_columns([row.columns for row in rows])
+    found = yield Statement("publish", {"topic": topic, **{name: columns[name] for name in _ARRAYS}})
+    inserted = {job for _, _, _, job, new, _ in found if new}
+    if named := [job for no, _, _, job, new, _ in found if new and rows[no - 1].named]:
+        inserted -= {row[0] for row in (yield Statement("forget_finished", {"ids": named}))}
+    jobs: list[list[PublishedJob]] = [[] for _ in rows]
+    for no, subscription, queue, job, _, _ in found:
+        jobs[no - 1].append(PublishedJob(subscription, queue, job, job in inserted))
+        # A message that was given twice was inserted once.
+        inserted.discard(job)
+    return [Published(topic, row.id, tuple(became)) for row, became in zip(rows, jobs, strict=True)]

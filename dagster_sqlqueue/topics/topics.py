@@ -1,0 +1,218 @@
+"""The verbs of topics that people call."""
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any, TypeAlias
+from uuid import UUID
+
+import psycopg
+
+from dagster_sqlqueue.db.executors import CallerConnection, Executor
+from dagster_sqlqueue.db.executors import check_connection as check_blocking
+from dagster_sqlqueue.db.retries import Rereading, beginning_again
+from dagster_sqlqueue.queue import insert
+from dagster_sqlqueue.queue.async_enqueue import atomic, check_connection, each
+from dagster_sqlqueue.queue.async_enqueue import drive as adrive
+from dagster_sqlqueue.queue.intake import OnBadRow
+from dagster_sqlqueue.topics import publication
+from dagster_sqlqueue.topics.model import Message, Published, PublishedMany, TopicSpec, topic_of
+from dagster_sqlqueue.topics.subscriptions import SubscribingVerbs
+
+OnPublished: TypeAlias = Callable[[Published], object]
+
+_AWAITED = "apublish or apublish_many"
+
+
+class Topics(SubscribingVerbs):
+    """The topics of one schema: what is published to one becomes a job for each subscription that it fits.
+
+    Args:
+        queue: the queues of the schema.
+    """
+
+    def publish(
+        self,
+        topic: "TopicSpec[Any] | str",
+        payload: Any,
+        *,
+        connection: CallerConnection | None = None,
+        id: UUID | None = None,
+        tags: Sequence[str] = (),
+        run_at: datetime | None = None,
+        priority: int = 0,
+        ordering_key: str | None = None,
+    ) -> Published:
+        """Publish one message, in one statement.
+
+        Args:
+            topic: as declared, or its name: then any JSON object is taken.
+            payload: the model's instance, or a mapping that fits it.
+            connection: a psycopg or SQLAlchemy connection or an ORM session whose transaction the jobs join: rolled back
+                means never published. None: a transaction of its own, committed on return.
+            id: the message's id, to be able to send it again: each receiver gets one job of it, also if that has ended
+                meanwhile. Costs a second statement, which looks into the archive for each job. Made if None.
+            tags: words to filter by; the jobs have them too.
+            run_at: the moment the jobs become due, with a time zone; None for at once.
+            priority: of the jobs, 0 to 9, higher first.
+            ordering_key: of the jobs.
+
+        Returns:
+            The message's id, and the job that it became for each subscription that it fits.
+
+        Raises:
+            InvalidPayload, InvalidInput: nothing was published.
+        """
+        name = topic_of(topic).name
+        message = Message(payload, id, tags, run_at, priority, ordering_key)
+        rows = [publication.new_row(topic, message)]
+        check_blocking(connection, _AWAITED)
+        executor = self.database.joined(connection)
+        if id is None:
+            (done,) = insert.drive(publication.publish(name, rows), executor)
+        elif connection is None:
+            (done,) = self.database.transact(lambda ours: insert.drive(publication.publish(name, rows), ours))
+        else:
+            with executor.atomic() as joined:  # type: ignore[union-attr]
+                (done,) = insert.drive(publication.publish(name, rows), joined)
+        return done
+
+    def publish_many(
+        self,
+        topic: "TopicSpec[Any] | str",
+        messages: Iterable[Any],
+        *,
+        connection: CallerConnection | None = None,
+        on_bad_row: OnBadRow = "raise",
+        on_published: OnPublished | None = None,
+    ) -> PublishedMany:
+        """Publish many messages in one transaction, one statement for each batch of them: all or, if it fails, none.
+
+        Args:
+            topic: as for `publish`.
+            messages: payloads or `Message`s; a generator is read in constant memory.
+            connection: as for `publish`.
+            on_bad_row: what becomes of a message that is not usable. `raise`: nothing is published. `skip`: it is left out
+                and reported in `rejected`, and all others are published.
+            on_published: is told what became of each message, in their order, before the transaction ends; from the
+                first one on if it has to begin again.
+
+        Raises:
+            InvalidPayload, InvalidInput: the message names the row, counted from 0; nothing was published.
+            TransactionLost: as for `SqlQueue.enqueue_many`.
+        """
+        insert.check_choice("on_bad_row", on_bad_row, OnBadRow)
+        name = topic_of(topic).name
+        check_blocking(connection, _AWAITED)
+        read = Rereading(messages)
+
+        def put_all(executor: Executor) -> PublishedMany:
+            taken, tally = publication.Outgoing(topic, on_bad_row), _Tally(on_published)
+            for message in read:
+                if chunk := taken.take(message):
+                    tally.add(insert.drive(publication.publish(name, chunk), executor))
+                    read.chunk_is_in()
+            if chunk := taken.rest():
+                tally.add(insert.drive(publication.publish(name, chunk), executor))
+            return tally.total(taken)
+
+        def transact() -> PublishedMany:
+            with self.database.transaction() as transaction:
+                return put_all(transaction)
+
+        if connection is None:
+            return beginning_again(transact, read)
+        with self.database.joined(connection).atomic() as joined:  # type: ignore[union-attr]
+            return put_all(joined)
+
+    async def apublish(
+        self,
+        topic: "TopicSpec[Any] | str",
+        payload: Any,
+        *,
+        connection: "psycopg.AsyncConnection[Any]",
+        id: UUID | None = None,
+        tags: Sequence[str] = (),
+        run_at: datetime | None = None,
+        priority: int = 0,
+        ordering_key: str | None = None,
+    ) -> Published:
+        """`publish` in the transaction of an asynchronous psycopg connection: rolled back means never published.
+
+        Args:
+            topic: as for `publish`.
+            payload: as for `publish`.
+            connection: the caller's. In autocommit and outside of a block the jobs are committed on return.
+            id: as for `publish`.
+            tags: as for `publish`.
+            run_at: as for `publish`.
+            priority: as for `publish`.
+            ordering_key: as for `publish`.
+
+        Raises:
+            InvalidPayload, InvalidInput: nothing was published.
+        """
+        name = topic_of(topic).name
+        rows = [publication.new_row(topic, Message(payload, id, tags, run_at, priority, ordering_key))]
+        check_connection(connection)
+        if id is None:
+            (done,) = await adrive(publication.publish(name, rows), connection, self.database)
+        else:
+            async with atomic(connection):
+                (done,) = await adrive(publication.publish(name, rows), connection, self.database)
+        return done
+
+    async def apublish_many(
+        self,
+        topic: "TopicSpec[Any] | str",
+        messages: Any,
+        *,
+        connection: "psycopg.AsyncConnection[Any]",
+        on_bad_row: OnBadRow = "raise",
+        on_published: OnPublished | None = None,
+    ) -> PublishedMany:
+        """`publish_many` in the transaction of an asynchronous psycopg connection.
+
+        Args:
+            topic: as for `publish`.
+            messages: payloads or `Message`s; a generator, asynchronous or not, is read in constant memory.
+            connection: as for `apublish`.
+            on_bad_row: as for `publish_many`.
+            on_published: as for `publish_many`.
+
+        Raises:
+            InvalidPayload, InvalidInput: the message names the row, counted from 0; nothing was published.
+        """
+        insert.check_choice("on_bad_row", on_bad_row, OnBadRow)
+        name = topic_of(topic).name
+        check_connection(connection)
+        taken, tally = publication.Outgoing(topic, on_bad_row), _Tally(on_published)
+        async with atomic(connection):
+            async for message in each(messages):
+                if chunk := taken.take(message):
+                    tally.add(await adrive(publication.publish(name, chunk), connection, self.database))
+            if chunk := taken.rest():
+                tally.add(await adrive(publication.publish(name, chunk), connection, self.database))
+        return tally.total(taken)
+
+
+class _Tally:
+    """The sums over the messages of one call."""
+
+    def __init__(self, on_published: OnPublished | None) -> None:
+        self._on_published = on_published
+        self._messages = self._unmatched = self._inserted = self._jobs = 0
+
+    def add(self, published: Sequence[Published]) -> None:
+        """Count the messages of a batch."""
+        for done in published:
+            self._messages += 1
+            self._unmatched += not done.matched
+            self._jobs += len(done.jobs)
+            self._inserted += sum(job.inserted for job in done.jobs)
+            if self._on_published:
+                self._on_published(done)
+
+    def total(self, taken: publication.Outgoing) -> PublishedMany:
+        """The sums."""
+        duplicates = self._jobs - self._inserted
+        return PublishedMany(self._messages, self._unmatched, self._inserted, duplicates, taken.rejected)

@@ -1,0 +1,182 @@
+"""A handler bound to its queue outside of Dagster, and how it is found by name. No I/O but importing."""
+
+import inspect
+import sys
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Generic, Protocol
+
+from pydantic import BaseModel
+
+from dagster_sqlqueue.consumer.caller import is_async
+from dagster_sqlqueue.consumer.handler import Handler
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.job import Job
+from dagster_sqlqueue.model.queue import Payload, QueueSpec
+from dagster_sqlqueue.worker.references import is_path, look_up
+
+_FORM = "write it as package.module:handler"
+
+
+class Declared(Protocol):
+    """What can be worked off by name: whatever holds a queue and a handler, such as what `handles` makes, or the
+    `queue_consumer` of the Dagster integration. `lease_seconds` and `job_timeout_seconds` are looked at if it has them.
+    """
+
+    @property
+    def spec(self) -> QueueSpec[Any]:
+        """The queue."""
+        ...
+
+    @property
+    def handler(self) -> Handler[Any]:
+        """Called for one job at a time."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class QueueHandler(Generic[Payload]):
+    """A handler bound to its queue; calling it calls the handler, as a test would."""
+
+    spec: QueueSpec[Payload]
+    handler: Handler[Payload]
+    lease_seconds: float | None = None
+    job_timeout_seconds: float | None = None
+
+    def __call__(self, job: Any) -> Any:
+        """Call the handler itself."""
+        return self.handler(job)
+
+
+def handles(
+    spec: QueueSpec[Payload], *, lease_seconds: float | None = None, job_timeout_seconds: float | None = None
+) -> Callable[[Handler[Payload]], QueueHandler[Payload]]:
+    """Bind a function of one job to the queue whose jobs it handles, so that `sqlqueue work module:function` finds both.
+
+    Args:
+        spec: the queue.
+        lease_seconds: instead of the queue's.
+        job_timeout_seconds: see `Consumer`.
+
+    Raises:
+        InvalidInput: what is decorated cannot be called with a job, is `async`, or says by its annotation that it takes
+            the payloads of another model.
+
+    Example:
+        ```python
+        @handles(emails)
+        def send(job: Job[Email]) -> Done: ...
+        ```
+    """
+    if not isinstance(spec, QueueSpec):
+        raise InvalidInput(f"handles was given {spec!r:.100}; give it the queue: @handles(QueueSpec(…))")
+
+    def decorate(handler: Handler[Payload]) -> QueueHandler[Payload]:
+        check_handler(spec, handler)
+        return QueueHandler(spec, handler, lease_seconds, job_timeout_seconds)
+
+    return decorate
+
+
+def check_handler(spec: QueueSpec[Any], handler: Any) -> None:
+    """Say so if something cannot handle the jobs of a queue.
+
+    Raises:
+        InvalidInput: as for `handles`.
+    """
+    name = getattr(handler, "__qualname__", repr(handler))
+    if not callable(handler):
+        raise InvalidInput(f"the handler of queue {spec.name!r} is {name:.100}; it must be a function of one job")
+    if is_async(handler):
+        raise InvalidInput(
+            f"the handler {name} of queue {spec.name!r} is async; make it a plain function, which may call"
+            " asyncio.run(…) for its job"
+        )
+    taken = payload_of(handler)
+    if taken is not None and not issubclass(spec.payload, taken):
+        raise InvalidInput(
+            f"the handler {name} takes Job[{taken.__name__}], and the payloads of queue {spec.name!r} are"
+            f" {spec.payload.__name__}; give it the other queue, or change the annotation"
+        )
+
+
+def payload_of(handler: Any) -> type | None:
+    """The model that the handler's annotation names, `Job[Model]` or a list of such; None if it names none."""
+    function = handler if inspect.isroutine(handler) else type(handler).__call__
+    try:
+        hints = typing.get_type_hints(function)
+        first, *_ = (name for name in inspect.signature(handler).parameters if name in hints)
+    except (NameError, TypeError, ValueError, AttributeError):
+        return None
+    annotation = hints[first]
+    parts = typing.get_args(annotation)
+    if len(parts) == 1 and typing.get_origin(parts[0]) is Job:
+        annotation = parts[0]
+    if typing.get_origin(annotation) is not Job:
+        return None
+    (payload,) = typing.get_args(annotation)
+    return payload if inspect.isclass(payload) and issubclass(payload, BaseModel) else None
+
+
+def load(reference: str) -> QueueHandler[Any]:
+    """The handler of that name, with its queue.
+
+    Args:
+        reference: `package.module:name`, the module as Python imports it.
+
+    Raises:
+        InvalidInput: there is no such module or name, importing it fails, or what it names is no handler with a queue.
+    """
+    found = _found(reference)
+    spec, handler = getattr(found, "spec", None), getattr(found, "handler", None)
+    if not isinstance(spec, QueueSpec) or handler is None:
+        kind = "a function" if inspect.isroutine(found) else f"a {type(found).__name__}"
+        raise InvalidInput(
+            f"handler {reference!r} is {kind} without a queue; decorate the function with @handles(spec) from"
+            " dagster_sqlqueue, where spec is its QueueSpec"
+        )
+    check_handler(spec, handler)
+    if getattr(found, "batch", False):
+        raise InvalidInput(
+            f"handler {reference!r} takes all jobs of a claim at once, and this worker calls handlers for one job at a time;"
+            " work it off by Consumer(…, batch=True) or in Dagster"
+        )
+    return QueueHandler(
+        spec, handler, getattr(found, "lease_seconds", None), getattr(found, "job_timeout_seconds", None)
+    )
+
+
+def load_spec(reference: str) -> QueueSpec[Any]:
+    """The queue of that name: a `QueueSpec`, or what has one, such as a handler.
+
+    Raises:
+        InvalidInput: as for `load`.
+    """
+    found = _found(reference)
+    spec = found if isinstance(found, QueueSpec) else getattr(found, "spec", None)
+    if not isinstance(spec, QueueSpec):
+        raise InvalidInput(f"{reference!r} is a {type(found).__name__}; name a QueueSpec, or a handler bound to one")
+    return spec
+
+
+def look_here() -> None:
+    """Have modules be looked for in the current directory first, as `python -m` does."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+
+
+def _found(reference: str) -> Any:
+    module_name, colon, name = reference.partition(":")
+    if not colon or not is_path(module_name, name):
+        raise InvalidInput(f"handler {reference!r} names no function; {_FORM}")
+    advice = f"{_FORM}, and run the command in the directory that holds the package, or install the package"
+    return look_up(f"handler {reference!r}", module_name, name, advice=advice, others=_others)
+
+
+def _others(module: ModuleType) -> str:
+    """The handlers that a module has, to choose from."""
+    names = [name for name, value in vars(module).items() if isinstance(getattr(value, "spec", None), QueueSpec)]
+    return f"; its handlers are: {', '.join(names)}" if names else "; it has no handler"

@@ -1,0 +1,96 @@
+"""What a worker has done so far, and what happens to it: for whoever shows it."""
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeAlias
+
+from dagster_sqlqueue.consumer.settlement import HANDLER_BOUNDS, DrainSummary
+
+Tell: TypeAlias = Callable[..., None]
+"""Called with the name of an event and facts about it as JSON values; from any thread."""
+
+COUNTED = tuple(field.name for field in fields(DrainSummary) if field.name != "seconds")
+"""The counts that can be added up, of several processes too."""
+
+
+@dataclass(slots=True)
+class Figures:
+    """What was done for one queue.
+
+    Attributes:
+        queue: its name.
+        counts: as in `DrainSummary`.
+        last_error: the first line of what a handler raised or gave as its reason last; None: nothing.
+        in_flight: jobs that a handler is at.
+        handler_seconds: how long handlers were at jobs, all together.
+        spread: how many jobs took up to each of `HANDLER_BOUNDS` and longer than the one before it; last, those that took
+            longer than all of them.
+    """
+
+    queue: str
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
+    last_error: str | None = None
+    in_flight: int = 0
+    handler_seconds: float = 0.0
+    spread: list[int] = field(default_factory=lambda: [0] * (len(HANDLER_BOUNDS) + 1))
+
+    @property
+    def handled(self) -> int:
+        """Jobs whose outcome was accepted."""
+        return sum(self.counts[name] for name in ("succeeded", "retried", "snoozed", "failed", "held", "cancelled"))
+
+    @classmethod
+    def of(cls, queue: str, summary: DrainSummary, last_error: str | None, times: "HandlerTimes") -> "Figures":
+        """The figures of one consumer."""
+        counts = {name: getattr(summary, name) for name in COUNTED}
+        return cls(queue, counts, last_error, times.in_flight, times.seconds, list(times.spread))
+
+    def landed(self) -> "Figures":
+        """The same of a process that is no more."""
+        return replace(self, in_flight=0)
+
+
+class HandlerTimes:
+    """How long one consumer's handler was at each of its jobs."""
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+        self.seconds = 0.0
+        self.spread = [0] * (len(HANDLER_BOUNDS) + 1)
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        """Measure the block, which is at one job."""
+        began = time.perf_counter()
+        self.in_flight += 1
+        try:
+            yield
+        finally:
+            self.in_flight -= 1
+            took = time.perf_counter() - began
+            self.seconds += took
+            self.spread[bisect_left(HANDLER_BOUNDS, took)] += 1
+
+
+def added(parts: Iterable[list[Figures]], queues: Iterable[str]) -> list[Figures]:
+    """The figures of several processes in one, in the order of the queues."""
+    sums = {queue: Figures(queue) for queue in queues}
+    for part in parts:
+        for figures in part:
+            into = sums[figures.queue]
+            for name in COUNTED:
+                into.counts[name] += figures.counts[name]
+            into.in_flight += figures.in_flight
+            into.handler_seconds += figures.handler_seconds
+            into.spread = [sum(pair) for pair in zip(into.spread, figures.spread, strict=True)]
+            into.last_error = figures.last_error or into.last_error
+    return list(sums.values())
+
+
+def first_line(text: Any) -> str:
+    """The first line of an error, for a line of a display."""
+    lines = str(text).strip().splitlines()
+    return lines[0][:500] if lines else ""

@@ -1,0 +1,225 @@
+"""One process that works queues off until it is told to stop."""
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dagster_sqlqueue.consumer import Consumer
+from dagster_sqlqueue.consumer.settlement import DrainSummary
+from dagster_sqlqueue.consumer.weighted import WeightedConsumers
+from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
+from dagster_sqlqueue.model.job import Job, Mode
+from dagster_sqlqueue.model.outcome import Hold, Outcome, Reject, Retry
+from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS, Backoff
+from dagster_sqlqueue.payload import quoting
+from dagster_sqlqueue.queue import MAX_BATCH, SqlQueue
+from dagster_sqlqueue.worker.handlers import QueueHandler
+from dagster_sqlqueue.worker.shutdown import Signals
+from dagster_sqlqueue.worker.stats import Figures, HandlerTimes, Tell, first_line
+
+POOL_SIZE = 4
+"""Connections that a resident needs: it works, keeps leases, waits, and gives back."""
+
+_AWAY = Backoff(0.2, max_seconds=5.0, jitter=0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkOptions:
+    """How a resident works.
+
+    Attributes:
+        batch_size: jobs for each claim, 1 to 10,000.
+        mode: leased or transactional.
+        lease_seconds: instead of the handler's or the queue's.
+        drain: end when nothing is due.
+        budget_seconds: end after that long; None: never.
+        drain_timeout_seconds: how long what runs may take once it is to stop; None: as long as it likes.
+
+    Raises:
+        InvalidInput: one of them is out of range.
+    """
+
+    batch_size: int = 100
+    mode: Mode = Mode.LEASED
+    lease_seconds: float | None = None
+    drain: bool = False
+    budget_seconds: float | None = None
+    drain_timeout_seconds: float | None = 30.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.batch_size <= MAX_BATCH:
+            raise InvalidInput(f"batch_size is {self.batch_size}; it must be 1 to {MAX_BATCH:,}")
+        if self.lease_seconds is not None and not 0 < self.lease_seconds <= MAX_DELAY_SECONDS:
+            raise InvalidInput(f"lease_seconds is {self.lease_seconds}; it must be positive, at most a hundred years")
+        for name in ("budget_seconds", "drain_timeout_seconds"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < float("inf"):
+                raise InvalidInput(f"{name} is {value!r}; it must be a number of seconds, not negative")
+
+
+class Resident:
+    """Works the queues of some handlers off in this thread, each with its share.
+
+    Args:
+        queue: where the queues are; its pool needs `POOL_SIZE` connections.
+        handlers: the handlers, each with its weight.
+        options: how.
+        signals: interrupts a handler when its time is up; None: nothing does.
+        tell: is told of events.
+
+    Raises:
+        InvalidInput: an option is out of range, there is no handler, or two of them have the same queue.
+    """
+
+    def __init__(
+        self,
+        queue: SqlQueue,
+        handlers: Sequence[tuple[QueueHandler[Any], float]],
+        options: WorkOptions,
+        *,
+        signals: Signals | None = None,
+        tell: Tell,
+    ) -> None:
+        self._options = options
+        self._signals = signals
+        self._tell = tell
+        self._stopping = threading.Event()
+        self._errors: dict[str, str] = {}
+        self._times: dict[str, HandlerTimes] = {}
+        check_handlers(handlers)
+        self._consumers: dict[Consumer[Any], float] = {}
+        self._names: list[str] = []
+        for declared, weight in handlers:
+            self._times[declared.spec.name] = HandlerTimes()
+            consumer = Consumer(
+                queue,
+                declared.spec,
+                self._watched(declared),
+                batch_size=options.batch_size,
+                lease_seconds=declared.lease_seconds if options.lease_seconds is None else options.lease_seconds,
+                job_timeout_seconds=declared.job_timeout_seconds,
+                mode=options.mode,
+            )
+            self._consumers[consumer] = weight
+            self._names.append(declared.spec.name)
+        self._weighted = WeightedConsumers(self._consumers) if len(self._consumers) > 1 else None
+
+    def run(self) -> None:
+        """Work until told to stop, or, as the options say, until nothing is due or the time is up. A database that goes
+        away meanwhile is waited for.
+
+        Raises:
+            UnknownQueue: a queue does not exist.
+            DatabaseUnavailable: the database is away at the end, or it stayed away while the queues were to be drained.
+            InvalidInput: transactional mode, and a queue's strategy, order or limits need leases.
+            CutOff: a handler was interrupted; its job was given back.
+        """
+        began = time.monotonic()
+        away = 0
+        while not self._stopping.is_set():
+            budget = self._options.budget_seconds
+            left = None if budget is None else budget - (time.monotonic() - began)
+            if left is not None and left <= 0:
+                return
+            handled = sum(figures.handled for figures in self.figures())
+            try:
+                self._drain(left)
+                return
+            except DatabaseUnavailable as error:
+                if self._options.drain or self._stopping.is_set():
+                    raise
+                away = 1 if sum(figures.handled for figures in self.figures()) > handled else away + 1
+                self._tell("database_away", error=first_line(error))
+                self._stopping.wait(_AWAY(away))
+
+    def stop(self) -> None:
+        """Begin no more jobs; those that were claimed and not begun are given back now. May come from any thread.
+
+        Raises:
+            DatabaseUnavailable: they could not be given back; their leases end by themselves.
+        """
+        self._stopping.set()
+        if self._weighted is not None:
+            self._weighted.stop()
+        for consumer in self._consumers:
+            consumer.stop()
+        for consumer in self._consumers:
+            consumer.give_back()
+
+    def give_back(self) -> None:
+        """Give back all that is in hand, for a process that ends now. May come from any thread.
+
+        Raises:
+            DatabaseUnavailable: as `stop`.
+        """
+        for consumer in self._consumers:
+            consumer.give_back(begun=True)
+
+    def figures(self) -> list[Figures]:
+        """What was done so far, for each queue. May come from any thread."""
+        return [
+            Figures.of(name, consumer.summary, self._errors.get(name), self._times[name])
+            for name, consumer in zip(self._names, self._consumers, strict=True)
+        ]
+
+    def _drain(self, budget_seconds: float | None) -> DrainSummary | list[DrainSummary]:
+        linger = 0.0 if self._options.drain else float("inf")
+        if self._weighted is not None:
+            return self._weighted.drain(budget_seconds=budget_seconds, linger_seconds=linger)
+        (consumer,) = self._consumers
+        return consumer.drain(budget_seconds=budget_seconds, linger_seconds=linger)
+
+    def _note(self, declared: QueueHandler[Any], job: Job[Any], error: str) -> None:
+        self._errors[declared.spec.name] = quoting.scrub(declared.spec.payload, error, job.payload)
+
+    def _watched(self, declared: QueueHandler[Any]) -> Any:
+        """The handler, measured, noted when it fails, and interruptible while it works."""
+        times = self._times[declared.spec.name]
+
+        def handler(job: Job[Any]) -> Outcome | None:
+            try:
+                with times.measured():
+                    outcome: Outcome | None = self._interruptibly(declared, job)
+            except Exception as error:
+                self._note(declared, job, _described(error))
+                raise
+            match outcome:
+                case Retry(reason, _) | Reject(reason) | Hold(reason):
+                    self._note(declared, job, first_line(reason))
+            return outcome
+
+        return handler
+
+    def _interruptibly(self, declared: QueueHandler[Any], job: Job[Any]) -> Any:
+        signals = self._signals
+        if signals is None:
+            return declared.handler(job)
+        try:
+            signals.interruptible = True
+            signals.check()
+            return declared.handler(job)
+        finally:
+            signals.interruptible = False
+
+
+def check_handlers(handlers: Sequence[tuple[QueueHandler[Any], float]]) -> None:
+    """Say so if these cannot work in one process.
+
+    Raises:
+        InvalidInput: there is none, or two of them have the same queue.
+    """
+    names = [declared.spec.name for declared, _ in handlers]
+    if not names:
+        raise InvalidInput("no handler was given; name at least one, as package.module:handler")
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidInput(f"queue {name!r} has two handlers here; a queue's jobs go to one")
+
+
+def _described(error: Exception) -> str:
+    try:
+        return first_line(f"{type(error).__name__}: {error}")
+    except Exception:
+        return type(error).__name__

@@ -1,0 +1,218 @@
+"""`retry`, `cancel`, `hold`, `release`, `delay`, `reprioritise`, and which jobs they are about."""
+
+from typing import Any
+
+import pytest
+
+from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
+from dagster_sqlqueue.queue import Ending
+from tests.cli.support import Cli
+from tests.support import Work, claim, value
+
+_NOBODY = "0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b"
+
+
+def _put(queue: SqlQueue, spec: QueueSpec[Work], *tags: str, **more: Any) -> list[str]:
+    """A job for each tag, numbered from 0."""
+    return [str(queue.enqueue(spec, NewJob(Work(n=n), tags=[tag], **more))) for n, tag in enumerate(tags)]
+
+
+def _claimed(queue: SqlQueue) -> dict[str, ClaimedJob]:
+    return {str(job.id): job for job in claim(queue)}
+
+
+def _fail(queue: SqlQueue, error: str = "Refused: no") -> None:
+    queue.finish([Ending(job, ArchiveState.FAILED, error=error) for job in claim(queue)])
+
+
+def _states(cli: Cli, *ids: str) -> list[str]:
+    return [cli.json("show", id_)["state"] for id_ in ids]
+
+
+def _everything(queue: SqlQueue) -> Any:
+    return value(queue, "SELECT jsonb_agg(to_jsonb(j) ORDER BY j.id) FROM {s}.job_all AS j")
+
+
+def test_retry(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    one, two, three = _put(queue, spec, "a", "b", "b")
+    _fail(queue)
+    assert cli.json("retry", "work", one) == {"queue": "work", "changed": [one], "requested": [], "skipped": []}
+    assert _states(cli, one, two, three) == ["queued", "failed", "failed"]
+    assert cli.run("retry", "work", "--tag", "b").stdout == "queue work: put back 2 jobs\n"
+    assert {job.attempt for job in claim(queue)} == {1}
+    assert cli.run("retry", "work", "--all").stdout == "queue work: put back 0 jobs\n"
+
+
+def test_retry_of_some(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    _put(queue, spec, "a")
+    _fail(queue, "Timeout: slow")
+    _put(queue, spec, *"abc")
+    _fail(queue)
+    assert len(cli.json("retry", "work", "--error", "Timeout")["changed"]) == 1
+    assert len(cli.json("retry", "work", "--all", "--limit", "2")["changed"]) == 2
+    assert len(cli.json("retry", "work", "--all")["changed"]) == 1
+    cli.run("cancel", "work", "--all")
+    assert cli.json("retry", "work", "--all")["changed"] == []
+    assert len(cli.json("retry", "work", "--state", "cancelled")["changed"]) == 4
+
+
+def test_retry_says_what_stays_and_why(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    (old,) = _put(queue, spec, "a", unique_key="u")
+    _fail(queue)
+    (new,) = _put(queue, spec, "a", unique_key="u")
+    some = cli.run("retry", "work", "--all")
+    assert some.exit_code == 6
+    assert "put back 0 jobs; left 1 job as before" in some.stdout
+    assert "unique key" in some.stdout
+    named = cli.run("retry", "work", new, _NOBODY, "--json")
+    assert named.exit_code == 6
+    assert f'"id": "{new}"' in named.stdout
+    assert f'"id": "{_NOBODY}"' in named.stdout
+    assert _states(cli, old) == ["failed"]
+
+
+def test_cancel(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    running, *_ = _put(queue, spec, "a")
+    jobs = _claimed(queue)
+    waiting, other = _put(queue, spec, "a", "b")
+    done = cli.run("cancel", "work", "--tag", "a", "--reason", "not wanted")
+    assert (done.exit_code, done.stdout) == (0, "queue work: cancelled 1 job; asked 1 running job to end\n")
+    assert _states(cli, running, waiting, other) == ["running", "cancelled", "queued"]
+    assert cli.json("show", waiting)["error"] == "not wanted"
+    assert "asked to end" in cli.run("show", running).stdout
+    assert queue.heartbeat([jobs[running]], lease_seconds=30).cancel_requested == {jobs[running].id}
+    again = cli.json("cancel", "work", other)
+    assert again["changed"] == [other]
+    ended = cli.run("cancel", "work", waiting)
+    assert ended.exit_code == 6
+    assert "cancelled" in ended.stdout
+
+
+def test_hold_and_release(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    one, two = _put(queue, spec, "a", "b")
+    assert cli.run("hold", "work", one, "--reason", "asks to wait").stdout == "queue work: held 1 job\n"
+    assert _states(cli, one, two) == ["held", "queued"]
+    assert cli.json("show", one)["error"] == "asks to wait"
+    assert "when it is released" in cli.run("list", "work", "--state", "held").stdout
+    assert cli.json("release", "work", "--all")["changed"] == [one]
+    assert cli.run("release", "work", one).exit_code == 6
+    assert len(claim(queue)) == 2
+
+
+def test_delay(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    one, two = _put(queue, spec, "a", "b")
+    assert cli.json("delay", "work", one, "--until", "2037-01-31T08:00:00Z")["changed"] == [one]
+    assert cli.json("show", one)["available_at"] == "2037-01-31T08:00:00+00:00"
+    assert cli.run("delay", "work", "--tag", "b", "--for", "2h").stdout == "queue work: delayed 1 job\n"
+    assert claim(queue) == []
+    assert set(cli.json("delay", "work", "--all", "--for", "0")["changed"]) == {one, two}
+    assert len(claim(queue)) == 2
+
+
+def test_reprioritise(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    one, two = _put(queue, spec, "a", "b")
+    done = cli.run("reprioritise", "work", "--payload", '{"n": 1}', "--priority", "9")
+    assert done.stdout == "queue work: set to priority 9 1 job\n"
+    assert [job["priority"] for job in (cli.json("show", one), cli.json("show", two))] == [0, 9]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "would"),
+    [
+        (["retry", "--all"], (2, 0)),
+        (["retry", "--all", "--limit", "1"], (1, 0)),
+        (["retry", "--tag", "a"], (1, 0)),
+        (["retry", "--state", "cancelled"], (1, 0)),
+        (["cancel", "--all"], (4, 1)),
+        (["cancel", "--state", "running"], (0, 1)),
+        (["cancel", "--state", "held"], (1, 0)),
+        (["hold", "--all"], (3, 0)),
+        (["release", "--all"], (1, 0)),
+        (["delay", "--all", "--for", "5min"], (3, 0)),
+        (["reprioritise", "--all", "--priority", "3"], (5, 0)),
+    ],
+)
+def test_dry_run_names_the_jobs_and_changes_nothing(
+    cli: Cli, queue: SqlQueue, spec: QueueSpec[Work], arguments: list[str], would: tuple[int, int]
+) -> None:
+    _put(queue, spec, "a", "b")
+    _fail(queue)
+    cli.run("cancel", "work", *_put(queue, spec, "c"))
+    _put(queue, spec, "d")
+    claim(queue)
+    cli.run("hold", "work", *_put(queue, spec, "e"))
+    _put(queue, spec, *"fgh")
+    before = _everything(queue)
+    verb, *options = arguments
+    foretold = cli.json(verb, "work", *options, "--dry-run")
+    assert (len(foretold["changed"]), len(foretold["requested"])) == would
+    assert (foretold["dry_run"], foretold["complete"], foretold["skipped"]) == (True, True, [])
+    assert "Nothing was changed (--dry-run)" in cli.run(verb, "work", *options, "--dry-run").stdout
+    assert _everything(queue) == before
+    done = cli.json(verb, "work", *options)
+    assert set(done["changed"]) == set(foretold["changed"])
+    assert done["requested"] == foretold["requested"]
+
+
+def test_dry_run_of_ids_says_which_would_be_left(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    (dead,) = _put(queue, spec, "a")
+    _fail(queue)
+    (live,) = _put(queue, spec, "a")
+    foretold = cli.run("cancel", "work", dead, live, _NOBODY, "--dry-run")
+    assert foretold.exit_code == 6
+    assert "cancelled would be 1 job; left as before 2 jobs" in foretold.stdout
+    assert "it is failed" in foretold.stdout
+    assert "queue work has no such job" in foretold.stdout
+    assert _states(cli, dead, live) == ["failed", "queued"]
+
+
+def test_many_jobs(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.enqueue_many(spec, [Work(n=n) for n in range(2_500)])
+    foretold = cli.run("cancel", "work", "--all", "--dry-run").stdout
+    assert "cancelled would be 2,500 jobs" in foretold
+    assert "(the first 20 of 2,500)" in foretold
+    assert cli.run("cancel", "work", "--all").stdout == "queue work: cancelled 2,500 jobs\n"
+    assert cli.run("retry", "work", "--state", "cancelled").stdout == "queue work: put back 2,500 jobs\n"
+    assert queue.depth("work").ready == 2_500
+
+
+def test_no_selection_is_no_wish_for_everything(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    _put(queue, spec, "a")
+    before = _everything(queue)
+    for verb in ("retry", "cancel", "hold", "release", "delay", "reprioritise"):
+        _refuses_vague_selections(cli, verb)
+    assert _everything(queue) == before
+
+
+def _refuses_vague_selections(cli: Cli, verb: str) -> None:
+    own = {"delay": ["--for", "5"], "reprioritise": ["--priority", "5"]}.get(verb, [])
+    for selection, said in (
+        ([], "no jobs are named: give ids, a condition, or --all"),
+        (["--all", "--tag", "a"], "--all and --tag were given at once"),
+        ([_NOBODY, "--all"], "ids and --all were given at once"),
+        ([_NOBODY, "--payload", "{}"], "ids and --payload were given at once"),
+        (["17"], "the job '17' is not a job's id"),
+        (["--payload", "no"], "is not JSON"),
+        (["--ordering-key", ""], "--ordering-key is empty"),
+        (["--tag", ""], "not empty"),
+        (["--before", "noon"], "--before 'noon' is not a time"),
+    ):
+        assert said in cli.refused(2, verb, "work", *selection, *own)
+    assert "there is no queue 'nosuch'" in cli.refused(5, verb, "nosuch", "--all", *own)
+    assert "there is no queue 'nosuch'" in cli.refused(5, verb, "nosuch", "--all", "--dry-run", *own)
+
+
+def test_what_is_refused(cli: Cli) -> None:
+    for verb, options, said in (
+        ("retry", ["--state", "queued"], "--state is 'queued'; retry is about jobs that are failed or cancelled"),
+        ("retry", ["--all", "--limit", "0"], "--limit is 0"),
+        ("cancel", ["--state", "failed"], "cancel is about jobs that are queued or running or held"),
+        ("delay", ["--all"], "give one of --until and --for"),
+        ("delay", ["--all", "--for", "5", "--until", "2037-01-31T08:00:00Z"], "give one of --until and --for"),
+        ("delay", ["--all", "--for", "99999d"], "hundred years"),
+        ("delay", ["--all", "--until", "2037-01-31T08:00:00"], "has no time zone"),
+        ("reprioritise", ["--all"], "--priority is missing"),
+        ("reprioritise", ["--all", "--priority", "10"], "must be 0 to 9"),
+    ):
+        assert said in cli.refused(2, verb, "work", *options)

@@ -1,0 +1,76 @@
+"""`pause`, `resume`, `rebucket`, `region`."""
+
+from dagster_sqlqueue import QueueSpec, SqlQueue
+from dagster_sqlqueue.model.job import ArchiveState
+from dagster_sqlqueue.queue import Ending
+from tests.cli.support import Cli
+from tests.support import Work, claim
+
+
+def test_pause_and_resume(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.enqueue(spec, Work(n=1))
+    assert "queue work is paused since 20" in cli.run("pause", "work").stdout
+    again = cli.json("pause", "work")
+    assert (again["name"], again["drained"]) == ("work", None)
+    assert again["paused_at"].endswith("+00:00")
+    assert claim(queue) == []
+    assert "sqlqueue resume work" in cli.run("queues", "work").stdout
+    assert cli.run("resume", "work").stdout == "queue work hands out jobs\n"
+    assert cli.json("resume", "work")["paused_at"] is None
+    assert len(claim(queue)) == 1
+
+
+def test_pause_waits_for_what_runs(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.enqueue(spec, Work(n=1))
+    (job,) = claim(queue)
+    late = cli.run("pause", "work", "--wait", "--timeout", "10ms")
+    assert late.exit_code == 6
+    assert "jobs of it still run" in late.stdout
+    queue.finish([Ending(job, ArchiveState.SUCCEEDED)])
+    assert cli.json("pause", "work", "--wait", "--timeout", "5min")["drained"] is True
+    assert "nothing of it runs any more" in cli.run("pause", "work", "--wait").stdout
+
+
+def test_rebucket(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.enqueue_many(spec, [Work(n=n) for n in range(100)])
+    assert cli.json("rebucket", "work", "8")["bucket_count"] == 8
+    fewer = cli.run("rebucket", "work", "2").stdout
+    assert fewer == "queue work has 2 buckets; 2 more still hold jobs and are emptied\n"
+    claim(queue)
+    settings = cli.json("queues", "work")[0]
+    assert (settings["bucket_count"], settings["lanes"]) == (2, 4)
+
+
+def test_regions(cli: Cli) -> None:
+    assert cli.run("region", "work").stdout == "queue work: local 0-3\n"
+    assert cli.run("region", "work", "eu", "--buckets", "0-1,3").stdout == "queue work: eu 0-1, 3; local 2\n"
+    assert cli.json("region", "work")["regions"] == ["eu", "eu", "local", "eu"]
+    assert "eu 0-1, 3; local 2" in cli.run("queues", "work").stdout
+    assert cli.json("enqueue", "work", "{}", "--region", "eu")["inserted"] == 1
+
+
+def test_what_is_refused(cli: Cli, queue: SqlQueue) -> None:
+    before = queue.settings("work")
+    for arguments, said in (
+        (["pause", "work", "--timeout", "5"], "give --wait as well"),
+        (["pause", "work", "--wait", "--timeout", "soon"], "--timeout is 'soon'"),
+        (["pause", "Work"], "is not usable"),
+        (["rebucket", "work", "0"], "it must be 1 to 1024"),
+        (["rebucket", "work", "1025"], "it must be 1 to 1024"),
+        (["rebucket", "work", "many"], "the number of buckets is 'many'"),
+        (["rebucket", "work"], "Missing argument 'N'"),
+        (["region", "work", "eu"], "give both a region and --buckets"),
+        (["region", "work", "--buckets", "1"], "give both a region and --buckets"),
+        (["region", "work", "eu", "--buckets", "3-1"], "write bucket numbers"),
+        (["region", "work", "eu", "--buckets", ""], "write bucket numbers"),
+        (["region", "work", "eu", "--buckets", "0,9"], "has the buckets 0 to 3"),
+        (["region", "work", "", "--buckets", "0"], "region is ''"),
+    ):
+        assert said in cli.refused(2, *arguments)
+    assert queue.settings("work") == before
+
+
+def test_an_unknown_queue(cli: Cli) -> None:
+    for arguments in (["pause"], ["resume"], ["rebucket", "8"], ["region"], ["region", "eu", "--buckets", "0"]):
+        name, *rest = arguments
+        assert "there is no queue 'nosuch'" in cli.refused(5, name, "nosuch", *rest)

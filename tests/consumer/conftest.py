@@ -1,0 +1,5 @@
+"""The tests of this folder share a schema with the others of their module."""
+
+from tests.support.shared_schema import filled, ordered, queue, shared, today, whole_day
+
+__all__ = ["filled", "ordered", "queue", "shared", "today", "whole_day"]

@@ -1,0 +1,140 @@
+"""What a handler is given, and what becomes of a job by what it returns or raises."""
+
+from typing import Any
+
+import pytest
+
+from dagster_sqlqueue import Backoff, Done, Job, NewJob, QueueSpec, Reject, Retry, Snooze, SqlQueue
+from tests.support import Work, make_due, rows, value
+from tests.support.drained import archive, drain
+
+
+def test_the_handler_is_given_what_the_job_is(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    job_id = queue.enqueue(spec, NewJob(Work(n=1), priority=4, unique_key="u", ordering_key="o", max_attempts=2))
+    seen: list[Job[Work]] = []
+
+    def handler(job: Job[Work]) -> Any:
+        seen.append(job)
+        return Retry("once more") if job.attempt == 1 else None
+
+    drain(queue, spec, handler)
+    first, second = seen
+    assert (first.id, first.queue, first.payload, first.priority) == (job_id, "work", Work(n=1), 4)
+    assert (first.unique_key, first.ordering_key, first.max_attempts) == ("u", "o", 2)
+    assert (first.attempt, first.lease_no, first.error, first.last_attempt) == (1, 1, None, False)
+    assert (second.attempt, second.lease_no, second.error, second.last_attempt) == (2, 2, "once more", True)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "result"),
+    [
+        (None, None),
+        (Done(), None),
+        (Done({"a": [1, None, 2.5, "ü😀"]}), {"a": [1, None, 2.5, "ü😀"]}),
+        (Done("a literal \\u0000 is no NUL"), "a literal \\u0000 is no NUL"),
+        (Done(False), False),
+        (Done(0), 0),
+    ],
+)
+def test_done_keeps_its_result(queue: SqlQueue, spec: QueueSpec[Work], outcome: Any, result: object) -> None:
+    queue.enqueue(spec, Work(n=1))
+    assert drain(queue, spec, lambda job: outcome).succeeded == 1
+    assert archive(queue)[1][:2] == ("succeeded", result)
+
+
+BAD = {
+    "another value": (lambda: "done", "InvalidInput: the handler returned a str; return Done"),
+    "a dictionary": (lambda: {"a": 1}, "InvalidInput: the handler returned a dict"),
+    "a class": (lambda: Done, "InvalidInput: the handler returned a type"),
+    "no JSON": (lambda: Done(object()), "not JSON serializable"),  # type: ignore[arg-type]
+    "a set": (lambda: Done({1}), "not JSON serializable"),  # type: ignore[arg-type]
+    "NaN": (lambda: Done(float("nan")), "it is nan, a number that JSON does not have"),
+    "infinity deep inside": (lambda: Done({"a": [float("inf")]}), "a.0 is inf, a number that JSON does not have"),
+    "NUL": (lambda: Done("a\x00"), "NUL"),
+    "NUL in a key": (lambda: Done({"a\x00": 1}), "NUL"),
+    "a surrogate": (lambda: Done({"a": "\ud800"}), "surrogate"),
+    "an exception": (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
+    "an exception with NUL": (lambda: int("\x00"), "ValueError: invalid literal"),
+    "a reason that is no text": (lambda: Retry(ValueError("x")), "ValueError('x')"),  # type: ignore[arg-type]
+    "no reason": (lambda: Reject(None), "give a text"),  # type: ignore[arg-type]
+    "a delay that is no number": (lambda: Snooze("1"), "give seconds"),  # type: ignore[arg-type]
+    "a delay that never ends": (lambda: Snooze(float("inf")), "give seconds"),
+    "a delay that is NaN": (lambda: Retry("x", float("nan")), "give seconds"),
+    "a negative delay": (lambda: Retry("x", -1), "give seconds"),
+}
+UNSTORABLE = {"no JSON", "a set", "NaN", "infinity deep inside", "NUL", "NUL in a key", "a surrogate"}
+
+
+@pytest.mark.parametrize("kind", list(BAD))
+def test_what_is_no_outcome_is_a_failed_attempt_and_hurts_no_other_job(
+    queue: SqlQueue, spec: QueueSpec[Work], kind: str
+) -> None:
+    make, message = BAD[kind]
+    queue.enqueue_many(spec, [NewJob(Work(n=n), max_attempts=2) for n in range(5)])
+    summary = drain(queue, spec, lambda job: make() if job.payload.n == 2 else None)
+    # A result that cannot be stored would be the same the next time.
+    again = 0 if kind in UNSTORABLE else 1
+    assert (summary.succeeded, summary.retried, summary.failed, summary.stale) == (4, again, 1, 0)
+    state, _, error, attempt = archive(queue)[2]
+    assert (state, attempt) == ("failed", 1 + again)
+    assert message in error
+
+
+def test_an_error_is_readable_whatever_it_holds(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    class Unspeakable(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    errors: list[Any] = [
+        ValueError("a\x00b \ud800 ü"),
+        ValueError("x" * 100_000),
+        Unspeakable(),
+        Retry("a\x00b \ud800 ü"),
+        Reject("a\x00b \ud800 ü"),
+    ]
+
+    def handler(job: Job[Work]) -> Any:
+        outcome = errors[job.payload.n]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    queue.enqueue_many(spec, [NewJob(Work(n=n), max_attempts=1) for n in range(5)])
+    assert drain(queue, spec, handler).failed == 5
+    found = archive(queue)
+    assert found[0][2].startswith("ValueError: ab ? ü\n")
+    assert "in handler" in found[0][2]
+    assert len(found[1][2]) == 10_000
+    assert "Unspeakable" in found[2][2]
+    assert found[3][2] == found[4][2] == "ab ? ü"
+
+
+def test_an_exception_is_retried_by_the_backoff_until_the_dead_letter(queue: SqlQueue) -> None:
+    spec = QueueSpec("work", Work, max_attempts=2, backoff=Backoff(100, jitter=0))
+    queue.create_queue(spec)
+    queue.enqueue(spec, Work(n=1))
+    summary = drain(queue, spec, lambda job: 1 / 0)
+    assert (summary.claimed, summary.retried, summary.failed) == (1, 1, 0)
+    assert 70 < value(queue, "SELECT extract(epoch FROM available_at - now()) FROM {s}.job") <= 100
+    make_due(queue)
+    summary = drain(queue, spec, lambda job: 1 / 0)
+    assert (summary.claimed, summary.retried, summary.failed) == (1, 0, 1)
+    (dead,) = queue.dead_letters("work")
+    assert (dead.error or "").startswith("ZeroDivisionError: division by zero\n\nTraceback")
+
+
+def test_snooze_and_reject(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.enqueue_many(spec, [Work(n=0), Work(n=1)])
+    summary = drain(queue, spec, lambda job: Snooze(60) if job.payload.n else Reject("never"))
+    assert (summary.snoozed, summary.failed, summary.retried) == (1, 1, 0)
+    assert archive(queue)[0] == ("failed", None, "never", 1)
+    assert rows(queue, "SELECT attempt, state FROM {s}.job") == [(0, "queued")]
+
+
+def test_a_payload_that_no_longer_fits_is_rejected_with_its_field(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.enqueue_many(spec, [Work(n=n) for n in range(3)])
+    rows(queue, """UPDATE {s}.job SET payload = '{{"n": "x"}}' WHERE payload ->> 'n' = '1'""")
+    summary = drain(queue, spec, lambda job: None)
+    assert (summary.succeeded, summary.failed) == (2, 1)
+    (dead,) = queue.dead_letters("work")
+    assert "payload does not fit Work: n: Input should be a valid integer" in (dead.error or "")

@@ -1,0 +1,219 @@
+"""Waking consumers: soon where somebody waits, silent where nobody does, and right without any of it."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue.consumer.waiter import Waiter
+from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput, UnknownQueue
+from tests.gate.patience import PATIENCE
+from tests.support import Work, caller, claim, narrow_queue, numbers, others_at, rows, until, value
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiters that stay known for longer than a test takes: none has to look because it was forgotten."""
+    monkeypatch.setattr("dagster_sqlqueue.consumer.waiter.REGISTERED_SECONDS", 3_600.0)
+
+
+@contextmanager
+def listener(queue: SqlQueue, url: str) -> "Iterator[Callable[[], list[str]]]":
+    """What is heard on the schema's channel: a function that gives the payloads up to a mark that it sends itself."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        channel = queue.database.schema
+        connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+
+        def heard() -> list[str]:
+            connection.execute("SELECT pg_notify(%s, 'mark')", (channel,))
+            found: list[str] = []
+            for note in connection.notifies(timeout=PATIENCE):
+                if note.payload == "mark":
+                    break
+                found.append(note.payload)
+            return found
+
+        yield heard
+
+
+def register(queue: SqlQueue, seconds: float = 3_600) -> None:
+    queue.database.run("waiter_register", {"queue": "work", "worker": "somebody", "seconds": seconds})
+
+
+PUTS: "dict[str, Callable[[SqlQueue, QueueSpec[Work]], object]]" = {
+    "one": lambda queue, spec: queue.enqueue(spec, Work(n=1)),
+    "several": lambda queue, spec: queue.enqueue_many(spec, [Work(n=n) for n in range(50)]),
+    "copied in": lambda queue, spec: queue.enqueue_many(spec, [Work(n=n) for n in range(4_500)]),
+    "one that replaces": lambda queue, spec: queue.enqueue(
+        spec, NewJob(Work(n=1), unique_key="u"), on_conflict="replace"
+    ),
+}
+
+
+@pytest.mark.parametrize("put", list(PUTS))
+def test_a_call_notifies_once_and_only_where_somebody_waits(
+    queue: SqlQueue, spec: QueueSpec[Work], url: str, put: str
+) -> None:
+    queue.enqueue(spec, NewJob(Work(n=0), unique_key="u"))
+    with listener(queue, url) as heard:
+        PUTS[put](queue, spec)
+        assert heard() == []
+        register(queue)
+        PUTS[put](queue, spec)
+        assert heard() == ["work"]
+        register(queue, 0)
+        PUTS[put](queue, spec)
+        assert heard() == []
+
+
+def test_what_needs_no_waking_sends_nothing(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> None:
+    later = datetime(2100, 1, 1, tzinfo=UTC)
+    other = QueueSpec("other", Work)
+    queue.create_queue(other)
+    register(queue)
+    queue.enqueue(spec, NewJob(Work(n=1), unique_key="u"))
+    with listener(queue, url) as heard:
+        queue.enqueue(spec, NewJob(Work(n=1), run_at=later))
+        queue.enqueue_many(spec, [NewJob(Work(n=n), run_at=later) for n in range(300)])
+        queue.enqueue_many(spec, [NewJob(Work(n=n), run_at=later) for n in range(3)])
+        queue.enqueue(spec, NewJob(Work(n=2), unique_key="u"))
+        queue.enqueue(spec, NewJob(Work(n=2), unique_key="u", run_at=later), on_conflict="replace")
+        queue.enqueue(other, Work(n=1))
+        with caller(url) as connection:
+            queue.enqueue(spec, Work(n=1), connection=connection)
+        assert heard() == []
+
+
+def test_a_waiter_is_woken_by_the_commit(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> None:
+    with Waiter(queue, "work", "w") as waiter:
+        assert not waiter.wait(0.05)
+        with caller(url) as connection:
+            queue.enqueue(spec, Work(n=1), connection=connection)
+            assert not waiter.wait(0.05)
+            timer = threading.Timer(0.05, connection.commit)
+            timer.start()
+            assert waiter.wait(PATIENCE)
+            timer.join()
+        assert numbers(claim(queue)) == [1]
+        assert not waiter.wait(0.05)
+    assert value(queue, "SELECT count(*) FROM {s}.waiter") == 0
+
+
+def test_jobs_of_other_queues_do_not_wake(queue: SqlQueue) -> None:
+    other = QueueSpec("other", Work)
+    queue.create_queue(other)
+    with Waiter(queue, "work", "w") as waiter, Waiter(queue, "other", "w") as theirs:
+        queue.enqueue(other, Work(n=1))
+        assert theirs.wait(PATIENCE)
+        assert not waiter.wait(0.05)
+
+
+def test_what_came_while_nobody_waited_is_told_at_the_next_wait(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    with Waiter(queue, "work", "w") as waiter:
+        queue.enqueue(spec, Work(n=1))
+        assert waiter.wait(PATIENCE)
+        assert not waiter.wait(0)
+
+
+def test_a_waiter_says_in_time_that_it_still_waits(
+    queue: SqlQueue, spec: QueueSpec[Work], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dagster_sqlqueue.consumer.waiter.REGISTERED_SECONDS", 0.4)
+    with Waiter(queue, "work", "w") as waiter:
+        until_then = "SELECT max(expires_at) FROM {s}.waiter"
+        first = value(queue, until_then)
+        waiter.wait(0.6)
+        assert value(queue, until_then) > first
+        # One that was busy for longer than that was unknown for a while, and is to look for itself.
+        until(lambda: rows(queue, "SELECT 1 FROM {s}.waiter WHERE expires_at < now()"), "the end of the registration")
+        queue.enqueue(spec, Work(n=1))
+        assert waiter.wait(PATIENCE)
+        assert numbers(claim(queue)) == [1]
+
+
+def test_another_thread_can_end_a_wait(queue: SqlQueue) -> None:
+    with Waiter(queue, "work", "w") as waiter:
+        with ThreadPoolExecutor(1) as pool:
+            # By itself it comes back when the test has given up.
+            wait = pool.submit(waiter.wait, 2 * PATIENCE)
+            until(wait.running)
+            waiter.wake()
+            assert wait.result(PATIENCE) is False
+        assert not waiter.wait(0.01)
+
+
+def test_a_lost_connection_is_made_again(
+    queue: SqlQueue, spec: QueueSpec[Work], caplog: pytest.LogCaptureFixture
+) -> None:
+    with Waiter(queue, "work", "w") as waiter:
+        until(lambda: len(others_at(queue, "waiter_listen")) == 1, "the end of the connections of other tests")
+        (pid,) = others_at(queue, "waiter_listen")
+        assert value(queue, "SELECT pg_terminate_backend(%s)", pid)
+        until(lambda: pid not in others_at(queue, "waiter_listen"), "the end of the connection")
+        queue.enqueue(spec, Work(n=1))
+        # Back again, it may have missed something: worth a look.
+        until(lambda: waiter.wait(0.2), "a new connection")
+        assert waiter.listening
+        assert numbers(claim(queue)) == [1]
+        queue.enqueue(spec, Work(n=2))
+        assert waiter.wait(PATIENCE)
+        assert numbers(claim(queue)) == [2]
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "work: no notifications are heard" in warning
+
+
+def test_a_waiter_takes_no_connection_of_the_pool(url: str, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    with SqlQueue(url, schema=queue.database.schema, pool_size=1) as narrow:
+        with Waiter(narrow, "work", "w") as waiter:
+            with narrow.database.connection():
+                assert waiter.listening
+            narrow.enqueue(spec, Work(n=1))
+            assert waiter.wait(PATIENCE)
+        until(lambda: not rows(queue, "SELECT 1 FROM {s}.waiter"), "the end of the registration")
+
+
+def test_with_the_database_away_a_wait_is_a_wait(url: str, queue: SqlQueue) -> None:
+    with narrow_queue(url, queue.database.schema) as narrow:
+        waiter = Waiter(narrow, "work", "w")
+        with narrow.database.connection():
+            # No connection is to be had, as if the server were away.
+            assert not waiter.wait(0.05)
+            assert not waiter.listening
+        waiter.close()
+
+
+@pytest.mark.parametrize(("name", "worker"), [("No Queue", "w"), ("work", "")])
+def test_a_waiter_of_nothing_is_refused(queue: SqlQueue, name: str, worker: str) -> None:
+    with pytest.raises(InvalidInput):
+        Waiter(queue, name, worker)
+
+
+def test_a_waiter_of_a_missing_queue_is_told(queue: SqlQueue) -> None:
+    waiter: Any = Waiter(queue, "missing", "w")
+    with pytest.raises(UnknownQueue, match="there are: work"), waiter:
+        pass
+    waiter.close()
+
+
+def test_a_database_that_is_away_at_the_beginning_is_tried_again_by_the_wait(
+    queue: SqlQueue, spec: QueueSpec[Work], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, failures = queue.database.run, [DatabaseUnavailable("cannot use the database: it is away")]
+
+    def away_once(name: str, parameters: Any) -> Any:
+        if name == "waiter_register" and failures:
+            raise failures.pop()
+        return run(name, parameters)
+
+    monkeypatch.setattr(queue.database, "run", away_once)
+    with Waiter(queue, spec.name, "w") as waiter:
+        assert waiter.wait(PATIENCE)  # it has become known, and may have missed something
+        queue.enqueue(spec, Work(n=1))
+        assert waiter.wait(PATIENCE)

@@ -1,0 +1,119 @@
+"""How the server plans the library's statements: by settings of its sessions, and behind a pooler of its transactions."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from dagster_sqlqueue import Consumer, Done, Job, Mode, QueueSpec, Retry, SqlQueue
+from dagster_sqlqueue.db.executors import Transaction
+from dagster_sqlqueue.model.job import ArchiveState
+from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.head_hints import HeadHints
+from tests.support import Work, claim, rows, states
+from tests.support.pooler import pooler
+
+OURS = ["force_generic_plan", "off", "off"]
+NAMES = ("plan_cache_mode", "enable_seqscan", "jit")
+
+
+@pytest.fixture
+def pooled(queue: SqlQueue, url: str) -> Iterator[SqlQueue]:
+    """The same queue, with one connection through a pooler."""
+    with pooler(url) as through, SqlQueue(through, schema=queue.database.schema, pool_size=1) as other:
+        yield other
+
+
+@pytest.fixture(params=["direct", "pooled"])
+def either(request: pytest.FixtureRequest, queue: SqlQueue) -> SqlQueue:
+    found: SqlQueue = queue if request.param == "direct" else request.getfixturevalue("pooled")
+    return found
+
+
+@pytest.fixture
+def theirs(url: str) -> list[str]:
+    """What is set for whoever says nothing."""
+    with psycopg.connect(url) as connection:
+        return shown(connection)
+
+
+def shown(connection: "psycopg.Connection[Any]") -> list[str]:
+    query = f"SELECT {', '.join(f'current_setting({name!r})' for name in NAMES)}"
+    (found,) = connection.execute(query.encode()).fetchall()
+    return list(found)
+
+
+def test_a_session_behind_a_pooler_is_told_nothing(queue: SqlQueue, pooled: SqlQueue, theirs: list[str]) -> None:
+    with queue.database.connection() as connection:
+        assert shown(connection) == OURS
+    with pooled.database.connection() as connection:
+        assert shown(connection) == theirs
+
+
+def test_every_transaction_of_ours_is_planned_alike(either: SqlQueue) -> None:
+    with either.database.transaction() as transaction:
+        assert shown(transaction.connection) == OURS
+    assert either.database.transact(lambda transaction: shown(transaction.connection)) == OURS
+    assert either.database.transact(lambda transaction: shown(transaction.connection), idling=True) == OURS
+
+
+def test_so_is_the_one_that_follows_in_the_same_round_trip(either: SqlQueue, spec: QueueSpec[Work]) -> None:
+    either.enqueue_many(spec, [Work(n=n) for n in range(4)])
+    either.settings("work")
+
+    def two(transaction: Transaction) -> list[str]:
+        hints = HeadHints()
+        jobs = either.lock_due(transaction, "work", limit=2, hints=hints)
+        endings = [Ending(job, ArchiveState.SUCCEEDED) for job in jobs]
+        assert len(either.finish_and_lock(transaction, endings, "work", limit=2, worker="w", hints=hints)) == 2
+        return shown(transaction.connection)
+
+    assert either.database.transact(two) == OURS
+    assert len(states(either)) == 4
+
+
+def test_and_what_is_committed_by_itself(either: SqlQueue, spec: QueueSpec[Work]) -> None:
+    """A plan of its own for each run would be counted."""
+    either.enqueue_many(spec, [Work(n=n) for n in range(100)])
+    with either.database.connection() as connection:
+        connection.execute("DISCARD PLANS")
+    jobs = [job for _ in range(10) for job in claim(either, 1)]
+    for job in jobs:
+        either.heartbeat([job], lease_seconds=300)
+    for job in jobs:
+        either.finish_and_claim([Ending(job, ArchiveState.SUCCEEDED)], "work", limit=1, worker="w")
+    query = (
+        "SELECT sum(generic_plans), sum(custom_plans) FROM pg_prepared_statements"
+        " WHERE strpos(statement, %s) > 0 AND statement ~ 'claimed_by = |archive|available_at = '"
+    )
+    ((generic, custom),) = rows(either, query, either.database.schema)
+    assert generic >= 15
+    assert custom == 0
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_consumer_works_behind_a_pooler(pooled: SqlQueue, spec: QueueSpec[Work], mode: Mode) -> None:
+    pooled.enqueue_many(spec, [Work(n=n) for n in range(50)])
+    tried: set[int] = set()
+
+    def handler(job: Job[Work]) -> Any:
+        if job.payload.n % 7 == 0 and job.payload.n not in tried:
+            tried.add(job.payload.n)
+            return Retry("once more")
+        return Done({"n": job.payload.n})
+
+    Consumer(pooled, spec, handler, batch_size=8, mode=mode).drain()
+    assert set(states(pooled).values()) == {"succeeded"}
+
+
+def test_a_lent_connection_is_planned_as_the_server_is_set(
+    either: SqlQueue, spec: QueueSpec[Work], theirs: list[str]
+) -> None:
+    with either.database.transaction() as transaction:
+        assert shown(transaction.lend()) == theirs
+        transaction.take_back()
+        assert shown(transaction.connection) == OURS
+    either.enqueue(spec, Work(n=1))
+    Consumer(either, spec, lambda job: Done(shown(job.connection)), mode=Mode.TRANSACTIONAL).drain()
+    assert rows(either, "SELECT result FROM {s}.job_archive") == [(theirs,)]

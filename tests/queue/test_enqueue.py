@@ -1,0 +1,177 @@
+"""Putting in: bad rows, what is copied in, regions, and moments far away."""
+
+import tracemalloc
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue.errors import InvalidInput, UnknownQueue
+from dagster_sqlqueue.model.outcome import Snooze
+from dagster_sqlqueue.queue import Enqueued
+from dagster_sqlqueue.queue.head_hints import HeadHints
+from dagster_sqlqueue.queue.intake import Rejected
+from tests.support import Work, caller, claim, numbers, rows, value
+from tests.support.putting import LATER, live, put
+
+
+def test_bad_rows_are_left_out_and_reported(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    jobs: list[Any] = [Work(n=n) for n in range(4_500)]
+    jobs[3] = {"n": "many"}
+    jobs[2_000] = NewJob(Work(n=1), region="nowhere")
+    jobs[4_499] = NewJob(Work(n=1), run_at=datetime(2026, 1, 1))
+    done = queue.enqueue_many(spec, iter(jobs), on_bad_row="skip")
+    assert (done.inserted, done.duplicates) == (4_497, 0)
+    assert [bad.row for bad in done.rejected] == [3, 2_000, 4_499]
+    for bad, words in zip(done.rejected, ["n: Input should be", "set_region", "time zone"], strict=True):
+        assert words in bad.error
+        assert not bad.error.startswith("row")
+    assert value(queue, "SELECT count(*) FROM {s}.job") == 4_497
+    only_bad = queue.enqueue_many(spec, [{"n": "x"}], on_bad_row="skip")
+    assert only_bad == Enqueued(0, 0, 0, [Rejected(0, only_bad.rejected[0].error)])
+
+
+def test_a_choice_that_is_none_is_refused(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    wrong: Any = "merge"
+    for call in (
+        lambda: queue.enqueue(spec, Work(n=1), on_conflict=wrong),
+        lambda: queue.enqueue_many(spec, [Work(n=1)], on_conflict=wrong),
+        lambda: queue.enqueue_many(spec, [Work(n=1)], on_bad_row=wrong),
+    ):
+        with pytest.raises(InvalidInput, match=r"is 'merge'; it must be '\w+' or '\w+'"):
+            call()
+
+
+@pytest.mark.parametrize("before", [10, 2_500])
+def test_a_generator_that_raises_takes_everything_back(queue: SqlQueue, spec: QueueSpec[Work], before: int) -> None:
+    def jobs() -> Iterator[Work]:
+        for n in range(before):
+            yield Work(n=n)
+        raise KeyError("the file ended early")
+
+    with pytest.raises(KeyError, match="ended early"):
+        queue.enqueue_many(spec, jobs(), on_bad_row="skip")
+    assert value(queue, "SELECT count(*) FROM {s}.job") == 0
+
+
+def test_large_payloads_do_not_pile_up(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    tracemalloc.start()
+    try:
+        done = queue.enqueue_many(spec, ({"n": n, "note": "x" * 500_000} for n in range(100)))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert done.inserted == 100
+    # A chunk ends at 8 MB, and is held three times at most: as text, in the driver's form and on its way.
+    assert peak < 35_000_000
+
+
+def test_what_is_copied_in_is_what_would_have_been_inserted(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.create_queue(replace(spec, timeout_seconds=12.5))
+    jobs = [
+        NewJob(
+            Work(n=n, note='"\\\n\té\U0001f600'),
+            run_at=[
+                None,
+                LATER,
+                datetime(1, 1, 1, tzinfo=UTC),
+                datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
+            ][n % 4],
+            priority=n % 10,
+            tags=[[], ["a", 'q"\\{},'], ["NULL"]][n % 3],
+            max_attempts=[None, 7][n % 2],
+            timeout_seconds=[None, 3, 0.25][n % 3],
+            backoff=[None, Backoff(1, 2, 3, 0.5)][n % 2],
+            region=[None, "local"][n % 2],
+        )
+        for n in range(1_200)
+    ]
+    with queue.database.transaction() as transaction:
+        queue.enqueue_many(spec, jobs, connection=transaction.connection)
+        for n in range(0, 1_200, 100):
+            queue.enqueue_many(spec, jobs[n : n + 100], connection=transaction.connection)
+    columns = "queue, priority, state, available_at, run_at, lease_no, attempt, max_attempts, created_at, unique_key,"
+    columns += " ordering_key, order_no, region, limited, timeout_seconds, backoff, tags, payload, error"
+    pairs = rows(
+        queue,
+        f"SELECT count(*), min(c) FROM (SELECT count(*) AS c FROM {{s}}.job GROUP BY {columns}) AS same",
+    )
+    assert pairs == [(1_200, 2)]
+    assert value(queue, "SELECT count(DISTINCT bucket) FROM {s}.job") == 4
+    assert value(queue, "SELECT max(bucket) FROM {s}.job") == 3
+
+
+def test_an_ordering_key_keeps_the_order_in_bulk(queue: SqlQueue, ordered: QueueSpec[Work]) -> None:
+    jobs = [NewJob(Work(n=n), ordering_key="k", run_at=LATER - timedelta(seconds=n)) for n in range(500)]
+    queue.enqueue_many(ordered, jobs)
+    found = rows(queue, "SELECT CAST(payload->>'n' AS integer) FROM {s}.job ORDER BY order_no")
+    assert [row[0] for row in found] == list(range(500))
+
+
+def test_a_region_takes_its_own_buckets(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.set_region("work", "eu", [1, 3])
+    queue.enqueue_many(spec, [NewJob(Work(n=n), region="eu") for n in range(50)])
+    queue.enqueue_many(spec, [NewJob(Work(n=n), region="eu") for n in range(400)])
+    queue.enqueue(spec, NewJob(Work(n=1), region="eu"))
+    put(queue, spec, 1, region="eu")
+    assert set(live(queue, "bucket, region")) == {(1, "eu"), (3, "eu")}
+    queue.rebucket("work", 2)
+    assert queue.enqueue_many(spec, [NewJob(Work(n=n), region="eu") for n in range(20)]).inserted == 20
+    assert value(queue, "SELECT count(*) FROM {s}.job WHERE bucket = 3") < 300
+
+
+def test_a_region_without_buckets_is_named_and_poisons_nothing(
+    queue: SqlQueue, spec: QueueSpec[Work], url: str
+) -> None:
+    lost = NewJob(Work(n=1), region="mars", unique_key="u")
+    engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    with caller(url) as connection, engine.connect() as pooled:
+        for theirs in (None, connection, pooled):
+            for on_conflict in ("ignore", "replace"):
+                with pytest.raises(InvalidInput, match=r"no bucket in queue 'work'; give it some with set_region"):
+                    queue.enqueue(spec, lost, connection=theirs, on_conflict=on_conflict)
+                with pytest.raises(InvalidInput, match=r"row 1: region is 'mars', which .* queue 'work'.*'local'"):
+                    queue.enqueue_many(spec, [Work(n=0), lost], connection=theirs, on_conflict=on_conflict)
+        queue.enqueue(spec, Work(n=2), connection=connection)
+        queue.enqueue(spec, Work(n=2), connection=pooled)
+        connection.commit()
+        pooled.commit()
+    engine.dispose()
+    assert value(queue, "SELECT count(*) FROM {s}.job") == 2
+    with pytest.raises(UnknownQueue):
+        queue.enqueue(replace(spec, name="missing"), lost)
+
+
+def test_the_far_past_is_due_at_once_and_first(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    one_lane = replace(spec, name="lane", bucket_count=1)
+    queue.create_queue(one_lane)
+    hints = HeadHints(sweep_seconds=3600)
+
+    def claimed() -> list[int]:
+        return numbers(queue.claim("lane", limit=10, worker="w", hints=hints))
+
+    queue.enqueue(one_lane, Work(n=1))
+    assert claimed() == [1]
+    queue.enqueue_many(
+        one_lane, [Work(n=2), NewJob(Work(n=3), run_at=datetime(1, 1, 1, tzinfo=UTC)), NewJob(Work(n=4), run_at=LATER)]
+    )
+    # Older than where the last claim began: the next sweep finds it.
+    assert claimed() == [2]
+    hints.sweep_next()
+    assert claimed() == [3]
+    assert queue.depth("lane").scheduled == 1
+
+
+def test_the_last_moment_there_is_can_be_waited_for(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    end = datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+    queue.enqueue(spec, NewJob(Work(n=1), run_at=end))
+    assert live(queue, "run_at, available_at") == [(end, end)]
+    assert claim(queue) == []
+    queue.enqueue(spec, Work(n=2))
+    (job,) = claim(queue)
+    queue.requeue([(job, Snooze(end))])
+    assert claim(queue) == []

@@ -1,0 +1,145 @@
+"""Where a claim looks: the own region's buckets first, and hints of where each bucket's head is."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from dagster_sqlqueue import Consumer, Job, NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue.consumer.bucket_order import Lanes
+from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
+from dagster_sqlqueue.queue import Ending
+from dagster_sqlqueue.queue.head_hints import HeadHints
+from tests.gate.patience import sized
+from tests.support import Work, numbers, rows
+
+
+def test_buckets_of_the_own_region_come_first(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    rows(queue, "UPDATE {s}.bucket SET region = 'eu' WHERE bucket IN (1, 3)")
+    queue.enqueue_many(spec, [NewJob(Work(n=n), region="eu" if n % 2 else "local") for n in range(400)])
+    assert rows(queue, "SELECT DISTINCT bucket FROM {s}.job WHERE region = 'eu' ORDER BY 1") == [(1,), (3,)]
+    order: list[int] = []
+    Consumer(queue, spec, lambda job: order.append(job.payload.n % 2), region="eu", batch_size=30).drain()
+    assert len(order) == 400
+    assert 0 not in order[: sum(order)]
+
+
+def test_a_hint_hides_no_job_for_longer_than_a_sweep(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    hints = HeadHints(sweep_seconds=3600)
+    queue.enqueue_many(spec, [Work(n=n) for n in range(10)])
+    assert len(queue.claim("work", limit=5, worker="w", hints=hints)) == 5
+    late = datetime.now(UTC) - timedelta(hours=1)
+    queue.enqueue_many(spec, [NewJob(Work(n=n), run_at=late) for n in range(100, 110)])
+    seen = set()
+    while jobs := queue.claim("work", limit=5, worker="w", hints=hints):
+        seen |= set(numbers(jobs))
+    hints.sweep_next()
+    while jobs := queue.claim("work", limit=5, worker="w", hints=hints):
+        seen |= set(numbers(jobs))
+        hints.sweep_next()
+    assert len(seen) == 15
+
+
+TAKING: dict[str, Any] = {
+    "claim": lambda queue, **how: queue.claim("wide", worker="w", **how),
+    "claim and end": lambda queue, **how: _ended_and_claimed(queue, **how),
+    "in transactions": lambda queue, **how: _locked(queue, **how),
+}
+
+
+def _ended_and_claimed(queue: SqlQueue, **how: Any) -> list[ClaimedJob]:
+    queue.enqueue(OTHER, Work(n=-1))
+    before = queue.claim("work", worker="w", limit=1)
+    return queue.finish_and_claim(_ends(before), "wide", worker="w", **how)[1]
+
+
+def _locked(queue: SqlQueue, **how: Any) -> list[ClaimedJob]:
+    with queue.database.transaction() as transaction:
+        jobs = queue.lock_due(transaction, "wide", **how)
+        queue.finish_locked(transaction, _ends(jobs), worker="w")
+    return jobs
+
+
+def _ended_and_locked(queue: SqlQueue, **how: Any) -> list[ClaimedJob]:
+    queue.enqueue(OTHER, Work(n=-1))
+    with queue.database.transaction() as transaction:
+        before = queue.lock_due(transaction, "work", limit=1)
+        jobs = queue.finish_and_lock(transaction, _ends(before), "wide", worker="w", **how)
+        queue.finish_locked(transaction, _ends(jobs), worker="w")
+    return jobs
+
+
+def _ends(jobs: list[ClaimedJob]) -> list[Ending]:
+    return [Ending(job, ArchiveState.SUCCEEDED) for job in jobs]
+
+
+BUCKETS = sized(16, 64)
+WIDE = QueueSpec("wide", Work, bucket_count=BUCKETS)
+OTHER = QueueSpec("work", Work)
+TAKING: dict[str, Any] = {
+    "claim": lambda queue, **how: queue.claim("wide", worker="w", **how),
+    "end and claim": _ended_and_claimed,
+    "lock": _locked,
+    "end and lock": _ended_and_locked,
+}
+
+
+@pytest.mark.parametrize("strategy", ["round_robin", "fifo"])
+@pytest.mark.parametrize("how", TAKING)
+def test_each_bucket_is_swept_behind_a_backlog(queue: SqlQueue, how: str, strategy: str) -> None:
+    """As a consumer goes round: each claim is filled by the one bucket that it begins at."""
+    queue.create_queue(replace(WIDE, strategy=strategy))
+    queue.enqueue_many(WIDE, [Work(n=n) for n in range(BUCKETS * 40)])
+    hints, lanes = HeadHints(sweep_seconds=3_600), Lanes(None, None)
+    lanes.arrange(queue.settings("wide"))
+
+    def go_round() -> set[int]:
+        taken: set[int] = set()
+        for _ in range(BUCKETS):
+            jobs = TAKING[how](queue, limit=5, buckets=lanes.order, hints=hints)
+            lanes.turn(after=jobs[0].bucket)
+            taken |= set(numbers(jobs))
+        return taken
+
+    go_round()
+    long_ago = datetime.now(UTC) - timedelta(hours=1)
+    late = set(range(10_000, 10_000 + 2 * BUCKETS))
+    queue.enqueue_many(WIDE, [NewJob(Work(n=n), run_at=long_ago) for n in late])
+    number = "CAST(payload ->> 'n' AS integer)"
+    rows(queue, f"UPDATE {{s}}.job SET bucket = {number} %% %s WHERE {number} >= %s", BUCKETS, 10_000)
+    hints.sweep_next()
+    assert go_round() >= late
+    rows(queue, "DELETE FROM {s}.job WHERE queue = 'wide'")
+
+
+def test_what_the_database_knows_of_the_heads_serves_a_claim_without_order(queue: SqlQueue) -> None:
+    spec = QueueSpec("single", Work, bucket_count=1, strategy="fanout")
+    queue.create_queue(spec)
+    queue.enqueue(spec, NewJob(Work(n=1), run_at=datetime.now(UTC) - timedelta(hours=1)))
+    assert queue.note_sweep("single") == 1
+    (hint,) = queue.head_hints("single").values()
+    assert datetime.fromisoformat(hint) < datetime.now(UTC) - timedelta(minutes=59)
+    hints = HeadHints(sweep_seconds=3600)
+    hints.array([0])
+    hints.saw_all()
+    hints.know({0: str(datetime.now(UTC))})
+    assert queue.claim("single", limit=5, worker="w", hints=hints) == []
+    hints.know(queue.head_hints("single"))
+    assert len(queue.claim("single", limit=5, worker="w", hints=hints)) == 1
+
+
+def test_a_consumer_finds_what_was_committed_behind_its_hint(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> None:
+    with psycopg.connect(url) as producer:
+        queue.enqueue_many(spec, [Work(n=n) for n in range(50)], connection=producer)
+        queue.enqueue_many(spec, [Work(n=n) for n in range(100, 200)])
+        committed = False
+
+        def handler(job: Job[Work]) -> None:
+            nonlocal committed
+            if not committed:
+                producer.commit()
+                committed = True
+
+        assert Consumer(queue, spec, handler, batch_size=10).drain().succeeded == 150
