@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session, scoped_session
 
 from dagster_sqlqueue.db import driver_errors, permissions, plan_settings, statements
 from dagster_sqlqueue.db.executors import (
+    AsyncTransaction,
     CallerConnection,
     Parameters,
     Row,
@@ -275,6 +276,14 @@ class Database:
                     f"connection is a {type(connection).__name__}; give a psycopg.Connection, a SQLAlchemy Connection on"
                     " psycopg, or an ORM Session"
                 )
+
+    def awaited(self, connection: "psycopg.AsyncConnection[Any]") -> AsyncTransaction:
+        """The caller's transaction on a connection that is awaited.
+
+        Raises:
+            InvalidInput: the connection is none that can be awaited; the message names its type.
+        """
+        return AsyncTransaction(connection, self)
 
     def within(self, connection: CallerConnection | None) -> "Transaction | SqlAlchemyExecutor | None":
         """The caller's transaction, for what would else have one of ours; None if he gives none.

@@ -1,7 +1,7 @@
 """Where a statement runs: what verbs are given to run them, in a transaction of ours or inside the caller's own."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias
 
@@ -60,6 +60,11 @@ class Transaction:
         with self._database.naming_schema(name, connection=self.connection):
             return execute(self.connection, statements.load(name, self._database.schema), parameters)
 
+    def copy(self, name: str, types: Sequence[str], records: Iterable[Row]) -> None:
+        """Send records to the COPY of the SQL file `name`."""
+        with self._database.naming_schema(name, connection=self.connection):
+            copy_in(self.connection, statements.load(name, self._database.schema), types, records)
+
     def run_and_go_on(self, last: Step, first: Step | None = None) -> Sequence[Row]:
         """Run the last statement of this transaction, commit it, and run the first one of the transaction that follows, in
         one round trip. Only for a transaction of ours. Gives the rows of the first one.
@@ -115,20 +120,87 @@ class SqlAlchemyExecutor:
 
     def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
         """Run one statement; what it did stands or falls with the caller's transaction."""
-        with self._database.naming_schema(name, connection=self._connection.connection.driver_connection):
+        with self._database.naming_schema(name, connection=self._driver):
             sql = statements.load(name, self._database.schema)
             result = self._connection.exec_driver_sql(sql, dict(parameters))
             return [tuple(row) for row in result] if result.returns_rows else []
 
+    def copy(self, name: str, types: Sequence[str], records: Iterable[Row]) -> None:
+        """Send records to the COPY of the SQL file `name`."""
+        with self._database.naming_schema(name, connection=self._driver):
+            copy_in(self._driver, statements.load(name, self._database.schema), types, records)
+
     @contextlib.contextmanager
     def atomic(self) -> "Iterator[SqlAlchemyExecutor]":
         """Make several statements one whole: a savepoint, or in driver autocommit a transaction of their own."""
-        driver = self._connection.connection.driver_connection
-        if isinstance(driver, psycopg.Connection) and driver.autocommit:
-            with driver.transaction():
+        if self._driver.autocommit:
+            with self._driver.transaction():
                 yield self
             return
         with self._connection.begin_nested():
+            yield self
+
+    @property
+    def _driver(self) -> "psycopg.Connection[Any]":
+        driver = self._connection.connection.driver_connection
+        assert isinstance(driver, psycopg.Connection)
+        return driver
+
+
+class AsyncTransaction:
+    """Statements inside the caller's transaction on a connection that is awaited.
+
+    Raises:
+        InvalidInput: the connection is none that can be awaited; the message names its type.
+    """
+
+    def __init__(self, connection: "psycopg.AsyncConnection[Any]", database: Home) -> None:
+        if not isinstance(connection, psycopg.AsyncConnection):
+            raise InvalidInput(
+                f"connection is a {type(connection).__name__}; give a psycopg.AsyncConnection, or call the verb without"
+                " the a"
+            )
+        self._connection = connection
+        self._database = database
+
+    @property
+    def copies(self) -> bool:
+        """Whether COPY can be used: not inside of a pipeline."""
+        return self._connection.pgconn.pipeline_status == PipelineStatus.OFF
+
+    async def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
+        """Run one statement; what it did stands or falls with the transaction."""
+        with self._database.naming_schema(name, connection=self._connection):
+            # Not connection.cursor(): the caller's connection may make cursors that bind in another way.
+            async with psycopg.AsyncCursor(self._connection, row_factory=tuple_row) as cursor:
+                await cursor.execute(statements.load(name, self._database.schema).encode(), parameters)
+                try:
+                    # Also for a statement without rows: inside of a pipeline, only fetching waits for the answer.
+                    return await cursor.fetchall()
+                except psycopg.ProgrammingError:
+                    if cursor.pgresult is None:
+                        raise
+                    return []
+
+    async def copy(self, name: str, types: Sequence[str], records: Iterable[Row]) -> None:
+        """Send records to the COPY of the SQL file `name`."""
+        sql = statements.load(name, self._database.schema).encode()
+        with self._database.naming_schema(name, connection=self._connection):
+            async with (
+                psycopg.AsyncCursor(self._connection, row_factory=tuple_row) as cursor,
+                cursor.copy(sql) as copy,
+            ):
+                copy.set_types(types)
+                for record in records:
+                    await copy.write_row(record)
+
+    @contextlib.asynccontextmanager
+    async def atomic(self) -> "AsyncIterator[AsyncTransaction]":
+        """Make several statements one whole: a savepoint inside the caller's transaction."""
+        if not self._connection.autocommit and self._connection.info.transaction_status is TransactionStatus.IDLE:
+            # As in Transaction.atomic: the caller's transaction begins here, and is his to commit.
+            await self._connection.execute("SELECT 1")
+        async with self._connection.transaction():
             yield self
 
 
@@ -164,6 +236,14 @@ def execute(connection: "psycopg.Connection[Any]", sql: str, parameters: Paramet
         # In binary, times need not be written and read as text.
         cursor.execute(sql.encode(), parameters, binary=True)
         return _rows(cursor)
+
+
+def copy_in(connection: "psycopg.Connection[Any]", sql: str, types: Sequence[str], records: Iterable[Row]) -> None:
+    """Send records to one COPY."""
+    with psycopg.Cursor(connection, row_factory=tuple_row) as cursor, cursor.copy(sql.encode()) as copy:
+        copy.set_types(types)
+        for record in records:
+            copy.write_row(record)
 
 
 def execute_together(connection: "psycopg.Connection[Any]", steps: Sequence[Step]) -> list[Sequence[Row]]:

@@ -9,14 +9,12 @@ from uuid import UUID
 import psycopg
 
 from dagster_sqlqueue.db.executors import CallerConnection, check_connection
+from dagster_sqlqueue.db.steps import adrive, drive
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.followers.following import follow
 from dagster_sqlqueue.followers.insert import queues_of, wishes_of
 from dagster_sqlqueue.followers.model import Callback, Following, called_back
 from dagster_sqlqueue.followers.running import Running
-from dagster_sqlqueue.queue.async_enqueue import check_connection as check_awaited
-from dagster_sqlqueue.queue.async_enqueue import drive as adrive
-from dagster_sqlqueue.queue.insert import drive
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +86,9 @@ class AttachingVerbs(Running):
             InvalidInput, UnknownQueue, UnknownJob: as for `follow`.
         """
         rows, queues = _rows(job_id, callbacks)
-        check_awaited(connection)
-        async with self._ablock(connection, queues):
-            done = await adrive(follow(rows), connection, self.database)
+        transaction = self.database.awaited(connection)
+        async with self._ablock(transaction, queues):
+            done = await adrive(follow(rows), transaction)
         return job_id in done.live
 
     def of(self, job_id: UUID) -> list[Follower]:

@@ -15,7 +15,6 @@ from dagster_sqlqueue.followers.model import Callback
 from dagster_sqlqueue.model.job import NewJob
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.queue import insert
-from dagster_sqlqueue.queue.async_enqueue import check_connection as check_awaited
 from dagster_sqlqueue.queue.async_enqueue import each
 from dagster_sqlqueue.queue.intake import Intake, OnBadRow, Rejected
 
@@ -148,11 +147,11 @@ class Followers(AttachingVerbs):
         """
         insert.check_choice("on_conflict", on_conflict, OnConflict)
         wishes = wishes_of(callbacks, group)
-        check_awaited(connection)
-        async with self._ablock(connection, queues_of(wishes)):
-            taken = Intake(spec, await self._asteps(insert.terms(spec.name), connection, spec.name), "raise")
+        transaction = self.database.awaited(connection)
+        async with self._ablock(transaction, queues_of(wishes)):
+            taken = Intake(spec, await self._asteps(insert.terms(spec.name), transaction, spec.name), "raise")
             rows = taken.take(job) or taken.rest()
-            (done,) = await self._asteps(submit(spec.name, rows, on_conflict, wishes), connection, spec.name)
+            (done,) = await self._asteps(submit(spec.name, rows, on_conflict, wishes), transaction, spec.name)
         return done
 
     async def aenqueue_many(
@@ -185,14 +184,14 @@ class Followers(AttachingVerbs):
         insert.check_choice("on_conflict", on_conflict, OnConflict)
         insert.check_choice("on_bad_row", on_bad_row, OnBadRow)
         wishes = wishes_of(callbacks, group)
-        check_awaited(connection)
+        transaction = self.database.awaited(connection)
         tally = _Tally(on_submitted)
-        async with self._ablock(connection, queues_of(wishes)):
-            taken = Intake(spec, await self._asteps(insert.terms(spec.name), connection, spec.name), on_bad_row)
+        async with self._ablock(transaction, queues_of(wishes)):
+            taken = Intake(spec, await self._asteps(insert.terms(spec.name), transaction, spec.name), on_bad_row)
 
             async def put(rows: Any) -> None:
                 steps = submit(spec.name, rows, on_conflict, wishes)
-                tally.add(await self._asteps(steps, connection, spec.name))
+                tally.add(await self._asteps(steps, transaction, spec.name))
 
             async for job in each(jobs):
                 if chunk := taken.take(job):

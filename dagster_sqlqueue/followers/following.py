@@ -1,6 +1,6 @@
 """What following says to the database, and what it makes of the answers. No I/O of its own.
 
-Each verb is a generator of requests that is sent the rows of each, as those of `putting` are.
+Each verb is a generator of requests that is sent the rows of each, as those of an enqueue are.
 """
 
 from collections.abc import Sequence
@@ -9,9 +9,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from dagster_sqlqueue.db.steps import Statement, Steps
 from dagster_sqlqueue.errors import UnknownJob
 from dagster_sqlqueue.followers.model import Following
-from dagster_sqlqueue.queue.insert import Statement, Steps, seeing_ends
+from dagster_sqlqueue.queue.insert import seeing_ends
 
 _ROUNDS = 5
 """A job that is neither live nor in the archive may be on its way from one to the other; so often it is looked for."""

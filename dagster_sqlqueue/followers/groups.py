@@ -11,14 +11,12 @@ import psycopg
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue.db.executors import CallerConnection, check_connection
+from dagster_sqlqueue.db.steps import Statement, Steps, adrive, drive
 from dagster_sqlqueue.errors import InvalidInput, UnknownGroup
 from dagster_sqlqueue.followers.following import follow
 from dagster_sqlqueue.followers.insert import all_known, joining
 from dagster_sqlqueue.followers.model import Callback, checked_states, member
 from dagster_sqlqueue.followers.running import Running
-from dagster_sqlqueue.queue.async_enqueue import check_connection as check_awaited
-from dagster_sqlqueue.queue.async_enqueue import drive as adrive
-from dagster_sqlqueue.queue.insert import Statement, Steps, drive
 
 _MOST_SHOWN = 10_000
 _NIL = UUID(int=0)
@@ -121,10 +119,10 @@ class Groups(Running):
         Raises:
             InvalidInput, UnknownQueue: as for `open`.
         """
-        check_awaited(connection)
+        transaction = self.database.awaited(connection)
         own, queues, opening = _open(callback, id)
-        async with self._ablock(connection, queues):
-            await adrive(opening(), connection, self.database)
+        async with self._ablock(transaction, queues):
+            await adrive(opening(), transaction)
         return own
 
     async def aadd(self, group: UUID, jobs: Iterable[UUID], *, connection: "psycopg.AsyncConnection[Any]") -> None:
@@ -133,10 +131,10 @@ class Groups(Running):
         Raises:
             InvalidInput, UnknownGroup, GroupClosed, UnknownJob: as for `add`.
         """
-        check_awaited(connection)
+        transaction = self.database.awaited(connection)
         ids = _ids(group, jobs)
-        async with self._ablock(connection, ()):
-            await adrive(_add(group, ids), connection, self.database)
+        async with self._ablock(transaction, ()):
+            await adrive(_add(group, ids), transaction)
 
     async def aclose(self, group: UUID, *, connection: "psycopg.AsyncConnection[Any]") -> None:
         """`close` in the transaction of an asynchronous psycopg connection.
@@ -144,9 +142,9 @@ class Groups(Running):
         Raises:
             UnknownGroup: there is none of that id.
         """
-        check_awaited(connection)
-        async with self._ablock(connection, ()):
-            await adrive(_close(group), connection, self.database)
+        transaction = self.database.awaited(connection)
+        async with self._ablock(transaction, ()):
+            await adrive(_close(group), transaction)
 
     def group(self, id: UUID) -> Group:
         """A group as it is now.

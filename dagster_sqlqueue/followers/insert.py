@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 from uuid import UUID
 
+from dagster_sqlqueue.db.steps import Statement, Steps
 from dagster_sqlqueue.errors import GroupClosed, InvalidInput, UnknownGroup
 from dagster_sqlqueue.followers.following import follow
 from dagster_sqlqueue.followers.model import Callback, Following, called_back, member
-from dagster_sqlqueue.queue.insert import Statement, Steps
 from dagster_sqlqueue.queue.intake import NewRow, Rejected
 from dagster_sqlqueue.queue.validation import as_columns
 

@@ -7,12 +7,10 @@ from typing import Any, TypeVar
 import psycopg
 import sqlalchemy as sa
 
-from dagster_sqlqueue.db.executors import CallerConnection, Executor
+from dagster_sqlqueue.db.executors import AsyncTransaction, CallerConnection, Executor
 from dagster_sqlqueue.db.retries import Rereading, beginning_again
+from dagster_sqlqueue.db.steps import Steps, adrive, drive
 from dagster_sqlqueue.queue import SqlQueue, insert
-from dagster_sqlqueue.queue.async_enqueue import atomic
-from dagster_sqlqueue.queue.async_enqueue import drive as adrive
-from dagster_sqlqueue.queue.insert import Steps, drive
 
 T = TypeVar("T")
 
@@ -58,10 +56,10 @@ class Running:
                 return work(joined)
 
     @contextlib.asynccontextmanager
-    async def _ablock(self, connection: "psycopg.AsyncConnection[Any]", queues: Iterable[str]) -> AsyncIterator[None]:
+    async def _ablock(self, transaction: AsyncTransaction, queues: Iterable[str]) -> AsyncIterator[None]:
         """The same on a connection that is awaited."""
         with self._explained(queues):
-            async with atomic(connection):
+            async with transaction.atomic():
                 yield
 
     def _steps(self, steps: Steps[T], executor: Executor, queue: str) -> T:
@@ -73,9 +71,9 @@ class Running:
         except (psycopg.IntegrityError, sa.exc.IntegrityError) as error:
             raise insert.refusal(error, queue) from None
 
-    async def _asteps(self, steps: Steps[T], connection: "psycopg.AsyncConnection[Any]", queue: str) -> T:
+    async def _asteps(self, steps: Steps[T], transaction: AsyncTransaction, queue: str) -> T:
         try:
-            return await adrive(steps, connection, self.database)
+            return await adrive(steps, transaction)
         except insert.NoQueue:
             self.queue.check_exists(queue)
             raise

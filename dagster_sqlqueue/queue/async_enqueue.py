@@ -1,19 +1,14 @@
-"""Putting in on a connection that is awaited: the same requests as `enqueueing`, inside the caller's transaction."""
+"""Putting in on a connection that is awaited: the same steps as `enqueue`, inside the caller's transaction."""
 
-import contextlib
 from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from typing import Any, TypeVar
 from uuid import UUID
 
 import psycopg
-from psycopg.pq import PipelineStatus, TransactionStatus
-from psycopg.rows import tuple_row
 
-from dagster_sqlqueue.db import statements
-from dagster_sqlqueue.db.database import Database
-from dagster_sqlqueue.db.executors import Parameters, Row
-from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.db.executors import AsyncTransaction
+from dagster_sqlqueue.db.steps import Steps, adrive
 from dagster_sqlqueue.model.job import NewJob
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.queue import insert
@@ -52,12 +47,12 @@ class AsyncEnqueueingVerbs(Verbs):
         """
         insert.check_choice("on_conflict", on_conflict, OnConflict)
         row = new_row(spec, job)
-        check_connection(connection)
+        transaction = self.database.awaited(connection)
         steps = insert.one(spec.name, row, on_conflict)
         if on_conflict == "ignore" and not row.named and row.columns["region"] is None:
-            return await self._adrive(steps, connection, spec.name)
-        async with atomic(connection):
-            return await self._adrive(steps, connection, spec.name)
+            return await self._adrive(steps, transaction, spec.name)
+        async with transaction.atomic():
+            return await self._adrive(steps, transaction, spec.name)
 
     async def aenqueue_many(
         self,
@@ -83,16 +78,15 @@ class AsyncEnqueueingVerbs(Verbs):
         """
         insert.check_choice("on_conflict", on_conflict, OnConflict)
         insert.check_choice("on_bad_row", on_bad_row, OnBadRow)
-        check_connection(connection)
-        copying = connection.pgconn.pipeline_status == PipelineStatus.OFF
-        async with atomic(connection):
-            terms = await self._adrive(insert.terms(spec.name), connection, spec.name)
+        transaction = self.database.awaited(connection)
+        async with transaction.atomic():
+            terms = await self._adrive(insert.terms(spec.name), transaction, spec.name)
             taken = Intake(spec, terms, on_bad_row)
             counts: Counter[str] = Counter()
 
             async def put(rows: list[NewRow]) -> None:
-                steps = insert.many(spec.name, rows, terms, on_conflict=on_conflict, copying=copying)
-                counts.update(await self._adrive(steps, connection, spec.name))
+                steps = insert.many(spec.name, rows, terms, on_conflict=on_conflict, copying=transaction.copies)
+                counts.update(await self._adrive(steps, transaction, spec.name))
 
             async for job in each(jobs):
                 if chunk := taken.take(job):
@@ -101,56 +95,13 @@ class AsyncEnqueueingVerbs(Verbs):
                 await put(chunk)
         return Enqueued(counts["inserted"], counts["duplicates"], counts["replaced"], taken.rejected)
 
-    async def _adrive(self, steps: insert.Steps[T], connection: "psycopg.AsyncConnection[Any]", queue: str) -> T:
+    async def _adrive(self, steps: Steps[T], transaction: AsyncTransaction, queue: str) -> T:
         try:
-            return await drive(steps, connection, self.database)
+            return await adrive(steps, transaction)
         except insert.NoQueue as error:
-            raise self._unknown(queue, _Known(error.names)) from None
+            raise self._not_among(queue, error.names) from None
         except psycopg.IntegrityError as error:
             raise insert.refusal(error, queue) from None
-
-
-async def drive(steps: insert.Steps[T], connection: "psycopg.AsyncConnection[Any]", database: Database) -> T:
-    """Do what steps ask for on a connection that is awaited; gives what they come to."""
-    try:
-        request = next(steps)
-        while True:
-            with database.naming_schema(request.name, connection=connection):
-                rows = await _answer(connection, request, database.schema)
-            request = steps.send(rows)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-
-
-async def _answer(connection: "psycopg.AsyncConnection[Any]", request: insert.Request, schema: str) -> "list[Row]":
-    sql = statements.load(request.name, schema).encode()
-    # Not connection.cursor(): the caller's connection may make cursors that bind in another way.
-    async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
-        if isinstance(request, insert.Statement):
-            await cursor.execute(sql, request.parameters)
-            try:
-                # Also for a statement without rows: inside of a pipeline, only fetching waits for the answer.
-                return await cursor.fetchall()
-            except psycopg.ProgrammingError:
-                if cursor.pgresult is None:
-                    raise
-                return []
-        async with cursor.copy(sql) as copy:
-            copy.set_types(request.types)
-            for record in request.records:
-                await copy.write_row(record)
-        return []
-
-
-@contextlib.asynccontextmanager
-async def atomic(connection: "psycopg.AsyncConnection[Any]") -> AsyncIterator[None]:
-    """Make several statements one whole: a savepoint inside the caller's transaction."""
-    if not connection.autocommit and connection.info.transaction_status is TransactionStatus.IDLE:
-        # As in Transaction.atomic: the caller's transaction begins here, and is his to commit.
-        await connection.execute("SELECT 1")
-    async with connection.transaction():
-        yield
 
 
 async def each(jobs: Any) -> AsyncIterator[Any]:
@@ -161,26 +112,3 @@ async def each(jobs: Any) -> AsyncIterator[Any]:
     else:
         for job in jobs:
             yield job
-
-
-def check_connection(connection: object) -> None:
-    """Say so if a connection is none that can be awaited.
-
-    Raises:
-        InvalidInput: the message names its type.
-    """
-    if not isinstance(connection, psycopg.AsyncConnection):
-        raise InvalidInput(
-            f"connection is a {type(connection).__name__}; give a psycopg.AsyncConnection, or call the verb without the a"
-        )
-
-
-class _Known:
-    """An executor that answers what is known already."""
-
-    def __init__(self, rows: Any) -> None:
-        self._rows = rows
-
-    def run(self, name: str, parameters: Parameters) -> "list[Row]":
-        """The rows."""
-        return list(self._rows)

@@ -54,7 +54,10 @@ class Verbs:
             raise self._unknown(queue, executor or self.database)
 
     def _unknown(self, queue: str, executor: Executor) -> UnknownQueue:
-        names = ", ".join(row[0] for row in executor.run("queues", {"name": None})) or "none"
+        return self._not_among(queue, executor.run("queues", {"name": None}))
+
+    def _not_among(self, queue: str, there: Sequence[Sequence[Any]]) -> UnknownQueue:
+        names = ", ".join(row[0] for row in there) or "none"
         return UnknownQueue(
             f"there is no queue {queue!r} in schema {self.database.schema!r} of {self.database.where} (there are: {names})."
             " Make it with create_queue, or with: sqlqueue create"

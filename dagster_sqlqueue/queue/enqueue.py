@@ -7,11 +7,10 @@ from uuid import UUID
 
 import psycopg
 import sqlalchemy as sa
-from psycopg.rows import tuple_row
 
-from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.db.executors import CallerConnection, Executor, check_connection
 from dagster_sqlqueue.db.retries import Rereading, beginning_again
+from dagster_sqlqueue.db.steps import Steps, drive
 from dagster_sqlqueue.model.job import NewJob
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.queue import insert
@@ -108,14 +107,14 @@ class EnqueueingVerbs(AsyncEnqueueingVerbs):
         check_connection(connection, "aenqueue or aenqueue_many")
         read = Rereading(jobs)
 
-        def put_all(executor: Executor, driver: "psycopg.Connection[Any]") -> Enqueued:
+        def put_all(executor: Executor) -> Enqueued:
             terms = self._drive(insert.terms(spec.name), executor, spec.name)
             taken = Intake(spec, terms, on_bad_row)
             counts: Counter[str] = Counter()
 
             def put(rows: list[NewRow]) -> None:
                 steps = insert.many(spec.name, rows, terms, on_conflict=on_conflict, copying=True)
-                counts.update(self._drive(steps, executor, spec.name, driver))
+                counts.update(self._drive(steps, executor, spec.name))
 
             for job in read:
                 if chunk := taken.take(job):
@@ -127,48 +126,17 @@ class EnqueueingVerbs(AsyncEnqueueingVerbs):
 
         def transact() -> Enqueued:
             with self.database.transaction() as transaction:
-                return put_all(transaction, transaction.connection)
+                return put_all(transaction)
 
         if connection is None:
             return beginning_again(transact, read)
         with self.database.joined(connection).atomic() as joined:  # type: ignore[union-attr]
-            return put_all(joined, _driver(connection))
+            return put_all(joined)
 
-    def _drive(
-        self,
-        steps: insert.Steps[T],
-        executor: Executor,
-        queue: str,
-        driver: "psycopg.Connection[Any] | None" = None,
-    ) -> T:
-        def copy(request: insert.CopyIn) -> None:
-            assert driver is not None
-            with self.database.naming_schema(request.name, connection=driver):
-                _copy(driver, request, self.database.schema)
-
+    def _drive(self, steps: Steps[T], executor: Executor, queue: str) -> T:
         try:
-            return insert.drive(steps, executor, copy)
-        except insert.NoQueue:
-            raise self._unknown(queue, executor) from None
+            return drive(steps, executor)
+        except insert.NoQueue as error:
+            raise self._not_among(queue, error.names) from None
         except (psycopg.IntegrityError, sa.exc.IntegrityError) as error:
             raise insert.refusal(error, queue) from None
-
-
-def _copy(driver: "psycopg.Connection[Any]", request: insert.CopyIn, schema: str) -> None:
-    with (
-        psycopg.Cursor(driver, row_factory=tuple_row) as cursor,
-        cursor.copy(statements.load(request.name, schema).encode()) as copy,
-    ):
-        copy.set_types(request.types)
-        for record in request.records:
-            copy.write_row(record)
-
-
-def _driver(connection: Any) -> "psycopg.Connection[Any]":
-    """The driver's connection below the caller's; the joined executor has found it to be psycopg's."""
-    if isinstance(connection, psycopg.Connection):
-        return connection
-    pooled = connection if isinstance(connection, sa.Connection) else connection.connection()
-    driver = pooled.connection.driver_connection
-    assert isinstance(driver, psycopg.Connection)
-    return driver

@@ -5,7 +5,7 @@ one that is awaited.
 """
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
@@ -13,8 +13,8 @@ from uuid import UUID
 
 import psycopg
 
-from dagster_sqlqueue.db.executors import Executor
 from dagster_sqlqueue.db.isolation import check_level, check_sees_ends
+from dagster_sqlqueue.db.steps import CopyIn, Statement, Steps
 from dagster_sqlqueue.errors import InvalidInput, UnknownQueue
 from dagster_sqlqueue.queue.intake import COPY_TYPES, NewRow, Terms, no_bucket, record
 from dagster_sqlqueue.queue.intake import Rejected as Rejected
@@ -27,47 +27,6 @@ OnConflict: TypeAlias = Literal["ignore", "replace"]
 _COPY_FROM = 200
 """Jobs from which COPY is the quicker way. 100,000 jobs of 150 bytes, validated, in chunks, 2 cores, medians of rounds in
 turns: 45,000 jobs/s against 35,200 with the arrays of `enqueue_many.sql`; of 100 jobs at once there is no difference."""
-
-
-class Statement(NamedTuple):
-    """Run the SQL file `name`; its rows are the answer."""
-
-    name: str
-    parameters: dict[str, Any]
-
-
-class CopyIn(NamedTuple):
-    """Send records to the COPY of the SQL file `name`; the answer is empty."""
-
-    name: str
-    types: Sequence[str]
-    records: Iterable[tuple[Any, ...]]
-
-
-Request: TypeAlias = Statement | CopyIn
-Steps: TypeAlias = Generator[Request, Sequence[tuple[Any, ...]], T]
-
-
-def drive(steps: Steps[T], executor: Executor, copy: Callable[[CopyIn], None] | None = None) -> T:
-    """Do what steps ask for on a connection that blocks; gives what they come to.
-
-    Args:
-        steps: the requests.
-        executor: runs the statements.
-        copy: sends records to a COPY; None: none is asked for.
-    """
-    try:
-        request = next(steps)
-        while True:
-            if isinstance(request, Statement):
-                request = steps.send(executor.run(request.name, request.parameters))
-            else:
-                assert copy is not None
-                copy(request)
-                request = steps.send([])
-    except StopIteration as done:
-        result: T = done.value
-        return result
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from dagster_sqlqueue.db.steps import Statement, Steps
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import NewJob
-from dagster_sqlqueue.queue.insert import Statement, Steps, seeing_ends
+from dagster_sqlqueue.queue.insert import seeing_ends
 from dagster_sqlqueue.queue.intake import OnBadRow, Rejected
 from dagster_sqlqueue.queue.validation import as_columns, values
 from dagster_sqlqueue.topics.model import Message, Published, PublishedJob, TopicSpec, topic_of

@@ -10,9 +10,9 @@ import psycopg
 from dagster_sqlqueue.db.executors import CallerConnection, Executor
 from dagster_sqlqueue.db.executors import check_connection as check_blocking
 from dagster_sqlqueue.db.retries import Rereading, beginning_again
+from dagster_sqlqueue.db.steps import adrive, drive
 from dagster_sqlqueue.queue import insert
-from dagster_sqlqueue.queue.async_enqueue import atomic, check_connection, each
-from dagster_sqlqueue.queue.async_enqueue import drive as adrive
+from dagster_sqlqueue.queue.async_enqueue import each
 from dagster_sqlqueue.queue.intake import OnBadRow
 from dagster_sqlqueue.topics import publication
 from dagster_sqlqueue.topics.model import Message, Published, PublishedMany, TopicSpec, topic_of
@@ -68,12 +68,12 @@ class Topics(SubscribingVerbs):
         check_blocking(connection, _AWAITED)
         executor = self.database.joined(connection)
         if id is None:
-            (done,) = insert.drive(publication.publish(name, rows), executor)
+            (done,) = drive(publication.publish(name, rows), executor)
         elif connection is None:
-            (done,) = self.database.transact(lambda ours: insert.drive(publication.publish(name, rows), ours))
+            (done,) = self.database.transact(lambda ours: drive(publication.publish(name, rows), ours))
         else:
             with executor.atomic() as joined:  # type: ignore[union-attr]
-                (done,) = insert.drive(publication.publish(name, rows), joined)
+                (done,) = drive(publication.publish(name, rows), joined)
         return done
 
     def publish_many(
@@ -109,10 +109,10 @@ class Topics(SubscribingVerbs):
             taken, tally = publication.Outgoing(topic, on_bad_row), _Tally(on_published)
             for message in read:
                 if chunk := taken.take(message):
-                    tally.add(insert.drive(publication.publish(name, chunk), executor))
+                    tally.add(drive(publication.publish(name, chunk), executor))
                     read.chunk_is_in()
             if chunk := taken.rest():
-                tally.add(insert.drive(publication.publish(name, chunk), executor))
+                tally.add(drive(publication.publish(name, chunk), executor))
             return tally.total(taken)
 
         def transact() -> PublishedMany:
@@ -153,12 +153,12 @@ class Topics(SubscribingVerbs):
         """
         name = topic_of(topic).name
         rows = [publication.new_row(topic, Message(payload, id, tags, run_at, priority, ordering_key))]
-        check_connection(connection)
+        transaction = self.database.awaited(connection)
         if id is None:
-            (done,) = await adrive(publication.publish(name, rows), connection, self.database)
+            (done,) = await adrive(publication.publish(name, rows), transaction)
         else:
-            async with atomic(connection):
-                (done,) = await adrive(publication.publish(name, rows), connection, self.database)
+            async with transaction.atomic():
+                (done,) = await adrive(publication.publish(name, rows), transaction)
         return done
 
     async def apublish_many(
@@ -184,14 +184,14 @@ class Topics(SubscribingVerbs):
         """
         insert.check_choice("on_bad_row", on_bad_row, OnBadRow)
         name = topic_of(topic).name
-        check_connection(connection)
+        transaction = self.database.awaited(connection)
         taken, tally = publication.Outgoing(topic, on_bad_row), _Tally(on_published)
-        async with atomic(connection):
+        async with transaction.atomic():
             async for message in each(messages):
                 if chunk := taken.take(message):
-                    tally.add(await adrive(publication.publish(name, chunk), connection, self.database))
+                    tally.add(await adrive(publication.publish(name, chunk), transaction))
             if chunk := taken.rest():
-                tally.add(await adrive(publication.publish(name, chunk), connection, self.database))
+                tally.add(await adrive(publication.publish(name, chunk), transaction))
         return tally.total(taken)
 
 

@@ -263,9 +263,9 @@ def test_what_the_job_hides_its_callback_hides_too(queue: SqlQueue, followers: F
 
 
 def test_an_end_is_notified_to_who_waits(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> None:
+    from dagster_sqlqueue.db.steps import drive
     from dagster_sqlqueue.followers.following import follow
     from dagster_sqlqueue.followers.model import Following, derived_id
-    from dagster_sqlqueue.queue.insert import drive
 
     job_id = queue.enqueue(spec, Work(n=1))
     other = queue.enqueue(spec, Work(n=2))

@@ -1,0 +1,75 @@
+"""Run what a verb has to say to the database on a connection that blocks, or on one that is awaited.
+
+Such a verb is a generator of requests that is sent the rows of each: written once, without I/O, it serves both.
+"""
+
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from dagster_sqlqueue.db.executors import AsyncTransaction, Executor, Row
+
+T = TypeVar("T")
+
+
+class Statement(NamedTuple):
+    """Run the SQL file `name`; its rows are the answer."""
+
+    name: str
+    parameters: Mapping[str, object]
+
+
+class CopyIn(NamedTuple):
+    """Send records to the COPY of the SQL file `name`; the answer is empty. Only inside of a transaction."""
+
+    name: str
+    types: Sequence[str]
+    records: Iterable[tuple[Any, ...]]
+
+
+Request: TypeAlias = Statement | CopyIn
+Steps: TypeAlias = Generator[Request, Sequence[Row], T]
+
+
+class Copying(Executor, Protocol):
+    """An executor inside of a transaction."""
+
+    def copy(self, name: str, types: Sequence[str], records: Iterable[tuple[Any, ...]]) -> None:
+        """Send records to the COPY of the SQL file `name`."""
+        ...
+
+
+def drive(steps: Steps[T], executor: Executor | Copying) -> T:
+    """Do what steps ask for on a connection that blocks; gives what they come to.
+
+    Args:
+        steps: the requests.
+        executor: where they run; one inside of a transaction if any of them is a `CopyIn`.
+    """
+    try:
+        request = next(steps)
+        while True:
+            match request:
+                case Statement(name, parameters):
+                    request = steps.send(executor.run(name, parameters))
+                case CopyIn(name, types, records):
+                    executor.copy(name, types, records)  # type: ignore[union-attr]
+                    request = steps.send([])
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+async def adrive(steps: Steps[T], transaction: AsyncTransaction) -> T:
+    """Do what steps ask for on a connection that is awaited; gives what they come to."""
+    try:
+        request = next(steps)
+        while True:
+            match request:
+                case Statement(name, parameters):
+                    request = steps.send(await transaction.run(name, parameters))
+                case CopyIn(name, types, records):
+                    await transaction.copy(name, types, records)
+                    request = steps.send([])
+    except StopIteration as done:
+        result: T = done.value
+        return result
