@@ -42,7 +42,7 @@ _WHO: Final = {
     """,
     "consumer operator observer": """
         archive_counts automation_of_job automation_rule batch_buckets batch_count batch_holder batch_jobs batch_last
-        batch_members batch_outcomes deadlines_missed depth doctor_queues due_days finished_under granted heads
+        batch_members batch_outcomes deadlines_missed depth doctor_queues due_days explain finished_under granted heads
         job_history leased leases list_executable live_by_day live_rows marked_by_token open_days peek
         reply_queues_over scan_fitting select_live sensitive_names slots spark_batch_buckets spark_batches_over
         spark_keep_live spark_live_buckets tasks_of_rule whereabouts

@@ -10,6 +10,7 @@ from dagster_sqlqueue.errors import InvalidInput, UnknownJob
 from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.model.queue import check_queue_name
 from dagster_sqlqueue.queue.base import Verbs
+from dagster_sqlqueue.queue.explain import Explanation, explain_ended, explain_live
 from dagster_sqlqueue.queue.selection import ARCHIVE_STATES, EVERYTHING, LIVE_STATES, JobRow, Selection, job_id
 
 MAX_LIST = 10_000
@@ -68,6 +69,22 @@ class FindingVerbs(Verbs):
                 " enqueued, its transaction was rolled back, or it ended and was trimmed since"
             )
         return found[0]
+
+    def explain(self, id: UUID | str) -> Explanation:
+        """Why a job is not claimed: it is scheduled, held or leased (by whom), its queue is paused, a limit is reached, its
+        key lets others go first, or there are jobs before it.
+
+        Raises:
+            InvalidInput: this is no job id.
+            UnknownJob: there is no such job, or it was trimmed.
+        """
+        wanted = job_id(id)
+        found = explain_live(self.database, wanted)
+        if found is None:
+            job = self.job(wanted)
+            # It may have been enqueued, or brought back, in between.
+            found = explain_ended(job) if job.archived else explain_live(self.database, wanted) or explain_ended(job)
+        return found
 
     def live_ids(self, queue: str, selection: Selection) -> Iterator[list[UUID]]:
         """The ids of all live jobs that fit, bucket by bucket, each as it was at one moment.

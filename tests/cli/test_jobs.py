@@ -1,12 +1,14 @@
-"""`peek`, `list`, `show`, `dead`."""
+"""`peek`, `list`, `show`, `explain`, `dead`."""
 
 import os
 import subprocess
 import sys
+from typing import Annotated
 
 import pytest
+from pydantic import BaseModel
 
-from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue import NewJob, QueueSpec, Sensitive, SqlQueue
 from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.queue import Ending
 from tests.cli.support import PROJECT, Cli
@@ -14,6 +16,10 @@ from tests.gate.patience import PATIENCE
 from tests.support import Work
 
 _HOSTILE = "[bold red]x[/] \x1b[2J\x9b31m\u202e\r"
+
+
+class Login(BaseModel):
+    password: Annotated[str, Sensitive()]
 
 
 def _claim(queue: SqlQueue, limit: int = 10) -> list:
@@ -159,6 +165,34 @@ def test_show(cli: Cli, queue: SqlQueue) -> None:
         5, "show", "0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b"
     )
     assert "the job '17' is not a job's id" in cli.refused(2, "show", "17")
+
+
+def test_explain(cli: Cli, queue: SqlQueue) -> None:
+    failed, _, running, due, later = _five(cli, queue)
+    told = {id_: cli.json("explain", id_) for id_ in (failed, running, later)}
+    assert {id_: one["state"] for id_, one in told.items()} == {failed: "failed", running: "running", later: "queued"}
+    whys = {id_: [reason["why"] for reason in one["reasons"]] for id_, one in told.items()}
+    assert (whys[failed], whys[running]) == (["ended"], ["leased"])
+    assert "scheduled" in whys[later]
+    assert not any(one["claimable"] for one in told.values())
+    assert cli.json("explain", due)["claimable"]
+    shown = cli.run("explain", failed).stdout
+    assert shown.startswith(f"job {failed} of queue work is failed\nIt ended as failed; redrive brings it back.\n")
+    assert "Refused: no" in shown
+    assert "It is leased by w for another" in cli.run("explain", running).stdout
+    assert "the job '17' is not a job's id" in cli.refused(2, "explain", "17")
+    assert "there is no job 0199a1b2" in cli.refused(5, "explain", "0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b")
+
+
+def test_what_explain_says_hides_what_is_sensitive(cli: Cli, queue: SqlQueue) -> None:
+    queue.create_queue(QueueSpec("logins", Login))
+    queue.keep_sensitive_names(QueueSpec("logins", Login))
+    job_id = queue.enqueue(QueueSpec("logins", Login), Login(password="correct horse"))
+    (job,) = queue.claim("logins", limit=1, worker="w")
+    queue.fail(job, "refused: correct horse")
+    shown = cli.run("explain", str(job_id)).stdout
+    assert "refused: ***" in shown
+    assert "correct horse" not in shown + str(cli.json("explain", str(job_id)))
 
 
 def test_the_result_of_a_job(cli: Cli, queue: SqlQueue) -> None:

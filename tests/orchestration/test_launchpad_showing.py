@@ -75,6 +75,16 @@ class Card(BaseModel):
     number: Annotated[str, Sensitive()]
 
 
+def test_a_live_job_says_why_it_is_not_claimed(queue: SqlQueue, launchpad: Launchpad) -> None:
+    (job,) = put(queue, PLAIN, 1)
+    assert "Nothing keeps it" in launchpad("show", id=str(job)).metadata["why_not_claimed"]
+    queue.pause("work")
+    assert "Its queue has been paused for" in launchpad("show", id=str(job)).metadata["why_not_claimed"]
+    queue.resume("work")
+    queue.complete(take(queue, 1))
+    assert "why_not_claimed" not in launchpad("show", id=str(job)).metadata
+
+
 @pytest.mark.parametrize("show_payloads", [True, False])
 def test_payloads_are_shown_when_asked_for_and_secrets_never(
     queue: SqlQueue, launchpad: Launchpad, show_payloads: bool

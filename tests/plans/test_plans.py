@@ -19,7 +19,7 @@ import pytest
 
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.queue import validation
-from tests.plans.conftest import JOBS, KEYS, RUNNING
+from tests.plans.conftest import JOBS, KEYS, LIMITED, RUNNING
 from tests.plans.explaining import (
     BY_ID,
     CLAIM,
@@ -322,6 +322,17 @@ def test_peek(explain: Explainer) -> None:
     assert {index for _, index in plan.scans()} == {"job_claim"}
     assert plan.rows_read <= 16 * (20 + 1) + 1
     assert plan.buffers <= 16 * 20 + 8 * 17 + SLACK
+
+
+@pytest.mark.parametrize("queue", ["work", "keyed", "limited"])
+def test_explaining_a_job(explain: Explainer, backlog: SqlQueue, queue: str) -> None:
+    cap = 100
+    (job,) = due(backlog, 1, queue)
+    plan = explain("explain", id=job, cap=cap)
+    assert plan.root["Actual Rows"] == 1
+    assert not any(kind == "Seq Scan" and index is None for kind, index in plan.scans() if kind != "Function Scan")
+    assert plan.rows_read <= 10 * (cap + 1) + LIMITED + 2 * cap
+    assert plan.buffers <= 10 * (cap + 5) + 2 * LIMITED + SLACK
 
 
 @pytest.mark.parametrize("queue", ["work", "keyed"])

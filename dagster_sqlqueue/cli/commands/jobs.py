@@ -1,4 +1,4 @@
-"""The commands that look at jobs: `peek`, `list`, `show`, `dead`."""
+"""The commands that look at jobs: `peek`, `list`, `show`, `explain`, `dead`."""
 
 import json
 from dataclasses import asdict
@@ -30,6 +30,7 @@ def register(app: typer.Typer) -> None:
     command(app, panel=_PANEL)(peek)
     command(app, "list", panel=_PANEL)(list_jobs)
     command(app, panel=_PANEL)(show)
+    command(app, panel=_PANEL)(explain)
     command(app, panel=_PANEL)(dead)
 
 
@@ -129,6 +130,35 @@ def show(
     render.say(f"job {found.id}")
     rows = list(views.job_rows(found, progress))
     render.pairs([*rows, ("followed by", followed_by(followers))] if followers else rows)
+
+
+def explain(
+    session: Session,
+    job: Annotated[str, typer.Argument(metavar="ID", help="The job's id, as list and peek show it.")],
+) -> None:
+    """Say why a job is not claimed: scheduled, paused, held, leased, behind its key, at a limit, or behind other jobs.
+
+    Example: sqlqueue explain 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b
+    """
+    with session.queue() as source:
+        found = source.explain(options.job_id("the job", job))
+        names = source.sensitive_names(found.queue)
+        error = found.error
+        if names and error is not None:
+            (shown,) = discreet(source, found.queue, [source.job(found.id)])
+            error = shown.error
+    if session.as_json:
+        reasons = [reason._asdict() for reason in found.reasons]
+        own = {"id": found.id, "queue": found.queue, "state": found.state, "claimable": found.claimable}
+        render.emit_json({**own, "reasons": reasons, "error": error})
+        return
+    render.say(f"job {found.id} of queue {found.queue} is {found.state}")
+    for reason in found.reasons:
+        render.say(display.printable(reason.text))
+    if not found.reasons:
+        render.say(found.text)
+    if error is not None:
+        render.say(Text(display.printable(error.rstrip(), lines=True), style="red"))
 
 
 def dead(

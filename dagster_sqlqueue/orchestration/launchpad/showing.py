@@ -26,6 +26,8 @@ def show(source: SqlQueue, config: ShowConfig, redrive: str = "") -> Report:
     (job,) = discreet(source, found.queue, [found])
     events = discreet_events(source, HumanWork(source).history(job.id))
     shown = {"job": markdown.table(["job", str(job.id)], _facts(source, job))}
+    if not job.archived:
+        shown["why_not_claimed"] = "\n".join(f"- {markdown.cell(line, 400)}" for line in _reasons(source, job))
     if job.error is not None:
         shown["error"] = fenced(job.error)
     if config.show_payloads:
@@ -40,6 +42,11 @@ def show(source: SqlQueue, config: ShowConfig, redrive: str = "") -> Report:
     counts = {"attempt": job.attempt, "max_attempts": job.max_attempts, "lease_no": job.lease_no}
     said = f"job {job.id} of queue {job.queue} is {job.state}, attempt {job.attempt} of {job.max_attempts}"
     return Report(job.queue, said, counts, shown)
+
+
+def _reasons(source: SqlQueue, job: JobRow) -> list[str]:
+    found = source.explain(job.id)
+    return [reason.text for reason in found.reasons] or [found.text]
 
 
 def _facts(source: SqlQueue, job: JobRow) -> Iterator[tuple[str, object]]:

@@ -102,8 +102,8 @@ GRANT SELECT ON sqlqueue.job_archive_default TO sqlqueue_operator, sqlqueue_obse
 -- rate_start, limit_reservation: what limited queues have granted.
 GRANT SELECT, INSERT, DELETE ON sqlqueue.rate_start TO sqlqueue_consumer;
 GRANT SELECT, INSERT, UPDATE, DELETE ON sqlqueue.limit_reservation TO sqlqueue_consumer;
-GRANT SELECT ON sqlqueue.rate_start, sqlqueue.limit_reservation TO sqlqueue_observer;
--- nothing on rate_start, limit_reservation: sqlqueue_producer, sqlqueue_operator
+GRANT SELECT ON sqlqueue.rate_start, sqlqueue.limit_reservation TO sqlqueue_operator, sqlqueue_observer;
+-- nothing on rate_start, limit_reservation: sqlqueue_producer
 
 -- waiter: consumers say that they wait; whoever puts jobs on a queue, or lets them go, looks whether anybody does.
 GRANT SELECT (queue, expires_at) ON sqlqueue.waiter TO sqlqueue_producer;
