@@ -19,7 +19,7 @@ CUT_OFF = 7
 """The exit code of a process that gave jobs back that a handler had begun."""
 
 GRACE_SECONDS = 5.0
-"""How long a handler that was interrupted may take to leave, before the process ends without it."""
+"""How long a handler that was interrupted may take to leave, before the process ends without it, unless it is said."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _WAKE = b"\0"
@@ -108,13 +108,14 @@ class Stopper:
     """Waits for the order to stop, from a thread, and sees it through.
 
     The first order has the worker finish what runs. A second one, or the end of the time, interrupts the running handler,
-    so that its job goes back; a handler that does not let itself be interrupted ends with the process, `GRACE_SECONDS`
-    later.
+    so that its job goes back; a handler that does not let itself be interrupted ends with the process, when the grace is
+    over.
 
     Args:
         worker: what is stopped.
         signals: where orders come from, unless there is a parent; and what interrupts the main thread.
         drain_timeout_seconds: how long what runs may take to finish; None: as long as it likes.
+        grace_seconds: how long a handler that was interrupted may take to leave.
         parent: a process whose orders are followed instead of signals; its end is an order as well.
         told: called with a word for each step: `stopping`, `cutting off`, `abandoned`.
     """
@@ -125,12 +126,14 @@ class Stopper:
         signals: Signals,
         *,
         drain_timeout_seconds: float | None,
+        grace_seconds: float = GRACE_SECONDS,
         parent: "Connection[Any, Any] | None" = None,
         told: Callable[[str], None],
     ) -> None:
         self._worker = worker
         self._signals = signals
         self._timeout = drain_timeout_seconds
+        self._grace = grace_seconds
         self._parent = parent
         self._told = told
         self._ended = False
@@ -157,7 +160,7 @@ class Stopper:
             return
         self._told("cutting off")
         self._signals.interrupt()
-        deadline = time.monotonic() + GRACE_SECONDS
+        deadline = time.monotonic() + self._grace
         while not self._ended and time.monotonic() < deadline:
             self._ordered(deadline)
         if self._ended:

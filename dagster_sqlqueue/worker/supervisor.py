@@ -26,7 +26,7 @@ from dagster_sqlqueue.errors import (
 from dagster_sqlqueue.model.queue import Backoff
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.worker.handlers import load
-from dagster_sqlqueue.worker.shutdown import CUT_OFF, GRACE_SECONDS, SIGNALS, CutOff, Signals, Stopper
+from dagster_sqlqueue.worker.shutdown import CUT_OFF, SIGNALS, CutOff, Signals, Stopper
 from dagster_sqlqueue.worker.stats import Figures, Tell, added
 from dagster_sqlqueue.worker.worker import POOL_SIZE, Resident, WorkOptions
 
@@ -166,13 +166,15 @@ class Supervisor:
     def _order(self) -> None:
         """Pass an order to stop on to every process."""
         self._orders += 1
+        options = self._assignment.options
+        patience = 3 * options.grace_seconds
         if self._orders == 1:
             self._tell("stopping")
-            timeout = self._assignment.options.drain_timeout_seconds
+            timeout = options.drain_timeout_seconds
             # A process sees to its time-out itself. Who is here long after has stopped listening.
-            self._force_at = None if timeout is None else time.monotonic() + timeout + 3 * GRACE_SECONDS
+            self._force_at = None if timeout is None else time.monotonic() + timeout + patience
         else:
-            self._force_at = time.monotonic() + 3 * GRACE_SECONDS
+            self._force_at = time.monotonic() + patience
         for child in self._children:
             with contextlib.suppress(OSError):
                 child.connection.send("stop")
@@ -268,6 +270,7 @@ def _child(connection: "Connection[Any, Any]", assignment: Assignment, budget_se
                 resident,
                 signals,
                 drain_timeout_seconds=options.drain_timeout_seconds,
+                grace_seconds=options.grace_seconds,
                 parent=connection,
                 told=lambda word: tell(word.replace(" ", "_")) if word != "stopping" else None,
             )

@@ -16,7 +16,7 @@ from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS, Backoff
 from dagster_sqlqueue.payload import quoting
 from dagster_sqlqueue.queue import MAX_BATCH, SqlQueue
 from dagster_sqlqueue.worker.handlers import QueueHandler
-from dagster_sqlqueue.worker.shutdown import Signals
+from dagster_sqlqueue.worker.shutdown import GRACE_SECONDS, Signals
 from dagster_sqlqueue.worker.stats import Figures, HandlerTimes, Tell, first_line
 
 POOL_SIZE = 4
@@ -36,6 +36,7 @@ class WorkOptions:
         drain: end when nothing is due.
         budget_seconds: end after that long; None: never.
         drain_timeout_seconds: how long what runs may take once it is to stop; None: as long as it likes.
+        grace_seconds: how long a handler that was interrupted may take to leave, before its process ends without it.
 
     Raises:
         InvalidInput: one of them is out of range.
@@ -47,13 +48,14 @@ class WorkOptions:
     drain: bool = False
     budget_seconds: float | None = None
     drain_timeout_seconds: float | None = 30.0
+    grace_seconds: float = GRACE_SECONDS
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch_size <= MAX_BATCH:
             raise InvalidInput(f"batch_size is {self.batch_size}; it must be 1 to {MAX_BATCH:,}")
         if self.lease_seconds is not None and not 0 < self.lease_seconds <= MAX_DELAY_SECONDS:
             raise InvalidInput(f"lease_seconds is {self.lease_seconds}; it must be positive, at most a hundred years")
-        for name in ("budget_seconds", "drain_timeout_seconds"):
+        for name in ("budget_seconds", "drain_timeout_seconds", "grace_seconds"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < float("inf"):
                 raise InvalidInput(f"{name} is {value!r}; it must be a number of seconds, not negative")

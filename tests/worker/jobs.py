@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import dagster_sqlqueue
 from dagster_sqlqueue import Job, QueueSpec, handles
+from dagster_sqlqueue.worker.shutdown import GRACE_SECONDS
 from tests.support import Work
 
 work = QueueSpec("work", Work, lease_seconds=300)
@@ -45,6 +46,13 @@ def handle(job: Job[Work]) -> None:
                     wait_for_go()
                 except KeyboardInterrupt:
                     note("interrupted", job)
+        case "tidy up":
+            try:
+                wait_for_go()
+            except KeyboardInterrupt:
+                threading.Event().wait(GRACE_SECONDS + 1)
+                note("tidied up", job)
+                raise
         case "fail":
             raise ValueError("no such address")
         case "pause":

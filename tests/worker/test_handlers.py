@@ -146,6 +146,7 @@ def test_what_the_command_refuses(cli: Cli) -> None:
         (["--processes", "0"], "--processes is 0; it must be at least 1"),
         (["--lease", "0"], "lease_seconds is 0.0; it must be positive"),
         (["--drain-timeout", "soon"], "--drain-timeout is 'soon'"),
+        (["--grace", "none"], "--grace is 'none'"),
         (["--every", "1ms"], "--every is '1ms'; it must be at least 0.1 seconds"),
         ([known], "queue 'work' has two handlers here"),
     ):

@@ -9,11 +9,13 @@ import psutil
 import pytest
 
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
-from tests.gate.patience import sized
+from tests.gate.patience import PATIENCE, sized
 from tests.support import Work, make_due, own_server, rows, states, until
 from tests.worker.conftest import Shop, Worker
 
 ALONE_OR_NOT = pytest.mark.parametrize("processes", [(), ("--processes", "1")], ids=["alone", "supervised"])
+PATIENT = ("--grace", f"{PATIENCE}s")
+"""A handler that leaves is never too late."""
 
 
 def enqueue_first_and_others(
@@ -92,7 +94,7 @@ def test_a_drain_timeout_gives_the_running_job_back_and_says_so(
     shop: Shop, queue: SqlQueue, spec: QueueSpec[Work], processes: tuple[str, ...]
 ) -> None:
     enqueue_first_and_others(queue, spec, "wait")
-    worker = shop.start("--drain-timeout", "200ms", *processes)
+    worker = shop.start("--drain-timeout", "200ms", *PATIENT, *processes)
     begun(shop, worker)
     assert worker.stopped() == 7
     assert worker.events("cutting_off")
@@ -104,7 +106,7 @@ def test_a_drain_timeout_gives_the_running_job_back_and_says_so(
 
 def test_a_drain_timeout_cancels_a_statement_of_the_handler(shop: Shop, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     enqueue_first_and_others(queue, spec, "wait in the database")
-    worker = shop.start("--drain-timeout", "200ms", "--mode", "transactional")
+    worker = shop.start("--drain-timeout", "200ms", *PATIENT, "--mode", "transactional")
     begun(shop, worker)
     assert worker.stopped() == 7
     assert not worker.events("abandoned")
@@ -116,7 +118,7 @@ def test_a_handler_that_cannot_be_interrupted_ends_with_its_process(
     shop: Shop, queue: SqlQueue, spec: QueueSpec[Work], processes: tuple[str, ...]
 ) -> None:
     enqueue_first_and_others(queue, spec, "stubborn")
-    worker = shop.start("--drain-timeout", "0", *processes)
+    worker = shop.start("--drain-timeout", "0", "--grace", "10s", *processes)
     begun(shop, worker)
     assert worker.stopped() == 7
     assert worker.events("abandoned")
@@ -126,11 +128,25 @@ def test_a_handler_that_cannot_be_interrupted_ends_with_its_process(
 
 
 @ALONE_OR_NOT
+def test_a_handler_may_take_as_long_as_the_grace_to_leave(
+    shop: Shop, queue: SqlQueue, spec: QueueSpec[Work], processes: tuple[str, ...]
+) -> None:
+    enqueue_first_and_others(queue, spec, "tidy up")
+    worker = shop.start("--drain-timeout", "0", *PATIENT, *processes)
+    begun(shop, worker)
+    assert worker.stopped() == 7
+    assert not worker.events("abandoned")
+    assert shop.numbers("tidied up") == [0]
+    assert due(queue) == 21
+    finish_the_rest(shop, 21)
+
+
+@ALONE_OR_NOT
 def test_a_second_signal_stops_at_once(
     shop: Shop, queue: SqlQueue, spec: QueueSpec[Work], processes: tuple[str, ...]
 ) -> None:
     enqueue_first_and_others(queue, spec, "wait")
-    worker = shop.start("--drain-timeout", "none", *processes)
+    worker = shop.start("--drain-timeout", "none", *PATIENT, *processes)
     begun(shop, worker)
     worker.signal(signal.SIGINT)
     worker.told("stopping")

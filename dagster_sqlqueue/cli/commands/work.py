@@ -16,7 +16,7 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import Mode
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.worker.handlers import QueueHandler, load, look_here
-from dagster_sqlqueue.worker.shutdown import CutOff, Signals, Stopper
+from dagster_sqlqueue.worker.shutdown import GRACE_SECONDS, CutOff, Signals, Stopper
 from dagster_sqlqueue.worker.stats import Figures
 from dagster_sqlqueue.worker.supervisor import Assignment, Supervisor
 from dagster_sqlqueue.worker.worker import POOL_SIZE, Resident, WorkOptions, check_handlers
@@ -81,6 +81,15 @@ def work(
             help="How long jobs that run may take to finish once this is to stop, or none for no limit. Default: 30.",
         ),
     ] = "30",
+    grace: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            show_default=False,
+            help="How long a handler that was interrupted may take to leave, before its process ends without it."
+            f" Default: {GRACE_SECONDS:g}.",
+        ),
+    ] = None,
     every: Annotated[
         str | None,
         typer.Option(
@@ -133,6 +142,7 @@ def work(
         drain=drain,
         budget_seconds=None if budget is None else options.seconds("--budget", budget),
         drain_timeout_seconds=options.removable("--drain-timeout", drain_timeout, 30.0, options.seconds),
+        grace_seconds=options.kept("--grace", grace, GRACE_SECONDS, options.seconds),
     )
     count = None if processes is None else options.whole("--processes", processes)
     if count is not None and count < 1:
@@ -178,6 +188,7 @@ def _work_here(
         resident,
         signals,
         drain_timeout_seconds=chosen.drain_timeout_seconds,
+        grace_seconds=chosen.grace_seconds,
         told=lambda word: progress.tell(word.replace(" ", "_")),
     )
     try:
