@@ -73,20 +73,23 @@ class Listener:
         """Listen, if that is not so and was not tried within the last second; gives whether it began now."""
         if self._connection is not None or time.monotonic() < self._try_again_at:
             return False
-        database = self._database
-        try:
-            pooled = database.engine.raw_connection()
-            connection = pooled.driver_connection
-            assert isinstance(connection, psycopg.Connection)
-            pooled.detach()
-            self._connection = connection
-            connection.execute(statements.load(self._statement, database.schema).encode())
-        except (sa.exc.DBAPIError, psycopg.Error) as error:
-            self.lose(self._why(getattr(error, "orig", None) or error))
-            return False
-        except sa.exc.TimeoutError:
-            self.lose("every connection of the pool is in use; raise pool_size")
-            return False
+        with contextlib.ExitStack() as unless_it_listens:
+            try:
+                pooled = self._database.engine.raw_connection()
+                connection = pooled.driver_connection
+                assert isinstance(connection, psycopg.Connection)
+                pooled.detach()
+                unless_it_listens.callback(_close, connection)
+                connection.execute(statements.load(self._statement, self._database.schema).encode())
+            except (sa.exc.DBAPIError, psycopg.Error) as error:
+                self.lose(self._why(getattr(error, "orig", None) or error))
+                return False
+            except sa.exc.TimeoutError:
+                self.lose("every connection of the pool is in use; raise pool_size")
+                return False
+            unless_it_listens.pop_all()
+        # From here on: until the server has listened, whoever waits is not told.
+        self._connection = connection
         if self._told:
             logger.info("%s: notifications are heard again", self._label)
             self._told = False
@@ -119,5 +122,9 @@ class Listener:
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            with contextlib.suppress(psycopg.Error):
-                connection.close()
+            _close(connection)
+
+
+def _close(connection: "psycopg.Connection[Any]") -> None:
+    with contextlib.suppress(psycopg.Error):
+        connection.close()

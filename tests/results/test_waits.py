@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dagster_sqlqueue import QueueSpec, Retry, SqlQueue
+from dagster_sqlqueue.db.listener import Listener
 from dagster_sqlqueue.errors import InvalidInput, QueueError, WaitTimedOut
 from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.queue.complete import Ending
@@ -14,7 +15,7 @@ from dagster_sqlqueue.queue.selection import Selection
 from dagster_sqlqueue.results import Results, notifications
 from tests.gate.patience import PATIENCE
 from tests.results.support import FOLLOWERS, LONG, enqueued, heard, listeners, waiting
-from tests.support import Work, claim, until, value
+from tests.support import Work, caller, claim, rows, until, value
 
 
 @pytest.mark.usefixtures("rare")
@@ -133,6 +134,25 @@ def test_the_connection_is_given_back_when_nobody_waits(
             queue.complete(claim(queue))
             assert wait.result(PATIENCE).succeeded
         until(lambda: listeners(queue) == [] and not heard(results))
+
+
+def test_a_connection_that_is_about_to_listen_does_not_yet(fresh: SqlQueue, url: str) -> None:
+    key = value(fresh, "SELECT CAST(CAST(CAST('{s}' AS regnamespace) AS oid) AS bigint)")
+    rows(
+        fresh,
+        "CREATE OR REPLACE FUNCTION {s}.listen_to_ends() RETURNS void LANGUAGE plpgsql AS"
+        f" $$ BEGIN PERFORM pg_advisory_xact_lock({key}); END $$",
+    )
+    listener = Listener(fresh.database, "ended_listen", "a test")
+    with caller(url) as other:
+        other.execute("SELECT pg_advisory_xact_lock(%s)", [key])
+        with waiting(listener.connect) as connecting:
+            until(lambda: listeners(fresh), "the statement that listens")
+            listening = listener.listening
+            other.rollback()
+            assert connecting.result(PATIENCE)
+    assert (listening, listener.listening) == (False, True)
+    listener.close()
 
 
 @pytest.mark.usefixtures("rare")
