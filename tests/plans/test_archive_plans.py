@@ -17,6 +17,7 @@ from tests.gate.patience import PATIENCE, sized
 from tests.plans.explaining import BY_ID, SLACK, Explainer, Plan
 from tests.plans.undoing import without_autovacuum
 from tests.support import Work, rows
+from tests.support.cleared import own_schema
 
 ROWS = sized(60_000, 100_000)
 DAYS = 10
@@ -58,8 +59,7 @@ LIVE = """
 @pytest.fixture(scope="module")
 def kept(url: str) -> Iterator[SqlQueue]:
     """The queues `events`, with nearly everything, and `daily`."""
-    with SqlQueue(url, schema="archive_plans", connect_timeout=round(PATIENCE)) as queue:
-        queue.init()
+    with own_schema(url, "archive_plans", connect_timeout=round(PATIENCE)) as queue:
         for name in ("events", "daily"):
             queue.create_queue(QueueSpec(name, Work))
         for day in range(-1, DAYS + 1):
@@ -133,8 +133,7 @@ def published(url: str) -> Iterator[SqlQueue]:
             jsonb_build_object('n', n, 'note', repeat('x', 80))
         FROM generate_series(1, %s) AS n
     """
-    with SqlQueue(url, schema="moment_plans", connect_timeout=round(PATIENCE)) as queue:
-        queue.init()
+    with own_schema(url, "moment_plans", connect_timeout=round(PATIENCE)) as queue:
         queue.create_queue(QueueSpec("work", Work))
         rows(queue, "SELECT {s}.make_archive_partition('2013-01-01')")
         for name, step in (("other", "0.1 s"), ("work", "0 s")):

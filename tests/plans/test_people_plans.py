@@ -13,6 +13,7 @@ from tests.plans.explaining import SLACK, Explainer, Plan
 from tests.plans.filling import put
 from tests.plans.undoing import without_autovacuum
 from tests.support import Work, rows
+from tests.support.cleared import own_schema
 
 TASKS = sized(40_000, 100_000)
 PEOPLE = 50
@@ -23,8 +24,7 @@ def tasks(url: str) -> Iterator[SqlQueue]:
     """100,000 tasks of one queue: a tenth open, of which half for later or on hold; the others are shared by 50 people, a
     third of them in review. As many events, 1,000 held jobs without a task, and 20,000 jobs that wait.
     """
-    with SqlQueue(url, schema="people_plans", connect_timeout=round(PATIENCE)) as queue:
-        queue.init()
+    with own_schema(url, "people_plans", connect_timeout=round(PATIENCE)) as queue:
         queue.create_queue(QueueSpec("work", Work))
         put(queue, "work", TASKS + 21_000)
         # One after the other, as they were held: not where producers have put them.

@@ -14,6 +14,7 @@ from tests.plans.explaining import SLACK, Explainer, Plan
 from tests.plans.filling import put
 from tests.plans.undoing import without_autovacuum
 from tests.support import Work, rows, value
+from tests.support.cleared import own_schema
 
 ROWS = sized(40_000, 100_000)
 DAYS = 30
@@ -25,8 +26,7 @@ def busy(url: str) -> Iterator[SqlQueue]:
     """100,000 live jobs, 5,000 of them running and followed, with a progress each; as many notes of progress and followers
     of others; an archive of 100,000 jobs in 30 days; as many events; and as many reply queues that have not expired.
     """
-    with SqlQueue(url, schema="results_plans", connect_timeout=round(PATIENCE)) as queue:
-        queue.init()
+    with own_schema(url, "results_plans", connect_timeout=round(PATIENCE)) as queue:
         queue.create_queue(QueueSpec("work", Work))
         queue.create_queue(QueueSpec("reply_x", Work, bucket_count=1))
         put(queue, "work", ROWS)
@@ -238,8 +238,8 @@ def test_reply_queues_whose_time_is_up(explain: Explainer) -> None:
 def rows_read(explain: Explainer) -> tuple[int, int]:
     """How many rows this connection has read so far: looking through tables, and by their indexes."""
     ((through, by_entry),) = explain.run(
-        "SELECT sum(seq_tup_read), sum(COALESCE(idx_tup_fetch, 0)) FROM pg_stat_xact_user_tables"
-        " WHERE schemaname = 'results_plans'"
+        "SELECT sum(seq_tup_read), sum(COALESCE(idx_tup_fetch, 0)) FROM pg_stat_xact_user_tables WHERE schemaname = %s",
+        explain.schema,
     )
     return int(through), int(by_entry)
 

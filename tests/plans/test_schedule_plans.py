@@ -9,6 +9,7 @@ from tests.gate.patience import PATIENCE
 from tests.plans.explaining import SLACK, Explainer, Plan
 from tests.plans.undoing import without_autovacuum
 from tests.support import Work, rows
+from tests.support.cleared import own_schema
 
 SCHEDULES = 100_000
 DUE = 50
@@ -19,8 +20,7 @@ LIMIT = 200
 @pytest.fixture(scope="module")
 def many(url: str) -> Iterator[SqlQueue]:
     """100,000 schedules: 50 are due, 1,000 more would be if they were not paused, the rest comes within a week."""
-    with SqlQueue(url, schema="schedule_plans", connect_timeout=round(PATIENCE)) as queue:
-        queue.init()
+    with own_schema(url, "schedule_plans", connect_timeout=round(PATIENCE)) as queue:
         queue.create_queue(QueueSpec("work", Work))
         rows(
             queue,

@@ -12,6 +12,7 @@ from tests.gate.patience import PATIENCE, sized
 from tests.plans.explaining import SLACK, Explainer
 from tests.plans.undoing import without_autovacuum
 from tests.support import Work, rows
+from tests.support.cleared import own_schema
 
 ROWS = sized(40_000, 100_000)
 ATTEMPTS = 4
@@ -28,8 +29,7 @@ JOBS = """
 @pytest.fixture(scope="module")
 def busy(url: str) -> Iterator[SqlQueue]:
     """Attempts of a hundred jobs, each of another write, and as many live jobs."""
-    with SqlQueue(url, schema="staging_plans", connect_timeout=round(PATIENCE)) as queue:
-        queue.init()
+    with own_schema(url, "staging_plans", connect_timeout=round(PATIENCE)) as queue:
         queue.create_queue(QueueSpec("work", Work))
         rows(
             queue,

@@ -12,6 +12,7 @@ from tests.gate.patience import PATIENCE
 from tests.plans.explaining import Explainer, Plan
 from tests.plans.undoing import without_autovacuum
 from tests.support import Work, rows
+from tests.support.cleared import own_schema
 
 ROWS = 100_000
 DAYS = 30
@@ -34,8 +35,7 @@ def archived(url: str) -> Iterator[SqlQueue]:
             FROM generate_series(1, %s) AS n
         ) AS made
     """
-    with SqlQueue(url, schema="stream_plans", connect_timeout=round(PATIENCE)) as queue:
-        queue.init()
+    with own_schema(url, "stream_plans", connect_timeout=round(PATIENCE)) as queue:
         queue.create_queue(QueueSpec("work", Work))
         for day in range(DAYS):
             rows(

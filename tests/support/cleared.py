@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 from uuid import uuid4
 
 from psycopg import sql
@@ -31,9 +32,9 @@ def cleared(queue: SqlQueue, spec: QueueSpec[Work]) -> SqlQueue:
 
 
 @contextmanager
-def own_schema(url: str, prefix: str) -> Iterator[SqlQueue]:
+def own_schema(url: str, prefix: str, **settings: Any) -> Iterator[SqlQueue]:
     """The queues of a schema that nothing used before, and that is gone afterwards."""
-    with SqlQueue(url, schema=f"{prefix}_{uuid4().hex[:8]}") as queue:
+    with SqlQueue(url, schema=f"{prefix}_{uuid4().hex[:8]}", **settings) as queue:
         queue.init()
         try:
             yield queue
