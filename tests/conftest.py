@@ -18,6 +18,7 @@ from psycopg.rows import dict_row
 
 from dagster_sqlqueue import Backoff, QueueSpec, SqlQueue
 from dagster_sqlqueue.embedded import EmbeddedPostgres
+from tests.gate.patience import FULL
 from tests.support import Work, caller, installed_servers, own_server
 from tests.support.callers import orm_session, sqlalchemy_connection
 
@@ -39,8 +40,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The folders with the longest tests first, in the random order within each: what is left at the end is short, and
-    keeps all processes busy.
+    keeps all processes busy. With the whole numbers, every test of a module that sizes its own proves a promise.
     """
+    for item in items:
+        if FULL and isinstance(item, pytest.Function) and hasattr(item.module, "sized"):
+            item.add_marker(pytest.mark.prove)
     places = {name: place for place, name in enumerate(_SLOW)}
     items.sort(key=lambda item: places.get(item.path.parent.name, len(places)))
 

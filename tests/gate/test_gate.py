@@ -1,6 +1,7 @@
 """The gate itself: what it says of tests that fail once, fail always, hang, or find a job lost."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -91,6 +92,30 @@ def test_a_failure_is_tried_once_more_alone_and_a_verdict_is_not(tmp_path: Path)
     assert "test_plants_a_bug" not in closing[closing.index("UNSTEADY") :]
     assert "1 unsteady, where at most 5 may be" in closing
     assert closing.rstrip().endswith("3 passed, 2 failed, 0 skipped")
+
+
+IN_WHOLE = {"faults", "model", "spark", "browser", "orchestration", "definitions", "demo"}
+"""Folders of which `make prove` runs every test. Of the others it runs what is marked."""
+
+
+def test_whatever_sizes_its_numbers_is_proved_with_the_whole_ones() -> None:
+    tests = PROJECT / "tests"
+    sizing = {
+        str(file.relative_to(PROJECT))
+        for file in tests.rglob("test_*.py")
+        if file.parent.name not in {*IN_WHOLE, "gate"} and re.search(r"\bsized\(", file.read_text())
+    }
+    collected = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "prove", *sizing],
+        cwd=PROJECT,
+        env={**os.environ, "SQLQUEUE_TEST_SIZE": "full"},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=4 * PATIENCE,
+    )
+    assert {line.partition("::")[0] for line in collected.stdout.splitlines() if "::" in line} == sizing
+    makefile = (PROJECT / "Makefile").read_text()
+    assert all(f"tests/{folder}" in makefile or f"prove-{folder}" in makefile for folder in IN_WHOLE)
 
 
 def test_a_test_that_hangs_is_ended_and_says_where(tmp_path: Path) -> None:
