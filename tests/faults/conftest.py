@@ -11,7 +11,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psycopg
 import pytest
+from psycopg import sql
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue
@@ -100,6 +102,19 @@ class Fleet:
             assert process.exitcode in (0, -signal.SIGKILL), (history, process.exitcode)
             summaries += self.read(history, "drained")
         return summaries
+
+    @contextlib.contextmanager
+    def in_the_way(self, of: int, table: str = "job") -> Iterator[None]:
+        """Hold every row of a table during the block, and go on holding them until so many processes wait for one of them.
+
+        What steps over locked rows goes its way; what does not has chosen its rows, and meets the others there.
+        """
+        schema = self.queue.database.schema
+        waiting = "SELECT count(*) >= %s FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND strpos(query, %s) > 0"
+        with psycopg.connect(self._url) as connection:
+            connection.execute(sql.SQL("SELECT FROM {} FOR UPDATE").format(sql.Identifier(schema, table)))
+            yield
+            until(lambda: value(self.queue, waiting, of, f'"{schema}".'), "processes that wait for a row")
 
     def all(self, event: str) -> list[dict[str, Any]]:
         """The events of one kind in every history."""

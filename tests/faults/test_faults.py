@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.conftest import LINGER, RACE, SINCE, Fleet
+from tests.faults.conftest import LINGER, SINCE, Fleet
 from tests.gate.patience import FULL, sized
 from tests.support import leases_go_on, make_due, until, value
 
@@ -111,16 +111,31 @@ def race(fleet: Fleet, go: Path, plant: str) -> None:
     fleet.join()
 
 
-WHEN_THEY_MEET = ("a claim that does not lock", "a claim that takes running jobs")
+def meet(fleet: Fleet, tmp_path: Path, plant: str) -> None:
+    """Two consumers with a bug, and the second takes what the first one has in hand."""
+    may_end = tmp_path / "may end"
+    fleet.enqueue(5)
+
+    def another() -> Path:
+        return fleet.start(plant=plant, hang_until=may_end)
+
+    if plant == "a claim that does not lock":
+        with fleet.in_the_way(of=2):
+            histories = [another(), another()]
+    else:
+        histories = [another()]
+        until(lambda: fleet.read(histories[0], "handled"))
+        histories.append(another())
+    until(lambda: all(fleet.read(history, "handled") for history in histories), "a job in hand of each")
 
 
-@pytest.mark.parametrize(
-    "plant", [pytest.param(plant, marks=RACE if plant in WHEN_THEY_MEET else ()) for plant in EXPECTED]
-)
+@pytest.mark.parametrize("plant", EXPECTED)
 def test_the_checker_catches(fleet: Fleet, tmp_path: Path, plant: str) -> None:
     """A judge that lets a bug pass proves nothing about code without one."""
     if "without the fence" in plant:
         overtake(fleet, tmp_path, plant, outcomes="every" if "outcome" in plant else None)
+    elif EXPECTED[plant] == "before the end of another lease":
+        meet(fleet, tmp_path, plant)
     else:
         race(fleet, tmp_path / "go", plant)
     found = fleet.verdict()

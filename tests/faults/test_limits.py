@@ -144,17 +144,17 @@ def test_limits_hold_at_every_moment_and_kills_lose_no_slot(fleet: Fleet, tmp_pa
         whole_room(fleet, case.bounds.max_running_per_key, "key 0")
 
 
-A_MINUTE = RateLimit(40, 60)
+AN_HOUR = RateLimit(40, 3_600)
 EXPECTED = {
     "a limit without its lock": (Bounds(max_running=7), "leases lived at one moment, and the queue allows 7"),
     "a limit that allows one more": (Bounds(max_running=7), "leases lived at one moment, and the queue allows 7"),
-    "a rate that allows some more": (Bounds(rate=A_MINUTE), "jobs began within"),
-    "starts that are not noted": (Bounds(rate=A_MINUTE), "jobs began within"),
+    "a rate that allows some more": (Bounds(rate=AN_HOUR), "jobs began within"),
+    "starts that are not noted": (Bounds(rate=AN_HOUR), "jobs began within"),
     "a limit beside turns that allows one more": (
         Bounds(max_running=7, max_running_per_key=10),
         "leases lived at one moment, and the queue allows 7",
     ),
-    "starts beside turns that are not noted": (Bounds(rate=A_MINUTE, max_running_per_key=10), "jobs began within"),
+    "starts beside turns that are not noted": (Bounds(rate=AN_HOUR, max_running_per_key=10), "jobs began within"),
     "a turn without its lock": (Bounds(max_running_per_key=2), "leases of key key"),
     "a key that may run one more": (Bounds(max_running_per_key=2), "3 leases of key key"),
     "a turn for whoever comes": (Bounds(ordered=True), "was overtaken by one"),

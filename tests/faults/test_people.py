@@ -9,7 +9,7 @@ import pytest
 
 from dagster_sqlqueue.people import Action, HumanWork, JobEvent, Stage, TaskState
 from dagster_sqlqueue.queue.selection import EVERYTHING
-from tests.faults.conftest import RACE, WORKED_OFF, Fleet
+from tests.faults.conftest import WORKED_OFF, Fleet
 from tests.faults.crew import PLANTS, judge, left_behind, review, work
 from tests.gate.patience import FULL, sized
 from tests.support import rows, until
@@ -65,12 +65,26 @@ def test_a_task_is_one_persons_whoever_is_killed(fleet: Fleet) -> None:
     assert run(fleet, jobs=sized(150, 600), kills=sized(8, 25)) == []
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=RACE if name == "a take that does not lock" else ()) for name in PLANTS]
-)
+def take_at_once(fleet: Fleet, plant: str) -> list[str]:
+    """Two who take at one moment; what went wrong."""
+    fleet.enqueue(5)
+    ids: list[UUID] = [row[0] for row in rows(fleet.queue, "SELECT id FROM {s}.job")]
+    HumanWork(fleet.queue).hand_over("work", EVERYTHING, by="boss", reason="hard")
+    with fleet.in_the_way(of=2, table="human_task"):
+        both = [fleet.start(work, prefix=name, seed=1, plant=plant) for name in WORKERS[:2]]
+    until(lambda: all(fleet.read(history, "taken") for history in both), "what each has taken")
+    fleet.dismiss(both)
+    notes = [note for history in fleet.processes for note in fleet.read(history)]
+    return judge(ids, notes, *left_behind(fleet.queue))
+
+
+@pytest.mark.parametrize("name", PLANTS)
 def test_the_judgement_finds(fleet: Fleet, name: str) -> None:
     """A bug that is put into the statements is seen."""
-    assert run(fleet, jobs=sized(100, 600), kills=0, plant=name) != []
+    if name == "a take that does not lock":
+        assert take_at_once(fleet, name) != []
+    else:
+        assert run(fleet, jobs=sized(100, 600), kills=0, plant=name) != []
 
 
 JOB = uuid4()

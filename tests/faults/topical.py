@@ -19,7 +19,7 @@ from uuid_utils.compat import uuid7
 from dagster_sqlqueue import ClaimFilter, Consumer, QueueSpec, SqlQueue
 from dagster_sqlqueue.topics import Message, Topics
 from tests.faults.worker import PLANTS as PLANTS_OF_ALL
-from tests.faults.worker import History, Task, plant
+from tests.faults.worker import History, Task, plant, wait_for
 from tests.gate.plugin import verdict
 from tests.support import Work, on_sigterm, rows
 
@@ -90,7 +90,7 @@ def begun(history: Path | None) -> list[tuple[int, UUID]]:
 
 @dataclass(frozen=True)
 class Publish:
-    """A publisher.
+    """A publisher. With `task.hang_until` its first batch is a large one, of which it says nothing until that file exists.
 
     Attributes:
         first: the number of its first message.
@@ -113,21 +113,30 @@ class Publish:
                 self._batch(topics, history, luck, doubtful, True)
             number = self.first
             while number < self.first + task.jobs:
-                batch = [(n, uuid7()) for n in range(number, number + luck.randint(1, 12))]
+                size = luck.randint(1, 12) if task.hang_until is None else 60
+                batch = [(n, uuid7()) for n in range(number, number + size)]
                 number += len(batch)
-                self._batch(topics, history, luck, batch, False)
+                self._batch(topics, history, luck, batch, False, task.hang_until)
 
     def _batch(
-        self, topics: Topics, history: History, luck: random.Random, batch: Sequence[tuple[int, UUID]], again: bool
+        self,
+        topics: Topics,
+        history: History,
+        luck: random.Random,
+        batch: Sequence[tuple[int, UUID]],
+        again: bool,
+        hang_until: Path | None = None,
     ) -> None:
         messages = [message(n, id) for n, id in batch]
         history.note("publishing", at=time.monotonic(), messages=[(n, str(id)) for n, id in batch])
         way = luck.randrange(3)
         duplicates = 0
-        if way == 0 or again:
+        if way == 0 or again or hang_until:
             duplicates = topics.publish_many(TOPIC, messages).duplicates
             # It may be killed when all is done and nobody was told.
             threading.Event().wait(0 if again else luck.uniform(0, 0.05))
+            if hang_until:
+                wait_for(hang_until)
         else:
             # Several statements of one transaction, which hesitates before its commit.
             with topics.database.transaction() as transaction:
