@@ -70,7 +70,7 @@ def an_installed_wheel_finds_its_statements(wheel: Path, site: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
     code = (
-        "import dagster_sqlqueue; from dagster_sqlqueue import statements;"
+        "import dagster_sqlqueue; from dagster_sqlqueue.db import statements;"
         " print(dagster_sqlqueue.__file__, 'UPDATE' in statements.load('claim_round_robin'))"
     )
     done = subprocess.run(

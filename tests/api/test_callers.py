@@ -174,7 +174,7 @@ def later_library(directory: Path, version: str, *, migrated: bool) -> Path:
     version_file = folder / "api" / "v1" / "complete.sql"
     version_file.write_text(version_file.read_text().replace("'succeeded' END;", "'succeeded' END; -- later"))
     if migrated:
-        for file in [*folder.glob("*.sql"), *folder.glob("api/v1/*.sql")]:
+        for file in [*folder.glob("*/*.sql"), *folder.glob("api/v1/*.sql")]:
             file.write_text(file.read_text().replace("claimed_by", "holder"))
         (folder / "migrations" / "9000_holder.sql").write_text(
             "ALTER TABLE sqlqueue.job RENAME COLUMN claimed_by TO holder;\n"

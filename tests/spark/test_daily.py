@@ -303,7 +303,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from dagster_sqlqueue import SqlQueue
-from dagster_sqlqueue.spark import computing, daily, results
+from dagster_sqlqueue.spark import computing, daily, sinks
 from tests.spark.daily_support import DAYS, as_arrow, consume, expected
 
 url, schema, output, point, form = sys.argv[1:]
@@ -320,11 +320,11 @@ daily.computed = lambda compute, jobs, key, dates, **options: computing.of_rows(
 if point == "sealed":
     daily.computed = die
 elif point == "staged":
-    results.stage = then_die(results.stage)
+    sinks.stage = then_die(sinks.stage)
 elif point == "written":
-    results.replace_days = then_die(results.replace_days)
+    sinks.replace_days = then_die(sinks.replace_days)
 elif point == "published":
-    results.move_into_place = die
+    sinks.move_into_place = die
 elif point == "moving":
     rename = Path.rename
     def one(path, target):
