@@ -43,8 +43,8 @@ def leased(place: Place, name: str = "bench", sweep_seconds: float = SWEEP_SECON
     def take_batch() -> int:
         nonlocal lanes, ahead, known
         if sweep_seconds and not known:
-            place.queue.note_sweep(name)
-            hints.know(place.queue.head_hints(name))
+            place.queue.leases.note_sweep(name)
+            hints.know(place.queue.leases.head_hints(name))
             known = True
         jobs = ahead or place.queue.claim(name, buckets=lanes, **wanted)
         if not jobs and not hints.swept:
@@ -54,7 +54,7 @@ def leased(place: Place, name: str = "bench", sweep_seconds: float = SWEEP_SECON
         if jobs:
             lanes = _behind(jobs[0].bucket, lanes)
             endings = [Ending(job, ArchiveState.SUCCEEDED) for job in jobs]
-            _, ahead = place.queue.finish_and_claim(endings, name, buckets=lanes, **wanted)
+            _, ahead = place.queue.leases.finish_and_claim(endings, name, buckets=lanes, **wanted)
         return len(jobs)
 
     return take_batch
@@ -71,12 +71,12 @@ def transactional(place: Place, name: str = "bench") -> TakeBatch:
         wanted = {"limit": BATCH, "hints": hints}
         while True:
             with place.queue.database.transaction() as transaction:
-                jobs = place.queue.lock_due(transaction, name, buckets=lanes, **wanted)
+                jobs = place.queue.leases.lock_due(transaction, name, buckets=lanes, **wanted)
                 while jobs:
                     taken = len(jobs)
                     lanes = _behind(jobs[0].bucket, lanes)
                     endings = [Ending(job, ArchiveState.SUCCEEDED) for job in jobs]
-                    jobs = place.queue.finish_and_lock(
+                    jobs = place.queue.leases.finish_and_lock(
                         transaction, endings, name, worker=f"bench-{place.number}", buckets=lanes, **wanted
                     )
                     yield taken

@@ -24,7 +24,7 @@ def measure(bench: Bench) -> list[Figure]:
     note(f"wake: {jobs} single jobs, picked up by a consumer that is notified, then by one that polls every 200 ms")
     bench.empty()
     with ExitStack() as stack:
-        waiter = stack.enter_context(Waiter(bench.queue, SPEC.name, "bench"))
+        waiter = stack.enter_context(Waiter(bench.queue.catalog, SPEC.name, "bench"))
         notified = _latencies(bench, jobs, lambda: waiter.wait(5.0))
     polling = _latencies(bench, jobs, lambda: time.sleep(_POLL_SECONDS))
     return [

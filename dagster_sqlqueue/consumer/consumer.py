@@ -93,6 +93,8 @@ class Consumer(Generic[Payload]):
         on_claim: Callable[[Sequence[ClaimedJob]], None] | None = None,
     ) -> None:
         self._queue = queue
+        self._leases = queue.leases
+        self._catalog = queue.catalog
         self._spec = spec
         self._lanes = Lanes(None if buckets is None else list(check_buckets(buckets)), region)
         self._batch_size = batch_size
@@ -123,18 +125,18 @@ class Consumer(Generic[Payload]):
                 f"the handler of {spec.label} is {'a batch' if batch else 'an async'} one, and transactional mode works one"
                 " job after another on one connection; give it a plain function of one job, or use leased mode"
             )
-        self._work = Work(queue, spec, caller, self.worker, patience_seconds=self._lease_seconds)
+        self._work = Work(queue.leases, spec, caller, self.worker, patience_seconds=self._lease_seconds)
         self._stopping = self._work.stopping
         self.summary = self._work.summary
         self._keeper = LeaseKeeper(
-            queue,
+            queue.leases,
             lease_seconds=self._lease_seconds,
             job_timeout_seconds=10 * self._lease_seconds if job_timeout_seconds is None else job_timeout_seconds,
             side_by_side=caller.shape is Shape.ASYNC,
             beat=self._beat,
         )
         self._presence = (
-            Presence(queue, spec.name, self.worker, buckets, batch_size, self._lease_seconds)
+            Presence(queue.database, spec.name, self.worker, buckets, batch_size, self._lease_seconds)
             if self._mode is Mode.TRANSACTIONAL
             else None
         )
@@ -159,7 +161,7 @@ class Consumer(Generic[Payload]):
             DatabaseUnavailable: the leases end by themselves then.
         """
         jobs = self._keeper.part_with(begun=begun)
-        return len(self._queue.release(jobs)) if jobs else 0
+        return len(self._leases.release(jobs)) if jobs else 0
 
     @property
     def stopping(self) -> threading.Event:
@@ -212,7 +214,7 @@ class Consumer(Generic[Payload]):
         """Keep leases alive while the block calls `work_batch`."""
         began = time.monotonic()
         self._look()
-        self._queue.keep_sensitive_names(self._spec)
+        self._catalog.keep_sensitive_names(self._spec)
         self._queue.ensure_partitions()
         with contextlib.closing(self._work.caller), self._keeper:
             try:
@@ -220,7 +222,7 @@ class Consumer(Generic[Payload]):
             finally:
                 ahead, self._ahead = self._ahead, []
                 self._count_taken(ahead)
-                self.summary.released += len(self._queue.release(ahead))
+                self.summary.released += len(self._leases.release(ahead))
                 self.summary.seconds = time.monotonic() - began
                 if self._presence is not None:
                     with contextlib.suppress(DatabaseUnavailable):
@@ -253,7 +255,7 @@ class Consumer(Generic[Payload]):
         if linger_seconds <= 0 or self._source is not None:
             yield
             return
-        with Waiter(self._queue, self._spec.name, self.worker) as waiter:
+        with Waiter(self._catalog, self._spec.name, self.worker) as waiter:
             self._waiter = waiter
             try:
                 yield
@@ -267,7 +269,7 @@ class Consumer(Generic[Payload]):
             return
         for attempt in self._work.patiently():
             with attempt:
-                later = [-head.due_seconds for head in self._queue.peek_heads(self._spec.name) if head.due_seconds < 0]
+                later = [-head.due_seconds for head in self._leases.peek_heads(self._spec.name) if head.due_seconds < 0]
         self._waiter.wait(max(min(seconds, _LISTENING_POLL_SECONDS, *later), 0.0))
 
     def _nothing_left(self) -> bool:
@@ -280,7 +282,7 @@ class Consumer(Generic[Payload]):
     def _look(self) -> None:
         for attempt in self._work.patiently():
             with attempt:
-                settings = self._queue.settings(self._spec.name)
+                settings = self._catalog.settings(self._spec.name)
         self._looked_at = time.monotonic()
         self._settings = settings
         if self._presence is not None:
@@ -289,12 +291,12 @@ class Consumer(Generic[Payload]):
                     self._presence.note_and_look()
         if self._source is None:
             with contextlib.suppress(DatabaseUnavailable):
-                self._queue.note_sweep(self._spec.name)
-                self._hints.know(self._queue.head_hints(self._spec.name))
+                self._leases.note_sweep(self._spec.name)
+                self._hints.know(self._leases.head_hints(self._spec.name))
         self._lanes.arrange(settings)
 
     def _notice_new_settings(self) -> None:
-        seen = self._queue.last_seen(self._spec.name)
+        seen = self._catalog.last_seen(self._spec.name)
         if seen is not self._settings:
             self._settings = seen
             self._lanes.arrange(seen)
@@ -308,7 +310,7 @@ class Consumer(Generic[Payload]):
         due = False
         for attempt in self._work.patiently():
             with attempt:
-                due = any(head.due_seconds >= 0 for head in self._queue.peek_heads(self._spec.name))
+                due = any(head.due_seconds >= 0 for head in self._leases.peek_heads(self._spec.name))
         if due:
             self._stopping.wait(_POLL_SECONDS)
         return due
@@ -348,8 +350,8 @@ class Consumer(Generic[Payload]):
 
         def finish(endings: Sequence[Ending]) -> set[UUID]:
             if self._source is not None or self._filter is not None or not go_on():
-                return self._queue.finish(endings)
-            accepted, self._ahead = self._queue.finish_and_claim(
+                return self._leases.finish(endings)
+            accepted, self._ahead = self._leases.finish_and_claim(
                 endings,
                 self._spec.name,
                 buckets=self._lanes.order,
@@ -364,7 +366,7 @@ class Consumer(Generic[Payload]):
         return len(jobs)
 
     def _lock(self, transaction: Transaction) -> list[ClaimedJob]:
-        jobs = self._queue.lock_due(
+        jobs = self._leases.lock_due(
             transaction,
             self._spec.name,
             limit=self._batch_size,
@@ -375,7 +377,7 @@ class Consumer(Generic[Payload]):
         return self._taken(jobs)
 
     def _finish_and_lock(self, transaction: Transaction, endings: Sequence[Ending]) -> list[ClaimedJob]:
-        jobs = self._queue.finish_and_lock(
+        jobs = self._leases.finish_and_lock(
             transaction,
             endings,
             self._spec.name,
@@ -394,7 +396,7 @@ class Consumer(Generic[Payload]):
         return jobs
 
     def _claim(self) -> list[ClaimedJob]:
-        return self._queue.claim(
+        return self._leases.claim(
             self._spec.name,
             buckets=self._lanes.order,
             limit=self._batch_size,

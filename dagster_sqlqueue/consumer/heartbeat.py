@@ -9,7 +9,7 @@ from uuid import UUID
 
 from dagster_sqlqueue.errors import QueueError
 from dagster_sqlqueue.model.job import ClaimedJob
-from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.queue.leases import Leases
 
 logger = logging.getLogger("dagster_sqlqueue")
 
@@ -18,7 +18,7 @@ class LeaseKeeper:
     """Extends the leases of the jobs in hand once they are past their half: one statement for all of them.
 
     Args:
-        queue: where the jobs were claimed.
+        leases: where the jobs were claimed.
         lease_seconds: the length of a lease.
         job_timeout_seconds: how long a job may take that does not say so itself. Past it nothing in hand is extended any
             more: the leases run out and other consumers take the jobs, while the fence keeps the hanging handler from
@@ -30,14 +30,14 @@ class LeaseKeeper:
 
     def __init__(
         self,
-        queue: SqlQueue,
+        leases: Leases,
         *,
         lease_seconds: float,
         job_timeout_seconds: float,
         side_by_side: bool = False,
         beat: Callable[[], None] | None = None,
     ) -> None:
-        self._queue = queue
+        self._leases = leases
         self._lease_seconds = lease_seconds
         self._job_timeout = job_timeout_seconds
         self._side_by_side = side_by_side
@@ -140,7 +140,7 @@ class LeaseKeeper:
             if not self._side_by_side and hanging and len(hanging) == len(self._may_take_until):
                 return
             jobs = [job for job in self._held.values() if not (self._side_by_side and job.id in hanging)]
-        kept = self._queue.heartbeat(jobs, lease_seconds=self._lease_seconds)
+        kept = self._leases.heartbeat(jobs, lease_seconds=self._lease_seconds)
         with self._lock:
             self._extended_at = now
             for job_id in kept.cancel_requested:

@@ -19,8 +19,8 @@ from dagster_sqlqueue.errors import DatabaseUnavailable
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.model.outcome import Outcome, Retry, Snooze
 from dagster_sqlqueue.model.queue import Backoff, BackoffPolicy, Payload, QueueSpec
-from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.leases import Leases
 
 logger = logging.getLogger("dagster_sqlqueue")
 
@@ -32,12 +32,13 @@ class Work(Generic[Payload]):
     """What working a batch off needs, whatever the mode.
 
     Attributes:
+        leases: where the queue is.
         caller: how the handler is called.
         patience_seconds: how long a database that went away is waited for.
         reporter: writes what handlers say of their progress.
     """
 
-    queue: SqlQueue
+    leases: Leases
     spec: QueueSpec[Payload]
     caller: Caller[Payload]
     worker: str
@@ -47,7 +48,7 @@ class Work(Generic[Payload]):
     reporter: Reporter = field(init=False)
 
     def __post_init__(self) -> None:
-        self.reporter = Reporter(self.queue)
+        self.reporter = Reporter(self.leases)
 
     @property
     def custom_backoff(self) -> BackoffPolicy | None:
@@ -128,7 +129,7 @@ def work_leased(
                 del open_jobs[claimed.id]
                 settled.append((claimed, outcome))
                 if time.monotonic() - flushed_at >= _FLUSH_SECONDS:
-                    _settle(work, settled, keeper, work.queue.finish)
+                    _settle(work, settled, keeper, work.leases.finish)
                     settled = []
                     flushed_at = time.monotonic()
         if not open_jobs:
@@ -137,13 +138,13 @@ def work_leased(
     finally:
         keeper.end()
         try:
-            _settle(work, settled, keeper, work.queue.finish)
+            _settle(work, settled, keeper, work.leases.finish)
         finally:
             # Whoever takes them out of the keeper gives them back: this, or `Consumer.give_back` from another thread.
             mine = [job for job in keeper.part_with(begun=True) if job.id in open_jobs]
             work.summary.released += sum(keeper.parted_with(job) for job in open_jobs.values()) - len(mine)
             if mine:
-                work.summary.released += len(work.queue.release(mine))
+                work.summary.released += len(work.leases.release(mine))
 
 
 def _settle(
@@ -152,16 +153,16 @@ def _settle(
     keeper: LeaseKeeper,
     finish: Callable[[Sequence[Ending]], set[UUID]],
 ) -> None:
-    writes = settle(settled, work.queue.stops_key)
+    writes = settle(settled, work.leases.stops_key)
     if writes.endings:
         _finish(work, writes.endings, finish)
     if writes.back:
         jobs = [job for job, _ in writes.back]
-        requeue = lambda: work.queue.requeue(writes.back, backoff=work.custom_backoff)  # noqa: E731
+        requeue = lambda: work.leases.requeue(writes.back, backoff=work.custom_backoff)  # noqa: E731
         work.count_back(writes.back, _accepted(work, jobs, requeue))
     if writes.aside:
         jobs = [job for job, _ in writes.aside]
-        work.summary.held += len(_accepted(work, jobs, lambda: work.queue.hold(writes.aside)))
+        work.summary.held += len(_accepted(work, jobs, lambda: work.leases.hold(writes.aside)))
     keeper.let_go([job for job, _ in settled])
 
 
@@ -171,7 +172,7 @@ def _finish(work: Work[Any], endings: Sequence[Ending], finish: Callable[[Sequen
         with attempt:
             accepted = finish(endings)
     if attempt.retry_state.attempt_number > 1 and len(accepted) < len(endings):
-        accepted |= work.queue.ended_by_us([e.job for e in endings if e.job.id not in accepted])
+        accepted |= work.leases.ended_by_us([e.job for e in endings if e.job.id not in accepted])
     work.count_ended(endings, accepted)
     work.count_stale(len(endings) - len(accepted))
 

@@ -47,13 +47,13 @@ class Manager:
             raise InvalidInput(
                 f"queue {name!r} has the strategy {str(strategy)!r}; a manager works for queues of the strategy 'assign'"
             )
-        self._queue = queue
+        self._leases = queue.leases
         self._name = name
         self._lease_seconds = lease_seconds
 
     def assign(self) -> int:
         """Grant jobs to every worker that wants some, once. Gives the number of jobs."""
-        return self._queue.database.transact(self._assign)
+        return self._leases.database.transact(self._assign)
 
     def run(self, stopping: threading.Event, *, poll_seconds: float = _POLL_SECONDS) -> int:
         """Assign until the event is set. Gives the number of jobs granted; a database that is away is waited for."""
@@ -72,7 +72,7 @@ class Manager:
     def _assign(self, transaction: Transaction) -> int:
         granted = 0
         for worker, wanted in transaction.run("wanting_workers", {"queue": self._name}):
-            jobs = self._queue.claim_within(
+            jobs = self._leases.claim_within(
                 transaction,
                 self._name,
                 limit=min(wanted, MAX_BATCH),
@@ -112,8 +112,8 @@ class AssignedSource:
     """
 
     def __init__(self, queue: SqlQueue, name: str, worker: str) -> None:
-        queue.check_exists(name)
-        self._queue = queue
+        queue.catalog.check_exists(name)
+        self._leases = queue.leases
         self._name = name
         self._worker = worker
         self._asked = False
@@ -123,14 +123,14 @@ class AssignedSource:
 
     def __exit__(self, _type: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         """Ask for nothing more, and give back what was granted and not taken."""
-        self._queue.database.run("withdraw_worker", {"queue": self._name, "worker": self._worker})
-        self._queue.release(self._taken(MAX_BATCH))
+        self._leases.database.run("withdraw_worker", {"queue": self._name, "worker": self._worker})
+        self._leases.release(self._taken(MAX_BATCH))
 
     def take(self, limit: int) -> list[ClaimedJob]:
         """Up to `limit` jobs that were granted; none yet: the managers have been told that they are wanted."""
         jobs = self._taken(limit)
         wanted = None if self._asked and not jobs else limit
-        self._queue.database.run(
+        self._leases.database.run(
             "ask_for_jobs",
             {"queue": self._name, "worker": self._worker, "wanted": wanted, "seconds": _ALIVE_SECONDS},
         )
@@ -138,5 +138,5 @@ class AssignedSource:
         return jobs
 
     def _taken(self, limit: int) -> list[ClaimedJob]:
-        rows = self._queue.database.run("take_assigned", {"queue": self._name, "worker": self._worker, "limit": limit})
+        rows = self._leases.database.run("take_assigned", {"queue": self._name, "worker": self._worker, "limit": limit})
         return [ClaimedJob._make((*row, self._name)) for row in rows]

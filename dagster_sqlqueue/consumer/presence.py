@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.db.database import Database
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,7 +11,7 @@ class Presence:
     """One consumer's sign in the database. Its jobs are held by row locks alone, which go with it.
 
     Attributes:
-        queue: where the queue is.
+        database: where the queue is.
         name: the queue's.
         worker: the consumer.
         buckets: where it takes jobs from; None for all.
@@ -19,7 +19,7 @@ class Presence:
         seconds: for how long it is believed to live, where its connection cannot be seen, without another word.
     """
 
-    queue: SqlQueue
+    database: Database
     name: str
     worker: str
     buckets: Sequence[int] | None
@@ -28,21 +28,19 @@ class Presence:
 
     def note(self) -> None:
         """Say that the consumer is at work."""
-        self.queue.database.run("transactional_note", self._sign)
+        self.database.run("transactional_note", self._sign)
 
     def note_and_look(self) -> int:
         """Say so, and look for consumers of the queue that died: what they may have had is taken one by one from now on.
         Gives the number of these jobs.
         """
         look = {"queue": self.name, "worker": self.worker}
-        *_, found = self.queue.database.run_together(
-            ("transactional_note", self._sign), ("transactional_suspects", look)
-        )
+        *_, found = self.database.run_together(("transactional_note", self._sign), ("transactional_suspects", look))
         return int(found[0][0])
 
     def leave(self) -> None:
         """Take the sign away: the consumer ends by itself."""
-        self.queue.database.run("transactional_leave", {"queue": self.name, "worker": self.worker})
+        self.database.run("transactional_leave", {"queue": self.name, "worker": self.worker})
 
     @property
     def _sign(self) -> dict[str, object]:

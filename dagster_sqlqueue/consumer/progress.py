@@ -8,7 +8,8 @@ from uuid import UUID
 
 from dagster_sqlqueue.errors import DatabaseUnavailable, LeaseLost
 from dagster_sqlqueue.model.job import ClaimedJob
-from dagster_sqlqueue.queue.progress import ProgressVerbs, lost
+from dagster_sqlqueue.queue.complete import lost
+from dagster_sqlqueue.queue.leases import Leases
 
 logger = logging.getLogger("dagster_sqlqueue")
 
@@ -33,11 +34,11 @@ class Reporter:
     job says last before it ends may never be written.
 
     Args:
-        queue: where the jobs were claimed.
+        leases: where the jobs were claimed.
     """
 
-    def __init__(self, queue: ProgressVerbs) -> None:
-        self._queue = queue
+    def __init__(self, leases: Leases) -> None:
+        self._leases = leases
         self._lock = threading.Lock()
         self._said: dict[UUID, _Said] = {}
 
@@ -81,7 +82,7 @@ class Reporter:
             return
         said.written_at = time.monotonic()
         try:
-            self._queue.note_progress(said.job, *said.kept)
+            self._leases.note_progress(said.job, *said.kept)
             said.kept = None
         except LeaseLost:
             said.lost, said.kept = True, None

@@ -55,7 +55,7 @@ def work_locked(work: Work[Any], lock: Lock, finish_and_lock: FinishAndLock) -> 
     for attempt in work.patiently():
         with attempt:
             try:
-                work.queue.database.transact(lambda t: batches.work_off(t, lock, finish_and_lock), idling=True)
+                work.leases.database.transact(lambda t: batches.work_off(t, lock, finish_and_lock), idling=True)
             except _TransactionEnded as ended:
                 batches.give_up(ended.job, _ENDED)
             except psycopg.DatabaseError as error:
@@ -108,7 +108,7 @@ class _Batches:
                 break
             self._have([])
             try:
-                self.work.queue.database.transact(lambda t, job=job: self._work_off_alone(t, job), idling=True)  # type: ignore[misc]
+                self.work.leases.database.transact(lambda t, job=job: self._work_off_alone(t, job), idling=True)  # type: ignore[misc]
             except _TransactionEnded as ended:
                 self.give_up(ended.job, _ENDED)
             except psycopg.DatabaseError as again:
@@ -123,13 +123,13 @@ class _Batches:
 
         def spend(transaction: Transaction) -> None:
             self._have([])
-            if self.work.queue.lock_again(transaction, job):
+            if self.work.leases.lock_again(transaction, job):
                 self._have([job])
                 self.settled = [(job, Retry(reason))]
-                self.writes = settle(self.settled, self.work.queue.stops_key)
+                self.writes = settle(self.settled, self.work.leases.stops_key)
                 self._write(transaction)
 
-        self.work.queue.database.transact(spend)
+        self.work.leases.database.transact(spend)
 
     def count(self) -> None:
         """Count what was committed, and have nothing in hand any more."""
@@ -148,7 +148,7 @@ class _Batches:
 
     def _work_off_alone(self, transaction: Transaction, job: ClaimedJob) -> None:
         self._have([])
-        if self.work.queue.lock_again(transaction, job):
+        if self.work.leases.lock_again(transaction, job):
             self._handle(transaction, [job])
             self._write(transaction)
 
@@ -161,15 +161,15 @@ class _Batches:
         # The attempt of one that is worked off by itself is counted already: it is given back.
         self.settled += [(claimed, Snooze(0)) for claimed in jobs[len(self.settled) :] if claimed.alone]
         transaction.take_back()
-        self.writes = settle(self.settled, self.work.queue.stops_key)
+        self.writes = settle(self.settled, self.work.leases.stops_key)
         self.ending = bool(jobs)
 
     def _write(self, transaction: Transaction) -> None:
-        queue, writes = self.work.queue, self.writes
+        leases, writes = self.work.leases, self.writes
         if writes.endings:
-            queue.finish_locked(transaction, writes.endings, worker=self.work.worker)
+            leases.finish_locked(transaction, writes.endings, worker=self.work.worker)
         if writes.back or writes.aside:
-            queue.return_locked(transaction, writes.back, writes.aside, backoff=self.work.custom_backoff)
+            leases.return_locked(transaction, writes.back, writes.aside, backoff=self.work.custom_backoff)
 
 
 def _uncommitted(error: psycopg.DatabaseError) -> str:

@@ -12,7 +12,7 @@ from typing import Self
 from dagster_sqlqueue.db.listener import RECONNECT_SECONDS, Listener
 from dagster_sqlqueue.errors import AccessRefused, DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.model.queue import check_queue_name
-from dagster_sqlqueue.queue.base import Verbs
+from dagster_sqlqueue.queue.catalog import Catalog
 
 REGISTERED_SECONDS = 20.0
 """How long a waiter is known after it last said so. Once that is past, enqueues pay nothing for it."""
@@ -24,7 +24,8 @@ class Waiter:
     As a context manager it registers and listens; between the two and the first `wait` the consumer looks for jobs itself.
 
     Args:
-        queue: where the queue is. The waiter takes one connection out of its pool for good, beside those that it allows.
+        catalog: the queues of the schema. The waiter takes one connection out of their pool for good, beside those that it
+            allows.
         queue_name: the queue.
         worker: who waits: unique for each start of a process.
 
@@ -32,13 +33,13 @@ class Waiter:
         InvalidInput: the name is not that of a queue, or the worker is empty.
     """
 
-    def __init__(self, queue: Verbs, queue_name: str, worker: str) -> None:
+    def __init__(self, catalog: Catalog, queue_name: str, worker: str) -> None:
         if not worker:
             raise InvalidInput("worker is empty; give a name that is unique for each start of a process")
-        self._verbs = queue
+        self._catalog = catalog
         self._queue = check_queue_name(queue_name)
         self._worker = worker
-        self._listener = Listener(queue.database, "waiter_listen", self._queue)
+        self._listener = Listener(catalog.database, "waiter_listen", self._queue)
         self._known_until = 0.0
 
     def __enter__(self) -> Self:
@@ -72,7 +73,7 @@ class Waiter:
         self._known_until = 0.0
         # Who may not leave could not register either.
         with contextlib.suppress(DatabaseUnavailable, AccessRefused):
-            self._verbs.database.run("waiter_leave", {"queue": self._queue, "worker": self._worker})
+            self._catalog.database.run("waiter_leave", {"queue": self._queue, "worker": self._worker})
 
     def wake(self) -> None:
         """End the wait that is going on, or the next one. May come from any thread."""
@@ -120,6 +121,6 @@ class Waiter:
     def _register(self) -> None:
         parameters = {"queue": self._queue, "worker": self._worker, "seconds": REGISTERED_SECONDS}
         began = time.monotonic()
-        if not self._verbs.database.run("waiter_register", parameters):
-            self._verbs.check_exists(self._queue)
+        if not self._catalog.database.run("waiter_register", parameters):
+            self._catalog.check_exists(self._queue)
         self._known_until = began + REGISTERED_SECONDS

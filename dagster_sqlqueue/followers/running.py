@@ -66,7 +66,7 @@ class Running:
         try:
             return drive(steps, executor)
         except insert.NoQueue:
-            self.queue.check_exists(queue, executor)
+            self.queue.catalog.check_exists(queue, executor)
             raise
         except (psycopg.IntegrityError, sa.exc.IntegrityError) as error:
             raise insert.refusal(error, queue) from None
@@ -75,7 +75,7 @@ class Running:
         try:
             return await adrive(steps, transaction)
         except insert.NoQueue:
-            self.queue.check_exists(queue)
+            self.queue.catalog.check_exists(queue)
             raise
         except psycopg.IntegrityError as error:
             raise insert.refusal(error, queue) from None
@@ -87,5 +87,5 @@ class Running:
             yield
         except (psycopg.errors.ForeignKeyViolation, sa.exc.IntegrityError):
             for queue in sorted(set(queues)):
-                self.queue.check_exists(queue)
+                self.queue.catalog.check_exists(queue)
             raise

@@ -1,12 +1,11 @@
 """What the consumers of this process do, as Prometheus reads it: outcomes, the cost of claims, the time of handlers."""
 
-import contextlib
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from prometheus_client import REGISTRY, CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -17,10 +16,13 @@ from dagster_sqlqueue.consumer.caller import is_async
 from dagster_sqlqueue.consumer.handler import Handler
 from dagster_sqlqueue.consumer.settlement import HANDLER_BOUNDS, DrainSummary
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.job import ClaimedJob, Job
+from dagster_sqlqueue.model.job import Job
 from dagster_sqlqueue.model.outcome import Outcome
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.queue import SqlQueue
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _OUTCOMES = ("succeeded", "retried", "snoozed", "failed", "held", "cancelled")
 _PLAIN = {
@@ -137,37 +139,23 @@ class _TimedQueue(SqlQueue):
     def __init__(self, queue: SqlQueue, seconds: Histogram) -> None:
         super().__init__(queue.database)
         self._seconds = seconds
-        self._inside = threading.local()
+        leases = self.leases
+        leases.claim = self._timed("claim", leases.claim, 0)
+        leases.finish_and_claim = self._timed("finish_and_claim", leases.finish_and_claim, 1)
+        leases.lock_due = self._timed("lock_due", leases.lock_due, 1)
+        leases.finish_and_lock = self._timed("finish_and_lock", leases.finish_and_lock, 2)
 
-    def claim(self, queue: str, **how: Any) -> list[ClaimedJob]:
-        with self._timed(queue, "claim"):
-            return super().claim(queue, **how)
+    def _timed(self, verb: str, call: Callable[P, R], place: int) -> Callable[P, R]:
+        """The verb, timed; the queue's name is its argument at this place."""
 
-    def finish_and_claim(self, endings: Any, queue: str, **how: Any) -> Any:
-        with self._timed(queue, "finish_and_claim"):
-            return super().finish_and_claim(endings, queue, **how)
+        def timed(*given: P.args, **how: P.kwargs) -> R:
+            began = time.perf_counter()
+            try:
+                return call(*given, **how)
+            finally:
+                self._seconds.labels(given[place], verb).observe(time.perf_counter() - began)
 
-    def lock_due(self, transaction: Any, queue: str, **how: Any) -> list[ClaimedJob]:
-        with self._timed(queue, "lock_due"):
-            return super().lock_due(transaction, queue, **how)
-
-    def finish_and_lock(self, transaction: Any, endings: Any, queue: str, **how: Any) -> list[ClaimedJob]:
-        with self._timed(queue, "finish_and_lock"):
-            return super().finish_and_lock(transaction, endings, queue, **how)
-
-    @contextlib.contextmanager
-    def _timed(self, queue: str, verb: str) -> Iterator[None]:
-        """A verb that calls another one is timed as itself alone."""
-        if getattr(self._inside, "busy", False):
-            yield
-            return
-        self._inside.busy = True
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._inside.busy = False
-            self._seconds.labels(queue, verb).observe(time.perf_counter() - began)
+        return timed
 
 
 def _add(counts: dict[str, int], summary: DrainSummary) -> None:

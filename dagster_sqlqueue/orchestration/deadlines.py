@@ -115,7 +115,7 @@ def look_at_deadlines(
         InvalidInput: an account's zone is not known.
         UnknownQueue: there is no such queue.
     """
-    queue.check_exists(name)
+    queue.catalog.check_exists(name)
     now = now or queue.database.run("clock", {})[0][0]
     everyone = {account.name: account for account in accounts}.values()
     wanted = [

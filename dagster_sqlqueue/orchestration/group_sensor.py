@@ -110,7 +110,7 @@ def build_group_sensor(
         backoff = None if isinstance(spec.backoff, Backoff) else spec.backoff
         # Before the requests are handed over: a tick that dies after this starts its runs at the next look, once.
         written = settle_claimed(
-            queue, [(job, made.outcome) for job, made in zip(claimed, decisions, strict=True)], backoff
+            queue.leases, [(job, made.outcome) for job, made in zip(claimed, decisions, strict=True)], backoff
         )
         stale = set(written.stale)
         requests = [

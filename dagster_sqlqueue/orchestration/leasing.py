@@ -17,8 +17,8 @@ from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, 
 from dagster_sqlqueue.model.queue import BackoffPolicy, QueueSpec
 from dagster_sqlqueue.payload import quoting, serialization
 from dagster_sqlqueue.payload.redaction import scrubbed, values_in
-from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.leases import Leases
 
 T = TypeVar("T")
 
@@ -96,7 +96,7 @@ class Written:
 
 
 def take(
-    queue: SqlQueue,
+    leases: Leases,
     name: str,
     spec: QueueSpec[Any] | None,
     *,
@@ -108,7 +108,7 @@ def take(
     """Claim due jobs, and read their payloads: those that cannot be read are settled as a consumer settles them.
 
     Args:
-        queue: where the queue is.
+        leases: where the queue is.
         name: the queue's.
         spec: the queue, for its model; None: payloads stay dicts.
         limit: the most jobs.
@@ -118,7 +118,7 @@ def take(
     """
     jobs: list[LeasedJob[Any]] = []
     unreadable: list[tuple[ClaimedJob, Outcome]] = []
-    for claimed in queue.claim(name, limit=limit, worker=worker, buckets=buckets, lease_seconds=lease_seconds):
+    for claimed in leases.claim(name, limit=limit, worker=worker, buckets=buckets, lease_seconds=lease_seconds):
         try:
             payload = json.loads(claimed.payload) if spec is None else serialization.parse(spec, claimed.payload)
             jobs.append(LeasedJob(claimed, payload))
@@ -126,18 +126,18 @@ def take(
             unreadable.append((claimed, Hold(str(error))))
         except InvalidPayload as error:
             unreadable.append((claimed, Reject(str(error))))
-    settle_claimed(queue, unreadable)
+    settle_claimed(leases, unreadable)
     held = sum(isinstance(outcome, Hold) for _, outcome in unreadable)
     return Taken(jobs, len(unreadable) - held, held)
 
 
 def write(
-    queue: SqlQueue, settled: Sequence[tuple[LeasedJob[Any], Outcome]], backoff: BackoffPolicy | None = None
+    leases: Leases, settled: Sequence[tuple[LeasedJob[Any], Outcome]], backoff: BackoffPolicy | None = None
 ) -> Written:
     """Write what became of jobs, each under its fence. What was ended before under the same lease counts as ended now.
 
     Args:
-        queue: where the queues are.
+        leases: where the queues are.
         settled: the jobs with their outcomes.
         backoff: for retries that name no delay and have no backoff of their own; None: the queue's.
 
@@ -150,46 +150,46 @@ def write(
     for job, outcome in settled:
         _check(job, outcome)
         if not isinstance(job.payload, BaseModel) and job.claimed.queue not in sensitive:
-            sensitive[job.claimed.queue] = queue.sensitive_names(job.claimed.queue)
+            sensitive[job.claimed.queue] = leases.catalog.sensitive_names(job.claimed.queue)
     for some in _slices(settled):
         some_discreet = [(job.claimed, _discreet(job, outcome, sensitive)) for job, outcome in some]
-        done = settle_claimed(queue, some_discreet, backoff)
+        done = settle_claimed(leases, some_discreet, backoff)
         written.counts += done.counts
         written.stale += done.stale
     return written
 
 
 def settle_claimed(
-    queue: SqlQueue, settled: Sequence[tuple[ClaimedJob, Outcome]], backoff: BackoffPolicy | None = None
+    leases: Leases, settled: Sequence[tuple[ClaimedJob, Outcome]], backoff: BackoffPolicy | None = None
 ) -> Written:
     """`write` for jobs as they were claimed, of texts that quote nothing sensitive."""
     written = Written()
-    writes = settle(settled, queue.stops_key)
+    writes = settle(settled, leases.stops_key)
     accepted: set[UUID] = set()
     if writes.endings:
-        done = _finish(queue, writes.endings)
+        done = _finish(leases, writes.endings)
         accepted |= done
         names = {ArchiveState.SUCCEEDED: "completed", ArchiveState.FAILED: "dead_lettered"}
         for ending in writes.endings:
             written.counts[names.get(ending.state, "cancelled")] += ending.job.id in done
     if writes.back:
-        done = queue.requeue(writes.back, backoff=backoff)
+        done = leases.requeue(writes.back, backoff=backoff)
         accepted |= done
         for job, how in writes.back:
             written.counts["retried" if isinstance(how, Retry) else "snoozed"] += job.id in done
     if writes.aside:
-        done = queue.hold(writes.aside)
+        done = leases.hold(writes.aside)
         accepted |= done
         written.counts["held"] += len(done)
     written.stale += [job.id for job, _ in settled if job.id not in accepted]
     return written
 
 
-def _finish(queue: SqlQueue, endings: Sequence[Ending]) -> set[UUID]:
-    accepted = queue.finish(endings)
+def _finish(leases: Leases, endings: Sequence[Ending]) -> set[UUID]:
+    accepted = leases.finish(endings)
     refused = [ending.job for ending in endings if ending.job.id not in accepted]
     # An attempt of the step before this one may have ended them and not have lived to say so.
-    return accepted | queue.ended_by_us(refused) if refused else accepted
+    return accepted | leases.ended_by_us(refused) if refused else accepted
 
 
 def _check(job: object, outcome: object) -> None:

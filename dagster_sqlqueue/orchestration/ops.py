@@ -199,7 +199,7 @@ def _claim(
 ) -> dg.Output[list[LeasedJob[Any]]]:
     queue.check_schema()
     taken = leasing.take(
-        queue,
+        queue.leases,
         name,
         spec,
         limit=config.limit,
@@ -208,7 +208,7 @@ def _claim(
         buckets=config.buckets or None,
     )
     if taken.jobs:
-        note_claim(context, name, config.lease_seconds or queue.last_seen(name).lease_seconds)
+        note_claim(context, name, config.lease_seconds or queue.catalog.last_seen(name).lease_seconds)
     counts: dict[str, Any] = {"claimed": len(taken.jobs), "rejected": taken.rejected, "held": taken.held}
     if taken.jobs:
         counts["leased_until"] = dg.MetadataValue.timestamp(min(job.lease_until for job in taken.jobs))
@@ -223,7 +223,7 @@ def _write(
     backoff: BackoffPolicy | None,
     *always: str,
 ) -> dg.Output[dict[str, int]]:
-    written = leasing.write(queue, settled, backoff)
+    written = leasing.write(queue.leases, settled, backoff)
     counts = {**dict.fromkeys(always, 0), **+written.counts, "stale": len(written.stale)}
     if written.stale:
         named = ", ".join(map(str, written.stale[:_NAMED])) + (", …" if len(written.stale) > _NAMED else "")

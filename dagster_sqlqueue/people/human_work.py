@@ -66,7 +66,7 @@ class HumanWork(RulingVerbs):
         executor = self.database.within(connection) or self.database
         rows = executor.run("task_take", parameters)
         if not rows:
-            self.queue.check_exists(queue, executor)
+            self.queue.catalog.check_exists(queue, executor)
         return [task_of(row) for row in rows]
 
     def my_jobs(self, operator: str, *, queue: str | None = None, limit: int = 100) -> list[Task]:
@@ -88,7 +88,7 @@ class HumanWork(RulingVerbs):
         }
         rows = self.database.run("tasks_of_operator", parameters)
         if queue is not None and not rows:
-            self.queue.check_exists(queue)
+            self.queue.catalog.check_exists(queue)
         return [task_of(row) for row in rows]
 
     def tasks(self, queue: str, stage: Stage | str = Stage.OPEN, *, limit: int = 100) -> list[Task]:
@@ -109,7 +109,7 @@ class HumanWork(RulingVerbs):
         parameters = {"queue": check_queue_name(queue), "stage": str(stage), "limit": limit}
         rows = self.database.run("tasks_of_stage", parameters)
         if not rows:
-            self.queue.check_exists(queue)
+            self.queue.catalog.check_exists(queue)
         return [task_of(row) for row in rows]
 
     def assign(

@@ -13,13 +13,13 @@ from dagster_sqlqueue.queue import SqlQueue
 
 def discreet_tasks(source: SqlQueue, tasks: Sequence[Task]) -> list[Task]:
     """Tasks of people, as they may be shown: payload and result redacted."""
-    names = {queue: source.sensitive_names(queue) for queue in {task.queue for task in tasks}}
+    names = {queue: source.catalog.sensitive_names(queue) for queue in {task.queue for task in tasks}}
     return [_redacted_task(task, names[task.queue]) if names[task.queue] else task for task in tasks]
 
 
 def discreet_events(source: SqlQueue, events: Sequence[JobEvent]) -> list[JobEvent]:
     """A job's history, as it may be shown: results redacted, nothing in it that its payload hides."""
-    names = source.sensitive_names(events[0].queue) if events else frozenset()
+    names = source.catalog.sensitive_names(events[0].queue) if events else frozenset()
     if not names:
         return list(events)
     values: set[str] = set()

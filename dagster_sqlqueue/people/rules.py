@@ -136,7 +136,7 @@ class RulingVerbs(Stepping):
             "four_eyes": four_eyes,
         }
         while not (rows := self.database.run("automation_rule_set", parameters)):
-            self.queue.check_exists(queue)
+            self.queue.catalog.check_exists(queue)
         return AutomationRule(*rows[0])
 
     def rule(self, queue: str) -> AutomationRule:
@@ -148,7 +148,7 @@ class RulingVerbs(Stepping):
         """
         rows = self.database.run("automation_rule", {"queue": check_queue_name(queue)})
         if not rows:
-            self.queue.check_exists(queue)
+            self.queue.catalog.check_exists(queue)
             return AutomationRule(queue)
         return AutomationRule(*rows[0])
 

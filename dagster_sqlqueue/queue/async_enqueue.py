@@ -99,7 +99,7 @@ class AsyncEnqueueingVerbs(Verbs):
         try:
             return await adrive(steps, transaction)
         except insert.NoQueue as error:
-            raise self._not_among(queue, error.names) from None
+            raise self.catalog.not_among(queue, error.names) from None
         except psycopg.IntegrityError as error:
             raise insert.refusal(error, queue) from None
 

@@ -1,28 +1,32 @@
-"""What every verb needs: the database, and what is known of a queue's settings."""
-
-from collections.abc import Sequence
-from typing import Any
+"""What the verbs of a `SqlQueue` share: the parts that it is put together from."""
 
 from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.db.executors import Executor
-from dagster_sqlqueue.errors import UnknownQueue
-from dagster_sqlqueue.model.queue import Backoff, PoisonPolicy, QueueSettings, RateLimit, Strategy, check_queue_name
+from dagster_sqlqueue.model.queue import QueueSettings
+from dagster_sqlqueue.queue.catalog import Catalog
+from dagster_sqlqueue.queue.leases import Leases
 
 
 class Verbs:
-    """The base of the verbs' rooms.
+    """The base of the classes of verbs, which are siblings: none of them knows another one.
 
     Args:
         database: where the queues are.
+
+    Attributes:
+        database: where the queues are.
+        catalog: which queues there are, and the settings of each as this process saw them last.
+        leases: everything that is done under a lease, or to get one.
     """
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self._seen: dict[str, QueueSettings] = {}
+        self.catalog = Catalog(database)
+        self.leases = Leases(self.catalog)
 
     def queues(self) -> list[QueueSettings]:
         """Every queue of the schema, by name."""
-        return [settings_of(row) for row in self.database.run("queues", {"name": None})]
+        return self.catalog.queues()
 
     def settings(self, queue: str, *, executor: Executor | None = None) -> QueueSettings:
         """One queue's settings, as they are now.
@@ -30,81 +34,4 @@ class Verbs:
         Raises:
             UnknownQueue: there is none of that name.
         """
-        rows = (executor or self.database).run("queues", {"name": check_queue_name(queue)})
-        if not rows:
-            raise self._unknown(queue, executor or self.database)
-        self._seen[queue] = settings_of(rows[0])
-        return self._seen[queue]
-
-    def last_seen(self, queue: str) -> QueueSettings:
-        """One queue's settings as this process saw them last; read if it never did.
-
-        Raises:
-            UnknownQueue: there is none of that name.
-        """
-        return self._seen.get(queue) or self.settings(queue)
-
-    def check_exists(self, queue: str, executor: Executor | None = None) -> None:
-        """Say so if a queue does not exist.
-
-        Raises:
-            UnknownQueue: the message names those that do.
-        """
-        if not (executor or self.database).run("queues", {"name": queue}):
-            raise self._unknown(queue, executor or self.database)
-
-    def _unknown(self, queue: str, executor: Executor) -> UnknownQueue:
-        return self._not_among(queue, executor.run("queues", {"name": None}))
-
-    def _not_among(self, queue: str, there: Sequence[Sequence[Any]]) -> UnknownQueue:
-        names = ", ".join(row[0] for row in there) or "none"
-        return UnknownQueue(
-            f"there is no queue {queue!r} in schema {self.database.schema!r} of {self.database.where} (there are: {names})."
-            " Make it with create_queue, or with: sqlqueue create"
-        )
-
-
-def settings_of(row: Sequence[Any]) -> QueueSettings:
-    """The settings in a row of `queues.sql`."""
-    (
-        name,
-        bucket_count,
-        strategy,
-        ordered,
-        on_poison,
-        lease_seconds,
-        timeout_seconds,
-        max_attempts,
-        backoff_seconds,
-        backoff_factor,
-        backoff_max_seconds,
-        backoff_jitter,
-        max_running,
-        max_running_per_key,
-        rate_limit,
-        rate_seconds,
-        retention_days,
-        paused_at,
-        revision,
-        lanes,
-        regions,
-    ) = row
-    return QueueSettings(
-        name=name,
-        bucket_count=bucket_count,
-        strategy=Strategy(strategy),
-        ordered=ordered,
-        on_poison=PoisonPolicy(on_poison),
-        lease_seconds=lease_seconds,
-        timeout_seconds=timeout_seconds,
-        max_attempts=max_attempts,
-        backoff=Backoff(backoff_seconds, backoff_factor, backoff_max_seconds, backoff_jitter),
-        max_running=max_running,
-        max_running_per_key=max_running_per_key,
-        rate=None if rate_limit is None else RateLimit(rate_limit, rate_seconds),
-        retention_days=retention_days,
-        paused_at=paused_at,
-        revision=revision,
-        lanes=lanes,
-        regions=tuple(regions),
-    )
+        return self.catalog.settings(queue, executor=executor)

@@ -6,15 +6,14 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
-from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.db.executors import Executor, Row, Step
 from dagster_sqlqueue.errors import DatabaseUnavailable
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.model.queue import QueueSettings, Strategy, check_queue_name
+from dagster_sqlqueue.queue.catalog import Catalog
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
-from dagster_sqlqueue.queue.complete import Ending, ending_step
+from dagster_sqlqueue.queue.complete import Ending, FencedWrites, ending_step
 from dagster_sqlqueue.queue.head_hints import HeadHints
-from dagster_sqlqueue.queue.lock import LockingVerbs
 from dagster_sqlqueue.queue.reservations import Reservations
 from dagster_sqlqueue.queue.strategies import (
     FROM_THE_HEAD,
@@ -36,16 +35,19 @@ _ALONE = (Strategy.ASSIGN, Strategy.TOKEN)
 """Their statements are to stand each by itself: what decides a race is that the others see them at once."""
 
 
-class ClaimingVerbs(LockingVerbs):
+class Claims:
     """How jobs are taken out of a queue.
 
     Args:
-        database: where the queues are.
+        catalog: the queues of the schema.
+        writes: what ends the jobs whose attempts are spent, which are met and not handed out.
     """
 
-    def __init__(self, database: Database) -> None:
-        super().__init__(database)
-        self._reservations = Reservations(database)
+    def __init__(self, catalog: Catalog, writes: FencedWrites) -> None:
+        self.database = catalog.database
+        self._catalog = catalog
+        self._writes = writes
+        self._reservations = Reservations(catalog.database)
 
     def claim(
         self,
@@ -58,31 +60,10 @@ class ClaimingVerbs(LockingVerbs):
         hints: HeadHints | None = None,
         filter: ClaimFilter | None = None,
     ) -> list[ClaimedJob]:
-        """Claim due jobs under a lease, by the queue's strategy.
-
-        A job whose lease ran out on its last attempt is not handed out: it goes to the dead letter here, or in an ordered
-        queue that stops at poisoned jobs it is held. One that was to be cancelled while it ran is cancelled.
-
-        Args:
-            queue: its name.
-            limit: the most jobs to claim, 1 to 10,000.
-            worker: who claims: unique for each start of a process, for people to read.
-            buckets: where to look, in this order; None for all of them.
-            lease_seconds: how long the claim holds without a heartbeat; None for the queue's.
-            hints: where earlier claims of the same consumer began; None: look from the very beginning.
-            filter: take only jobs that fit.
-
-        Returns:
-            The jobs. None at all: nothing is due in these buckets, or nothing may run now: the queue is paused, or its
-            limits are reached.
-
-        Raises:
-            InvalidInput: an argument is out of range.
-            UnknownQueue: there is no such queue.
-        """
+        """Claim due jobs under a lease, by the queue's strategy: `SqlQueue.claim`."""
         check_queue_name(queue)
         check_claim(limit, lease_seconds, buckets)
-        settings = self.last_seen(queue)
+        settings = self._catalog.last_seen(queue)
         hints = hints or HeadHints()
         while True:
             wanted = wanted_of(settings, buckets, limit, lease_seconds, worker, hints, filter)
@@ -94,7 +75,7 @@ class ClaimingVerbs(LockingVerbs):
                     hints.note(jobs)
                 return handed_out
             revision = settings.revision
-            settings = self.settings(queue)
+            settings = self._catalog.settings(queue)
             if not (jobs or again) and settings.revision == revision:
                 if not settings.limited:
                     hints.saw_all()
@@ -129,11 +110,11 @@ class ClaimingVerbs(LockingVerbs):
         Raises:
             InvalidInput, UnknownQueue: as for `finish` and `claim`.
         """
-        settings = self.last_seen(queue)
+        settings = self._catalog.last_seen(queue)
         hints = hints or HeadHints()
         jobs = [ending.job for ending in endings]
         if settings.keyed or settings.strategy in _ALONE or any(job.order_no is not None for job in jobs):
-            accepted = self.finish(endings)
+            accepted = self._writes.finish(endings)
             claimed = self.claim(
                 queue, limit=limit, worker=worker, buckets=buckets, lease_seconds=lease_seconds, hints=hints
             )
@@ -151,7 +132,7 @@ class ClaimingVerbs(LockingVerbs):
         claimed = self._without_spent(found)
         if settings.strategy in FROM_THE_HEAD:
             hints.note(claimed)
-        return self._accepted(step, jobs, ended, None), claimed
+        return self._writes.accepted(step, jobs, ended, None), claimed
 
     def claim_within(
         self,
@@ -181,7 +162,7 @@ class ClaimingVerbs(LockingVerbs):
             InvalidInput, UnknownQueue: as for `claim`.
         """
         check_claim(limit, lease_seconds, buckets)
-        settings = self.settings(queue, executor=executor)
+        settings = self._catalog.settings(queue, executor=executor)
         wanted = wanted_of(settings, buckets, limit, lease_seconds, worker, HeadHints(), None)
         jobs, _ = self._claim_by_steps(executor, settings, wanted)
         return self._without_spent(jobs, executor)
@@ -309,10 +290,12 @@ class ClaimingVerbs(LockingVerbs):
             return jobs
         endings = [Ending(job, ArchiveState.CANCELLED, error="cancelled while it ran") for job in unwanted]
         endings += [
-            Ending(job, ArchiveState.FAILED, error=_spent_error(job)) for job in spent if not self.stops_key(job)
+            Ending(job, ArchiveState.FAILED, error=_spent_error(job))
+            for job in spent
+            if not self._writes.stops_key(job)
         ]
-        self.finish(endings, executor=executor)
-        self.hold([(job, _spent_error(job)) for job in spent if self.stops_key(job)], executor=executor)
+        self._writes.finish(endings, executor=executor)
+        self._writes.hold([(job, _spent_error(job)) for job in spent if self._writes.stops_key(job)], executor=executor)
         out = {job.id for job in (*spent, *unwanted)}
         return [job for job in jobs if job.id not in out]
 

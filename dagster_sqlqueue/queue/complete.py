@@ -1,4 +1,4 @@
-"""The verbs of whoever holds a lease: end a job, give it back, set it aside, keep it. Each write carries its fence."""
+"""The writes under a lease: end a job, give it back, set it aside, keep it, say how far it is. Each carries its fence."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.model.outcome import Retry, Snooze
 from dagster_sqlqueue.model.queue import Backoff, BackoffPolicy, PoisonPolicy
 from dagster_sqlqueue.payload import serialization
-from dagster_sqlqueue.queue.base import Verbs
+from dagster_sqlqueue.queue.catalog import Catalog
 
 
 class Ending(NamedTuple):
@@ -34,51 +34,29 @@ class Kept:
     cancel_requested: set[UUID]
 
 
-class EndingVerbs(Verbs):
-    """What may be done under a lease."""
+class FencedWrites:
+    """What may be done under a lease, and for jobs that a transaction has locked.
+
+    Args:
+        catalog: the queues of the schema.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.database = catalog.database
+        self._catalog = catalog
 
     def finish(self, endings: Sequence[Ending], *, executor: Executor | None = None) -> set[UUID]:
-        """Move claimed jobs to the archive, each under its fence.
-
-        Args:
-            endings: the jobs and how each ended.
-            executor: a `Database.transaction` to do it in together with other writes (exactly-once effect).
-
-        Returns:
-            The ids that were accepted; a job that is missing was refused, because its lease is not the current one.
-
-        Raises:
-            InvalidInput: a result cannot be stored as JSON, or `executor` is a transaction that does not see what others
-                commit, and a job's key takes turns; nothing was written.
-        """
+        """Move claimed jobs to the archive, each under its fence: `SqlQueue.finish`."""
         return self._write(*ending_step(endings), [ending.job for ending in endings], executor)
 
     def complete(self, jobs: Sequence[ClaimedJob], *, executor: Executor | None = None) -> None:
-        """End jobs as succeeded.
-
-        Raises:
-            LeaseLost: some were refused; the others are completed, unless `executor` is given and rolls back.
-        """
+        """End jobs as succeeded: `SqlQueue.complete`."""
         demand_all(jobs, self.finish([Ending(job, ArchiveState.SUCCEEDED) for job in jobs], executor=executor))
 
     def fail(
         self, job: ClaimedJob, error: str, *, backoff: BackoffPolicy | None = None, after: float | None = None
     ) -> bool:
-        """Report a failed attempt: due again after the backoff, or if it was the last, the dead letter; in an ordered
-        queue that stops at poisoned jobs it is held instead.
-
-        Args:
-            job: as claimed.
-            error: what went wrong, kept with the job.
-            backoff: instead of the job's own or the queue's.
-            after: seconds to wait instead.
-
-        Returns:
-            Whether the job will be tried again.
-
-        Raises:
-            LeaseLost: the write was refused.
-        """
+        """Report a failed attempt: `SqlQueue.fail`."""
         if not job.last_attempt:
             demand_all([job], self.requeue([(job, Retry(error, after))], backoff=backoff))
             return True
@@ -95,19 +73,7 @@ class EndingVerbs(Verbs):
         backoff: BackoffPolicy | None = None,
         executor: Executor | None = None,
     ) -> set[UUID]:
-        """Give claimed jobs back to be due later: a retry spends the attempt, a snooze does not.
-
-        Args:
-            jobs: each with how it goes back.
-            backoff: for retries that name no delay and have no backoff of their own; None for the queue's.
-            executor: a transaction to do it in.
-
-        Returns:
-            The ids that were accepted.
-
-        Raises:
-            InvalidInput: as for `finish`, of the executor.
-        """
+        """Give claimed jobs back to be due later: `SqlQueue.requeue`."""
         parameters = {
             **_fences([job for job, _ in jobs]),
             "delays": [self._delay(job, back, backoff) for job, back in jobs],
@@ -120,34 +86,17 @@ class EndingVerbs(Verbs):
         return self._write("requeue", parameters, [job for job, _ in jobs], executor)
 
     def release(self, jobs: Sequence[ClaimedJob]) -> set[UUID]:
-        """Give back jobs that were claimed and not begun; they are due at once. Gives the ids that were accepted."""
+        """Give back jobs that were claimed and not begun: `SqlQueue.release`."""
         return self.requeue([(job, Snooze(0)) for job in jobs]) if jobs else set()
 
     def end_leases(self, queue: str, worker: str, *, lease_seconds: float | None = None) -> set[UUID]:
-        """End the leases of a worker that is known to be dead now, instead of waiting until they run out: the jobs are
-        claimed one by one. Should it live after all, its writes are refused as soon as somebody else has claimed the jobs.
-
-        Args:
-            queue: its name.
-            worker: as it claimed.
-            lease_seconds: the length of its leases, if it is not the queue's.
-
-        Returns:
-            The ids of the jobs, which are due now.
-
-        Raises:
-            UnknownQueue: there is no such queue.
-        """
-        within = self.settings(queue).lease_seconds if lease_seconds is None else lease_seconds
+        """End the leases of a worker that is known to be dead: `SqlQueue.end_leases`."""
+        within = self._catalog.settings(queue).lease_seconds if lease_seconds is None else lease_seconds
         rows = self.database.run("end_leases", {"queue": queue, "worker": worker, "within_seconds": within})
         return {row[0] for row in rows}
 
     def hold(self, jobs: Sequence[tuple[ClaimedJob, str]], *, executor: Executor | None = None) -> set[UUID]:
-        """Set claimed jobs aside, each with the reason, no attempt spent. Gives the ids that were accepted.
-
-        Raises:
-            InvalidInput: as for `finish`, of the executor.
-        """
+        """Set claimed jobs aside: `SqlQueue.hold`."""
         parameters = {
             **_fences([job for job, _ in jobs]),
             "reasons": [serialization.storable_text(reason) for _, reason in jobs],
@@ -155,11 +104,7 @@ class EndingVerbs(Verbs):
         return self._write("hold", parameters, [job for job, _ in jobs], executor)
 
     def heartbeat(self, jobs: Sequence[ClaimedJob], *, lease_seconds: float) -> Kept:
-        """Extend leases, counted from now.
-
-        A lease that ran out and that nobody took is extended like any other, except where others may have begun in its
-        place: under a limit, or in a keyed queue.
-        """
+        """Extend leases, counted from now: `SqlQueue.heartbeat`."""
         parameters = {**_fences(jobs), "lease_seconds": lease_seconds}
         turning = [job for job in jobs if job.turns]
         if not turning:
@@ -168,6 +113,22 @@ class EndingVerbs(Verbs):
             rows = self.database.transact(lambda executor: self._locked_run(executor, "heartbeat", parameters, turning))
         self._count_stale(jobs, {row[0] for row in rows})
         return Kept({row[0] for row in rows}, {row[0] for row in rows if row[1]})
+
+    def note_progress(self, job: ClaimedJob, percent: float, message: str | None = None) -> None:
+        """Write how far a claimed job is. Visible at once, until the job ends or goes back to its queue.
+
+        Args:
+            job: as claimed.
+            percent: 0 to 100.
+            message: what to show beside it.
+
+        Raises:
+            LeaseLost: the write was refused, and counted.
+        """
+        parameters = {"id": job.id, "lease_no": job.lease_no, "percent": float(percent), "message": message}
+        if not self.database.run("progress", parameters):
+            self._count_stale([job], set())
+            raise lost(job)
 
     def finish_locked(self, executor: Executor, endings: Sequence[Ending], *, worker: str) -> set[UUID]:
         """Move jobs that the transaction locked with `lock_due` to the archive. Gives their ids.
@@ -206,14 +167,14 @@ class EndingVerbs(Verbs):
 
     def stops_key(self, job: ClaimedJob) -> bool:
         """Whether the job's key stops when it has failed for good: it is held then, not archived."""
-        return job.order_no is not None and self.last_seen(job.queue).on_poison is PoisonPolicy.STOP
+        return job.order_no is not None and self._catalog.last_seen(job.queue).on_poison is PoisonPolicy.STOP
 
     def _delay(self, job: ClaimedJob, back: Retry | Snooze, backoff: BackoffPolicy | None) -> float | None:
         if isinstance(back, Snooze):
             return None if isinstance(back.until, datetime) else float(back.until)
         if back.after is not None:
             return float(back.after)
-        policy = Backoff(*job.backoff) if job.backoff else backoff or self.last_seen(job.queue).backoff
+        policy = Backoff(*job.backoff) if job.backoff else backoff or self._catalog.last_seen(job.queue).backoff
         return max(float(policy(job.attempt)), 0.0)
 
     def _write(
@@ -226,9 +187,9 @@ class EndingVerbs(Verbs):
             rows = self._in_line(step, jobs, executor)
         else:
             rows = (executor or self.database).run(*step)
-        return self._accepted(step, jobs, rows, executor)
+        return self.accepted(step, jobs, rows, executor)
 
-    def _accepted(
+    def accepted(
         self, step: Step, jobs: Sequence[ClaimedJob], rows: Sequence[Row], executor: Executor | None
     ) -> set[UUID]:
         """What was accepted, with what is written now: of jobs that were given a place in their key's line since they were
@@ -329,6 +290,14 @@ def demand_all(jobs: Sequence[ClaimedJob], accepted: set[UUID]) -> None:
             f"the lease of {len(lost)} of {len(jobs)} jobs is not current any more ({', '.join(lost[:5])}"
             f"{', …' if len(lost) > 5 else ''}): they were claimed by somebody else, ended or cancelled; drop the work"
         )
+
+
+def lost(job: ClaimedJob) -> LeaseLost:
+    """What a handler is told whose job others have by now."""
+    return LeaseLost(
+        f"the lease of job {job.id} is not current any more: it was claimed by somebody else, ended or cancelled; drop the"
+        " work"
+    )
 
 
 def _moment(back: Retry | Snooze) -> datetime | None:

@@ -67,7 +67,7 @@ class ApplyingVerbs(FindingVerbs):
         return joined
 
     def _decide(self, queue: str, selection: Selection, decision: Decision) -> Decided:
-        self.check_exists(check_queue_name(queue), decision.within)
+        self.catalog.check_exists(check_queue_name(queue), decision.within)
         states = selection.states(decision.statements, decision.name)
         decided = Decided()
         busy: list[UUID] = []
@@ -154,7 +154,7 @@ class ApplyingVerbs(FindingVerbs):
         """Keep the queue's settings as they are for this transaction; gives whether its jobs take turns."""
         rows = executor.run("queue_steady", {"queue": queue})
         if not rows:
-            raise self._unknown(queue, executor)
+            raise self.catalog.unknown(queue, executor)
         return bool(rows[0][0])
 
     def _let_in(self, executor: Executor, queue: str, locked: Sequence[Row], changed: set[UUID]) -> None:

@@ -137,6 +137,6 @@ class EnqueueingVerbs(AsyncEnqueueingVerbs):
         try:
             return drive(steps, executor)
         except insert.NoQueue as error:
-            raise self._not_among(queue, error.names) from None
+            raise self.catalog.not_among(queue, error.names) from None
         except (psycopg.IntegrityError, sa.exc.IntegrityError) as error:
             raise insert.refusal(error, queue) from None

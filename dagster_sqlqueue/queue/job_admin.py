@@ -226,7 +226,7 @@ class DecidingVerbs(ApplyingVerbs):
         wanted = [str(state) for state in ([states] if isinstance(states, str) else states)]
         if not wanted or set(wanted) - set(_REDRIVABLE):
             raise InvalidInput(f"states is {wanted}; what can be redriven is {' or '.join(_REDRIVABLE)}")
-        self.check_exists(check_queue_name(queue))
+        self.catalog.check_exists(check_queue_name(queue))
         wanted = selection.states(wanted, "redrive")
         decided = Decided()
         for ended in self._ended(queue, selection, wanted, "redrive"):

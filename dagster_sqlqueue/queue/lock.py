@@ -6,7 +6,8 @@ from dagster_sqlqueue.db.executors import Row, Transaction
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.queue import QueueSettings, Strategy
-from dagster_sqlqueue.queue.complete import Ending, EndingVerbs, locked_ending_step
+from dagster_sqlqueue.queue.catalog import Catalog
+from dagster_sqlqueue.queue.complete import Ending, locked_ending_step
 from dagster_sqlqueue.queue.head_hints import HeadHints
 from dagster_sqlqueue.queue.strategies import (
     BUCKET,
@@ -25,8 +26,15 @@ from dagster_sqlqueue.queue.strategies import (
 )
 
 
-class LockingVerbs(EndingVerbs):
-    """How jobs are taken out in transactional mode."""
+class Locks:
+    """How jobs are taken out in transactional mode.
+
+    Args:
+        catalog: the queues of the schema.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
 
     def lock_due(
         self,
@@ -61,17 +69,17 @@ class LockingVerbs(EndingVerbs):
             UnknownQueue: there is no such queue.
         """
         check_claim(limit, None, buckets)
-        settings = self.last_seen(queue)
+        settings = self._catalog.last_seen(queue)
         if _needs_leases(settings):
-            settings = self.settings(queue, executor=transaction)
+            settings = self._catalog.settings(queue, executor=transaction)
         hints = hints or HeadHints()
         name = worker or ""
         jobs = self._lock_due(transaction, settings, wanted_of(settings, buckets, limit, None, name, hints, None))
-        if not jobs and (now := self.settings(queue, executor=transaction)).revision != settings.revision:
+        if not jobs and (now := self._catalog.settings(queue, executor=transaction)).revision != settings.revision:
             jobs = self._lock_due(transaction, now, wanted_of(now, buckets, limit, None, name, hints, None))
         if not jobs:
             hints.saw_all()
-        if self.last_seen(queue).strategy in FROM_THE_HEAD:
+        if self._catalog.last_seen(queue).strategy in FROM_THE_HEAD:
             hints.note(jobs)
         return jobs
 
@@ -105,7 +113,7 @@ class LockingVerbs(EndingVerbs):
             InvalidInput, UnknownQueue: as for `finish_locked` and `lock_due`.
         """
         check_claim(limit, None, buckets)
-        settings = self.last_seen(queue)
+        settings = self._catalog.last_seen(queue)
         hints = hints or HeadHints()
         wanted = wanted_of(settings, buckets, limit, None, worker, hints, None)
         ending = locked_ending_step(endings, worker)

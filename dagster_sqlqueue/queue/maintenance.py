@@ -12,7 +12,8 @@ import psycopg
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import AccessRefused, InvalidInput, QueueError
 from dagster_sqlqueue.model.queue import check_queue_name
-from dagster_sqlqueue.queue.base import Verbs, settings_of
+from dagster_sqlqueue.queue.base import Verbs
+from dagster_sqlqueue.queue.catalog import settings_of
 from dagster_sqlqueue.queue.stuck_keys import heal_keys
 from dagster_sqlqueue.queue.unpublished_batches import sweep
 from dagster_sqlqueue.schema import partitions
@@ -148,7 +149,7 @@ class HistoryVerbs(Verbs):
             AccessRefused: the user is neither an operator nor the owner of the schema.
         """
         if queue is not None:
-            self.check_exists(check_queue_name(queue))
+            self.catalog.check_exists(check_queue_name(queue))
         with self.database.connection() as connection:
             return self._trim(Transaction(connection, self.database), queue)
 

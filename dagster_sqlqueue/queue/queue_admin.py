@@ -22,7 +22,8 @@ from dagster_sqlqueue.model.queue import (
 )
 from dagster_sqlqueue.payload import quoting
 from dagster_sqlqueue.payload.serialization import unstorable_text
-from dagster_sqlqueue.queue.base import Verbs, settings_of
+from dagster_sqlqueue.queue.base import Verbs
+from dagster_sqlqueue.queue.catalog import settings_of
 
 logger = logging.getLogger("dagster_sqlqueue")
 
@@ -177,17 +178,6 @@ class OperatingVerbs(Verbs):
             return self.settings(queue, executor=executor)
 
         return self.database.transact(change)
-
-    def keep_sensitive_names(self, spec: QueueSpec[Any]) -> None:
-        """Have the database know which fields of a queue's payloads are not to be shown, for tools without the model.
-        Names are added, never taken away: jobs of an older model may hold them.
-        """
-        if names := sorted(quoting.sensitive_names(spec.payload)):
-            self.database.run("sensitive_add", {"queue": spec.name, "names": names})
-
-    def sensitive_names(self, queue: str) -> frozenset[str]:
-        """The names of the fields of a queue's payloads that are not to be shown, as the database knows them."""
-        return frozenset(row[0] for row in self.database.run("sensitive_names", {"queue": check_queue_name(queue)}))
 
     def _create(
         self, executor: Executor, parameters: dict[str, Any], sensitive: list[str]

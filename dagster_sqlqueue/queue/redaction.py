@@ -15,7 +15,7 @@ Shown = TypeVar("Shown", WaitingJob, DeadLetter, JobRow)
 
 def discreet(source: SqlQueue, queue: str, jobs: Sequence[Shown]) -> list[Shown]:
     """Jobs of one queue, as they may be shown: payload and result redacted, the error without what the payload hides."""
-    names = source.sensitive_names(queue) if jobs else frozenset()
+    names = source.catalog.sensitive_names(queue) if jobs else frozenset()
     return [_redacted(job, names) for job in jobs] if names else list(jobs)
 
 

@@ -50,7 +50,7 @@ class FindingVerbs(Verbs):
         """
         if type(limit) is not int or not 1 <= limit <= MAX_LIST:
             raise InvalidInput(f"limit is {limit!r}; a list has 1 to {MAX_LIST:,} jobs")
-        self.check_exists(check_queue_name(queue))
+        self.catalog.check_exists(check_queue_name(queue))
         selection = selection or EVERYTHING
         return (self._list_archived if archived else self._list_live)(queue, selection, limit)
 
@@ -85,20 +85,6 @@ class FindingVerbs(Verbs):
             # It may have been enqueued, or brought back, in between.
             found = explain_ended(job) if job.archived else explain_live(self.database, wanted) or explain_ended(job)
         return found
-
-    def live_ids(self, queue: str, selection: Selection) -> Iterator[list[UUID]]:
-        """The ids of all live jobs that fit, bucket by bucket, each as it was at one moment.
-
-        Args:
-            queue: its name.
-            selection: which jobs.
-
-        Raises:
-            InvalidInput: the selection asks for jobs that ended.
-            UnknownQueue: there is no such queue.
-        """
-        self.check_exists(check_queue_name(queue))
-        return self._fitting(queue, selection, selection.states(LIVE_STATES, "a list of live jobs"))
 
     def _list_live(self, queue: str, selection: Selection, limit: int) -> list[JobRow]:
         states = selection.states(LIVE_STATES, "a list of live jobs")

@@ -3,20 +3,17 @@
 from typing import Any, Self
 
 from dagster_sqlqueue.db.database import Database
-from dagster_sqlqueue.queue.claim import ClaimingVerbs
 from dagster_sqlqueue.queue.enqueue import EnqueueingVerbs
 from dagster_sqlqueue.queue.job_admin import DecidingVerbs
+from dagster_sqlqueue.queue.lease_verbs import LeasingVerbs
 from dagster_sqlqueue.queue.maintenance import HistoryVerbs
-from dagster_sqlqueue.queue.progress import ProgressVerbs
 from dagster_sqlqueue.queue.queue_admin import OperatingVerbs
 from dagster_sqlqueue.queue.stats import LookingVerbs
 from dagster_sqlqueue.schema import migrations
 from dagster_sqlqueue.schema.roles import InstalledRole
 
 
-class SqlQueue(
-    EnqueueingVerbs, ClaimingVerbs, LookingVerbs, OperatingVerbs, DecidingVerbs, HistoryVerbs, ProgressVerbs
-):
+class SqlQueue(EnqueueingVerbs, LeasingVerbs, LookingVerbs, OperatingVerbs, DecidingVerbs, HistoryVerbs):
     """The queues of one schema.
 
     Args:

@@ -84,37 +84,13 @@ class LookingVerbs(Verbs):
     def peek_heads(self, queue: str) -> list[Head]:
         """The first job of each bucket and priority.
 
-        In buckets that `note_sweep` looked through less than five seconds ago, a job that was committed late, or moved
+        In buckets that a consumer looked through less than five seconds ago, a job that was committed late, or moved
         back to an earlier time, is seen that much later.
 
         Raises:
             UnknownQueue: there is no such queue.
         """
-        rows = self.database.run("heads", {"queue": check_queue_name(queue)})
-        if not rows:
-            self.check_exists(queue)
-        return [Head(*row) for row in rows]
-
-    def note_sweep(self, queue: str) -> int:
-        """Look for the first job of each bucket from the very beginning, and note where it is: the head hint.
-
-        Until five seconds later `peek_heads` begins there, and does not step over the dead rows before it. To be called
-        every few seconds by whoever looks at the heads; a bucket that was swept less than four seconds ago, or that
-        another process is sweeping, is left alone.
-
-        Returns:
-            How many buckets were swept.
-        """
-        rows = self.database.run("note_sweep", {"queue": check_queue_name(queue)})
-        if not rows:
-            self.check_exists(queue)
-        return len(rows)
-
-    def head_hints(self, queue: str) -> dict[int, str]:
-        """For each bucket that was swept in the last seconds, the moment below which nothing was claimable, as the database
-        writes it: where a new consumer's claims may begin.
-        """
-        return dict(self.database.run("head_hints", {"queue": check_queue_name(queue)}))
+        return self.leases.peek_heads(queue)
 
     def peek(self, queue: str, limit: int = 20) -> list[WaitingJob]:
         """The jobs that would be claimed next, without claiming them.
@@ -124,7 +100,7 @@ class LookingVerbs(Verbs):
         """
         rows = self.database.run("peek", {"queue": check_queue_name(queue), "limit": limit})
         if not rows:
-            self.check_exists(queue)
+            self.catalog.check_exists(queue)
         return [WaitingJob(*row) for row in rows]
 
     def depth(self, queue: str, *, cap: int = 10_000, others_cap: int | None = None) -> Depth:
@@ -143,7 +119,7 @@ class LookingVerbs(Verbs):
         ready, running, scheduled, held = self.database.run("depth", parameters)[0]
         depth = Depth(ready, running, scheduled, held, cap)
         if not depth.live:
-            self.check_exists(queue)
+            self.catalog.check_exists(queue)
         return depth
 
     def stats(self, queue: str) -> QueueStats:
@@ -154,7 +130,7 @@ class LookingVerbs(Verbs):
         """
         rows = self.database.run("queue_stats", {"queue": check_queue_name(queue)})
         if not rows:
-            self.check_exists(queue)
+            self.catalog.check_exists(queue)
         return QueueStats(*rows[0])
 
     def dead_letters(self, queue: str, limit: int = 20) -> list[DeadLetter]:

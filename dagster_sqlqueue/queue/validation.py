@@ -11,7 +11,7 @@ from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import NewJob
-from dagster_sqlqueue.model.queue import MAX_ATTEMPTS, MAX_DELAY_SECONDS, Backoff, Payload, QueueSpec
+from dagster_sqlqueue.model.queue import MAX_ATTEMPTS, MAX_DELAY_SECONDS, Backoff
 from dagster_sqlqueue.payload.serialization import Declared, payload_text, unstorable_text
 
 _PLURALS = {
@@ -65,21 +65,6 @@ def id_of(milliseconds: int, thing: bytes) -> UUID:
     return UUID(int=milliseconds << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | low)
 
 
-def columns(spec: QueueSpec[Payload], jobs: Iterable[Any], first_row: int = 0) -> dict[str, list[Any]]:
-    """The parallel arrays of an enqueue.
-
-    Args:
-        spec: the queue.
-        jobs: `NewJob`s, or payloads alone.
-        first_row: the number of the first job, for messages.
-
-    Raises:
-        InvalidPayload: a payload does not fit the model; the message names the row and the field.
-        InvalidInput: anything else about a job is not usable; the message names the row.
-    """
-    return as_columns([values(spec, job, row) for row, job in enumerate(jobs, first_row)])
-
-
 def as_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """The parallel arrays of jobs that were validated one by one."""
     return {plural: [row[single] for row in rows] for single, plural in _PLURALS.items()}
@@ -88,8 +73,14 @@ def as_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 def values(spec: Declared, job: Any, row: int = 0) -> dict[str, Any]:
     """The columns of one job.
 
+    Args:
+        spec: the queue.
+        job: a `NewJob`, or a payload alone.
+        row: its number, for messages.
+
     Raises:
-        InvalidPayload, InvalidInput: as for `columns`.
+        InvalidPayload: the payload does not fit the model; the message names the row and the field.
+        InvalidInput: anything else about the job is not usable; the message names the row.
     """
     new = job if isinstance(job, NewJob) else NewJob(job)
     _check(new, row)

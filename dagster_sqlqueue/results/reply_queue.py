@@ -71,7 +71,7 @@ class ReplyQueue(Generic[Payload]):
 
     def __init__(self, queue: SqlQueue, spec: QueueSpec[Payload], *, ttl_seconds: float) -> None:
         self.spec = spec
-        self._queue = queue
+        self._leases = queue.leases
         self._ttl_seconds = ttl_seconds
         self._renewed_at = time.monotonic()
         self._worker = f"{socket.gethostname()}/{os.getpid()}"
@@ -109,7 +109,7 @@ class ReplyQueue(Generic[Payload]):
         while True:
             if time.monotonic() - self._renewed_at > self._ttl_seconds / 4:
                 self.renew()
-            if jobs := self._queue.claim(self.name, limit=1, worker=self._worker):
+            if jobs := self._leases.claim(self.name, limit=1, worker=self._worker):
                 return self._taken(jobs[0])
             left = _POLL_SECONDS if deadline is None else deadline - time.monotonic()
             if left <= 0:
@@ -122,7 +122,7 @@ class ReplyQueue(Generic[Payload]):
         Raises:
             UnknownQueue: it was removed.
         """
-        if not self._queue.database.run("reply_queue_renew", {"queue": self.name}):
+        if not self._leases.database.run("reply_queue_renew", {"queue": self.name}):
             raise UnknownQueue(
                 f"the reply queue {self.name!r} was removed: it was not used for {self._ttl_seconds:g} seconds; make another"
             )
@@ -138,22 +138,22 @@ class ReplyQueue(Generic[Payload]):
         gone: bool | None = None
         with contextlib.suppress(DatabaseUnavailable):
             while gone is None:
-                ((gone,),) = self._queue.database.run("reply_queue_remove", {"queue": self.name, "expired": False})
+                ((gone,),) = self._leases.database.run("reply_queue_remove", {"queue": self.name, "expired": False})
         return bool(gone)
 
     def _taken(self, job: ClaimedJob) -> Payload:
         try:
             payload = serialization.parse(self.spec, job.payload)
         except InvalidPayload as error:
-            self._queue.finish([Ending(job, ArchiveState.FAILED, error=str(error))])
+            self._leases.finish([Ending(job, ArchiveState.FAILED, error=str(error))])
             raise
-        self._queue.complete([job])
+        self._leases.complete([job])
         return payload
 
     def _wait(self, seconds: float) -> None:
         if self._waiter is None:
             # The first wait looks again at once: what came before it was registered was not told.
-            waiter = Waiter(self._queue, self.name, self._worker)
+            waiter = Waiter(self._leases.catalog, self.name, self._worker)
             self._waiter = waiter.__enter__()
             return
         poll = _LISTENING_POLL_SECONDS if self._waiter.listening else _POLL_SECONDS

@@ -9,6 +9,6 @@ from dagster_sqlqueue.schedules.model import Schedule
 
 def discreet_schedule(source: SqlQueue, schedule: Schedule) -> Schedule:
     """A schedule, as it may be shown: the payload of its jobs redacted, the error without what the payload hides."""
-    names = source.sensitive_names(schedule.queue)
+    names = source.catalog.sensitive_names(schedule.queue)
     error = schedule.error and scrubbed(schedule.error, values_in(schedule.payload, names))
     return replace(schedule, payload=redacted(schedule.payload, names), error=error)

@@ -127,7 +127,7 @@ class Schedules:
         queue, name, region = (parameters[given] for given in ("queue", "name", "region"))
         terms = transaction.run("enqueue_terms", {"queue": queue})
         if not terms:
-            self._queue.check_exists(queue, transaction)
+            self._queue.catalog.check_exists(queue, transaction)
         known = Terms(*terms[0])
         now = known.now
         if region is not None and region not in known.regions:
@@ -157,7 +157,7 @@ class Schedules:
             UnknownQueue: there is no such queue.
         """
         if queue is not None:
-            self._queue.check_exists(check_queue_name(queue))
+            self._queue.catalog.check_exists(check_queue_name(queue))
         return [Schedule.of(row) for row in self._database.run("schedules", {"queue": queue})]
 
     def remove(self, queue: str, name: str) -> None:

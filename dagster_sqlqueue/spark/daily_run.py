@@ -25,7 +25,7 @@ class Daily(DayWork):
 
     def check(self, queue: SqlQueue, about: Days, days: Sequence[str]) -> None:
         """See that there are daily jobs, and that no day lies in the future."""
-        queue.check_exists(self.daily_queue)
+        queue.catalog.check_exists(self.daily_queue)
         check_begun(days, queue.database.run("clock", {})[0][0])
 
     def check_changed(self, queue: SqlQueue, found: Found, days: Sequence[str]) -> None:

@@ -178,7 +178,7 @@ class DayWork(ABC):
     def _look(self, queue: SqlQueue, days: Sequence[str], instance: dg.DagsterInstance) -> Found:
         directory = None if self.output is None else sinks.writable(self.output().absolute())
         queue.check_schema()
-        queue.check_exists(self.reads.queue)
+        queue.catalog.check_exists(self.reads.queue)
         about = self._about(days)
         self.check(queue, about, days)
         # Looked at before anything is read: what is archived from now on makes the day one that changed.

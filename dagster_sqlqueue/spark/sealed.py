@@ -77,7 +77,7 @@ def read_of(
     name = batches[0].queue
     options = {"queue": name, "state": "live", "on_bad_value": on_bad_value}
     parts.check(options)
-    lanes = queue.last_seen(name).lanes
+    lanes = queue.catalog.last_seen(name).lanes
     return SealedRead(
         server(url, queue.database.schema),
         batches[0].key,

@@ -93,7 +93,7 @@ class SubscribingVerbs:
             )
         executor = self.database.joined(connection)
         while not (rows := executor.run("subscribe", parameters)):
-            self.queue.check_exists(queue, executor)
+            self.queue.catalog.check_exists(queue, executor)
         return subscription_of(rows[0])
 
     def unsubscribe(
@@ -139,7 +139,7 @@ class SubscribingVerbs:
         }
         rows = self.database.run("subscriptions", parameters)
         if queue is not None and not rows:
-            self.queue.check_exists(queue)
+            self.queue.catalog.check_exists(queue)
         return [subscription_of(row) for row in rows]
 
     def matches(self, filter: ClaimFilter | Subscription, payload: Any, *, tags: Sequence[str] = ()) -> bool:

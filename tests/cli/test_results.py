@@ -66,7 +66,7 @@ def test_one_that_did_not_succeed(cli: Cli, queue: SqlQueue, job: UUID, state: A
 
 def test_when_the_time_is_up(cli: Cli, queue: SqlQueue, job: UUID) -> None:
     (claimed,) = claim(queue)
-    queue.note_progress(claimed, 40)
+    queue.leases.note_progress(claimed, 40)
     message = cli.refused(Code.TIMED_OUT, "wait", str(job), "--timeout", "100ms")
     assert message == f"job {job} of queue 'work' has not ended within 0.1 seconds: it is running, 40 % done"
     assert Code.TIMED_OUT == 9
@@ -83,7 +83,7 @@ def test_show_shows_how_far_a_job_is(cli: Cli, queue: SqlQueue, job: UUID) -> No
     assert cli.json("show", str(job))["progress"] is None
     (claimed,) = claim(queue)
     assert cli.json("show", str(job))["progress"] is None
-    queue.note_progress(claimed, 33.5, "page 7 \x1b[2J")
+    queue.leases.note_progress(claimed, 33.5, "page 7 \x1b[2J")
     shown = cli.json("show", str(job))["progress"]
     assert (shown["percent"], shown["message"]) == (33.5, "page 7 \x1b[2J")
     text = cli.run("show", str(job)).stdout

@@ -43,7 +43,7 @@ def test_a_word_that_came_too_late(queues: SqlQueue) -> None:
     (job,) = queues.claim(spec.name, limit=1, worker="w")
     queues.complete([job])
     with pytest.raises(LeaseLost):
-        queues.note_progress(job, 50)
+        queues.leases.note_progress(job, 50)
 
 
 def test_a_reply_queue(queues: SqlQueue) -> None:

@@ -141,7 +141,7 @@ def test_what_others_lock_is_stepped_over_however_much(line: Line, filter: Claim
     """Others work on the first jobs of every bucket inside their transactions: the next claim takes what comes after."""
     line.queue.enqueue_many(line.spec, [NewJob(Work(n=n), run_at=at(n), tags=["x"]) for n in range(400)])
     with line.queue.database.transaction() as transaction:
-        locked = line.queue.lock_due(transaction, line.name, limit=300)
+        locked = line.queue.leases.lock_due(transaction, line.name, limit=300)
         others: list[ClaimedJob] = []
         while jobs := line.take(10, filter=filter):
             others += jobs
@@ -160,16 +160,16 @@ def test_transactional_work_is_ended_or_undone_as_one(line: Line) -> None:
     line.put(*range(6))
 
     def work(executor: Executor) -> None:
-        jobs = line.queue.lock_due(executor, line.name, limit=4)
-        assert len(line.queue.finish_locked(executor, endings(jobs), worker="w")) == 4
+        jobs = line.queue.leases.lock_due(executor, line.name, limit=4)
+        assert len(line.queue.leases.finish_locked(executor, endings(jobs), worker="w")) == 4
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         line.queue.database.transact(work)
     assert line.states() == ["queued"] * 6
     with line.queue.database.transaction() as transaction:
-        jobs = line.queue.lock_due(transaction, line.name, limit=4)
-        assert len(line.queue.finish_locked(transaction, endings(jobs), worker="w")) == 4
+        jobs = line.queue.leases.lock_due(transaction, line.name, limit=4)
+        assert len(line.queue.leases.finish_locked(transaction, endings(jobs), worker="w")) == 4
     assert sorted(line.states()) == ["queued"] * 2 + ["succeeded"] * 4
 
 
@@ -177,7 +177,7 @@ def test_transactional_work_is_ended_or_undone_as_one(line: Line) -> None:
 def test_strategies_that_need_leases_say_so(line: Line) -> None:
     line.put(1)
     with line.queue.database.transaction() as transaction, pytest.raises(InvalidInput, match="needs leases"):
-        line.queue.lock_due(transaction, line.name, limit=4)
+        line.queue.leases.lock_due(transaction, line.name, limit=4)
 
 
 @pytest.mark.parametrize("other", STRATEGIES)

@@ -11,6 +11,7 @@ from dagster_sqlqueue import Consumer, Done, Job, NewJob, QueueSpec, Snooze, Sql
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput, UnknownQueue
 from tests.gate.patience import PATIENCE
 from tests.support import Work, asked, claim, leases_go_on, make_due, own_server, rows, until
+from tests.support.around import Around
 from tests.support.drained import Clock, archive, drain
 
 
@@ -92,14 +93,14 @@ def test_a_batch_that_was_claimed_ahead_is_given_back_when_the_drain_stops(
 ) -> None:
     queue.enqueue_many(spec, [Work(n=n) for n in range(60)])
     consumer = Consumer(queue, spec, lambda job: None, batch_size=10)
-    original = queue.finish_and_claim
+    original = queue.leases.finish_and_claim
 
     def stopping(*arguments: Any, **settings: Any) -> Any:
         done = original(*arguments, **settings)
         consumer.stop()
         return done
 
-    queue.finish_and_claim = stopping  # type: ignore[method-assign]
+    queue.leases.finish_and_claim = stopping
     summary = consumer.drain()
     assert (summary.claimed, summary.succeeded, summary.released) == (20, 10, 10)
     assert rows(queue, "SELECT DISTINCT state, attempt FROM {s}.job") == [("queued", 0)]
@@ -245,7 +246,7 @@ def test_a_lost_lease_is_told_in_the_log(
     assert "work: 1 writes were refused: their leases had passed on" in caplog.text
 
 
-class LosingAnswers(SqlQueue):
+class LosingAnswers(Around):
     """What it asks of the database happens; the first answer of each kind gets lost with the connection."""
 
     lost: set[str]
@@ -256,26 +257,27 @@ class LosingAnswers(SqlQueue):
             raise DatabaseUnavailable(f"the answer to {verb} got lost")
 
     def finish(self, endings: Any, **named: Any) -> Any:
-        accepted = super().finish(endings, **named)
+        accepted = self.inner.finish(endings, **named)
         self._lose("finish")
         return accepted
 
     def finish_and_claim(self, *arguments: Any, **named: Any) -> Any:
-        done = super().finish_and_claim(*arguments, **named)
+        done = self.inner.finish_and_claim(*arguments, **named)
         self._lose("finish")
         return done
 
     def requeue(self, jobs: Any, **named: Any) -> Any:
-        accepted = super().requeue(jobs, **named)
+        accepted = self.inner.requeue(jobs, **named)
         self._lose("requeue")
         return accepted
 
 
 def test_an_ending_whose_answer_got_lost_is_found_again(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     queue.enqueue_many(spec, [Work(n=n) for n in range(10)])
-    losing = LosingAnswers(queue.database)
+    losing = LosingAnswers(queue.leases)
     losing.lost = set()
-    summary = drain(losing, spec, lambda job: Snooze(3_600) if job.payload.n < 4 else None)
+    queue.leases = losing  # type: ignore[assignment]
+    summary = drain(queue, spec, lambda job: Snooze(3_600) if job.payload.n < 4 else None)
     assert losing.lost == {"finish", "requeue"}
     assert (summary.succeeded, summary.snoozed, summary.stale) == (6, 4, 0)
     assert queue.archived("work", since_seconds=3_600) == {"succeeded": 6}

@@ -268,7 +268,7 @@ def test_transactional_mode_goes_by_the_settings_of_now(queue: SqlQueue, spec: Q
         other.create_queue(spec)
     queue.enqueue(spec, Work(n=1))
     with queue.database.transaction() as transaction:
-        assert len(queue.lock_due(transaction, "work", limit=5)) == 1
+        assert len(queue.leases.lock_due(transaction, "work", limit=5)) == 1
 
 
 def swallowing(job: Job[Work], effect: str) -> None:

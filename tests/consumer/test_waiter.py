@@ -92,7 +92,7 @@ def test_what_needs_no_waking_sends_nothing(queue: SqlQueue, spec: QueueSpec[Wor
 
 
 def test_a_waiter_is_woken_by_the_commit(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> None:
-    with Waiter(queue, "work", "w") as waiter:
+    with Waiter(queue.catalog, "work", "w") as waiter:
         assert not waiter.wait(0.05)
         with caller(url) as connection:
             queue.enqueue(spec, Work(n=1), connection=connection)
@@ -109,14 +109,14 @@ def test_a_waiter_is_woken_by_the_commit(queue: SqlQueue, spec: QueueSpec[Work],
 def test_jobs_of_other_queues_do_not_wake(queue: SqlQueue) -> None:
     other = QueueSpec("other", Work)
     queue.create_queue(other)
-    with Waiter(queue, "work", "w") as waiter, Waiter(queue, "other", "w") as theirs:
+    with Waiter(queue.catalog, "work", "w") as waiter, Waiter(queue.catalog, "other", "w") as theirs:
         queue.enqueue(other, Work(n=1))
         assert theirs.wait(PATIENCE)
         assert not waiter.wait(0.05)
 
 
 def test_what_came_while_nobody_waited_is_told_at_the_next_wait(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
-    with Waiter(queue, "work", "w") as waiter:
+    with Waiter(queue.catalog, "work", "w") as waiter:
         queue.enqueue(spec, Work(n=1))
         assert waiter.wait(PATIENCE)
         assert not waiter.wait(0)
@@ -126,7 +126,7 @@ def test_a_waiter_says_in_time_that_it_still_waits(
     queue: SqlQueue, spec: QueueSpec[Work], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dagster_sqlqueue.consumer.waiter.REGISTERED_SECONDS", 0.4)
-    with Waiter(queue, "work", "w") as waiter:
+    with Waiter(queue.catalog, "work", "w") as waiter:
         until_then = "SELECT max(expires_at) FROM {s}.waiter"
         first = value(queue, until_then)
         waiter.wait(0.6)
@@ -139,7 +139,7 @@ def test_a_waiter_says_in_time_that_it_still_waits(
 
 
 def test_another_thread_can_end_a_wait(queue: SqlQueue) -> None:
-    with Waiter(queue, "work", "w") as waiter:
+    with Waiter(queue.catalog, "work", "w") as waiter:
         with ThreadPoolExecutor(1) as pool:
             # By itself it comes back when the test has given up.
             wait = pool.submit(waiter.wait, 2 * PATIENCE)
@@ -152,7 +152,7 @@ def test_another_thread_can_end_a_wait(queue: SqlQueue) -> None:
 def test_a_lost_connection_is_made_again(
     queue: SqlQueue, spec: QueueSpec[Work], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with Waiter(queue, "work", "w") as waiter:
+    with Waiter(queue.catalog, "work", "w") as waiter:
         until(lambda: len(others_at(queue, "waiter_listen")) == 1, "the end of the connections of other tests")
         (pid,) = others_at(queue, "waiter_listen")
         assert value(queue, "SELECT pg_terminate_backend(%s)", pid)
@@ -171,7 +171,7 @@ def test_a_lost_connection_is_made_again(
 
 def test_a_waiter_takes_no_connection_of_the_pool(url: str, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     with SqlQueue(url, schema=queue.database.schema, pool_size=1) as narrow:
-        with Waiter(narrow, "work", "w") as waiter:
+        with Waiter(narrow.catalog, "work", "w") as waiter:
             with narrow.database.connection():
                 assert waiter.listening
             narrow.enqueue(spec, Work(n=1))
@@ -181,7 +181,7 @@ def test_a_waiter_takes_no_connection_of_the_pool(url: str, queue: SqlQueue, spe
 
 def test_with_the_database_away_a_wait_is_a_wait(url: str, queue: SqlQueue) -> None:
     with narrow_queue(url, queue.database.schema) as narrow:
-        waiter = Waiter(narrow, "work", "w")
+        waiter = Waiter(narrow.catalog, "work", "w")
         with narrow.database.connection():
             # No connection is to be had, as if the server were away.
             assert not waiter.wait(0.05)
@@ -192,11 +192,11 @@ def test_with_the_database_away_a_wait_is_a_wait(url: str, queue: SqlQueue) -> N
 @pytest.mark.parametrize(("name", "worker"), [("No Queue", "w"), ("work", "")])
 def test_a_waiter_of_nothing_is_refused(queue: SqlQueue, name: str, worker: str) -> None:
     with pytest.raises(InvalidInput):
-        Waiter(queue, name, worker)
+        Waiter(queue.catalog, name, worker)
 
 
 def test_a_waiter_of_a_missing_queue_is_told(queue: SqlQueue) -> None:
-    waiter: Any = Waiter(queue, "missing", "w")
+    waiter: Any = Waiter(queue.catalog, "missing", "w")
     with pytest.raises(UnknownQueue, match="there are: work"), waiter:
         pass
     waiter.close()
@@ -213,7 +213,7 @@ def test_a_database_that_is_away_at_the_beginning_is_tried_again_by_the_wait(
         return run(name, parameters)
 
     monkeypatch.setattr(queue.database, "run", away_once)
-    with Waiter(queue, spec.name, "w") as waiter:
+    with Waiter(queue.catalog, spec.name, "w") as waiter:
         assert waiter.wait(PATIENCE)  # it has become known, and may have missed something
         queue.enqueue(spec, Work(n=1))
         assert waiter.wait(PATIENCE)

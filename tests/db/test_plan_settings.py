@@ -64,9 +64,9 @@ def test_so_is_the_one_that_follows_in_the_same_round_trip(either: SqlQueue, spe
 
     def two(transaction: Transaction) -> list[str]:
         hints = HeadHints()
-        jobs = either.lock_due(transaction, "work", limit=2, hints=hints)
+        jobs = either.leases.lock_due(transaction, "work", limit=2, hints=hints)
         endings = [Ending(job, ArchiveState.SUCCEEDED) for job in jobs]
-        assert len(either.finish_and_lock(transaction, endings, "work", limit=2, worker="w", hints=hints)) == 2
+        assert len(either.leases.finish_and_lock(transaction, endings, "work", limit=2, worker="w", hints=hints)) == 2
         return shown(transaction.connection)
 
     assert either.database.transact(two) == OURS
@@ -82,7 +82,7 @@ def test_and_what_is_committed_by_itself(either: SqlQueue, spec: QueueSpec[Work]
     for job in jobs:
         either.heartbeat([job], lease_seconds=300)
     for job in jobs:
-        either.finish_and_claim([Ending(job, ArchiveState.SUCCEEDED)], "work", limit=1, worker="w")
+        either.leases.finish_and_claim([Ending(job, ArchiveState.SUCCEEDED)], "work", limit=1, worker="w")
     query = (
         "SELECT sum(generic_plans), sum(custom_plans) FROM pg_prepared_statements"
         " WHERE strpos(statement, %s) > 0 AND statement ~ 'claimed_by = |archive|available_at = '"

@@ -78,26 +78,27 @@ class WatchedDatabase(Database):
         return found
 
 
-class Watched(Witness):
-    """The queue of a run or tick, which writes down what it was told and passes by the gates."""
+class Watched(SqlQueue):
+    """The queue of a run or tick, whose looks and leases pass by the gates."""
 
     def __init__(self, database: WatchedDatabase, run: dg.DagsterRun | None) -> None:
-        SqlQueue.__init__(self, database)
-        self._history = history
-        self._dies = None
-        self._claims = itertools.count(1)
+        super().__init__(database)
+        self.leases = WatchedLeases(self.leases, history)  # type: ignore[assignment]
         if run is not None:
             run_config: Any = run.run_config
             (op,) = run_config["ops"].values()
             this_run.update(run=run.run_id, queue=run.tags["sqlqueue/queue"], buckets=op["config"]["buckets"])
             history.note("run", pid=os.getpid(), **this_run)
 
-    def pass_by(self, point: str) -> None:
-        gates.pass_by(f"{this_run.get('queue')}.{point}", **this_run)
-
     def peek_heads(self, name: str) -> Any:
         gates.pass_by(f"{name}.looking", queue=name)
         return super().peek_heads(name)
+
+
+class WatchedLeases(Witness):
+    """The leases of a run, which writes down what it was told and passes by the gates."""
+
+    _claims = itertools.count(1)
 
     def claim(self, *arguments: Any, **named: Any) -> list[ClaimedJob]:
         self._first()
@@ -108,24 +109,29 @@ class Watched(Witness):
         return super().lock_due(*arguments, **named)
 
     def finish_and_claim(self, *arguments: Any, **named: Any) -> Any:
-        self.pass_by("ending")
+        pass_by("ending")
         done = super().finish_and_claim(*arguments, **named)
-        self.pass_by("ended")
+        pass_by("ended")
         return done
 
     def finish_and_lock(self, *arguments: Any, **named: Any) -> list[ClaimedJob]:
-        self.pass_by("ending")
+        pass_by("ending")
         jobs = super().finish_and_lock(*arguments, **named)
-        self.pass_by("ended")
+        pass_by("ended")
         return jobs
 
     def release(self, jobs: Sequence[ClaimedJob]) -> set[Any]:
-        self.pass_by("drained")
+        pass_by("drained")
         return super().release(jobs)
 
     def _first(self) -> None:
         if next(self._claims) == 1:
-            self.pass_by("claiming")
+            pass_by("claiming")
+
+
+def pass_by(point: str) -> None:
+    """Pass by a gate of this run."""
+    gates.pass_by(f"{this_run.get('queue')}.{point}", **this_run)
 
 
 class WatchedResource(SqlQueueResource):
@@ -139,10 +145,10 @@ class WatchedResource(SqlQueueResource):
         with Watched(database, run) as queue:
             self._queue = queue
             if run is not None:
-                queue.pass_by("opened")
+                pass_by("opened")
             yield self
             if run is not None:
-                queue.pass_by("finished")
+                pass_by("finished")
             elif database.reserved is not None:
                 gates.pass_by(f"{database.reserved}.reserved", queue=database.reserved)
 

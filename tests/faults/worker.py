@@ -24,9 +24,11 @@ from dagster_sqlqueue.errors import DatabaseUnavailable, LeaseLost
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.queue import Ending, Kept
+from dagster_sqlqueue.queue.leases import Leases
 from dagster_sqlqueue.results import Results
 from tests.gate.patience import PATIENCE
 from tests.support import Work, on_sigterm
+from tests.support.around import Around
 
 PLANTS: dict[str, tuple[str, str, str]] = {
     "an ending without the fence": ("succeed", "AND j.lease_no = %(lease_no)s", "AND 0 <= %(lease_no)s"),
@@ -133,11 +135,11 @@ class History:
         os.write(self._file, (json.dumps({"event": event, **facts}) + "\n").encode())
 
 
-class Witness(SqlQueue):
-    """A queue that writes down what it was told by the database."""
+class Witness(Around):
+    """The leases of a queue, which writes down what it was told by the database."""
 
-    def __init__(self, url: str, schema: str, history: History, task: "Task | None" = None) -> None:
-        super().__init__(url, schema=schema)
+    def __init__(self, leases: Leases, history: History, task: "Task | None" = None) -> None:
+        super().__init__(leases)
         self._history = history
         self._dies, self._after = task.dies if task and task.dies else (None, 0)
         self._luck = random.Random(task.seed if task else 0)
@@ -157,67 +159,67 @@ class Witness(SqlQueue):
 
     def claim(self, *arguments: Any, **named: Any) -> list[ClaimedJob]:
         self._begin("claim")
-        jobs = super().claim(*arguments, **named)
+        jobs = self.inner.claim(*arguments, **named)
         if jobs:
             self._history.note("claimed", jobs=[(str(job.id), job.lease_no) for job in jobs])
         return jobs
 
     def finish(self, endings: Sequence[Ending], **named: Any) -> set[UUID]:
         self._begin("finish")
-        accepted = super().finish(endings, **named)
+        accepted = self.inner.finish(endings, **named)
         self._ended(endings, accepted)
         return accepted
 
     def _ended(self, endings: Sequence[Ending], accepted: set[UUID]) -> None:
-        self._apart = True
         jobs = [(str(ending.job.id), ending.job.lease_no) for ending in endings if ending.job.id in accepted]
         self._history.note("ended", jobs=jobs)
         self._refused([(ending.state.value, ending.job) for ending in endings], accepted)
 
     def finish_and_claim(self, endings: Sequence[Ending], *arguments: Any, **named: Any) -> Any:
-        self._apart = False
         self._begin("finish" if self._dies == "finish" else "claim")
-        accepted, jobs = super().finish_and_claim(endings, *arguments, **named)
-        if not self._apart:  # where the two go apart, each is noted by itself
-            self._ended(endings, accepted)
-            if jobs:
-                self._history.note("claimed", jobs=[(str(job.id), job.lease_no) for job in jobs])
+        accepted, jobs = self.inner.finish_and_claim(endings, *arguments, **named)
+        self._ended(endings, accepted)
+        if jobs:
+            self._history.note("claimed", jobs=[(str(job.id), job.lease_no) for job in jobs])
         return accepted, jobs
 
     def lock_due(self, *arguments: Any, **named: Any) -> list[ClaimedJob]:
         self._begin("claim")
-        return super().lock_due(*arguments, **named)
+        return self.inner.lock_due(*arguments, **named)
 
     def finish_locked(self, *arguments: Any, **named: Any) -> set[UUID]:
         self._begin("finish")
-        return super().finish_locked(*arguments, **named)
+        return self.inner.finish_locked(*arguments, **named)
 
     def finish_and_lock(self, *arguments: Any, **named: Any) -> list[ClaimedJob]:
         self._begin("finish")
-        return super().finish_and_lock(*arguments, **named)
+        return self.inner.finish_and_lock(*arguments, **named)
 
     def requeue(self, jobs: Sequence[tuple[ClaimedJob, Retry | Snooze]], **named: Any) -> set[UUID]:
         self._begin("requeue")
-        accepted = super().requeue(jobs, **named)
+        accepted = self.inner.requeue(jobs, **named)
         self._refused([(type(how).__name__.lower(), job) for job, how in jobs], accepted)
         return accepted
 
+    def release(self, jobs: Sequence[ClaimedJob]) -> set[UUID]:
+        return self.requeue([(job, Snooze(0)) for job in jobs]) if jobs else set()
+
     def hold(self, jobs: Sequence[tuple[ClaimedJob, str]], **named: Any) -> set[UUID]:
         self._begin("hold")
-        accepted = super().hold(jobs, **named)
+        accepted = self.inner.hold(jobs, **named)
         self._refused([("hold", job) for job, _ in jobs], accepted)
         return accepted
 
     def heartbeat(self, jobs: Sequence[ClaimedJob], **named: Any) -> Kept:
         self._begin("heartbeat")
-        kept = super().heartbeat(jobs, **named)
+        kept = self.inner.heartbeat(jobs, **named)
         self._refused([("heartbeat", job) for job in jobs], kept.held)
         return kept
 
     def note_progress(self, job: ClaimedJob, percent: float, message: str | None = None) -> None:
         self._begin("progress")
         try:
-            super().note_progress(job, percent, message)
+            self.inner.note_progress(job, percent, message)
         except LeaseLost:
             self._refused([("progress", job)], set())
             raise
@@ -305,7 +307,8 @@ def consume(task: Task) -> None:
 
     effect = sql.SQL("INSERT INTO {} (job) VALUES (%s)").format(sql.Identifier(task.schema, "effect"))
     spec = QueueSpec("work", Work, lease_seconds=task.lease_seconds)
-    with Witness(task.url, task.schema, history, task) as queue:
+    with SqlQueue(task.url, schema=task.schema) as queue:
+        queue.leases = Witness(queue.leases, history, task)  # type: ignore[assignment]
         consumer = Consumer(
             queue,
             spec,

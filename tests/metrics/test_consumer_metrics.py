@@ -118,7 +118,7 @@ def test_each_call_that_takes_jobs_is_timed_once(
     queue.enqueue_many(spec, [Work(n=0) for _ in range(20)])
     called: Counter[str] = Counter()
     consumer = ConsumerMetrics(registry).consumer(queue, spec, lambda job: None, mode=mode, batch_size=5)
-    inner = consumer._queue
+    inner = consumer._leases
     for verb in verbs:
 
         def counting(*given: object, verb: str = verb, call: object = getattr(inner, verb), **how: object) -> object:

@@ -182,16 +182,16 @@ def test_the_names_of_older_versions_count_too(queue: SqlQueue) -> None:
     queue.enqueue(QueueSpec("work", Old), Old(pin=SECRET))
     Consumer(queue, QueueSpec("work", Renamed), lambda job: Reject(job.payload.secret)).drain()
     assert queue.dead_letters("work")[0].error == "***"
-    assert queue.sensitive_names("work") == {"pin", "secret"}
+    assert queue.catalog.sensitive_names("work") == {"pin", "secret"}
 
 
 def test_the_database_knows_the_names_and_forgets_none(queue: SqlQueue) -> None:
-    assert queue.sensitive_names("work") == set()
+    assert queue.catalog.sensitive_names("work") == set()
     queue.create_queue(logins)
-    assert queue.sensitive_names("work") == {"password"}
+    assert queue.catalog.sensitive_names("work") == {"password"}
     Consumer(queue, QueueSpec("work", Card), lambda job: None).drain()
     queue.create_queue(QueueSpec("work", Work))
-    assert queue.sensitive_names("work") == {"password", "number"}
-    assert queue.sensitive_names("nothing") == set()
-    queue.keep_sensitive_names(QueueSpec("nothing", Card))
-    assert queue.sensitive_names("nothing") == set()
+    assert queue.catalog.sensitive_names("work") == {"password", "number"}
+    assert queue.catalog.sensitive_names("nothing") == set()
+    queue.catalog.keep_sensitive_names(QueueSpec("nothing", Card))
+    assert queue.catalog.sensitive_names("nothing") == set()

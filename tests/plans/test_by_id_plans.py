@@ -64,7 +64,7 @@ def test_replacing(explain: Explainer, backlog: SqlQueue, queue: str, count: int
         keys,
     )
     jobs = [NewJob(Work(n=n), unique_key=key) for n, key in enumerate(keys)]
-    arrays = validation.columns(QueueSpec(queue, Work), jobs)
+    arrays = validation.as_columns([validation.values(QueueSpec(queue, Work), job) for job in jobs])
     plan = explain("enqueue_replace", queue=queue, named=[False] * count, **arrays)
     assert plan.root["Actual Rows"] == count
     assert {index for _, index in plan.scans()} - {None} <= {"job_unique_key", "job_pkey", "job_replaced_pkey"}

@@ -347,7 +347,8 @@ def test_enqueue_one(explain: Explainer, queue: str) -> None:
 @pytest.mark.parametrize("count", [10, 2_000])
 def test_enqueue_many(explain: Explainer, count: int, queue: str) -> None:
     jobs = [NewJob(Work(n=n), unique_key=f"u{n}", ordering_key="big", tags=["a"]) for n in range(count)]
-    plan = explain("enqueue_many", queue=queue, **validation.columns(QueueSpec(queue, Work), jobs))
+    arrays = validation.as_columns([validation.values(QueueSpec(queue, Work), job) for job in jobs])
+    plan = explain("enqueue_many", queue=queue, **arrays)
     assert plan.root["Actual Rows"] == count
     assert plan.scans() == set()
     assert plan.buffers <= 25 * count + SLACK

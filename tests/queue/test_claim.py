@@ -257,8 +257,8 @@ def test_ended_by_us_tells_our_endings_from_others(queue: SqlQueue, spec: QueueS
     make_due(queue)
     (again,) = claim(queue)
     queue.complete([again])
-    assert queue.ended_by_us([first, second]) == {first.id}
-    assert queue.ended_by_us([again]) == {second.id}
+    assert queue.leases.ended_by_us([first, second]) == {first.id}
+    assert queue.leases.ended_by_us([again]) == {second.id}
 
 
 def test_unknown_queue_is_named_with_those_there_are(queue: SqlQueue) -> None:

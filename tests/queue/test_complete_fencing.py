@@ -52,7 +52,7 @@ QUIET: dict[str, Callable[[SqlQueue, ClaimedJob, QueueSpec[Work]], object]] = {
     "retry": lambda queue, job, spec: queue.requeue([(job, Retry("x"))], backoff=spec.backoff),
     "snooze": lambda queue, job, spec: queue.requeue([(job, Snooze(1))], backoff=spec.backoff),
     "release": lambda queue, job, spec: queue.release([job]),
-    "ended by us": lambda queue, job, spec: queue.ended_by_us([job]),
+    "ended by us": lambda queue, job, spec: queue.leases.ended_by_us([job]),
 }
 
 
@@ -195,12 +195,12 @@ def test_a_number_counts_from_the_commit_of_its_claim(queue: SqlQueue, spec: Que
     queue.enqueue(spec, Work(n=1))
     for _ in range(2):
         with rolled_back(queue) as transaction:
-            (job,) = queue.claim_within(transaction, "work", limit=1, worker="w")
+            (job,) = queue.leases.claim_within(transaction, "work", limit=1, worker="w")
             assert job.lease_no == 1
             with pytest.raises(LeaseLost):
                 queue.complete([job])
         with rolled_back(queue) as transaction:
-            (locked,) = queue.lock_due(transaction, "work", limit=1)
+            (locked,) = queue.leases.lock_due(transaction, "work", limit=1)
             assert locked.lease_no == 1
         with psycopg.connect(url) as connection:
             claimed = sql.SQL("SELECT lease_no FROM {}.claim('work', 'w')")

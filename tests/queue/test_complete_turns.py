@@ -29,7 +29,7 @@ WRITES: dict[str, Write] = {
     "finish with a result": lambda queue, job: queue.finish([Ending(job, ArchiveState.SUCCEEDED, {"n": 1})]),
     "requeue": lambda queue, job: queue.requeue([(job, Retry("again", after=3_600))]),
     "hold": lambda queue, job: queue.hold([(job, "look")]),
-    "finish and claim": lambda queue, job: queue.finish_and_claim(
+    "finish and claim": lambda queue, job: queue.leases.finish_and_claim(
         [Ending(job, ArchiveState.SUCCEEDED)], "work", limit=1, worker="late"
     ),
 }

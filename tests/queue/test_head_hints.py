@@ -52,22 +52,22 @@ TAKING: dict[str, Any] = {
 def _ended_and_claimed(queue: SqlQueue, **how: Any) -> list[ClaimedJob]:
     queue.enqueue(OTHER, Work(n=-1))
     before = queue.claim("work", worker="w", limit=1)
-    return queue.finish_and_claim(_ends(before), "wide", worker="w", **how)[1]
+    return queue.leases.finish_and_claim(_ends(before), "wide", worker="w", **how)[1]
 
 
 def _locked(queue: SqlQueue, **how: Any) -> list[ClaimedJob]:
     with queue.database.transaction() as transaction:
-        jobs = queue.lock_due(transaction, "wide", **how)
-        queue.finish_locked(transaction, _ends(jobs), worker="w")
+        jobs = queue.leases.lock_due(transaction, "wide", **how)
+        queue.leases.finish_locked(transaction, _ends(jobs), worker="w")
     return jobs
 
 
 def _ended_and_locked(queue: SqlQueue, **how: Any) -> list[ClaimedJob]:
     queue.enqueue(OTHER, Work(n=-1))
     with queue.database.transaction() as transaction:
-        before = queue.lock_due(transaction, "work", limit=1)
-        jobs = queue.finish_and_lock(transaction, _ends(before), "wide", worker="w", **how)
-        queue.finish_locked(transaction, _ends(jobs), worker="w")
+        before = queue.leases.lock_due(transaction, "work", limit=1)
+        jobs = queue.leases.finish_and_lock(transaction, _ends(before), "wide", worker="w", **how)
+        queue.leases.finish_locked(transaction, _ends(jobs), worker="w")
     return jobs
 
 
@@ -118,15 +118,15 @@ def test_what_the_database_knows_of_the_heads_serves_a_claim_without_order(queue
     spec = QueueSpec("single", Work, bucket_count=1, strategy="fanout")
     queue.create_queue(spec)
     queue.enqueue(spec, NewJob(Work(n=1), run_at=datetime.now(UTC) - timedelta(hours=1)))
-    assert queue.note_sweep("single") == 1
-    (hint,) = queue.head_hints("single").values()
+    assert queue.leases.note_sweep("single") == 1
+    (hint,) = queue.leases.head_hints("single").values()
     assert datetime.fromisoformat(hint) < datetime.now(UTC) - timedelta(minutes=59)
     hints = HeadHints(sweep_seconds=3600)
     hints.array([0])
     hints.saw_all()
     hints.know({0: str(datetime.now(UTC))})
     assert queue.claim("single", limit=5, worker="w", hints=hints) == []
-    hints.know(queue.head_hints("single"))
+    hints.know(queue.leases.head_hints("single"))
     assert len(queue.claim("single", limit=5, worker="w", hints=hints)) == 1
 
 

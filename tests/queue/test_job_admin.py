@@ -332,17 +332,6 @@ def test_what_a_caller_adds_stands_or_falls_with_the_decision(queue: SqlQueue, v
     assert {job: state(queue, job) for job in jobs} != before
 
 
-def test_the_ids_of_all_that_fit(queue: SqlQueue) -> None:
-    jobs = put(queue, PLAIN, 30)
-    queue.hold_queued("work", ids(*jobs[:10]), "look")
-    assert {job for part in queue.live_ids("work", Selection(state="queued")) for job in part} == set(jobs[10:])
-    assert {job for part in queue.live_ids("work", Selection(payload={"n": 3})) for job in part} == {jobs[3]}
-    with pytest.raises(UnknownQueue):
-        queue.live_ids("nosuch", ALL)
-    with pytest.raises(InvalidInput, match="is about jobs that are queued or running or held"):
-        queue.live_ids("work", Selection(state="failed"))
-
-
 def test_verbs_say_what_they_cannot_take(queue: SqlQueue) -> None:
     (job,) = put(queue, PLAIN, 1)
     refused = [

@@ -39,7 +39,7 @@ def limited(queue: SqlQueue, kind: str) -> SqlQueue:
 
 def next_batch(queue: SqlQueue, jobs: list[ClaimedJob], worker: str = "a") -> list[ClaimedJob]:
     endings = [Ending(job, ArchiveState.SUCCEEDED) for job in jobs]
-    accepted, claimed = queue.finish_and_claim(endings, "work", limit=BATCH, worker=worker)
+    accepted, claimed = queue.leases.finish_and_claim(endings, "work", limit=BATCH, worker=worker)
     assert accepted == {job.id for job in jobs}
     return claimed
 

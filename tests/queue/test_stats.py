@@ -151,7 +151,7 @@ def test_a_paused_queue_says_since_when(queue: SqlQueue) -> None:
 
 
 def test_unknown_queues_and_unusable_names(queue: SqlQueue) -> None:
-    for verb in (queue.stats, queue.note_sweep):
+    for verb in (queue.stats, queue.leases.note_sweep):
         with pytest.raises(UnknownQueue, match="no queue 'missing'"):
             verb("missing")
         with pytest.raises(InvalidInput, match="not usable"):
@@ -229,7 +229,7 @@ def test_all_columns_of_both_tables_are_there_but_for_what_the_machinery_notes(q
 def swept(queue: SqlQueue, spec: QueueSpec[Work]) -> SqlQueue:
     """The queue after a sweep, with jobs in all of its buckets that have been due for an hour."""
     many(queue, 40, "now() - interval '1 hour'")
-    assert queue.note_sweep("work") == 4
+    assert queue.leases.note_sweep("work") == 4
     return queue
 
 
@@ -257,7 +257,7 @@ def test_of_many_sweepers_one_pays(swept: SqlQueue) -> None:
         rows(swept, "UPDATE {s}.bucket SET swept_at = clock_timestamp()")
         pass_seconds(swept, seconds)
         with ThreadPoolExecutor(sweepers) as pool:
-            return sum(pool.map(swept.note_sweep, ["work"] * sweepers))
+            return sum(pool.map(swept.leases.note_sweep, ["work"] * sweepers))
 
     # Where a process is stopped in between, a sweep is due that was not: then it is tried again.
     assert until(lambda: paid(0, 1) == 0)
@@ -272,8 +272,8 @@ def test_a_bucket_that_another_sweeps_is_left_alone(swept: SqlQueue) -> None:
         take_time(other)
         schema = swept.database.schema
         other.connection.execute(f"SELECT FROM {schema}.bucket WHERE bucket < 3 FOR UPDATE".encode())
-        assert swept.note_sweep("work") == 1
-    assert swept.note_sweep("work") >= 3
+        assert swept.leases.note_sweep("work") == 1
+    assert swept.leases.note_sweep("work") >= 3
 
 
 def test_what_was_committed_late_is_seen_by_the_next_sweep(swept: SqlQueue) -> None:
@@ -286,7 +286,7 @@ def test_what_was_committed_late_is_seen_by_the_next_sweep(swept: SqlQueue) -> N
     assert 3_500 < oldest(swept) < 7_000
     assert value(swept, "SELECT oldest_ready_seconds FROM {s}.queue_stats") > 7_000, "figures believe no hint"
     pass_seconds(swept, 3_604.5)
-    assert swept.note_sweep("work") == 4
+    assert swept.leases.note_sweep("work") == 4
     assert oldest(swept) > 7_000
 
 
@@ -301,7 +301,7 @@ def test_a_sweep_hides_nothing_that_is_enqueued_after_it(queue: SqlQueue, spec: 
     if leased:
         queue.enqueue_many(spec, [Work(n=n) for n in range(40)])
         assert len(claim(queue)) == 40
-    assert queue.note_sweep("work") == 4
+    assert queue.leases.note_sweep("work") == 4
     # Its transaction began a while ago.
     many(queue, 4, "now() - interval '50 seconds'")
     assert {head.bucket for head in queue.peek_heads("work") if head.due_seconds > 0} == {0, 1, 2, 3}
@@ -310,5 +310,5 @@ def test_a_sweep_hides_nothing_that_is_enqueued_after_it(queue: SqlQueue, spec: 
 def test_held_jobs_make_no_hint(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     queue.enqueue_many(spec, [Work(n=n) for n in range(40)])
     queue.hold([(job, "why") for job in claim(queue)])
-    assert queue.note_sweep("work") == 4
+    assert queue.leases.note_sweep("work") == 4
     assert value(queue, "SELECT max(head_hint) < now() FROM {s}.bucket")

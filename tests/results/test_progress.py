@@ -12,10 +12,12 @@ from dagster_sqlqueue.consumer.progress import Reporter
 from dagster_sqlqueue.errors import InvalidInput, LeaseLost
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.leases import Leases
 from dagster_sqlqueue.queue.selection import Selection
 from dagster_sqlqueue.results import Results
 from tests.gate.patience import PATIENCE
 from tests.support import Work, claim, make_due, narrow_queue, rows, until, value
+from tests.support.around import Around
 
 STALE = "SELECT COALESCE(sum(writes), 0) FROM {s}.stale_write"
 NOTES = "SELECT count(*) FROM {s}.job_progress"
@@ -35,13 +37,13 @@ def test_what_is_said_is_read(queue: SqlQueue, spec: QueueSpec[Work], results: R
     (job,) = claim(queue)
     assert said(results, job) is None
     before = value(queue, "SELECT clock_timestamp()")
-    queue.note_progress(job, 12.5, "a first part")
+    queue.leases.note_progress(job, 12.5, "a first part")
     outcome = results.outcome(job.id)
     assert outcome.state == "running"
     assert outcome.progress
     assert (outcome.progress.percent, outcome.progress.message) == (12.5, "a first part")
     assert before <= outcome.progress.updated_at <= value(queue, "SELECT clock_timestamp()")
-    queue.note_progress(job, 100)
+    queue.leases.note_progress(job, 100)
     assert said(results, job) == (100.0, None)
     assert value(queue, STALE) == 0
 
@@ -50,8 +52,8 @@ def test_what_is_said_is_read(queue: SqlQueue, spec: QueueSpec[Work], results: R
 def test_it_goes_with_the_job(queue: SqlQueue, spec: QueueSpec[Work], results: Results, state: ArchiveState) -> None:
     enqueue(queue, spec)
     (job,) = claim(queue)
-    queue.note_progress(job, 50)
-    queue.note_progress(job, 60)
+    queue.leases.note_progress(job, 50)
+    queue.leases.note_progress(job, 60)
     assert queue.finish([Ending(job, state, error="x")]) == {job.id}
     assert said(results, job) is None
     assert value(queue, NOTES) == 0
@@ -60,29 +62,29 @@ def test_it_goes_with_the_job(queue: SqlQueue, spec: QueueSpec[Work], results: R
 def test_the_next_attempt_begins_without_it(queue: SqlQueue, spec: QueueSpec[Work], results: Results) -> None:
     enqueue(queue, spec)
     (job,) = claim(queue)
-    queue.note_progress(job, 50, "the first attempt")
+    queue.leases.note_progress(job, 50, "the first attempt")
     queue.requeue([(job, Retry("again", 0))])
     assert said(results, job) is None
     (again,) = claim(queue)
     assert said(results, again) is None
-    queue.note_progress(again, 5, "the second")
+    queue.leases.note_progress(again, 5, "the second")
     assert said(results, again) == (5.0, "the second")
 
 
 def test_nor_does_the_attempt_that_took_over(queue: SqlQueue, spec: QueueSpec[Work], results: Results) -> None:
     enqueue(queue, spec)
     (zombie,) = claim(queue)
-    queue.note_progress(zombie, 50)
+    queue.leases.note_progress(zombie, 50)
     make_due(queue)
     (taken,) = claim(queue)
     assert said(results, taken) is None
     with pytest.raises(LeaseLost, match=str(zombie.id)):
-        queue.note_progress(zombie, 60)
+        queue.leases.note_progress(zombie, 60)
     assert value(queue, STALE) == 1
     assert said(results, taken) is None
-    queue.note_progress(taken, 10)
+    queue.leases.note_progress(taken, 10)
     with pytest.raises(LeaseLost):
-        queue.note_progress(zombie, 70)
+        queue.leases.note_progress(zombie, 70)
     assert said(results, taken) == (10.0, None)
     assert value(queue, STALE) == 2
 
@@ -92,7 +94,7 @@ def test_after_the_end_it_is_refused(queue: SqlQueue, spec: QueueSpec[Work]) -> 
     (job,) = claim(queue)
     queue.complete([job])
     with pytest.raises(LeaseLost):
-        queue.note_progress(job, 60)
+        queue.leases.note_progress(job, 60)
     assert value(queue, NOTES) == 0
     assert value(queue, STALE) == 1
 
@@ -100,11 +102,11 @@ def test_after_the_end_it_is_refused(queue: SqlQueue, spec: QueueSpec[Work]) -> 
 def test_a_job_set_aside_says_nothing(queue: SqlQueue, spec: QueueSpec[Work], results: Results) -> None:
     enqueue(queue, spec)
     (job,) = claim(queue)
-    queue.note_progress(job, 50)
+    queue.leases.note_progress(job, 50)
     queue.hold([(job, "look")])
     assert said(results, job) is None
     with pytest.raises(LeaseLost):
-        queue.note_progress(job, 60)
+        queue.leases.note_progress(job, 60)
     queue.cancel("work", Selection(ids=[job.id]))
     assert value(queue, NOTES) == 0
 
@@ -127,15 +129,15 @@ def test_in_every_kind_of_queue(
     assert value(queue, NOTES) == 0
 
 
-class Counting(SqlQueue):
-    """Queues that remember what was written about progress."""
+class Counting(Around):
+    """Leases that remember what was written about progress."""
 
-    def __init__(self, url: str, schema: str) -> None:
-        super().__init__(url, schema=schema)
+    def __init__(self, leases: Leases) -> None:
+        super().__init__(leases)
         self.written: list[float] = []
 
     def note_progress(self, job: ClaimedJob, percent: float, message: str | None = None) -> None:
-        super().note_progress(job, percent, message)
+        self.inner.note_progress(job, percent, message)
         self.written.append(percent)
 
 
@@ -143,7 +145,8 @@ def test_a_handler_may_say_it_as_often_as_it_likes(
     url: str, queue: SqlQueue, spec: QueueSpec[Work], results: Results
 ) -> None:
     enqueue(queue, spec)
-    with Counting(url, queue.database.schema) as counting:
+    with SqlQueue(url, schema=queue.database.schema) as own:
+        own.leases = counting = Counting(own.leases)  # type: ignore[assignment]
 
         def handler(job: Job[Work]) -> Done:
             began = time.monotonic()
@@ -160,7 +163,7 @@ def test_a_handler_may_say_it_as_often_as_it_likes(
             return Done()
 
         # No heartbeat comes meanwhile, which would write as well.
-        assert Consumer(counting, spec, handler, lease_seconds=3_600).drain().succeeded == 1
+        assert Consumer(own, spec, handler, lease_seconds=3_600).drain().succeeded == 1
         assert counting.written == sorted(counting.written)
 
 
@@ -205,7 +208,7 @@ def test_a_refusal_that_the_heartbeat_met_is_told_at_the_next_word(
     monkeypatch.setattr("dagster_sqlqueue.consumer.progress.WRITE_SECONDS", 3600.0)
     enqueue(queue, spec)
     (job,) = claim(queue)
-    reporter = Reporter(queue)
+    reporter = Reporter(queue.leases)
     reporter.report(job, 10, None)
     reporter.report(job, 20, None)
     make_due(queue)
@@ -221,7 +224,7 @@ def test_a_database_that_is_away_stops_no_handler(url: str, queue: SqlQueue, spe
     enqueue(queue, spec)
     (job,) = claim(queue)
     with narrow_queue(url, queue.database.schema) as narrow:
-        reporter = Reporter(narrow)
+        reporter = Reporter(narrow.leases)
         with narrow.database.connection():
             reporter.report(job, 10, None)
         assert value(queue, NOTES) == 0
@@ -295,7 +298,7 @@ def test_it_is_changed_in_place(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     enqueue(queue, spec)
     (job,) = claim(queue)
     for percent in range(101):
-        queue.note_progress(job, percent)
+        queue.leases.note_progress(job, percent)
     until(
         lambda: rows(
             queue,
@@ -308,7 +311,7 @@ def test_it_is_changed_in_place(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
 def test_maintenance_removes_what_was_left(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     enqueue(queue, spec)
     (job,) = claim(queue)
-    queue.note_progress(job, 50)
+    queue.leases.note_progress(job, 50)
     rows(
         queue,
         "INSERT INTO {s}.job_progress (job_id, lease_no, percent, updated_at)"

@@ -138,8 +138,8 @@ def test_maintenance_removes_what_expired_with_all_that_is_in_it(
     queue.hold([(held, "look")])
     (task,) = [job.id for job in queue.jobs(reply.name) if job.state == "queued"][:1]
     assert HumanWork(queue).hand_over(reply.name, Selection(ids=[task]), by="boss", reason="x").changed == [task]
-    queue.note_progress(running, 50)
-    with Waiter(queue, reply.name, "somebody") as waiter:
+    queue.leases.note_progress(running, 50)
+    with Waiter(queue.catalog, reply.name, "somebody") as waiter:
         Followers(queue).follow(held.id, Callback(reply.name))
         assert waiter.listening
         for table, columns, values in [

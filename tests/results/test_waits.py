@@ -92,7 +92,7 @@ def test_in_time_or_not(queue: SqlQueue, spec: QueueSpec[Work], results: Results
     ids = enqueued(queue, spec, 3)
     jobs = claim(queue)
     queue.complete(jobs[:1])
-    queue.note_progress(jobs[1], 40, "sorting")
+    queue.leases.note_progress(jobs[1], 40, "sorting")
     with pytest.raises(WaitTimedOut, match=r"has not ended within 0\.3 seconds: it is running, 40 % done") as one:
         results.wait(jobs[1].id, timeout_seconds=0.3)
     assert isinstance(one.value, TimeoutError | QueueError)

@@ -16,6 +16,7 @@ from dagster_sqlqueue.errors import AccessRefused
 from dagster_sqlqueue.followers import Followers, Groups
 from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.people import HumanWork
+from dagster_sqlqueue.queue.catalog import Catalog
 from dagster_sqlqueue.queue.complete import Ending
 from dagster_sqlqueue.results import ReplyQueue, Results
 from dagster_sqlqueue.schedules import Schedules
@@ -28,6 +29,8 @@ from tests.support import Work, rows
 _UNCALLED = {
     "close",
     "stops_key",  # asks nothing of the database
+    "unknown",  # makes an error
+    "not_among",
     "matches",  # asks the database about the values it is given, and no table
     "step",  # what the steps of people are made of
 }
@@ -54,8 +57,10 @@ def test_who_may(shared: Staff, role: Role, attempted: str) -> None:
 
 def test_every_verb_is_attempted() -> None:
     text = "".join(Path(str(module.__file__)).read_text(encoding="utf-8") for module in MODULES)
-    for kind in (SqlQueue, Topics, Schedules, HumanWork, Followers, Groups, Results, ReplyQueue):
-        names = {name for name, _ in inspect.getmembers(kind, inspect.isfunction) if not name.startswith("_")}
+    with SqlQueue("postgresql://nobody@nowhere/nothing") as queue:
+        leases = queue.leases
+    for kind in (SqlQueue, Catalog, leases, Topics, Schedules, HumanWork, Followers, Groups, Results, ReplyQueue):
+        names = {name for name, _ in inspect.getmembers(kind, inspect.isroutine) if not name.startswith("_")}
         missing = {name for name in names - _UNCALLED if not re.search(rf"\.{name}\(", text)}
         assert missing == set(), kind
 
@@ -87,7 +92,7 @@ def test_two_roles_do_what_each_may(staff: Staff, spec: QueueSpec[Work], any_ser
     both = staff.users[Role.CONSUMER]
     both.enqueue(spec, Work(n=1))
     with both.database.transaction() as transaction:
-        jobs = both.lock_due(transaction, "work", buckets=range(4), limit=1)
+        jobs = both.leases.lock_due(transaction, "work", buckets=range(4), limit=1)
         both.enqueue(spec, Work(n=2), connection=transaction.connection)
-        both.finish_locked(transaction, [Ending(job, ArchiveState.SUCCEEDED) for job in jobs], worker="w")
+        both.leases.finish_locked(transaction, [Ending(job, ArchiveState.SUCCEEDED) for job in jobs], worker="w")
     assert staff.owner.depth("work").ready == 1

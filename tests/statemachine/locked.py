@@ -90,7 +90,7 @@ class LockedMachine(DecidedMachine):
         begun = False
 
         def work(transaction: Transaction) -> None:
-            jobs = queue.lock_due(transaction, "work", limit=limit)
+            jobs = queue.leases.lock_due(transaction, "work", limit=limit)
             same([job.id for job in jobs], self.model.locked(limit, [job.id for job in jobs]))
             nonlocal begun
             begun = any(job.alone for job in jobs)
@@ -98,11 +98,11 @@ class LockedMachine(DecidedMachine):
                 self.model.begin_alone(jobs[0].id)
             settled = [(job, self._outcome(job, outcome)) for job, outcome in zip(jobs, outcomes, strict=False)]
             ended.extend((job.id, *self._event(job, outcome)) for job, outcome in settled)
-            writes = settle(settled, queue.stops_key)
+            writes = settle(settled, queue.leases.stops_key)
             if writes.endings:
-                queue.finish_locked(transaction, writes.endings, worker="w")
+                queue.leases.finish_locked(transaction, writes.endings, worker="w")
             if writes.back or writes.aside:
-                queue.return_locked(transaction, writes.back, writes.aside)
+                queue.leases.return_locked(transaction, writes.back, writes.aside)
             if crashes:
                 raise Crash
 

@@ -238,7 +238,7 @@ class QueueMachine(RuleBasedStateMachine):
         queue = self.server.consumers[consumer]
         stops = self.seen[consumer].on_poison is PoisonPolicy.STOP
         events = [(lease(job), event_of(job, outcome, stops), outcome) for job, outcome in settled]
-        written = settle(settled, queue.stops_key)
+        written = settle(settled, queue.leases.stops_key)
         if written.endings:
             ended = self.model.finish([(job, event) for job, event, _ in events if event in ENDS])
             same(queue.finish(written.endings), ended)

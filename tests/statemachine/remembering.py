@@ -68,12 +68,12 @@ class RememberingMachine(LockedMachine):
         stops = self.model.spec.on_poison is PoisonPolicy.STOP
         chosen = [(job, how) for job, how in settled if event_of(job, how, stops) in ENDS]
         self._settle(consumer, [one for one in settled if one not in chosen])
-        written = settle(chosen, queue.stops_key).endings
+        written = settle(chosen, queue.leases.stops_key).endings
         if not written:
             return
         ended = [(lease(job), event_of(job, how, stops)) for job, how in chosen]
         before = {job.id: job.lease_no for job in self.model.live.values()}
-        accepted, jobs = queue.finish_and_claim(
+        accepted, jobs = queue.leases.finish_and_claim(
             written, "work", limit=limit, worker=f"worker {consumer}", hints=self.hints[consumer]
         )
         apart = any(job.order_no is not None for job, _ in chosen)
@@ -86,8 +86,8 @@ class RememberingMachine(LockedMachine):
         """Take what the database knows of the heads, as a consumer does every few seconds."""
         queue = self.server.consumers[consumer]
         self.server.look("UPDATE bucket SET swept_at = '-infinity'")
-        queue.note_sweep("work")
-        heads = queue.head_hints("work")
+        queue.leases.note_sweep("work")
+        heads = queue.leases.head_hints("work")
         self.hints[consumer].know(heads)
         self.remembered[consumer].know(self.model.heads(heads))
 

@@ -161,7 +161,7 @@ def work(
     check_handlers(loaded)
     with session.queue(pool_size=POOL_SIZE) as queue:
         for declared, _ in loaded:
-            queue.check_exists(declared.spec.name)
+            queue.catalog.check_exists(declared.spec.name)
         show = screen if not session.as_json and sys.stdout.isatty() else log
         with Signals() as signals, show(queue, as_json=session.as_json, every_seconds=pause) as progress:
             if count is None:

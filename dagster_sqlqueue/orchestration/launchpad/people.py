@@ -72,7 +72,7 @@ def _decide(
         raise InvalidInput(f"ids names {len(config.ids):,} jobs; one run decides about {MOST_TASKS} at most")
     if not config.ids and not config.dry_run:
         raise InvalidInput("ids is empty: name the jobs, as a dry run without ids shows them")
-    source.check_exists(config.queue)
+    source.catalog.check_exists(config.queue)
     if config.ids:
         tasks = [people.task(id_) for id_ in dict.fromkeys(job_id(text.strip()) for text in config.ids)]
     else:

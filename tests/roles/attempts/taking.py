@@ -70,14 +70,14 @@ def claim_under_limits(queue: SqlQueue, desk: Desk) -> Any:
 def claim_within(queue: SqlQueue, desk: Desk) -> Any:
     desk.filled()
     with queue.database.transaction() as transaction:
-        assert queue.claim_within(transaction, desk.name, limit=3, worker="w")
+        assert queue.leases.claim_within(transaction, desk.name, limit=3, worker="w")
 
 
 @verb(C)
 def finish_and_claim(queue: SqlQueue, desk: Desk) -> Any:
     jobs = desk.claimed()
     desk.filled()
-    ended, found = queue.finish_and_claim(
+    ended, found = queue.leases.finish_and_claim(
         [Ending(job, ArchiveState.SUCCEEDED) for job in jobs], desk.name, limit=3, worker="w"
     )
     assert len(ended) == len(found) == 3
@@ -140,40 +140,42 @@ def a_write_that_comes_too_late_is_counted(queue: SqlQueue, desk: Desk) -> Any:
 def ended_by_us(queue: SqlQueue, desk: Desk) -> Any:
     jobs = desk.claimed()
     desk.owner.complete(jobs)
-    assert len(queue.ended_by_us(jobs)) == 3
+    assert len(queue.leases.ended_by_us(jobs)) == 3
 
 
 @verb(C, O)
 def lock_due(queue: SqlQueue, desk: Desk) -> Any:
     desk.filled()
     with queue.database.transaction() as transaction:
-        jobs = queue.lock_due(transaction, desk.name, limit=3)
-        assert queue.finish_locked(transaction, [Ending(job, ArchiveState.SUCCEEDED) for job in jobs], worker="w")
+        jobs = queue.leases.lock_due(transaction, desk.name, limit=3)
+        assert queue.leases.finish_locked(
+            transaction, [Ending(job, ArchiveState.SUCCEEDED) for job in jobs], worker="w"
+        )
 
 
 @verb(C, O)
 def finish_and_lock(queue: SqlQueue, desk: Desk) -> Any:
     desk.filled(2)
     with queue.database.transaction() as transaction:
-        jobs = queue.lock_due(transaction, desk.name, limit=1)
+        jobs = queue.leases.lock_due(transaction, desk.name, limit=1)
         endings = [Ending(job, ArchiveState.SUCCEEDED) for job in jobs]
-        assert queue.finish_and_lock(transaction, endings, desk.name, limit=1, worker="w")
+        assert queue.leases.finish_and_lock(transaction, endings, desk.name, limit=1, worker="w")
 
 
 @verb(C, O)
 def lock_again(queue: SqlQueue, desk: Desk) -> Any:
     desk.filled(1)
     with queue.database.transaction() as transaction:
-        (job,) = queue.lock_due(transaction, desk.name, limit=1)
-        assert queue.lock_again(transaction, job)
+        (job,) = queue.leases.lock_due(transaction, desk.name, limit=1)
+        assert queue.leases.lock_again(transaction, job)
 
 
 @verb(C)
 def return_locked(queue: SqlQueue, desk: Desk) -> Any:
     desk.filled(1)
     with queue.database.transaction() as transaction:
-        (job,) = queue.lock_due(transaction, desk.name, limit=1)
-        assert queue.return_locked(transaction, [(job, Retry("later"))])
+        (job,) = queue.leases.lock_due(transaction, desk.name, limit=1)
+        assert queue.leases.return_locked(transaction, [(job, Retry("later"))])
 
 
 @verb(C)
@@ -197,7 +199,7 @@ def drain_by_a_consumer_of_a_limited_queue(queue: SqlQueue, desk: Desk) -> Any:
 
 @verb(C)
 def wait_for_jobs(queue: SqlQueue, desk: Desk) -> Any:
-    with Waiter(queue, desk.name, f"w {uuid4()}") as waiter:
+    with Waiter(queue.catalog, desk.name, f"w {uuid4()}") as waiter:
         assert waiter.listening
         desk.filled(1)
         assert waiter.wait(PATIENCE)
@@ -271,5 +273,5 @@ def abandon_a_batch(queue: SqlQueue, desk: Desk) -> Any:
 
 @verb(C, O)
 def keep_sensitive_names(queue: SqlQueue, desk: Desk) -> Any:
-    queue.keep_sensitive_names(QueueSpec(desk.name, Secret))
-    assert desk.owner.sensitive_names(desk.name) == {"token"}
+    queue.catalog.keep_sensitive_names(QueueSpec(desk.name, Secret))
+    assert desk.owner.catalog.sensitive_names(desk.name) == {"token"}

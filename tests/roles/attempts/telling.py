@@ -41,7 +41,7 @@ def opened(desk: Desk) -> UUID:
 @verb(C)
 def note_progress(queue: SqlQueue, desk: Desk) -> Any:
     (job,) = desk.claimed(1)
-    queue.note_progress(job, 40, "on its way")
+    queue.leases.note_progress(job, 40, "on its way")
     progress = Results(desk.owner).outcome(job.id).progress
     assert progress
     assert progress.percent == 40
