@@ -28,6 +28,7 @@ from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.queue.complete import Ending
 from dagster_sqlqueue.queue.head_hints import HeadHints
+from dagster_sqlqueue.queue.maintenance import Maintenance
 from dagster_sqlqueue.queue.strategies import MAX_BATCH, check_buckets
 
 _POLL_SECONDS = 0.2
@@ -92,7 +93,6 @@ class Consumer(Generic[Payload]):
         beat: Callable[[], object] | None = None,
         on_claim: Callable[[Sequence[ClaimedJob]], None] | None = None,
     ) -> None:
-        self._queue = queue
         self._leases = queue.leases
         self._catalog = queue.catalog
         self._spec = spec
@@ -215,7 +215,7 @@ class Consumer(Generic[Payload]):
         began = time.monotonic()
         self._look()
         self._catalog.keep_sensitive_names(self._spec)
-        self._queue.ensure_partitions()
+        Maintenance(self._catalog).ensure_partitions()
         with contextlib.closing(self._work.caller), self._keeper:
             try:
                 yield

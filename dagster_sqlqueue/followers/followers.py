@@ -15,8 +15,7 @@ from dagster_sqlqueue.followers.model import Callback
 from dagster_sqlqueue.model.job import NewJob
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.queue import insert
-from dagster_sqlqueue.queue.async_enqueue import each
-from dagster_sqlqueue.queue.intake import Intake, OnBadRow, Rejected
+from dagster_sqlqueue.queue.intake import Intake, OnBadRow, Rejected, each
 
 OnSubmitted: TypeAlias = Callable[[Submitted], object]
 

@@ -9,6 +9,7 @@ from dagster_sqlqueue.errors import SchemaMissing, UnknownQueue
 from dagster_sqlqueue.model.queue import QueueSettings, QueueSpec
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.schema import migrations
 
 
 class CreateConfig(dg.Config):
@@ -44,7 +45,7 @@ def build_create_job(spec: QueueSpec[Any]) -> dg.JobDefinition:
         if config.migrate:
             _say_applied(context, queue)
         try:
-            queue.check_schema()
+            migrations.check(queue.database)
         except SchemaMissing:
             _say_applied(context, queue)
         settings = queue.create_queue(spec)

@@ -21,6 +21,7 @@ from dagster_sqlqueue.orchestration.fanout import Account, DailyAccount, daily_j
 from dagster_sqlqueue.orchestration.markdown import SHOWN
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.schema import migrations
 
 MOST_DAYS = 31
 
@@ -185,7 +186,7 @@ def build_deadline_check(
             everyone = list(accounts())
             if not everyone:
                 raise InvalidInput(f"there is no account to look for in the queue {spec.name!r}")
-            sqlqueue.queue.check_schema()
+            migrations.check(sqlqueue.queue.database)
             found = look_at_deadlines(
                 sqlqueue.queue,
                 spec.name,

@@ -24,6 +24,7 @@ from dagster_sqlqueue.orchestration.observing import figures_after_run
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
+from dagster_sqlqueue.schema import migrations
 
 _PROGRESS_SECONDS = 10.0
 """A log line is an event, and each event a commit in Dagster's storage."""
@@ -156,7 +157,7 @@ def build_drain_op(
         context: dg.OpExecutionContext, config: DrainConfig, sqlqueue: SqlQueueResource
     ) -> dg.Output[dict[str, Any]]:
         queue = sqlqueue.queue
-        queue.check_schema()
+        migrations.check(queue.database)
         pace = config.pace(usual)
         lease = lease_seconds or spec.lease_seconds
         reserved = config.reserved(spec.name)

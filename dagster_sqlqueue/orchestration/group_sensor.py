@@ -18,6 +18,7 @@ from dagster_sqlqueue.orchestration.joining import GROUP_TAG, GroupConfig
 from dagster_sqlqueue.orchestration.leasing import settle_claimed
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.payload import serialization
+from dagster_sqlqueue.schema import migrations
 
 _LEASE_SECONDS = 300.0
 """Longer than Dagster lets a tick take."""
@@ -96,7 +97,7 @@ def build_group_sensor(
     )
     def ended_groups(context: dg.SensorEvaluationContext, sqlqueue: SqlQueueResource) -> dg.SensorResult:
         queue = sqlqueue.queue
-        queue.check_schema()
+        migrations.check(queue.database)
         claimed = queue.claim(
             spec.name, limit=max_groups, lease_seconds=_LEASE_SECONDS, worker=f"sensor/{spec.name}/{uuid4().hex[:8]}"
         )

@@ -9,6 +9,7 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import QueueSpec, check_queue_name
 from dagster_sqlqueue.orchestration.repeating import each_job, spec_for, step_ids
 from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.schema import migrations
 
 QUEUE_KEY = "sqlqueue/queue"
 """The metadata of an output or asset that names its queue."""
@@ -36,7 +37,7 @@ class SqlQueueIOManager(dg.IOManager):
             InvalidPayload, InvalidInput, UnknownQueue: nothing was enqueued.
         """
         name = self._queue_of(context)
-        self._queue.check_schema()
+        migrations.check(self._queue.database)
         spec, jobs = (self._specs[name], each_job(obj)) if name in self._specs else spec_for(name, each_job(obj))
         ids = step_ids(context.step_context, "output", context.name, context.mapping_key or "")
         done = self._queue.enqueue_many(spec, ids.jobs(jobs))

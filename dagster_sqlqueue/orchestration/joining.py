@@ -18,6 +18,7 @@ from dagster_sqlqueue.orchestration.repeating import StepIds, each_job, ids_of
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.results import JobOutcome, Results
+from dagster_sqlqueue.schema import migrations
 
 GROUP_TAG = "sqlqueue/group"
 """On each run that joins a group: the group's id."""
@@ -196,7 +197,7 @@ def _enqueue(
     callback: Callback | None,
     on_conflict: Literal["ignore", "merge"],
 ) -> EnqueuedGroup:
-    queue.check_schema()
+    migrations.check(queue.database)
     id = ids.id("")
     groups, followers = Groups(queue), Followers(queue)
     with queue.database.transaction() as transaction:

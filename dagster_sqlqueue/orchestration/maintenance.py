@@ -15,6 +15,7 @@ from dagster_sqlqueue.orchestration.fanout import IN_PROGRESS
 from dagster_sqlqueue.orchestration.markdown import SHOWN
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.queue.maintenance import MAX_DAYS_AHEAD, Maintained
+from dagster_sqlqueue.schema import migrations
 from dagster_sqlqueue.schema.partitions import DAYS_AHEAD
 
 _LONGEST = timedelta(hours=6)
@@ -94,7 +95,7 @@ def _job(name: str, resource: SqlQueueResource | None, asset_keys: Mapping[str, 
         context: dg.OpExecutionContext, config: MaintenanceConfig, sqlqueue: SqlQueueResource
     ) -> dg.Output[dict[str, Any]]:
         with told_plainly():
-            sqlqueue.queue.check_schema()
+            migrations.check(sqlqueue.queue.database)
             done = sqlqueue.queue.maintain(days_ahead=config.days_ahead)
         if done.busy:
             context.log.warning("left for the next run, because the archive was in use: %s", _days(done.busy))

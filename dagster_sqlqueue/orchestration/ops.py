@@ -15,6 +15,7 @@ from dagster_sqlqueue.orchestration.leasing import LeasedJob as LeasedJob
 from dagster_sqlqueue.orchestration.repeating import each_job, ids_of, spec_for
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.schema import migrations
 
 _TAGS = {"kind": "sqlqueue"}
 _NAMED = 5
@@ -197,7 +198,7 @@ def enqueue_jobs(
 def _claim(
     context: dg.OpExecutionContext, queue: SqlQueue, name: str, spec: QueueSpec[Any] | None, config: _Claim
 ) -> dg.Output[list[LeasedJob[Any]]]:
-    queue.check_schema()
+    migrations.check(queue.database)
     taken = leasing.take(
         queue.leases,
         name,
@@ -241,7 +242,7 @@ def _write(
 def _enqueue(
     context: dg.OpExecutionContext, queue: SqlQueue, spec: QueueSpec[Any], jobs: Iterable[Any], config: _Enqueue
 ) -> dg.Output[dict[str, int]]:
-    queue.check_schema()
+    migrations.check(queue.database)
     ids = ids_of(context, "jobs")
     on_conflict = cast(Literal["ignore", "replace"], config.on_conflict)
     done = queue.enqueue_many(spec, ids.jobs(jobs), on_conflict=on_conflict)

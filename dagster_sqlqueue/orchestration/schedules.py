@@ -10,6 +10,7 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration.assets import asset_key_among
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.schedules import Schedules
+from dagster_sqlqueue.schema import migrations
 
 _NAMED = 10
 
@@ -51,7 +52,7 @@ def build_sqlqueue_schedules_sensor(
         description="Puts jobs on the queues by their schedules, each tick once however many schedulers run.",
     )
     def schedules_tick(context: dg.SensorEvaluationContext, sqlqueue: SqlQueueResource) -> dg.SensorResult:
-        sqlqueue.queue.check_schema()
+        migrations.check(sqlqueue.queue.database)
         schedules = Schedules(sqlqueue.queue)
         began = time.monotonic()
         enqueued: Counter[tuple[str, str]] = Counter()

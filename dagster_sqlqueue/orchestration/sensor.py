@@ -17,6 +17,7 @@ from dagster_sqlqueue.orchestration.planning import Plan, drains, standing
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
+from dagster_sqlqueue.schema import migrations
 
 QUEUE_TAG = "sqlqueue/queue"
 SLOT_TAG = "sqlqueue/slot"
@@ -113,7 +114,7 @@ def build_sqlqueue_sensor(
     )
     def bucket_heads(context: dg.SensorEvaluationContext, sqlqueue: SqlQueueResource) -> dg.SensorResult:
         queue = sqlqueue.queue
-        queue.check_schema()
+        migrations.check(queue.database)
         tick = _Tick(queue, queue.settings(queue_name), consumer, chosen, sensor_name)
         look = tick.look(context.instance)
         planned = tick.plan(look)

@@ -4,7 +4,9 @@ from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.db.executors import Executor
 from dagster_sqlqueue.model.queue import QueueSettings
 from dagster_sqlqueue.queue.catalog import Catalog
+from dagster_sqlqueue.queue.decision import Decisions
 from dagster_sqlqueue.queue.leases import Leases
+from dagster_sqlqueue.queue.search import Search
 
 
 class Verbs:
@@ -23,6 +25,8 @@ class Verbs:
         self.database = database
         self.catalog = Catalog(database)
         self.leases = Leases(self.catalog)
+        self._search = Search(self.catalog)
+        self._decisions = Decisions(self.catalog, self._search)
 
     def queues(self) -> list[QueueSettings]:
         """Every queue of the schema, by name."""

@@ -15,7 +15,8 @@ from dagster_sqlqueue.db.executors import CallerConnection, Executor, Row, SqlAl
 from dagster_sqlqueue.db.isolation import check_sees_others
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import check_queue_name
-from dagster_sqlqueue.queue.search import FindingVerbs
+from dagster_sqlqueue.queue.catalog import Catalog
+from dagster_sqlqueue.queue.search import Search
 from dagster_sqlqueue.queue.selection import LIVE_STATES, Decided, Selection
 
 BATCH = 1_000
@@ -49,10 +50,20 @@ class Decision:
     within: "Transaction | SqlAlchemyExecutor | None" = None
 
 
-class ApplyingVerbs(FindingVerbs):
-    """How a decision about live jobs is carried out."""
+class Decisions:
+    """How a decision about live jobs is carried out.
 
-    def _within(
+    Args:
+        catalog: the queues of the schema.
+        search: finds the jobs that it is about.
+    """
+
+    def __init__(self, catalog: Catalog, search: Search) -> None:
+        self.database = catalog.database
+        self._catalog = catalog
+        self._search = search
+
+    def within(
         self, connection: CallerConnection | None, selection: Selection
     ) -> "Transaction | SqlAlchemyExecutor | None":
         """Where to decide about jobs inside of the caller's transaction; None if he gives none.
@@ -66,12 +77,23 @@ class ApplyingVerbs(FindingVerbs):
             raise InvalidInput("inside of a transaction of the caller's, name the jobs: give the selection their ids")
         return joined
 
-    def _decide(self, queue: str, selection: Selection, decision: Decision) -> Decided:
-        self.catalog.check_exists(check_queue_name(queue), decision.within)
+    def decide(self, queue: str, selection: Selection, decision: Decision) -> Decided:
+        """Carry a decision out, for all live jobs that fit; those that somebody else is at are tried again for a while.
+
+        Args:
+            queue: its name.
+            selection: which jobs.
+            decision: what is done to them.
+
+        Raises:
+            InvalidInput: the selection asks for jobs in states that the decision is not about; nothing was changed.
+            UnknownQueue: there is no such queue.
+        """
+        self._catalog.check_exists(check_queue_name(queue), decision.within)
         states = selection.states(decision.statements, decision.name)
         decided = Decided()
         busy: list[UUID] = []
-        for ids in self._fitting(queue, selection, states):
+        for ids in self._search.fitting(queue, selection, states):
             busy += self._decide_all(queue, ids, states, decision, decided, explain=bool(selection.ids))
 
         def once_more() -> list[UUID]:
@@ -87,7 +109,7 @@ class ApplyingVerbs(FindingVerbs):
                 retry_error_callback=lambda _: None,
             )(once_more)
         decided.skipped.update(dict.fromkeys(busy, _BUSY))
-        self._wake(queue, decided, decision.within)
+        self.wake(queue, decided, decision.within)
         return decided
 
     def _decide_all(
@@ -121,13 +143,13 @@ class ApplyingVerbs(FindingVerbs):
                 live = {row[0] for row in there if row[1] == queue and row[2] in LIVE_STATES}
                 busy += [job for job in missed if job in live]
                 if explain:
-                    self._explain(queue, [job for job in missed if job not in live], decided, decision.within)
+                    self.explain(queue, [job for job in missed if job not in live], decided, decision.within)
         return busy
 
     def _decide_batch(
         self, executor: Executor, *, queue: str, ids: list[UUID], decision: Decision, states: Sequence[str]
     ) -> "_Batch":
-        keyed = self._steady(executor, queue)
+        keyed = self.steady(executor, queue)
         if keyed and decision.within is not None:
             check_sees_others(executor, queue)
         in_line = keyed and decision.turns
@@ -150,11 +172,11 @@ class ApplyingVerbs(FindingVerbs):
             decision.also(executor, met.changed)
         return met
 
-    def _steady(self, executor: Executor, queue: str) -> bool:
+    def steady(self, executor: Executor, queue: str) -> bool:
         """Keep the queue's settings as they are for this transaction; gives whether its jobs take turns."""
         rows = executor.run("queue_steady", {"queue": queue})
         if not rows:
-            raise self.catalog.unknown(queue, executor)
+            raise self._catalog.unknown(queue, executor)
         return bool(rows[0][0])
 
     def _let_in(self, executor: Executor, queue: str, locked: Sequence[Row], changed: set[UUID]) -> None:
@@ -167,11 +189,12 @@ class ApplyingVerbs(FindingVerbs):
             keys = [key for key, places in sorted(room.items()) for _ in range(max(places, 1))]
             executor.run("key_promote", {"queue": queue, "keys": keys})
 
-    def _wake(self, queue: str, decided: Decided, executor: Executor | None = None) -> None:
+    def wake(self, queue: str, decided: Decided, executor: Executor | None = None) -> None:
+        """Notify those that wait for jobs of the queue, if any job was changed."""
         if decided.changed:
             (executor or self.database).run("waiter_notify", {"queue": queue})
 
-    def _explain(self, queue: str, ids: Sequence[UUID], decided: Decided, executor: Executor | None = None) -> None:
+    def explain(self, queue: str, ids: Sequence[UUID], decided: Decided, executor: Executor | None = None) -> None:
         """Say of each of these jobs of which nothing was said yet what is the matter with it."""
         known = {*decided.changed, *decided.requested, *decided.skipped}
         silent = [job for job in ids if job not in known]

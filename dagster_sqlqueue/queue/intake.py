@@ -1,6 +1,6 @@
 """Taking the jobs of one call in: each checked, then handed over in chunks that are ready to be sent. No I/O."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from dataclasses import astuple, dataclass
 from datetime import datetime
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias
@@ -165,3 +165,13 @@ def record(queue: str, row: NewRow, terms: Terms) -> tuple[Any, ...]:
         list(row.job.tags),
         Jsonb(columns["payload"], dumps=_as_is),
     )
+
+
+async def each(jobs: Any) -> AsyncIterator[Any]:
+    """The elements of an iterable, asynchronous or not."""
+    if isinstance(jobs, AsyncIterable):
+        async for job in jobs:
+            yield job
+    else:
+        for job in jobs:
+            yield job

@@ -18,7 +18,8 @@ from dagster_sqlqueue.model.lifecycle import LiveState
 from dagster_sqlqueue.model.outcome import Json
 from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS, check_queue_name
 from dagster_sqlqueue.payload.serialization import result_text, storable_text, unstorable_text
-from dagster_sqlqueue.queue.decision import BATCH, Also, ApplyingVerbs, Decision
+from dagster_sqlqueue.queue.base import Verbs
+from dagster_sqlqueue.queue.decision import BATCH, Also, Decision
 from dagster_sqlqueue.queue.search import Ended
 from dagster_sqlqueue.queue.selection import Decided, Selection, moment_in_utc
 
@@ -40,7 +41,7 @@ class Completed:
     result: Json = None
 
 
-class DecidingVerbs(ApplyingVerbs):
+class DecidingVerbs(Verbs):
     """What operators decide about single jobs."""
 
     def cancel(self, queue: str, selection: Selection, *, reason: str = "cancelled by an operator") -> Decided:
@@ -64,7 +65,7 @@ class DecidingVerbs(ApplyingVerbs):
             LiveState.RUNNING: "cancel_running",
         }
         decision = Decision("cancel", _by_state(statements), {"reason": _reason(reason)}, turns=True)
-        return self._decide(queue, selection, decision)
+        return self._decisions.decide(queue, selection, decision)
 
     def hold_queued(
         self,
@@ -91,11 +92,11 @@ class DecidingVerbs(ApplyingVerbs):
             UnknownQueue: there is no such queue.
         """
         statements = _by_state({LiveState.QUEUED: "hold_queued"})
-        within = self._within(connection, selection)
+        within = self._decisions.within(connection, selection)
         decision = Decision(
             "hold_queued", statements, {"reason": _reason(reason)}, turns=True, also=also, within=within
         )
-        return self._decide(queue, selection, decision)
+        return self._decisions.decide(queue, selection, decision)
 
     def release_held(
         self, queue: str, selection: Selection, *, also: Also | None = None, connection: CallerConnection | None = None
@@ -115,8 +116,10 @@ class DecidingVerbs(ApplyingVerbs):
             UnknownQueue: there is no such queue.
         """
         statements = _by_state({LiveState.HELD: "release_held"})
-        within = self._within(connection, selection)
-        return self._decide(queue, selection, Decision("release_held", statements, {}, also=also, within=within))
+        within = self._decisions.within(connection, selection)
+        return self._decisions.decide(
+            queue, selection, Decision("release_held", statements, {}, also=also, within=within)
+        )
 
     def complete_held(
         self,
@@ -148,9 +151,9 @@ class DecidingVerbs(ApplyingVerbs):
         }
         statements = _by_state({LiveState.HELD: "complete_held"})
         selection = Selection(ids=parameters["named"])
-        within = self._within(connection, selection)
+        within = self._decisions.within(connection, selection)
         decision = Decision("complete_held", statements, parameters, turns=True, also=also, within=within)
-        return self._decide(queue, selection, decision)
+        return self._decisions.decide(queue, selection, decision)
 
     def delay(self, queue: str, selection: Selection, until: datetime | float) -> Decided:
         """Have queued jobs become due at another moment, earlier or later than it was. In an ordered queue the others of
@@ -175,7 +178,7 @@ class DecidingVerbs(ApplyingVerbs):
             )
         else:
             parameters["seconds"] = float(until)
-        return self._decide(
+        return self._decisions.decide(
             queue, selection, Decision("delay", _by_state({LiveState.QUEUED: "delay"}), parameters, turns=True)
         )
 
@@ -195,7 +198,9 @@ class DecidingVerbs(ApplyingVerbs):
         if type(priority) is not int or not 0 <= priority <= 9:
             raise InvalidInput(f"priority is {priority!r}; it must be 0 to 9, higher runs first")
         statements = dict.fromkeys(LiveState, "reprioritise")
-        return self._decide(queue, selection, Decision("reprioritise", _by_state(statements), {"priority": priority}))
+        return self._decisions.decide(
+            queue, selection, Decision("reprioritise", _by_state(statements), {"priority": priority})
+        )
 
     def redrive(
         self,
@@ -229,25 +234,25 @@ class DecidingVerbs(ApplyingVerbs):
         self.catalog.check_exists(check_queue_name(queue))
         wanted = selection.states(wanted, "redrive")
         decided = Decided()
-        for ended in self._ended(queue, selection, wanted, "redrive"):
+        for ended in self._search.ended(queue, selection, wanted, "redrive"):
             ids = ended.ids
             while ids:
                 room = BATCH if limit is None else min(BATCH, limit - len(decided.changed))
                 if room <= 0:
-                    self._wake(queue, decided)
+                    self._decisions.wake(queue, decided)
                     return decided
                 self._redrive(queue, Ended(ids[:room], ended.since, ended.until), wanted, decided)
                 ids = ids[room:]
-            self._wake(queue, decided)
+            self._decisions.wake(queue, decided)
         if selection.ids:
-            self._explain(queue, selection.job_ids, decided)
+            self._decisions.explain(queue, selection.job_ids, decided)
         return decided
 
     def _redrive(self, queue: str, ended: Ended, states: Sequence[str], decided: Decided) -> None:
         parameters = {"queue": queue, "states": states, "ids": ended.ids, "since": ended.since, "until": ended.until}
 
         def bring_back(executor: Executor) -> Sequence[Row]:
-            if self._steady(executor, queue):
+            if self._decisions.steady(executor, queue):
                 keys = [row[0] for row in executor.run("keys_of_ended", parameters)]
                 if keys:
                     executor.run("key_wait", {"queue": queue, "keys": keys})

@@ -12,8 +12,7 @@ import psycopg
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import AccessRefused, InvalidInput, QueueError
 from dagster_sqlqueue.model.queue import check_queue_name
-from dagster_sqlqueue.queue.base import Verbs
-from dagster_sqlqueue.queue.catalog import settings_of
+from dagster_sqlqueue.queue.catalog import Catalog, settings_of
 from dagster_sqlqueue.queue.stuck_keys import heal_keys
 from dagster_sqlqueue.queue.unpublished_batches import sweep
 from dagster_sqlqueue.schema import partitions
@@ -81,23 +80,19 @@ class Maintained:
     busy: tuple[date, ...] = ()
 
 
-class HistoryVerbs(Verbs):
-    """What keeps the archive in order; any process may do it, as often as it likes."""
+class Maintenance:
+    """What keeps the archive in order; any process may do it, as often as it likes.
+
+    Args:
+        catalog: the queues of the schema.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.database = catalog.database
+        self._catalog = catalog
 
     def maintain(self, *, days_ahead: int = partitions.DAYS_AHEAD) -> Maintained:
-        """Make the archive's partitions ahead, move rows that found none, trim by retention, remove what expired, give back
-        the jobs of batches that were left behind, let go on the keys whose jobs wait for a turn that nobody gives them.
-
-        To be called once a day or more often. One process at a time does it; a second one returns at once. Consumers go
-        on meanwhile: nobody waits for a lock of this for longer than a fifth of a second at a time.
-
-        Args:
-            days_ahead: for how many days after today there are to be partitions, 0 to 366.
-
-        Raises:
-            InvalidInput: days_ahead is out of range.
-            AccessRefused: the user is neither an operator nor the owner of the schema.
-        """
+        """Keep the archive and the schema in order: `SqlQueue.maintain`."""
         if isinstance(days_ahead, bool) or not isinstance(days_ahead, int) or not 0 <= days_ahead <= MAX_DAYS_AHEAD:
             raise InvalidInput(
                 f"days_ahead is {days_ahead!r}; it must be a whole number of days, 0 to {MAX_DAYS_AHEAD}"
@@ -131,25 +126,9 @@ class HistoryVerbs(Verbs):
         )
 
     def trim(self, queue: str | None = None) -> Trimmed:
-        """Remove finished jobs that no retention keeps.
-
-        A job is kept while the UTC day in which it ended is one of the last `retention_days` whole days of its queue:
-        for at least that long, and at most a day more. A queue without retention keeps everything. A day that nobody
-        keeps is dropped as a whole; only where queues differ are rows deleted, 10,000 at a time. Rows of a queue that
-        does not exist any more go with their day, once the longest retention that any queue has is over.
-
-        The steps that people took with a job go when the job is gone and they are as old themselves: never those of a job
-        that is live, or still in the archive.
-
-        Args:
-            queue: trim that queue alone; None for all.
-
-        Raises:
-            UnknownQueue: there is no such queue.
-            AccessRefused: the user is neither an operator nor the owner of the schema.
-        """
+        """Remove finished jobs that no retention keeps: `SqlQueue.trim`."""
         if queue is not None:
-            self.catalog.check_exists(check_queue_name(queue))
+            self._catalog.check_exists(check_queue_name(queue))
         with self.database.connection() as connection:
             return self._trim(Transaction(connection, self.database), queue)
 

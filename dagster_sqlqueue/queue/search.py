@@ -9,7 +9,7 @@ from dagster_sqlqueue.db.executors import Executor
 from dagster_sqlqueue.errors import InvalidInput, UnknownJob
 from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.model.queue import check_queue_name
-from dagster_sqlqueue.queue.base import Verbs
+from dagster_sqlqueue.queue.catalog import Catalog
 from dagster_sqlqueue.queue.explain import Explanation, explain_ended, explain_live
 from dagster_sqlqueue.queue.selection import ARCHIVE_STATES, EVERYTHING, LIVE_STATES, JobRow, Selection, job_id
 
@@ -30,37 +30,29 @@ class Ended:
     until: str = _END
 
 
-class FindingVerbs(Verbs):
-    """How jobs are found."""
+class Search:
+    """How jobs are found.
+
+    Args:
+        catalog: the queues of the schema.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.database = catalog.database
+        self._catalog = catalog
 
     def jobs(
         self, queue: str, selection: Selection | None = None, *, limit: int = 50, archived: bool = False
     ) -> list[JobRow]:
-        """The first jobs that fit: of live ones in the order in which they are due, of ended ones the latest first.
-
-        Args:
-            queue: its name.
-            selection: which; None for every job.
-            limit: the most jobs, 1 to 10,000.
-            archived: look at the jobs that ended, instead of the live ones.
-
-        Raises:
-            InvalidInput: an argument is not usable.
-            UnknownQueue: there is no such queue.
-        """
+        """The first jobs that fit: `SqlQueue.jobs`."""
         if type(limit) is not int or not 1 <= limit <= MAX_LIST:
             raise InvalidInput(f"limit is {limit!r}; a list has 1 to {MAX_LIST:,} jobs")
-        self.catalog.check_exists(check_queue_name(queue))
+        self._catalog.check_exists(check_queue_name(queue))
         selection = selection or EVERYTHING
         return (self._list_archived if archived else self._list_live)(queue, selection, limit)
 
     def job(self, id: UUID | str, *, executor: Executor | None = None) -> JobRow:
-        """Everything about one job, live or ended; of one that ended more than once, its latest end.
-
-        Raises:
-            InvalidInput: this is no job id.
-            UnknownJob: there is no such job, or it was trimmed.
-        """
+        """Everything about one job, live or ended: `SqlQueue.job`."""
         wanted = job_id(id)
         found = self._live_rows([wanted], executor) or self._archived_rows(Ended([wanted]), executor)
         if not found:
@@ -71,13 +63,7 @@ class FindingVerbs(Verbs):
         return found[0]
 
     def explain(self, id: UUID | str) -> Explanation:
-        """Why a job is not claimed: it is scheduled, held or leased (by whom), its queue is paused, a limit is reached, its
-        key lets others go first, or there are jobs before it.
-
-        Raises:
-            InvalidInput: this is no job id.
-            UnknownJob: there is no such job, or it was trimmed.
-        """
+        """Why a job is not claimed: `SqlQueue.explain`."""
         wanted = job_id(id)
         found = explain_live(self.database, wanted)
         if found is None:
@@ -93,7 +79,7 @@ class FindingVerbs(Verbs):
         else:
             ids = [
                 job
-                for bucket in range(self.settings(queue).lanes)
+                for bucket in range(self._catalog.settings(queue).lanes)
                 for job in self._fitting_in(self.database, queue, bucket, selection, states, limit)
             ]
         rows = [row for at in range(0, len(ids), MAX_LIST) for row in self._live_rows(ids[at : at + MAX_LIST])]
@@ -101,7 +87,7 @@ class FindingVerbs(Verbs):
 
     def _list_archived(self, queue: str, selection: Selection, limit: int) -> list[JobRow]:
         found: list[JobRow] = []
-        for ended in self._ended(queue, selection, ARCHIVE_STATES, "a list of ended jobs"):
+        for ended in self.ended(queue, selection, ARCHIVE_STATES, "a list of ended jobs"):
             room = limit - len(found)
             part = ended if selection.ids else Ended(ended.ids[:room], ended.since, ended.until)
             found += [row for row in self._archived_rows(part) if row.queue == queue]
@@ -109,7 +95,7 @@ class FindingVerbs(Verbs):
                 break
         return found[:limit]
 
-    def _fitting(self, queue: str, selection: Selection, states: Sequence[str]) -> Iterator[list[UUID]]:
+    def fitting(self, queue: str, selection: Selection, states: Sequence[str]) -> Iterator[list[UUID]]:
         """The ids of the live jobs that fit, bucket by bucket, each as it was at one moment.
 
         A job never changes its bucket, and within it is met once, however it moves meanwhile: by a claim, or by the very
@@ -118,7 +104,7 @@ class FindingVerbs(Verbs):
         if selection.ids:
             yield selection.job_ids
             return
-        for bucket in range(self.settings(queue).lanes):
+        for bucket in range(self._catalog.settings(queue).lanes):
 
             def look(executor: Executor, bucket: int = bucket) -> list[UUID]:
                 executor.run("snapshot", {})
@@ -155,7 +141,7 @@ class FindingVerbs(Verbs):
                 return found[:limit]
             after = (last[0], last[1], last[2])
 
-    def _ended(self, queue: str, selection: Selection, possible: Sequence[str], verb: str) -> Iterator[Ended]:
+    def ended(self, queue: str, selection: Selection, possible: Sequence[str], verb: str) -> Iterator[Ended]:
         """The ids of the ended jobs that fit, the latest first, a bounded step at a time."""
         states = selection.states(possible, verb)
         if selection.ids:

@@ -1,31 +1,59 @@
 """The queues of one schema: the verbs that people call, gathered from their rooms."""
 
-from typing import Any, Self
+from typing import Self
 
+from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.queue.enqueue import EnqueueingVerbs
 from dagster_sqlqueue.queue.job_admin import DecidingVerbs
 from dagster_sqlqueue.queue.lease_verbs import LeasingVerbs
-from dagster_sqlqueue.queue.maintenance import HistoryVerbs
+from dagster_sqlqueue.queue.maintenance import Maintained, Maintenance, Trimmed
 from dagster_sqlqueue.queue.queue_admin import OperatingVerbs
 from dagster_sqlqueue.queue.stats import LookingVerbs
-from dagster_sqlqueue.schema import migrations
+from dagster_sqlqueue.schema import migrations, partitions
 from dagster_sqlqueue.schema.roles import InstalledRole
 
 
-class SqlQueue(EnqueueingVerbs, LeasingVerbs, LookingVerbs, OperatingVerbs, DecidingVerbs, HistoryVerbs):
+class SqlQueue(EnqueueingVerbs, LeasingVerbs, LookingVerbs, OperatingVerbs, DecidingVerbs):
     """The queues of one schema.
 
     Args:
-        database: the URL of the database, or a `Database` for more settings.
-        settings: keyword arguments of `Database` when a URL is given.
+        database: the URL of the database, or a `Database`, which has settings of its own. Those that follow go with a URL.
+        schema: where the queue's tables are.
+        pool_size: the most connections kept and opened at a time.
+        application_name: what `pg_stat_activity` shows.
+        connect_timeout: seconds to wait for the server, or for a connection of the pool to become free.
+        statement_timeout: seconds; None for the server's own.
+
+    Attributes:
+        database: where the queues are.
+        catalog: which queues there are, and the settings of each as this process saw them last.
+        leases: everything that is done under a lease, or to get one.
 
     Raises:
         InvalidInput: the URL or a setting is not usable. Nothing is connected before the first verb.
     """
 
-    def __init__(self, database: str | Database, **settings: Any) -> None:
-        super().__init__(Database(database, **settings) if isinstance(database, str) else database)
+    def __init__(
+        self,
+        database: str | Database,
+        *,
+        schema: str = statements.DEFAULT_SCHEMA,
+        pool_size: int = 5,
+        application_name: str = "dagster-sqlqueue",
+        connect_timeout: int = 10,
+        statement_timeout: float | None = None,
+    ) -> None:
+        if isinstance(database, str):
+            database = Database(
+                database,
+                schema=schema,
+                pool_size=pool_size,
+                application_name=application_name,
+                connect_timeout=connect_timeout,
+                statement_timeout=statement_timeout,
+            )
+        super().__init__(database)
 
     def __enter__(self) -> Self:
         return self
@@ -53,10 +81,38 @@ class SqlQueue(EnqueueingVerbs, LeasingVerbs, LookingVerbs, OperatingVerbs, Deci
         """
         return migrations.install_roles(self.database)
 
-    def check_schema(self) -> int:
-        """The schema's version, when it is the one of this library.
+    def maintain(self, *, days_ahead: int = partitions.DAYS_AHEAD) -> Maintained:
+        """Make the archive's partitions ahead, move rows that found none, trim by retention, remove what expired, give back
+        the jobs of batches that were left behind, let go on the keys whose jobs wait for a turn that nobody gives them.
+
+        To be called once a day or more often. One process at a time does it; a second one returns at once. Consumers go
+        on meanwhile: nobody waits for a lock of this for longer than a fifth of a second at a time.
+
+        Args:
+            days_ahead: for how many days after today there are to be partitions, 0 to 366.
 
         Raises:
-            SchemaMissing, SchemaTooOld, SchemaTooNew: the message names the command that mends it.
+            InvalidInput: days_ahead is out of range.
+            AccessRefused: the user is neither an operator nor the owner of the schema.
         """
-        return migrations.check(self.database)
+        return Maintenance(self.catalog).maintain(days_ahead=days_ahead)
+
+    def trim(self, queue: str | None = None) -> Trimmed:
+        """Remove finished jobs that no retention keeps.
+
+        A job is kept while the UTC day in which it ended is one of the last `retention_days` whole days of its queue:
+        for at least that long, and at most a day more. A queue without retention keeps everything. A day that nobody
+        keeps is dropped as a whole; only where queues differ are rows deleted, 10,000 at a time. Rows of a queue that
+        does not exist any more go with their day, once the longest retention that any queue has is over.
+
+        The steps that people took with a job go when the job is gone and they are as old themselves: never those of a job
+        that is live, or still in the archive.
+
+        Args:
+            queue: trim that queue alone; None for all.
+
+        Raises:
+            UnknownQueue: there is no such queue.
+            AccessRefused: the user is neither an operator nor the owner of the schema.
+        """
+        return Maintenance(self.catalog).trim(queue)

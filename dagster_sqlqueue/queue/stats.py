@@ -1,11 +1,15 @@
-"""Looking at a queue without changing it: heads, depth, what comes next, what ended, how it does."""
+"""Looking at a queue without changing it: heads, depth, what comes next, what ended, how it does, and its jobs."""
 
 from dataclasses import dataclass
 from datetime import datetime
+from uuid import UUID
 
+from dagster_sqlqueue.db.executors import Executor
 from dagster_sqlqueue.model.job import DeadLetter, Depth, Head, WaitingJob
 from dagster_sqlqueue.model.queue import check_queue_name
 from dagster_sqlqueue.queue.base import Verbs
+from dagster_sqlqueue.queue.explain import Explanation
+from dagster_sqlqueue.queue.selection import JobRow, Selection
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,3 +146,39 @@ class LookingVerbs(Verbs):
         """How many jobs ended within the last seconds, by archive state, counted up to `cap` together."""
         parameters = {"queue": check_queue_name(queue), "since_seconds": since_seconds, "cap": cap}
         return dict(self.database.run("archive_counts", parameters))
+
+    def jobs(
+        self, queue: str, selection: Selection | None = None, *, limit: int = 50, archived: bool = False
+    ) -> list[JobRow]:
+        """The first jobs that fit: of live ones in the order in which they are due, of ended ones the latest first.
+
+        Args:
+            queue: its name.
+            selection: which; None for every job.
+            limit: the most jobs, 1 to 10,000.
+            archived: look at the jobs that ended, instead of the live ones.
+
+        Raises:
+            InvalidInput: an argument is not usable.
+            UnknownQueue: there is no such queue.
+        """
+        return self._search.jobs(queue, selection, limit=limit, archived=archived)
+
+    def job(self, id: UUID | str, *, executor: Executor | None = None) -> JobRow:
+        """Everything about one job, live or ended; of one that ended more than once, its latest end.
+
+        Raises:
+            InvalidInput: this is no job id.
+            UnknownJob: there is no such job, or it was trimmed.
+        """
+        return self._search.job(id, executor=executor)
+
+    def explain(self, id: UUID | str) -> Explanation:
+        """Why a job is not claimed: it is scheduled, held or leased (by whom), its queue is paused, a limit is reached, its
+        key lets others go first, or there are jobs before it.
+
+        Raises:
+            InvalidInput: this is no job id.
+            UnknownJob: there is no such job, or it was trimmed.
+        """
+        return self._search.explain(id)

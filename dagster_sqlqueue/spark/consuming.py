@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from dagster_sqlqueue.model.job import Mode
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.schema import migrations
 from dagster_sqlqueue.spark import batches, outputs, sinks, staging
 from dagster_sqlqueue.spark.consumption import Consumption
 
@@ -98,7 +99,7 @@ def consume_all(
     """
     spec = None if isinstance(name, str) else name
     queue_name = name if isinstance(name, str) else name.name
-    queue.check_schema()
+    migrations.check(queue.database)
     _check_writes(queue, writes)
     owner = owner or f"{socket.gethostname()}/{os.getpid()}"
     held: list[batches.Batch] = []

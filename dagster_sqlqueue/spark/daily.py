@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.schema import migrations
 from dagster_sqlqueue.spark import batches, fields, finishing, sinks
 from dagster_sqlqueue.spark.computing import Compute, computed
 from dagster_sqlqueue.spark.consuming import consume_all
@@ -118,7 +119,7 @@ def consume_days(
     sinks.check_given(f"what is made of {daily_queue!r}", table, output)
     output = None if output is None else output.absolute()
     writes = [place for place in (output, table) if place is not None]
-    queue.check_schema()
+    migrations.check(queue.database)
     queue.settings(read.queue)
     # Always in the order of the days: two runs that share some wait for each other, and never in a circle. Several batches
     # end in one transaction, which only leased ones can.

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.schema import migrations
 from dagster_sqlqueue.spark import contents, day_checks, finishing, published, showing, sinks
 from dagster_sqlqueue.spark.closed_days import begins, ends
 from dagster_sqlqueue.spark.computing import Compute
@@ -177,7 +178,7 @@ class DayWork(ABC):
 
     def _look(self, queue: SqlQueue, days: Sequence[str], instance: dg.DagsterInstance) -> Found:
         directory = None if self.output is None else sinks.writable(self.output().absolute())
-        queue.check_schema()
+        migrations.check(queue.database)
         queue.catalog.check_exists(self.reads.queue)
         about = self._about(days)
         self.check(queue, about, days)

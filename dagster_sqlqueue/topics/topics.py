@@ -12,8 +12,7 @@ from dagster_sqlqueue.db.executors import check_connection as check_blocking
 from dagster_sqlqueue.db.retries import Rereading, beginning_again
 from dagster_sqlqueue.db.steps import adrive, drive
 from dagster_sqlqueue.queue import insert
-from dagster_sqlqueue.queue.async_enqueue import each
-from dagster_sqlqueue.queue.intake import OnBadRow
+from dagster_sqlqueue.queue.intake import OnBadRow, each
 from dagster_sqlqueue.topics import publication
 from dagster_sqlqueue.topics.model import Message, Published, PublishedMany, TopicSpec, topic_of
 from dagster_sqlqueue.topics.subscriptions import SubscribingVerbs

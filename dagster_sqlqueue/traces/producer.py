@@ -9,8 +9,8 @@ from opentelemetry.trace import Span, TracerProvider, get_tracer
 from dagster_sqlqueue.db.retries import mapped
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.queue.async_enqueue import each
 from dagster_sqlqueue.queue.insert import Enqueued
+from dagster_sqlqueue.queue.intake import each
 from dagster_sqlqueue.topics import Topics
 from dagster_sqlqueue.traces import attributes
 from dagster_sqlqueue.traces.context import with_tags

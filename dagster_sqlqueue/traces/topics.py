@@ -7,7 +7,7 @@ from opentelemetry.trace import Span, TracerProvider, get_tracer
 
 from dagster_sqlqueue.db.retries import mapped
 from dagster_sqlqueue.model.job import NewJob
-from dagster_sqlqueue.queue.async_enqueue import each
+from dagster_sqlqueue.queue.intake import each
 from dagster_sqlqueue.topics import Message, Published, PublishedMany, Topics, TopicSpec
 from dagster_sqlqueue.topics.model import topic_of
 from dagster_sqlqueue.traces import attributes

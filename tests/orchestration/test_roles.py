@@ -31,6 +31,7 @@ from dagster_sqlqueue.orchestration import (
 from dagster_sqlqueue.people import HumanWork
 from dagster_sqlqueue.queue.selection import Selection
 from dagster_sqlqueue.schedules import Schedules
+from dagster_sqlqueue.schema import migrations
 from dagster_sqlqueue.spark import batches, sinks
 from dagster_sqlqueue.spark.source import _Source
 from tests.orchestration.launchpad_support import Launchpad
@@ -201,7 +202,7 @@ def test_an_asset_of_spark_is_a_consumer_and_reads_the_archive_as_an_observer(
 ) -> None:
     queue = staff.users[Role.CONSUMER]
     staff.users[Role.PRODUCER].enqueue_many(spec, [Work(n=n) for n in range(3)])
-    queue.check_schema()
+    migrations.check(queue.database)
     queue.database.run("due_days", {"queue": "work", "cap": 10, "earliest": "2013-01-01", "latest": "2013-01-02"})
     queue.database.run("open_days", {"queue": "work", "cap": 10, "first": "2013-01-01", "last": "2013-01-02"})
     batch = batches.seal(queue, "work", "k", owner="run")

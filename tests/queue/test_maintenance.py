@@ -14,7 +14,7 @@ from sqlalchemy.engine import make_url
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import AccessRefused, InvalidInput
-from dagster_sqlqueue.queue.maintenance import Maintained
+from dagster_sqlqueue.queue.maintenance import Maintained, Maintenance
 from dagster_sqlqueue.schema import partitions
 from tests.gate.patience import PATIENCE, sized
 from tests.support import Work, caller, claim, rows, until, value
@@ -224,7 +224,7 @@ def test_maintaining_takes_one_connection(queue: SqlQueue, url: str, today: date
     with SqlQueue(url, schema=queue.database.schema, pool_size=1) as narrow:
         assert narrow.maintain().partitions_made == (today,)
         assert narrow.trim("work") == narrow.trim()
-        assert narrow.ensure_partitions()
+        assert Maintenance(narrow.catalog).ensure_partitions()
 
 
 def test_what_expired_is_removed(queue: SqlQueue) -> None:
@@ -257,10 +257,10 @@ def test_what_expired_is_removed(queue: SqlQueue) -> None:
 
 
 def test_the_start_of_a_drain_makes_what_is_missing(queue: SqlQueue, today: date) -> None:
-    assert queue.ensure_partitions()
+    assert Maintenance(queue.catalog).ensure_partitions()
     for day in ahead(today, 0, 1, 3):
         drop_day(queue, day)
-    assert queue.ensure_partitions()
+    assert Maintenance(queue.catalog).ensure_partitions()
     assert set(ahead(today, 0, 1)) < set(days_with_partitions(queue))
     assert today + timedelta(days=3) not in days_with_partitions(queue)
 
@@ -269,7 +269,7 @@ def test_the_start_of_a_drain_moves_nothing(queue: SqlQueue, today: date) -> Non
     for day in ahead(today, 0, 1):
         drop_day(queue, day)
     archive(queue, today)
-    assert queue.ensure_partitions()
+    assert Maintenance(queue.catalog).ensure_partitions()
     assert strays(queue) == 3
     assert today not in days_with_partitions(queue)
 
@@ -286,7 +286,7 @@ def test_a_consumer_that_may_make_no_tables_goes_on(
         theirs = make_url(url).set(username=role).render_as_string()
         with SqlQueue(theirs, schema=queue.database.schema) as consumer:
             with caplog.at_level(logging.WARNING):
-                assert not consumer.ensure_partitions()
+                assert not Maintenance(consumer.catalog).ensure_partitions()
             with pytest.raises(AccessRefused):
                 consumer.maintain()
     finally:
@@ -304,11 +304,11 @@ def test_a_drain_starts_while_the_archive_is_busy(
     reader.rollback()
     drop_day(queue, today + timedelta(days=1))
     reader.execute(f"SELECT count(*) FROM {queue.database.schema}.job_archive".encode())
-    assert not queue.ensure_partitions()
+    assert not Maintenance(queue.catalog).ensure_partitions()
     reader.rollback()
-    assert queue.ensure_partitions()
+    assert Maintenance(queue.catalog).ensure_partitions()
 
 
 def test_a_drain_without_a_schema_is_not_stopped_here(url: str, schema: str, caplog: pytest.LogCaptureFixture) -> None:
     with SqlQueue(url, schema=schema) as bare:
-        assert not bare.ensure_partitions()
+        assert not Maintenance(bare.catalog).ensure_partitions()

@@ -3,12 +3,13 @@
 import sys
 
 from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue.schema import migrations
 
 
 def main(url: str, schema: str) -> None:
     """Say that it is ready, wait for a line, install, and say so."""
     with SqlQueue(url, schema=schema) as queue:
-        queue.check_schema()
+        migrations.check(queue.database)
         print("ready", flush=True)  # noqa: T201
         sys.stdin.readline()
         queue.install_roles()

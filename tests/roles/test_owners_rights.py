@@ -8,6 +8,7 @@ import pytest
 
 from dagster_sqlqueue import QueueSpec
 from dagster_sqlqueue.db.permissions import Role
+from dagster_sqlqueue.queue.maintenance import Maintenance
 from tests.roles.support import Staff, relations
 from tests.support import Work, rows, value
 
@@ -104,7 +105,7 @@ def test_a_consumer_works_with_the_default_partition_alone(
 ) -> None:
     rows(staff.owner, "DROP TABLE " + ", ".join(f"{{s}}.{name}" for name in _days(staff)))
     consumer = staff.users[Role.CONSUMER]
-    assert not consumer.ensure_partitions()
+    assert not Maintenance(consumer.catalog).ensure_partitions()
     assert "have an operator or the owner of the schema run: sqlqueue maintain" in caplog.text
     staff.owner.enqueue(spec, Work(n=1))
     consumer.complete(consumer.claim("work", buckets=range(4), limit=1, worker="w"))

@@ -18,6 +18,7 @@ from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.people import HumanWork
 from dagster_sqlqueue.queue.catalog import Catalog
 from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.maintenance import Maintenance
 from dagster_sqlqueue.results import ReplyQueue, Results
 from dagster_sqlqueue.schedules import Schedules
 from dagster_sqlqueue.topics import Topics
@@ -59,7 +60,19 @@ def test_every_verb_is_attempted() -> None:
     text = "".join(Path(str(module.__file__)).read_text(encoding="utf-8") for module in MODULES)
     with SqlQueue("postgresql://nobody@nowhere/nothing") as queue:
         leases = queue.leases
-    for kind in (SqlQueue, Catalog, leases, Topics, Schedules, HumanWork, Followers, Groups, Results, ReplyQueue):
+    for kind in (
+        SqlQueue,
+        Catalog,
+        leases,
+        Maintenance,
+        Topics,
+        Schedules,
+        HumanWork,
+        Followers,
+        Groups,
+        Results,
+        ReplyQueue,
+    ):
         names = {name for name, _ in inspect.getmembers(kind, inspect.isroutine) if not name.startswith("_")}
         missing = {name for name in names - _UNCALLED if not re.search(rf"\.{name}\(", text)}
         assert missing == set(), kind

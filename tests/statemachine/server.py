@@ -30,7 +30,7 @@ class Server:
         )
         self._look.execute(";".join(f"DELETE FROM {table}" for table in tables.split(", ")))
         for queue in (*self.consumers, self.operator):
-            queue._seen.clear()
+            queue.catalog._seen.clear()
         self._look.execute("SELECT setseed(0.5)")
         return self.look("SELECT statement_timestamp()")[0][0]
 

@@ -14,6 +14,7 @@ from dagster_sqlqueue.orchestration.launchpad import config as fields
 from dagster_sqlqueue.orchestration.launchpad import deciding, operating, people, showing
 from dagster_sqlqueue.orchestration.launchpad.reporting import Report, told
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.schema import migrations
 
 _PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 
@@ -115,7 +116,7 @@ def _job(called: str, family: _Family) -> dg.JobDefinition:
     ) -> dg.Output[dict[str, Any]]:
         with told_plainly():
             _refuse_environment(context.run_config)
-            sqlqueue.queue.check_schema()
+            migrations.check(sqlqueue.queue.database)
             report = verb.function(sqlqueue.queue, config, **further)
             if queues and report.queue not in queues:
                 raise InvalidInput(f"the job is of queue {report.queue!r}; this shows jobs of {', '.join(queues)}")

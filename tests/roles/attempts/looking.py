@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue.schema import migrations
 from tests.roles.desk import EVERYBODY, B, C, Desk, O, verb
 
 
@@ -24,7 +25,7 @@ def settings_of_queues(queue: SqlQueue, desk: Desk) -> Any:
     assert desk.name in {settings.name for settings in queue.queues()}
     assert queue.settings(desk.name) == queue.catalog.last_seen(desk.name)
     queue.catalog.check_exists(desk.name)
-    queue.check_schema()
+    migrations.check(queue.database)
     queue.leases.head_hints(desk.name)
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.queue.job_admin import Completed
+from dagster_sqlqueue.queue.maintenance import Maintenance
 from dagster_sqlqueue.queue.selection import Selection
 from tests.gate.patience import PATIENCE
 from tests.roles.desk import EVERYBODY, Desk, O, Secret, verb
@@ -120,7 +121,7 @@ def trim(queue: SqlQueue, desk: Desk) -> Any:
 
 @verb(*EVERYBODY)
 def ensure_partitions(queue: SqlQueue, desk: Desk) -> Any:
-    assert queue.ensure_partitions()
+    assert Maintenance(queue.catalog).ensure_partitions()
 
 
 @verb()
