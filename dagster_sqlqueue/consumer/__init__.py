@@ -6,6 +6,9 @@ from dagster_sqlqueue._faces import lazy
 
 if TYPE_CHECKING:
     from dagster_sqlqueue.consumer.consumer import Consumer as Consumer
+    from dagster_sqlqueue.consumer.hooks import ConsumerHooks as ConsumerHooks
+    from dagster_sqlqueue.consumer.hooks import HandlerCall as HandlerCall
+    from dagster_sqlqueue.consumer.hooks import hooked as hooked
     from dagster_sqlqueue.consumer.manager import AssignedSource as AssignedSource
     from dagster_sqlqueue.consumer.manager import Manager as Manager
     from dagster_sqlqueue.consumer.settlement import DrainSummary as DrainSummary
@@ -16,6 +19,7 @@ else:
         __name__,
         {
             "consumer": ["Consumer"],
+            "hooks": ["ConsumerHooks", "HandlerCall", "hooked"],
             "manager": ["AssignedSource", "Manager"],
             "settlement": ["DrainSummary"],
             "weighted": ["WeightedConsumers"],
@@ -25,7 +29,10 @@ else:
 __all__ = [
     "AssignedSource",
     "Consumer",
+    "ConsumerHooks",
     "DrainSummary",
+    "HandlerCall",
     "Manager",
     "WeightedConsumers",
+    "hooked",
 ]

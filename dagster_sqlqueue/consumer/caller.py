@@ -3,13 +3,12 @@
 import asyncio
 import contextlib
 import enum
-import inspect
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Any, Generic, TypeAlias
 
-from dagster_sqlqueue.consumer.handler import Prepared, Report, handle, handle_async, handle_batch, prepare
+from dagster_sqlqueue.consumer.handler import Prepared, Report, handle, handle_async, handle_batch, is_async, prepare
 from dagster_sqlqueue.consumer.heartbeat import LeaseKeeper
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import ClaimedJob
@@ -35,11 +34,6 @@ def shape_of(handler: Any, *, batch: bool = False) -> Shape:
     if batch:
         return Shape.BATCH
     return Shape.ASYNC if is_async(handler) else Shape.JOB
-
-
-def is_async(handler: Any) -> bool:
-    """Whether calling it gives something to be awaited."""
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
 
 @dataclass(slots=True)

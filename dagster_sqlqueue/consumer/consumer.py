@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, Protocol
+from typing import Generic
 from uuid import UUID
 
 from uuid_utils.compat import uuid7
@@ -15,7 +15,9 @@ from dagster_sqlqueue.consumer.bucket_order import Lanes
 from dagster_sqlqueue.consumer.caller import Caller, Shape
 from dagster_sqlqueue.consumer.handler import AnyHandler
 from dagster_sqlqueue.consumer.heartbeat import LeaseKeeper
+from dagster_sqlqueue.consumer.hooks import ConsumerHooks, around_work, hooked, watched
 from dagster_sqlqueue.consumer.leased import Work, work_leased
+from dagster_sqlqueue.consumer.manager import Source
 from dagster_sqlqueue.consumer.presence import Presence
 from dagster_sqlqueue.consumer.settlement import DrainSummary
 from dagster_sqlqueue.consumer.transactional import work_locked
@@ -34,14 +36,6 @@ from dagster_sqlqueue.queue.strategies import MAX_BATCH, check_buckets
 _POLL_SECONDS = 0.2
 _LISTENING_POLL_SECONDS = 1.0
 _LOOK_SECONDS = 5.0
-
-
-class Source(Protocol):
-    """Where a consumer gets jobs from that it does not claim by itself."""
-
-    def take(self, limit: int) -> list[ClaimedJob]:
-        """Up to `limit` jobs under a lease; none: there are none now."""
-        ...
 
 
 class Consumer(Generic[Payload]):
@@ -69,6 +63,7 @@ class Consumer(Generic[Payload]):
         worker: shown with the jobs that it holds; unique for each start. None: made of host, process and a random part.
         beat: called from the heartbeat's thread, four times a lease.
         on_claim: called with the jobs that were taken, before any of them is worked on.
+        hooks: entered and left around what it does; the first is the outermost.
 
     Raises:
         InvalidInput: an argument is out of range.
@@ -92,8 +87,10 @@ class Consumer(Generic[Payload]):
         worker: str | None = None,
         beat: Callable[[], object] | None = None,
         on_claim: Callable[[Sequence[ClaimedJob]], None] | None = None,
+        hooks: Sequence[ConsumerHooks] = (),
     ) -> None:
-        self._leases = queue.leases
+        self._hooks = tuple(hooks)
+        self._leases = watched(queue.leases, spec.name, self._hooks)
         self._catalog = queue.catalog
         self._spec = spec
         self._lanes = Lanes(None if buckets is None else list(check_buckets(buckets)), region)
@@ -119,17 +116,17 @@ class Consumer(Generic[Payload]):
         self._mode = Mode(mode)
         if self._mode is Mode.TRANSACTIONAL and filter is not None:
             raise InvalidInput("a filter was given in transactional mode, which takes jobs in order; use leased mode")
-        caller = Caller(spec, handler, batch)
+        caller = Caller(spec, hooked(handler, self._hooks), batch)
         if self._mode is Mode.TRANSACTIONAL and caller.shape is not Shape.JOB:
             raise InvalidInput(
                 f"the handler of {spec.label} is {'a batch' if batch else 'an async'} one, and transactional mode works one"
                 " job after another on one connection; give it a plain function of one job, or use leased mode"
             )
-        self._work = Work(queue.leases, spec, caller, self.worker, patience_seconds=self._lease_seconds)
+        self._work = Work(self._leases, spec, caller, self.worker, patience_seconds=self._lease_seconds)
         self._stopping = self._work.stopping
         self.summary = self._work.summary
         self._keeper = LeaseKeeper(
-            queue.leases,
+            self._leases,
             lease_seconds=self._lease_seconds,
             job_timeout_seconds=10 * self._lease_seconds if job_timeout_seconds is None else job_timeout_seconds,
             side_by_side=caller.shape is Shape.ASYNC,
@@ -216,7 +213,11 @@ class Consumer(Generic[Payload]):
         self._look()
         self._catalog.keep_sensitive_names(self._spec)
         Maintenance(self._catalog).ensure_partitions()
-        with contextlib.closing(self._work.caller), self._keeper:
+        with (
+            around_work(self._hooks, self._spec.name, self.summary),
+            contextlib.closing(self._work.caller),
+            self._keeper,
+        ):
             try:
                 yield
             finally:

@@ -1,6 +1,7 @@
 """From a claimed job to the outcome of its handler. No I/O of its own."""
 
 import asyncio
+import inspect
 import threading
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
@@ -107,6 +108,11 @@ def prepare(
             report(claimed, percent, message and _short(quoting.scrub(spec.payload, message, claimed.payload, payload)))
 
     return Prepared(claimed, _job(claimed, payload, cancellation or threading.Event(), connect, say))
+
+
+def is_async(handler: Any) -> bool:
+    """Whether calling it gives something to be awaited."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
 
 def brief(text: str) -> str:

@@ -13,7 +13,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from dagster_sqlqueue.db.executors import Executor, Transaction
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
@@ -97,6 +97,14 @@ def hand_over(executor: Executor, queue: str, worker: str, jobs: Sequence[Claime
             "alone": any(job.alone for job in jobs),
         },
     )
+
+
+class Source(Protocol):
+    """Where a consumer gets jobs from that it does not claim by itself."""
+
+    def take(self, limit: int) -> list[ClaimedJob]:
+        """Up to `limit` jobs under a lease; none: there are none now."""
+        ...
 
 
 class AssignedSource:

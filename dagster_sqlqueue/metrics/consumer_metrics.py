@@ -2,27 +2,16 @@
 
 import threading
 import time
-import weakref
-from collections.abc import Callable, Iterator, Mapping
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 
 from prometheus_client import REGISTRY, CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dagster_sqlqueue.consumer import Consumer
-from dagster_sqlqueue.consumer.caller import is_async
-from dagster_sqlqueue.consumer.handler import Handler
+from dagster_sqlqueue.consumer.hooks import ConsumerHooks, HandlerCall
 from dagster_sqlqueue.consumer.settlement import HANDLER_BOUNDS, DrainSummary
-from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.job import Job
-from dagster_sqlqueue.model.outcome import Outcome
-from dagster_sqlqueue.model.queue import Payload, QueueSpec
-from dagster_sqlqueue.queue import SqlQueue
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 _OUTCOMES = ("succeeded", "retried", "snoozed", "failed", "held", "cancelled")
 _PLAIN = {
@@ -35,10 +24,25 @@ _COUNTED = (*_OUTCOMES, *_PLAIN)
 _CLAIM_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 
-class ConsumerMetrics(Collector):
-    """Makes consumers whose work is counted in a registry. One for each registry.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Working:
+    """A consumer at work, and what it had counted before."""
 
-    Outcomes are counted when the database has accepted them, so that they are those of `Consumer.summary`.
+    queue: str
+    summary: DrainSummary
+    before: DrainSummary
+
+    def add_to(self, counts: dict[str, int]) -> None:
+        """Add what it has counted since."""
+        for name in _COUNTED:
+            counts[name] += getattr(self.summary, name) - getattr(self.before, name)
+
+
+class ConsumerMetrics(ConsumerHooks, Collector):
+    """Counts in a registry what consumers do that are given it as a hook. One for each registry.
+
+    Outcomes are counted when the database has accepted them, so that they are those of `Consumer.summary`. The time of a
+    call of a handler that takes a batch is shared equally among its jobs.
 
     Args:
         registry: where the metrics are registered.
@@ -49,14 +53,14 @@ class ConsumerMetrics(Collector):
     Example:
         ```python
         metrics = ConsumerMetrics()
-        metrics.consumer(queue, emails, send_email).drain()
+        Consumer(queue, emails, send_email, hooks=[metrics]).drain()
         ```
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self._lock = threading.Lock()
         self._past: dict[str, dict[str, int]] = {}
-        self._live: list[tuple[weakref.ref[Consumer[Any]], str, DrainSummary]] = []
+        self._working: list[_Working] = []
         registry.register(self)
         self._claim_seconds = Histogram(
             "sqlqueue_consumer_claim_seconds",
@@ -73,45 +77,34 @@ class ConsumerMetrics(Collector):
             buckets=HANDLER_BOUNDS,
         )
 
-    def consumer(
-        self, queue: SqlQueue, spec: QueueSpec[Payload], handler: Handler[Payload], **options: Any
-    ) -> Consumer[Payload]:
-        """A consumer that is counted.
-
-        Args:
-            queue: where the queue is; it stays the caller's to close.
-            spec: the queue.
-            handler: called for one job at a time.
-            options: further arguments of `Consumer`.
-
-        Raises:
-            InvalidInput: an argument is out of range.
-        """
-        timed = _TimedQueue(queue, self._claim_seconds)
-        made = Consumer(timed, spec, self.handler(handler), **options)
+    @contextmanager
+    def around_work(self, queue: str, summary: DrainSummary) -> Iterator[None]:
+        """Count what the consumer counts meanwhile."""
+        working = _Working(queue, summary, replace(summary))
         with self._lock:
-            self._past.setdefault(spec.name, dict.fromkeys(_COUNTED, 0))
-            self._forget_gone()
-            self._live.append((weakref.ref(made), spec.name, made.summary))
-        return made
+            self._past.setdefault(queue, dict.fromkeys(_COUNTED, 0))
+            self._working.append(working)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._working.remove(working)
+                working.add_to(self._past[queue])
 
-    def handler(self, handler: Handler[Payload]) -> Handler[Payload]:
-        """A handler whose time is measured, and nothing else: for a consumer that something else makes.
+    def around_claim(self, queue: str, verb: str) -> AbstractContextManager[object]:
+        """Measure how long it takes."""
+        return self._claim_seconds.labels(queue, verb).time()
 
-        Raises:
-            InvalidInput: it is `async`.
-        """
-        if is_async(handler):
-            raise InvalidInput(
-                "the handler is async; make it a plain function, which may call asyncio.run(…) for its job"
-            )
-
-        @wraps(handler)
-        def measured(job: Job[Payload]) -> Outcome | None:
-            with self._handler_seconds.labels(job.queue).time():
-                return handler(job)
-
-        return measured
+    @contextmanager
+    def around_handler(self, call: HandlerCall) -> Iterator[None]:
+        """Measure how long it takes."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            each = (time.perf_counter() - began) / len(call.jobs)
+            for job in call.jobs:
+                self._handler_seconds.labels(job.queue).observe(each)
 
     def describe(self) -> list[Metric]:
         """The counters without samples."""
@@ -121,46 +114,9 @@ class ConsumerMetrics(Collector):
         """The counters as they are now."""
         with self._lock:
             sums = {queue: dict(counts) for queue, counts in self._past.items()}
-            for _, queue, summary in self._live:
-                _add(sums[queue], summary)
+            for working in self._working:
+                working.add_to(sums[working.queue])
         return counters(sums)
-
-    def _forget_gone(self) -> None:
-        """Keep the counts of consumers that are no more, and nothing else of them."""
-        for consumer, queue, summary in self._live:
-            if consumer() is None:
-                _add(self._past[queue], summary)
-        self._live = [entry for entry in self._live if entry[0]() is not None]
-
-
-class _TimedQueue(SqlQueue):
-    """The same queues on the same connections; what takes jobs is timed, once for each call of a consumer."""
-
-    def __init__(self, queue: SqlQueue, seconds: Histogram) -> None:
-        super().__init__(queue.database)
-        self._seconds = seconds
-        leases = self.leases
-        leases.claim = self._timed("claim", leases.claim, 0)
-        leases.finish_and_claim = self._timed("finish_and_claim", leases.finish_and_claim, 1)
-        leases.lock_due = self._timed("lock_due", leases.lock_due, 1)
-        leases.finish_and_lock = self._timed("finish_and_lock", leases.finish_and_lock, 2)
-
-    def _timed(self, verb: str, call: Callable[P, R], place: int) -> Callable[P, R]:
-        """The verb, timed; the queue's name is its argument at this place."""
-
-        def timed(*given: P.args, **how: P.kwargs) -> R:
-            began = time.perf_counter()
-            try:
-                return call(*given, **how)
-            finally:
-                self._seconds.labels(given[place], verb).observe(time.perf_counter() - began)
-
-        return timed
-
-
-def _add(counts: dict[str, int], summary: DrainSummary) -> None:
-    for name in _COUNTED:
-        counts[name] += getattr(summary, name)
 
 
 def counters(sums: Mapping[str, Mapping[str, int]]) -> Iterator[Metric]:

@@ -7,6 +7,8 @@ from dagster_sqlqueue._faces import lazy
 if TYPE_CHECKING:
     from dagster_sqlqueue.queue.complete import Ending as Ending
     from dagster_sqlqueue.queue.complete import Kept as Kept
+    from dagster_sqlqueue.queue.hooks import EnqueueCall as EnqueueCall
+    from dagster_sqlqueue.queue.hooks import EnqueueHooks as EnqueueHooks
     from dagster_sqlqueue.queue.insert import Enqueued as Enqueued
     from dagster_sqlqueue.queue.sql_queue import SqlQueue as SqlQueue
     from dagster_sqlqueue.queue.strategies import MAX_BATCH as MAX_BATCH
@@ -16,6 +18,7 @@ else:
         __name__,
         {
             "complete": ["Ending", "Kept"],
+            "hooks": ["EnqueueCall", "EnqueueHooks"],
             "insert": ["Enqueued"],
             "sql_queue": ["SqlQueue"],
             "strategies": ["MAX_BATCH"],
@@ -25,6 +28,8 @@ else:
 __all__ = [
     "MAX_BATCH",
     "Ending",
+    "EnqueueCall",
+    "EnqueueHooks",
     "Enqueued",
     "Kept",
     "SqlQueue",

@@ -1,10 +1,13 @@
 """What the verbs of a `SqlQueue` share: the parts that it is put together from."""
 
+from collections.abc import Sequence
+
 from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.db.executors import Executor
 from dagster_sqlqueue.model.queue import QueueSettings
 from dagster_sqlqueue.queue.catalog import Catalog
 from dagster_sqlqueue.queue.decision import Decisions
+from dagster_sqlqueue.queue.hooks import EnqueueHooks
 from dagster_sqlqueue.queue.leases import Leases
 from dagster_sqlqueue.queue.search import Search
 
@@ -14,15 +17,18 @@ class Verbs:
 
     Args:
         database: where the queues are.
+        hooks: entered and left around enqueues and publications.
 
     Attributes:
         database: where the queues are.
         catalog: which queues there are, and the settings of each as this process saw them last.
         leases: everything that is done under a lease, or to get one.
+        hooks: entered and left around enqueues and publications, the first the outermost.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, hooks: Sequence[EnqueueHooks] = ()) -> None:
         self.database = database
+        self.hooks = tuple(hooks)
         self.catalog = Catalog(database)
         self.leases = Leases(self.catalog)
         self._search = Search(self.catalog)

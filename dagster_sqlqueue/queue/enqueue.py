@@ -9,12 +9,13 @@ import psycopg
 import sqlalchemy as sa
 
 from dagster_sqlqueue.db.executors import AsyncTransaction, CallerConnection, Executor, check_connection
-from dagster_sqlqueue.db.retries import Rereading, beginning_again
+from dagster_sqlqueue.db.retries import Rereading, beginning_again, mapped
 from dagster_sqlqueue.db.steps import Steps, adrive, drive
 from dagster_sqlqueue.model.job import NewJob
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.queue import insert
 from dagster_sqlqueue.queue.base import Verbs
+from dagster_sqlqueue.queue.hooks import around_enqueue
 from dagster_sqlqueue.queue.insert import Enqueued, OnConflict
 from dagster_sqlqueue.queue.intake import Intake, NewRow, OnBadRow, Rejected, each, new_row
 
@@ -58,6 +59,18 @@ class EnqueueingVerbs(Verbs):
             InvalidPayload, InvalidInput: nothing was enqueued.
             UnknownQueue: the queue does not exist.
         """
+        if not self.hooks:
+            return self._enqueue(spec, job, connection, on_conflict)
+        with around_enqueue(self.hooks, spec.name, "send") as call:
+            return call.done(self._enqueue(spec, call.changed(job), connection, on_conflict))
+
+    def _enqueue(
+        self,
+        spec: QueueSpec[Payload],
+        job: "Payload | NewJob[Payload] | Mapping[str, Any]",
+        connection: CallerConnection | None,
+        on_conflict: OnConflict,
+    ) -> UUID | None:
         insert.check_choice("on_conflict", on_conflict, OnConflict)
         row = new_row(spec, job)
         check_connection(connection, "aenqueue or aenqueue_many")
@@ -102,6 +115,20 @@ class EnqueueingVerbs(Verbs):
             TransactionLost: others were in the way again and again, or of a generator whose first chunk was in; nothing
                 was enqueued.
         """
+        if not self.hooks:
+            return self._enqueue_many(spec, jobs, connection, on_conflict, on_bad_row)
+        with around_enqueue(self.hooks, spec.name, "send") as call:
+            changed = mapped(jobs, call.changed)
+            return call.done(self._enqueue_many(spec, changed, connection, on_conflict, on_bad_row))
+
+    def _enqueue_many(
+        self,
+        spec: QueueSpec[Payload],
+        jobs: Iterable[Any],
+        connection: CallerConnection | None,
+        on_conflict: OnConflict,
+        on_bad_row: OnBadRow,
+    ) -> Enqueued:
         insert.check_choice("on_conflict", on_conflict, OnConflict)
         insert.check_choice("on_bad_row", on_bad_row, OnBadRow)
         check_connection(connection, "aenqueue or aenqueue_many")
@@ -164,6 +191,18 @@ class EnqueueingVerbs(Verbs):
             InvalidPayload, InvalidInput: nothing was enqueued.
             UnknownQueue: the queue does not exist.
         """
+        if not self.hooks:
+            return await self._aenqueue(spec, job, connection, on_conflict)
+        with around_enqueue(self.hooks, spec.name, "send") as call:
+            return call.done(await self._aenqueue(spec, call.changed(job), connection, on_conflict))
+
+    async def _aenqueue(
+        self,
+        spec: QueueSpec[Payload],
+        job: "Payload | NewJob[Payload] | Mapping[str, Any]",
+        connection: "psycopg.AsyncConnection[Any]",
+        on_conflict: OnConflict,
+    ) -> UUID | None:
         insert.check_choice("on_conflict", on_conflict, OnConflict)
         row = new_row(spec, job)
         transaction = self.database.awaited(connection)
@@ -195,6 +234,20 @@ class EnqueueingVerbs(Verbs):
             InvalidPayload, InvalidInput: the message names the row, counted from 0; nothing was enqueued.
             UnknownQueue: the queue does not exist.
         """
+        if not self.hooks:
+            return await self._aenqueue_many(spec, jobs, connection, on_conflict, on_bad_row)
+        with around_enqueue(self.hooks, spec.name, "send") as call:
+            changed = each(jobs, call.changed)
+            return call.done(await self._aenqueue_many(spec, changed, connection, on_conflict, on_bad_row))
+
+    async def _aenqueue_many(
+        self,
+        spec: QueueSpec[Payload],
+        jobs: "Iterable[Any] | AsyncIterable[Any]",
+        connection: "psycopg.AsyncConnection[Any]",
+        on_conflict: OnConflict,
+        on_bad_row: OnBadRow,
+    ) -> Enqueued:
         insert.check_choice("on_conflict", on_conflict, OnConflict)
         insert.check_choice("on_bad_row", on_bad_row, OnBadRow)
         transaction = self.database.awaited(connection)

@@ -1,6 +1,6 @@
 """Taking the jobs of one call in: each checked, then handed over in chunks that are ready to be sent. No I/O."""
 
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from dataclasses import astuple, dataclass
 from datetime import datetime
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias
@@ -167,11 +167,11 @@ def record(queue: str, row: NewRow, terms: Terms) -> tuple[Any, ...]:
     )
 
 
-async def each(jobs: Any) -> AsyncIterator[Any]:
-    """The elements of an iterable, asynchronous or not."""
+async def each(jobs: Any, change: Callable[[Any], Any] | None = None) -> AsyncIterator[Any]:
+    """The elements of an iterable, asynchronous or not, each changed if it is said how."""
     if isinstance(jobs, AsyncIterable):
         async for job in jobs:
-            yield job
+            yield change(job) if change else job
     else:
         for job in jobs:
-            yield job
+            yield change(job) if change else job

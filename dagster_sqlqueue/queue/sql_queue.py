@@ -1,10 +1,12 @@
 """The queues of one schema: the verbs that people call, gathered from their rooms."""
 
+from collections.abc import Sequence
 from typing import Self
 
 from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.queue.enqueue import EnqueueingVerbs
+from dagster_sqlqueue.queue.hooks import EnqueueHooks
 from dagster_sqlqueue.queue.job_admin import DecidingVerbs
 from dagster_sqlqueue.queue.lease_verbs import LeasingVerbs
 from dagster_sqlqueue.queue.maintenance import Maintained, Maintenance, Trimmed
@@ -18,17 +20,20 @@ class SqlQueue(EnqueueingVerbs, LeasingVerbs, LookingVerbs, OperatingVerbs, Deci
     """The queues of one schema.
 
     Args:
-        database: the URL of the database, or a `Database`, which has settings of its own. Those that follow go with a URL.
+        database: the URL of the database, or a `Database`, which has settings of its own: all that follow but the hooks go
+            with a URL.
         schema: where the queue's tables are.
         pool_size: the most connections kept and opened at a time.
         application_name: what `pg_stat_activity` shows.
         connect_timeout: seconds to wait for the server, or for a connection of the pool to become free.
         statement_timeout: seconds; None for the server's own.
+        hooks: entered and left around enqueues, and publications of `Topics` on these queues; the first is the outermost.
 
     Attributes:
         database: where the queues are.
         catalog: which queues there are, and the settings of each as this process saw them last.
         leases: everything that is done under a lease, or to get one.
+        hooks: as they were given.
 
     Raises:
         InvalidInput: the URL or a setting is not usable. Nothing is connected before the first verb.
@@ -43,6 +48,7 @@ class SqlQueue(EnqueueingVerbs, LeasingVerbs, LookingVerbs, OperatingVerbs, Deci
         application_name: str = "dagster-sqlqueue",
         connect_timeout: int = 10,
         statement_timeout: float | None = None,
+        hooks: Sequence[EnqueueHooks] = (),
     ) -> None:
         if isinstance(database, str):
             database = Database(
@@ -53,7 +59,7 @@ class SqlQueue(EnqueueingVerbs, LeasingVerbs, LookingVerbs, OperatingVerbs, Deci
                 connect_timeout=connect_timeout,
                 statement_timeout=statement_timeout,
             )
-        super().__init__(database)
+        super().__init__(database, hooks)
 
     def __enter__(self) -> Self:
         return self

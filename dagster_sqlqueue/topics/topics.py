@@ -9,9 +9,10 @@ import psycopg
 
 from dagster_sqlqueue.db.executors import CallerConnection, Executor
 from dagster_sqlqueue.db.executors import check_connection as check_blocking
-from dagster_sqlqueue.db.retries import Rereading, beginning_again
+from dagster_sqlqueue.db.retries import Rereading, beginning_again, mapped
 from dagster_sqlqueue.db.steps import adrive, drive
 from dagster_sqlqueue.queue import insert
+from dagster_sqlqueue.queue.hooks import around_enqueue
 from dagster_sqlqueue.queue.intake import OnBadRow, each
 from dagster_sqlqueue.topics import publication
 from dagster_sqlqueue.topics.model import Message, Published, PublishedMany, TopicSpec, topic_of
@@ -61,12 +62,20 @@ class Topics(SubscribingVerbs):
         Raises:
             InvalidPayload, InvalidInput: nothing was published.
         """
-        name = topic_of(topic).name
         message = Message(payload, id, tags, run_at, priority, ordering_key)
+        if not self.queue.hooks:
+            return self._publish(topic, message, connection)
+        with around_enqueue(self.queue.hooks, topic_of(topic).name, "publish") as call:
+            return call.done(self._publish(topic, call.changed(message), connection))
+
+    def _publish(
+        self, topic: "TopicSpec[Any] | str", message: Message[Any], connection: CallerConnection | None
+    ) -> Published:
+        name = topic_of(topic).name
         rows = [publication.new_row(topic, message)]
         check_blocking(connection, _AWAITED)
         executor = self.database.joined(connection)
-        if id is None:
+        if message.id is None:
             (done,) = drive(publication.publish(name, rows), executor)
         elif connection is None:
             (done,) = self.database.transact(lambda ours: drive(publication.publish(name, rows), ours))
@@ -99,6 +108,20 @@ class Topics(SubscribingVerbs):
             InvalidPayload, InvalidInput: the message names the row, counted from 0; nothing was published.
             TransactionLost: as for `SqlQueue.enqueue_many`.
         """
+        if not self.queue.hooks:
+            return self._publish_many(topic, messages, connection, on_bad_row, on_published)
+        with around_enqueue(self.queue.hooks, topic_of(topic).name, "publish") as call:
+            changed = mapped(messages, call.changed)
+            return call.done(self._publish_many(topic, changed, connection, on_bad_row, on_published))
+
+    def _publish_many(
+        self,
+        topic: "TopicSpec[Any] | str",
+        messages: Iterable[Any],
+        connection: CallerConnection | None,
+        on_bad_row: OnBadRow,
+        on_published: OnPublished | None,
+    ) -> PublishedMany:
         insert.check_choice("on_bad_row", on_bad_row, OnBadRow)
         name = topic_of(topic).name
         check_blocking(connection, _AWAITED)
@@ -150,10 +173,19 @@ class Topics(SubscribingVerbs):
         Raises:
             InvalidPayload, InvalidInput: nothing was published.
         """
+        message = Message(payload, id, tags, run_at, priority, ordering_key)
+        if not self.queue.hooks:
+            return await self._apublish(topic, message, connection)
+        with around_enqueue(self.queue.hooks, topic_of(topic).name, "publish") as call:
+            return call.done(await self._apublish(topic, call.changed(message), connection))
+
+    async def _apublish(
+        self, topic: "TopicSpec[Any] | str", message: Message[Any], connection: "psycopg.AsyncConnection[Any]"
+    ) -> Published:
         name = topic_of(topic).name
-        rows = [publication.new_row(topic, Message(payload, id, tags, run_at, priority, ordering_key))]
+        rows = [publication.new_row(topic, message)]
         transaction = self.database.awaited(connection)
-        if id is None:
+        if message.id is None:
             (done,) = await adrive(publication.publish(name, rows), transaction)
         else:
             async with transaction.atomic():
@@ -181,6 +213,20 @@ class Topics(SubscribingVerbs):
         Raises:
             InvalidPayload, InvalidInput: the message names the row, counted from 0; nothing was published.
         """
+        if not self.queue.hooks:
+            return await self._apublish_many(topic, messages, connection, on_bad_row, on_published)
+        with around_enqueue(self.queue.hooks, topic_of(topic).name, "publish") as call:
+            changed = each(messages, call.changed)
+            return call.done(await self._apublish_many(topic, changed, connection, on_bad_row, on_published))
+
+    async def _apublish_many(
+        self,
+        topic: "TopicSpec[Any] | str",
+        messages: Any,
+        connection: "psycopg.AsyncConnection[Any]",
+        on_bad_row: OnBadRow,
+        on_published: OnPublished | None,
+    ) -> PublishedMany:
         insert.check_choice("on_bad_row", on_bad_row, OnBadRow)
         name = topic_of(topic).name
         transaction = self.database.awaited(connection)

@@ -1,12 +1,9 @@
 """Traces with OpenTelemetry: the context of whoever enqueues or publishes travels with the job to whoever handles it.
 
-A room on top of the core's verbs, which do not know it. It needs the extra `traces`; where the spans go is up to the
-OpenTelemetry SDK of the application, without which nothing is recorded.
+A room on top of the core, which calls its hooks and does not know it. It needs the extra `traces`; where the spans go is up
+to the OpenTelemetry SDK of the application, without which nothing is recorded.
 """
 
 from dagster_sqlqueue.traces.context import extract as extract
 from dagster_sqlqueue.traces.context import inject as inject
-from dagster_sqlqueue.traces.handler import traced_handler as traced_handler
-from dagster_sqlqueue.traces.producer import TracedQueue as TracedQueue
-from dagster_sqlqueue.traces.producer import traced as traced
-from dagster_sqlqueue.traces.topics import TracedTopics as TracedTopics
+from dagster_sqlqueue.traces.hooks import TraceHooks as TraceHooks

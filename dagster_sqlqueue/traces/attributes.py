@@ -3,7 +3,11 @@
 Written out, because the package that holds OpenTelemetry's still calls those for messaging unstable.
 """
 
+from typing import TypeAlias
+
 from opentelemetry.util.types import AttributeValue
+
+Attributes: TypeAlias = dict[str, AttributeValue]
 
 MESSAGE_ID = "messaging.message.id"
 BATCH_COUNT = "messaging.batch.message_count"
@@ -15,7 +19,7 @@ LEASE_NO = "sqlqueue.job.lease_no"
 OUTCOME = "sqlqueue.job.outcome"
 
 
-def attributes(destination: str, operation: str) -> dict[str, AttributeValue]:
+def attributes(destination: str, operation: str) -> Attributes:
     """What every span says: the system, the queue or topic, and what is done, `send`, `publish` or `process`."""
     return {
         "messaging.system": "sqlqueue",

@@ -11,8 +11,7 @@ from typing import Any, Generic, Protocol
 
 from pydantic import BaseModel
 
-from dagster_sqlqueue.consumer.caller import is_async
-from dagster_sqlqueue.consumer.handler import Handler
+from dagster_sqlqueue.consumer.handler import Handler, is_async
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import Job
 from dagster_sqlqueue.model.queue import Payload, QueueSpec

@@ -1,6 +1,5 @@
 """What consumers do, as Prometheus reads it, against their own summaries and what the test did."""
 
-import gc
 from collections import Counter
 
 import pytest
@@ -20,7 +19,7 @@ from dagster_sqlqueue import (
     SqlQueue,
     Strategy,
 )
-from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.consumer import hooked
 from dagster_sqlqueue.metrics import ConsumerMetrics
 from dagster_sqlqueue.model.outcome import Outcome
 from tests.gate.patience import PATIENCE
@@ -62,7 +61,7 @@ def claims(samples: Samples) -> dict[str, float]:
 @pytest.mark.parametrize("mode", Mode)
 def test_outcomes_are_counted(queue: SqlQueue, spec: QueueSpec[Work], registry: CollectorRegistry, mode: Mode) -> None:
     queue.enqueue_many(spec, [Work(n=n) for n in range(100)])
-    summary = ConsumerMetrics(registry).consumer(queue, spec, handle, mode=mode, batch_size=30).drain()
+    summary = Consumer(queue, spec, handle, mode=mode, batch_size=30, hooks=[ConsumerMetrics(registry)]).drain()
     samples = scraped(registry)
     assert outcomes(samples) == EXPECTED
     assert samples[key("sqlqueue_consumer_claimed_jobs_total", queue="work")] == 100
@@ -81,7 +80,7 @@ def test_a_refused_write_is_stale_and_no_outcome(
         make_due(queue)
         assert queue.claim("work", limit=1, worker="another")
 
-    ConsumerMetrics(registry).consumer(queue, spec, overtaken).drain()
+    Consumer(queue, spec, overtaken, hooks=[ConsumerMetrics(registry)]).drain()
     samples = scraped(registry)
     assert samples[key("sqlqueue_consumer_stale_writes_total", queue="work")] == 1
     assert sum(outcomes(samples).values()) == 0
@@ -89,7 +88,7 @@ def test_a_refused_write_is_stale_and_no_outcome(
 
 def test_given_back_jobs_are_counted(queue: SqlQueue, spec: QueueSpec[Work], registry: CollectorRegistry) -> None:
     queue.enqueue_many(spec, [Work(n=0) for _ in range(10)])
-    consumer: Consumer[Work] = ConsumerMetrics(registry).consumer(queue, spec, lambda job: consumer.stop())
+    consumer: Consumer[Work] = Consumer(queue, spec, lambda job: consumer.stop(), hooks=[ConsumerMetrics(registry)])
     consumer.drain()
     samples = scraped(registry)
     assert samples[key("sqlqueue_consumer_released_jobs_total", queue="work")] == 9
@@ -117,7 +116,7 @@ def test_each_call_that_takes_jobs_is_timed_once(
     queue.create_queue(spec)
     queue.enqueue_many(spec, [Work(n=0) for _ in range(20)])
     called: Counter[str] = Counter()
-    consumer = ConsumerMetrics(registry).consumer(queue, spec, lambda job: None, mode=mode, batch_size=5)
+    consumer = Consumer(queue, spec, lambda job: None, mode=mode, batch_size=5, hooks=[ConsumerMetrics(registry)])
     inner = consumer._leases
     for verb in verbs:
 
@@ -147,7 +146,7 @@ def test_an_exception_is_timed_and_is_a_retry(
     def fail(job: Job[Work]) -> None:
         raise ValueError("no")
 
-    ConsumerMetrics(registry).consumer(queue, spec, fail).drain()
+    Consumer(queue, spec, fail, hooks=[ConsumerMetrics(registry)]).drain()
     samples = scraped(registry)
     assert samples[key("sqlqueue_consumer_handler_seconds_count", queue="work")] == 2
     assert {name: count for name, count in outcomes(samples).items() if count} == {"retried": 1, "failed": 1}
@@ -157,10 +156,9 @@ def test_counts_stay_when_consumers_go(queue: SqlQueue, spec: QueueSpec[Work], r
     metrics = ConsumerMetrics(registry)
     for done in range(1, 6):
         queue.enqueue(spec, Work(n=0))
-        metrics.consumer(queue, spec, handle).drain()
-        gc.collect()
+        Consumer(queue, spec, handle, hooks=[metrics]).drain()
         assert outcomes(scraped(registry))["succeeded"] == done
-    assert len(metrics._live) <= 1 + 1, "the consumers that are gone are kept"
+    assert metrics._working == [], "consumers that are not at work are kept"
 
 
 def test_a_registry_has_them_once(registry: CollectorRegistry) -> None:
@@ -169,13 +167,58 @@ def test_a_registry_has_them_once(registry: CollectorRegistry) -> None:
         ConsumerMetrics(registry)
 
 
-def test_an_async_handler_is_refused(queue: SqlQueue, spec: QueueSpec[Work], registry: CollectorRegistry) -> None:
-    async def later(job: Job[Work]) -> None: ...
+def test_one_consumer_is_counted_through_all_its_drains_and_while_it_works(
+    queue: SqlQueue, spec: QueueSpec[Work], registry: CollectorRegistry
+) -> None:
+    seen: list[float] = []
 
-    class Later:
-        async def __call__(self, job: Job[Work]) -> None: ...
+    def look(job: Job[Work]) -> None:
+        seen.append(scraped(registry)[key("sqlqueue_consumer_claimed_jobs_total", queue="work")])
 
+    consumer = Consumer(queue, spec, look, batch_size=1, hooks=[ConsumerMetrics(registry)])
+    for _ in range(3):
+        queue.enqueue_many(spec, [Work(n=0), Work(n=0)])
+        consumer.drain()
+    assert seen == [1, 2, 3, 4, 5, 6]
+    assert outcomes(scraped(registry))["succeeded"] == 6
+
+
+def test_consumers_at_the_same_time_are_added_up(
+    queue: SqlQueue, spec: QueueSpec[Work], registry: CollectorRegistry
+) -> None:
+    other = QueueSpec("other", Work)
+    queue.create_queue(other)
+    for made in (spec, other):
+        queue.enqueue_many(made, [Work(n=0) for _ in range(10)])
     metrics = ConsumerMetrics(registry)
-    for handler in (later, Later()):
-        with pytest.raises(InvalidInput, match="async"):
-            metrics.consumer(queue, spec, handler)  # type: ignore[arg-type]
+    first, second = (Consumer(queue, made, handle, hooks=[metrics]) for made in (spec, other))
+    with first.working(), second.working():
+        while first.work_batch() + second.work_batch():
+            pass
+        samples = scraped(registry)
+    for name in ("work", "other"):
+        assert samples[key("sqlqueue_consumer_outcomes_total", queue=name, outcome="succeeded")] == 10
+    assert outcomes(scraped(registry))["succeeded"] == 10
+
+
+@pytest.mark.parametrize("batch", [True, False])
+def test_async_handlers_and_those_of_batches_are_measured(
+    queue: SqlQueue, spec: QueueSpec[Work], registry: CollectorRegistry, batch: bool
+) -> None:
+    queue.enqueue_many(spec, [Work(n=0) for _ in range(20)])
+
+    async def later(job: object) -> None: ...
+
+    Consumer(queue, spec, later, batch=batch, hooks=[ConsumerMetrics(registry)]).drain()
+    samples = scraped(registry)
+    assert samples[key("sqlqueue_consumer_handler_seconds_count", queue="work")] == 20
+    assert outcomes(samples)["succeeded"] == 20
+
+
+def test_a_handler_that_something_else_calls_is_measured(
+    queue: SqlQueue, spec: QueueSpec[Work], registry: CollectorRegistry
+) -> None:
+    queue.enqueue(spec, Work(n=0))
+    measured = hooked(handle, [ConsumerMetrics(registry)])
+    assert Consumer(queue, spec, measured).drain().succeeded == 1
+    assert scraped(registry)[key("sqlqueue_consumer_handler_seconds_count", queue="work")] == 1

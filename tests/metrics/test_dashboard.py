@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue import Consumer, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.metrics import ConsumerMetrics, QueueCollector
 from tests.cli.support import PROJECT
 from tests.metrics.support import scraped
@@ -29,7 +29,7 @@ def given(queue: SqlQueue, spec: QueueSpec[Work]) -> dict[str, list[dict[str, st
     registry = CollectorRegistry()
     registry.register(QueueCollector(queue))
     queue.enqueue_many(spec, [Work(n=n) for n in range(10)])
-    ConsumerMetrics(registry).consumer(queue, spec, lambda job: None).drain()
+    Consumer(queue, spec, lambda job: None, hooks=[ConsumerMetrics(registry)]).drain()
     queue.enqueue(spec, NewJob(Work(n=10), run_at=datetime.now(UTC) + timedelta(hours=1)))
     found: dict[str, list[dict[str, str]]] = {}
     for name, labels in scraped(registry):

@@ -4,9 +4,8 @@ import sys
 
 from dagster_sqlqueue import Backoff, Consumer, Job, QueueSpec, Retry, SqlQueue
 from dagster_sqlqueue.topics import Topics
-from dagster_sqlqueue.traces import traced, traced_handler
 from tests.support import Work
-from tests.traces.support import Recorded, print_spans
+from tests.traces.support import Recorded, print_spans, traced
 
 
 def main(end: str, url: str, schema: str) -> None:
@@ -16,12 +15,12 @@ def main(end: str, url: str, schema: str) -> None:
     with SqlQueue(url, schema=schema) as queue:
         if end == "produce":
             with recorded.provider.get_tracer("shop").start_as_current_span("request"):
-                traced(queue, tracer_provider=recorded.provider).enqueue(spec, Work(n=1))
+                traced(queue, recorded).enqueue(spec, Work(n=1))
         elif end == "publish":
             with recorded.provider.get_tracer("shop").start_as_current_span("request"):
-                traced(Topics(queue), tracer_provider=recorded.provider).publish("orders", Work(n=1))
+                Topics(traced(queue, recorded)).publish("orders", Work(n=1))
         else:
-            Consumer(queue, spec, traced_handler(_handle, tracer_provider=recorded.provider)).drain()
+            Consumer(queue, spec, _handle, hooks=[recorded.hooks]).drain()
     print_spans(recorded)
 
 

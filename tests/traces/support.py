@@ -8,6 +8,9 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue.traces import TraceHooks
+
 
 class Recorded:
     """A provider of tracers, and the spans that have ended."""
@@ -16,6 +19,7 @@ class Recorded:
         self._kept = InMemorySpanExporter()
         self.provider = TracerProvider(shutdown_on_exit=False)
         self.provider.add_span_processor(SimpleSpanProcessor(self._kept))
+        self.hooks = TraceHooks(self.provider)
 
     def spans(self, name: str | None = None) -> list[ReadableSpan]:
         """In the order of their ends."""
@@ -29,6 +33,11 @@ class Recorded:
     def everything(self) -> str:
         """All that the spans hold, as text."""
         return "\n".join(span.to_json() for span in self.spans())
+
+
+def traced(queue: SqlQueue, recorded: Recorded) -> SqlQueue:
+    """The same queues, whose enqueues and publications are recorded."""
+    return SqlQueue(queue.database, hooks=[recorded.hooks])
 
 
 def ids(span: ReadableSpan) -> tuple[str, str]:

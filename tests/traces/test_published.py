@@ -16,11 +16,11 @@ from dagster_sqlqueue import Consumer, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.topics import Message, Topics, TopicSpec
-from dagster_sqlqueue.traces import inject, traced, traced_handler
+from dagster_sqlqueue.traces import TraceHooks, inject
 from tests.cli.support import PROJECT
 from tests.gate.patience import PATIENCE
 from tests.support import Work, claim, value
-from tests.traces.support import Recorded, ids, parent
+from tests.traces.support import Recorded, ids, parent, traced
 
 ORDERS = TopicSpec("orders", Work)
 
@@ -46,8 +46,7 @@ def attributes(span: ReadableSpan) -> dict[str, Any]:
 
 def drain(topics: Topics, recorded: Recorded) -> None:
     for queue in ("work", "mail"):
-        handler = traced_handler(lambda job: None, tracer_provider=recorded.provider)
-        Consumer(topics.queue, QueueSpec(queue, Work), handler).drain()
+        Consumer(topics.queue, QueueSpec(queue, Work), lambda job: None, hooks=[recorded.hooks]).drain()
 
 
 def test_a_trace_goes_from_the_publisher_s_process_to_the_handler_s(url: str, topics: Topics) -> None:
@@ -73,7 +72,7 @@ def test_a_trace_goes_from_the_publisher_s_process_to_the_handler_s(url: str, to
 
 def test_every_subscription_s_job_continues_the_trace(topics: Topics, recorded: Recorded) -> None:
     with recorded.provider.get_tracer("shop").start_as_current_span("request"):
-        done = traced(topics, tracer_provider=recorded.provider).publish(ORDERS, Work(n=1), tags=["eu"], priority=3)
+        done = Topics(traced(topics.queue, recorded)).publish(ORDERS, Work(n=1), tags=["eu"], priority=3)
     assert len(done.jobs) == 2
     drain(topics, recorded)
     request, publish = recorded.one("request"), recorded.one("publish orders")
@@ -93,7 +92,7 @@ def test_every_subscription_s_job_continues_the_trace(topics: Topics, recorded: 
 
 def test_many_carry_one_span_on(topics: Topics, recorded: Recorded) -> None:
     messages = [Work(n=1), {"n": 2}, Message(Work(n=3), tags=["eu"])]
-    done = traced(topics, tracer_provider=recorded.provider).publish_many(ORDERS, (message for message in messages))
+    done = Topics(traced(topics.queue, recorded)).publish_many(ORDERS, (message for message in messages))
     assert (done.messages, done.inserted) == (3, 4)
     drain(topics, recorded)
     publish = recorded.one("publish orders")
@@ -104,7 +103,7 @@ def test_many_carry_one_span_on(topics: Topics, recorded: Recorded) -> None:
 
 
 def test_what_is_awaited_carries_it_too(url: str, topics: Topics, recorded: Recorded) -> None:
-    sending = traced(topics, tracer_provider=recorded.provider)
+    sending = Topics(traced(topics.queue, recorded))
 
     async def messages() -> AsyncIterator[Any]:
         yield Message(Work(n=2))
@@ -123,13 +122,13 @@ def test_what_is_awaited_carries_it_too(url: str, topics: Topics, recorded: Reco
 
 def test_it_joins_the_caller_s_transaction(url: str, topics: Topics, recorded: Recorded) -> None:
     with psycopg.connect(url) as connection:
-        traced(topics, tracer_provider=recorded.provider).publish(ORDERS, Work(n=1), connection=connection)
+        Topics(traced(topics.queue, recorded)).publish(ORDERS, Work(n=1), connection=connection)
         connection.rollback()
     assert value(topics.queue, "SELECT count(*) FROM {s}.job") == 0
 
 
 def test_refusals_tell_their_class_alone(topics: Topics, recorded: Recorded) -> None:
-    sending = traced(topics, tracer_provider=recorded.provider)
+    sending = Topics(traced(topics.queue, recorded))
     wrong: Any = {"n": "secret"}
     with pytest.raises(InvalidPayload):
         sending.publish(ORDERS, wrong)
@@ -157,7 +156,7 @@ def test_inject_carries_a_context_with_a_message(topics: Topics, recorded: Recor
 
 def test_without_a_span_nothing_is_carried_and_a_full_message_goes_without(topics: Topics, recorded: Recorded) -> None:
     # Without an SDK the spans are none.
-    traced(topics).publish(ORDERS, Work(n=1))
+    Topics(SqlQueue(topics.database, hooks=[TraceHooks()])).publish(ORDERS, Work(n=1))
     full = [f"t{number}" for number in range(100)]
-    traced(topics, tracer_provider=recorded.provider).publish(ORDERS, Work(n=2), tags=full)
+    Topics(traced(topics.queue, recorded)).publish(ORDERS, Work(n=2), tags=full)
     assert sorted(len(job.tags) for job in claim(topics.queue)) == [0, 100]

@@ -39,12 +39,13 @@ from dagster_sqlqueue import (
     SqlQueue,
     handles,
 )
+from dagster_sqlqueue.consumer import hooked
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload
-from dagster_sqlqueue.traces import extract, inject, traced, traced_handler
+from dagster_sqlqueue.traces import TraceHooks, extract, inject
 from tests.cli.support import PROJECT
 from tests.gate.patience import PATIENCE
 from tests.support import Work, claim, value
-from tests.traces.support import Recorded, ids, parent
+from tests.traces.support import Recorded, ids, parent, traced
 
 REMOTE = SpanContext(0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331, True, TraceFlags(1))
 TRACEPARENT = "traceparent:00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -100,8 +101,8 @@ def test_a_trace_goes_from_one_process_to_another_and_a_retry_stays_in_it(url: s
 
 
 def test_attributes_follow_the_conventions(queue: SqlQueue, spec: QueueSpec[Work], recorded: Recorded) -> None:
-    job_id = traced(queue, tracer_provider=recorded.provider).enqueue(spec, Work(n=1))
-    Consumer(queue, spec, traced_handler(lambda job: None, tracer_provider=recorded.provider)).drain()
+    job_id = traced(queue, recorded).enqueue(spec, Work(n=1))
+    Consumer(queue, spec, lambda job: None, hooks=[recorded.hooks]).drain()
     send, process = recorded.one("send work"), recorded.one("process work")
     assert (send.kind, process.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
     for span, operation in ((send, "send"), (process, "process")):
@@ -137,7 +138,7 @@ def test_the_outcome_is_told(
     queue: SqlQueue, spec: QueueSpec[Work], recorded: Recorded, outcome: Any, name: str, failed: bool
 ) -> None:
     queue.enqueue(spec, NewJob(Work(n=1), max_attempts=1))
-    Consumer(queue, spec, traced_handler(lambda job: outcome, tracer_provider=recorded.provider)).drain()
+    Consumer(queue, spec, lambda job: outcome, hooks=[recorded.hooks]).drain()
     span = recorded.one("process work")
     assert attributes(span)["sqlqueue.job.outcome"] == name
     assert span.status.status_code is (StatusCode.ERROR if failed else StatusCode.UNSET)
@@ -150,12 +151,12 @@ def test_an_exception_is_told_and_nothing_of_the_payload(
 ) -> None:
     cards = QueueSpec("cards", Card, max_attempts=1)
     queue.create_queue(cards)
-    traced(queue, tracer_provider=recorded.provider).enqueue(cards, Card(number="4111-1111", holder="Ada"))
+    traced(queue, recorded).enqueue(cards, Card(number="4111-1111", holder="Ada"))
 
     def charge(job: Job[Card]) -> None:
         raise LookupError(f"no account of {job.payload.holder} for {job.payload.number}") from ValueError("4111-1111")
 
-    summary = Consumer(queue, cards, traced_handler(charge, tracer_provider=recorded.provider), mode=mode).drain()
+    summary = Consumer(queue, cards, charge, hooks=[recorded.hooks], mode=mode).drain()
     assert summary.failed == 1
     span = recorded.one("process cards")
     (event,) = span.events
@@ -173,22 +174,21 @@ def test_an_exception_is_told_and_nothing_of_the_payload(
 def test_texts_of_outcomes_and_refusals_are_not_told(queue: SqlQueue, recorded: Recorded) -> None:
     cards = QueueSpec("cards", Card)
     queue.create_queue(cards)
-    sending = traced(queue, tracer_provider=recorded.provider)
+    sending = traced(queue, recorded)
     with pytest.raises(InvalidPayload):
         sending.enqueue(cards, {"number": "4111-1111", "holder": ["Ada"]})
     (refused,) = recorded.spans()
     assert refused.status.status_code is StatusCode.ERROR
     assert attributes(refused)["error.type"] == "dagster_sqlqueue.errors.InvalidPayload"
     sending.enqueue(cards, Card(number="4111-1111", holder="Ada"))
-    reject = traced_handler(lambda job: Reject(f"{job.payload}"), tracer_provider=recorded.provider)
-    Consumer(queue, cards, reject).drain()
+    Consumer(queue, cards, lambda job: Reject(f"{job.payload}"), hooks=[recorded.hooks]).drain()
     assert recorded.one("process cards")
     assert "4111" not in recorded.everything()
     assert "Ada" not in recorded.everything()
 
 
 def test_many_carry_one_span_on(queue: SqlQueue, spec: QueueSpec[Work], recorded: Recorded) -> None:
-    sending = traced(queue, tracer_provider=recorded.provider)
+    sending = traced(queue, recorded)
     jobs = [Work(n=1), {"n": 2}, NewJob(Work(n=3), tags=["eu"]), NewJob(Work(n=4), unique_key="k")]
     assert sending.enqueue_many(spec, (job for job in jobs)).inserted == 4
     send = recorded.one("send work")
@@ -200,7 +200,7 @@ def test_many_carry_one_span_on(queue: SqlQueue, spec: QueueSpec[Work], recorded
 
 
 def test_a_duplicate_is_told(queue: SqlQueue, spec: QueueSpec[Work], recorded: Recorded) -> None:
-    sending = traced(queue, tracer_provider=recorded.provider)
+    sending = traced(queue, recorded)
     for _ in range(2):
         sending.enqueue(spec, NewJob(Work(n=1), unique_key="k"))
     first, second = recorded.spans("send work")
@@ -211,7 +211,7 @@ def test_a_duplicate_is_told(queue: SqlQueue, spec: QueueSpec[Work], recorded: R
 def test_it_joins_the_caller_s_transaction(
     url: str, queue: SqlQueue, spec: QueueSpec[Work], recorded: Recorded
 ) -> None:
-    sending = traced(queue, tracer_provider=recorded.provider)
+    sending = traced(queue, recorded)
     with psycopg.connect(url) as connection:
         sending.enqueue(spec, Work(n=1), connection=connection)
         connection.rollback()
@@ -219,7 +219,7 @@ def test_it_joins_the_caller_s_transaction(
 
 
 def test_what_is_awaited_carries_it_too(url: str, queue: SqlQueue, spec: QueueSpec[Work], recorded: Recorded) -> None:
-    sending = traced(queue, tracer_provider=recorded.provider)
+    sending = traced(queue, recorded)
 
     async def jobs() -> AsyncIterator[Work]:
         for n in range(2, 5):
@@ -232,7 +232,7 @@ def test_what_is_awaited_carries_it_too(url: str, queue: SqlQueue, spec: QueueSp
             await sending.aenqueue_many(spec, [Work(n=5)], connection=connection)
 
     asyncio.run(put())
-    Consumer(queue, spec, traced_handler(lambda job: None, tracer_provider=recorded.provider)).drain()
+    Consumer(queue, spec, lambda job: None, hooks=[recorded.hooks]).drain()
     above = [parent(span) for span in recorded.spans("process work")]
     one, three, last = (ids(span) for span in recorded.spans("send work"))
     assert sorted(filter(None, above)) == sorted([one, three, three, three, last])
@@ -254,7 +254,7 @@ def test_without_a_span_a_job_stays_as_it_is(queue: SqlQueue, spec: QueueSpec[Wo
     for job in (Work(n=1), {"n": 1}, NewJob(Work(n=1), tags=["eu"])):
         assert inject(job) is job
     # Without an SDK the spans are none, and nothing is carried.
-    traced(queue).enqueue(spec, Work(n=1))
+    SqlQueue(queue.database, hooks=[TraceHooks()]).enqueue(spec, Work(n=1))
     assert claim(queue)[0].tags == []
 
 
@@ -284,7 +284,7 @@ def test_a_context_that_cannot_be_read_begins_a_trace(
     queue: SqlQueue, spec: QueueSpec[Work], recorded: Recorded, tag: str
 ) -> None:
     queue.enqueue(spec, NewJob(Work(n=1), tags=[tag]))
-    Consumer(queue, spec, traced_handler(lambda job: None, tracer_provider=recorded.provider)).drain()
+    Consumer(queue, spec, lambda job: None, hooks=[recorded.hooks]).drain()
     assert recorded.one("process work").parent is None
 
 
@@ -292,7 +292,7 @@ def test_what_a_handler_does_is_below_its_span_and_a_consumer_s_own_span_is_link
     queue: SqlQueue, spec: QueueSpec[Work], recorded: Recorded
 ) -> None:
     tracer = recorded.provider.get_tracer("shop")
-    sending = traced(queue, tracer_provider=recorded.provider)
+    sending = traced(queue, recorded)
     other = QueueSpec("other", Work)
     queue.create_queue(other)
 
@@ -301,26 +301,72 @@ def test_what_a_handler_does_is_below_its_span_and_a_consumer_s_own_span_is_link
 
     sending.enqueue(spec, Work(n=1))
     with tracer.start_as_current_span("drain"):
-        Consumer(queue, spec, traced_handler(handle, tracer_provider=recorded.provider)).drain()
+        Consumer(queue, spec, handle, hooks=[recorded.hooks]).drain()
     process = recorded.one("process work")
     assert parent(process) == ids(recorded.one("send work"))
     assert [link.context.span_id for link in process.links] == [recorded.one("drain").context.span_id]
     assert parent(recorded.one("send other")) == ids(process)
 
 
-def test_a_handler_keeps_its_name_and_annotation(spec: QueueSpec[Work]) -> None:
+def test_async_handlers_are_traced_side_by_side(queue: SqlQueue, spec: QueueSpec[Work], recorded: Recorded) -> None:
+    sending = traced(queue, recorded)
+    sent = {sending.enqueue(spec, Work(n=n)): ids(recorded.spans()[-1]) for n in range(3)}
+    begun: list[int] = []
+
+    async def handle(job: Job[Work]) -> Retry | None:
+        begun.append(job.payload.n)
+        while len(begun) < 3:
+            await asyncio.sleep(0)
+        return Retry("again", after=600) if job.payload.n == 1 else None
+
+    Consumer(queue, spec, handle, hooks=[recorded.hooks]).drain()
+    processed = recorded.spans("process work")
+    assert {attributes(span)["messaging.message.id"]: parent(span) for span in processed} == {
+        str(job): span for job, span in sent.items()
+    }
+    assert sorted(attributes(span)["sqlqueue.job.outcome"] for span in processed) == ["done", "done", "retry"]
+
+
+@pytest.mark.parametrize(
+    ("returned", "outcome", "failed"),
+    [
+        (None, "done", False),
+        (Snooze(600), "snooze", False),
+        ([None, Done(), None], "done", False),
+        ([None, Retry("again", after=600), None], None, True),
+        ([None], "retry", True),
+        ("wrong", "retry", True),
+    ],
+)
+def test_a_batch_is_one_span_that_is_linked_with_those_of_its_jobs(
+    queue: SqlQueue, spec: QueueSpec[Work], recorded: Recorded, returned: Any, outcome: str | None, failed: bool
+) -> None:
+    sending = traced(queue, recorded)
+    single = QueueSpec("single", Work, bucket_count=1, max_attempts=1)
+    queue.create_queue(single)
+    for n in range(2):
+        sending.enqueue(single, Work(n=n))
+    queue.enqueue(single, Work(n=2))
+    sent = [ids(span) for span in recorded.spans("send single")]
+    Consumer(queue, single, lambda jobs: returned, batch=True, hooks=[recorded.hooks]).drain()
+    process = recorded.one("process single")
+    assert (parent(process), attributes(process)["messaging.batch.message_count"]) == (None, 3)
+    assert [f"{link.context.span_id:016x}" for link in process.links] == [span for _, span in sent]
+    assert attributes(process).get("sqlqueue.job.outcome") == outcome
+    assert process.status.status_code is (StatusCode.ERROR if failed else StatusCode.UNSET)
+    assert "messaging.message.id" not in attributes(process)
+
+
+def test_a_handler_that_something_else_calls_is_traced_and_keeps_its_name_and_annotation(
+    queue: SqlQueue, spec: QueueSpec[Work], recorded: Recorded
+) -> None:
     def handle(job: Job[Work]) -> None:
         """What it does."""
 
-    assert handles(spec)(traced_handler(handle)).handler.__doc__ == "What it does."
+    under_span = hooked(handle, [recorded.hooks])
+    assert handles(spec)(under_span).handler.__doc__ == "What it does."
     with pytest.raises(InvalidInput, match=r"takes Job\[Work\]"):
-        handles(QueueSpec("cards", Card))(traced_handler(handle))  # type: ignore[arg-type]
-
-    async def later(job: Job[Work]) -> None: ...
-
-    class Later:
-        async def __call__(self, job: Job[Work]) -> None: ...
-
-    for refused in (later, Later()):
-        with pytest.raises(InvalidInput, match="async"):
-            traced_handler(refused)  # type: ignore[arg-type]
+        handles(QueueSpec("cards", Card))(under_span)
+    queue.enqueue(spec, Work(n=1))
+    Consumer(queue, spec, under_span).drain()
+    assert recorded.one("process work")

@@ -1,0 +1,139 @@
+"""What a consumer calls around its work, if it is given any: for whatever measures or traces it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from copy import copy
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from dagster_sqlqueue.consumer.handler import is_async
+from dagster_sqlqueue.consumer.settlement import DrainSummary
+from dagster_sqlqueue.model.job import Job
+from dagster_sqlqueue.queue.leases import Leases
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(slots=True)
+class HandlerCall:
+    """One call of a handler.
+
+    Attributes:
+        jobs: what it is given: one job, or if it takes a batch all jobs of a claim.
+        batch: whether it takes a batch.
+        returned: what it gave, once it has returned.
+    """
+
+    jobs: Sequence[Job[Any]]
+    batch: bool
+    returned: Any = None
+
+
+class ConsumerHooks:
+    """What is entered and left around the work of a `Consumer`. None of these does anything: override what is wanted.
+
+    They run in the thread of the work, and `around_handler` of an async handler in its task. What they raise is not caught:
+    in `around_handler` it is the handler's, and a retry; elsewhere it ends the drain.
+    """
+
+    def around_work(self, queue: str, summary: DrainSummary) -> AbstractContextManager[object]:
+        """While the consumer works.
+
+        Args:
+            queue: the queue's name.
+            summary: the consumer's, which counts on meanwhile; it begins with the counts of earlier drains of the consumer.
+        """
+        return nullcontext()
+
+    def around_claim(self, queue: str, verb: str) -> AbstractContextManager[object]:
+        """While the database is asked for jobs.
+
+        Args:
+            queue: the queue's name.
+            verb: of `Leases`: `claim`, `finish_and_claim`, which ends the jobs before as well, `lock_due` or
+                `finish_and_lock`.
+        """
+        return nullcontext()
+
+    def around_handler(self, call: HandlerCall) -> AbstractContextManager[object]:
+        """While a handler is called. Jobs whose payload lets no handler begin are not met."""
+        return nullcontext()
+
+
+def hooked(handler: Any, hooks: Sequence[ConsumerHooks]) -> Any:
+    """The handler, with `around_handler` of these around each call; without any the handler itself.
+
+    For a handler that something else calls; a `Consumer` that is given hooks does it by itself.
+
+    Args:
+        handler: of a job or of a batch, async or not.
+        hooks: the first is the outermost.
+    """
+    if not hooks:
+        return handler
+    if is_async(handler):
+
+        @wraps(handler)
+        async def awaited(given: Any) -> Any:
+            with _around(hooks, given) as call:
+                call.returned = await handler(given)
+            return call.returned
+
+        return awaited
+
+    @wraps(handler)
+    def called(given: Any) -> Any:
+        with _around(hooks, given) as call:
+            call.returned = handler(given)
+        return call.returned
+
+    return called
+
+
+def watched(leases: Leases, queue: str, hooks: Sequence[ConsumerHooks]) -> Leases:
+    """The leases, with `around_claim` of these around each call that takes jobs; without any the leases themselves.
+
+    Args:
+        leases: of a consumer.
+        queue: the queue that it works off.
+        hooks: the first is the outermost.
+    """
+    if not hooks:
+        return leases
+
+    def around(verb: str, call: Callable[P, R]) -> Callable[P, R]:
+        def called(*given: P.args, **how: P.kwargs) -> R:
+            with _all([hook.around_claim(queue, verb) for hook in hooks]):
+                return call(*given, **how)
+
+        return called
+
+    own = copy(leases)
+    own.claim = around("claim", leases.claim)
+    own.finish_and_claim = around("finish_and_claim", leases.finish_and_claim)
+    own.lock_due = around("lock_due", leases.lock_due)
+    own.finish_and_lock = around("finish_and_lock", leases.finish_and_lock)
+    return own
+
+
+def around_work(hooks: Sequence[ConsumerHooks], queue: str, summary: DrainSummary) -> AbstractContextManager[object]:
+    """`around_work` of all of these, the first the outermost."""
+    return _all([hook.around_work(queue, summary) for hook in hooks])
+
+
+@contextmanager
+def _around(hooks: Sequence[ConsumerHooks], given: Any) -> Iterator[HandlerCall]:
+    batch = not isinstance(given, Job)
+    call = HandlerCall(given if batch else (given,), batch)
+    with _all([hook.around_handler(call) for hook in hooks]):
+        yield call
+
+
+@contextmanager
+def _all(managers: Sequence[AbstractContextManager[object]]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for manager in managers:
+            stack.enter_context(manager)
+        yield
