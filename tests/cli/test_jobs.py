@@ -186,7 +186,6 @@ def test_explain(cli: Cli, queue: SqlQueue) -> None:
 
 def test_what_explain_says_hides_what_is_sensitive(cli: Cli, queue: SqlQueue) -> None:
     queue.create_queue(QueueSpec("logins", Login))
-    queue.keep_sensitive_names(QueueSpec("logins", Login))
     job_id = queue.enqueue(QueueSpec("logins", Login), Login(password="correct horse"))
     (job,) = queue.claim("logins", limit=1, worker="w")
     queue.fail(job, "refused: correct horse")

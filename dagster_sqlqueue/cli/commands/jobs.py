@@ -142,7 +142,7 @@ def explain(
     """
     with session.queue() as source:
         found = source.explain(options.job_id("the job", job))
-        names = source.sensitive_names(found.queue)
+        names = source.catalog.sensitive_names(found.queue)
         error = found.error
         if names and error is not None:
             (shown,) = discreet(source, found.queue, [source.job(found.id)])
