@@ -63,7 +63,7 @@ def build_cleanup_sensors(
             given_back = give_back(queue, run)
             if drain is not None:
                 lease = drain.lease_seconds or drain.spec.lease_seconds
-                leases = queue.end_leases(drain.spec.name, run_worker(run.run_id), lease_seconds=lease)
+                leases = queue.leases.end_leases(drain.spec.name, run_worker(run.run_id), lease_seconds=lease)
                 given_back[drain.spec.name] = len(leases)
             slot = None if drain is None else slot_of(run, drain.op.name)
             freed = slot is not None and slots.release(queue, slot)

@@ -46,7 +46,8 @@ def give_back(queue: SqlQueue, run: dg.DagsterRun) -> dict[str, int]:
     """Give back what the ops of a run's graph have claimed: how many jobs of each queue there were."""
     claims = _claims(run).items()
     return {
-        name: len(queue.end_leases(name, run_worker(run.run_id), lease_seconds=seconds)) for name, seconds in claims
+        name: len(queue.leases.end_leases(name, run_worker(run.run_id), lease_seconds=seconds))
+        for name, seconds in claims
     }
 
 

@@ -90,7 +90,20 @@ class FencedWrites:
         return self.requeue([(job, Snooze(0)) for job in jobs]) if jobs else set()
 
     def end_leases(self, queue: str, worker: str, *, lease_seconds: float | None = None) -> set[UUID]:
-        """End the leases of a worker that is known to be dead: `SqlQueue.end_leases`."""
+        """End the leases of a worker that is known to be dead now, instead of waiting until they run out: the jobs are
+        claimed one by one. Should it live after all, its writes are refused as soon as somebody else has claimed the jobs.
+
+        Args:
+            queue: its name.
+            worker: as it claimed.
+            lease_seconds: the length of its leases, if it is not the queue's.
+
+        Returns:
+            The ids of the jobs, which are due now.
+
+        Raises:
+            UnknownQueue: there is no such queue.
+        """
         within = self._catalog.settings(queue).lease_seconds if lease_seconds is None else lease_seconds
         rows = self.database.run("end_leases", {"queue": queue, "worker": worker, "within_seconds": within})
         return {row[0] for row in rows}

@@ -144,20 +144,3 @@ class LeasingVerbs(Verbs):
         place: under a limit, or in a keyed queue.
         """
         return self.leases.heartbeat(jobs, lease_seconds=lease_seconds)
-
-    def end_leases(self, queue: str, worker: str, *, lease_seconds: float | None = None) -> set[UUID]:
-        """End the leases of a worker that is known to be dead now, instead of waiting until they run out: the jobs are
-        claimed one by one. Should it live after all, its writes are refused as soon as somebody else has claimed the jobs.
-
-        Args:
-            queue: its name.
-            worker: as it claimed.
-            lease_seconds: the length of its leases, if it is not the queue's.
-
-        Returns:
-            The ids of the jobs, which are due now.
-
-        Raises:
-            UnknownQueue: there is no such queue.
-        """
-        return self.leases.end_leases(queue, worker, lease_seconds=lease_seconds)

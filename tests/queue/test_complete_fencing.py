@@ -166,8 +166,8 @@ def test_the_leases_of_a_dead_worker_end_at_once_and_its_jobs_are_claimed_one_by
     queue.enqueue_many(spec, [Work(n=n) for n in range(6)])
     dead = queue.claim("work", limit=3, worker="dead")
     alive = queue.claim("work", limit=2, worker="alive")
-    assert queue.end_leases("work", "dead") == {job.id for job in dead}
-    assert queue.end_leases("work", "dead") == set(), "they are over"
+    assert queue.leases.end_leases("work", "dead") == {job.id for job in dead}
+    assert queue.leases.end_leases("work", "dead") == set(), "they are over"
     taken: dict[UUID, tuple[int, bool]] = {}
     while jobs := queue.claim("work", limit=10, worker="heir"):
         taken |= {job.id: (job.attempt, len(jobs) == 1) for job in jobs}
@@ -184,10 +184,10 @@ def test_leases_longer_than_the_queues_are_ended_if_their_length_is_given(
 ) -> None:
     queue.enqueue(spec, Work(n=1))
     queue.claim("work", limit=1, worker="dead", lease_seconds=3_600)
-    assert queue.end_leases("work", "dead") == set()
-    assert len(queue.end_leases("work", "dead", lease_seconds=3_600)) == 1
+    assert queue.leases.end_leases("work", "dead") == set()
+    assert len(queue.leases.end_leases("work", "dead", lease_seconds=3_600)) == 1
     with pytest.raises(UnknownQueue):
-        queue.end_leases("nowhere", "dead")
+        queue.leases.end_leases("nowhere", "dead")
 
 
 def test_a_number_counts_from_the_commit_of_its_claim(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> None:

@@ -230,7 +230,7 @@ def slots_of_a_sensor(queue: SqlQueue, desk: Desk) -> Any:
 def end_the_leases_of_a_dead_worker(queue: SqlQueue, desk: Desk) -> Any:
     desk.filled()
     assert queue.claim(desk.name, limit=2, worker="dead")
-    assert len(queue.end_leases(desk.name, "dead")) == 2
+    assert len(queue.leases.end_leases(desk.name, "dead")) == 2
 
 
 @verb(C)
