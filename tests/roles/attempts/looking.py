@@ -61,6 +61,17 @@ def find_a_job(queue: SqlQueue, desk: Desk) -> Any:
 
 
 @verb(C, O, B)
+def explain_a_live_job(queue: SqlQueue, desk: Desk) -> Any:
+    (job,) = desk.filled(1)
+    assert queue.explain(job).claimable
+
+
+@verb(O, B)
+def explain_an_ended_job(queue: SqlQueue, desk: Desk) -> Any:
+    assert queue.explain(desk.dead()).state == "failed"
+
+
+@verb(C, O, B)
 def list_live_jobs(queue: SqlQueue, desk: Desk) -> Any:
     desk.filled()
     assert len(queue.jobs(desk.name)) == 3
