@@ -114,7 +114,7 @@ class Fleet:
         with psycopg.connect(self._url) as connection:
             connection.execute(sql.SQL("SELECT FROM {} FOR UPDATE").format(sql.Identifier(schema, table)))
             yield
-            until(lambda: value(self.queue, waiting, of, f'"{schema}".'), "processes that wait for a row")
+            until(lambda: value(self.queue, waiting, of, schema), "processes that wait for a row")
 
     def all(self, event: str) -> list[dict[str, Any]]:
         """The events of one kind in every history."""
