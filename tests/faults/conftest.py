@@ -21,7 +21,7 @@ from tests.faults.checker import UNBOUNDED, Bounds, asleep, audited, check, tabl
 from tests.faults.worker import History, Task, consume
 from tests.gate.patience import PATIENCE
 from tests.gate.plugin import note_figures
-from tests.support import OwnServer, Work, make_due, own_server, until, value
+from tests.support import OwnServer, Work, make_due, own_server, rows, until, value
 
 RACE = (pytest.mark.prove, pytest.mark.flaky(reruns=9))
 """For the tests with a planted bug that shows when processes meet: they may happen to take turns, and then nothing is wrong.
@@ -110,11 +110,33 @@ class Fleet:
         What steps over locked rows goes its way; what does not has chosen its rows, and meets the others there.
         """
         schema = self.queue.database.schema
-        waiting = "SELECT count(*) >= %s FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND strpos(query, %s) > 0"
         with psycopg.connect(self._url) as connection:
             connection.execute(sql.SQL("SELECT FROM {} FOR UPDATE").format(sql.Identifier(schema, table)))
             yield
-            until(lambda: value(self.queue, waiting, of, schema), "processes that wait for a row")
+            self._until_others_wait(of)
+
+    @contextlib.contextmanager
+    def in_mid_change(self, of: int) -> Iterator[None]:
+        """Have whoever changes a job wait in the midst of it, during the block and until so many processes wait.
+
+        What such a statement has counted by then, it has counted without the others.
+        """
+        key = value(self.queue, "SELECT CAST(CAST(CAST('{s}' AS regnamespace) AS oid) AS bigint)")
+        rows(
+            self.queue,
+            "CREATE FUNCTION {s}.wait_in_mid_change() RETURNS trigger LANGUAGE plpgsql AS"
+            f" $$ BEGIN PERFORM pg_advisory_xact_lock_shared({key}); RETURN NEW; END $$;"
+            " CREATE TRIGGER wait_in_mid_change BEFORE UPDATE ON {s}.job"
+            " FOR EACH ROW EXECUTE FUNCTION {s}.wait_in_mid_change()",
+        )
+        with psycopg.connect(self._url) as connection:
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", [key])
+            yield
+            self._until_others_wait(of)
+
+    def _until_others_wait(self, count: int) -> None:
+        query = "SELECT count(*) >= %s FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND strpos(query, %s) > 0"
+        until(lambda: value(self.queue, query, count, self.queue.database.schema), "processes that wait for a lock")
 
     def all(self, event: str) -> list[dict[str, Any]]:
         """The events of one kind in every history."""
