@@ -34,9 +34,15 @@ def sensor(consumer: QueueConsumer[Work]) -> dg.SensorDefinition:
     return build_sqlqueue_sensor(consumer, settings=SensorSettings(max_runs=3, jobs_per_run=10_000))
 
 
-def let_runs_die(queue: SqlQueue, seconds_ago: float = 0.0) -> None:
+def let_runs_die(queue: SqlQueue, seconds_ago: float | None = None) -> None:
+    """Runs that were asked for are gone; if it is said, they were asked for so long ago, or will have been."""
     rows(queue, "UPDATE {s}.consumer_slot SET expires_at = now() - interval '1 second'")
-    rows(queue, "UPDATE {s}.bucket SET asked_at = asked_at - make_interval(secs => %s)", seconds_ago)
+    if seconds_ago is not None:
+        rows(
+            queue,
+            "UPDATE {s}.bucket SET asked_at = now() - make_interval(secs => %s) WHERE asked_at IS NOT NULL",
+            seconds_ago,
+        )
 
 
 def fill_buckets(deployment: Deployment, buckets: int = 4) -> None:
@@ -53,6 +59,7 @@ def test_a_poisoned_bucket_waits_fails_its_check_and_blocks_no_other(
         (config,) = configs(deployment.tick(sensor))
         assert config["buckets"] == [2, 0, 1, 3]
         let_runs_die(queue)
+    let_runs_die(queue, seconds_ago=-3_600)
     waiting = deployment.tick(sensor)
     assert not configs(waiting)
     assert re.search(r"no run took a job of bucket 2 \(2 runs, the next in \d+ s\)", waiting.skip_reason.skip_message)

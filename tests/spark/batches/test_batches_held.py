@@ -289,8 +289,8 @@ def test_kept_is_heard_from_again_and_again(filled: SqlQueue) -> None:
 
 @pytest.mark.prove
 def test_kept_keeps_a_transaction_past_its_lease(filled: SqlQueue) -> None:
-    batch = seal(filled, lease_seconds=4)
-    over = value(filled, "SELECT now() + interval '5 s'")
+    batch = seal(filled, lease_seconds=20)
+    over = value(filled, "SELECT now() + interval '21 s'")
     with batches.kept(filled, [batch], lease_seconds=0.5) as check:
         until(lambda: value(filled, "SELECT clock_timestamp() > %s", over))
         check()
@@ -299,7 +299,7 @@ def test_kept_keeps_a_transaction_past_its_lease(filled: SqlQueue) -> None:
 
 
 def test_a_silent_driver_loses_its_transaction_after_a_lease(filled: SqlQueue) -> None:
-    lease, shown = sized((900, "15min"), (3, "3s"))
+    lease, shown = sized((900, "15min"), (20, "20s"))
     batch = seal(filled, lease_seconds=lease)
     connection = _transaction_of(batch)
     patience = "SHOW idle_in_transaction_session_timeout"
