@@ -41,6 +41,7 @@ _ARGUMENTS = {
     "peek": ["orders"],
     "list": ["orders"],
     "show": [_JOB],
+    "explain": [_JOB],
     "wait": [_JOB],
     "follow": [_JOB, "--callback", "invoices"],
     "group add": [_JOB, _JOB],
