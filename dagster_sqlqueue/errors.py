@@ -5,6 +5,7 @@
 | `QueueError` | the root: catch it to catch everything below | |
 | `InvalidInput` | an argument, a setting or a payload is not usable | the message names the value and the rule |
 | `InvalidPayload` | a payload does not fit its queue's model | the message names the row and the field |
+| `UnreadablePayload` | a stored payload cannot be read, or its model breaks over it | cancel the job, or mend the model |
 | `UnknownVersion` | a payload's version is not known, or its upgrade failed | deploy the newer code, or mend the upgrade |
 | `UnknownQueue` | no queue of that name in this schema | `create_queue`, or correct the name |
 | `UnknownJob` | no job of that id, live or ended, in this schema | correct the id; ended jobs are trimmed in time |
@@ -44,6 +45,10 @@ class InvalidInput(QueueError, ValueError):
 
 class InvalidPayload(InvalidInput):
     """A payload does not fit its queue's model; nothing of the call was enqueued."""
+
+
+class UnreadablePayload(InvalidPayload):
+    """A stored payload cannot be read: a number is too long, it is nested too deeply, or its model breaks over it."""
 
 
 class UnknownVersion(InvalidPayload):

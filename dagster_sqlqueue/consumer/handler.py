@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias
 
-from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownVersion
+from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownVersion, UnreadablePayload
 from dagster_sqlqueue.model.job import ClaimedJob, Job
 from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
@@ -52,8 +52,8 @@ def handle(
     report: Report | None = None,
 ) -> Outcome:
     """What became of the job: the handler's outcome; a `Retry` for its exception, a `Reject` for a payload that does not
-    fit or a result that cannot be stored, a `Hold` for a payload of a version that is not known. What it says, also as its
-    progress, quotes no sensitive value of the payload.
+    fit or a result that cannot be stored, a `Hold` for a payload of a version that is not known, or that cannot be read.
+    What it says, also as its progress, quotes no sensitive value of the payload.
     """
     prepared = prepare(spec, claimed, cancellation=cancellation, connect=connect, report=report)
     if not isinstance(prepared, Prepared):
@@ -98,10 +98,10 @@ def prepare(
     """What a handler is given for the job; the outcome, if the payload lets no handler begin."""
     try:
         payload = serialization.parse(spec, claimed.payload)
-    except UnknownVersion as error:
-        return Hold(str(error))
+    except (UnknownVersion, UnreadablePayload) as error:
+        return Hold(brief(str(error)))
     except InvalidPayload as error:
-        return Reject(str(error))
+        return Reject(brief(str(error)))
 
     def say(percent: float, message: str | None) -> None:
         if report is not None:

@@ -1,6 +1,5 @@
 """What the ops of graphs do to jobs under a lease: take them, end them, give them back. It knows nothing of Dagster."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,11 +10,11 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from dagster_sqlqueue.consumer.settlement import settle
-from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownVersion
+from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownVersion, UnreadablePayload
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.model.queue import BackoffPolicy, QueueSpec
-from dagster_sqlqueue.payload import quoting, serialization
+from dagster_sqlqueue.payload import json_text, quoting, serialization
 from dagster_sqlqueue.payload.redaction import scrubbed, values_in
 from dagster_sqlqueue.queue.complete import Ending
 from dagster_sqlqueue.queue.leases import Leases
@@ -120,9 +119,11 @@ def take(
     unreadable: list[tuple[ClaimedJob, Outcome]] = []
     for claimed in leases.claim(name, limit=limit, worker=worker, buckets=buckets, lease_seconds=lease_seconds):
         try:
-            payload = json.loads(claimed.payload) if spec is None else serialization.parse(spec, claimed.payload)
+            payload = (
+                json_text.strictly(claimed.payload) if spec is None else serialization.parse(spec, claimed.payload)
+            )
             jobs.append(LeasedJob(claimed, payload))
-        except UnknownVersion as error:
+        except (UnknownVersion, UnreadablePayload) as error:
             unreadable.append((claimed, Hold(str(error))))
         except InvalidPayload as error:
             unreadable.append((claimed, Reject(str(error))))

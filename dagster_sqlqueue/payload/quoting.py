@@ -1,13 +1,16 @@
 """What may be said of a queue's payload: without the values of its sensitive fields. No I/O."""
 
-import json
 from typing import Any
 
 import pydantic
 from pydantic import BaseModel
 
+from dagster_sqlqueue.payload import json_text
 from dagster_sqlqueue.payload.redaction import names_in, scrubbed, values_in
 from dagster_sqlqueue.payload.versions import versions_of
+
+_LONGEST = 300
+"""Of a name or a message: names in a payload are its producer's, and as long as he likes."""
 
 
 def sensitive_names(model: type[BaseModel]) -> frozenset[str]:
@@ -30,7 +33,7 @@ def scrub(model: type[BaseModel], text: str, *shown: Any) -> str:
     values: set[str] = set()
     for payload in shown:
         try:
-            value = json.loads(payload) if isinstance(payload, str) else _plain(payload)
+            value = json_text.read(payload) if isinstance(payload, str) else _plain(payload)
         except ValueError:
             continue
         values |= values_in(value, names)
@@ -57,8 +60,12 @@ def fields(model: type[BaseModel], error: pydantic.ValidationError, *shown: Any)
     names = sensitive_names(model)
     problems = []
     for problem in error.errors(include_input=False, include_url=False, include_context=False):
-        place = ".".join(str(part) for part in problem["loc"]) or "the payload"
+        place = _cut(".".join(str(part) for part in problem["loc"])) or "the payload"
         hidden = not names.isdisjoint(problem["loc"]) and problem["type"] != "missing"
-        problems.append(f"{place}: {'is not usable (sensitive, so not quoted)' if hidden else problem['msg']}")
+        problems.append(f"{place}: {'is not usable (sensitive, so not quoted)' if hidden else _cut(problem['msg'])}")
     told = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
     return scrub(model, told, *shown)
+
+
+def _cut(words: str) -> str:
+    return words if len(words) <= _LONGEST else f"{words[:_LONGEST]} …"

@@ -16,6 +16,8 @@ from pydantic import BaseModel, GetJsonSchemaHandler
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from dagster_sqlqueue.payload import json_text
+
 REDACTED: Final = "***"
 """What is shown in place of a sensitive value."""
 
@@ -111,8 +113,13 @@ def redacted(value: Any, names: Collection[str]) -> Any:
 
 
 def redacted_text(text: str, names: Collection[str]) -> str:
-    """JSON text, redacted in the same way; as it was when there are no names."""
-    return json.dumps(redacted(json.loads(text), names), ensure_ascii=False) if names else text
+    """JSON text, redacted in the same way; as it was when there are no names. What is nested too deeply to be looked through
+    is not shown at all.
+    """
+    if not names:
+        return text
+    value = json_text.read(text)
+    return json.dumps(REDACTED if value == text else redacted(value, names), ensure_ascii=False)
 
 
 def values_in(value: object, names: Collection[str], *, under: bool = False) -> set[str]:

@@ -10,8 +10,9 @@ import pydantic
 from pydantic import BaseModel, JsonValue, RootModel, model_validator
 from pydantic_core import to_jsonable_python
 
-from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownVersion
+from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownVersion, UnreadablePayload
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
+from dagster_sqlqueue.payload import json_text as stored_json
 from dagster_sqlqueue.payload.quoting import fields
 from dagster_sqlqueue.payload.versions import KEY, UNVERSIONED, Versions, versions_of
 
@@ -20,6 +21,7 @@ _MOST_DIGITS = 4_300
 """Of a whole number: what Python and pydantic read again by default."""
 _LARGEST = 10**_MOST_DIGITS - 1
 _TOO_DEEP = "it is nested too deeply, or holds itself; flatten it"
+_UNREADABLE_CURE = "cancel the job, and have its producer put in one that can be read"
 _LONG_NUMBER = re.compile(rf"\d{{{_MOST_DIGITS + 1}}}")
 
 
@@ -64,18 +66,22 @@ def parse(spec: QueueSpec[Payload], text: str) -> Payload:
 
     Raises:
         UnknownVersion: its version is not known here, its upgrade failed, or what the upgrade made does not fit.
+        UnreadablePayload: Python cannot read it, or its model breaks over it.
         InvalidPayload: it does not fit; the message names the fields.
     """
     model, versions = spec.payload, versions_of(spec.payload)
     if versions is None:
         try:
-            return model.model_validate_json(text)
+            return _validated(model, text)
         except pydantic.ValidationError as error:
             raise InvalidPayload(f"payload does not fit {model.__name__}: {fields(model, error, text)}") from None
-    stored = json.loads(text)
+    try:
+        stored = stored_json.strictly(text)
+    except UnreadablePayload as error:
+        raise UnreadablePayload(f"the payload cannot be read: {error}; {_UNREADABLE_CURE}") from None
     current = json.dumps(versions.upgraded(stored))
     try:
-        return model.model_validate_json(current)
+        return _validated(model, current)
     except pydantic.ValidationError as error:
         problem = f"does not fit {model.__name__}: {fields(model, error, text, current)}"
         version = stored.get(KEY, UNVERSIONED)
@@ -84,6 +90,26 @@ def parse(spec: QueueSpec[Payload], text: str) -> Payload:
         raise UnknownVersion(
             f"the payload of version {version}, upgraded, {problem}; mend the upgrade, then release the job"
         ) from None
+
+
+def _validated(model: type[Payload], text: str) -> Payload:
+    """Raises:
+    UnreadablePayload: see `parse`.
+    pydantic.ValidationError: it does not fit.
+    """
+    try:
+        return model.model_validate_json(text)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        if first["type"] == "json_invalid" and not first["loc"]:
+            # Of what is not read, nothing is quoted: where it is sensitive is not known.
+            reason = str(first.get("ctx", {}).get("error", first["msg"]))
+            raise UnreadablePayload(f"the payload cannot be read: {reason}; {_UNREADABLE_CURE}") from None
+        raise
+    except Exception as error:
+        raise UnreadablePayload(
+            f"{model.__name__} broke over the payload with {type(error).__name__}; mend it, then release the job"
+        ) from error
 
 
 def payload_text(spec: Declared, payload: object, row: int) -> str:

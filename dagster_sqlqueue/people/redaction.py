@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dagster_sqlqueue.errors import UnknownJob
+from dagster_sqlqueue.payload import json_text
 from dagster_sqlqueue.payload.redaction import redacted, redacted_text, scrubbed, values_in
 from dagster_sqlqueue.people.model import JobEvent, Task
 from dagster_sqlqueue.queue import SqlQueue
@@ -24,7 +25,7 @@ def discreet_events(source: SqlQueue, events: Sequence[JobEvent]) -> list[JobEve
         return list(events)
     values: set[str] = set()
     with contextlib.suppress(UnknownJob):
-        values = values_in(json.loads(source.job(events[0].job_id).payload), names)
+        values = values_in(json_text.read(source.job(events[0].job_id).payload), names)
     return [
         replace(
             event,
@@ -36,7 +37,7 @@ def discreet_events(source: SqlQueue, events: Sequence[JobEvent]) -> list[JobEve
 
 
 def _redacted_task(task: Task, names: frozenset[str]) -> Task:
-    values = values_in(json.loads(task.payload), names) if task.payload else set()
+    values = values_in(json_text.read(task.payload), names) if task.payload else set()
     result = task.state.result and scrubbed(redacted_text(task.state.result, names), values)
     payload = task.payload and redacted_text(task.payload, names)
     return replace(task, payload=payload, state=replace(task.state, result=result))

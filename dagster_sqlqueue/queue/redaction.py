@@ -1,11 +1,11 @@
 """Jobs without the values of sensitive fields, for whatever shows jobs."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from dagster_sqlqueue.model.job import DeadLetter, WaitingJob
+from dagster_sqlqueue.payload import json_text
 from dagster_sqlqueue.payload.redaction import redacted_text, scrubbed, values_in
 from dagster_sqlqueue.queue.selection import JobRow
 from dagster_sqlqueue.queue.sql_queue import SqlQueue
@@ -20,7 +20,7 @@ def discreet(source: SqlQueue, queue: str, jobs: Sequence[Shown]) -> list[Shown]
 
 
 def _redacted(job: Shown, names: frozenset[str]) -> Shown:
-    values = values_in(json.loads(job.payload), names)
+    values = values_in(json_text.read(job.payload), names)
     shown = replace(
         job,
         payload=redacted_text(job.payload, names),

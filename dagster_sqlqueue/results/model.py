@@ -1,6 +1,5 @@
 """What can be known of a job from outside: its state, its progress, its result. No I/O."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -9,6 +8,7 @@ from uuid import UUID
 
 from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.model.outcome import Json
+from dagster_sqlqueue.payload import json_text
 
 _CLOCKS = timedelta(days=1)
 """By how much the clock of a producer, by which its ids are made, may be ahead of the database's."""
@@ -73,7 +73,7 @@ def outcome_of(row: Sequence[Any]) -> JobOutcome:
         attempt=attempt,
         max_attempts=max_attempts,
         finished_at=finished_at,
-        result=None if result is None else json.loads(result),
+        result=None if result is None else json_text.read(result),
         error=error,
         progress=None if percent is None else Progress(percent, message, noted_at),
     )

@@ -1,6 +1,5 @@
 """The commands that look at jobs: `peek`, `list`, `show`, `explain`, `dead`."""
 
-import json
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -18,6 +17,7 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.followers import Followers
 from dagster_sqlqueue.model.job import DeadLetter, WaitingJob
 from dagster_sqlqueue.model.lifecycle import LiveState
+from dagster_sqlqueue.payload import json_text
 from dagster_sqlqueue.queue.redaction import discreet
 from dagster_sqlqueue.queue.selection import ARCHIVE_STATES, LIVE_STATES, Selection
 from dagster_sqlqueue.results import Results
@@ -210,4 +210,4 @@ def _in_full(letter: DeadLetter) -> None:
 
 
 def _job(job: WaitingJob | DeadLetter) -> dict[str, Any]:
-    return {**asdict(job), "payload": json.loads(job.payload)}
+    return {**asdict(job), "payload": json_text.read(job.payload)}

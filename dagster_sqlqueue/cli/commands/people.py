@@ -15,6 +15,7 @@ from dagster_sqlqueue.cli.input.options import Limit, Queue
 from dagster_sqlqueue.cli.output import render
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.payload import json_text
 from dagster_sqlqueue.people import HumanWork, JobEvent, Stage, Task
 from dagster_sqlqueue.people.redaction import discreet_events, discreet_tasks
 from dagster_sqlqueue.queue import SqlQueue
@@ -310,9 +311,9 @@ def _json(task: Task) -> dict[str, Any]:
         "id": task.id,
         "queue": task.queue,
         **state,
-        "result": None if task.state.result is None else json.loads(task.state.result),
+        "result": None if task.state.result is None else json_text.read(task.state.result),
         "opened_at": task.opened_at,
-        "payload": None if task.payload is None else json.loads(task.payload),
+        "payload": None if task.payload is None else json_text.read(task.payload),
     }
 
 

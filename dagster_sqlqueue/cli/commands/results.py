@@ -11,6 +11,7 @@ from dagster_sqlqueue.cli.input import options
 from dagster_sqlqueue.cli.output import render, views
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.model.job import ArchiveState
+from dagster_sqlqueue.payload import json_text
 from dagster_sqlqueue.queue.redaction import discreet
 from dagster_sqlqueue.results import JobOutcome, Results
 
@@ -48,7 +49,7 @@ def wait(
     else:
         render.say(f"job {found.id} {_ended(outcome)}")
         if found.result is not None:
-            render.say(views.pretty(found.result))
+            render.say(json_text.indented(found.result))
         if found.error is not None and not outcome.succeeded:
             render.say(Text(display.printable(found.error.rstrip(), lines=True), style="red"))
     if not outcome.succeeded:

@@ -1,6 +1,5 @@
 """What the library gives back, as rows for people and as JSON whose keys stay the same."""
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -11,6 +10,7 @@ from dagster_sqlqueue import display
 from dagster_sqlqueue.cli.output import render
 from dagster_sqlqueue.model.job import DeadLetter, WaitingJob
 from dagster_sqlqueue.model.queue import QueueSettings, RateLimit
+from dagster_sqlqueue.payload import json_text
 from dagster_sqlqueue.queue.selection import JobRow
 from dagster_sqlqueue.results import Progress
 from dagster_sqlqueue.schedules import Schedule, Ticked
@@ -97,8 +97,8 @@ def length(seconds: float) -> str:
 
 def job_json(job: JobRow) -> dict[str, Any]:
     """Everything about a job; payload and result are JSON themselves."""
-    result = None if job.result is None else json.loads(job.result)
-    return {**asdict(job), "archived": job.archived, "payload": json.loads(job.payload), "result": result}
+    result = None if job.result is None else json_text.read(job.result)
+    return {**asdict(job), "archived": job.archived, "payload": json_text.read(job.payload), "result": result}
 
 
 def job_table(jobs: Sequence[JobRow]) -> None:
@@ -152,14 +152,14 @@ def job_rows(job: JobRow, progress: Progress | None = None) -> Iterator[tuple[st
         place = "" if job.order_no is None else f" (number {job.order_no} in line)"
         yield "ordering key", f"{job.ordering_key}{place}"
     if job.tags:
-        yield "tags", ", ".join(job.tags)
+        yield "tags", ", ".join(map(str, job.tags))
     if job.region != "local":
         yield "region", job.region
     if job.batch_id:
         yield "batch", job.batch_id
-    yield "payload", pretty(job.payload)
+    yield "payload", json_text.indented(job.payload)
     if job.result is not None:
-        yield "result", pretty(job.result)
+        yield "result", json_text.indented(job.result)
     if job.error is not None:
         yield "error", Text(display.printable(job.error.rstrip(), lines=True), style="red")
 
@@ -187,11 +187,6 @@ def _when(job: JobRow) -> str:
     if job.available_at is None:
         return "when it is released"
     return f"{'lease ends' if job.state == 'running' else 'due'} {display.moment(job.available_at)}"
-
-
-def pretty(text: str) -> str:
-    """JSON with its parts in lines of their own."""
-    return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
 
 
 def schedule_json(schedule: Schedule) -> dict[str, Any]:

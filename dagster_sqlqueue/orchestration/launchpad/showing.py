@@ -11,6 +11,7 @@ from dagster_sqlqueue.orchestration import markdown
 from dagster_sqlqueue.orchestration.launchpad.config import ShowConfig
 from dagster_sqlqueue.orchestration.launchpad.reporting import Report, table, when
 from dagster_sqlqueue.orchestration.markdown import SHOWN, fenced
+from dagster_sqlqueue.payload import json_text
 from dagster_sqlqueue.people import HumanWork, JobEvent
 from dagster_sqlqueue.people.redaction import discreet_events
 from dagster_sqlqueue.queue import SqlQueue
@@ -31,9 +32,9 @@ def show(source: SqlQueue, config: ShowConfig, redrive: str = "") -> Report:
     if job.error is not None:
         shown["error"] = fenced(job.error)
     if config.show_payloads:
-        shown["payload"] = fenced(_pretty(job.payload), "json")
+        shown["payload"] = fenced(json_text.indented(job.payload), "json")
         if job.result is not None:
-            shown["result"] = fenced(_pretty(job.result), "json")
+            shown["result"] = fenced(json_text.indented(job.result), "json")
     if events:
         rows = [_event(event, config.show_payloads) for event in events[-SHOWN:]]
         shown["what_people_did"] = table(["no", "when", "who", "what", "why", "details"], rows, len(events), "steps")
@@ -88,7 +89,3 @@ def _again(redrive: str, job: JobRow) -> str:
     fields = {"queue": job.queue, "ids": [str(job.id)], "dry_run": False}
     lines = [f"      {name}: {json.dumps(value)}" for name, value in fields.items()]
     return "\n".join(["ops:", f"  {redrive}_op:", "    config:", *lines])
-
-
-def _pretty(text: str) -> str:
-    return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
