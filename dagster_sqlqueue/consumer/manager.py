@@ -20,6 +20,7 @@ from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.queue import Strategy
 from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.queue.odd_jobs import despite_odd_jobs
 from dagster_sqlqueue.queue.strategies import MAX_BATCH
 
 logger = logging.getLogger("dagster_sqlqueue")
@@ -53,7 +54,8 @@ class Manager:
 
     def assign(self) -> int:
         """Grant jobs to every worker that wants some, once. Gives the number of jobs."""
-        return self._leases.database.transact(self._assign)
+        database = self._leases.database
+        return despite_odd_jobs(database, self._name, lambda: database.transact(self._assign))
 
     def run(self, stopping: threading.Event, *, poll_seconds: float = _POLL_SECONDS) -> int:
         """Assign until the event is set. Gives the number of jobs granted; a database that is away is waited for."""

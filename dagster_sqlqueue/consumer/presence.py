@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dagster_sqlqueue.db.database import Database
+from dagster_sqlqueue.queue.odd_jobs import despite_odd_jobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,8 @@ class Presence:
         Gives the number of these jobs.
         """
         look = {"queue": self.name, "worker": self.worker}
-        *_, found = self.database.run_together(("transactional_note", self._sign), ("transactional_suspects", look))
+        steps = ("transactional_note", self._sign), ("transactional_suspects", look)
+        *_, found = despite_odd_jobs(self.database, self.name, lambda: self.database.run_together(*steps))
         return int(found[0][0])
 
     def leave(self) -> None:

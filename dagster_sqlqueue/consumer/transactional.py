@@ -15,6 +15,7 @@ from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.outcome import Cancel, Done, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.odd_jobs import ROW_ERRORS, hold_unclaimable
 
 _SWALLOWED = (
     "a statement failed in the job's transaction and the handler went on: let its error pass, or use a savepoint"
@@ -52,6 +53,7 @@ def work_locked(work: Work[Any], lock: Lock, finish_and_lock: FinishAndLock) -> 
         The number of jobs taken.
     """
     batches = _Batches(work)
+    again = False
     for attempt in work.patiently():
         with attempt:
             try:
@@ -59,11 +61,16 @@ def work_locked(work: Work[Any], lock: Lock, finish_and_lock: FinishAndLock) -> 
             except _TransactionEnded as ended:
                 batches.give_up(ended.job, _ENDED)
             except psycopg.DatabaseError as error:
-                if isinstance(error, psycopg.OperationalError) or not batches.ending:
+                if isinstance(error, psycopg.OperationalError):
                     raise
-                batches.one_by_one(error)
+                if batches.ending:
+                    batches.one_by_one(error)
+                elif isinstance(error, ROW_ERRORS) and batches.hold_unclaimable(error):
+                    again = True
+                else:
+                    raise
     batches.count()
-    return batches.taken
+    return batches.taken or (work_locked(work, lock, finish_and_lock) if again else 0)
 
 
 @dataclass(slots=True)
@@ -129,7 +136,16 @@ class _Batches:
                 self.writes = settle(self.settled, self.work.leases.stops_key)
                 self._write(transaction)
 
-        self.work.leases.database.transact(spend)
+        try:
+            self.work.leases.database.transact(spend)
+        except ROW_ERRORS as error:
+            if not self.hold_unclaimable(error):
+                raise
+            self._have([])
+
+    def hold_unclaimable(self, error: Exception) -> int:
+        """Set jobs aside whose rows can neither be changed nor archived, after an error that one of them caused."""
+        return hold_unclaimable(self.work.leases.database, self.work.spec.name, error)
 
     def count(self) -> None:
         """Count what was committed, and have nothing in hand any more."""

@@ -11,7 +11,7 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 from sqlalchemy.orm import Session, scoped_session
 
-from dagster_sqlqueue.db import plan_settings, statements
+from dagster_sqlqueue.db import odd_values, plan_settings, statements
 from dagster_sqlqueue.errors import InvalidInput
 
 Row: TypeAlias = tuple[Any, ...]
@@ -123,7 +123,12 @@ class SqlAlchemyExecutor:
         with self._database.naming_schema(name, connection=self._driver):
             sql = statements.load(name, self._database.schema)
             result = self._connection.exec_driver_sql(sql, dict(parameters))
-            return [tuple(row) for row in result] if result.returns_rows else []
+            if not result.returns_rows:
+                return []
+            try:
+                return [tuple(row) for row in result]
+            except odd_values.UNREADABLE:
+                return odd_values.rows(result.cursor)
 
     def copy(self, name: str, types: Sequence[str], records: Iterable[Row]) -> None:
         """Send records to the COPY of the SQL file `name`."""
@@ -177,6 +182,8 @@ class AsyncTransaction:
                 try:
                     # Also for a statement without rows: inside of a pipeline, only fetching waits for the answer.
                     return await cursor.fetchall()
+                except odd_values.UNREADABLE:
+                    return odd_values.rows(cursor)
                 except psycopg.ProgrammingError:
                     if cursor.pgresult is None:
                         raise
@@ -265,4 +272,9 @@ def execute_together(connection: "psycopg.Connection[Any]", steps: Sequence[Step
 
 def _rows(cursor: "psycopg.Cursor[Row]") -> Sequence[Row]:
     """What a statement gave; asks the result itself, as a description of the columns would be made only to be dropped."""
-    return cursor.fetchall() if cursor.pgresult and cursor.pgresult.nfields else []
+    if not (cursor.pgresult and cursor.pgresult.nfields):
+        return []
+    try:
+        return cursor.fetchall()
+    except odd_values.UNREADABLE:
+        return odd_values.rows(cursor)

@@ -42,10 +42,10 @@ _WHO: Final = {
     """,
     "consumer operator observer": """
         archive_counts automation_of_job automation_rule batch_buckets batch_count batch_holder batch_jobs batch_last
-        batch_members batch_outcomes deadlines_missed depth doctor_queues due_days explain finished_under granted heads
-        job_history leased leases list_executable live_by_day live_rows marked_by_token open_days peek
-        reply_queues_over scan_fitting select_live sensitive_names slots spark_batch_buckets spark_batches_over
-        spark_keep_live spark_live_buckets tasks_of_rule whereabouts
+        batch_members batch_outcomes deadlines_missed depth doctor_queues doctor_strays due_days explain
+        finished_under granted heads job_history leased leases list_executable live_by_day live_rows marked_by_token
+        open_days peek reply_queues_over scan_fitting select_live sensitive_names slots spark_batch_buckets
+        spark_batches_over spark_keep_live spark_live_buckets tasks_of_rule whereabouts
     """,
     "producer operator": """
         enqueue enqueue_copy enqueue_many enqueue_replace follow follow_ended follow_sent forget_finished group_close
@@ -54,8 +54,8 @@ _WHO: Final = {
     "consumer operator": """
         batch_move batch_succeed batch_sweep buckets_served bury_spent cancel_waiting
         complete_held end_leases finish finish_locked heartbeat
-        hold_queued lock_alone lock_leased note_sweep pick_fanout pick_fifo pick_ids pick_round_robin reply_queue_renew
-        sensitive_add slot_extend slot_release succeed succeed_locked waiter_leave wanting_workers
+        hold_queued hold_unclaimable lock_alone lock_leased note_sweep pick_fanout pick_fifo pick_ids pick_round_robin
+        reply_queue_renew sensitive_add slot_extend slot_release succeed succeed_locked waiter_leave wanting_workers
         withdraw_worker
     """,
     "operator observer": """
@@ -76,7 +76,7 @@ _WHO: Final = {
     "operator": """
         archive_day_attach archive_day_begin archive_day_drop archive_days_over archive_trim automation_rule_set
         cancel_running create_queue delay event_trim forget_expired forget_groups forget_progress forget_staged
-        forget_waits forget_writes pause queue_lock queue_steady rebucket redrive release_held reply_queue_put
+        forget_waits forget_writes move_strays pause queue_lock queue_steady rebucket redrive release_held reply_queue_put
         reply_queue_remove reprioritise resume schedule_pause schedule_put schedule_remove schedule_resume
         schedules_due schedules_move set_region settle_turns subscribe task_end task_lock task_open task_step
         task_take tasks_withdraw tell_left unsubscribe

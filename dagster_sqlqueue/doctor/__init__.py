@@ -39,6 +39,7 @@ def examine(database: Database) -> Iterator[Check]:
         yield from schema_checks.archive(database)
         yield schema_checks.retention(database)
         yield schema_checks.queues(database)
+        yield schema_checks.strays(database)
         yield schema_checks.keys(database)
         yield schema_checks.schedules(database)
         yield schema_checks.roles(database)

@@ -224,6 +224,22 @@ def queues(database: Database) -> Check:
     )
 
 
+def strays(database: Database) -> Check:
+    """Whether jobs are where nobody looks: in buckets that their queue never had, or of priorities that there are not."""
+    found = [
+        f"{display.count(jobs, _STRAYS)} of queue {queue}"
+        for queue, jobs in database.run("doctor_strays", {"limit": _STRAYS})
+    ]
+    if not found:
+        return Check("strays", Verdict.OK, "each job is in a bucket of its queue")
+    return Check(
+        "strays",
+        Verdict.WARN,
+        f"jobs are in buckets, or of priorities, in which nobody looks for them: {', '.join(found)}",
+        "move them with: sqlqueue maintain (run it daily); a producer that computes buckets does it wrong",
+    )
+
+
 def keys(database: Database) -> Check:
     """Whether jobs wait for others of their ordering key, and nobody will let them in."""
     counts: Counter[str] = Counter()

@@ -137,6 +137,7 @@ def _counts(done: Maintained) -> dict[str, int]:
         "expired_removed": done.expired_removed,
         "batches_swept": done.batches_swept,
         "keys_healed": done.keys_healed,
+        "jobs_moved": done.jobs_moved,
         "reply_queues_removed": len(done.queues_removed),
         "days_left_for_the_next_run": len(done.busy),
     }

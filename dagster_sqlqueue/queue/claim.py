@@ -1,6 +1,7 @@
 """Taking jobs out: one claim, five strategies, with the turns of keys and the limits of queues."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from dagster_sqlqueue.queue.catalog import Catalog
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.queue.complete import Ending, FencedWrites, ending_step
 from dagster_sqlqueue.queue.head_hints import HeadHints
+from dagster_sqlqueue.queue.odd_jobs import ROW_ERRORS, despite_odd_jobs
 from dagster_sqlqueue.queue.reservations import Reservations
 from dagster_sqlqueue.queue.strategies import (
     FROM_THE_HEAD,
@@ -67,7 +69,7 @@ class Claims:
         hints = hints or HeadHints()
         while True:
             wanted = wanted_of(settings, buckets, limit, lease_seconds, worker, hints, filter)
-            jobs, again = self._claim(settings, wanted)
+            jobs, again = despite_odd_jobs(self.database, queue, partial(self._claim, settings, wanted))
             handed_out = self._without_spent(jobs)
             if handed_out:
                 # Not before: what this claim did not look at yet may have been due earlier than what it buried.
@@ -113,22 +115,29 @@ class Claims:
         settings = self._catalog.last_seen(queue)
         hints = hints or HeadHints()
         jobs = [ending.job for ending in endings]
-        if settings.keyed or settings.strategy in _ALONE or any(job.order_no is not None for job in jobs):
+
+        def one_after_the_other() -> tuple[set[UUID], list[ClaimedJob]]:
             accepted = self._writes.finish(endings)
-            claimed = self.claim(
+            return accepted, self.claim(
                 queue, limit=limit, worker=worker, buckets=buckets, lease_seconds=lease_seconds, hints=hints
             )
-            return accepted, claimed
+
+        if settings.keyed or settings.strategy in _ALONE or any(job.order_no is not None for job in jobs):
+            return one_after_the_other()
         check_claim(limit, lease_seconds, buckets)
         wanted = wanted_of(settings, buckets, limit, lease_seconds, worker, hints, None)
         step = ending_step(endings)
-        if settings.strategy is Strategy.ROUND_ROBIN:
-            ended, *_, rows = self.database.run_together(step, *self._next_claim(settings, wanted))
-            found = self._claimed_at_once(settings, wanted, rows)
-        else:
-            ended, (found, _) = self.database.transact(
-                lambda executor: (executor.run(*step), self._claim_by_steps(executor, settings, wanted))
-            )
+        try:
+            if settings.strategy is Strategy.ROUND_ROBIN:
+                ended, *_, rows = self.database.run_together(step, *self._next_claim(settings, wanted))
+                found = self._claimed_at_once(settings, wanted, rows)
+            else:
+                ended, (found, _) = self.database.transact(
+                    lambda executor: (executor.run(*step), self._claim_by_steps(executor, settings, wanted))
+                )
+        except ROW_ERRORS:
+            # Nothing was written. Apart from each other they show which of the two it was.
+            return one_after_the_other()
         claimed = self._without_spent(found)
         if settings.strategy in FROM_THE_HEAD:
             hints.note(claimed)
@@ -251,7 +260,7 @@ class Claims:
         self, executor: Executor, settings: QueueSettings, rows: Sequence[Row]
     ) -> tuple[list[Row], Sequence[Row]]:
         """The rows that may run, in their order, and what was parked; rows of keys that another decides about stay."""
-        keyed = {row[0]: row[KEY] for row in rows if row[ORDER_NO] is not None}
+        keyed = {row[0]: row[KEY] for row in rows if row[ORDER_NO] is not None and row[KEY] is not None}
         if not keyed:
             return list(rows), []
         queue = settings.name

@@ -4,17 +4,19 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from dagster_sqlqueue.db.executors import Executor, Parameters, Row, Step
 from dagster_sqlqueue.db.isolation import check_sees_others
-from dagster_sqlqueue.errors import LeaseLost
+from dagster_sqlqueue.errors import InvalidInput, LeaseLost
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.model.outcome import Retry, Snooze
 from dagster_sqlqueue.model.queue import Backoff, BackoffPolicy, PoisonPolicy
 from dagster_sqlqueue.payload import serialization
 from dagster_sqlqueue.queue.catalog import Catalog
+from dagster_sqlqueue.queue.odd_jobs import despite_odd_jobs
 
 
 class Ending(NamedTuple):
@@ -187,7 +189,7 @@ class FencedWrites:
             return None if isinstance(back.until, datetime) else float(back.until)
         if back.after is not None:
             return float(back.after)
-        policy = Backoff(*job.backoff) if job.backoff else backoff or self._catalog.last_seen(job.queue).backoff
+        policy = _own_backoff(job) or backoff or self._catalog.last_seen(job.queue).backoff
         return max(float(policy(job.attempt)), 0.0)
 
     def _write(
@@ -236,7 +238,13 @@ class FencedWrites:
                 joined.run("key_promote", {"queue": queue, "keys": keys})
             return rows
 
-        return write(executor) if executor is not None else self.database.transact(write)
+        if executor is not None:
+            return write(executor)
+        # What is refused may be the next of a key, which is let in.
+        work = partial(self.database.transact, write)
+        for queue in sorted({job.queue for job in jobs}):
+            work = partial(despite_odd_jobs, self.database, queue, work)
+        return work()
 
     def _locked_run(
         self, executor: Executor, verb: str, parameters: dict[str, Any], turning: Sequence[ClaimedJob]
@@ -311,6 +319,16 @@ def lost(job: ClaimedJob) -> LeaseLost:
         f"the lease of job {job.id} is not current any more: it was claimed by somebody else, ended or cancelled; drop the"
         " work"
     )
+
+
+def _own_backoff(job: ClaimedJob) -> Backoff | None:
+    if not job.backoff:
+        return None
+    try:
+        return Backoff(*job.backoff)
+    except (InvalidInput, TypeError):
+        # Whoever wrote it there did not mean what it says: the queue's holds.
+        return None
 
 
 def _moment(back: Retry | Snooze) -> datetime | None:

@@ -16,6 +16,7 @@ from dagster_sqlqueue.db.isolation import check_sees_others
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import check_queue_name
 from dagster_sqlqueue.queue.catalog import Catalog
+from dagster_sqlqueue.queue.odd_jobs import ROW_ERRORS, refused
 from dagster_sqlqueue.queue.search import Search
 from dagster_sqlqueue.queue.selection import LIVE_STATES, Decided, Selection
 
@@ -130,7 +131,14 @@ class Decisions:
                 self._decide_batch, queue=queue, ids=batch, decision=decision, states=states
             )
             if decision.within is None:
-                met = self.database.transact(work)
+                try:
+                    met = self.database.transact(work)
+                except ROW_ERRORS as error:
+                    if len(batch) == 1:
+                        decided.skipped[batch[0]] = refused(error)
+                    for job in batch if len(batch) > 1 else []:
+                        busy += self._decide_all(queue, [job], states, decision, decided, explain=explain)
+                    continue
             else:
                 with decision.within.atomic() as joined:
                     met = work(joined)

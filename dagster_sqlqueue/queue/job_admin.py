@@ -20,6 +20,7 @@ from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS, check_queue_name
 from dagster_sqlqueue.payload.serialization import result_text, storable_text, unstorable_text
 from dagster_sqlqueue.queue.base import Verbs
 from dagster_sqlqueue.queue.decision import BATCH, Also, Decision
+from dagster_sqlqueue.queue.odd_jobs import ROW_ERRORS, refused
 from dagster_sqlqueue.queue.search import Ended
 from dagster_sqlqueue.queue.selection import Decided, Selection, moment_in_utc
 
@@ -258,7 +259,16 @@ class DecidingVerbs(Verbs):
                     executor.run("key_wait", {"queue": queue, "keys": keys})
             return executor.run("redrive", parameters)
 
-        for job, went_back, unique_key in self.database.transact(bring_back):
+        try:
+            brought = self.database.transact(bring_back)
+        except ROW_ERRORS as error:
+            if len(ended.ids) == 1:
+                decided.skipped[ended.ids[0]] = refused(error)
+            else:
+                for job in ended.ids:
+                    self._redrive(queue, Ended([job], ended.since, ended.until), states, decided)
+            return
+        for job, went_back, unique_key in brought:
             if went_back:
                 decided.changed.append(job)
             else:

@@ -13,6 +13,7 @@ from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import AccessRefused, InvalidInput, QueueError
 from dagster_sqlqueue.model.queue import check_queue_name
 from dagster_sqlqueue.queue.catalog import Catalog, settings_of
+from dagster_sqlqueue.queue.odd_jobs import first_line, move_strays
 from dagster_sqlqueue.queue.stuck_keys import heal_keys
 from dagster_sqlqueue.queue.unpublished_batches import sweep
 from dagster_sqlqueue.schema import partitions
@@ -62,6 +63,8 @@ class Maintained:
             than 30 days ago, were removed.
         batches_swept: the batches that were left behind by their drivers, and whose jobs were given back.
         keys_healed: the ordering keys whose jobs waited for a turn that nobody would have given them, and that go on now.
+        jobs_moved: the jobs that were in a bucket that their queue never had, where no sensor looks, or had a priority that
+            there is not; they are where claims and sensors find them now.
         queues_removed: the reply queues whose time was up, removed with their jobs.
         busy: the days whose partition could not be made or dropped because the archive was in use; the next call tries
             again.
@@ -76,6 +79,7 @@ class Maintained:
     expired_removed: int = 0
     batches_swept: int = 0
     keys_healed: int = 0
+    jobs_moved: int = 0
     queues_removed: tuple[str, ...] = ()
     busy: tuple[date, ...] = ()
 
@@ -109,6 +113,7 @@ class Maintenance:
             expired += sum(_while_any(at, verb) for verb in _WHILE_ANY)
             swept = sweep(at)
             removed = _remove_reply_queues(at)
+            moved = move_strays(at)
         # On a connection of its own, which this one may be the only one to have.
         healed = heal_keys(self.database)
         return Maintained(
@@ -121,6 +126,7 @@ class Maintenance:
             expired_removed=expired,
             batches_swept=swept.batches,
             keys_healed=healed,
+            jobs_moved=moved,
             queues_removed=removed,
             busy=tuple(sorted({*strays.busy, *trimmed.busy})),
         )
@@ -152,7 +158,7 @@ class Maintenance:
         except AccessRefused:
             reason = "this user may not make one; have an operator or the owner of the schema run: sqlqueue maintain"
         except (psycopg.Error, QueueError) as error:
-            reason = _first_line(error)
+            reason = first_line(error)
         logger.warning("the archive in schema %s has no partition for tomorrow: %s", self.database.schema, reason)
         return False
 
@@ -227,7 +233,3 @@ def _remove_reply_queues(at: Transaction) -> tuple[str, ...]:
                     pass
                 removed += [queue] if gone else []
     return tuple(removed)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

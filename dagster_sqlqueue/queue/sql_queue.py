@@ -89,7 +89,8 @@ class SqlQueue(EnqueueingVerbs, LeasingVerbs, LookingVerbs, OperatingVerbs, Deci
 
     def maintain(self, *, days_ahead: int = partitions.DAYS_AHEAD) -> Maintained:
         """Make the archive's partitions ahead, move rows that found none, trim by retention, remove what expired, give back
-        the jobs of batches that were left behind, let go on the keys whose jobs wait for a turn that nobody gives them.
+        the jobs of batches that were left behind, let go on the keys whose jobs wait for a turn that nobody gives them, move
+        jobs to buckets in which they are looked for.
 
         To be called once a day or more often. One process at a time does it; a second one returns at once. Consumers go
         on meanwhile: nobody waits for a lock of this for longer than a fifth of a second at a time.

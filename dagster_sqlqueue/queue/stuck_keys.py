@@ -6,6 +6,7 @@ from functools import partial
 
 from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.db.executors import Executor
+from dagster_sqlqueue.queue.odd_jobs import despite_odd_jobs
 
 _AT_ONCE = 1_000
 
@@ -50,7 +51,8 @@ def heal_keys(database: Database) -> int:
     healed = 0
     for stuck in stuck_keys(database):
         for queue, keys in stuck.items():
-            if let_in := database.transact(partial(_let_in, queue=queue, keys=keys)):
+            work = partial(database.transact, partial(_let_in, queue=queue, keys=keys))
+            if let_in := despite_odd_jobs(database, queue, work):
                 healed += let_in
                 database.run("waiter_notify", {"queue": queue})
     return healed

@@ -104,6 +104,7 @@ def test_all_is_well_on_a_fresh_schema(cli: Cli, url: str) -> None:
         "archive default",
         "retention",
         "queues",
+        "strays",
         "keys",
         "schedules",
         "roles",

@@ -43,7 +43,7 @@ def test_maintain_makes_partitions_and_trims(cli: Cli, queue: SqlQueue) -> None:
     assert _archived(queue) == 2
     assert set(cli.json("maintain")) == {
         *("ran", "partitions_made", "rows_moved", "partitions_dropped", "rows_deleted", "events_deleted"),
-        *("expired_removed", "batches_swept", "keys_healed", "queues_removed", "busy"),
+        *("expired_removed", "batches_swept", "keys_healed", "jobs_moved", "queues_removed", "busy"),
     }
 
 

@@ -75,6 +75,7 @@ def test_a_run_does_what_the_command_does_and_counts_it(queue: SqlQueue, maintai
         "expired_removed": 1,
         "batches_swept": 0,
         "keys_healed": 0,
+        "jobs_moved": 0,
         "reply_queues_removed": 0,
         "days_left_for_the_next_run": 0,
     }

@@ -33,6 +33,7 @@ WITHOUT: dict[str, str] = {
     "functions about partitions whose statements are made as they run": """
         archive_day_attach archive_day_begin archive_day_drop
     """,
+    "every due job of a queue, once for each error that one of them caused, by a function": "hold_unclaimable",
     "one call a job of a function that the trigger calls as well, and whose statements are looked at there": "tell_ended",
 }
 

@@ -115,3 +115,21 @@ def test_forgetting_groups(explain: Explainer, limit: int) -> None:
     assert after == before
     assert plan.rows_of("job_group") <= 2 * limit
     assert plan.buffers <= 30 * limit + SLACK
+
+
+@pytest.mark.parametrize("name", ["doctor_strays", "move_strays"])
+def test_jobs_where_nobody_looks_are_found_by_a_few_probes_a_bucket(explain: Explainer, name: str) -> None:
+    """However many jobs there are, and where nobody looks for one there are none."""
+    assert explain.run("SELECT count(*) FROM {s}.job")[0][0] >= 100_000
+    buckets = explain.run("SELECT count(*) FROM (SELECT DISTINCT queue, bucket FROM {s}.job) AS b")[0][0]
+    plan = explain(name, limit=1_000)
+    assert not plan.read_whole("job")
+    assert plan.rows_read <= 3 * (buckets + 1)
+    assert plan.buffers <= 16 * (buckets + 1) + SLACK
+
+
+def test_jobs_where_nobody_looks_are_moved_by_their_ids(explain: Explainer) -> None:
+    explain.run("UPDATE {s}.job SET bucket = 900 WHERE id IN (SELECT id FROM {s}.job LIMIT 50)")
+    plan = explain("move_strays", limit=1_000)
+    assert not plan.read_whole("job")
+    assert ("Index Scan", "job_pkey") in plan.scans()

@@ -63,6 +63,11 @@ def maintain(
             render.say(
                 f"let go on {_keys(done.keys_healed)} whose jobs waited for a turn that nobody would have given them"
             )
+        if done.jobs_moved:
+            render.say(
+                f"moved to buckets and priorities in which they are looked for: {done.jobs_moved:,}"
+                f" {'job' if done.jobs_moved == 1 else 'jobs'}"
+            )
         if done.queues_removed:
             render.say(f"removed reply queues that nobody used any more: {len(done.queues_removed):,}")
     if done.busy:

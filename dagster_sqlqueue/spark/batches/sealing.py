@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from dagster_sqlqueue.errors import BatchLost, InvalidInput, QueuePaused
 from dagster_sqlqueue.model.job import Mode
 from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS
 from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.queue.odd_jobs import despite_odd_jobs
 from dagster_sqlqueue.queue.stuck_keys import heal_keys
 from dagster_sqlqueue.queue.unpublished_batches import Swept, give_back, sweep
 from dagster_sqlqueue.spark.batches.lease import Conflict, Held
@@ -133,9 +135,9 @@ def _seal_leased(queue: SqlQueue, wanted: _Wanted, opened: _Opened, filter: dict
     mine = {"batch_id": opened.id, "token": opened.token, "worker": wanted.owner, **wanted._asdict()}
     for bucket, held in queue.database.run("batch_buckets", {"queue": wanted.queue, "batch_id": opened.id}):
         queue.database.run("bury_spent", {"queue": wanted.queue, "bucket": bucket})
-        if held:
-            queue.database.run("batch_renew", {**mine, "bucket": bucket})
-        queue.database.run("batch_seal", {**mine, "bucket": bucket})
+        for step in ["batch_renew", "batch_seal"] if held else ["batch_seal"]:
+            seal = partial(queue.database.run, step, {**mine, "bucket": bucket})
+            despite_odd_jobs(queue.database, wanted.queue, seal)
     rows = queue.database.run("batch_sealed", mine)
     if not rows:
         raise lost(wanted.key)

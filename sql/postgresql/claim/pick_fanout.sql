@@ -20,13 +20,15 @@ CROSS JOIN LATERAL (
     FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority)
     CROSS JOIN LATERAL (
         SELECT
-            oldest.available_at + random() * (newest.available_at - oldest.available_at) AS point,
+            oldest.moment + random() * (newest.moment - oldest.moment) AS point,
             CAST(
                 lpad(to_hex(oldest.place + CAST(random() * (newest.place - oldest.place) AS bigint)), 12, '0')
                 || repeat('0', 20) AS uuid
             ) AS id
         FROM (
-            SELECT j.available_at, CAST(CAST('x' || left(replace(CAST(j.id AS text), '-', ''), 12) AS bit(48)) AS bigint) AS place
+            SELECT
+                GREATEST(j.available_at, '0001-01-01 00:00:00+00') AS moment,
+                CAST(CAST('x' || left(replace(CAST(j.id AS text), '-', ''), 12) AS bit(48)) AS bigint) AS place
             FROM sqlqueue.job AS j
             WHERE j.queue = :queue
               AND j.bucket = b.bucket
@@ -40,7 +42,9 @@ CROSS JOIN LATERAL (
             LIMIT 1
         ) AS oldest
         CROSS JOIN (
-            SELECT j.available_at, CAST(CAST('x' || left(replace(CAST(j.id AS text), '-', ''), 12) AS bit(48)) AS bigint) AS place
+            SELECT
+                GREATEST(j.available_at, '0001-01-01 00:00:00+00') AS moment,
+                CAST(CAST('x' || left(replace(CAST(j.id AS text), '-', ''), 12) AS bit(48)) AS bigint) AS place
             FROM sqlqueue.job AS j
             WHERE j.queue = :queue
               AND j.bucket = b.bucket

@@ -15,7 +15,11 @@ WITH lane AS MATERIALIZED (
     ) AS b
     CROSS JOIN (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority)
 ), first_due AS (
-    SELECT lane.queue, CAST(EXTRACT(EPOCH FROM statement_timestamp() - min(due.available_at)) AS float8) AS seconds
+    SELECT
+        lane.queue,
+        CAST(EXTRACT(
+            EPOCH FROM statement_timestamp() - min(GREATEST(due.available_at, '0001-01-01 00:00:00+00'))
+        ) AS float8) AS seconds
     FROM lane
     CROSS JOIN LATERAL (
         SELECT j.available_at

@@ -10,7 +10,7 @@
 -- Reads, a key, the first entries of job_parked; in an ordered queue the first of job_key and of job_key_running too.
 -- Locks: the updated rows. Guards: I1, I5, I8.
 UPDATE sqlqueue.parked_job AS j
-SET available_at = GREATEST(j.run_at, statement_timestamp())
+SET available_at = GREATEST(NULLIF(j.run_at, 'infinity'), statement_timestamp())
 WHERE j.id = ANY (ARRAY(
     SELECT next.id
     FROM (

@@ -33,7 +33,7 @@ WITH ranked AS MATERIALIZED (
     SET order_no = CASE WHEN q.keyed AND j.ordering_key IS NOT NULL THEN COALESCE(j.order_no, ranked.order_no) END,
         available_at = CASE
             WHEN j.state = 'queued' AND j.available_at = 'infinity' AND (CAST(:let_out AS boolean) OR NOT q.keyed)
-            THEN GREATEST(j.run_at, statement_timestamp())
+            THEN GREATEST(NULLIF(j.run_at, 'infinity'), statement_timestamp())
             ELSE j.available_at
         END,
         limited = j.state = 'running' AND (q.max_running IS NOT NULL OR q.rate_limit IS NOT NULL)

@@ -12,7 +12,7 @@ SELECT
     GREATEST(q.bucket_count, 1 + (
         SELECT j.bucket
         FROM sqlqueue.job AS j
-        WHERE j.queue = q.name AND j.bucket >= q.bucket_count
+        WHERE j.queue = q.name AND j.bucket >= q.bucket_count AND j.bucket < 1024
         ORDER BY j.bucket DESC
         LIMIT 1
     )) AS lanes,

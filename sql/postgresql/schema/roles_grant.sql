@@ -14,7 +14,7 @@ REVOKE ALL ON
     sqlqueue.batch,
     sqlqueue.batch_outcome, sqlqueue.batch_try,
     sqlqueue.subscription, sqlqueue.schedule, sqlqueue.human_task, sqlqueue.job_event, sqlqueue.automation_rule,
-    sqlqueue.sensitive_field, sqlqueue.live_bucket, sqlqueue.lane, sqlqueue.bucket_heads, sqlqueue.job_all,
+    sqlqueue.sensitive_field, sqlqueue.live_bucket, sqlqueue.lane, sqlqueue.bucket_heads, sqlqueue.stray_job, sqlqueue.job_all,
     sqlqueue.queue_stats, sqlqueue.new_job, sqlqueue.replaceable_job, sqlqueue.parked_job, sqlqueue.job_replaced_long_ago,
     sqlqueue.event_of_no_job, sqlqueue.follower, sqlqueue.job_group, sqlqueue.group_tally, sqlqueue.job_progress,
     sqlqueue.reply_queue, sqlqueue.spark_write, sqlqueue.staged_attempt, sqlqueue.staged_job
@@ -27,7 +27,7 @@ REVOKE ALL ON FUNCTION
     sqlqueue.tell_followers(uuid, timestamp with time zone, boolean), sqlqueue.job_ended(), sqlqueue.fold_group_tally(),
     sqlqueue.ended_now(uuid),
     sqlqueue.put_callbacks(uuid[], text[], smallint[], text[], jsonb[], boolean), sqlqueue.uuid_at(timestamp with time zone, text),
-    sqlqueue.bucket_hash(uuid, text), sqlqueue.listen_to_ends(), sqlqueue.remove_reply_queue(text, boolean),
+    sqlqueue.bucket_hash(uuid, text), sqlqueue.hold_unclaimable(text), sqlqueue.listen_to_ends(), sqlqueue.remove_reply_queue(text, boolean),
     sqlqueue.recover_batch(uuid), sqlqueue.settle_batch(uuid, text, text, boolean), sqlqueue.sweep_batch(text, double precision),
     sqlqueue.drop_staged(uuid), sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint)
     FROM PUBLIC, sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
@@ -63,9 +63,12 @@ GRANT SELECT, DELETE ON sqlqueue.job TO sqlqueue_consumer, sqlqueue_operator;
 GRANT UPDATE (
     state, available_at, lease_no, attempt, alone, started_at, claimed_by, claim_token, batch_id, limited, error, followed
 ) ON sqlqueue.job TO sqlqueue_consumer;
-GRANT UPDATE (state, available_at, run_at, priority, error, cancel_requested_at, order_no, limited, followed)
+GRANT UPDATE (state, available_at, run_at, bucket, priority, error, cancel_requested_at, order_no, limited, followed)
     ON sqlqueue.job TO sqlqueue_operator;
 GRANT SELECT ON sqlqueue.job TO sqlqueue_observer;
+-- hold_unclaimable runs as its owner: it sets aside what keeps a consumer from its claims.
+GRANT EXECUTE ON FUNCTION sqlqueue.hold_unclaimable(text) TO sqlqueue_consumer, sqlqueue_operator;
+-- nothing on hold_unclaimable(text): sqlqueue_producer, sqlqueue_observer
 
 -- new_job, replaceable_job, parked_job: the rows that an enqueue may change. key_promote lets parked ones in for everybody.
 GRANT SELECT, DELETE ON sqlqueue.new_job TO sqlqueue_producer, sqlqueue_operator;
@@ -220,10 +223,10 @@ GRANT EXECUTE ON FUNCTION
 -- nothing on enqueue_staged(uuid, text, text, bigint, uuid[], bigint): sqlqueue_consumer, sqlqueue_observer
 
 -- The views about lanes and heads show no payload; job_all shows everything.
-GRANT SELECT ON sqlqueue.live_bucket, sqlqueue.lane, sqlqueue.bucket_heads
+GRANT SELECT ON sqlqueue.live_bucket, sqlqueue.lane, sqlqueue.bucket_heads, sqlqueue.stray_job
     TO sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 GRANT SELECT ON sqlqueue.job_all, sqlqueue.queue_stats TO sqlqueue_operator, sqlqueue_observer;
--- nothing on live_bucket, lane, bucket_heads: sqlqueue_producer
+-- nothing on live_bucket, lane, bucket_heads, stray_job: sqlqueue_producer
 -- nothing on job_all, queue_stats: sqlqueue_producer, sqlqueue_consumer
 
 -- queue_figures runs as its owner, for the view queue_stats; the functions about partitions do so for maintenance.

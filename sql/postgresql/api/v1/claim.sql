@@ -138,218 +138,226 @@ BEGIN
         "limit" := claim.max_jobs;
         ids := '{}';
         chosen := '{}';
-        IF limited THEN
-            PERFORM FROM ({{limit_lock}}) AS waited;
-        END IF;
-        IF NOT stepwise THEN
-            heads_known := NULL;
-            IF cardinality(buckets) <= 64 THEN
-                heads_known := sqlqueue_v1._heads(claim.queue, NULL);
-            END IF;
-            -- Each bucket has a time of its own at which a claim looked at it from the very beginning: a claim reaches as many
-            -- as it takes to fill it.
-            old := ARRAY(
-                SELECT b.no
-                FROM unnest(buckets) AS b (no)
-                WHERE COALESCE(
-                    CAST(heads_known -> 'swept' ->> CAST(b.no AS text) AS float8)
-                    < EXTRACT(EPOCH FROM clock_timestamp()) - 5, true
-                )
-            );
-            swept := cardinality(old) = cardinality(buckets);
-            LOOP
-                suspects := cardinality(chosen) = 0;
-                hints := CASE WHEN swept THEN '{}' ELSE ARRAY(
-                    SELECT CASE WHEN b.no <> ALL (old) THEN heads_known -> 'at' ->> CAST(b.no AS text) END
-                    FROM unnest(buckets) WITH ORDINALITY AS b (no, place)
-                    ORDER BY b.place
-                ) END;
-                "limit" := claim.max_jobs - cardinality(chosen);
-                found_buckets := '{}';
-                found_priorities := '{}';
-                found_at := '{}';
-                found_ids := '{}';
-                clock := clock_timestamp();
-                IF limited THEN
-                    FOR job IN {{claim_limited}} LOOP
-                        found_ids := found_ids || CAST(job.id AS uuid);
-                        found_buckets := found_buckets || CAST(job.bucket AS smallint);
-                        found_priorities := found_priorities || CAST(job.priority AS smallint);
-                        found_at := found_at || CAST(job.due_at AS timestamptz);
-                    END LOOP;
-                ELSE
-                    FOR job IN {{claim_round_robin}} LOOP
-                        found_ids := found_ids || CAST(job.id AS uuid);
-                        found_buckets := found_buckets || CAST(job.bucket AS smallint);
-                        found_priorities := found_priorities || CAST(job.priority AS smallint);
-                        found_at := found_at || CAST(job.due_at AS timestamptz);
-                    END LOOP;
-                END IF;
-                chosen := chosen || found_ids;
-                IF heads_known IS NOT NULL THEN
-                    IF swept THEN
-                        old := buckets;
-                    END IF;
-                    -- Of a limit, and of a job that goes by itself, it is not known how much more would have been taken.
-                    furthest := cardinality(buckets);
-                    IF limited OR cardinality(found_ids) IN (1, "limit") THEN
-                        furthest := (SELECT max(array_position(buckets, f.no)) FROM unnest(found_buckets) AS f (no));
-                    END IF;
-                    heads_known := sqlqueue_v1._heads(
-                        claim.queue, clock, ARRAY(SELECT o.no FROM unnest(old) AS o (no) WHERE o.no = ANY (buckets[:furthest])),
-                        found_buckets, found_priorities, found_at, found_ids
-                    );
-                END IF;
-                -- Fewer than were asked for: then there may be some before the place where this began. One that was taken by
-                -- itself stays so.
-                EXIT WHEN swept OR cardinality(chosen) IN (1, claim.max_jobs);
-                swept := true;
-            END LOOP;
-            ids := chosen;
-        ELSE
+        BEGIN
             IF limited THEN
-                clock := clock_timestamp();
-                wanted := NULL;
-                {{limit_allowance}}
-                INTO wanted;
-                EXIT WHEN COALESCE(wanted, 0) <= 0;
-            ELSE
-                wanted := claim.max_jobs;
+                PERFORM FROM ({{limit_lock}}) AS waited;
             END IF;
-            places := '{}';
-            lines := '{}';
-            doubtful := '{}';
-            hints := '{}';
-            clock := clock_timestamp();
-            IF filtered THEN
-                look := wanted;
-                after_bucket := NULL;
-                after_priority := NULL;
-                after_at := NULL;
-                after_id := NULL;
-                buckets := ARRAY(SELECT b.no FROM unnest(buckets) AS b (no) ORDER BY b.no);
+            IF NOT stepwise THEN
+                heads_known := NULL;
+                IF cardinality(buckets) <= 64 THEN
+                    heads_known := sqlqueue_v1._heads(claim.queue, NULL);
+                END IF;
+                -- Each bucket has a time of its own at which a claim looked at it from the very beginning: a claim reaches as many
+                -- as it takes to fill it.
+                old := ARRAY(
+                    SELECT b.no
+                    FROM unnest(buckets) AS b (no)
+                    WHERE COALESCE(
+                        CAST(heads_known -> 'swept' ->> CAST(b.no AS text) AS float8)
+                        < EXTRACT(EPOCH FROM clock_timestamp()) - 5, true
+                    )
+                );
+                swept := cardinality(old) = cardinality(buckets);
                 LOOP
-                    "limit" := look;
-                    {{scan_fitting}}
-                    INTO ids, scanned, next_bucket, next_priority, next_at, next_id;
-                    "limit" := wanted;
-                    FOR job IN {{pick_ids}} LOOP
-                        chosen := chosen || job.id;
-                        places := places || job.order_no;
-                        lines := lines || job.ordering_key;
-                        doubtful := doubtful || job.suspect;
-                    END LOOP;
-                    EXIT WHEN cardinality(chosen) > 0;
-                    IF cardinality(ids) >= look THEN
-                        -- Others hold all that was found so far, and there may be more behind it.
-                        look := look * 4;
-                    ELSE
-                        EXIT WHEN scanned < scan;
-                        look := wanted;
-                        after_bucket := next_bucket;
-                        after_priority := next_priority;
-                        after_at := next_at;
-                        after_id := next_id;
-                    END IF;
-                END LOOP;
-            ELSE
-                "limit" := CASE WHEN keyed THEN GREATEST(wanted, 500) ELSE wanted END;
-                IF known.strategy = 'fanout' THEN
-                    FOR job IN {{pick_fanout}} LOOP
-                        chosen := chosen || job.id;
-                        places := places || job.order_no;
-                        lines := lines || job.ordering_key;
-                        doubtful := doubtful || job.suspect;
-                    END LOOP;
-                ELSIF known.strategy = 'fifo' THEN
-                    look := "limit";
-                    LOOP
-                        heads := 0;
-                        FOR job IN {{pick_fifo}} LOOP
-                            heads := job.heads;
-                            IF job.id IS NOT NULL THEN
-                                chosen := chosen || job.id;
-                                places := places || job.order_no;
-                                lines := lines || job.ordering_key;
-                                doubtful := doubtful || job.suspect;
-                            END IF;
+                    suspects := cardinality(chosen) = 0;
+                    hints := CASE WHEN swept THEN '{}' ELSE ARRAY(
+                        SELECT CASE WHEN b.no <> ALL (old) THEN heads_known -> 'at' ->> CAST(b.no AS text) END
+                        FROM unnest(buckets) WITH ORDINALITY AS b (no, place)
+                        ORDER BY b.place
+                    ) END;
+                    "limit" := claim.max_jobs - cardinality(chosen);
+                    found_buckets := '{}';
+                    found_priorities := '{}';
+                    found_at := '{}';
+                    found_ids := '{}';
+                    clock := clock_timestamp();
+                    IF limited THEN
+                        FOR job IN {{claim_limited}} LOOP
+                            found_ids := found_ids || CAST(job.id AS uuid);
+                            found_buckets := found_buckets || CAST(job.bucket AS smallint);
+                            found_priorities := found_priorities || CAST(job.priority AS smallint);
+                            found_at := found_at || CAST(job.due_at AS timestamptz);
                         END LOOP;
-                        EXIT WHEN cardinality(chosen) > 0 OR heads < look OR look > 100000;
-                        look := look * 4;
+                    ELSE
+                        FOR job IN {{claim_round_robin}} LOOP
+                            found_ids := found_ids || CAST(job.id AS uuid);
+                            found_buckets := found_buckets || CAST(job.bucket AS smallint);
+                            found_priorities := found_priorities || CAST(job.priority AS smallint);
+                            found_at := found_at || CAST(job.due_at AS timestamptz);
+                        END LOOP;
+                    END IF;
+                    chosen := chosen || found_ids;
+                    IF heads_known IS NOT NULL THEN
+                        IF swept THEN
+                            old := buckets;
+                        END IF;
+                        -- Of a limit, and of a job that goes by itself, it is not known how much more would have been taken.
+                        furthest := cardinality(buckets);
+                        IF limited OR cardinality(found_ids) IN (1, "limit") THEN
+                            furthest := (SELECT max(array_position(buckets, f.no)) FROM unnest(found_buckets) AS f (no));
+                        END IF;
+                        heads_known := sqlqueue_v1._heads(
+                            claim.queue, clock, ARRAY(SELECT o.no FROM unnest(old) AS o (no) WHERE o.no = ANY (buckets[:furthest])),
+                            found_buckets, found_priorities, found_at, found_ids
+                        );
+                    END IF;
+                    -- Fewer than were asked for: then there may be some before the place where this began. One that was taken by
+                    -- itself stays so.
+                    EXIT WHEN swept OR cardinality(chosen) IN (1, claim.max_jobs);
+                    swept := true;
+                END LOOP;
+                ids := chosen;
+            ELSE
+                IF limited THEN
+                    clock := clock_timestamp();
+                    wanted := NULL;
+                    {{limit_allowance}}
+                    INTO wanted;
+                    EXIT WHEN COALESCE(wanted, 0) <= 0;
+                ELSE
+                    wanted := claim.max_jobs;
+                END IF;
+                places := '{}';
+                lines := '{}';
+                doubtful := '{}';
+                hints := '{}';
+                clock := clock_timestamp();
+                IF filtered THEN
+                    look := wanted;
+                    after_bucket := NULL;
+                    after_priority := NULL;
+                    after_at := NULL;
+                    after_id := NULL;
+                    buckets := ARRAY(SELECT b.no FROM unnest(buckets) AS b (no) ORDER BY b.no);
+                    LOOP
+                        "limit" := look;
+                        {{scan_fitting}}
+                        INTO ids, scanned, next_bucket, next_priority, next_at, next_id;
+                        "limit" := wanted;
+                        FOR job IN {{pick_ids}} LOOP
+                            chosen := chosen || job.id;
+                            places := places || CASE WHEN job.ordering_key IS NOT NULL THEN job.order_no END;
+                            lines := lines || job.ordering_key;
+                            doubtful := doubtful || job.suspect;
+                        END LOOP;
+                        EXIT WHEN cardinality(chosen) > 0;
+                        IF cardinality(ids) >= look THEN
+                            -- Others hold all that was found so far, and there may be more behind it.
+                            look := look * 4;
+                        ELSE
+                            EXIT WHEN scanned < scan;
+                            look := wanted;
+                            after_bucket := next_bucket;
+                            after_priority := next_priority;
+                            after_at := next_at;
+                            after_id := next_id;
+                        END IF;
                     END LOOP;
                 ELSE
-                    FOR job IN {{pick_round_robin}} LOOP
-                        chosen := chosen || job.id;
-                        places := places || job.order_no;
-                        lines := lines || job.ordering_key;
-                        doubtful := doubtful || job.suspect;
-                    END LOOP;
-                END IF;
-            END IF;
-            parked := '{}';
-            IF keyed AND EXISTS (SELECT FROM unnest(places) AS p (no) WHERE p.no IS NOT NULL) THEN
-                keys := ARRAY(
-                    SELECT DISTINCT l.name
-                    FROM unnest(lines, places) AS l (name, no)
-                    WHERE l.no IS NOT NULL
-                    ORDER BY l.name
-                );
-                won := '{}';
-                FOR job IN {{key_try}} LOOP
-                    won := won || job.name;
-                END LOOP;
-                ids := ARRAY(
-                    SELECT c.id
-                    FROM unnest(chosen, places, lines) AS c (id, no, line)
-                    JOIN unnest(won) AS w (name) ON w.name = c.line
-                    WHERE c.no IS NOT NULL
-                );
-                clock := clock_timestamp();
-                turn := '{}';
-                IF cardinality(ids) > 0 THEN
-                    FOR found IN {{key_turns}} LOOP
-                        turn := turn || found;
-                    END LOOP;
-                    ids := ARRAY(SELECT d.id FROM unnest(ids) AS d (id) EXCEPT SELECT t.id FROM unnest(turn) AS t (id));
-                    FOR found IN {{park}} LOOP
-                        parked := parked || found;
-                    END LOOP;
-                    IF cardinality(parked) > 0 AND known.ordered THEN
-                        -- One whose lease ran out need not be the first of its key: the first may have waited for it.
-                        keys := ARRAY(
-                            SELECT DISTINCT c.line
-                            FROM unnest(chosen, lines) AS c (id, line)
-                            JOIN unnest(parked) AS p (id) ON p.id = c.id
-                            ORDER BY c.line
-                        );
-                        FOR found IN {{key_promote}} LOOP
+                    "limit" := CASE WHEN keyed THEN GREATEST(wanted, 500) ELSE wanted END;
+                    IF known.strategy = 'fanout' THEN
+                        FOR job IN {{pick_fanout}} LOOP
+                            chosen := chosen || job.id;
+                            places := places || CASE WHEN job.ordering_key IS NOT NULL THEN job.order_no END;
+                            lines := lines || job.ordering_key;
+                            doubtful := doubtful || job.suspect;
+                        END LOOP;
+                    ELSIF known.strategy = 'fifo' THEN
+                        look := "limit";
+                        LOOP
+                            heads := 0;
+                            FOR job IN {{pick_fifo}} LOOP
+                                heads := job.heads;
+                                IF job.id IS NOT NULL THEN
+                                    chosen := chosen || job.id;
+                                    places := places || CASE WHEN job.ordering_key IS NOT NULL THEN job.order_no END;
+                                    lines := lines || job.ordering_key;
+                                    doubtful := doubtful || job.suspect;
+                                END IF;
+                            END LOOP;
+                            EXIT WHEN cardinality(chosen) > 0 OR heads < look OR look > 100000;
+                            look := look * 4;
+                        END LOOP;
+                    ELSE
+                        FOR job IN {{pick_round_robin}} LOOP
+                            chosen := chosen || job.id;
+                            places := places || CASE WHEN job.ordering_key IS NOT NULL THEN job.order_no END;
+                            lines := lines || job.ordering_key;
+                            doubtful := doubtful || job.suspect;
                         END LOOP;
                     END IF;
                 END IF;
-                SELECT COALESCE(array_agg(c.id ORDER BY c.rank), '{}'), array_agg(c.suspect ORDER BY c.rank)
-                INTO chosen, doubtful
-                FROM unnest(chosen, places, doubtful) WITH ORDINALITY AS c (id, no, suspect, rank)
-                LEFT JOIN unnest(turn) AS t (id) ON t.id = c.id
-                WHERE c.no IS NULL OR t.id IS NOT NULL;
-            END IF;
-            again := cardinality(parked) > 0;
-            -- One whose lease ran out goes by itself, and those before it without it.
-            wanted := LEAST(wanted, CASE array_position(doubtful, true) WHEN 1 THEN 1 ELSE array_position(doubtful, true) - 1 END);
-            ids := chosen[1 : wanted];
-            alone := cardinality(ids) = 1;
-            IF cardinality(ids) > 0 THEN
-                clock := clock_timestamp();
-                starts := 0;
-                FOR found IN {{grant}} LOOP
-                    starts := starts + 1;
-                END LOOP;
-                rate_seconds := known.rate_seconds;
-                IF rate_seconds IS NOT NULL THEN
+                parked := '{}';
+                IF keyed AND EXISTS (SELECT FROM unnest(places) AS p (no) WHERE p.no IS NOT NULL) THEN
+                    keys := ARRAY(
+                        SELECT DISTINCT l.name
+                        FROM unnest(lines, places) AS l (name, no)
+                        WHERE l.no IS NOT NULL
+                        ORDER BY l.name
+                    );
+                    won := '{}';
+                    FOR job IN {{key_try}} LOOP
+                        won := won || job.name;
+                    END LOOP;
+                    ids := ARRAY(
+                        SELECT c.id
+                        FROM unnest(chosen, places, lines) AS c (id, no, line)
+                        JOIN unnest(won) AS w (name) ON w.name = c.line
+                        WHERE c.no IS NOT NULL
+                    );
                     clock := clock_timestamp();
-                    {{rate_note}};
+                    turn := '{}';
+                    IF cardinality(ids) > 0 THEN
+                        FOR found IN {{key_turns}} LOOP
+                            turn := turn || found;
+                        END LOOP;
+                        ids := ARRAY(SELECT d.id FROM unnest(ids) AS d (id) EXCEPT SELECT t.id FROM unnest(turn) AS t (id));
+                        FOR found IN {{park}} LOOP
+                            parked := parked || found;
+                        END LOOP;
+                        IF cardinality(parked) > 0 AND known.ordered THEN
+                            -- One whose lease ran out need not be the first of its key: the first may have waited for it.
+                            keys := ARRAY(
+                                SELECT DISTINCT c.line
+                                FROM unnest(chosen, lines) AS c (id, line)
+                                JOIN unnest(parked) AS p (id) ON p.id = c.id
+                                ORDER BY c.line
+                            );
+                            FOR found IN {{key_promote}} LOOP
+                            END LOOP;
+                        END IF;
+                    END IF;
+                    SELECT COALESCE(array_agg(c.id ORDER BY c.rank), '{}'), array_agg(c.suspect ORDER BY c.rank)
+                    INTO chosen, doubtful
+                    FROM unnest(chosen, places, doubtful) WITH ORDINALITY AS c (id, no, suspect, rank)
+                    LEFT JOIN unnest(turn) AS t (id) ON t.id = c.id
+                    WHERE c.no IS NULL OR t.id IS NOT NULL;
+                END IF;
+                again := cardinality(parked) > 0;
+                -- One whose lease ran out goes by itself, and those before it without it.
+                wanted := LEAST(wanted, CASE array_position(doubtful, true) WHEN 1 THEN 1 ELSE array_position(doubtful, true) - 1 END);
+                ids := chosen[1 : wanted];
+                alone := cardinality(ids) = 1;
+                IF cardinality(ids) > 0 THEN
+                    clock := clock_timestamp();
+                    starts := 0;
+                    FOR found IN {{grant}} LOOP
+                        starts := starts + 1;
+                    END LOOP;
+                    rate_seconds := known.rate_seconds;
+                    IF rate_seconds IS NOT NULL THEN
+                        clock := clock_timestamp();
+                        {{rate_note}};
+                    END IF;
                 END IF;
             END IF;
-        END IF;
+        EXCEPTION WHEN data_exception OR integrity_constraint_violation THEN
+            -- One row that no claim can take keeps nobody from the others.
+            IF sqlqueue.hold_unclaimable(claim.queue) = 0 THEN
+                RAISE;
+            END IF;
+            CONTINUE;
+        END;
         EXIT WHEN cardinality(ids) = 0 AND NOT again;
         FOR job IN {{granted}} LOOP
             IF job.cancel_requested OR job.attempt > job.max_attempts THEN

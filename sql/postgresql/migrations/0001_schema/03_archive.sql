@@ -4,6 +4,8 @@
 --
 -- ended_in is the transaction that ended the job: what a snapshot says of it is what a stream has read and what it has not. A
 -- moment cannot say it: the transaction that wrote an earlier finished_at may be the later one to commit.
+--
+-- Of what a job brings along nothing is refused here: whatever the live table holds can end.
 CREATE TABLE sqlqueue.job_archive (
     id           uuid        NOT NULL,
     queue        text        NOT NULL,
@@ -30,7 +32,10 @@ CREATE TABLE sqlqueue.job_archive (
     payload      jsonb       NOT NULL,
     result       jsonb,
     error        text,
-    PRIMARY KEY (id, finished_at)
+    PRIMARY KEY (id, finished_at),
+    CONSTRAINT job_archive_finished_at_is_of_years_1_to_9999 CHECK (
+        finished_at >= '0001-01-01 00:00:00+00' AND finished_at < '10000-01-01 00:00:00+00'
+    )
 ) PARTITION BY RANGE (finished_at);
 
 -- A day without a partition of its own lands here: a late maintenance run costs a later move, never a job.

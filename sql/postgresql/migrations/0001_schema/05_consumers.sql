@@ -80,3 +80,94 @@ CREATE TABLE sqlqueue.consumer_slot (
     expires_at timestamptz NOT NULL,
     PRIMARY KEY (queue, sensor, slot)
 );
+
+-- Set those of a queue's jobs aside that no claim can take, of those that are due or wait for their turn: for whoever met an
+-- error when he claimed, or let in the next of a key. That changes a row, so it is refused for one that breaks a constraint, as
+-- rows may that were there before it (NOT VALID), or whose numbers cannot grow; and with that one row all others that it was to
+-- take.
+--
+-- They are held, with the reason as their error. What keeps them from being held, or claimed once they are released, is brought
+-- into range.
+--
+-- Returns: how many jobs. Locks: these jobs; those that others have locked are left alone.
+-- Plan: it looks at every job of the queue, once for each error.
+-- With the owner's rights: nobody else may change all of these columns.
+CREATE FUNCTION sqlqueue.hold_unclaimable(wanted text) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    refused text;
+    ids uuid[];
+    reasons text[];
+    held bigint;
+BEGIN
+    SELECT string_agg(
+        format(
+            'CASE WHEN NOT (%s) THEN concat(%L, %s) END', pg_get_expr(c.conbin, c.conrelid), c.conname || ' is broken',
+            shown.list
+        ), ', ' ORDER BY c.conname
+    )
+    INTO refused
+    FROM pg_constraint AS c
+    CROSS JOIN LATERAL (
+        -- Of the payload nothing is quoted: it may be sensitive.
+        SELECT COALESCE(string_agg(
+            format('%L, left(COALESCE(CAST(%I AS text), ''null''), 100)', ', ' || a.attname || ' is ', a.attname), ', '
+            ORDER BY a.attnum
+        ), '''''') AS list
+        FROM pg_attribute AS a
+        WHERE a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey) AND a.attname <> 'payload'
+    ) AS shown
+    WHERE c.conrelid = to_regclass(format('%I.%I', 'sqlqueue', 'job')) AND c.contype = 'c';
+    EXECUTE format(
+        'SELECT array_agg(odd.id), array_agg(odd.reason)'
+        ' FROM ('
+        ' SELECT id, concat_ws(''; '', %s,'
+        ' CASE WHEN lease_no = 9223372036854775807 THEN ''lease_no is the last one that there is'' END,'
+        ' CASE WHEN GREATEST(attempt, attempts_spent) = 2147483647 THEN ''attempt is the last one that there is'' END'
+        ' ) AS reason'
+        ' FROM %I.%I WHERE queue = $1'
+        ' AND (available_at <= statement_timestamp()'
+        ' OR available_at = ''infinity'' AND state = ''queued'' AND order_no IS NOT NULL)'
+        ' ) AS odd'
+        ' WHERE odd.reason <> ''''',
+        COALESCE(refused, 'NULL'), 'sqlqueue', 'job'
+    ) INTO ids, reasons USING wanted;
+    WITH mine AS MATERIALIZED (
+        SELECT j.id
+        FROM sqlqueue.job AS j
+        WHERE j.id = ANY (ids) AND (j.available_at <= statement_timestamp() OR j.state = 'queued')
+        ORDER BY j.id
+        FOR UPDATE SKIP LOCKED
+    )
+    UPDATE sqlqueue.job AS j
+    SET state = 'held',
+        available_at = 'infinity',
+        bucket = LEAST(GREATEST(j.bucket, 0), 1023),
+        priority = LEAST(GREATEST(j.priority, 0), 9),
+        run_at = CASE
+            WHEN j.run_at >= '0001-01-01 00:00:00+00' AND j.run_at < '10000-01-01 00:00:00+00' THEN j.run_at
+            ELSE statement_timestamp()
+        END,
+        -- The fence grows, but where it cannot.
+        lease_no = CASE WHEN j.lease_no < 9223372036854775806 THEN j.lease_no + 1 ELSE 1 END,
+        attempt = CASE WHEN j.attempt BETWEEN 0 AND 2147483646 THEN j.attempts_spent ELSE 0 END,
+        alone = false,
+        max_attempts = GREATEST(j.max_attempts, 1),
+        claimed_by = NULL,
+        claim_token = NULL,
+        batch_id = NULL,
+        limited = false,
+        order_no = CASE WHEN j.ordering_key IS NOT NULL THEN j.order_no END,
+        error = left(
+            'no claim could take it, and what was out of range was replaced; look at it, then release or cancel it: '
+            || odd.reason, 1000
+        )
+    FROM mine
+    JOIN unnest(ids, reasons) AS odd (id, reason) ON odd.id = mine.id
+    WHERE j.id = mine.id;
+    GET DIAGNOSTICS held = ROW_COUNT;
+    RETURN held;
+END
+$$;
+
+REVOKE ALL ON FUNCTION sqlqueue.hold_unclaimable(text) FROM PUBLIC;

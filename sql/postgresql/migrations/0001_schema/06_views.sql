@@ -28,7 +28,8 @@ COMMENT ON VIEW sqlqueue.lane IS
 CREATE VIEW sqlqueue.bucket_heads AS
 SELECT
     lane.queue, lane.bucket, lane.region, lane.priority, head.available_at,
-    CAST(EXTRACT(EPOCH FROM statement_timestamp() - head.available_at) AS float8) AS due_seconds
+    CAST(EXTRACT(EPOCH FROM statement_timestamp() - GREATEST(head.available_at, '0001-01-01 00:00:00+00')) AS float8)
+        AS due_seconds
 FROM sqlqueue.lane
 CROSS JOIN LATERAL (
     SELECT j.available_at
@@ -48,6 +49,42 @@ COMMENT ON COLUMN sqlqueue.bucket_heads.available_at IS
     'when it can be claimed; of a job under a lease the end of the lease';
 COMMENT ON COLUMN sqlqueue.bucket_heads.due_seconds IS
     'for how many seconds it has been due; negative: it is due in that many';
+
+-- Jobs where nobody looks: in a bucket that their queue never had, or with a priority that there is not. One probe of the index a
+-- bucket, and two more for the priorities before and behind the others.
+CREATE VIEW sqlqueue.stray_job AS
+WITH RECURSIVE place AS (
+    (SELECT j.queue, j.bucket FROM sqlqueue.job AS j WHERE j.queue > '' ORDER BY j.queue, j.bucket LIMIT 1)
+    UNION ALL
+    SELECT next.queue, next.bucket
+    FROM place
+    CROSS JOIN LATERAL (
+        SELECT j.queue, j.bucket
+        FROM sqlqueue.job AS j
+        WHERE j.queue >= place.queue AND (j.queue, j.bucket) > (place.queue, place.bucket)
+        ORDER BY j.queue, j.bucket
+        LIMIT 1
+    ) AS next
+)
+SELECT stray.id, place.queue, place.bucket, stray.priority
+FROM place
+LEFT JOIN sqlqueue.bucket AS b ON b.queue = place.queue AND b.bucket = place.bucket
+CROSS JOIN LATERAL (
+    SELECT j.id, j.priority
+    FROM sqlqueue.job AS j
+    WHERE b.bucket IS NULL AND j.queue = place.queue AND j.bucket = place.bucket
+    UNION ALL
+    SELECT j.id, j.priority
+    FROM sqlqueue.job AS j
+    WHERE b.bucket IS NOT NULL AND j.queue = place.queue AND j.bucket = place.bucket AND j.priority > 9
+    UNION ALL
+    SELECT j.id, j.priority
+    FROM sqlqueue.job AS j
+    WHERE b.bucket IS NOT NULL AND j.queue = place.queue AND j.bucket = place.bucket AND j.priority < 0
+) AS stray;
+
+COMMENT ON VIEW sqlqueue.stray_job IS
+    'jobs in buckets that their queue never had, or of priorities that there are not: maintain moves them';
 
 -- Both tables in one: a job by its id, wherever it is, or a queue's jobs of all states.
 CREATE VIEW sqlqueue.job_all AS

@@ -81,8 +81,12 @@ CROSS JOIN LATERAL (
     WITH latest AS MATERIALIZED (
         SELECT
             a.state, a.run_at, a.finished_at, pg_column_size(a.payload) AS payload_bytes,
-            CAST(EXTRACT(EPOCH FROM GREATEST(a.started_at - a.run_at, interval '0')) AS float8) AS wait_seconds,
-            CAST(EXTRACT(EPOCH FROM a.finished_at - a.started_at) AS float8) AS run_seconds
+            CASE WHEN isfinite(a.run_at) AND isfinite(a.started_at) THEN
+                CAST(EXTRACT(EPOCH FROM GREATEST(a.started_at - a.run_at, interval '0')) AS float8)
+            END AS wait_seconds,
+            CASE WHEN isfinite(a.started_at) THEN
+                CAST(EXTRACT(EPOCH FROM a.finished_at - a.started_at) AS float8)
+            END AS run_seconds
         FROM sqlqueue.job_archive AS a
         WHERE a.queue = q.name AND a.finished_at > statement_timestamp() - interval '1 hour'
         ORDER BY a.finished_at DESC
@@ -209,7 +213,9 @@ CROSS JOIN LATERAL (
             WHERE waiting.run_at > ended.hour_from AND waiting.run_at <= statement_timestamp()
         ) AS in_hour,
         (
-            SELECT CAST(EXTRACT(EPOCH FROM statement_timestamp() - min(first.available_at)) AS float8)
+            SELECT CAST(EXTRACT(
+                EPOCH FROM statement_timestamp() - min(GREATEST(first.available_at, '0001-01-01 00:00:00+00'))
+            ) AS float8)
             FROM lane
             CROSS JOIN LATERAL (
                 SELECT j.available_at

@@ -16,7 +16,8 @@ CREATE TABLE sqlqueue.job_group (
     created_at   timestamptz NOT NULL DEFAULT statement_timestamp(),
     closed_at    timestamptz,
     ended_at     timestamptz,
-    CHECK (ended_at IS NULL OR closed_at IS NOT NULL)
+    CHECK (ended_at IS NULL OR closed_at IS NOT NULL),
+    CONSTRAINT job_group_ordering_key_has_at_most_2500_bytes CHECK (octet_length(ordering_key) <= 2500)
 ) WITH (fillfactor = 50);
 
 CREATE INDEX job_group_queue ON sqlqueue.job_group (queue) WHERE queue IS NOT NULL;
@@ -43,7 +44,8 @@ CREATE TABLE sqlqueue.follower (
     state        text        CHECK (state IN ('succeeded', 'failed', 'cancelled')),
     created_at   timestamptz NOT NULL DEFAULT statement_timestamp(),
     CHECK (queue IS NULL OR group_id IS NULL),
-    CHECK (state IS NULL OR group_id IS NOT NULL)
+    CHECK (state IS NULL OR group_id IS NOT NULL),
+    CONSTRAINT follower_ordering_key_has_at_most_2500_bytes CHECK (octet_length(ordering_key) <= 2500)
 );
 
 CREATE INDEX follower_job ON sqlqueue.follower (job_id);
@@ -63,7 +65,8 @@ CREATE TABLE sqlqueue.group_tally (
     failed    bigint  NOT NULL DEFAULT 0,
     cancelled bigint  NOT NULL DEFAULT 0,
     closes    boolean NOT NULL DEFAULT false,
-    PRIMARY KEY (xact, group_id)
+    PRIMARY KEY (xact, group_id),
+    CONSTRAINT group_tally_members_is_within_1000000000000 CHECK (members BETWEEN -1000000000000 AND 1000000000000)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
 -- An id that is always the same for the same thing, laid out as a version 7 UUID: 48 bits of the moment in milliseconds, 74

@@ -1,0 +1,5 @@
+-- Set those of a queue's jobs aside, with the reason, that no claim can take: after an error that one of them caused.
+--
+-- Parameters: queue text. Returns: one row: how many jobs are held now that were not.
+-- Locks: these jobs; those that others have locked are left alone. Guards: I8: no row keeps a consumer from the others.
+SELECT sqlqueue.hold_unclaimable(:queue)

@@ -1,0 +1,24 @@
+-- Move jobs to where claims and sensors look for them, that are in a bucket that their queue never had, or have a priority that
+-- there is not. The bucket is the one that their ordering key, or id, belongs to.
+--
+-- Parameters: limit integer. Returns: one row: how many were moved.
+-- Locks: these jobs; those that others have locked are left for the next time. Guards: I1, I5 (turns go by the key, in whatever
+--   bucket its jobs are), I8.
+-- Plan: see the view stray_job.
+WITH stray AS MATERIALIZED (
+    SELECT j.id
+    FROM sqlqueue.job AS j
+    WHERE j.id = ANY (ARRAY(SELECT s.id FROM sqlqueue.stray_job AS s LIMIT :limit))
+    FOR UPDATE SKIP LOCKED
+), moved AS (
+    UPDATE sqlqueue.job AS j
+    SET bucket = CASE
+            WHEN EXISTS (SELECT FROM sqlqueue.bucket AS b WHERE b.queue = j.queue AND b.bucket = j.bucket) THEN j.bucket
+            ELSE sqlqueue.bucket_hash(j.id, j.ordering_key) % q.bucket_count
+        END,
+        priority = LEAST(GREATEST(j.priority, 0), 9)
+    FROM sqlqueue.queue AS q
+    WHERE j.id = ANY (ARRAY(SELECT stray.id FROM stray)) AND q.name = j.queue
+    RETURNING j.id
+)
+SELECT count(*) FROM moved
