@@ -49,7 +49,7 @@ class _Backlog:
             bench.execute, f'DROP SCHEMA IF EXISTS "{self._schema}", "{pinned_schema(self._schema)}" CASCADE'
         )
         self._queue = stack.enter_context(SqlQueue(bench.url, schema=self._schema))
-        self._queue.init()
+        self._queue.migrate()
         self._queue.create_queue(SPEC)
         self._queued = 0
         self._hints = HeadHints()

@@ -82,7 +82,7 @@ def _script(schema: str) -> str:
     claim = _for_pgbench("claim_round_robin", schema)
     last = list(_OUTERMOST.finditer(claim))[-1].start()
     claim = claim[:last].rstrip() + _ANSWER.format(answer=claim[last:])
-    return f"BEGIN;\n{_for_pgbench('finish', schema)};\n{claim}\nCOMMIT;\n"
+    return f"BEGIN;\n{_for_pgbench('complete', schema)};\n{claim}\nCOMMIT;\n"
 
 
 def _for_pgbench(name: str, schema: str) -> str:

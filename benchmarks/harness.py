@@ -135,7 +135,7 @@ def opened(quick: bool, rows: Sequence[int] = ()) -> Iterator[Bench]:
             url = stack.enter_context(EmbeddedPostgres(Path(directory) / "postgres")).url
         queue = stack.enter_context(SqlQueue(url, schema=f"sqlqueue_bench_{os.getpid()}"))
         bench = Bench(queue, url.replace("postgresql+psycopg://", "postgresql://"), quick, rows)
-        queue.init()
+        queue.migrate()
         try:
             queue.create_queue(SPEC)
             yield bench

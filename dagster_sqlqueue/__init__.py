@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dagster_sqlqueue.consumer import WeightedConsumers as WeightedConsumers
     from dagster_sqlqueue.db.database import Database as Database
     from dagster_sqlqueue.errors import QueueError as QueueError
+    from dagster_sqlqueue.model.ids import stable_id as stable_id
     from dagster_sqlqueue.model.job import ClaimedJob as ClaimedJob
     from dagster_sqlqueue.model.job import Job as Job
     from dagster_sqlqueue.model.job import Mode as Mode
@@ -50,6 +51,7 @@ else:
             "consumer": ["AssignedSource", "Consumer", "DrainSummary", "Manager", "WeightedConsumers"],
             "db.database": ["Database"],
             "errors": ["QueueError"],
+            "model.ids": ["stable_id"],
             "model.job": ["ClaimedJob", "Job", "Mode", "NewJob"],
             "model.outcome": ["Cancel", "Done", "Hold", "Reject", "Retry", "Snooze"],
             "model.queue": ["Backoff", "PoisonPolicy", "QueueSettings", "QueueSpec", "RateLimit", "Strategy"],
@@ -100,5 +102,6 @@ __all__ = [
     "WeightedConsumers",
     "__version__",
     "handles",
+    "stable_id",
     "versioned",
 ]

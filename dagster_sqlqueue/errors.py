@@ -20,8 +20,8 @@
 | `TransactionLost` | other transactions were in the way of one that puts jobs in | call again: nothing was put in |
 | `DatabaseUnavailable` | no connection, or the server refused it | the message says what was tried, never the password |
 | `AccessRefused` | the user may not do that in the schema | the message names the role to be granted |
-| `SchemaMissing` | the schema's tables are not there | `sqlqueue init` |
-| `SchemaTooOld` | the tables are older than this library | `sqlqueue init` |
+| `SchemaMissing` | the schema's tables are not there | `sqlqueue migrate` |
+| `SchemaTooOld` | the tables are older than this library | `sqlqueue migrate` |
 | `SchemaTooNew` | the tables are newer than this library | upgrade the package |
 | `BatchLost` | a batch was taken over, or its jobs were | run the consumption again: it finds the new state |
 | `EmbeddedServerError` | the embedded PostgreSQL does not start | the message quotes its log |

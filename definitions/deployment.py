@@ -39,7 +39,7 @@ def deployment() -> Iterator[Deployment]:
         dagster_home = _instance(directory)
         url = stack.enter_context(serve(directory / "postgres"))
         queue = stack.enter_context(SqlQueue(url, schema=_schema(), application_name="dagster-sqlqueue/demo"))
-        queue.init()
+        queue.migrate()
         for spec in (events, reminders, daily_analytics):
             queue.create_queue(spec)
         environment = {

@@ -22,8 +22,8 @@ from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+from dagster_sqlqueue import stable_id
 from dagster_sqlqueue.errors import InvalidInput, QueueError
-from dagster_sqlqueue.queue.validation import stable_id
 
 YEAR = 2013
 DEFAULT_RANGE = f"{YEAR}-01"

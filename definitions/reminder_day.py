@@ -6,9 +6,8 @@ from datetime import date, datetime, timedelta
 import pandas as pd
 from psycopg import sql
 
-from dagster_sqlqueue import NewJob, SqlQueue
+from dagster_sqlqueue import NewJob, SqlQueue, stable_id
 from dagster_sqlqueue.queue.insert import Enqueued
-from dagster_sqlqueue.queue.validation import stable_id
 from definitions.flights import FlightEvent, read_flights
 from definitions.reminders import Reminder, reminders
 

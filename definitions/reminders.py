@@ -111,7 +111,7 @@ def _listed() -> dict[str, str]:
 
 
 launchpad = build_sqlqueue_launchpad_jobs(
-    reminders, name_prefix="reminders", verbs=("show", "redrive", "cancel", "delay", "pause", "resume")
+    reminders, name_prefix="reminders", verbs=("show", "redrive", "cancel", "reschedule", "pause", "resume")
 )
 
 cleanup = build_cleanup_sensors([send_reminder], prefix="reminders", default_status=dg.DefaultSensorStatus.RUNNING)

@@ -32,6 +32,6 @@ if __name__ == "__main__":
     from dagster_sqlqueue import SqlQueue
 
     with SqlQueue(os.environ["SQLQUEUE_URL"]) as queue:
-        queue.init()
+        queue.migrate()
         queue.create_queue(emails)
         print(queue.enqueue(emails, Email(to="ada@example.org", subject="Hello")))

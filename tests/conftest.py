@@ -100,7 +100,7 @@ def spec() -> QueueSpec[Work]:
 def fresh(url: str, schema: str, spec: QueueSpec[Work]) -> Iterator[SqlQueue]:
     """The queues of a fresh schema, with the queue of `spec` made."""
     with SqlQueue(url, schema=schema) as queue:
-        queue.init()
+        queue.migrate()
         queue.create_queue(spec)
         yield queue
 

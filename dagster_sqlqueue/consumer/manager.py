@@ -90,7 +90,7 @@ class Manager:
 def hand_over(executor: Executor, queue: str, worker: str, jobs: Sequence[ClaimedJob]) -> None:
     """Leave granted jobs where the worker looks for them."""
     executor.run(
-        "hand_over",
+        "deliver_grants",
         {
             "queue": queue,
             "worker": worker,
@@ -141,7 +141,7 @@ class AssignedSource:
         jobs = self._taken(limit)
         wanted = None if self._asked and not jobs else limit
         self._leases.database.run(
-            "ask_for_jobs",
+            "register_demand",
             {"queue": self._name, "worker": self._worker, "wanted": wanted, "seconds": _ALIVE_SECONDS},
         )
         self._asked = True

@@ -63,7 +63,7 @@ def missing(error: object, schema: str, where: str) -> SchemaMissing | None:
         return None
     first = text.strip().splitlines()[0].rstrip(".")
     return SchemaMissing(
-        f"schema {schema!r} of {where} does not hold the queue's tables: {first}. Make them with: sqlqueue init"
+        f"schema {schema!r} of {where} does not hold the queue's tables: {first}. Make them with: sqlqueue migrate"
     )
 
 

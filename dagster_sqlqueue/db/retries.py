@@ -12,7 +12,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
-class Rereading(Generic[T]):
+class RereadableInput(Generic[T]):
     """What is to be put in, to be read from its beginning as often as `beginning_again` needs it.
 
     What is an iterator, as a generator is, can be read once: it is kept until its first chunk is in, and not longer, for it
@@ -63,7 +63,7 @@ def mapped(given: Iterable[S], change: Callable[[S], T]) -> Iterable[T]:
     return map(change, given) if isinstance(given, Iterator) else _Mapped(given, change)
 
 
-def beginning_again(work: Callable[[], T], read: Rereading[Any]) -> T:
+def beginning_again(work: Callable[[], T], read: RereadableInput[Any]) -> T:
     """What `work` gives; after a serialization failure or a deadlock it is called again, up to nine times in all.
 
     Args:

@@ -30,7 +30,7 @@ Request: TypeAlias = Statement | CopyIn
 Steps: TypeAlias = Generator[Request, Sequence[Row], T]
 
 
-class Copying(Executor, Protocol):
+class CopyExecutor(Executor, Protocol):
     """An executor inside of a transaction."""
 
     def copy(self, name: str, types: Sequence[str], records: Iterable[tuple[Any, ...]]) -> None:
@@ -38,7 +38,7 @@ class Copying(Executor, Protocol):
         ...
 
 
-def drive(steps: Steps[T], executor: Executor | Copying) -> T:
+def drive(steps: Steps[T], executor: Executor | CopyExecutor) -> T:
     """Do what steps ask for on a connection that blocks; gives what they come to.
 
     Args:

@@ -262,8 +262,8 @@ def roles(database: Database) -> Check:
     """Whether the roles of the schema have what they need, and nothing else."""
     found = room.examine(database)
     if found is None:
-        return Check("roles", Verdict.OK, "none; sqlqueue init --roles makes them")
-    cure = "have the owner of the schema run: sqlqueue init --roles"
+        return Check("roles", Verdict.OK, "none; sqlqueue migrate --roles makes them")
+    cure = "have the owner of the schema run: sqlqueue migrate --roles"
     if found.absent:
         return Check("roles", Verdict.FAIL, f"not there: {', '.join(found.absent)}", cure)
     if found.lacking:

@@ -11,10 +11,10 @@ import psycopg
 from dagster_sqlqueue.db.executors import CallerConnection, check_connection
 from dagster_sqlqueue.db.steps import adrive, drive
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.followers.following import follow
+from dagster_sqlqueue.followers.base import FollowerVerbs
+from dagster_sqlqueue.followers.follow import follow
 from dagster_sqlqueue.followers.insert import queues_of, wishes_of
-from dagster_sqlqueue.followers.model import Callback, Following, called_back
-from dagster_sqlqueue.followers.running import Running
+from dagster_sqlqueue.followers.model import Callback, FollowerRow, called_back
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Follower:
     created_at: datetime
 
 
-class AttachingVerbs(Running):
+class AttachmentVerbs(FollowerVerbs):
     """How jobs that are there are followed."""
 
     def follow(
@@ -96,7 +96,7 @@ class AttachingVerbs(Running):
         return [Follower(*row) for row in self.database.run("followers_of", {"id": job_id})]
 
 
-def _rows(job_id: UUID, callbacks: Iterable[Callback] | Callback) -> tuple[list[Following], list[str]]:
+def _rows(job_id: UUID, callbacks: Iterable[Callback] | Callback) -> tuple[list[FollowerRow], list[str]]:
     wishes = wishes_of(callbacks, None)
     if not isinstance(job_id, UUID):
         raise InvalidInput(f"the job is {job_id!r}; give its id, a uuid.UUID")

@@ -8,21 +8,21 @@ from uuid import UUID
 import psycopg
 
 from dagster_sqlqueue.db.executors import CallerConnection, Executor, check_connection
-from dagster_sqlqueue.db.retries import Rereading
-from dagster_sqlqueue.followers.attachments import AttachingVerbs
+from dagster_sqlqueue.db.retries import RereadableInput
+from dagster_sqlqueue.followers.attachments import AttachmentVerbs
 from dagster_sqlqueue.followers.insert import OnConflict, Submitted, SubmittedMany, queues_of, submit, wishes_of
 from dagster_sqlqueue.followers.model import Callback
 from dagster_sqlqueue.model.job import NewJob
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.queue import insert
-from dagster_sqlqueue.queue.intake import Intake, OnBadRow, Rejected, each
+from dagster_sqlqueue.queue.intake import JobChunks, OnBadRow, Rejected, each
 
 OnSubmitted: TypeAlias = Callable[[Submitted], object]
 
 _AWAITED = "aenqueue or aenqueue_many"
 
 
-class Followers(AttachingVerbs):
+class Followers(AttachmentVerbs):
     """Who is told how jobs end.
 
     Args:
@@ -63,7 +63,7 @@ class Followers(AttachingVerbs):
         check_connection(connection, _AWAITED)
 
         def work(executor: Any) -> Submitted:
-            taken = Intake(spec, self._steps(insert.terms(spec.name), executor, spec.name), "raise")
+            taken = JobChunks(spec, self._steps(insert.terms(spec.name), executor, spec.name), "raise")
             rows = taken.take(job) or taken.rest()
             return self._steps(submit(spec.name, rows, on_conflict, wishes), executor, spec.name)[0]
 
@@ -102,11 +102,11 @@ class Followers(AttachingVerbs):
         insert.check_choice("on_bad_row", on_bad_row, OnBadRow)
         wishes = wishes_of(callbacks, group)
         check_connection(connection, _AWAITED)
-        read = Rereading(jobs)
+        read = RereadableInput(jobs)
 
         def put_all(executor: Executor) -> SubmittedMany:
             tally = _Tally(on_submitted)
-            taken = Intake(spec, self._steps(insert.terms(spec.name), executor, spec.name), on_bad_row)
+            taken = JobChunks(spec, self._steps(insert.terms(spec.name), executor, spec.name), on_bad_row)
 
             def put(rows: Any) -> None:
                 tally.add(self._steps(submit(spec.name, rows, on_conflict, wishes), executor, spec.name))
@@ -148,7 +148,7 @@ class Followers(AttachingVerbs):
         wishes = wishes_of(callbacks, group)
         transaction = self.database.awaited(connection)
         async with self._ablock(transaction, queues_of(wishes)):
-            taken = Intake(spec, await self._asteps(insert.terms(spec.name), transaction, spec.name), "raise")
+            taken = JobChunks(spec, await self._asteps(insert.terms(spec.name), transaction, spec.name), "raise")
             rows = taken.take(job) or taken.rest()
             (done,) = await self._asteps(submit(spec.name, rows, on_conflict, wishes), transaction, spec.name)
         return done
@@ -186,7 +186,7 @@ class Followers(AttachingVerbs):
         transaction = self.database.awaited(connection)
         tally = _Tally(on_submitted)
         async with self._ablock(transaction, queues_of(wishes)):
-            taken = Intake(spec, await self._asteps(insert.terms(spec.name), transaction, spec.name), on_bad_row)
+            taken = JobChunks(spec, await self._asteps(insert.terms(spec.name), transaction, spec.name), on_bad_row)
 
             async def put(rows: Any) -> None:
                 steps = submit(spec.name, rows, on_conflict, wishes)

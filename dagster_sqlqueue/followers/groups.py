@@ -13,10 +13,10 @@ from uuid_utils.compat import uuid7
 from dagster_sqlqueue.db.executors import CallerConnection, check_connection
 from dagster_sqlqueue.db.steps import Statement, Steps, adrive, drive
 from dagster_sqlqueue.errors import InvalidInput, UnknownGroup
-from dagster_sqlqueue.followers.following import follow
+from dagster_sqlqueue.followers.base import FollowerVerbs
+from dagster_sqlqueue.followers.follow import follow
 from dagster_sqlqueue.followers.insert import all_known, joining
 from dagster_sqlqueue.followers.model import Callback, checked_states, member
-from dagster_sqlqueue.followers.running import Running
 
 _MOST_SHOWN = 10_000
 _NIL = UUID(int=0)
@@ -59,7 +59,7 @@ class Member:
     state: str | None
 
 
-class Groups(Running):
+class Groups(FollowerVerbs):
     """The groups of one schema.
 
     Args:

@@ -8,8 +8,8 @@ from uuid import UUID
 
 from dagster_sqlqueue.db.steps import Statement, Steps
 from dagster_sqlqueue.errors import GroupClosed, InvalidInput, UnknownGroup
-from dagster_sqlqueue.followers.following import follow
-from dagster_sqlqueue.followers.model import Callback, Following, called_back, member
+from dagster_sqlqueue.followers.follow import follow
+from dagster_sqlqueue.followers.model import Callback, FollowerRow, called_back, member
 from dagster_sqlqueue.queue.intake import NewRow, Rejected
 from dagster_sqlqueue.queue.validation import as_columns
 
@@ -63,7 +63,7 @@ class Wishes(NamedTuple):
     callbacks: Sequence[Callback] = ()
     group: UUID | None = None
 
-    def of(self, job_id: UUID, submission: UUID) -> list[Following]:
+    def of(self, job_id: UUID, submission: UUID) -> list[FollowerRow]:
         """The followers of one job."""
         found = [called_back(callback, job_id, submission) for callback in self.callbacks]
         return found if self.group is None else [*found, member(self.group, job_id)]
@@ -127,7 +127,7 @@ def joining(group: UUID) -> Steps[bool]:
     return bool(rows[0][0])
 
 
-def all_known(group: UUID | None, members: Sequence[Following]) -> Steps[None]:
+def all_known(group: UUID | None, members: Sequence[FollowerRow]) -> Steps[None]:
     """Say so if a closed group lacks a member: what is sent again lands once, what is new comes too late.
 
     Raises:
@@ -189,7 +189,7 @@ def _put(
     columns = as_columns([row.columns for row in rows])
     inserted = {row[0] for row in (yield Statement("enqueue_many", {"queue": queue, **columns}))}
     if again := [row.id for row in rows if row.named and row.id in inserted]:
-        inserted -= {row[0] for row in (yield Statement("forget_finished", {"ids": again}))}
+        inserted -= {row[0] for row in (yield Statement("drop_already_finished", {"ids": again}))}
     left = [row for row in rows if row.id not in inserted]
     holders: dict[str, UUID] = {}
     if on_conflict == "merge" and (keys := sorted({row.unique_key for row in left if row.unique_key is not None})):

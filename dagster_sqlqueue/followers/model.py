@@ -10,6 +10,7 @@ from uuid import UUID
 from pydantic import BaseModel, JsonValue
 
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.ids import derived_id
 from dagster_sqlqueue.model.job import ArchiveState, NewJob
 from dagster_sqlqueue.model.queue import QueueSpec, check_queue_name
 from dagster_sqlqueue.payload import serialization
@@ -133,7 +134,7 @@ def _context_text(context: object) -> str | None:
     return text
 
 
-class Following(NamedTuple):
+class FollowerRow(NamedTuple):
     """A row of the table `follower` that is to be: who follows which job, and how he is told.
 
     Attributes:
@@ -159,7 +160,7 @@ class Following(NamedTuple):
     submitted_id: UUID | None = None
 
 
-def called_back(callback: Callback, job_id: UUID, submission: UUID) -> Following:
+def called_back(callback: Callback, job_id: UUID, submission: UUID) -> FollowerRow:
     """The follower that a callback is.
 
     Args:
@@ -169,7 +170,7 @@ def called_back(callback: Callback, job_id: UUID, submission: UUID) -> Following
     """
     queue = str(callback.queue)
     parts = [queue, *callback.states, callback.priority, callback.ordering_key, callback.context_text]
-    return Following(
+    return FollowerRow(
         derived_id(submission, json.dumps(parts)),
         job_id,
         tuple(callback.states),
@@ -181,11 +182,6 @@ def called_back(callback: Callback, job_id: UUID, submission: UUID) -> Following
     )
 
 
-def member(group_id: UUID, job_id: UUID) -> Following:
+def member(group_id: UUID, job_id: UUID) -> FollowerRow:
     """The follower that a job's membership of a group is."""
-    return Following(derived_id(job_id, f"group {group_id}"), job_id, group_id=group_id)
-
-
-def derived_id(of: UUID, thing: str) -> UUID:
-    """An id that is always the same for the same thing of the same id, whose 48 bits of time it takes over."""
-    return validation.id_of(of.int >> 80, of.bytes + thing.encode())
+    return FollowerRow(derived_id(job_id, f"group {group_id}"), job_id, group_id=group_id)

@@ -95,7 +95,7 @@ class Event(enum.StrEnum):
     """An operator's `release_held`."""
     COMPLETE = "complete"
     """An operator's `complete_held`."""
-    DELAY = "delay"
+    RESCHEDULE = "reschedule"
     REPRIORITISE = "reprioritise"
     REDRIVE = "redrive"
     TRIM = "trim"
@@ -173,7 +173,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     *_decided(Event.SET_ASIDE, (_QUEUED, _HELD)),
     *_decided(Event.LET_GO, (_HELD, _QUEUED)),
     *_decided(Event.COMPLETE, (_HELD, _SUCCEEDED)),
-    *_decided(Event.DELAY, (_QUEUED, _QUEUED)),
+    *_decided(Event.RESCHEDULE, (_QUEUED, _QUEUED)),
     *_decided(Event.REPRIORITISE, *((state, state) for state in LiveState)),
     *_decided(Event.REDRIVE, (_FAILED, _QUEUED), (_CANCELLED, _QUEUED), attempt=Attempt.RESET),
     *(Transition(state, Event.TRIM, None, Actor.MAINTENANCE) for state in ArchiveState),

@@ -107,7 +107,7 @@ def _job_name(spec: QueueSpec[Any]) -> str:
 
 
 def _say_applied(context: dg.OpExecutionContext, queue: SqlQueue) -> None:
-    for migration in queue.init():
+    for migration in queue.migrate():
         context.log.info("applied %04d_%s", migration.version, migration.name)
 
 

@@ -11,11 +11,11 @@ import dagster as dg
 from pydantic import BaseModel
 
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.ids import stable_id
 from dagster_sqlqueue.model.job import NewJob
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.orchestration.assets import SqlQueueTranslator, build_sqlqueue_asset_spec, single_run_backfills
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
-from dagster_sqlqueue.queue.validation import stable_id
 
 ZONE_FIRST = ZoneInfo("Pacific/Kiritimati")
 """Where a day begins, and so ends, before it does anywhere else."""

@@ -11,10 +11,10 @@ import dagster as dg
 from pydantic import BaseModel
 
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.ids import stable_id
 from dagster_sqlqueue.model.job import NewJob
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.payload.serialization import AnyObject
-from dagster_sqlqueue.queue.validation import stable_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ def queue_for_test(*specs: QueueSpec[Any], url: str | None = None) -> Iterator[Q
     )
     with resource.open("dagster-sqlqueue/test") as queue:
         try:
-            queue.init()
+            queue.migrate()
             for spec in specs:
                 queue.create_queue(spec)
             yield QueueForTest(queue, resource)

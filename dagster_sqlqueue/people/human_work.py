@@ -10,7 +10,7 @@ from dagster_sqlqueue.model.outcome import Json
 from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS, check_queue_name
 from dagster_sqlqueue.payload.serialization import result_text
 from dagster_sqlqueue.people.model import Action, Stage, Task, check_name, check_reason, task_of
-from dagster_sqlqueue.people.rules import RulingVerbs, check_flag, check_limit
+from dagster_sqlqueue.people.rules import RuleVerbs, check_flag, check_limit
 from dagster_sqlqueue.people.transitions import MOST_JOBS, Jobs
 from dagster_sqlqueue.queue.selection import moment_in_utc
 
@@ -18,7 +18,7 @@ _MOST_LISTED = 10_000
 _STAGES = (Stage.OPEN, Stage.ASSIGNED, Stage.IN_REVIEW)
 
 
-class HumanWork(RulingVerbs):
+class HumanWork(RuleVerbs):
     """The work of people in the queues of one schema: jobs that are held until somebody has done them.
 
     The verbs that take `jobs` decide about one job or several of one queue in one transaction, all of them or none, and note
@@ -174,7 +174,7 @@ class HumanWork(RulingVerbs):
         """Go on with tasks that are on hold. Arguments as for `assign`."""
         return self._step(jobs, Action.RESUME, by, reason, revision=revision, connection=connection)
 
-    def delay(
+    def reschedule(
         self,
         jobs: Jobs,
         until: datetime | float,
@@ -205,7 +205,9 @@ class HumanWork(RulingVerbs):
             later = now + timedelta(seconds=until) if moment is None else max(moment, now)  # type: ignore[arg-type]
             return {"until": later.isoformat()}
 
-        return self._step(jobs, Action.DELAY, by, reason, details=details, revision=revision, connection=connection)
+        return self._step(
+            jobs, Action.RESCHEDULE, by, reason, details=details, revision=revision, connection=connection
+        )
 
     def submit(
         self,

@@ -49,7 +49,7 @@ class Action(enum.StrEnum):
     UNASSIGN = "unassign"
     HOLD = "hold"
     RESUME = "resume"
-    DELAY = "delay"
+    RESCHEDULE = "reschedule"
     SUBMIT = "submit"
     APPROVE = "approve"
     REJECT = "reject"

@@ -16,7 +16,7 @@ _FITS: dict[Action, tuple[Stage, ...]] = {
     Action.UNASSIGN: (Stage.ASSIGNED,),
     Action.HOLD: _AT_HAND,
     Action.RESUME: _AT_HAND,
-    Action.DELAY: _AT_HAND,
+    Action.RESCHEDULE: _AT_HAND,
     Action.SUBMIT: (Stage.ASSIGNED,),
     Action.APPROVE: (Stage.IN_REVIEW,),
     Action.REJECT: (Stage.IN_REVIEW,),
@@ -66,7 +66,7 @@ def after(state: TaskState | None, event: JobEvent) -> TaskState:
             return replace(state, stage=Stage.OPEN, assignee=None)
         case Action.HOLD | Action.RESUME:
             return replace(state, on_hold=event.action is Action.HOLD)
-        case Action.DELAY:
+        case Action.RESCHEDULE:
             return replace(state, available_at=datetime.fromisoformat(details["until"]))
         case Action.SUBMIT:
             stage = Stage.IN_REVIEW if state.review else Stage.DONE

@@ -29,7 +29,7 @@ class _Busy(DecisionRefused):
     """Some of the jobs were locked by somebody else for a moment."""
 
 
-class Stepping:
+class TransitionVerbs:
     """The base of the verbs that take tasks further.
 
     Args:
@@ -176,7 +176,7 @@ class Stepping:
             )
         if why := refusal(state, action, actor, assignee=details.get("assignee")):
             raise DecisionRefused(_message(task.id, why))
-        if action is Action.DELAY:
+        if action is Action.RESCHEDULE:
             # When that is, the database says; it changes nothing about whether it can be.
             details = {"until": state.available_at.isoformat(), **details}
         return after(

@@ -268,7 +268,7 @@ class Claims:
         decided = [job for job, key in keyed.items() if key in won]
         turn = {row[0] for row in executor.run("key_turns", {"queue": queue, "ids": decided})} if decided else set()
         waiting = [job for job in decided if job not in turn]
-        parked = executor.run("park", {"queue": queue, "ids": waiting}) if waiting else []
+        parked = executor.run("park_waiting", {"queue": queue, "ids": waiting}) if waiting else []
         if parked and settings.ordered:
             # One whose lease ran out need not be the first of its key: the first may have waited for it.
             executor.run("key_promote", {"queue": queue, "keys": sorted({keyed[row[0]] for row in parked})})

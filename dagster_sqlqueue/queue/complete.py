@@ -116,7 +116,7 @@ class FencedWrites:
             **_fences([job for job, _ in jobs]),
             "reasons": [serialization.storable_text(reason) for _, reason in jobs],
         }
-        return self._write("hold", parameters, [job for job, _ in jobs], executor)
+        return self._write("hold_running", parameters, [job for job, _ in jobs], executor)
 
     def heartbeat(self, jobs: Sequence[ClaimedJob], *, lease_seconds: float) -> Kept:
         """Extend leases, counted from now: `SqlQueue.heartbeat`."""
@@ -178,7 +178,7 @@ class FencedWrites:
 
     def ended_by_us(self, jobs: Sequence[ClaimedJob]) -> set[UUID]:
         """Which of these jobs were ended under exactly these leases: asked when the answer to `finish` got lost."""
-        return {row[0] for row in self.database.run("finished_under", _fences(jobs))}
+        return {row[0] for row in self.database.run("completed_under_lease", _fences(jobs))}
 
     def stops_key(self, job: ClaimedJob) -> bool:
         """Whether the job's key stops when it has failed for good: it is held then, not archived."""
@@ -282,8 +282,8 @@ def ending_step(endings: Sequence[Ending]) -> Step:
     """
     jobs = [ending.job for ending in endings]
     if _plain(endings) and len({job.lease_no for job in jobs}) == 1:
-        return "succeed", {"ids": [job.id for job in jobs], "lease_no": jobs[0].lease_no, "in_line": False}
-    return "finish", {**_fences(jobs), **_ends(endings), "in_line": False}
+        return "complete_plain", {"ids": [job.id for job in jobs], "lease_no": jobs[0].lease_no, "in_line": False}
+    return "complete", {**_fences(jobs), **_ends(endings), "in_line": False}
 
 
 def locked_ending_step(endings: Sequence[Ending], worker: str) -> Step:
@@ -296,7 +296,11 @@ def locked_ending_step(endings: Sequence[Ending], worker: str) -> Step:
         # Begun under a lease number of its own before it was locked.
         return ending_step(endings)
     parameters = {"ids": [ending.job.id for ending in endings], "worker": worker}
-    return ("succeed_locked", parameters) if _plain(endings) else ("finish_locked", {**parameters, **_ends(endings)})
+    return (
+        ("complete_plain_locked", parameters)
+        if _plain(endings)
+        else ("complete_locked", {**parameters, **_ends(endings)})
+    )
 
 
 def demand_all(jobs: Sequence[ClaimedJob], accepted: set[UUID]) -> None:

@@ -220,7 +220,7 @@ class Decisions:
                 decided.skipped[job] = reason
 
     def _whereabouts(self, ids: list[UUID], executor: Executor | None = None) -> Sequence[Row]:
-        return (executor or self.database).run("whereabouts", {"ids": ids}) if ids else []
+        return (executor or self.database).run("locate_jobs", {"ids": ids}) if ids else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import psycopg
 import sqlalchemy as sa
 
 from dagster_sqlqueue.db.executors import AsyncTransaction, CallerConnection, Executor, check_connection
-from dagster_sqlqueue.db.retries import Rereading, beginning_again, mapped
+from dagster_sqlqueue.db.retries import RereadableInput, beginning_again, mapped
 from dagster_sqlqueue.db.steps import Steps, adrive, drive
 from dagster_sqlqueue.model.job import NewJob
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
@@ -17,14 +17,14 @@ from dagster_sqlqueue.queue import insert
 from dagster_sqlqueue.queue.base import Verbs
 from dagster_sqlqueue.queue.hooks import around_enqueue
 from dagster_sqlqueue.queue.insert import Enqueued, OnConflict
-from dagster_sqlqueue.queue.intake import Intake, NewRow, OnBadRow, Rejected, each, new_row
+from dagster_sqlqueue.queue.intake import JobChunks, NewRow, OnBadRow, Rejected, each, new_row
 
-__all__ = ["Enqueued", "EnqueueingVerbs", "Rejected"]
+__all__ = ["EnqueueVerbs", "Enqueued", "Rejected"]
 
 T = TypeVar("T")
 
 
-class EnqueueingVerbs(Verbs):
+class EnqueueVerbs(Verbs):
     """How jobs are put on a queue."""
 
     def enqueue(
@@ -132,11 +132,11 @@ class EnqueueingVerbs(Verbs):
         insert.check_choice("on_conflict", on_conflict, OnConflict)
         insert.check_choice("on_bad_row", on_bad_row, OnBadRow)
         check_connection(connection, "aenqueue or aenqueue_many")
-        read = Rereading(jobs)
+        read = RereadableInput(jobs)
 
         def put_all(executor: Executor) -> Enqueued:
             terms = self._drive(insert.terms(spec.name), executor, spec.name)
-            taken = Intake(spec, terms, on_bad_row)
+            taken = JobChunks(spec, terms, on_bad_row)
             counts: Counter[str] = Counter()
 
             def put(rows: list[NewRow]) -> None:
@@ -253,7 +253,7 @@ class EnqueueingVerbs(Verbs):
         transaction = self.database.awaited(connection)
         async with transaction.atomic():
             terms = await self._adrive(insert.terms(spec.name), transaction, spec.name)
-            taken = Intake(spec, terms, on_bad_row)
+            taken = JobChunks(spec, terms, on_bad_row)
             counts: Counter[str] = Counter()
 
             async def put(rows: list[NewRow]) -> None:

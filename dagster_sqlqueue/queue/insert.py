@@ -116,7 +116,7 @@ def one(queue: str, row: NewRow, on_conflict: OnConflict) -> Steps[UUID | None]:
         if row.id in holders.inserted:
             return row.id
     elif (yield Statement("enqueue", {"queue": queue, **row.columns})):
-        return None if row.named and (yield Statement("forget_finished", {"ids": [row.id]})) else row.id
+        return None if row.named and (yield Statement("drop_already_finished", {"ids": [row.id]})) else row.id
     if not (yield Statement("enqueue_terms", {"queue": queue})):
         raise NoQueue((yield Statement("queues", {"name": None})))
     return None
@@ -178,7 +178,7 @@ def _insert(queue: str, rows: Sequence[NewRow]) -> Steps[set[UUID]]:
     columns = as_columns([row.columns for row in rows])
     inserted = {found[0] for found in (yield Statement("enqueue_many", {"queue": queue, **columns}))}
     if named := [row.id for row in rows if row.named and row.id in inserted]:
-        inserted -= {found[0] for found in (yield Statement("forget_finished", {"ids": named}))}
+        inserted -= {found[0] for found in (yield Statement("drop_already_finished", {"ids": named}))}
     return inserted
 
 
@@ -207,7 +207,7 @@ def _known(queue: str, rows: Sequence[NewRow]) -> Steps[set[UUID]]:
 
 def _refuse_foreign(queue: str, rows: Sequence[NewRow]) -> Steps[None]:
     parameters = {"ids": [row.id for row in rows], "unique_keys": [row.unique_key for row in rows]}
-    found = (yield Statement("foreign_ids", {"queue": queue, **parameters})) if rows else []
+    found = (yield Statement("conflicting_ids", {"queue": queue, **parameters})) if rows else []
     for job_id, their_queue, their_key in found:
         row = next(row for row in rows if row.id == job_id)
         raise InvalidInput(

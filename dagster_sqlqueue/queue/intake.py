@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from dataclasses import astuple, dataclass
 from datetime import datetime
-from typing import Any, Generic, Literal, NamedTuple, TypeAlias
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 from psycopg.types.json import Jsonb
@@ -83,53 +83,93 @@ def new_row(spec: QueueSpec[Payload], job: Any, row: int = 0) -> NewRow:
     return NewRow(validation.values(spec, new, row), row, new, new.id is not None)
 
 
-class Intake(Generic[Payload]):
-    """Takes the jobs of one call, and hands them over in chunks: bounded in number and in bytes.
+class _Row(Protocol):
+    @property
+    def columns(self) -> dict[str, Any]: ...
+
+
+RowT = TypeVar("RowT", bound=_Row)
+
+
+class Chunks(Generic[RowT]):
+    """Takes the rows of one call, and hands them over in chunks: bounded in number and in bytes of payload.
 
     Args:
-        spec: the queue.
-        terms: what the database says of it.
+        check: makes a row of what the caller gave, and of its number, or raises InvalidInput.
         on_bad_row: `skip` collects what is wrong with bad rows in `rejected`; `raise` raises it.
+        most_rows, most_bytes: of a chunk; it is full at the one or the other.
     """
 
-    def __init__(self, spec: QueueSpec[Payload], terms: Terms, on_bad_row: OnBadRow) -> None:
-        self._spec = spec
-        self._terms = terms
+    def __init__(
+        self, check: Callable[[Any, int], RowT], on_bad_row: OnBadRow, most_rows: int, most_bytes: int
+    ) -> None:
+        self._check = check
         self._skip = on_bad_row == "skip"
-        self._rows: list[NewRow] = []
+        self._most_rows, self._most_bytes = most_rows, most_bytes
+        self._rows: list[RowT] = []
         self._bytes = 0
         self._next = 0
         self.rejected: list[Rejected] = []
 
-    def take(self, job: Any) -> list[NewRow] | None:
-        """Take the next job; gives a chunk when it is full.
+    def take(self, given: Any) -> list[RowT] | None:
+        """Take the next row; gives a chunk when it is full.
 
         Raises:
-            InvalidPayload, InvalidInput: it is not usable, and bad rows are not to be skipped; or it has an id of its own,
-                for which the transaction is not usable.
+            InvalidPayload, InvalidInput: it is not usable, and bad rows are not to be skipped.
         """
         number = self._next
         self._next += 1
         try:
-            row = new_row(self._spec, job, number)
-            region = row.columns["region"]
-            if region is not None and region not in self._terms.regions:
-                raise InvalidInput(f"row {number}: {no_bucket(self._spec.name, region, self._terms.regions)}")
+            row = self._check(given, number)
         except InvalidInput as error:
             if not self._skip:
                 raise
             self.rejected.append(Rejected(number, str(error).removeprefix(f"row {number}: ")))
             return None
-        if row.named:
-            check_sees_ends(self._terms.isolation, f"row {number}: the job {row.id} has an id of its own")
         self._rows.append(row)
         self._bytes += len(row.columns["payload"])
-        return self.rest() if len(self._rows) >= _CHUNK_ROWS or self._bytes >= _CHUNK_BYTES else None
+        return self.rest() if len(self._rows) >= self._most_rows or self._bytes >= self._most_bytes else None
 
-    def rest(self) -> list[NewRow]:
-        """The jobs that were taken and not handed over yet."""
+    def rest(self) -> list[RowT]:
+        """The rows that were taken and not handed over yet."""
         rows, self._rows, self._bytes = self._rows, [], 0
         return rows
+
+
+class JobChunks(Chunks[NewRow]):
+    """The jobs of one call, checked, in chunks that are ready to be sent.
+
+    Args:
+        spec: the queue.
+        terms: what the database says of it.
+        on_bad_row: see `Chunks`.
+    """
+
+    def __init__(self, spec: QueueSpec[Any], terms: Terms, on_bad_row: OnBadRow) -> None:
+        super().__init__(self._new, on_bad_row, _CHUNK_ROWS, _CHUNK_BYTES)
+        self._spec = spec
+        self._terms = terms
+
+    def take(self, given: Any) -> list[NewRow] | None:
+        """Take the next job; gives a chunk when it is full.
+
+        Raises:
+            InvalidPayload, InvalidInput: it is not usable, and bad rows are not to be skipped; or it has an id of its own,
+                for which the transaction is not usable, whether bad rows are skipped or not.
+        """
+        full = super().take(given)
+        latest = full or self._rows
+        if latest and (row := latest[-1]).named:
+            # The transaction is at fault, and not the row: to skip it would lose the job.
+            check_sees_ends(self._terms.isolation, f"row {row.row}: the job {row.id} has an id of its own")
+        return full
+
+    def _new(self, job: Any, number: int) -> NewRow:
+        row = new_row(self._spec, job, number)
+        region = row.columns["region"]
+        if region is not None and region not in self._terms.regions:
+            raise InvalidInput(f"row {number}: {no_bucket(self._spec.name, region, self._terms.regions)}")
+        return row
 
 
 def no_bucket(queue: str, region: str | None = None, regions: Sequence[str] = ()) -> str:

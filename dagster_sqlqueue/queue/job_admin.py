@@ -1,5 +1,5 @@
-"""Deciding about single jobs: cancel, redrive, hold, release, complete, delay, reprioritise; those named, those that fit, or
-all.
+"""Deciding about single jobs: cancel, redrive, hold, release, complete, reschedule, reprioritise; those named, those that
+fit, or all.
 
 Large selections are worked off in batches, each a short transaction of its own: a verb that is interrupted has decided
 about some of the jobs, and can be given again.
@@ -42,7 +42,7 @@ class Completed:
     result: Json = None
 
 
-class DecidingVerbs(Verbs):
+class JobAdminVerbs(Verbs):
     """What operators decide about single jobs."""
 
     def cancel(self, queue: str, selection: Selection, *, reason: str = "cancelled by an operator") -> Decided:
@@ -156,7 +156,7 @@ class DecidingVerbs(Verbs):
         decision = Decision("complete_held", statements, parameters, turns=True, also=also, within=within)
         return self._decisions.decide(queue, selection, decision)
 
-    def delay(self, queue: str, selection: Selection, until: datetime | float) -> Decided:
+    def reschedule(self, queue: str, selection: Selection, until: datetime | float) -> Decided:
         """Have queued jobs become due at another moment, earlier or later than it was. In an ordered queue the others of
         their keys wait with them.
 
@@ -180,7 +180,9 @@ class DecidingVerbs(Verbs):
         else:
             parameters["seconds"] = float(until)
         return self._decisions.decide(
-            queue, selection, Decision("delay", _by_state({LiveState.QUEUED: "delay"}), parameters, turns=True)
+            queue,
+            selection,
+            Decision("reschedule", _by_state({LiveState.QUEUED: "reschedule"}), parameters, turns=True),
         )
 
     def reprioritise(self, queue: str, selection: Selection, priority: int) -> Decided:

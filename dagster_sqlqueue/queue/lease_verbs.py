@@ -13,7 +13,7 @@ from dagster_sqlqueue.queue.complete import Ending, Kept
 from dagster_sqlqueue.queue.head_hints import HeadHints
 
 
-class LeasingVerbs(Verbs):
+class LeaseVerbs(Verbs):
     """What people call of `Leases`."""
 
     def claim(

@@ -23,7 +23,7 @@ logger = logging.getLogger("dagster_sqlqueue")
 MAX_DAYS_AHEAD = 366
 _TRIMMED_AT_ONCE = 10_000
 _AT_ONCE = 1_000
-_BY_PAGE = ("tell_left", "forget_progress")
+_BY_PAGE = ("notify_missed_followers", "forget_progress")
 """Those that look at a page, and say where it ended."""
 _WHILE_ANY = ("forget_groups", "forget_waits", "forget_staged", "forget_writes")
 """Those that remove so many, as often as there are any."""

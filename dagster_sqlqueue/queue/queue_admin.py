@@ -37,7 +37,7 @@ _CLAIMS_WITHOUT_LOCKS = (Strategy.ASSIGN, Strategy.TOKEN)
 _WRITES = ["RowShareLock", "RowExclusiveLock"]
 
 
-class OperatingVerbs(Verbs):
+class QueueAdminVerbs(Verbs):
     """What the owner and the operators of a queue do with it as a whole."""
 
     def create_queue(self, spec: QueueSpec[Any]) -> QueueSettings:
@@ -212,10 +212,10 @@ class OperatingVerbs(Verbs):
 
     def _outlived(self, modes: list[str], deadline: float | None) -> set[str]:
         """Wait for the transactions that work on jobs at this moment; gives those that are still there."""
-        there = set(self._ids("writers", modes=modes))
+        there = set(self._ids("open_writers", modes=modes))
 
         def ended() -> bool:
-            there.intersection_update(self._ids("writers", modes=modes))
+            there.intersection_update(self._ids("open_writers", modes=modes))
             return not there
 
         if there:

@@ -5,18 +5,18 @@ from typing import Self
 
 from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.db.database import Database
-from dagster_sqlqueue.queue.enqueue import EnqueueingVerbs
+from dagster_sqlqueue.queue.enqueue import EnqueueVerbs
 from dagster_sqlqueue.queue.hooks import EnqueueHooks
-from dagster_sqlqueue.queue.job_admin import DecidingVerbs
-from dagster_sqlqueue.queue.lease_verbs import LeasingVerbs
+from dagster_sqlqueue.queue.job_admin import JobAdminVerbs
+from dagster_sqlqueue.queue.lease_verbs import LeaseVerbs
 from dagster_sqlqueue.queue.maintenance import Maintained, Maintenance, Trimmed
-from dagster_sqlqueue.queue.queue_admin import OperatingVerbs
-from dagster_sqlqueue.queue.stats import LookingVerbs
+from dagster_sqlqueue.queue.queue_admin import QueueAdminVerbs
+from dagster_sqlqueue.queue.stats import StatsVerbs
 from dagster_sqlqueue.schema import migrations, partitions
 from dagster_sqlqueue.schema.roles import InstalledRole
 
 
-class SqlQueue(EnqueueingVerbs, LeasingVerbs, LookingVerbs, OperatingVerbs, DecidingVerbs):
+class SqlQueue(EnqueueVerbs, LeaseVerbs, StatsVerbs, QueueAdminVerbs, JobAdminVerbs):
     """The queues of one schema.
 
     Args:
@@ -71,7 +71,7 @@ class SqlQueue(EnqueueingVerbs, LeasingVerbs, LookingVerbs, OperatingVerbs, Deci
         """Close the pool's connections."""
         self.database.close()
 
-    def init(self) -> list[migrations.Migration]:
+    def migrate(self) -> list[migrations.Migration]:
         """Make the schema or bring it to this library's version; gives the migrations that were applied."""
         return migrations.migrate(self.database)
 

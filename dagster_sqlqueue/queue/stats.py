@@ -82,7 +82,7 @@ class QueueStats:
     stale_writes_today: int
 
 
-class LookingVerbs(Verbs):
+class StatsVerbs(Verbs):
     """What can be read of a queue."""
 
     def peek_heads(self, queue: str) -> list[Head]:

@@ -1,6 +1,5 @@
 """From a job that a caller hands in to the columns of an enqueue: checked, with its id and its bucket's number. No I/O."""
 
-import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from datetime import UTC, datetime
@@ -10,6 +9,7 @@ from uuid import UUID
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.ids import bucket_hash
 from dagster_sqlqueue.model.job import NewJob
 from dagster_sqlqueue.model.queue import MAX_ATTEMPTS, MAX_DELAY_SECONDS, Backoff
 from dagster_sqlqueue.payload.serialization import Declared, payload_text, unstorable_text
@@ -33,36 +33,6 @@ _KEY_LIMIT = 1_000
 _KEY_BYTES = 2_500
 """What an entry of an index can hold: a third of a page, with the queue's name beside it."""
 MOST_TAGS = 100
-
-
-def bucket_hash(job_id: UUID, ordering_key: str | None) -> int:
-    """The number whose remainder is the bucket: from the ordering key where there is one, else from the id's random end.
-
-    A key's hash is the first four bytes of its SHA-256, the top bit cleared: every database and language can compute it.
-    """
-    if ordering_key is None:
-        return int.from_bytes(job_id.bytes[-4:]) & 0x7FFFFFFF
-    return int.from_bytes(hashlib.sha256(ordering_key.encode()).digest()[:4]) & 0x7FFFFFFF
-
-
-def stable_id(moment: datetime, text: str) -> UUID:
-    """A job id that is always the same for the same thing, so that enqueuing the thing twice makes one job.
-
-    Laid out as a version 7 UUID: 48 bits of the moment in milliseconds, by which ids sort, and 74 bits of the SHA-256
-    of the text in place of the random ones.
-
-    Args:
-        moment: with a time zone; belongs to the thing (an event's time), never to the clock.
-        text: what tells the thing from all others of that queue.
-    """
-    return id_of(int(moment.timestamp()) * 1000, text.encode())
-
-
-def id_of(milliseconds: int, thing: bytes) -> UUID:
-    """The version 7 UUID of a moment since 1970, and of the SHA-256 of a thing in place of the random bits."""
-    digest = int.from_bytes(hashlib.sha256(thing).digest()[:10]) >> 6
-    high, low = digest >> 62, digest & ((1 << 62) - 1)
-    return UUID(int=milliseconds << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | low)
 
 
 def as_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

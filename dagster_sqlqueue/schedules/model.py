@@ -11,10 +11,11 @@ from uuid import UUID
 from pydantic import JsonValue, RootModel
 
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.ids import stable_id
 from dagster_sqlqueue.model.job import NewJob
 from dagster_sqlqueue.model.queue import Backoff, QueueSpec
 from dagster_sqlqueue.payload import serialization
-from dagster_sqlqueue.queue.validation import stable_id, values
+from dagster_sqlqueue.queue.validation import values
 from dagster_sqlqueue.schedules.cron import Timing, latest, timing_of, zone_of
 
 GRACE_SECONDS = 60.0

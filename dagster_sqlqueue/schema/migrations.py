@@ -129,7 +129,7 @@ def check(database: Database) -> int:
         except (psycopg.errors.UndefinedTable, SchemaMissing):
             raise SchemaMissing(
                 f"schema {database.schema!r} of {database.where} does not hold the queue's tables."
-                " Make them with: sqlqueue init"
+                " Make them with: sqlqueue migrate"
             ) from None
     _refuse_newer(present, database)
     missing = [m for m in available() if m.version not in present]
@@ -137,7 +137,7 @@ def check(database: Database) -> int:
         names = ", ".join(f"{m.version:04}_{m.name}" for m in missing)
         raise SchemaTooOld(
             f"schema {database.schema!r} of {database.where} is at version {max(present, default=0)} and lacks {names}."
-            " Apply them with: sqlqueue init"
+            " Apply them with: sqlqueue migrate"
         )
     return max(present)
 

@@ -125,7 +125,7 @@ def make(at: "Transaction", schema: str) -> list[InstalledRole]:
             missing = ", ".join(_names(schema) - before.keys())
             raise AccessRefused(
                 f"user {at.connection.info.user!r} may not make the roles {missing} ({_first_line(error)}); have a DBA run"
-                " what this prints: sqlqueue init --roles --print (and then run this again, which grants)"
+                " what this prints: sqlqueue migrate --roles --print (and then run this again, which grants)"
             ) from None
     after = _there(at, schema)
     _refuse_foreign(after, schema)

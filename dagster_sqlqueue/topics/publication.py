@@ -1,6 +1,7 @@
 """What publishing says to the database, and what it makes of the answers. No I/O."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -8,7 +9,7 @@ from dagster_sqlqueue.db.steps import Statement, Steps
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import NewJob
 from dagster_sqlqueue.queue.insert import seeing_ends
-from dagster_sqlqueue.queue.intake import OnBadRow, Rejected
+from dagster_sqlqueue.queue.intake import Chunks, OnBadRow
 from dagster_sqlqueue.queue.validation import as_columns, values
 from dagster_sqlqueue.topics.model import Message, Published, PublishedJob, TopicSpec, topic_of
 
@@ -55,45 +56,16 @@ def new_row(topic: TopicSpec[Any] | str, message: Any, number: int = 0) -> Row:
     return Row(columns, new.id is not None)
 
 
-class Outgoing:
-    """Takes the messages of one call, and hands them over in chunks: bounded in number and in bytes.
+class MessageChunks(Chunks[Row]):
+    """The messages of one call, checked, in chunks that are ready to be sent.
 
     Args:
         topic: what they are published to.
-        on_bad_row: `skip` collects what is wrong with bad messages in `rejected`; `raise` raises it.
+        on_bad_row: see `Chunks`.
     """
 
     def __init__(self, topic: TopicSpec[Any] | str, on_bad_row: OnBadRow) -> None:
-        self._topic = topic
-        self._skip = on_bad_row == "skip"
-        self._rows: list[Row] = []
-        self._bytes = 0
-        self._next = 0
-        self.rejected: list[Rejected] = []
-
-    def take(self, message: Any) -> list[Row] | None:
-        """Take the next message; gives a chunk when it is full.
-
-        Raises:
-            InvalidPayload, InvalidInput: it is not usable, and bad ones are not to be skipped.
-        """
-        number = self._next
-        self._next += 1
-        try:
-            row = new_row(self._topic, message, number)
-        except InvalidInput as error:
-            if not self._skip:
-                raise
-            self.rejected.append(Rejected(number, str(error).removeprefix(f"row {number}: ")))
-            return None
-        self._rows.append(row)
-        self._bytes += len(row.columns["payload"])
-        return self.rest() if len(self._rows) >= _CHUNK_MESSAGES or self._bytes >= _CHUNK_BYTES else None
-
-    def rest(self) -> list[Row]:
-        """The messages that were taken and not handed over yet."""
-        rows, self._rows, self._bytes = self._rows, [], 0
-        return rows
+        super().__init__(partial(new_row, topic), on_bad_row, _CHUNK_MESSAGES, _CHUNK_BYTES)
 
 
 def publish(topic: str, rows: Sequence[Row]) -> Steps[list[Published]]:
@@ -112,7 +84,7 @@ def publish(topic: str, rows: Sequence[Row]) -> Steps[list[Published]]:
     found = yield Statement("publish", {"topic": topic, **{name: columns[name] for name in _ARRAYS}})
     inserted = {job for _, _, _, job, new, _ in found if new}
     if named := [job for no, _, _, job, new, _ in found if new and rows[no - 1].named]:
-        inserted -= {row[0] for row in (yield Statement("forget_finished", {"ids": named}))}
+        inserted -= {row[0] for row in (yield Statement("drop_already_finished", {"ids": named}))}
     jobs: list[list[PublishedJob]] = [[] for _ in rows]
     for no, subscription, queue, job, _, _ in found:
         jobs[no - 1].append(PublishedJob(subscription, queue, job, job in inserted))

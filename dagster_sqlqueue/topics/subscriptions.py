@@ -27,7 +27,7 @@ _TAG_LENGTH = 1_000
 _SHOWN = 20
 
 
-class SubscribingVerbs:
+class SubscriptionVerbs:
     """What the owners of queues do with topics.
 
     Args:

@@ -9,21 +9,21 @@ import psycopg
 
 from dagster_sqlqueue.db.executors import CallerConnection, Executor
 from dagster_sqlqueue.db.executors import check_connection as check_blocking
-from dagster_sqlqueue.db.retries import Rereading, beginning_again, mapped
+from dagster_sqlqueue.db.retries import RereadableInput, beginning_again, mapped
 from dagster_sqlqueue.db.steps import adrive, drive
 from dagster_sqlqueue.queue import insert
 from dagster_sqlqueue.queue.hooks import around_enqueue
 from dagster_sqlqueue.queue.intake import OnBadRow, each
 from dagster_sqlqueue.topics import publication
 from dagster_sqlqueue.topics.model import Message, Published, PublishedMany, TopicSpec, topic_of
-from dagster_sqlqueue.topics.subscriptions import SubscribingVerbs
+from dagster_sqlqueue.topics.subscriptions import SubscriptionVerbs
 
 OnPublished: TypeAlias = Callable[[Published], object]
 
 _AWAITED = "apublish or apublish_many"
 
 
-class Topics(SubscribingVerbs):
+class Topics(SubscriptionVerbs):
     """The topics of one schema: what is published to one becomes a job for each subscription that it fits.
 
     Args:
@@ -125,10 +125,10 @@ class Topics(SubscribingVerbs):
         insert.check_choice("on_bad_row", on_bad_row, OnBadRow)
         name = topic_of(topic).name
         check_blocking(connection, _AWAITED)
-        read = Rereading(messages)
+        read = RereadableInput(messages)
 
         def put_all(executor: Executor) -> PublishedMany:
-            taken, tally = publication.Outgoing(topic, on_bad_row), _Tally(on_published)
+            taken, tally = publication.MessageChunks(topic, on_bad_row), _Tally(on_published)
             for message in read:
                 if chunk := taken.take(message):
                     tally.add(drive(publication.publish(name, chunk), executor))
@@ -230,7 +230,7 @@ class Topics(SubscribingVerbs):
         insert.check_choice("on_bad_row", on_bad_row, OnBadRow)
         name = topic_of(topic).name
         transaction = self.database.awaited(connection)
-        taken, tally = publication.Outgoing(topic, on_bad_row), _Tally(on_published)
+        taken, tally = publication.MessageChunks(topic, on_bad_row), _Tally(on_published)
         async with transaction.atomic():
             async for message in each(messages):
                 if chunk := taken.take(message):
@@ -257,7 +257,7 @@ class _Tally:
             if self._on_published:
                 self._on_published(done)
 
-    def total(self, taken: publication.Outgoing) -> PublishedMany:
+    def total(self, taken: publication.MessageChunks) -> PublishedMany:
         """The sums."""
         duplicates = self._jobs - self._inserted
         return PublishedMany(self._messages, self._unmatched, self._inserted, duplicates, taken.rejected)

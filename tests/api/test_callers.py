@@ -250,7 +250,7 @@ def test_callers_that_are_connected_survive_a_migration(
     assert value(queue, "SELECT holder FROM {s}.job WHERE state = 'running'") == "node"
     connection.close()
     with pytest.raises(SchemaTooNew):
-        queue.init()
+        queue.migrate()
 
 
 def test_only_a_call_in_flight_may_meet_a_migration(queue: SqlQueue, url: str, schema: str, tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def test_an_older_library_leaves_newer_functions_alone(queue: SqlQueue, url: str
     assert value(queue, body, f"{schema}_v1") is False
     migrate(later_library(tmp_path, "0.2.0", migrated=False), url, schema)
     assert value(queue, body, f"{schema}_v1") is True
-    assert queue.init() == []
+    assert queue.migrate() == []
     assert value(queue, body, f"{schema}_v1") is True
     assert value(queue, "SELECT library FROM {s}.function_set") == "0.2.0"
 
@@ -312,5 +312,5 @@ def test_another_text_of_the_same_version_is_installed(queue: SqlQueue, url: str
     )
     migrate(later_library(tmp_path, __version__, migrated=False), url, schema)
     assert value(queue, body, f"{schema}_v1") is True
-    queue.init()
+    queue.migrate()
     assert value(queue, body, f"{schema}_v1") is False

@@ -18,9 +18,9 @@ def test_operators_decide_as_in_python(line: SqlQueue, sqlc: Caller) -> None:
         (running, "skipped", "it is running, or somebody else is at it at this moment"),
     ]
     assert sqlc.rows(decide + "release_held('work', %s)", waiting[:2])[0] == (waiting[0], "changed", None)
-    assert sqlc.rows(decide + "delay('work', %s, 3600)", waiting[:1]) == [(waiting[0], "changed", None)]
+    assert sqlc.rows(decide + "reschedule('work', %s, 3600)", waiting[:1]) == [(waiting[0], "changed", None)]
     assert line.depth("work").scheduled == 1
-    assert sqlc.rows(decide + "delay('work', %s, until => '2001-01-01')", waiting[:1]) == [
+    assert sqlc.rows(decide + "reschedule('work', %s, until => '2001-01-01')", waiting[:1]) == [
         (waiting[0], "changed", None)
     ]
     assert line.depth("work").scheduled == 0
@@ -93,7 +93,7 @@ def test_other_input_that_is_not_usable(sqlc: Caller) -> None:
     assert "job_ids is empty" in sqlc.refused("SQ003", "SELECT {v1}.cancel('work', '{{}}')")
     assert "max_jobs is 0" in sqlc.refused("SQ003", "SELECT {v1}.peek('work', 0)")
     assert "cap is 0" in sqlc.refused("SQ003", "SELECT {v1}.depth('work', 0)")
-    for call in ("cancel('nope', ARRAY[%s])", "retry('nope', ARRAY[%s])", "delay('nope', ARRAY[%s], 1)"):
+    for call in ("cancel('nope', ARRAY[%s])", "retry('nope', ARRAY[%s])", "reschedule('nope', ARRAY[%s], 1)"):
         assert "there is no queue 'nope'" in sqlc.refused("SQ002", f"SELECT {{v1}}.{call}", job)
     for call in ("pause('nope')", "resume(NULL)", "depth('nope')", "peek('nope')", "claim('nope', 'w')"):
         assert "there is no queue" in sqlc.refused("SQ002", f"SELECT {{v1}}.{call}")

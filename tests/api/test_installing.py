@@ -42,7 +42,7 @@ def test_a_newest_function_of_another_shape_is_made_anew(queue: SqlQueue, schema
     rows(queue, "DROP FUNCTION {s}.pause(text)")
     rows(queue, "CREATE FUNCTION {s}.pause(other text) RETURNS integer LANGUAGE sql AS 'SELECT 1'")
     rows(queue, "UPDATE {s}.function_set SET digest = 'of before'")
-    queue.init()
+    queue.migrate()
     assert value(queue, "SELECT {s}.pause(queue => 'work')") is True
 
 
@@ -52,7 +52,7 @@ def test_what_was_dropped_is_told_and_made_again(queue: SqlQueue, schema: str, h
     name = home.format(s=schema, v1=f"{schema}_v1")
     rows(queue, f"DROP FUNCTION {name}.claim")
     assert functions.state(queue.database).missing == (f"{name}.claim",)
-    queue.init()
+    queue.migrate()
     assert functions.state(queue.database).usable
 
 
@@ -79,7 +79,7 @@ def test_every_file_says_what_it_is_for_and_includes_what_there_is() -> None:
 def test_an_empty_schema_that_somebody_made_is_taken(url: str, schema: str) -> None:
     with SqlQueue(url, schema=schema) as queue:
         rows(queue, f"CREATE SCHEMA {schema}_v1")
-        queue.init()
+        queue.migrate()
         assert functions.state(queue.database).usable
 
 
@@ -89,11 +89,11 @@ def test_a_schema_that_is_in_use_is_left_alone(url: str, schema: str, taken: str
         if taken == "a table":
             rows(queue, f"CREATE SCHEMA {schema}_v1 CREATE TABLE mine (n integer)")
         else:
-            other.init()
+            other.migrate()
         with pytest.raises(
             InvalidInput, match=rf"schema '{schema}_v1', where the SQL functions .* holds something else"
         ):
-            queue.init()
+            queue.migrate()
         assert value(queue, "SELECT to_regclass(%s)", f"{schema}.job") is None
         drop(other)
         drop(queue)
@@ -104,7 +104,7 @@ def test_queues_do_not_move_in_with_functions(queue: SqlQueue, url: str, schema:
         SqlQueue(url, schema=f"{schema}_v1") as other,
         pytest.raises(InvalidInput, match=f"it holds the functions of the queues in schema {schema}: version 1"),
     ):
-        other.init()
+        other.migrate()
     assert functions.state(queue.database).usable
 
 

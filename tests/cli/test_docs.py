@@ -63,8 +63,7 @@ def test_the_examples_work(bare: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_help_is_there_with_an_example(command: str) -> None:
     shown = CliRunner().invoke(app, [*command.split(), "--help"], env={"TERMINAL_WIDTH": "200", "COLUMNS": "200"})
     assert shown.exit_code == 0
-    if command != "init":
-        assert f"sqlqueue {command}" in " ".join(shown.output.split("Example", 1)[1].split())
+    assert f"sqlqueue {command}" in " ".join(shown.output.split("Example", 1)[1].split())
     for words in re.findall(r"sqlqueue (\w+ ?[\w-]*)", shown.output):
         assert command_of(words.split()) in COMMANDS
 

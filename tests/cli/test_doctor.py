@@ -172,7 +172,7 @@ def test_a_prepared_transaction_pins_dead_rows_too(monkeypatch: pytest.MonkeyPat
         psycopg.connect(server.url, autocommit=True) as connection,
         SqlQueue(server.url) as queue,
     ):
-        queue.init()
+        queue.migrate()
         connection.execute("BEGIN")
         connection.execute("CREATE TABLE forgotten (n integer)")
         connection.execute("PREPARE TRANSACTION 'at ''noon'")

@@ -1,4 +1,4 @@
-"""`retry`, `cancel`, `hold`, `release`, `delay`, `reprioritise`, and which jobs they are about."""
+"""`retry`, `cancel`, `hold`, `release`, `reschedule`, `reprioritise`, and which jobs they are about."""
 
 from typing import Any
 
@@ -102,11 +102,11 @@ def test_hold_and_release(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> N
 
 def test_delay(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     one, two = _put(queue, spec, "a", "b")
-    assert cli.json("delay", "work", one, "--until", "2037-01-31T08:00:00Z")["changed"] == [one]
+    assert cli.json("reschedule", "work", one, "--until", "2037-01-31T08:00:00Z")["changed"] == [one]
     assert cli.json("show", one)["available_at"] == "2037-01-31T08:00:00+00:00"
-    assert cli.run("delay", "work", "--tag", "b", "--for", "2h").stdout == "queue work: delayed 1 job\n"
+    assert cli.run("reschedule", "work", "--tag", "b", "--for", "2h").stdout == "queue work: rescheduled 1 job\n"
     assert claim(queue) == []
-    assert set(cli.json("delay", "work", "--all", "--for", "0")["changed"]) == {one, two}
+    assert set(cli.json("reschedule", "work", "--all", "--for", "0")["changed"]) == {one, two}
     assert len(claim(queue)) == 2
 
 
@@ -129,7 +129,7 @@ def test_reprioritise(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
         (["cancel", "--state", "held"], (1, 0)),
         (["hold", "--all"], (3, 0)),
         (["release", "--all"], (1, 0)),
-        (["delay", "--all", "--for", "5min"], (3, 0)),
+        (["reschedule", "--all", "--for", "5min"], (3, 0)),
         (["reprioritise", "--all", "--priority", "3"], (5, 0)),
     ],
 )
@@ -180,13 +180,13 @@ def test_many_jobs(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
 def test_no_selection_is_no_wish_for_everything(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     _put(queue, spec, "a")
     before = _everything(queue)
-    for verb in ("retry", "cancel", "hold", "release", "delay", "reprioritise"):
+    for verb in ("retry", "cancel", "hold", "release", "reschedule", "reprioritise"):
         _refuses_vague_selections(cli, verb)
     assert _everything(queue) == before
 
 
 def _refuses_vague_selections(cli: Cli, verb: str) -> None:
-    own = {"delay": ["--for", "5"], "reprioritise": ["--priority", "5"]}.get(verb, [])
+    own = {"reschedule": ["--for", "5"], "reprioritise": ["--priority", "5"]}.get(verb, [])
     for selection, said in (
         ([], "no jobs are named: give ids, a condition, or --all"),
         (["--all", "--tag", "a"], "--all and --tag were given at once"),
@@ -208,10 +208,10 @@ def test_what_is_refused(cli: Cli) -> None:
         ("retry", ["--state", "queued"], "--state is 'queued'; retry is about jobs that are failed or cancelled"),
         ("retry", ["--all", "--limit", "0"], "--limit is 0"),
         ("cancel", ["--state", "failed"], "cancel is about jobs that are queued or running or held"),
-        ("delay", ["--all"], "give one of --until and --for"),
-        ("delay", ["--all", "--for", "5", "--until", "2037-01-31T08:00:00Z"], "give one of --until and --for"),
-        ("delay", ["--all", "--for", "99999d"], "hundred years"),
-        ("delay", ["--all", "--until", "2037-01-31T08:00:00"], "has no time zone"),
+        ("reschedule", ["--all"], "give one of --until and --for"),
+        ("reschedule", ["--all", "--for", "5", "--until", "2037-01-31T08:00:00Z"], "give one of --until and --for"),
+        ("reschedule", ["--all", "--for", "99999d"], "hundred years"),
+        ("reschedule", ["--all", "--until", "2037-01-31T08:00:00"], "has no time zone"),
         ("reprioritise", ["--all"], "--priority is missing"),
         ("reprioritise", ["--all", "--priority", "10"], "must be 0 to 9"),
     ):

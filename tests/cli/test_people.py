@@ -60,11 +60,11 @@ def test_a_task_is_moved_about(cli: Cli, queue: SqlQueue, task: str) -> None:
     cli.run("people", "hold", JOB, "--by", "anna")
     assert "on hold" in cli.run("people", "my-jobs", "anna", "--queue", "work").stdout
     cli.run("people", "resume", JOB, "--by", "anna")
-    (later,) = cli.json("people", "delay", JOB, "--until", "2037-01-31T08:00:00Z", "--by", "anna")
+    (later,) = cli.json("people", "reschedule", JOB, "--until", "2037-01-31T08:00:00Z", "--by", "anna")
     assert later["available_at"] == "2037-01-31T08:00:00+00:00"
     cli.run("people", "unassign", JOB, "--by", "anna")
     assert cli.run("people", "take", "work", "--operator", "bert").stdout == "there is no such task\n"
-    cli.run("people", "delay", JOB, "--for", "0", "--by", "anna")
+    cli.run("people", "reschedule", JOB, "--for", "0", "--by", "anna")
     assert [found["id"] for found in cli.json("people", "take", "work", "--operator", "bert")] == [JOB]
     cli.run("people", "give-back", JOB, "--by", "bert")
     assert queue.job(JOB).state == "queued"
@@ -107,8 +107,8 @@ def test_what_is_refused(cli: Cli, queue: SqlQueue, task: str) -> None:
         (["assign", "1", "--to", "anna", "--by", "boss"], "the job '1' is not a job's id"),
         (["approve", JOB, "--by", "bert"], "it is open, and approve is for tasks that are in review"),
         (["submit", JOB, "--operator", "anna", "--result", "{paid}"], "--result '{paid}' is not JSON"),
-        (["delay", JOB, "--by", "anna"], "give one of --until and --for"),
-        (["delay", JOB, "--by", "anna", "--until", "soon"], "'soon' is not a time"),
+        (["reschedule", JOB, "--by", "anna"], "give one of --until and --for"),
+        (["reschedule", JOB, "--by", "anna", "--until", "soon"], "'soon' is not a time"),
         (["reject", JOB, "--by", "bert"], "Missing option '--reason'"),
         (["take", "work", "--operator", "anna", "--limit", "0"], "limit is 0"),
         (["tasks", "work", "--stage", "done"], "stage is 'done'"),

@@ -1,4 +1,4 @@
-"""`init --roles`, the check of doctor, and commands of users who have one role each."""
+"""`migrate --roles`, the check of doctor, and commands of users who have one role each."""
 
 import json
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def queue(fresh: SqlQueue) -> SqlQueue:
 @pytest.fixture
 def staff(cli: Cli, queue: SqlQueue, url: str) -> Iterator[Staff]:
     """A user for each role of the schema of `cli`."""
-    assert cli.run("init", "--roles").exit_code == 0
+    assert cli.run("migrate", "--roles").exit_code == 0
     with staff_of(queue, url) as staff:
         yield staff
 
@@ -44,7 +44,7 @@ def _as(staff: Staff, role: Role) -> Cli:
 
 
 def test_init_makes_the_roles_and_says_so(bare: Cli, schema: str) -> None:
-    first = bare.run("init", "--roles")
+    first = bare.run("migrate", "--roles")
     assert first.exit_code == 0
     assert [line for line in first.stdout.splitlines() if line.startswith("role ")] == [
         f"role {schema}_{name} was made and has what it needs" for name in FOUR
@@ -55,7 +55,7 @@ def test_init_makes_the_roles_and_says_so(bare: Cli, schema: str) -> None:
 
 
 def test_members_are_named(staff: Staff, cli: Cli) -> None:
-    shown = cli.run("init", "--roles").stdout
+    shown = cli.run("migrate", "--roles").stdout
     assert (
         f"role {staff.schema}_producer was there and has what it needs; its members: {staff.user(Role.PRODUCER)}"
         in shown
@@ -64,9 +64,9 @@ def test_members_are_named(staff: Staff, cli: Cli) -> None:
 
 def test_what_a_dba_runs_is_printed_without_a_database(url: str, schema: str) -> None:
     naked = Cli({"SQLQUEUE_URL": "postgresql://nobody@127.0.0.1:1/nothing", "SQLQUEUE_SCHEMA": schema})
-    printed = naked.run("init", "--roles", "--print")
+    printed = naked.run("migrate", "--roles", "--print")
     assert printed.exit_code == 0
-    assert naked.json("init", "--roles", "--print") == {"schema": schema, "sql": printed.stdout}
+    assert naked.json("migrate", "--roles", "--print") == {"schema": schema, "sql": printed.stdout}
     with SqlQueue(url, schema=schema) as dba:
         rows(dba, printed.stdout.replace("{", "{{").replace("}", "}}"))
         found = rows(dba, "SELECT rolname FROM pg_roles WHERE rolname LIKE %s ORDER BY 1", f"{schema}%")
@@ -74,11 +74,11 @@ def test_what_a_dba_runs_is_printed_without_a_database(url: str, schema: str) ->
 
 
 def test_print_is_about_roles() -> None:
-    assert "--print was given without --roles" in Cli({}).refused(Code.INPUT, "init", "--print")
+    assert "--print was given without --roles" in Cli({}).refused(Code.INPUT, "migrate", "--print")
 
 
 def test_a_schema_with_too_long_a_name_is_bad_input() -> None:
-    line = Cli({"SQLQUEUE_SCHEMA": "s" * 55}).refused(Code.INPUT, "init", "--roles", "--print")
+    line = Cli({"SQLQUEUE_SCHEMA": "s" * 55}).refused(Code.INPUT, "migrate", "--roles", "--print")
     assert "it can have 54 at most" in line
 
 
@@ -89,8 +89,8 @@ def test_who_may_make_no_roles_is_told_what_to_print(bare: Cli, url: str, schema
         rows(dba, f'CREATE ROLE "{user}" LOGIN')
         rows(dba, f'GRANT CREATE ON DATABASE "{database}" TO "{user}"')
     lowly = Cli({**bare.environment, "SQLQUEUE_URL": url_of(url, user)})
-    assert lowly.run("init").exit_code == 0
-    assert "sqlqueue init --roles --print" in lowly.refused(Code.DATABASE, "init", "--roles")
+    assert lowly.run("migrate").exit_code == 0
+    assert "sqlqueue migrate --roles --print" in lowly.refused(Code.DATABASE, "migrate", "--roles")
 
 
 @pytest.mark.parametrize(
@@ -156,4 +156,4 @@ def test_doctor_fails_when_a_grant_is_lacking(staff: Staff, cli: Cli) -> None:
     (check,) = [check for check in json.loads(result.stdout)["checks"] if check["name"] == "roles"]
     assert check["verdict"] == "fail"
     assert check["found"] == f"lacking: {staff.schema}_consumer: SELECT on queue"
-    assert "sqlqueue init --roles" in check["cure"]
+    assert "sqlqueue migrate --roles" in check["cure"]

@@ -9,20 +9,19 @@ from dagster_sqlqueue.embedded import EmbeddedPostgres
 from tests.cli.support import Cli
 
 
-@pytest.mark.parametrize("name", ["migrate", "init"])
-def test_migrate_says_what_it_applied_and_can_be_repeated(bare: Cli, schema: str, name: str) -> None:
-    first = bare.run(name)
+def test_migrate_says_what_it_applied_and_can_be_repeated(bare: Cli, schema: str) -> None:
+    first = bare.run("migrate")
     assert first.exit_code == 0
     assert "applied 0001_schema\n" in first.stdout
     assert f"schema {schema} of " in first.stdout
-    again = bare.json(name)
+    again = bare.json("migrate")
     assert again["schema"] == schema
     assert again["applied"] == []
 
 
 def test_options_stand_before_or_after_the_command(url: str, schema: str) -> None:
     naked = Cli({})
-    assert naked.run("--url", url, "--schema", schema, "init").exit_code == 0
+    assert naked.run("--url", url, "--schema", schema, "migrate").exit_code == 0
     assert naked.run("stats", "--schema", schema, "--url", url).exit_code == 0
     assert naked.run("--json", "--url", url, "stats", "--schema", schema).stdout.strip() == "[]"
 
@@ -164,7 +163,7 @@ def test_without_a_url_the_embedded_server_of_the_project_is_used(
     with EmbeddedPostgres():
         pass
     cli = Cli({})
-    assert cli.json("init")["version"] >= 1
+    assert cli.json("migrate")["version"] >= 1
     assert cli.json("create", "orders")["name"] == "orders"
     assert [found["queue"] for found in cli.json("stats")] == ["orders"]
 
@@ -175,14 +174,14 @@ def test_schema_names_are_checked(cli: Cli) -> None:
 
 
 def test_a_missing_schema_says_how_to_make_it(bare: Cli) -> None:
-    assert "Make them with: sqlqueue init" in bare.refused(4, "stats")
-    assert "sqlqueue init" in bare.refused(4, "enqueue", "work", "{}")
+    assert "Make them with: sqlqueue migrate" in bare.refused(4, "stats")
+    assert "sqlqueue migrate" in bare.refused(4, "enqueue", "work", "{}")
 
 
 @pytest.mark.parametrize(
     ("statement", "cure"),
     [
-        ("DELETE FROM {}.schema_version", "sqlqueue init"),
+        ("DELETE FROM {}.schema_version", "sqlqueue migrate"),
         ("INSERT INTO {}.schema_version (version, name) VALUES (9999, 'later')", "pip install --upgrade"),
     ],
 )

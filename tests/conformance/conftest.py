@@ -132,7 +132,7 @@ def queues(any_server: str) -> Iterator[SqlQueue]:
     """A schema of its own on the server, gone afterwards."""
     schema = f"conformance_{uuid.uuid4().hex[:12]}"
     with SqlQueue(any_server, schema=schema) as queue:
-        queue.init()
+        queue.migrate()
         yield queue
         drop(queue)
 

@@ -6,7 +6,7 @@ from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import Cancel, Consumer, Job, Mode, NewJob, QueueSpec, Reject, SqlQueue
 from dagster_sqlqueue.followers import Callback, Followers, GroupEnded, Groups, JobEnded, SubmittedMany
-from dagster_sqlqueue.queue.validation import bucket_hash
+from dagster_sqlqueue.model.ids import bucket_hash
 from tests.support import Work, rows
 
 

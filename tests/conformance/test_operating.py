@@ -92,10 +92,10 @@ def test_hold_and_release(line: Line) -> None:
 def test_delay_and_reprioritise(line: Line) -> None:
     line.queue.rebucket(line.name, 1)
     first, second, third = line.put(1, 2, 3)
-    assert line.queue.delay(line.name, only(first), 3600.0).changed == [first]
+    assert line.queue.reschedule(line.name, only(first), 3600.0).changed == [first]
     assert line.queue.reprioritise(line.name, only(third), 9).changed == [third]
     assert [numbers(line.take(1)) for _ in range(3)] == [[3], [2], []]
-    assert line.queue.delay(line.name, only(first), datetime.now(UTC)).changed == [first]
+    assert line.queue.reschedule(line.name, only(first), datetime.now(UTC)).changed == [first]
     assert line.take()[0].id == first
     assert line.row(second).state == "running"
 

@@ -23,7 +23,7 @@ def test_from_the_rule_to_the_history(queues: SqlQueue) -> None:
     assert sorted(taken) == sorted(ids)
     people.hold(taken[:5], by="anna")
     people.resume(taken[:5], by="anna")
-    people.delay(taken[:5], 60, by="anna")
+    people.reschedule(taken[:5], 60, by="anna")
     assert [task.id for task in people.my_jobs("anna", queue=spec.name)][-5:] == sorted(taken[:5])
     people.give_back(taken[18:20], by="anna")
     people.submit(taken[:18], "anna", {"by": "anna"})

@@ -5,7 +5,7 @@ from uuid import UUID
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import ClaimFilter, QueueSpec, SqlQueue
-from dagster_sqlqueue.queue.validation import bucket_hash
+from dagster_sqlqueue.model.ids import bucket_hash
 from dagster_sqlqueue.topics import Message, PublishedMany, Topics
 from tests.support import Work, rows
 

@@ -286,7 +286,7 @@ def test_an_ending_whose_answer_got_lost_is_found_again(queue: SqlQueue, spec: Q
 
 def test_a_database_that_stays_away_for_longer_than_a_lease_ends_the_drain(spec: QueueSpec[Work]) -> None:
     with own_server() as server, SqlQueue(server.url) as queue:
-        queue.init()
+        queue.migrate()
         queue.create_queue(spec)
         queue.enqueue(spec, Work(n=1))
         consumer = Consumer(queue, spec, lambda job: server.stop(), lease_seconds=0.5)

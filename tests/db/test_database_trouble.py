@@ -72,7 +72,7 @@ def test_a_password_in_the_query_is_not_shown_either(guarded: OwnServer) -> None
 
 def test_the_right_password_works(guarded: OwnServer) -> None:
     with SqlQueue(f"postgresql://postgres:right@{guarded.query}") as queue:
-        assert [migration.version for migration in queue.init()] == [m.version for m in migrations.available()]
+        assert [migration.version for migration in queue.migrate()] == [m.version for m in migrations.available()]
 
 
 def test_no_password_at_all_is_told(guarded: OwnServer) -> None:
@@ -153,7 +153,7 @@ def test_a_missing_schema_is_told_with_its_cure(url: str, spec: QueueSpec[Work])
             lambda: migrations.check(queue.database),
         ]
         for call in calls:
-            with pytest.raises(SchemaMissing, match=r"schema 'not_made' of .* Make them with: sqlqueue init"):
+            with pytest.raises(SchemaMissing, match=r"schema 'not_made' of .* Make them with: sqlqueue migrate"):
                 call()
 
 
@@ -164,28 +164,28 @@ def test_an_older_schema_is_told_with_its_cure_and_mended_by_it(
     assert migrations.check(queue.database) == known[-1].version
     later = Migration(known[-1].version + 1, "later", "CREATE TABLE sqlqueue.later (n integer)")
     monkeypatch.setattr(migrations, "available", lambda: (*known, later))
-    lacks = rf"is at version {known[-1].version} and lacks {later.version:04}_later\. Apply .*: sqlqueue init"
+    lacks = rf"is at version {known[-1].version} and lacks {later.version:04}_later\. Apply .*: sqlqueue migrate"
     with pytest.raises(SchemaTooOld, match=lacks):
         migrations.check(queue.database)
-    assert queue.init() == [later]
+    assert queue.migrate() == [later]
     assert migrations.check(queue.database) == later.version
     assert rows(queue, "SELECT n FROM {s}.later") == []
 
 
 def test_a_newer_schema_is_told_with_its_cure(queue: SqlQueue) -> None:
     rows(queue, "INSERT INTO {s}.schema_version (version, name) VALUES (9999, 'future')")
-    for call in (lambda: migrations.check(queue.database), queue.init):
+    for call in (lambda: migrations.check(queue.database), queue.migrate):
         with pytest.raises(SchemaTooNew, match=r"is at version 9999, .*pip install --upgrade dagster-sqlqueue"):
             call()
 
 
 def test_migrating_again_applies_nothing(queue: SqlQueue) -> None:
-    assert queue.init() == []
+    assert queue.migrate() == []
 
 
 def _migrate(url: str, schema: str) -> list[int]:
     with SqlQueue(url, schema=schema) as queue:
-        return [migration.version for migration in queue.init()]
+        return [migration.version for migration in queue.migrate()]
 
 
 def test_of_many_processes_that_migrate_one_applies(url: str, schema: str) -> None:
@@ -208,13 +208,13 @@ def test_a_migration_that_fails_leaves_everything_as_it_was(
         with monkeypatch.context() as patch:
             patch.setattr(migrations, "available", lambda: (*known, broken, after))
             with pytest.raises(psycopg.errors.DivisionByZero):
-                queue.init()
+                queue.migrate()
         assert rows(queue, "SELECT version FROM {s}.schema_version") == []
         assert value(queue, "SELECT to_regclass(%s)", f"{schema}.half") is None
         assert value(queue, "SELECT to_regclass(%s)", f"{schema}.job") is None
         assert value(queue, "SELECT to_regnamespace(%s)", f"{schema}_v1") is None
         assert value(queue, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == 0
-        queue.init()
+        queue.migrate()
         assert migrations.check(queue.database) == known[-1].version
 
 
@@ -232,9 +232,9 @@ def test_two_may_make_the_same_partition_at_once(queue: SqlQueue) -> None:
 @pytest.mark.parametrize("name", ["Selected", "Weird$1", "_", "x" * 63])
 def test_a_schema_name_may_need_quotes(url: str, spec: QueueSpec[Work], name: str) -> None:
     with SqlQueue(url, schema=name) as queue:
-        with pytest.raises(SchemaMissing, match="sqlqueue init"):
+        with pytest.raises(SchemaMissing, match="sqlqueue migrate"):
             queue.depth("work")
-        queue.init()
+        queue.migrate()
         queue.create_queue(spec)
         queue.enqueue_many(spec, [Work(n=n) for n in range(3)])
         queue.complete(claim(queue)[:2])

@@ -210,7 +210,7 @@ def test_a_connection_of_another_driver_is_refused(queue: SqlQueue, spec: QueueS
 def test_without_the_schema_the_callers_connection_is_told_too(url: str, theirs: Caller, spec: QueueSpec[Work]) -> None:
     with SqlQueue(url, schema="nowhere") as queue:
         for put in (put_one, put_many):
-            with pytest.raises(SchemaMissing, match="sqlqueue init"):
+            with pytest.raises(SchemaMissing, match="sqlqueue migrate"):
                 put(queue, spec, theirs.connection)
             theirs.rollback()
             if theirs.connection.__class__ is psycopg.Connection and theirs.connection.autocommit:

@@ -33,7 +33,7 @@ def database(url: str) -> str:
         connection.execute(f"CREATE DATABASE {name}".encode())
     made = url.replace("/postgres?", f"/{name}?")
     with SqlQueue(made) as queue:
-        queue.init()
+        queue.migrate()
         for queue_name in ("orders", "letters"):
             queue.create_queue(QueueSpec(queue_name, Anything, max_attempts=1))
         Topics(queue).subscribe("orders.paid", "nz", "orders", filter=ClaimFilter(payload={"country": "NZ"}))

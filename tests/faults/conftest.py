@@ -250,7 +250,7 @@ def server() -> Iterator[OwnServer]:
 def crashing(server: OwnServer, spec: QueueSpec[Work], tmp_path: Path) -> Iterator[Fleet]:
     """Processes on a server that the test may crash, audited."""
     with SqlQueue(server.url) as queue:
-        queue.init()
+        queue.migrate()
         queue.create_queue(spec)
         audited(queue)
         made = Fleet(queue, server.url, tmp_path)

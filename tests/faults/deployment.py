@@ -126,7 +126,7 @@ class Deployment:
         )
         self.instance = dg.DagsterInstance.from_config(str(home / "dagster"))
         self.queue = SqlQueue(server.url)
-        self.queue.init()
+        self.queue.migrate()
         for spec in (LEASED, BOOKED):
             self.queue.create_queue(spec)
         audited(self.queue)

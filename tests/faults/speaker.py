@@ -106,7 +106,7 @@ def operate_by_sql(task: Task) -> None:
     decisions = [
         f"cancel('work', {any_jobs}, 'an operator')",
         f"hold_queued('work', {any_jobs}, 'an operator')",
-        f"delay('work', {any_jobs}, 0.01)",
+        f"reschedule('work', {any_jobs}, 0.01)",
         f"reprioritise('work', {any_jobs}, 5)",
     ]
     let_go = "release_held('work', ARRAY(SELECT id FROM {s}.job WHERE state = 'held'))"

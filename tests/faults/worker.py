@@ -31,17 +31,17 @@ from tests.support import Work, on_sigterm
 from tests.support.around import Around
 
 PLANTS: dict[str, tuple[str, str, str]] = {
-    "an ending without the fence": ("succeed", "AND j.lease_no = %(lease_no)s", "AND 0 <= %(lease_no)s"),
-    "an outcome without the fence": ("finish", "AND j.lease_no = ended.lease_no", ""),
+    "an ending without the fence": ("complete_plain", "AND j.lease_no = %(lease_no)s", "AND 0 <= %(lease_no)s"),
+    "an outcome without the fence": ("complete", "AND j.lease_no = ended.lease_no", ""),
     "a claim that does not lock": ("claim_round_robin", "FOR UPDATE SKIP LOCKED", ""),
     "a lease number that does not grow": ("claim_round_robin", "lease_no = j.lease_no + 1", "lease_no = j.lease_no"),
     "an ending that does not reach the archive": (
-        "succeed",
+        "complete_plain",
         "FROM finished",
         "FROM finished WHERE hashtext(id::text) %% 10 <> 0",
     ),
     "an ending that leaves the job": (
-        "succeed",
+        "complete_plain",
         "DELETE FROM {job} AS j",
         "UPDATE {job} AS j SET state = 'queued', available_at = statement_timestamp()",
     ),

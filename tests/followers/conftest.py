@@ -14,7 +14,7 @@ from tests.support.cleared import cleared
 def shared(url: str, request: pytest.FixtureRequest) -> Iterator[SqlQueue]:
     """The queues of a schema that the tests of one module share."""
     with SqlQueue(url, schema=f"followers_{request.path.stem.removeprefix('test_')}") as queue:
-        queue.init()
+        queue.migrate()
         yield queue
 
 

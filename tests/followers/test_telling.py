@@ -86,10 +86,10 @@ def _batch_move(queue: SqlQueue, spec: QueueSpec[Work], job_id: UUID) -> None:
 
 
 ENDS: dict[str, tuple[Callable[[SqlQueue, QueueSpec[Work], UUID], None], str, object, str | None, int]] = {
-    "finish": (_finish, "succeeded", {"sum": 3}, None, 1),
-    "succeed": (_succeed, "succeeded", None, None, 1),
-    "finish_locked": (_finish_locked, "cancelled", None, "not wanted", 1),
-    "succeed_locked": (_succeed_locked, "succeeded", None, None, 1),
+    "complete": (_finish, "succeeded", {"sum": 3}, None, 1),
+    "complete_plain": (_succeed, "succeeded", None, None, 1),
+    "complete_locked": (_finish_locked, "cancelled", None, "not wanted", 1),
+    "complete_plain_locked": (_succeed_locked, "succeeded", None, None, 1),
     "cancel_waiting": (_cancel_waiting, "cancelled", None, "customer left", 0),
     "complete_held": (_complete_held, "succeeded", {"paid": True}, "by hand", 0),
     "bury_spent": (_bury_spent, "failed", None, "the lease ran out on the last attempt: its consumer died or hung", 3),
@@ -104,7 +104,7 @@ def test_every_statement_that_deletes_jobs_is_known() -> None:
     deletion = re.compile(r"DELETE FROM sqlqueue\.(new_|replaceable_|parked_)?job\b")
     deleting = {name for name in statements.names() if deletion.search(statements.source(name))}
     # The one statement that ends them by a function is batch_settle.
-    assert deleting == {*ENDS, "forget_finished"} - {"batch_settle"}
+    assert deleting == {*ENDS, "drop_already_finished"} - {"batch_settle"}
 
 
 @pytest.mark.parametrize("statement", ENDS)
@@ -225,7 +225,7 @@ def test_a_queue_that_has_gone_does_not_fail_the_end(
 
 
 def test_a_job_taken_back_is_no_end(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers) -> None:
-    """`forget_finished` deletes what had ended before; a row that is deleted by hand has no end either."""
+    """`drop_already_finished` deletes what had ended before; a row that is deleted by hand has no end either."""
     sent = followers.enqueue(spec, Work(n=1), callbacks=Callback("ended"))
     rows(queue, "DELETE FROM {s}.job WHERE id = %s", sent.job_id)
     assert told(queue) == []
@@ -264,15 +264,16 @@ def test_what_the_job_hides_its_callback_hides_too(queue: SqlQueue, followers: F
 
 def test_an_end_is_notified_to_who_waits(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> None:
     from dagster_sqlqueue.db.steps import drive
-    from dagster_sqlqueue.followers.following import follow
-    from dagster_sqlqueue.followers.model import Following, derived_id
+    from dagster_sqlqueue.followers.follow import follow
+    from dagster_sqlqueue.followers.model import FollowerRow
+    from dagster_sqlqueue.model.ids import derived_id
 
     job_id = queue.enqueue(spec, Work(n=1))
     other = queue.enqueue(spec, Work(n=2))
     assert job_id
     with caller(url, autocommit=True) as connection:
         connection.execute(f'LISTEN "{queue.database.schema}_ended"')
-        row = Following(derived_id(job_id, "me"), job_id, notify=True)
+        row = FollowerRow(derived_id(job_id, "me"), job_id, notify=True)
         done = queue.database.transact(lambda transaction: drive(follow([row]), transaction))
         assert done.live == {job_id}
         queue.cancel("work", Selection(ids=[other]))  # type: ignore[list-item]
@@ -285,7 +286,7 @@ def test_an_end_is_notified_to_who_waits(queue: SqlQueue, spec: QueueSpec[Work],
 
 def test_a_schema_with_the_longest_name_has_a_channel(url: str, spec: QueueSpec[Work]) -> None:
     with SqlQueue(url, schema="s" * 63) as queue:
-        queue.init()
+        queue.migrate()
         queue.create_queue(spec)
         queue.create_queue(QueueSpec("ended", JobEnded))
         Followers(queue).enqueue(spec, Work(n=1), callbacks=Callback("ended"))

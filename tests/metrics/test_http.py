@@ -112,7 +112,7 @@ def test_a_database_that_is_away_is_no_failed_scrape() -> None:
     with own_server("a secret", settings=["fsync=off"]) as server:
         url = server.url.replace("postgres@", "postgres:a%20secret@")
         with SqlQueue(url) as queue:
-            queue.init()
+            queue.migrate()
             queue.create_queue(QueueSpec("work", Work))
         server.stop()
         # It starts as well when there is no database yet.

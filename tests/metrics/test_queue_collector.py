@@ -152,7 +152,7 @@ def test_counts_stop_at_their_cap(queue: SqlQueue, spec: QueueSpec[Work], regist
 
 def test_a_database_that_is_away_is_told_and_comes_back(caplog: pytest.LogCaptureFixture) -> None:
     with own_server(settings=["fsync=off"]) as server, SqlQueue(server.url) as queue:
-        queue.init()
+        queue.migrate()
         queue.create_queue(OTHER)
         registry = CollectorRegistry()
         registry.register(QueueCollector(queue))

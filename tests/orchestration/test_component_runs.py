@@ -66,7 +66,7 @@ def test_the_sensor_makes_a_missing_queue_if_it_is_told_to_and_changes_none(loca
     with location.loaded() as defs:
         with pytest.raises(SchemaMissing, match="launch the job create_reminders"):
             location.tick(defs)
-        location.queue.init()
+        location.queue.migrate()
         assert location.tick(defs).skip_reason.skip_message.startswith("reminders: 0 ready")
         assert location.queue.settings("reminders").max_attempts == 9
         location.queue.create_queue(QueueSpec("reminders", AnyObject, max_attempts=3))
@@ -76,7 +76,7 @@ def test_the_sensor_makes_a_missing_queue_if_it_is_told_to_and_changes_none(loca
 
 
 def test_the_sensor_names_the_job_that_makes_the_queue(location: Location) -> None:
-    location.queue.init()
+    location.queue.migrate()
     location.write()
     said = r"sqlqueue create\. Or launch the job create_reminders"
     with location.loaded() as defs, pytest.raises(UnknownQueue, match=said):
@@ -87,7 +87,7 @@ def test_the_sensor_names_the_job_that_makes_the_queue(location: Location) -> No
 def test_tables_of_an_older_version_are_brought_up_to_date_only_when_told(
     location: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    location.queue.init()
+    location.queue.migrate()
     later = Migration(9999, "later", "CREATE TABLE sqlqueue.later (n integer)")
     known = (*migrations.available(), later)
     monkeypatch.setattr(migrations, "available", lambda: known)
@@ -104,7 +104,7 @@ def test_tables_of_an_older_version_are_brought_up_to_date_only_when_told(
 def test_depth_progress_and_checks_are_reported_under_the_assets_key(location: Location) -> None:
     key = dg.AssetKey(["shop", "queues", "reminders"])
     location.write(create=True, asset={"key_prefix": "shop"}, checks={"dead_letters": 7})
-    location.queue.init()
+    location.queue.migrate()
     with location.loaded() as defs:
         dg.Definitions.validate_loadable(defs)
         keys = {check.asset_key for check in defs.resolve_asset_graph().asset_check_keys}
@@ -120,7 +120,7 @@ def test_depth_progress_and_checks_are_reported_under_the_assets_key(location: L
 
 
 def test_handlers_of_a_batch_and_cleanup_come_from_yaml(location: Location) -> None:
-    location.queue.init()
+    location.queue.migrate()
     location.write("reminders", ".handler:all_at_once", batch=True, cleanup=True, mode="linger")
     with location.loaded() as defs:
         dg.Definitions.validate_loadable(defs)

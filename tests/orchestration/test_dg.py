@@ -211,7 +211,7 @@ LOCATIONS = """{workspaceOrError {... on Workspace {locationEntries {
 @pytest.mark.timeout(10 * PATIENCE)
 def test_dg_dev_works_a_job_off(dev: Dev, url: str, schema: str) -> None:
     with SqlQueue(url, schema=schema) as queue:
-        queue.init()
+        queue.migrate()
 
         def loaded() -> Any:
             entries = ((dev.asked(LOCATIONS) or {}).get("workspaceOrError") or {}).get("locationEntries")

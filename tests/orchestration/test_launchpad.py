@@ -55,7 +55,7 @@ def test_a_dead_letter_is_read_and_redriven(queue: SqlQueue, launchpad: Launchpa
     [
         ("cancel", {}, "cancelled"),
         ("hold", {}, "held"),
-        ("delay", {"seconds": 3600.0}, "queued"),
+        ("reschedule", {"seconds": 3600.0}, "queued"),
         ("reprioritise", {"priority": 7}, "queued"),
     ],
 )
@@ -83,7 +83,7 @@ def _differs(queue: SqlQueue, verb: str, job: Any) -> bool:
     return {
         "cancel": job.state == "cancelled",
         "hold": job.state == "held",
-        "delay": job.available_at is not None and job.available_at > datetime.now(UTC) + timedelta(minutes=30),
+        "reschedule": job.available_at is not None and job.available_at > datetime.now(UTC) + timedelta(minutes=30),
         "reprioritise": job.priority == 7,
     }[verb]
 

@@ -69,7 +69,7 @@ def test_a_database_that_is_away(url: str, ephemeral: dg.DagsterInstance) -> Non
     assert "127.0.0.1:1/none" in said
     assert "s3cret" not in said
     missing = SqlQueueResource(url=url, schema_name="nothing_here")
-    assert "sqlqueue init" in Launchpad(missing, ephemeral).refused("pause", queue="work")
+    assert "sqlqueue migrate" in Launchpad(missing, ephemeral).refused("pause", queue="work")
 
 
 def test_the_assets_of_queues_may_have_other_keys(queue: SqlQueue, in_memory: Deployment) -> None:

@@ -25,10 +25,10 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("cancel", {"all": True, "limit": 10_001}, "limit is 10001"),
     ("cancel", {"ids": [str(uuid4()), str(uuid4())], "limit": 1}, "ids names 2 jobs, and the limit is 1"),
     ("hold", {"all": True, "reason": ""}, "the reason is ''"),
-    ("delay", {"all": True}, "give one of until and seconds"),
-    ("delay", {"all": True, "until": "2030-01-01T00:00:00Z", "seconds": 1.0}, "give one of until and seconds"),
-    ("delay", {"all": True, "seconds": -1.0}, "seconds is -1"),
-    ("delay", {"all": True, "until": "soon"}, "until is 'soon', which is not a time"),
+    ("reschedule", {"all": True}, "give one of until and seconds"),
+    ("reschedule", {"all": True, "until": "2030-01-01T00:00:00Z", "seconds": 1.0}, "give one of until and seconds"),
+    ("reschedule", {"all": True, "seconds": -1.0}, "seconds is -1"),
+    ("reschedule", {"all": True, "until": "soon"}, "until is 'soon', which is not a time"),
     ("reprioritise", {"all": True, "priority": 10}, "priority is 10; it must be 0 to 9"),
     ("rebucket", {"buckets": 0}, "bucket_count of queue 'work' is 0"),
     ("pause", {"wait_seconds": -1.0}, "wait_seconds is -1"),
@@ -54,7 +54,7 @@ def test_an_unknown_queue_or_job_is_named(queue: SqlQueue, launchpad: Launchpad,
     queue.create_queue(QueueSpec("other", Work))
     unknown = uuid4()
     before = everything(queue)
-    for verb, more in (("redrive", {}), ("cancel", {}), ("delay", {"seconds": 1.0})):
+    for verb, more in (("redrive", {}), ("cancel", {}), ("reschedule", {"seconds": 1.0})):
         said = launchpad.refused(verb, queue="mails", all=True, dry_run=dry_run, **more)
         assert "there is no queue 'mails'" in said
         assert "(there are: other, work)" in said

@@ -125,7 +125,7 @@ def test_who_starts_launchpad_jobs_is_an_operator_and_who_looks_an_observer(
     for verb, config in (
         ("show", {"id": job}),
         ("reprioritise", {"queue": "work", "ids": [job], "priority": 3, "dry_run": False}),
-        ("delay", {"queue": "work", "ids": [job], "seconds": 0.0, "dry_run": False}),
+        ("reschedule", {"queue": "work", "ids": [job], "seconds": 0.0, "dry_run": False}),
         ("hold", {"queue": "work", "ids": [job], "dry_run": False}),
         ("release", {"queue": "work", "ids": [job], "dry_run": False}),
         ("cancel", {"queue": "work", "ids": [job], "dry_run": False}),

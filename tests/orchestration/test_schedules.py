@@ -111,7 +111,7 @@ def test_its_jobs_are_worked_off_by_a_run(
 def test_a_database_that_is_not_usable_fails_the_tick(
     url: str, deployment: Deployment, sensor: dg.SensorDefinition
 ) -> None:
-    with pytest.raises(SchemaMissing, match="sqlqueue init"):
+    with pytest.raises(SchemaMissing, match="sqlqueue migrate"):
         replace(deployment, resource=SqlQueueResource(url=url, schema_name="nothing_here")).tick(sensor)
     away = SqlQueueResource(url="postgresql://me@127.0.0.1:1/none", connect_timeout_seconds=1)
     with pytest.raises(DatabaseUnavailable, match=r"127\.0\.0\.1:1/none"):

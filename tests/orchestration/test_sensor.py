@@ -151,9 +151,9 @@ def test_a_database_that_is_away_fails_the_tick_and_hides_the_password(
 @pytest.mark.parametrize(
     ("change", "error", "cure"),
     [
-        ("DELETE FROM {s}.schema_version", SchemaTooOld, "sqlqueue init"),
+        ("DELETE FROM {s}.schema_version", SchemaTooOld, "sqlqueue migrate"),
         ("INSERT INTO {s}.schema_version VALUES (9999, 'future')", SchemaTooNew, "pip install --upgrade"),
-        ("DROP SCHEMA {s} CASCADE", SchemaMissing, "sqlqueue init"),
+        ("DROP SCHEMA {s} CASCADE", SchemaMissing, "sqlqueue migrate"),
     ],
 )
 def test_another_version_of_the_schema_fails_the_tick_and_the_run_with_the_cure(

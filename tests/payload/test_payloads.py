@@ -12,9 +12,9 @@ from pydantic import BaseModel, Field
 
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload
+from dagster_sqlqueue.model.ids import stable_id
 from dagster_sqlqueue.payload.serialization import MAX_PAYLOAD_BYTES
 from dagster_sqlqueue.queue import Enqueued
-from dagster_sqlqueue.queue.validation import stable_id
 from tests.gate.patience import sized
 from tests.support import Work, claim, make_due, value
 

@@ -44,11 +44,11 @@ def choices(luck: random.Random, job: Expected) -> tuple[Any, ...]:
     """A step that fits, with what it is given."""
     person, other = luck.sample(PEOPLE, 2)
     if job.where == "line":
-        return ("hand_over", luck.choice([(False, False), (True, False), (None, True)]))
+        return ("deliver_grants", luck.choice([(False, False), (True, False), (None, True)]))
     if job.where == "review":
         checker = luck.choice([name for name in PEOPLE if not job.two or name != job.worker])
         return luck.choice([("approve", checker), ("reject", person, False), ("reject", person, True)])
-    may: list[tuple[Any, ...]] = [("delay", luck.randrange(5)), ("resume" if job.set_aside else "hold", person)]
+    may: list[tuple[Any, ...]] = [("reschedule", luck.randrange(5)), ("resume" if job.set_aside else "hold", person)]
     if luck.random() < 0.15:
         may = [("give_back", person)]
     if job.where == "open":
@@ -62,7 +62,7 @@ def choices(luck: random.Random, job: Expected) -> tuple[Any, ...]:
 def apply(job: Expected, step: tuple[Any, ...]) -> None:
     job.steps += 1
     match step:
-        case ("hand_over", (review, two)):
+        case ("deliver_grants", (review, two)):
             job.where, job.whose, job.worker, job.result = "open", "", "", None
             job.reviewed, job.two, job.set_aside, job.due = bool(review or two), two, False, None
         case ("assign", name):
@@ -73,7 +73,7 @@ def apply(job: Expected, step: tuple[Any, ...]) -> None:
             job.set_aside = True
         case ("resume", _):
             job.set_aside = False
-        case ("delay", days):
+        case ("reschedule", days):
             job.due = FIRST + timedelta(days=days)
         case ("submit", name, result, _):
             job.where, job.worker, job.result = "review" if job.reviewed else "done", name, result
@@ -90,14 +90,14 @@ def apply(job: Expected, step: tuple[Any, ...]) -> None:
 
 def do(people: HumanWork, ids: list[UUID], step: tuple[Any, ...]) -> None:
     match step:
-        case ("hand_over", (review, two)):
+        case ("deliver_grants", (review, two)):
             chosen = Selection(ids=ids)
             done = people.hand_over("work", chosen, by="boss", reason="hard", review=review, four_eyes=two)
             assert len(done.changed) == len(ids)
         case ("assign", name):
             people.assign(ids, name, by="boss")
-        case ("delay", days):
-            people.delay(ids, FIRST + timedelta(days=days), by="boss")
+        case ("reschedule", days):
+            people.reschedule(ids, FIRST + timedelta(days=days), by="boss")
         case ("submit", name, result, _):
             people.submit(ids, name, result)
         case ("reject", name, reopen):

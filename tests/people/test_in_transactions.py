@@ -25,7 +25,7 @@ STEPS: dict[str, Step] = {
     "unassign": lambda p, ids, c: p.unassign(ids[1], by="boss", connection=c),
     "hold": lambda p, ids, c: p.hold(ids[0], by="boss", connection=c),
     "resume": lambda p, ids, c: p.resume(ids[3], by="boss", connection=c),
-    "delay": lambda p, ids, c: p.delay(ids[0], 60, by="boss", connection=c),
+    "reschedule": lambda p, ids, c: p.reschedule(ids[0], 60, by="boss", connection=c),
     "submit": lambda p, ids, c: p.submit(ids[1], "anna", {"answer": 42}, connection=c),
     "approve": lambda p, ids, c: p.approve(ids[2], by="boss", connection=c),
     "reject": lambda p, ids, c: p.reject(ids[2], by="boss", reason="no", connection=c),

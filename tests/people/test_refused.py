@@ -36,7 +36,10 @@ REFUSED: dict[str, tuple[Callable[[HumanWork, list[UUID]], object], str]] = {
     ),
     "hold it twice": (lambda p, ids: p.hold(ids[3], by="boss"), "it is on hold already"),
     "resume what goes on": (lambda p, ids: p.resume(ids[0], by="boss"), "it is not on hold"),
-    "delay what is in review": (lambda p, ids: p.delay(ids[2], 5, by="boss"), "it is in review, and delay is for"),
+    "reschedule what is in review": (
+        lambda p, ids: p.reschedule(ids[2], 5, by="boss"),
+        "it is in review, and reschedule is",
+    ),
     "give back what is in review": (lambda p, ids: p.give_back(ids[2], by="boss"), "it is in review, and give back is"),
     "one of several": (lambda p, ids: p.unassign(ids[1:3], by="boss"), "it is in review, and unassign is for"),
     "what runs by itself": (
@@ -114,9 +117,9 @@ BAD: dict[str, tuple[Callable[[HumanWork, UUID], object], type[Exception], str]]
     ),
     "a limit": (lambda p, job: p.take("anna", "work", limit=0), InvalidInput, "limit is 0; it must be"),
     "a large limit": (lambda p, job: p.take("anna", "work", limit=1_001), InvalidInput, "a whole number of 1 to 1,000"),
-    "no zone": (lambda p, job: p.delay(job, datetime(2030, 1, 1), by="b"), InvalidInput, "with a time zone"),
-    "a time that has gone": (lambda p, job: p.delay(job, -1, by="b"), InvalidInput, "until is -1"),
-    "no number": (lambda p, job: p.delay(job, float("nan"), by="b"), InvalidInput, "until is nan"),
+    "no zone": (lambda p, job: p.reschedule(job, datetime(2030, 1, 1), by="b"), InvalidInput, "with a time zone"),
+    "a time that has gone": (lambda p, job: p.reschedule(job, -1, by="b"), InvalidInput, "until is -1"),
+    "no number": (lambda p, job: p.reschedule(job, float("nan"), by="b"), InvalidInput, "until is nan"),
     "a result": (lambda p, job: p.submit(job, "anna", {"a": float("nan")}), InvalidInput, "cannot be written as JSON"),
     "a result with NUL": (lambda p, job: p.submit(job, "anna", "\x00"), InvalidInput, "the result cannot be stored"),
     "a revision": (lambda p, job: p.hold(job, by="b", revision="1"), InvalidInput, "revision is '1'"),  # type: ignore[arg-type]

@@ -62,10 +62,10 @@ def test_a_job_is_handed_over_taken_and_done(people: HumanWork, queue: SqlQueue,
 
 def test_the_next_task_is_the_longest_available(people: HumanWork) -> None:
     ids = handed_over(people, 5)
-    people.delay(ids[0], LATER, by="boss")
+    people.reschedule(ids[0], LATER, by="boss")
     people.hold(ids[1], by="boss")
     assert [task.id for task in people.take("anna", "work", limit=2)] == ids[2:4]
-    people.delay(ids[0], 0, by="boss")
+    people.reschedule(ids[0], 0, by="boss")
     people.resume(ids[1], by="boss")
     # What was on hold has kept its place; what was delayed is offered since just now.
     assert [task.id for task in people.take("bert", "work", limit=9)] == [ids[1], ids[4], ids[0]]

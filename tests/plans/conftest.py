@@ -44,7 +44,7 @@ def backlog(url: str) -> Iterator[SqlQueue]:
     - `other`: 5,000 jobs that nobody asks for.
     """
     with SqlQueue(url, schema="plans", connect_timeout=round(PATIENCE)) as queue:
-        queue.init()
+        queue.migrate()
         for name, count in (("work", JOBS), ("other", 5_000)):
             queue.create_queue(QueueSpec(name, Work))
             put(

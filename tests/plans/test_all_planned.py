@@ -11,7 +11,7 @@ WITHOUT: dict[str, str] = {
         rebucket reply_queue_put reply_queue_renew resume set_region
     """,
     "one or a few rows by the primary key of a table that has a row a worker, waiter, slot or grant": """
-        ask_for_jobs slot_acquire slot_extend slot_release slots transactional_leave transactional_note waiter_leave
+        register_demand slot_acquire slot_extend slot_release slots transactional_leave transactional_note waiter_leave
         waiter_notify waiter_register
         wanting_workers withdraw_worker
     """,
@@ -22,7 +22,7 @@ WITHOUT: dict[str, str] = {
     "locks, settings, savepoints, listening and snapshots: no table": """
         ended_listen filter_matches isolation key_try key_wait limit_lock maintenance_lock maintenance_unlock merge_again
         merge_begin merge_end migration_lock migration_unlock plan_settings slot_lock snapshot
-        spark_export_snapshot spark_keep_archive spark_keep_live waiter_listen writers batch_patience
+        spark_export_snapshot spark_keep_archive spark_keep_live waiter_listen open_writers batch_patience
     """,
     "the catalog, and what the server says of itself": """
         doctor_autovacuum doctor_collation doctor_indexes doctor_job_table doctor_pins doctor_server function_set
@@ -34,7 +34,9 @@ WITHOUT: dict[str, str] = {
         archive_day_attach archive_day_begin archive_day_drop
     """,
     "every due job of a queue, once for each error that one of them caused, by a function": "hold_unclaimable",
-    "one call a job of a function that the trigger calls as well, and whose statements are looked at there": "tell_ended",
+    "one call a job of a function that the trigger calls as well, and whose statements are looked at there": """
+        notify_followers
+    """,
 }
 
 

@@ -267,7 +267,7 @@ def ended(explain: Explainer, count: int) -> list[tuple[UUID, datetime]]:
 BY_IDS: dict[str, dict[str, Any]] = {
     "archived_rows": {"since": "-infinity", "until": "infinity"},
     "keys_of_ended": {"queue": "events", "since": "-infinity", "until": "infinity"},
-    "whereabouts": {},
+    "locate_jobs": {},
 }
 
 
@@ -285,7 +285,7 @@ def test_ended_jobs_by_their_ids(explain: Explainer, verb: str, count: int) -> N
 @pytest.mark.parametrize("count", [1, 100, 1_000])
 def test_what_landed_though_the_answer_was_lost(explain: Explainer, count: int) -> None:
     ids = [id for id, _ in ended(explain, count)]
-    plan = explain("finished_under", ids=ids, lease_nos=[1] * count)
+    plan = explain("completed_under_lease", ids=ids, lease_nos=[1] * count)
     assert plan.root["Actual Rows"] == count
     assert not plan.read_whole("job_archive")
     # Told of each look on an average, with two decimals.
@@ -301,7 +301,7 @@ def test_what_was_sent_again_after_its_end(explain: Explainer, count: int) -> No
         " SELECT id, 'events', 0, 0, now(), now(), 3, '{}' FROM unnest(%s::uuid[]) AS new (id)",
         ids,
     )
-    plan = explain("forget_finished", ids=ids)
+    plan = explain("drop_already_finished", ids=ids)
     assert plan.root["Actual Rows"] == count // 2
     assert not plan.read_whole("job_archive")
     assert plan.scans() <= BY_ID

@@ -15,10 +15,10 @@ SIZES = [1, 100, 1_000]
 OF_WAITING: dict[str, dict[str, Any]] = {
     "cancel_waiting": {"reason": "x"},
     "hold_queued": {"reason": "x"},
-    "delay": {"seconds": 60.0, "moment": None},
+    "reschedule": {"seconds": 60.0, "moment": None},
     "reprioritise": {"priority": 9},
-    "finish_locked": {"states": ["succeeded"], "results": [None], "errors": [None], "worker": "w"},
-    "succeed_locked": {"worker": "w"},
+    "complete_locked": {"states": ["succeeded"], "results": [None], "errors": [None], "worker": "w"},
+    "complete_plain_locked": {"worker": "w"},
     "return_locked": {"states": ["queued"], "delays": [1.0], "moments": [None], "errors": ["x"], "spent": [True]},
     "pick_ids": {"limit": 1_000},
     "lock_live": {},
@@ -86,7 +86,7 @@ def test_what_was_sent_before(explain: Explainer, backlog: SqlQueue, count: int)
     assert {index for _, index in known.scans()} - {None} <= {"job_pkey"}
     assert not any(kind == "Seq Scan" for kind, _ in known.scans())
     assert known.rows_read <= count
-    plan = explain("foreign_ids", queue="other", ids=ids, unique_keys=[None] * count)
+    plan = explain("conflicting_ids", queue="other", ids=ids, unique_keys=[None] * count)
     assert plan.scans() <= BY_ID
     assert plan.rows_read <= count
 

@@ -10,8 +10,8 @@ from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.followers import Callback, Followers, Groups, JobEnded
-from dagster_sqlqueue.followers.following import _columns
-from dagster_sqlqueue.followers.model import Following, called_back
+from dagster_sqlqueue.followers.follow import _columns
+from dagster_sqlqueue.followers.model import FollowerRow, called_back
 from tests.gate.patience import PATIENCE, sized
 from tests.plans.explaining import PLAN_MODES, SLACK, Explainer, Plan
 from tests.plans.filling import put
@@ -29,7 +29,7 @@ ENDED = Callback("ended")
 def followed(url: str) -> Iterator[SqlQueue]:
     """100,000 jobs, each with a follower and a unique key, in groups of ten; and as many that have ended."""
     with SqlQueue(url, schema="plans_followers", connect_timeout=round(PATIENCE)) as queue:
-        queue.init()
+        queue.migrate()
         queue.create_queue(QueueSpec("work", Work))
         queue.create_queue(QueueSpec("ended", JobEnded))
         archive(queue, value(queue, "SELECT CAST(timezone('UTC', now()) AS date)"), count=JOBS)
@@ -153,7 +153,7 @@ def test_groups(explain: Explainer, followed: SqlQueue) -> None:
 
 @pytest.mark.parametrize("limit", [1, 1_000])
 def test_telling_those_who_were_left_out(explain: Explainer, limit: int) -> None:
-    plan = explain("tell_left", after=UUID(int=0), limit=limit)
+    plan = explain("notify_missed_followers", after=UUID(int=0), limit=limit)
     never_from_end_to_end(plan, "job", "follower")
     assert plan.scans() == {("Index Only Scan", "job_pkey")}
     assert plan.rows_read <= limit
@@ -181,7 +181,7 @@ def test_telling_and_counting(
     """What the triggers do when followed jobs end: the server counts it."""
     ids = live(followed, count)
     before = read(transaction)
-    explain("succeed_locked", ids=ids, worker="w")
+    explain("complete_plain_locked", ids=ids, worker="w")
     transaction.execute(b"SET CONSTRAINTS ALL IMMEDIATE")
     after = read(transaction)
     seen = {name: tuple(a - b for a, b in zip(after[name], before[name], strict=True)) for name in after}
@@ -204,8 +204,8 @@ def test_a_group_of_many_members_is_counted_in_one_row(
 ) -> None:
     group = Groups(followed).open()
     ids = live(followed, 500)
-    explain("follow", **_columns([Following(uuid7(), id, group_id=group) for id in ids]))
-    explain("succeed_locked", ids=ids, worker="w")
+    explain("follow", **_columns([FollowerRow(uuid7(), id, group_id=group) for id in ids]))
+    explain("complete_plain_locked", ids=ids, worker="w")
     assert len(explain.run("SELECT 1 FROM {s}.group_tally WHERE group_id = %s", group)) == 1
     transaction.execute(b"SET CONSTRAINTS ALL IMMEDIATE")
     assert explain.run("SELECT members, succeeded FROM {s}.job_group WHERE id = %s", group) == [(500, 500)]

@@ -133,7 +133,12 @@ def test_what_is_said_of_one(calling: Calling, backlog: SqlQueue, call: str, que
     assert calling(call, second) <= 100 + FIXED
 
 
-DECISIONS = ["cancel('{q}', %s)", "hold_queued('{q}', %s, 'x')", "delay('{q}', %s, 60)", "reprioritise('{q}', %s, 9)"]
+DECISIONS = [
+    "cancel('{q}', %s)",
+    "hold_queued('{q}', %s, 'x')",
+    "reschedule('{q}', %s, 60)",
+    "reprioritise('{q}', %s, 9)",
+]
 
 
 @pytest.mark.parametrize("call", DECISIONS)

@@ -65,7 +65,7 @@ def kept(url: str, request: pytest.FixtureRequest) -> Iterator[Kept]:
         stack.callback(drop, owner)
         theirs = stack.enter_context(pooler(url)) if pooled else url
         queue = stack.enter_context(SqlQueue(theirs, schema=schema, pool_size=1))
-        owner.init()
+        owner.migrate()
         owner.create_queue(QueueSpec("work", Work))
         owner.create_queue(QueueSpec("keyed", Work, ordered=True))
         owner.create_queue(QueueSpec("limited", Work, max_running=2 * RUNNING))
@@ -154,17 +154,17 @@ def _statements(
         "list_executable": work,
         "grant": {"ids": due, "limited": False, "alone": False, **LEASE},
         "grant_assign": {**work, "ids": due, "lease_nos": [0] * len(due), "limited": False, "alone": False, **LEASE},
-        "succeed": {"ids": running, "lease_no": 1, "in_line": False},
-        "finish": {**fences, **ends, "in_line": False},
+        "complete_plain": {"ids": running, "lease_no": 1, "in_line": False},
+        "complete": {**fences, **ends, "in_line": False},
         "requeue": {**fences, **back, "spent": [True] * len(due), "in_line": False},
-        "hold": {**fences, "reasons": ["x"] * len(running), "in_line": False},
+        "hold_running": {**fences, "reasons": ["x"] * len(running), "in_line": False},
         "heartbeat": {**fences, "lease_seconds": 60.0},
         "lock_leased": fences,
-        "succeed_locked": {"ids": due, "worker": "w"},
-        "finish_locked": {"ids": due, **ends, "worker": "w"},
+        "complete_plain_locked": {"ids": due, "worker": "w"},
+        "complete_locked": {"ids": due, **ends, "worker": "w"},
         "return_locked": {"ids": due, "states": ["queued"] * len(due), **back, "spent": [True] * len(due)},
         "key_turns": {"queue": "keyed", "ids": turning},
-        "park": {"queue": "keyed", "ids": turning},
+        "park_waiting": {"queue": "keyed", "ids": turning},
         "key_promote": {"queue": "keyed", "keys": keys},
     }
 
@@ -184,10 +184,10 @@ CHOOSING = {
 }
 """How many pages each touches for a job of its limit: see test_plans."""
 BY_IDS = [
-    "grant", "grant_assign", "succeed", "finish", "requeue", "hold", "heartbeat", "lock_leased", "succeed_locked",
-    "finish_locked", "return_locked", "pick_ids",
+    "grant", "grant_assign", "complete_plain", "complete", "requeue", "hold_running", "heartbeat", "lock_leased",
+    "complete_plain_locked", "complete_locked", "return_locked", "pick_ids",
 ]  # fmt: skip
-KEYED_BY = ["key_turns", "park", "key_promote"]
+KEYED_BY = ["key_turns", "park_waiting", "key_promote"]
 SIZES = [1, 100, 1_000]
 
 

@@ -60,7 +60,7 @@ def test_grants_that_have_expired(explain: Explainer, backlog: SqlQueue) -> None
 @pytest.mark.parametrize("count", [1, 100, 1_000])
 def test_leaving_grants_for_a_worker(explain: Explainer, backlog: SqlQueue, count: int) -> None:
     given = {"ids": running(backlog, count), "lease_nos": [1] * count, "alone": count == 1}
-    plan = explain("hand_over", queue="work", worker="w1", **given)
+    plan = explain("deliver_grants", queue="work", worker="w1", **given)
     assert plan.scans() <= BY_ID
     assert plan.buffers <= 8 * count + SLACK
 

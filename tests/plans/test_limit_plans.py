@@ -113,7 +113,7 @@ def test_turns_of_a_key_with_many_leases(explain: Explainer, backlog: SqlQueue) 
 
 @pytest.mark.parametrize("count", [1, 100, 500])
 def test_park(explain: Explainer, backlog: SqlQueue, count: int) -> None:
-    plan = explain("park", queue="keyed", ids=due(backlog, count, "keyed"))
+    plan = explain("park_waiting", queue="keyed", ids=due(backlog, count, "keyed"))
     assert plan.root["Actual Rows"] == count
     assert {index for _, index in plan.scans()} - {None} <= {"job_key", "job_key_running", "job_pkey"}
     assert plan.rows_read <= 3 * count

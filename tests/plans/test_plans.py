@@ -183,7 +183,7 @@ def test_marked_by_token(explain: Explainer, backlog: SqlQueue, count: int) -> N
 def test_finish(explain: Explainer, backlog: SqlQueue, count: int, queue: str) -> None:
     count = min(count, KEYS) if queue == "keyed" else count
     plan = explain(
-        "finish",
+        "complete",
         ids=running(backlog, count, queue),
         lease_nos=[1] * count,
         states=["succeeded"] * count,
@@ -196,7 +196,7 @@ def test_finish(explain: Explainer, backlog: SqlQueue, count: int, queue: str) -
 
 @pytest.mark.parametrize("count", SIZES)
 def test_succeed(explain: Explainer, backlog: SqlQueue, count: int) -> None:
-    plan = explain("succeed", ids=running(backlog, count), lease_no=1, in_line=False)
+    plan = explain("complete_plain", ids=running(backlog, count), lease_no=1, in_line=False)
     changes_by_id(plan, count)
 
 
@@ -217,7 +217,9 @@ def test_requeue(explain: Explainer, backlog: SqlQueue, count: int) -> None:
 
 @pytest.mark.parametrize("count", SIZES)
 def test_hold(explain: Explainer, backlog: SqlQueue, count: int) -> None:
-    plan = explain("hold", ids=running(backlog, count), lease_nos=[1] * count, reasons=["x"] * count, in_line=False)
+    plan = explain(
+        "hold_running", ids=running(backlog, count), lease_nos=[1] * count, reasons=["x"] * count, in_line=False
+    )
     changes_by_id(plan, count)
 
 

@@ -103,7 +103,7 @@ def test_the_wrong_kind_of_connection_is_named(queue: SqlQueue, spec: QueueSpec[
         blocking: Any = queue.database.engine
         with pytest.raises(InvalidInput, match=r"connection is a Engine; give a psycopg\.AsyncConnection"):
             await queue.aenqueue(spec, {"n": 1}, connection=blocking)
-        with SqlQueue(url, schema="nowhere") as nowhere, pytest.raises(SchemaMissing, match="sqlqueue init"):
+        with SqlQueue(url, schema="nowhere") as nowhere, pytest.raises(SchemaMissing, match="sqlqueue migrate"):
             await nowhere.aenqueue(spec, {"n": 1}, connection=connection)
 
     awaited(url, work)

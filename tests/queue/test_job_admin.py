@@ -1,4 +1,4 @@
-"""What operators decide about single jobs: cancel, hold, release, delay, reprioritise; also while consumers run."""
+"""What operators decide about single jobs: cancel, hold, release, reschedule, reprioritise; also while consumers run."""
 
 import threading
 from collections.abc import Sequence
@@ -75,7 +75,7 @@ def test_ids_of_which_nothing_can_be_decided_say_why(queue: SqlQueue, spec: Queu
     (live,) = put(queue, PLAIN, 1)
     assert queue.release_held("work", ids(live)).skipped == {live: "it is queued"}
     take(queue)
-    assert queue.delay("work", ids(live), 5).skipped == {live: "it is running"}
+    assert queue.reschedule("work", ids(live), 5).skipped == {live: "it is running"}
     assert queue.hold_queued("work", ids(live), "x").skipped == {live: "it is running"}
 
 
@@ -170,13 +170,13 @@ def test_a_delayed_job_is_due_at_its_moment(queue: SqlQueue) -> None:
     first, second = put(queue, PLAIN, 2)
     moments: list[Any] = [3600, 3600.0, datetime.now(UTC) + timedelta(hours=1)]
     for moment in moments:
-        assert queue.delay("work", ids(first), moment).changed == [first]
+        assert queue.reschedule("work", ids(first), moment).changed == [first]
         left = value(queue, "SELECT extract(epoch FROM available_at - now()) FROM {s}.job WHERE id = %s", first)
         assert 3400 < left <= 3600
     assert [job.id for job in take(queue)] == [second]
     row = queue.job(first)
     assert row.run_at == row.available_at
-    queue.delay("work", ids(first), datetime(2000, 1, 1, tzinfo=UTC))
+    queue.reschedule("work", ids(first), datetime(2000, 1, 1, tzinfo=UTC))
     assert [job.id for job in take(queue)] == [first]
 
 
@@ -184,18 +184,18 @@ def test_a_delay_keeps_a_job_in_its_line(queue: SqlQueue) -> None:
     jobs = put(queue, ORDERED, 3, ordering_key="k")
     (running,) = take(queue)
     assert queue.job(jobs[1]).waits_for_turn
-    queue.delay("work", ids(jobs[1]), 3600)
+    queue.reschedule("work", ids(jobs[1]), 3600)
     assert queue.job(jobs[1]).waits_for_turn
     queue.complete([running])
     assert take(queue) == []
-    queue.delay("work", ids(jobs[1]), 0)
+    queue.reschedule("work", ids(jobs[1]), 0)
     assert finish_all(queue) == [1, 2]
 
 
 def test_a_delayed_job_keeps_no_place_that_another_of_its_key_could_use(queue: SqlQueue) -> None:
     jobs = put(queue, TWO_A_KEY, 5, ordering_key="k")
     running = take(queue)
-    queue.delay("work", ids(jobs[2], jobs[3]), 3600)
+    queue.reschedule("work", ids(jobs[2], jobs[3]), 3600)
     queue.complete(running)
     assert numbers(take(queue)) == [4]
     make_due(queue)
@@ -219,7 +219,7 @@ def test_a_delay_that_is_none(queue: SqlQueue) -> None:
     ]
     for moment in moments:
         with pytest.raises(InvalidInput, match="until is"):
-            queue.delay("work", ids(job), moment)
+            queue.reschedule("work", ids(job), moment)
     assert len(take(queue)) == 1
 
 
@@ -257,7 +257,7 @@ def test_decisions_while_consumers_run_lose_nothing_and_end_nothing_twice(queue:
         try:
             for turn in range(8):
                 queue.hold_queued("work", Selection(ordering_key=f"k{turn % 6}"), "wait")
-                queue.delay("work", Selection(ordering_key=f"k{(turn + 1) % 6}"), 0.01)
+                queue.reschedule("work", Selection(ordering_key=f"k{(turn + 1) % 6}"), 0.01)
                 queue.reprioritise("work", Selection(ordering_key=f"k{(turn + 2) % 6}"), turn)
                 queue.cancel("work", Selection(payload={"n": 30 * turn + 29}))
                 queue.release_held("work", ALL)
@@ -357,7 +357,7 @@ def test_verbs_say_what_they_cannot_take(queue: SqlQueue) -> None:
         lambda: queue.cancel("nope", ALL),
         lambda: queue.redrive("nope", ids(job)),
         lambda: queue.jobs("nope"),
-        lambda: queue.delay("nope", ids(job), 3),
+        lambda: queue.reschedule("nope", ids(job), 3),
     ):
         with pytest.raises(UnknownQueue, match="no queue 'nope'"):
             missing()

@@ -40,7 +40,7 @@ def test_a_week_is_made_ahead(queue: SqlQueue, today: date) -> None:
     assert done.ran
     assert done.partitions_made == ahead(today, 8, 9, 10)
     assert queue.maintain(days_ahead=10).partitions_made == ()
-    queue.init()
+    queue.migrate()
     assert days_with_partitions(queue) == list(ahead(today, *range(-1, 11)))
 
 

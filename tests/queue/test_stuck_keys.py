@@ -76,7 +76,7 @@ def _retried_later(queue: SqlQueue) -> None:
 def _put_off(queue: SqlQueue) -> None:
     (head,) = take(queue)
     queue.requeue([(head, Snooze(0))])
-    queue.delay("work", Selection(ids=[head.id]), 3_600)
+    queue.reschedule("work", Selection(ids=[head.id]), 3_600)
 
 
 HEALTHY: dict[str, Callable[[SqlQueue], None]] = {

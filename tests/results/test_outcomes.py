@@ -9,10 +9,10 @@ from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import NewJob, QueueSpec, Retry, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, UnknownJob
+from dagster_sqlqueue.model.ids import stable_id
 from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.queue.complete import Ending
 from dagster_sqlqueue.queue.selection import Selection
-from dagster_sqlqueue.queue.validation import stable_id
 from dagster_sqlqueue.results import JobOutcome, Results
 from dagster_sqlqueue.results.model import earliest_end
 from tests.support import Work, caller, claim, rows, value

@@ -112,7 +112,7 @@ def test_a_server_that_crashed_is_waited_for(
 ) -> None:
     monkeypatch.setattr(waits, "_PATIENCE_SECONDS", LONG)
     with SqlQueue(server.url) as queue:
-        queue.init()
+        queue.migrate()
         queue.create_queue(spec)
         (id,) = enqueued(queue, spec)
         with Results(queue) as results, waiting(lambda: results.wait(id, timeout_seconds=LONG)) as wait:

@@ -27,7 +27,7 @@ def shared(any_server: str) -> Iterator[Staff]:
     """A schema with roles for the tests that leave it as they find it."""
     schema = f"r_{uuid4().hex[:12]}"
     with dropping_roles(any_server, schema), SqlQueue(any_server, schema=schema) as owner:
-        owner.init()
+        owner.migrate()
         owner.install_roles()
         owner.create_queue(QueueSpec("work", Work))
         with staff_of(owner, any_server) as staff:
@@ -38,7 +38,7 @@ def shared(any_server: str) -> Iterator[Staff]:
 def staff(any_server: str, own_schema: str, spec: QueueSpec[Work]) -> Iterator[Staff]:
     """The users of a fresh schema with the queue of `spec`."""
     with SqlQueue(any_server, schema=own_schema) as owner:
-        owner.init()
+        owner.migrate()
         owner.install_roles()
         owner.create_queue(spec)
         with staff_of(owner, any_server) as staff:

@@ -65,7 +65,7 @@ def test_nobody_is_refused_while_roles_are_installed_again(staff: Staff, spec: Q
 def test_a_kill_leaves_all_of_the_grants_or_none(any_server: str, own_schema: str, rounds: int) -> None:
     seen = set()
     with SqlQueue(any_server, schema=own_schema) as owner:
-        owner.init()
+        owner.migrate()
         for number in range(rounds):
             _take_away(owner)
             with subprocess.Popen(

@@ -22,7 +22,7 @@ def secret(any_server: str) -> Iterator[Staff]:
     schema = f"r_{uuid4().hex[:12]}"
     spec = QueueSpec("work", Work, bucket_count=4)
     with dropping_roles(any_server, schema), SqlQueue(any_server, schema=schema) as owner:
-        owner.init()
+        owner.migrate()
         owner.install_roles()
         owner.create_queue(spec)
         _lay(owner, spec)

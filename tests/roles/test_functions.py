@@ -76,7 +76,7 @@ def give_back(staff: Staff, call: Call) -> None:
 def decide(staff: Staff, call: Call) -> None:
     call("cancel('called', ARRAY[%s]::uuid[], 'no')", put(staff))
     call("reprioritise('called', ARRAY[%s]::uuid[], 3)", put(staff))
-    call("delay('called', ARRAY[%s]::uuid[], 60)", put(staff))
+    call("reschedule('called', ARRAY[%s]::uuid[], 60)", put(staff))
     for named in ("hold_queued('called', ARRAY[%s]::uuid[], 'odd')", "release_held('called', ARRAY[%s]::uuid[])"):
         call(named, put(staff))
     call("retry('called', ARRAY[%s]::uuid[])", put(staff))

@@ -23,7 +23,7 @@ from tests.support import Work, rows, value
 def owner(any_server: str, own_schema: str) -> Iterator[SqlQueue]:
     """The owner of a schema without roles."""
     with SqlQueue(any_server, schema=own_schema) as queue:
-        queue.init()
+        queue.migrate()
         yield queue
 
 
@@ -42,7 +42,7 @@ FOUR = ["consumer", "observer", "operator", "producer"]
 def test_a_schema_has_no_roles_unless_asked_for(owner: SqlQueue) -> None:
     assert _roles(owner) == []
     assert roles.examine(owner.database) is None
-    assert owner.init() == []
+    assert owner.migrate() == []
     assert _roles(owner) == []
 
 
@@ -83,7 +83,7 @@ def test_names_that_have_to_be_quoted(any_server: str, name: str) -> None:
     schema = f"{name}{uuid4().hex[:8]}"
     spec = QueueSpec("work", Work)
     with dropping_roles(any_server, schema), SqlQueue(any_server, schema=schema) as queue:
-        queue.init()
+        queue.migrate()
         queue.install_roles()
         queue.create_queue(spec)
         with staff_of(queue, any_server) as staff:
@@ -97,16 +97,16 @@ def test_a_schema_with_too_long_a_name_has_no_roles(any_server: str) -> None:
     name = "s" * 22 + uuid4().hex
     assert len(roles.script_for_dba(name)) > 100
     with dropping_roles(any_server, f"{name}x"), SqlQueue(any_server, schema=f"{name}x") as queue:
-        queue.init()
+        queue.migrate()
         with pytest.raises(InvalidInput, match=r"has 55 characters; .* it can have 54 at most"):
             queue.install_roles()
-        assert queue.init() == []
+        assert queue.migrate() == []
         assert doctor(queue.database).verdict is Verdict.OK
 
 
 def test_roles_come_after_tables(any_server: str, own_schema: str) -> None:
     with SqlQueue(any_server, schema=own_schema) as queue:
-        with pytest.raises(SchemaMissing, match="sqlqueue init"):
+        with pytest.raises(SchemaMissing, match="sqlqueue migrate"):
             queue.install_roles()
         assert rows(queue, "SELECT 1 FROM pg_roles WHERE rolname LIKE %s", f"{own_schema}%") == []
 
@@ -115,14 +115,16 @@ def test_roles_come_after_tables(any_server: str, own_schema: str) -> None:
 def lowly(any_server: str, own_schema: str, someone: str) -> Iterator[SqlQueue]:
     """An owner who may not make roles."""
     with SqlQueue(url_of(any_server, someone), schema=own_schema) as queue:
-        queue.init()
+        queue.migrate()
         yield queue
 
 
 def test_an_owner_who_may_not_make_roles_is_told_what_a_dba_does(
     lowly: SqlQueue, any_server: str, someone: str
 ) -> None:
-    with pytest.raises(AccessRefused, match=f"user '{someone}' may not make the roles .*sqlqueue init --roles --print"):
+    with pytest.raises(
+        AccessRefused, match=f"user '{someone}' may not make the roles .*sqlqueue migrate --roles --print"
+    ):
         lowly.install_roles()
     assert roles.examine(lowly.database) is None
     for _ in range(2):
@@ -174,7 +176,7 @@ def test_a_role_of_somebody_else_is_granted_nothing(owner: SqlQueue, made: str) 
         owner.install_roles()
     assert _roles(owner) == ["observer"]
     assert roles.examine(owner.database) is None
-    owner.init()
+    owner.migrate()
     assert value(owner, "SELECT has_schema_privilege(%s, %s, 'USAGE')", name, owner.database.schema) is (
         made == "SUPERUSER"
     )
@@ -192,7 +194,7 @@ def test_a_dba_can_say_that_a_role_is_the_schemas(owner: SqlQueue) -> None:
 def test_the_roles_of_one_schema_are_nobody_in_another(staff: Staff, any_server: str, role: Role) -> None:
     other = f"r_{uuid4().hex[:12]}"
     with dropping_roles(any_server, other), SqlQueue(any_server, schema=other) as owner:
-        owner.init()
+        owner.migrate()
         owner.install_roles()
         stranger = SqlQueue(url_of(any_server, staff.user(role)), schema=other)
         with stranger, pytest.raises(AccessRefused, match=f'"{other}_observer", "{other}_producer"'):
@@ -208,7 +210,7 @@ def test_a_migration_that_makes_a_table_anew_leaves_the_roles_what_they_need(
         " SELECT j.id, j.available_at, j.run_at FROM sqlqueue.job AS j WHERE false"
     )
     _with_migration(monkeypatch, again)
-    assert [migration.version for migration in staff.owner.init()] == [9999]
+    assert [migration.version for migration in staff.owner.migrate()] == [9999]
     assert roles.examine(staff.owner.database) == roles.Differences((), (), ())
     staff.users[Role.CONSUMER].database.run("waiter_register", {"queue": "work", "worker": "w", "seconds": 60.0})
 
@@ -216,13 +218,13 @@ def test_a_migration_that_makes_a_table_anew_leaves_the_roles_what_they_need(
 def test_a_migration_that_fails_leaves_the_grants_as_they_were(staff: Staff, monkeypatch: pytest.MonkeyPatch) -> None:
     _with_migration(monkeypatch, "DROP TABLE sqlqueue.waiter; SELECT 1 / 0")
     with pytest.raises(psycopg.errors.DivisionByZero):
-        staff.owner.init()
+        staff.owner.migrate()
     assert roles.examine(staff.owner.database) == roles.Differences((), (), ())
 
 
 def test_a_migration_of_a_schema_without_roles_makes_none(owner: SqlQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     _with_migration(monkeypatch, "SELECT 1")
-    owner.init()
+    owner.migrate()
     assert _roles(owner) == []
 
 
@@ -240,7 +242,7 @@ def test_migrate_grants_what_is_lacking_and_takes_nothing_away(staff: Staff) -> 
     assert (check.verdict, check.found) == (Verdict.FAIL, lacking)
     with pytest.raises(AccessRefused):
         staff.users[Role.CONSUMER].queues()
-    assert staff.owner.init() == []
+    assert staff.owner.migrate() == []
     assert staff.users[Role.CONSUMER].queues()
     assert roles.examine(staff.owner.database) == roles.Differences((), (), ())
 
@@ -271,7 +273,7 @@ def test_doctor_misses_a_role_that_is_gone(staff: Staff) -> None:
     rows(staff.owner, f'DROP ROLE "{staff.schema}_observer"')
     check = doctor(staff.owner.database)
     assert (check.verdict, check.found) == (Verdict.FAIL, f"not there: {staff.schema}_observer")
-    assert staff.owner.init() == []
+    assert staff.owner.migrate() == []
     assert sum(role.made for role in staff.owner.install_roles()) == 1
     assert doctor(staff.owner.database).verdict is Verdict.OK
 

@@ -82,7 +82,7 @@ class Crew:
 @pytest.fixture
 def queue(url: str, schema: str, spec: QueueSpec[Work]) -> Iterator[SqlQueue]:
     with SqlQueue(url, schema=schema) as queue:
-        queue.init()
+        queue.migrate()
         queue.create_queue(spec)
         yield queue
 

@@ -90,7 +90,7 @@ def test_a_server_that_crashes_is_waited_for_and_nothing_is_lost(
     spec: QueueSpec[Work], caplog: pytest.LogCaptureFixture
 ) -> None:
     with own_server() as server, SqlQueue(server.url) as queue:
-        queue.init()
+        queue.migrate()
         queue.create_queue(spec)
         schedules = Schedules(queue)
         made = schedules.put(spec, "s", Work(n=1), every=0.1, catch_up="all")
@@ -110,7 +110,7 @@ def test_a_server_that_crashes_is_waited_for_and_nothing_is_lost(
 
 def test_it_stops_while_the_server_is_away(spec: QueueSpec[Work], caplog: pytest.LogCaptureFixture) -> None:
     with own_server() as server, SqlQueue(server.url) as queue:
-        queue.init()
+        queue.migrate()
         server.stop("immediate")
         with caplog.at_level(logging.WARNING), running(Scheduler(Schedules(queue), poll_seconds=3_600)) as scheduler:
             until(lambda: "scheduler: cannot use the database" in caplog.text)
@@ -124,5 +124,5 @@ def test_what_is_refused(url: str, queue: SqlQueue, schedules: Schedules) -> Non
     for seconds in (0, -1, float("nan"), float("inf"), "soon"):
         with pytest.raises(InvalidInput, match="poll_seconds is"):
             Scheduler(schedules, poll_seconds=seconds)  # type: ignore[arg-type]
-    with SqlQueue(url, schema="nothing_here") as empty, pytest.raises(SchemaMissing, match="sqlqueue init"):
+    with SqlQueue(url, schema="nothing_here") as empty, pytest.raises(SchemaMissing, match="sqlqueue migrate"):
         Scheduler(Schedules(empty)).run(threading.Event())

@@ -34,7 +34,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def shared(url: str) -> Iterator[SqlQueue]:
     """The queues of a schema that the tests of several modules share."""
     with SqlQueue(url, schema=f"spark_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}") as queue:
-        queue.init()
+        queue.migrate()
         yield queue
 
 

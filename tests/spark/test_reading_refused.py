@@ -30,7 +30,7 @@ def staff(url: str) -> Iterator[Staff]:
     """A queue with jobs in three buckets, and one in its archive; a user of each role, and one, `nobody`, without any."""
     schema = f"r_{uuid4().hex[:12]}"
     with dropping_roles(url, schema), SqlQueue(url, schema=schema) as owner:
-        owner.init()
+        owner.migrate()
         owner.install_roles()
         spec = QueueSpec("work", Work)
         owner.create_queue(spec)

@@ -37,7 +37,7 @@ def test_a_database_that_goes_away_in_mid_read_is_named_and_a_second_read_is_rig
     with own_server("hunter2", settings=["fsync=off"]) as server:
         url = f"postgresql://postgres:hunter2@{server.query}"
         with SqlQueue(url) as queue:
-            queue.init()
+            queue.migrate()
             queue.create_queue(QueueSpec("work", Work))
             filled(queue, MANY)
             register_source(session, url)

@@ -194,7 +194,7 @@ def test_batches_are_read_while_they_are_sealed(
 
 def test_a_schema_of_another_name(session: SparkSession, url: str) -> None:
     with SqlQueue(url, schema="Odd$Name") as other:
-        other.init()
+        other.migrate()
         other.create_queue(QueueSpec("work", Work))
         archive(other, [Done({"n": 5})])
     register_source(session, url, "Odd$Name")

@@ -41,7 +41,7 @@ def test_an_ordered_queue_gets_the_jobs_of_a_key_in_the_order_of_partitions_and_
     fresh: SqlQueue, spec: QueueSpec[Work]
 ) -> None:
     ordered = QueueSpec("work", Work, bucket_count=2, ordered=True)
-    fresh.init()
+    fresh.migrate()
     fresh.create_queue(ordered)
     write = uuid4()
     second, first = (staged(fresh, ordered, write, *ns, ordering_key="k") for ns in ((3, 4), (0, 1, 2)))

@@ -40,7 +40,7 @@ def standby(primary: OwnServer) -> Iterator[OwnServer]:
 def queue(primary: OwnServer, schema: str, spec: QueueSpec[Work]) -> Iterator[SqlQueue]:
     """The queues of a fresh schema on the primary."""
     with SqlQueue(primary.url, schema=schema) as queue:
-        queue.init()
+        queue.migrate()
         queue.create_queue(spec)
         yield queue
 

@@ -81,7 +81,7 @@ class DecidedModel(Model):
 
         return set(self.decide(ids, {LiveState.HELD}, release, turns=False))
 
-    def delay(self, ids: Sequence[UUID], until: Moment | float) -> set[UUID]:
+    def reschedule(self, ids: Sequence[UUID], until: Moment | float) -> set[UUID]:
         """Have queued jobs become due at another moment, or after so many hours."""
         now = self.now()
         moment = max(until, now) if isinstance(until, tuple) else (until, now[1])
@@ -186,8 +186,8 @@ class DecidedMachine(QueueMachine):
             return
         moment = (MOMENTS[until], 0) if isinstance(until, datetime) else until / HOUR
         for ids in self._batches(choice, [LiveState.QUEUED]):
-            self._expected.changed.extend(self.model.delay(ids, moment))
-        self._decided(self.server.operator.delay("work", self._selection(choice), until))
+            self._expected.changed.extend(self.model.reschedule(ids, moment))
+        self._decided(self.server.operator.reschedule("work", self._selection(choice), until))
 
     @step(
         2,

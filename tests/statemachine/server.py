@@ -14,7 +14,7 @@ class Server:
     def __init__(self, url: str, schema: str) -> None:
         self.consumers = [SqlQueue(url, schema=schema, pool_size=1) for _ in range(2)]
         self.operator = SqlQueue(url, schema=schema, pool_size=1)
-        self.operator.init()
+        self.operator.migrate()
         self._look = psycopg.connect(url, autocommit=True, options=f"-c search_path={schema} -c timezone=UTC")
 
     def close(self) -> None:

@@ -26,8 +26,8 @@ RUNS = settings(
 )
 
 PLANTS: dict[str, tuple[str, str, str, str]] = {
-    "an ending without the fence": ("round_robin", "finish", "AND j.lease_no = ended.lease_no", ""),
-    "an ending of many alike without the fence": ("round_robin", "succeed", "AND j.lease_no = %(lease_no)s", ""),
+    "an ending without the fence": ("round_robin", "complete", "AND j.lease_no = ended.lease_no", ""),
+    "an ending of many alike without the fence": ("round_robin", "complete_plain", "AND j.lease_no = %(lease_no)s", ""),
     "a hint that is another priority's": (
         "round_robin",
         "claim_round_robin",
@@ -59,7 +59,7 @@ PLANTS: dict[str, tuple[str, str, str, str]] = {
         "ORDER BY j.priority DESC,",
         "ORDER BY j.bucket,",
     ),
-    "a hold that spends the attempt": ("plain", "hold", "j.max_attempts) - 1", "j.max_attempts)"),
+    "a hold that spends the attempt": ("plain", "hold_running", "j.max_attempts) - 1", "j.max_attempts)"),
     "a key that nobody brings back": (
         "ordered",
         "key_promote",

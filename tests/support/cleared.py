@@ -35,7 +35,7 @@ def cleared(queue: SqlQueue, spec: QueueSpec[Work]) -> SqlQueue:
 def own_schema(url: str, prefix: str, **settings: Any) -> Iterator[SqlQueue]:
     """The queues of a schema that nothing used before, and that is gone afterwards."""
     with SqlQueue(url, schema=f"{prefix}_{uuid4().hex[:8]}", **settings) as queue:
-        queue.init()
+        queue.migrate()
         try:
             yield queue
         finally:

@@ -170,7 +170,7 @@ def test_awaited_the_wrong_kind_of_connection_is_named(topics: Topics, url: str)
         blocking: Any = topics.database.engine
         with pytest.raises(InvalidInput, match=r"connection is a Engine; give a psycopg\.AsyncConnection"):
             await topics.apublish("orders", {}, connection=blocking)
-        with SqlQueue(url, schema="nowhere") as nowhere, pytest.raises(SchemaMissing, match="sqlqueue init"):
+        with SqlQueue(url, schema="nowhere") as nowhere, pytest.raises(SchemaMissing, match="sqlqueue migrate"):
             await Topics(nowhere).apublish("orders", {}, connection=connection)
 
     awaited(url, work)

@@ -106,7 +106,7 @@ def test_other_mistakes(topics: Topics, queue: SqlQueue, url: str) -> None:
         TopicSpec("1st", Work)
     with pytest.raises(InvalidInput, match="row 0: a topic takes messages, and this is a NewJob; give a Message"):
         topics.publish_many("orders", [NewJob({})])
-    with SqlQueue(url, schema="nowhere") as nowhere, pytest.raises(SchemaMissing, match="sqlqueue init"):
+    with SqlQueue(url, schema="nowhere") as nowhere, pytest.raises(SchemaMissing, match="sqlqueue migrate"):
         Topics(nowhere).publish("orders", {})
     assert topics.publish_many("orders", []) == PublishedMany(0, 0, 0, 0)
 

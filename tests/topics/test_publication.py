@@ -15,7 +15,7 @@ from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import ClaimFilter, Consumer, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.queue.validation import bucket_hash
+from dagster_sqlqueue.model.ids import bucket_hash
 from dagster_sqlqueue.topics import Message, Published, PublishedMany, Topics
 from tests.support import Work, rows, value
 from tests.topics.support import LATER, ORDERS, count, jobs, subscribed

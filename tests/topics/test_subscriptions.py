@@ -198,7 +198,7 @@ def test_in_the_callers_transaction(topics: Topics, url: str) -> None:
 
 
 def test_without_the_tables_the_command_is_named(url: str) -> None:
-    with SqlQueue(url, schema="nowhere") as queue, pytest.raises(SchemaMissing, match="sqlqueue init"):
+    with SqlQueue(url, schema="nowhere") as queue, pytest.raises(SchemaMissing, match="sqlqueue migrate"):
         Topics(queue).subscriptions()
 
 

@@ -252,7 +252,7 @@ def test_a_database_that_goes_away_is_waited_for(
     spec: QueueSpec[Work], tmp_path: Path, processes: tuple[str, ...]
 ) -> None:
     with own_server() as server, SqlQueue(server.url) as queue:
-        queue.init()
+        queue.migrate()
         queue.create_queue(spec)
         shop = Shop(queue, server.url, tmp_path)
         try:

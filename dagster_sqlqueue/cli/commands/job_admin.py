@@ -1,4 +1,4 @@
-"""The commands that decide about jobs: `retry`, `cancel`, `hold`, `release`, `delay`, `reprioritise`."""
+"""The commands that decide about jobs: `retry`, `cancel`, `hold`, `release`, `reschedule`, `reprioritise`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ Reason = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for function in (retry, cancel, hold, release, delay, reprioritise):
+    for function in (retry, cancel, hold, release, reschedule, reprioritise):
         command(app, panel=_PANEL)(function)
 
 
@@ -130,8 +130,8 @@ def release(session: Session, queue: Queue, selection: Selection, dry_run: bool)
             tell(session, queue, verb, source.release_held(queue, selection))
 
 
-@selecting(("queued",), "delay")
-def delay(
+@selecting(("queued",), "reschedule")
+def reschedule(
     session: Session,
     queue: Queue,
     selection: Selection,
@@ -154,19 +154,19 @@ def delay(
 ) -> None:
     """Have queued jobs become due at another moment, earlier or later than it was.
 
-    Examples: sqlqueue delay orders --tag newsletter --for 2h
+    Examples: sqlqueue reschedule orders --tag newsletter --for 2h
 
-    sqlqueue delay orders --all --until 2030-01-31T08:00:00Z
+    sqlqueue reschedule orders --all --until 2030-01-31T08:00:00Z
     """
     if (until is None) is (by is None):
         raise InvalidInput("give one of --until and --for: when the jobs are to become due")
     when = options.seconds("--for", by) if by is not None else options.moment("--until", until or "")
-    verb = Verb(("queued",), "delayed")
+    verb = Verb(("queued",), "rescheduled")
     with session.queue() as source:
         if dry_run:
             foretell(session, source, queue, selection, verb)
         else:
-            tell(session, queue, verb, source.delay(queue, selection, when))
+            tell(session, queue, verb, source.reschedule(queue, selection, when))
 
 
 @selecting(LIVE_STATES, "reprioritise")

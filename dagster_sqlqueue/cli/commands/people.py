@@ -63,7 +63,7 @@ def register(app: typer.Typer) -> None:
         unassign,
         hold,
         resume,
-        delay,
+        reschedule,
         submit,
         approve,
         reject,
@@ -160,7 +160,7 @@ def resume(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision
         _show(session, source, HumanWork(source).resume(_ids(jobs), by=by, reason=reason, revision=revision))
 
 
-def delay(
+def reschedule(
     session: Session,
     jobs: Jobs,
     by: By,
@@ -184,13 +184,13 @@ def delay(
 ) -> None:
     """Have tasks offered from another moment on; those that are assigned stay so.
 
-    Example: sqlqueue people delay 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --until 2037-01-31T08:00:00Z --by anna
+    Example: sqlqueue people reschedule 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --until 2037-01-31T08:00:00Z --by anna
     """
     if (until is None) is (length is None):
         raise InvalidInput("give one of --until and --for: from when on the tasks are to be offered")
     when = options.seconds("--for", length) if length is not None else options.moment("--until", until or "")
     with session.queue() as source:
-        _show(session, source, HumanWork(source).delay(_ids(jobs), when, by=by, reason=reason, revision=revision))
+        _show(session, source, HumanWork(source).reschedule(_ids(jobs), when, by=by, reason=reason, revision=revision))
 
 
 def submit(

@@ -1,4 +1,4 @@
-"""The commands that prepare: `migrate` and its other name `init`, `create`, `queues`."""
+"""The commands that prepare: `migrate`, `create`, `queues`."""
 
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -24,7 +24,6 @@ _LIMITS = f"Limits ({options.NONE} takes one away)"
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     command(app, panel=_PANEL)(migrate)
-    command(app, panel=_PANEL)(init)
     command(app, panel=_PANEL)(create)
     command(app, panel=_PANEL)(queues)
 
@@ -63,7 +62,7 @@ def migrate(session: Session, roles: Roles = False, print_only: Print = False) -
         _print_roles(session, roles)
         return
     with session.queue(checked=False) as queue:
-        applied = queue.init()
+        applied = queue.migrate()
         version = migrations.check(queue.database)
         installed = queue.install_roles() if roles else []
         schema = queue.database.schema
@@ -79,11 +78,6 @@ def migrate(session: Session, roles: Roles = False, print_only: Print = False) -
         for role in installed:
             members = f"; its members: {', '.join(role.members)}" if role.members else ""
             render.say(f"role {role.name} {'was made' if role.made else 'was there'} and has what it needs{members}")
-
-
-def init(session: Session, roles: Roles = False, print_only: Print = False) -> None:
-    """Another name of `migrate`, for the first time."""
-    migrate(session, roles, print_only)
 
 
 def _print_roles(session: Session, roles: bool) -> None:

@@ -31,7 +31,7 @@ _VERBS = {
     "cancel": _Verb(fields.CancelConfig, deciding.cancel),
     "hold": _Verb(fields.HoldConfig, deciding.hold),
     "release": _Verb(fields.ReleaseConfig, deciding.release),
-    "delay": _Verb(fields.DelayConfig, deciding.delay),
+    "reschedule": _Verb(fields.RescheduleConfig, deciding.reschedule),
     "reprioritise": _Verb(fields.ReprioritiseConfig, deciding.reprioritise),
     "pause": _Verb(fields.PauseConfig, operating.pause),
     "resume": _Verb(fields.ResumeConfig, operating.resume),

@@ -90,7 +90,7 @@ class ReleaseConfig(JobsConfig):
     """Which held jobs to let go."""
 
 
-class DelayConfig(JobsConfig):
+class RescheduleConfig(JobsConfig):
     """Which queued jobs are to be due at another moment, and when."""
 
     until: str | None = Field(

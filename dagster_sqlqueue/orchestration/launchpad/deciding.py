@@ -8,12 +8,12 @@ from dagster_sqlqueue.errors import InvalidInput, UnknownJob
 from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS
 from dagster_sqlqueue.orchestration.launchpad.config import (
     CancelConfig,
-    DelayConfig,
     HoldConfig,
     JobsConfig,
     RedriveConfig,
     ReleaseConfig,
     ReprioritiseConfig,
+    RescheduleConfig,
 )
 from dagster_sqlqueue.orchestration.launchpad.reporting import Report, job_table, jobs, skipped_table
 from dagster_sqlqueue.people.model import check_reason
@@ -68,7 +68,7 @@ def release(source: SqlQueue, config: ReleaseConfig) -> Report:
     return _decide(source, config, _selection(config), ("held",), "released", act)
 
 
-def delay(source: SqlQueue, config: DelayConfig) -> Report:
+def reschedule(source: SqlQueue, config: RescheduleConfig) -> Report:
     """Has queued jobs become due at another moment, earlier or later than it was."""
     if (config.until is None) is (config.seconds is None):
         raise InvalidInput("give one of until and seconds: when the jobs are to become due")
@@ -80,9 +80,9 @@ def delay(source: SqlQueue, config: DelayConfig) -> Report:
     assert when is not None
 
     def act(selection: Selection) -> Decided:
-        return source.delay(config.queue, selection, when)
+        return source.reschedule(config.queue, selection, when)
 
-    return _decide(source, config, _selection(config), ("queued",), "delayed", act)
+    return _decide(source, config, _selection(config), ("queued",), "rescheduled", act)
 
 
 def reprioritise(source: SqlQueue, config: ReprioritiseConfig) -> Report:

@@ -3,6 +3,7 @@
 --
 -- Parameters: queue text; batch_id uuid. Returns: bucket; held. Locks: none.
 -- Plan: one probe a bucket: of an EXISTS the planner may make a list of all of the batch's jobs.
+-- Roles: consumer, operator, observer.
 SELECT
     b.bucket,
     (

@@ -3,6 +3,7 @@
 --
 -- Parameters: batch_id uuid; token bigint.
 -- Returns: one row; none: it was taken over or is published already. Locks: the batch's row. Guards: I3.
+-- Roles: consumer.
 UPDATE sqlqueue.batch AS b
 SET state = 'abandoned'
 WHERE b.id = CAST(:batch_id AS uuid) AND b.token = :token AND b.state IN ('sealing', 'sealed')

@@ -2,6 +2,7 @@
 -- due in its queue have no attempt left, and are not in it.
 --
 -- Parameters: queue text; sealed_at timestamptz; filter jsonb. Returns: one row. Locks: none.
+-- Roles: consumer, operator, observer.
 SELECT
     count(*) FILTER (WHERE j.attempts_spent < j.max_attempts AND fits.so),
     count(*) FILTER (WHERE j.attempts_spent < j.max_attempts AND fits.so AND j.followed),

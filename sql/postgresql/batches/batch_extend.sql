@@ -2,6 +2,7 @@
 --
 -- Parameters: batch_id uuid; token bigint; lease_seconds float8.
 -- Returns: one row when the batch is still ours; published is ours too. Locks: the batch's row.
+-- Roles: consumer.
 UPDATE sqlqueue.batch AS b
 SET lease_until = statement_timestamp() + make_interval(secs => :lease_seconds)
 WHERE b.id = CAST(:batch_id AS uuid) AND b.token = :token AND b.state IN ('sealing', 'sealed', 'published')

@@ -2,6 +2,7 @@
 --
 -- Parameters: key text. Returns: owner; seconds; whether it is a transaction that holds it, for as long as it takes.
 -- Locks: none.
+-- Roles: consumer, operator, observer.
 SELECT
     b.owner, CAST(EXTRACT(EPOCH FROM b.lease_until - statement_timestamp()) AS float8) AS seconds,
     b.mode = 'transactional' AS held

@@ -4,6 +4,7 @@
 -- Parameters: batch_id uuid; token bigint; bucket smallint; after uuid (NULL for the first); limit integer.
 -- Plan: the reports are looked up job by job: joined, the planner may read all of them, and sort the bucket.
 -- Returns: the jobs as under a claim, and the queue; no row of them when the batch was taken over. Locks: none.
+-- Roles: consumer, operator, observer.
 SELECT
     j.id, j.bucket, j.priority, j.lease_no, j.attempt, j.max_attempts, j.created_at, b.lease_until,
     j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error, j.run_at AS due_at, j.tags,

@@ -2,6 +2,7 @@
 --
 -- Parameters: batch_id uuid; queue text; sealed_at timestamptz; filter jsonb; worker text. Returns: how many jobs.
 -- Locks: the jobs. Guards: I3.
+-- Roles: consumer.
 WITH leased AS (
     UPDATE sqlqueue.job AS j
     SET state = 'running',

@@ -2,6 +2,7 @@
 --
 -- Parameters: batch_id uuid; ids uuid[]; states text[]; spent boolean[]; afters float8[]; moments timestamptz[]; results
 --   text[] (JSON); errors text[].
+-- Roles: consumer.
 INSERT INTO sqlqueue.batch_outcome (batch_id, job_id, state, spent, after, moment, result, error)
 SELECT CAST(:batch_id AS uuid), t.id, t.state, t.spent, t.after, t.moment, CAST(t.result AS jsonb), t.error
 FROM unnest(

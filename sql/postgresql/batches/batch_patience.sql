@@ -2,6 +2,7 @@
 -- its statements and for its end as long as they take.
 --
 -- Parameters: lease_milliseconds text. Returns: the names of what was set, for this transaction.
+-- Roles: producer, consumer, operator, observer.
 SELECT s.name, set_config(s.name, patience.value, true) AS value
 FROM (VALUES
     ('idle_in_transaction_session_timeout', CAST(:lease_milliseconds AS text)),

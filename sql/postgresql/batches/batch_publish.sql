@@ -5,6 +5,7 @@
 --   of a leased one it is known).
 -- Returns: one row: how many jobs were sealed; whether anything was reported about single jobs. No row: the batch was taken over, and the caller rolls back.
 -- Locks: the batch's row. Guards: I2, I3, I7.
+-- Roles: consumer.
 UPDATE sqlqueue.batch AS b
 SET state = 'published', output = CAST(:output AS jsonb), published_at = statement_timestamp(),
     job_count = COALESCE(b.job_count, CAST(:job_count AS bigint))

@@ -2,6 +2,7 @@
 --
 -- Parameters: batch_id uuid; token bigint. Returns: one row if it was.
 -- Locks: the batch's row, so that a transaction that is just ending has ended.
+-- Roles: consumer.
 SELECT mine.id
 FROM (
     SELECT b.id, b.state, b.token FROM sqlqueue.batch AS b WHERE b.id = CAST(:batch_id AS uuid) FOR SHARE

@@ -3,6 +3,7 @@
 -- Parameters: batch_id uuid; token bigint; bucket smallint; worker text.
 -- Returns: one row: how many jobs. A batch that was taken over gets none.
 -- Locks: the batch's row against being taken over, then the jobs. Guards: I3 (lease_no grows).
+-- Roles: consumer.
 WITH mine AS MATERIALIZED (
     SELECT b.id
     FROM sqlqueue.batch AS b

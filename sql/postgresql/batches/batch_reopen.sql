@@ -3,6 +3,7 @@
 -- Parameters: id uuid; queue text; owner text; mode text; filter jsonb; lease_seconds float8.
 -- Returns: id; token; the moment at which its jobs are to be due.
 -- Locks: none beyond the one of batch_find. Guards: I3.
+-- Roles: consumer.
 UPDATE sqlqueue.batch AS b
 SET queue = :queue,
     state = 'sealing',

@@ -4,6 +4,7 @@
 --   timestamptz[]; results text[] (JSON); errors text[]. Every id once.
 -- Returns: the ids of those that are jobs of the batch, and null once when the batch is ours.
 -- Locks: the batch's row against being taken over or published, then the outcomes. Guards: I2, I3.
+-- Roles: consumer.
 WITH mine AS MATERIALIZED (
     SELECT b.id
     FROM sqlqueue.batch AS b

@@ -8,6 +8,7 @@
 -- Plan: the ids go to the update as an array, for which the planner always takes the primary key; joined, a full bucket
 --   made it read the whole table.
 -- Guards: I3 (lease_no grows), I4: the jobs are nobody else's before the batch ends or is taken over.
+-- Roles: consumer.
 WITH mine AS MATERIALIZED (
     UPDATE sqlqueue.batch AS b
     SET lease_until = statement_timestamp() + make_interval(secs => :lease_seconds)

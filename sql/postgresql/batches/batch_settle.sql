@@ -4,6 +4,7 @@
 -- Returns: how many jobs were ended, how many given back or set aside; the ordering keys of those that stood in a line, as
 --   batch_succeed.
 -- Locks: the jobs. The transaction has the batch's row. Guards: I1, I2, I3; with the caller's writes I7.
+-- Roles: consumer.
 SELECT s.ended, s.back, s.lines
 FROM sqlqueue.settle_batch(
     CAST(:batch_id AS uuid), CAST(:rest AS text), CAST(:error AS text), CAST(:delayed AS boolean)

@@ -4,6 +4,7 @@
 --
 -- Parameters: id uuid; worker text. Returns: the id.
 -- Locks: the row, which the transaction has locked already. Guards: I3 (lease_no grows), I8.
+-- Roles: consumer.
 UPDATE sqlqueue.job AS j
 SET state = 'running',
     lease_no = j.lease_no + 1,

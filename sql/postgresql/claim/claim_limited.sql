@@ -13,6 +13,7 @@
 --   at by the time at which this began, and what begins is noted by a later one: what ended in between, and is not counted
 --   any more, had ended before.
 -- Plan: see claim_round_robin.
+-- Roles: consumer.
 WITH expired AS (
     DELETE FROM sqlqueue.limit_reservation AS r
     WHERE r.id = ANY (ARRAY(

@@ -6,6 +6,7 @@
 -- Locks: the reservation; the rows returned, in index order; rows locked by others are skipped. Guards: I3, I4, I5, I9: the
 --   note is never earlier than the starts that it is about.
 -- Plan: see claim_round_robin.
+-- Roles: consumer.
 WITH reserved AS MATERIALIZED (
     SELECT r.id, LEAST(r.jobs, :limit) AS jobs
     FROM sqlqueue.limit_reservation AS r

@@ -20,6 +20,7 @@
 --   made it read the whole table. Each of them is claimed: a full join of the two is hashed, where another, planned on an empty
 --   table, would compare each with each.
 -- Locks: the rows returned, in index order; rows locked by others are skipped. Guards: I3 (lease_no grows), I4, I5.
+-- Roles: consumer.
 WITH head AS MATERIALIZED (
     SELECT due.id, due.available_at, due.suspect
     FROM unnest(CAST(:buckets AS smallint[]), CAST(:hints AS text[])) AS b (bucket, hint)

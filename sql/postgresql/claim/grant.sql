@@ -5,6 +5,7 @@
 -- Returns: the id of each job, and the end of its lease; lease_no is one higher than before, and attempt one higher than
 --   what was spent.
 -- Locks: none beyond those that the transaction has. Guards: I3 (lease_no grows), I4.
+-- Roles: consumer.
 UPDATE sqlqueue.job AS j
 SET state = 'running',
     available_at = statement_timestamp() + make_interval(secs => :lease_seconds),

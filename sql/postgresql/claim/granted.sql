@@ -2,6 +2,7 @@
 --
 -- Parameters: ids uuid[]. Returns: the jobs, in the order of the ids, with the first columns of claim_round_robin.
 -- Reads the primary key once for each id. Locks: none.
+-- Roles: consumer, operator, observer.
 SELECT
     j.id, j.bucket, j.priority, j.lease_no, j.attempt, j.max_attempts, j.created_at, j.available_at AS lease_until,
     j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error, j.tags, j.order_no,

@@ -5,6 +5,7 @@
 --   has been (negative: not yet). Reads one index entry for each of them, never the backlog; in a bucket that note_sweep
 --   looked through less than 5 seconds ago it begins at the head hint.
 -- Locks: none.
+-- Roles: consumer, operator, observer.
 SELECT h.bucket, h.priority, h.available_at, h.due_seconds
 FROM sqlqueue.bucket_heads AS h
 WHERE h.queue = :queue

@@ -2,4 +2,5 @@
 --
 -- Parameters: queue text. Returns: one row: how many jobs are held now that were not.
 -- Locks: these jobs; those that others have locked are left alone. Guards: I8: no row keeps a consumer from the others.
+-- Roles: consumer, operator.
 SELECT sqlqueue.hold_unclaimable(:queue)

@@ -6,6 +6,7 @@
 -- Parameters: queue text; revision bigint; buckets smallint[]; hints text[] (as for claim_round_robin); limit integer.
 -- Returns: the jobs; lease_no as it was, attempt as many as are spent; suspect: its lease
 --   ran out. Reads at most :limit from each bucket. Locks: none.
+-- Roles: consumer, operator, observer.
 WITH candidate AS MATERIALIZED (
     SELECT due.id
     FROM unnest(CAST(:buckets AS smallint[]), CAST(:hints AS text[])) AS b (bucket, hint)

@@ -8,6 +8,7 @@
 --   lease_seconds float8; worker text; token uuid.
 -- Returns: one row: how many jobs were candidates. Some of them may have gone to others while this waited for their rows.
 -- Locks: the marked rows; waits for those that another is marking, and looks at them again. Guards: I3, I4.
+-- Roles: consumer.
 WITH candidate AS MATERIALIZED (
     SELECT due.id, due.suspect
     FROM unnest(CAST(:buckets AS smallint[]), CAST(:hints AS text[])) AS b (bucket, hint)

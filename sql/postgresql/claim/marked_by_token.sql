@@ -2,6 +2,7 @@
 --
 -- Parameters: token uuid. Returns: the jobs under their new lease, by bucket and age; due_at is what run_at says, for
 --   the mark has overwritten when a retry became due. Locks: none.
+-- Roles: consumer, operator, observer.
 SELECT
     j.id, j.bucket, j.priority, j.lease_no, j.attempt, j.max_attempts, j.created_at, j.available_at AS lease_until,
     j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error, j.run_at AS due_at, j.tags,

@@ -11,6 +11,7 @@
 --   if that is earlier, so that what is enqueued from now on, and what transactions of up to a minute are about to
 --   commit, is seen at once.
 -- Locks: the buckets' rows; those locked by others are skipped. Guards: nothing: a hint is only an optimisation.
+-- Roles: consumer, operator.
 WITH swept AS MATERIALIZED (
     SELECT b.bucket
     FROM sqlqueue.bucket AS b

@@ -12,6 +12,7 @@
 -- Returns: the jobs; lease_no as it was, attempt as many as are spent; suspect: its lease
 --   ran out.
 -- Locks: the rows returned, until the transaction ends; rows locked by others are skipped.
+-- Roles: consumer, operator.
 SELECT due.*
 FROM unnest(CAST(:buckets AS smallint[]), CAST(:hints AS text[])) AS b (bucket, hint)
 CROSS JOIN LATERAL (SELECT CAST(b.hint AS text[]) AS begin OFFSET 0) AS hint

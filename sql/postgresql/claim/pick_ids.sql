@@ -3,6 +3,7 @@
 -- Parameters: ids uuid[]; limit integer. Returns: the jobs, at most :limit, by bucket, priority and age; lease_no
 --   as it was before, attempt as many as are spent; suspect: the lease ran out.
 -- Locks: the rows returned, until the transaction ends; rows locked by others are skipped.
+-- Roles: consumer, operator.
 SELECT
     j.id, j.bucket, j.priority, j.lease_no, j.attempts_spent AS attempt, j.max_attempts, j.created_at,
     j.available_at AS lease_until, j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error,

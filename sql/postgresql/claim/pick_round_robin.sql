@@ -6,6 +6,7 @@
 -- Returns: the jobs, in the order in which they were due; lease_no as it was, attempt as many as are spent; suspect:
 --   its lease ran out.
 -- Locks: the rows returned, in index order, until the transaction ends; rows locked by others are skipped. Guards: I5.
+-- Roles: consumer, operator.
 SELECT due.*
 FROM unnest(CAST(:buckets AS smallint[]), CAST(:hints AS text[])) AS b (bucket, hint)
 CROSS JOIN LATERAL (SELECT CAST(b.hint AS text[]) AS begin OFFSET 0) AS hint

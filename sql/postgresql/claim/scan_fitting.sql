@@ -7,6 +7,7 @@
 --   id), where the next look goes on if as many as :scan were. Locks: none.
 -- Plan: the walk over the priorities is inside of the one over the buckets, and bounded: side by side, the planner may turn
 --   the two, and a look that goes on by bucket and priority would leave jobs out.
+-- Roles: consumer, operator, observer.
 WITH scanned AS MATERIALIZED (
     SELECT seen.*, row_number() OVER () AS place
     FROM (

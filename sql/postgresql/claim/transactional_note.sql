@@ -3,6 +3,7 @@
 --
 -- Parameters: queue, worker text; buckets smallint[] (null: all); batch_size integer; seconds float8 (until it is noted
 --   again). Locks: the row.
+-- Roles: consumer.
 INSERT INTO sqlqueue.transactional_consumer AS c (
     queue, worker, buckets, batch_size, backend, backend_since, believed_until
 )

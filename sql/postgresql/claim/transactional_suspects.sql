@@ -6,6 +6,7 @@
 --
 -- Parameters: queue, worker text (of whoever looks). Returns: one row: how many jobs.
 -- Locks: the rows of the dead, then the jobs; what others hold is skipped. Guards: I3 (lease_no grows), I8.
+-- Roles: consumer.
 WITH dead AS (
     DELETE FROM sqlqueue.transactional_consumer AS c
     WHERE c.queue = :queue AND c.worker = ANY (ARRAY(

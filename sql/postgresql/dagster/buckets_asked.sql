@@ -2,6 +2,7 @@
 --
 -- Parameters: queue text.
 -- Returns: bucket; starts (how many runs were asked for); asked_seconds (how long ago the latest was). Locks: none.
+-- Roles: producer, consumer, operator, observer.
 SELECT b.bucket, b.starts, CAST(EXTRACT(epoch FROM statement_timestamp() - b.asked_at) AS float8) AS asked_seconds
 FROM sqlqueue.bucket AS b
 WHERE b.queue = :queue AND b.starts > 0

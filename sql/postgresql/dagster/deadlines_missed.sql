@@ -6,6 +6,7 @@
 --   that did not succeed by their deadlines. Of a job that ended more than once its success counts, else its latest end.
 -- Locks: none.
 -- Plan: the primary keys of the job table and of each day's archive since then, an id at a time.
+-- Roles: consumer, operator, observer.
 SELECT
     wanted.id, COALESCE(live.state, ended.state) AS state,
     CASE WHEN live.state IS NULL THEN ended.finished_at END AS finished_at

@@ -7,6 +7,7 @@
 --   expires).
 -- Returns: one row when the slot is now ours. Locks: the slot's row, then the buckets' rows in their order; the transaction
 --   holds slot_lock, taken by an earlier statement: this one sees the slots of all others.
+-- Roles: consumer.
 WITH slot AS (
     INSERT INTO sqlqueue.consumer_slot AS s (queue, sensor, slot, token, buckets, expires_at)
     SELECT

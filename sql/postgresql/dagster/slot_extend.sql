@@ -3,6 +3,7 @@
 --
 -- Parameters: queue text; sensor text; slot smallint; token uuid; seconds float8.
 -- Returns: one row when the slot is still ours. Locks: the slot's row.
+-- Roles: consumer, operator.
 UPDATE sqlqueue.consumer_slot AS s
 SET expires_at = statement_timestamp() + make_interval(secs => :seconds)
 WHERE s.queue = :queue AND s.sensor = :sensor AND s.slot = :slot AND s.token = CAST(:token AS uuid)

@@ -6,6 +6,7 @@
 -- compiling them.
 --
 -- Parameters: none. Returns: one row. Locks: none.
+-- Roles: producer, consumer, operator, observer.
 SELECT
     set_config('plan_cache_mode', 'force_generic_plan', true),
     set_config('enable_seqscan', 'off', true),

@@ -2,6 +2,7 @@
 --
 -- Parameters: none. Returns: the quoted name of each. Locks: none. Plan: the catalogue's rows of one schema. Needs no
 --   table of ours.
+-- Roles: producer, consumer, operator, observer.
 SELECT format('%I.%I', n.nspname, c.relname) AS name
 FROM pg_class AS c
 JOIN pg_namespace AS n ON n.oid = c.relnamespace

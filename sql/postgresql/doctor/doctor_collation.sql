@@ -2,6 +2,7 @@
 --
 -- Parameters: none. Returns: one row: database (its quoted name), recorded and actual (versions of its collation; null
 --   where the collation has none, as C). Locks: none. Plan: one row of a catalogue.
+-- Roles: producer, consumer, operator, observer.
 SELECT
     quote_ident(d.datname) AS database,
     d.datcollversion AS recorded,

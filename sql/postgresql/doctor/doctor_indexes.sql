@@ -4,6 +4,7 @@
 -- Parameters: none. Returns: name, quoted (with the schema, for a statement), usable, bytes (null for a partitioned one,
 --   which holds nothing itself), entries (an estimate; null: not known yet). Locks: none. Plan: the catalogue's rows of one
 --   schema, and the size of each file. Needs no table of ours.
+-- Roles: producer, consumer, operator, observer.
 SELECT
     c.relname AS name,
     format('%I.%I', n.nspname, c.relname) AS quoted,

@@ -2,6 +2,7 @@
 --
 -- Parameters: none. Returns: one row: live, dead (both estimates of the server), vacuumed_at (null: never). No row: there
 --   is no such table. Locks: none. Plan: the counters of one table.
+-- Roles: producer, consumer, operator, observer.
 SELECT
     s.n_live_tup AS live,
     s.n_dead_tup AS dead,

@@ -6,6 +6,7 @@
 --   left out below so many transactions); limit integer.
 -- Returns: kind, name, seconds (null for a slot and a standby), detail. Locks: none. Plan: the server's lists of sessions,
 --   which are short. Needs no table of ours.
+-- Roles: producer, consumer, operator, observer.
 SELECT pin.kind, pin.name, pin.seconds, pin.detail
 FROM (
     SELECT

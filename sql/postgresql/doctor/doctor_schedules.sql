@@ -6,6 +6,7 @@
 --   tick), overdue_seconds and overdue_name (of the longest overdue; null: none is); queue_paused (whether the queue is, and
 --   schedules tick); failed (how many are paused with a reason), failed_name, failed_error (of the first by name; null: none).
 --   Only queues of which one of the last three things is so. Locks: none. For people: it reads all schedules.
+-- Roles: operator, observer.
 SELECT found.*
 FROM (
     SELECT

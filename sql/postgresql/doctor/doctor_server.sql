@@ -3,6 +3,7 @@
 -- Parameters: none. Returns: one row; default_isolation is what a transaction of somebody else gets here (the setting of
 --   the role, the database or the server), naptime_seconds the wait between two rounds of autovacuum, xid_age how many
 --   transactions ago the oldest row of this database was frozen. Locks: none. Plan: functions, and a count of sessions.
+-- Roles: producer, consumer, operator, observer.
 SELECT
     CAST(current_setting('server_version_num') AS integer) AS version_number,
     current_setting('server_version') AS version,

@@ -9,6 +9,7 @@
 -- Notifies once, on the channel of the schema's name, if the job is due and a consumer waits for the queue: NOTIFY takes a
 --   lock of the whole server at commit, which nobody is to pay for a queue that is polled.
 -- Locks: the inserted row only. Guards: I1 (it is one transaction with whatever the caller does beside it), I5, I6.
+-- Roles: producer, operator.
 INSERT INTO sqlqueue.job (
     id, queue, bucket, priority, available_at, run_at, max_attempts, unique_key, ordering_key, order_no, region,
     timeout_seconds, backoff, tags, payload

@@ -7,6 +7,7 @@
 --
 -- Parameters: none. Returns: nothing. Locks: the inserted rows only.
 -- Guards: I1 (it is one transaction with whatever the caller does beside it).
+-- Roles: producer, operator.
 COPY sqlqueue.job (
     id, queue, bucket, priority, available_at, run_at, max_attempts, region, timeout_seconds, backoff, tags, payload
 ) FROM STDIN (FORMAT BINARY)

@@ -13,6 +13,7 @@
 -- Locks: the inserted rows only; waits for whoever inserts the same id or unique key. They are inserted in the order of their
 --   unique keys, those without one in that of their ids: two who put in the same jobs in different orders do not wait for each
 --   other in a circle. Guards: I1 (it is one transaction with whatever the caller does beside it), I5, I6.
+-- Roles: producer, operator.
 INSERT INTO sqlqueue.job (
     id, queue, bucket, priority, available_at, run_at, max_attempts, unique_key, ordering_key, order_no, region,
     timeout_seconds, backoff, tags, payload

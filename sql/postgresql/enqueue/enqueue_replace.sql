@@ -16,6 +16,7 @@
 --   statement of the transaction. Guards: I1, I5, I6.
 -- Plan: each job by itself through the unique index; joined, a plan made for any number of keys compared all with all. Then
 --   by their ids as an array through the primary key.
+-- Roles: producer, operator.
 WITH new AS MATERIALIZED (
     SELECT given.*
     FROM unnest(

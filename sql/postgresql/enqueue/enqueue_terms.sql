@@ -3,6 +3,7 @@
 -- Parameters: queue text.
 -- Returns: one row: bucket_count, max_attempts, timeout_seconds; the transaction's time; the regions of the buckets that
 --   producers use, by number; the transaction's isolation. No row: the queue does not exist. Locks: none.
+-- Roles: producer, consumer, operator, observer.
 SELECT
     q.bucket_count, q.max_attempts, q.timeout_seconds, now() AS now,
     ARRAY(

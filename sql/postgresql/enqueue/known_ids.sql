@@ -4,6 +4,7 @@
 -- Parameters: ids uuid[]. Returns: the ids that are known. Reads three primary keys, once for each id. Locks: none.
 -- Plan: the ids are an array, for which the planner always takes the primary keys; asked whether each exists, it read the
 --   whole table for a thousand of them.
+-- Roles: producer, operator, observer.
 SELECT j.id FROM sqlqueue.job AS j WHERE j.id = ANY (CAST(:ids AS uuid[]))
 UNION
 SELECT a.id FROM sqlqueue.job_archive AS a WHERE a.id = ANY (CAST(:ids AS uuid[]))

@@ -2,6 +2,7 @@
 --
 -- Parameters: queue text; unique_keys text[]. Returns: the keys. Reads an index entry and a row for each unique key.
 -- Locks: none. Plan: the subquery stays one, or the index of keys in turns could be read from end to end.
+-- Roles: producer, consumer, operator, observer.
 SELECT DISTINCT live.ordering_key
 FROM (
     SELECT j.ordering_key, j.order_no

@@ -10,6 +10,7 @@
 --   job is followed for the first time: then they wait for the end of this transaction. The lease and its number stay as
 --   they are. Guards: I1, I2.
 -- Plan: the jobs by their primary key, as an array.
+-- Roles: producer, operator.
 WITH given AS MATERIALIZED (
     SELECT new.*
     FROM unnest(

@@ -2,6 +2,7 @@
 --
 -- Parameters: ids uuid[] (of the followers); submitted_ids uuid[]. Locks: the followers, which are this transaction's own, or
 --   were noted before and are left alone. Plan: the primary key, as an array.
+-- Roles: producer, operator.
 UPDATE sqlqueue.follower AS f
 SET submitted_id = sent.submitted_id
 FROM unnest(CAST(:ids AS uuid[]), CAST(:submitted_ids AS uuid[])) AS sent (id, submitted_id)

@@ -3,6 +3,7 @@
 --
 -- Parameters: id uuid. Returns: the id; no row: there is none.
 -- Locks: none now; the group's row while the transaction commits, which waits for those who are adding to it.
+-- Roles: producer, operator.
 INSERT INTO sqlqueue.group_tally AS t (group_id, closes)
 SELECT g.id, true FROM sqlqueue.job_group AS g WHERE g.id = CAST(:id AS uuid)
 ON CONFLICT (xact, group_id) DO UPDATE SET closes = true

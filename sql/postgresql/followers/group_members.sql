@@ -4,6 +4,7 @@
 --   after uuid (where the look before this one ended; the nil UUID: at the beginning); limit integer.
 -- Returns: job_id, state (null: it has not ended), in the order of the ids. Locks: none.
 -- Plan: the index of groups.
+-- Roles: operator, observer.
 SELECT f.job_id, f.state
 FROM sqlqueue.follower AS f
 WHERE f.group_id = CAST(:id AS uuid)

@@ -1,3 +1,4 @@
 -- Begin to merge anew, and let go of what was inserted and locked since merge_begin: some of the jobs that others were to be
 -- merged into have ended meanwhile.
+-- Roles: producer, consumer, operator, observer.
 ROLLBACK TO SAVEPOINT merging

@@ -1,2 +1,3 @@
 -- Where merge_again goes back to.
+-- Roles: producer, consumer, operator, observer.
 SAVEPOINT merging

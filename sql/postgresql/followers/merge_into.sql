@@ -2,6 +2,7 @@
 --
 -- Parameters: queue text; unique_keys text[]. Returns: unique_key, id. Locks: none. Guards: I6.
 -- Plan: the unique index, once for each key.
+-- Roles: producer, consumer, operator, observer.
 SELECT j.unique_key, j.id
 FROM sqlqueue.job AS j
 WHERE j.queue = :queue

@@ -4,6 +4,7 @@
 -- Parameters: ids uuid[]; job_ids uuid[]. Locks: none but those of the rows it adds, and of at most 100 that it forgets; those
 --   that somebody has in hand are skipped.
 -- Plan: the primary key, and the index of what was noted when.
+-- Roles: producer, operator.
 WITH forgotten AS (
     DELETE FROM sqlqueue.job_replaced_long_ago AS old
     WHERE old.id = ANY (ARRAY(

@@ -4,6 +4,7 @@
 -- Parameters: ids uuid[]. Returns, for each that is known: id; the queue of one that is live, or has ended (else null); the id
 --   of the job that it is, or was merged into (null: its content was given to a job whose id was not kept). Locks: none.
 -- Plan: three primary keys, once for each id.
+-- Roles: producer, operator, observer.
 SELECT j.id, j.queue, j.id AS job_id FROM sqlqueue.job AS j WHERE j.id = ANY (CAST(:ids AS uuid[]))
 UNION
 SELECT a.id, a.queue, a.id FROM sqlqueue.job_archive AS a WHERE a.id = ANY (CAST(:ids AS uuid[]))

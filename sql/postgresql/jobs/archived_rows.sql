@@ -2,6 +2,7 @@
 --
 -- Parameters: ids uuid[]; since, until text (timestamptz: when they ended at the earliest and the latest; '-infinity' and
 --   'infinity': at any time). Returns: the jobs, the latest first. Reads the primary key of each day in between. Locks: none.
+-- Roles: operator, observer.
 SELECT
     a.id, a.queue, a.state, a.bucket, a.priority, a.attempt, a.max_attempts, a.lease_no, a.created_at, a.run_at,
     CAST(NULL AS timestamptz) AS available_at, a.started_at, a.finished_at, a.claimed_by, a.batch_id, a.unique_key,

@@ -3,6 +3,7 @@
 --
 -- Parameters: ids uuid[]. Returns: the ids. Locks: none beyond those that the transaction has. Guards: I3 (the lease stays
 --   the holder's, who alone ends the job).
+-- Roles: operator.
 UPDATE sqlqueue.job AS j
 SET cancel_requested_at = COALESCE(j.cancel_requested_at, statement_timestamp())
 WHERE j.id = ANY (CAST(:ids AS uuid[])) AND j.state = 'running'

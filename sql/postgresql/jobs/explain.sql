@@ -9,6 +9,7 @@
 --   first_*: the first live job of the key, where the queue's keys take turns. key_leases: those of the key.
 -- Reads the job and its queue by their keys; at most :cap entries of job_claim for each priority not below the job's, of
 --   job_limited, and of job_key_running; one of job_key; the starts of one interval. Locks: none.
+-- Roles: consumer, operator, observer.
 SELECT
     j.queue, j.state, j.bucket, j.priority, j.attempt, j.attempts_spent, j.max_attempts, j.claimed_by, j.ordering_key,
     j.error,

@@ -2,6 +2,7 @@
 --
 -- Parameters: ids uuid[]. Returns: the jobs; available_at is null where it is infinity, which a client's clock lacks.
 -- Reads the primary key. Locks: none.
+-- Roles: consumer, operator, observer.
 SELECT
     j.id, j.queue, j.state, j.bucket, j.priority, j.attempt, j.max_attempts, j.lease_no, j.created_at, j.run_at,
     NULLIF(j.available_at, 'infinity') AS available_at, j.started_at, CAST(NULL AS timestamptz) AS finished_at,

@@ -2,6 +2,7 @@
 --
 -- Parameters: queue text; limit integer.
 -- Returns: at most :limit jobs from each bucket's highest priorities, merged by priority and time. Locks: none.
+-- Roles: consumer, operator, observer.
 SELECT
     head.id, b.bucket, head.priority, head.state, head.available_at, head.attempt, head.max_attempts, head.created_at,
     head.unique_key, head.ordering_key, CAST(head.payload AS text) AS payload, head.error

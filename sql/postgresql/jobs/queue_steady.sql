@@ -2,4 +2,5 @@
 --
 -- Parameters: queue text. Returns: one row: whether its jobs take turns; no row: there is no such queue.
 -- Locks: the queue's row, shared: only a change of settings waits. Guards: I5.
+-- Roles: operator.
 SELECT q.keyed FROM sqlqueue.queue AS q WHERE q.name = :queue FOR SHARE

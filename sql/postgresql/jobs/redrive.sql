@@ -11,6 +11,7 @@
 --   holds key_wait. Guards: I1, I2, I3, I6: one statement inserts and deletes; I5.
 -- Plan: the ids go to each partition that since and until leave over, through its primary key. The queue is compared so that
 --   no index serves it: the planner took the one of all that ended in between.
+-- Roles: operator.
 WITH candidate AS MATERIALIZED (
     SELECT a.*
     FROM sqlqueue.job_archive AS a

@@ -1,6 +1,7 @@
 -- Give live jobs another priority; for a running one it counts when it goes back. Within a key's line the order stays.
 --
 -- Parameters: ids uuid[]; priority smallint. Returns: the ids. Locks: none beyond those that the transaction has.
+-- Roles: operator.
 UPDATE sqlqueue.job AS j
 SET priority = CAST(:priority AS smallint)
 WHERE j.id = ANY (CAST(:ids AS uuid[]))

@@ -7,6 +7,7 @@
 -- Returns: one row: the ids that fit; how many jobs were looked at; when the first of them ended, and when the last (as
 --   text), and its id, where the next look goes on if as many as :scan were.
 -- Reads at most :scan entries of job_archive_finished, and those that ended in the same moment as the last. Locks: none.
+-- Roles: operator, observer.
 WITH scanned AS MATERIALIZED (
     SELECT
         a.id, a.finished_at,

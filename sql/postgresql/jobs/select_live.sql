@@ -6,6 +6,7 @@
 --   timestamptz (enqueued then or later, earlier) (each null: any); scan integer.
 -- Returns: one row: the ids that fit; how many jobs were looked at; and the last of them (priority, available_at as text,
 --   id), where the next look goes on if as many as :scan were. Reads at most :scan entries of job_claim. Locks: none.
+-- Roles: consumer, operator, observer.
 WITH scanned AS MATERIALIZED (
     SELECT entry.*, row_number() OVER () AS place
     FROM (

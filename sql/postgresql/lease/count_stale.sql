@@ -2,6 +2,7 @@
 --
 -- Parameters: queue text; writes integer. Locks: the day's row. Guards: I3 (counted). Of a reply queue that was removed
 --   meanwhile nothing is counted.
+-- Roles: consumer.
 INSERT INTO sqlqueue.stale_write AS s (queue, day, writes)
 SELECT q.name, CAST(timezone('UTC', statement_timestamp()) AS date), :writes
 FROM sqlqueue.queue AS q

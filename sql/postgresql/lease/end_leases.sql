@@ -8,6 +8,7 @@
 -- Returns: the id of each job. Locks: the rows; those that others hold are skipped.
 -- Plan: job_claim, for each bucket and priority the jobs due within that time, which are leases and what is scheduled so
 --   soon; never the backlog. Guards: I3, I4.
+-- Roles: consumer, operator.
 UPDATE sqlqueue.job AS j
 SET available_at = statement_timestamp()
 WHERE j.id = ANY (ARRAY(

@@ -7,6 +7,7 @@
 -- Guards: I3, I4, I9.
 -- Plan: the ids by the primary key, whatever the table held when it was made; as many numbers beside the arrays make them look
 --   long, so that the two are hashed and never compared each with each.
+-- Roles: consumer, operator.
 UPDATE sqlqueue.job AS j
 SET available_at = statement_timestamp() + make_interval(secs => :lease_seconds)
 FROM ROWS FROM (

@@ -5,6 +5,7 @@
 --   backoff (its own, else the queue's, as seconds, factor, max_seconds, jitter); on_poison and lease_seconds of the queue.
 -- Locks: none: while the lease is the caller's nobody else changes these, except that a change of the queue's settings may
 --   give the job a place in its key's line. Plan: the ids one by one through the primary key.
+-- Roles: consumer, operator, observer.
 SELECT
     j.id, j.queue, j.ordering_key, j.order_no, j.limited, j.attempt, j.max_attempts,
     COALESCE(j.backoff, ARRAY[q.backoff_seconds, q.backoff_factor, q.backoff_max_seconds, q.backoff_jitter]) AS backoff,

@@ -5,6 +5,7 @@
 -- Locks: the rows, in the order of their ids. Guards: I8.
 -- Plan: the ids by the primary key, whatever the table held when it was made; as many numbers beside the arrays make them look
 --   long, so that the two are hashed and never compared each with each.
+-- Roles: consumer, operator.
 SELECT j.id
 FROM ROWS FROM (
     unnest(CAST(:ids AS uuid[]), CAST(:lease_nos AS bigint[])),

@@ -6,6 +6,7 @@
 --   noted, and nobody notes anything after its end. Guards: I3.
 -- Plan: the primary keys of both tables. The first note of a job marks it as followed, so that its end removes the note;
 --   the later ones change only their own row, in place.
+-- Roles: consumer.
 WITH mine AS MATERIALIZED (
     SELECT j.id, j.lease_no, j.followed
     FROM sqlqueue.job AS j

@@ -10,6 +10,7 @@
 --   again: the state is no longer running).
 -- Plan: the ids by the primary key, whatever the table held when it was made; as many numbers beside the arrays make them look
 --   long, so that the two are hashed and never compared each with each.
+-- Roles: consumer.
 UPDATE sqlqueue.job AS j
 SET state = 'queued',
     available_at = COALESCE(

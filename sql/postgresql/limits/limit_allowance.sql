@@ -12,6 +12,7 @@
 -- Returns: one row: how many; no row when the queue is paused or has other settings by now.
 -- Reads at most max_running entries of job_limited, and the claims of one interval. Locks: expired reservations;
 --   those in hand are skipped. Guards: I9.
+-- Roles: consumer.
 WITH expired AS (
     DELETE FROM sqlqueue.limit_reservation AS r
     WHERE r.id = ANY (ARRAY(

@@ -11,6 +11,7 @@
 --   is paused or has other settings by now.
 -- Reads what limit_allowance reads. Locks: the new row, expired ones, and starts that no interval reaches any more.
 -- Guards: I9.
+-- Roles: consumer.
 WITH expired AS (
     DELETE FROM sqlqueue.limit_reservation AS r
     WHERE r.id = ANY (ARRAY(

@@ -5,6 +5,7 @@
 --   commits late was seen by nobody before, and counts from when it was claimed.
 -- Plan: the index by queue and time; the range has an end on either side for the planner, which else reads the whole table
 --   at each claim.
+-- Roles: consumer.
 WITH forgotten AS (
     DELETE FROM sqlqueue.rate_start AS s
     WHERE s.queue = :queue

@@ -1,6 +1,7 @@
 -- Whether tomorrow has its partition of the archive: one look into the catalog, for the start of every drain.
 --
 -- Returns: one row, one boolean. Locks: none.
+-- Roles: producer, consumer, operator, observer.
 SELECT to_regclass(format(
     '%I.%I', 'sqlqueue',
     'job_archive_' || to_char(CAST(timezone('UTC', statement_timestamp()) AS date) + 1, 'YYYYMMDD')

@@ -2,4 +2,5 @@
 --
 -- Parameters: day date. Returns: how many more rows were moved; after 200 ms without the locks it fails with 55P03.
 -- Locks: the default partition, against everybody; the archive, against writers, unless the day is still to come.
+-- Roles: operator.
 SELECT sqlqueue.attach_archive_partition(CAST(:day AS date)) AS moved

@@ -4,6 +4,7 @@
 -- Parameters: queue text; limit integer.
 -- Returns: one row: how many rows. Locks: the deleted rows.
 -- Plan: the index by finish time finds the oldest, the primary key of the partitions that hold them deletes them.
+-- Roles: operator.
 WITH over AS MATERIALIZED (
     SELECT a.id, a.finished_at
     FROM sqlqueue.job_archive AS a

@@ -9,6 +9,7 @@
 -- Locks: the deleted rows. Guards: a job that ends, or is brought back, is in one of the two tables at every moment.
 -- Plan: job_event_oldest; for each job looked at the primary key of the live jobs, and, if it is not there, those of the
 --   archive's partitions. OFFSET 0 keeps them lookups: to join them, all jobs would be read.
+-- Roles: operator.
 WITH old AS MATERIALIZED (
     SELECT e.at, e.job_id, e.no
     FROM sqlqueue.job_event AS e

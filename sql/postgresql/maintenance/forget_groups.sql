@@ -3,6 +3,7 @@
 -- Parameters: limit integer. Returns: one row: how many. Locks: the deleted rows; those that somebody has in hand are
 --   skipped.
 -- Plan: the index of groups that have ended, and of the followers that by group.
+-- Roles: operator.
 WITH gone AS (
     DELETE FROM sqlqueue.job_group AS g
     WHERE g.id = ANY (ARRAY(

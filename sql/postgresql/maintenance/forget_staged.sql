@@ -2,6 +2,7 @@
 --
 -- Parameters: limit integer (of attempts). Returns: one row: how many attempts. Locks: the deleted rows; those that somebody
 --   has in hand are skipped. Plan: the index of attempts by their age, and the primary key of what they staged.
+-- Roles: operator.
 WITH old AS MATERIALIZED (
     SELECT a.attempt
     FROM sqlqueue.staged_attempt AS a

@@ -2,6 +2,7 @@
 --
 -- Parameters: limit integer. Returns: one row: how many rows. Locks: the removed rows; those that somebody has in hand are
 --   skipped. Plan: the index by their age.
+-- Roles: operator.
 WITH old AS MATERIALIZED (
     SELECT f.id
     FROM sqlqueue.follower AS f

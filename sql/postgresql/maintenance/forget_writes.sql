@@ -2,6 +2,7 @@
 --
 -- Parameters: limit integer. Returns: one row: how many. Locks: the deleted rows; those that somebody has in hand are
 --   skipped. Plan: the index by age, and the primary key, which begins with the name.
+-- Roles: operator.
 WITH old AS MATERIALIZED (
     SELECT w.queue, w.name
     FROM sqlqueue.spark_write AS w

@@ -5,6 +5,7 @@
 -- Locks: these jobs; those that others have locked are left for the next time. Guards: I1, I5 (turns go by the key, in whatever
 --   bucket its jobs are), I8.
 -- Plan: see the view stray_job.
+-- Roles: operator.
 WITH stray AS MATERIALIZED (
     SELECT j.id
     FROM sqlqueue.job AS j

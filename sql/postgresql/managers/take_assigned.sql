@@ -4,6 +4,7 @@
 -- Parameters: queue, worker text; limit integer.
 -- Returns: the jobs under the lease that the manager gave them. Locks: the deleted assignments; the job that is taken
 --   alone; one that a manager grants anew at this moment is skipped. Guards: I3, I4.
+-- Roles: consumer.
 WITH single AS MATERIALIZED (
     SELECT EXISTS (
         SELECT FROM sqlqueue.assignment AS a WHERE a.queue = :queue AND a.worker = :worker AND a.alone

@@ -1,4 +1,5 @@
 -- A worker goes: managers give it nothing any more.
 --
 -- Parameters: queue, worker text. Locks: the worker's row.
+-- Roles: consumer, operator.
 DELETE FROM sqlqueue.worker AS w WHERE w.queue = :queue AND w.name = :worker

@@ -9,6 +9,7 @@
 -- Parameters: queue text; keys text[]. Returns: the ids that are due now, or at their run_at.
 -- Reads, a key, the first entries of job_parked; in an ordered queue the first of job_key and of job_key_running too.
 -- Locks: the updated rows. Guards: I1, I5, I8.
+-- Roles: producer, consumer, operator.
 UPDATE sqlqueue.parked_job AS j
 SET available_at = GREATEST(NULLIF(j.run_at, 'infinity'), statement_timestamp())
 WHERE j.id = ANY (ARRAY(

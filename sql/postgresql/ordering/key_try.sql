@@ -4,6 +4,7 @@
 --
 -- Parameters: queue text; keys text[]. Returns: the keys that were won.
 -- Locks: advisory locks, until the transaction ends; never waits. Guards: I5, I9.
+-- Roles: producer, consumer, operator, observer.
 SELECT key.name
 FROM (
     SELECT lane.no, pg_try_advisory_xact_lock(hashtext('sqlqueue' || '/' || :queue), lane.no) AS won

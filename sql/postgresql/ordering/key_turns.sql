@@ -6,6 +6,7 @@
 -- Reads, a key, its first entry of job_key, and of its leases in job_key_running at most as many as may run at once: once
 -- for the key, however many of its jobs were picked. Locks: none. Guards: I5, I9.
 -- Plan: a row for each key, and no join that would compare each job with each key.
+-- Roles: producer, consumer, operator, observer.
 WITH line AS MATERIALIZED (
     SELECT j.ordering_key, array_agg(j.id ORDER BY j.order_no) AS ids, min(j.order_no) AS head
     FROM sqlqueue.job AS j

@@ -2,6 +2,7 @@
 --
 -- Parameters: queue text; ids uuid[]. Returns: the keys. Locks: none.
 -- Plan: the primary key; the outer condition keeps the planner from reading an index of whole lines instead.
+-- Roles: producer, consumer, operator, observer.
 SELECT DISTINCT named.line
 FROM (
     SELECT CASE WHEN j.order_no IS NOT NULL THEN j.ordering_key END AS line

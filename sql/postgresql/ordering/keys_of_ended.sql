@@ -5,6 +5,7 @@
 -- Returns: the keys. Locks: none.
 -- Plan: the primary key of each day in between. The queue is compared so that no index serves it: the planner took the one
 --   of all that ended in between.
+-- Roles: operator, observer.
 SELECT DISTINCT a.ordering_key
 FROM sqlqueue.job_archive AS a
 WHERE a.id = ANY (CAST(:ids AS uuid[]))

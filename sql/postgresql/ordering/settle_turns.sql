@@ -14,6 +14,7 @@
 -- Reads all live jobs, maybe those of other queues too: a rare statement.
 -- Locks: the updated rows; waits for claims that have them, and then
 --   goes by what those left. Guards: I1 (no job waits in a line that is gone), I5, I9.
+-- Roles: operator.
 WITH ranked AS MATERIALIZED (
     SELECT l.id, CASE WHEN l.order_no IS NULL THEN nextval('sqlqueue.job_order') END AS order_no
     FROM (

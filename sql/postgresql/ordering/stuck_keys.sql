@@ -11,6 +11,7 @@
 -- Plan: one probe of job_parked a key, however many of its jobs wait; of job_key its first 100 entries at the most, and of
 --   job_key_running one. A job that is due and lies behind more than so many that wait is not seen, and of no consequence: the
 --   next is let in although a claim would have done it.
+-- Roles: producer, consumer, operator, observer.
 WITH RECURSIVE line AS (
     (
         SELECT p.queue, p.ordering_key, 1 AS no

@@ -3,6 +3,7 @@
 -- Parameters: id uuid; queue text.
 -- Returns: one row: the rule's percentage (100 if there is none); whether the job is always for people; whether people have
 --   given it back. Reads the primary keys. Locks: none.
+-- Roles: consumer, operator, observer.
 SELECT
     COALESCE(r.automatic_percent, 100) AS automatic_percent,
     COALESCE((SELECT j.payload @> r.always_people FROM sqlqueue.job AS j WHERE j.id = :id), false) AS always_people,

@@ -3,6 +3,7 @@
 -- Parameters: queue text; automatic_percent float8; always_people text (a JSON object; null: nothing); review, four_eyes
 --   boolean. Returns: the rule as `automation_rule` does. No row: there is no such queue.
 -- Locks: the rule's row; the queue's against being deleted.
+-- Roles: operator.
 INSERT INTO sqlqueue.automation_rule AS r (queue, automatic_percent, always_people, review, four_eyes)
 SELECT
     found.name, CAST(:automatic_percent AS float8), CAST(CAST(:always_people AS text) AS jsonb),

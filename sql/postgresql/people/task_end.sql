@@ -3,6 +3,7 @@
 -- Parameters: ids uuid[]; revisions bigint[] (before the end); actor, action, reason (null: none), details text (JSON).
 -- Returns: the ids. One that is missing has another revision.
 -- Locks: none beyond those that the transaction has. Reads the primary key.
+-- Roles: operator.
 WITH ended AS (
     DELETE FROM sqlqueue.human_task AS t
     USING unnest(CAST(:ids AS uuid[]), CAST(:revisions AS bigint[])) AS step (id, revision)

@@ -2,6 +2,7 @@
 --
 -- Parameters: ids uuid[]. Returns, by id: the tasks as `tasks_by_id` does, and the database's time.
 -- Locks: the rows returned, waiting for whoever is at them, in the order of their ids. Reads the primary keys.
+-- Roles: operator.
 SELECT
     t.job_id, t.queue, t.stage, t.assignee, t.done_by, CAST(t.result AS text) AS result, t.review, t.four_eyes, t.on_hold,
     t.available_at, t.opened_at, t.revision,

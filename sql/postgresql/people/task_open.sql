@@ -5,6 +5,7 @@
 --   the job is left out). Returns: the ids.
 -- Locks: the rows of human_task. With the statement that holds the jobs it is one transaction.
 -- Plan: the primary keys of the jobs, the tasks and the events.
+-- Roles: operator.
 WITH opened AS (
     INSERT INTO sqlqueue.human_task AS t (
         job_id, queue, stage, review, four_eyes, available_at, opened_at, revision

@@ -5,6 +5,7 @@
 --   none), details text (JSON: what the step brings).
 -- Returns: the ids. One that is missing has another revision.
 -- Locks: none beyond those that the transaction has. Reads the primary key.
+-- Roles: operator.
 WITH stepped AS (
     UPDATE sqlqueue.human_task AS t
     SET stage = step.stage,

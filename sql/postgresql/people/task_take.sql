@@ -4,6 +4,7 @@
 -- Parameters: queue, operator, reason text (null: none); limit integer. Returns: the tasks as `tasks_by_id`, in their order.
 -- Locks: the tasks returned; steps over those that somebody else is at.
 -- Plan: the first entries of human_task_next, and the primary key of the jobs.
+-- Roles: operator.
 WITH next AS MATERIALIZED (
     SELECT t.job_id
     FROM sqlqueue.human_task AS t

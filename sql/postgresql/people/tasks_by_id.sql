@@ -3,6 +3,7 @@
 -- Parameters: ids uuid[]. Returns: job_id, queue, stage, assignee, done_by, result (JSON text), review, four_eyes, on_hold,
 --   available_at, opened_at, revision; the job's state (null: it is not live) and payload (JSON text).
 -- Reads the primary keys. Locks: none.
+-- Roles: operator, observer.
 SELECT
     t.job_id, t.queue, t.stage, t.assignee, t.done_by, CAST(t.result AS text) AS result, t.review, t.four_eyes, t.on_hold,
     t.available_at, t.opened_at, t.revision, j.state AS job_state, CAST(j.payload AS text) AS payload

@@ -7,6 +7,7 @@
 --   if as many as :scan were. Locks: none.
 -- Plan: in job_claim the entries of those that nobody claims, by priority; the primary key of the tasks. OFFSET 0 keeps the
 --   look at the tasks a lookup: to join them, all of them would be read.
+-- Roles: operator, observer.
 WITH scanned AS MATERIALIZED (
     SELECT entry.*, row_number() OVER () AS place
     FROM (

@@ -7,6 +7,7 @@
 -- Returns: one row: the ids; of each whether its payload contains always_people; how many jobs were looked at; and the last
 --   of them (priority, available_at as text, id), where the next look goes on if as many as :scan were. Locks: none.
 -- Plan: at most :scan entries of job_claim; for each that could be people's the primary key of the events.
+-- Roles: consumer, operator, observer.
 WITH scanned AS MATERIALIZED (
     SELECT entry.*, row_number() OVER () AS place
     FROM (

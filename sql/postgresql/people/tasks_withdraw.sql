@@ -8,6 +8,7 @@
 -- Locks: the rows deleted; steps over those that somebody else is at.
 -- Plan: human_task_queue; the primary keys of the tasks, the jobs and the events. OFFSET 0 keeps the look at the jobs a
 --   lookup: to join them, all of them would be read.
+-- Roles: operator.
 WITH page AS MATERIALIZED (
     SELECT t.job_id
     FROM sqlqueue.human_task AS t

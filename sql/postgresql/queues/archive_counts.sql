@@ -3,6 +3,7 @@
 -- Parameters: queue text; since_seconds float8 (back from now); cap integer (all outcomes together).
 -- Returns: one row for each archive state met. Locks: none.
 -- Plan: the order is that of the index; without it, a plan for any parameter would read a day from its beginning.
+-- Roles: consumer, operator, observer.
 SELECT recent.state, count(*) AS jobs
 FROM (
     SELECT a.state

@@ -6,6 +6,7 @@
 --   max_running, max_running_per_key integer (null: no limit); rate_limit integer and rate_seconds float8 (null: no
 --   limit); retention_days integer (null: for ever).
 -- Returns: the revision. Locks: the queue's row. Jobs already enqueued keep their max_attempts.
+-- Roles: operator.
 WITH made AS (
     INSERT INTO sqlqueue.queue AS q (
         name, bucket_count, strategy, ordered, on_poison, lease_seconds, timeout_seconds, max_attempts, backoff_seconds,

@@ -6,6 +6,7 @@
 --   alike; or waiting for others of its key), held. Ready equal to the cap means "at least", and so does each of the
 --   others when their sum is equal to theirs.
 -- Locks: none.
+-- Roles: consumer, operator, observer.
 WITH lane AS MATERIALIZED (
     SELECT l.bucket, l.priority FROM sqlqueue.lane AS l WHERE l.queue = :queue
 ), ready AS (

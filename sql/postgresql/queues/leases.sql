@@ -3,6 +3,7 @@
 -- Parameters: queue text; limit integer.
 -- Returns: their ids. Reads, through job_claim, the jobs that are not due: leases and what is scheduled; never the backlog.
 -- Locks: none.
+-- Roles: consumer, operator, observer.
 SELECT lease.id
 FROM (
     SELECT generate_series(0, GREATEST(q.bucket_count - 1, (

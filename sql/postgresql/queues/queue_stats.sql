@@ -1,6 +1,7 @@
 -- A queue's figures: see the view queue_stats, which this reads, for what each of them means.
 --
 -- Parameters: queue text. Returns: one row, or none if there is no such queue. Locks: none.
+-- Roles: operator, observer.
 SELECT
     s.queue, s.paused_at, s.counted_up_to, s.ready, s.running, s.scheduled, s.held, s.parked, s.oldest_ready_seconds,
     s.next_due_seconds, s.in_per_minute, s.in_per_minute_of_hour, s.out_per_minute, s.out_per_minute_of_hour,

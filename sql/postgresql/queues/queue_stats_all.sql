@@ -3,6 +3,7 @@
 -- their names come and go.
 --
 -- Parameters: none. Returns: one row for each queue. Locks: none. Plan: for each queue what queue_stats.sql reads.
+-- Roles: operator, observer.
 SELECT
     s.queue, s.paused_at, s.counted_up_to, s.ready, s.running, s.scheduled, s.held, s.parked, s.oldest_ready_seconds,
     s.next_due_seconds, s.in_per_minute, s.in_per_minute_of_hour, s.out_per_minute, s.out_per_minute_of_hour,

@@ -5,6 +5,7 @@
 --   long as they hold a job; regions: of each bucket, by number. Of the jobs, it looks at those in such buckets only: every
 --   consumer asks this every second, and dead rows under an old snapshot must not make it dear.
 -- Locks: none.
+-- Roles: producer, consumer, operator, observer.
 SELECT
     q.name, q.bucket_count, q.strategy, q.ordered, q.on_poison, q.lease_seconds, q.timeout_seconds, q.max_attempts,
     q.backoff_seconds, q.backoff_factor, q.backoff_max_seconds, q.backoff_jitter, q.max_running, q.max_running_per_key,

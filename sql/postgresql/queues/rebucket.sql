@@ -4,6 +4,7 @@
 -- Parameters: queue text; bucket_count integer.
 -- Returns: its name; no row: there is no such queue, or it has that count. Locks: the queue's row, the new buckets' rows.
 -- Guards: I1 (nothing is moved), I5 (turns go by the key, in whatever bucket its jobs are).
+-- Roles: operator.
 WITH changed AS (
     UPDATE sqlqueue.queue AS q
     SET bucket_count = CAST(:bucket_count AS integer), revision = q.revision + 1

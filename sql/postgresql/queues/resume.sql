@@ -1,6 +1,7 @@
 -- Let a paused queue be worked off again.
 --
 -- Parameters: queue text. Returns: its name; no row: there is no such queue, or it is not paused. Locks: the queue's row.
+-- Roles: operator.
 UPDATE sqlqueue.queue AS q
 SET paused_at = NULL, revision = q.revision + 1
 WHERE q.name = :queue AND q.paused_at IS NOT NULL

@@ -3,6 +3,7 @@
 -- Parameters: queue text; names text[]. A queue that does not exist is left alone.
 -- Returns: the names that are new. Locks: none but those of the rows it adds.
 -- Plan: the primary key, once for each name.
+-- Roles: consumer, operator.
 INSERT INTO sqlqueue.sensitive_field (queue, name)
 SELECT q.name, wanted.name
 FROM sqlqueue.queue AS q CROSS JOIN unnest(CAST(:names AS text[])) AS wanted (name)

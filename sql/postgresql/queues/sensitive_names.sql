@@ -3,6 +3,7 @@
 -- Parameters: queue text.
 -- Returns: name. Locks: none.
 -- Plan: a range of the primary key.
+-- Roles: consumer, operator, observer.
 SELECT f.name
 FROM sqlqueue.sensitive_field AS f
 WHERE f.queue = :queue

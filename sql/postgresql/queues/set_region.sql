@@ -2,6 +2,7 @@
 --
 -- Parameters: queue text; region text; buckets smallint[].
 -- Returns: the buckets that belonged elsewhere before. Locks: their rows, and the queue's if there is one.
+-- Roles: operator.
 WITH given AS (
     UPDATE sqlqueue.bucket AS b
     SET region = :region

@@ -2,4 +2,5 @@
 --
 -- Parameters: queue text; expired boolean (true: only if its time is up and nobody uses it).
 -- Returns: one row: whether it is gone; null: call again, there are more jobs. Locks: see remove_reply_queue.
+-- Roles: operator.
 SELECT sqlqueue.remove_reply_queue(:queue, CAST(:expired AS boolean)) AS gone

@@ -2,6 +2,7 @@
 --
 -- Parameters: queue, name text. Returns: its name; no row: there is no such schedule.
 -- Locks: the schedule's row; waits for a scheduler that is at it.
+-- Roles: operator.
 UPDATE sqlqueue.schedule AS s
 SET paused_at = COALESCE(s.paused_at, statement_timestamp())
 WHERE s.queue = :queue AND s.name = :name

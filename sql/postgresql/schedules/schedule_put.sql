@@ -11,6 +11,7 @@
 --   unique_key, ordering_key, region text (null: none); tags text (a text[], null: none).
 -- Returns: the revision, which grows only if something changed.
 -- Locks: the schedule's row; waits for a scheduler that is at it. The caller has seen that the queue exists.
+-- Roles: operator.
 INSERT INTO sqlqueue.schedule AS s (
     queue, name, cron, every_seconds, time_zone, starting, anchor, catch_up, grace_seconds, tick_field, priority,
     max_attempts, timeout_seconds, backoff, unique_key, ordering_key, region, tags, payload, next_tick

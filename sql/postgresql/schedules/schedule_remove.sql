@@ -2,6 +2,7 @@
 --
 -- Parameters: queue, name text. Returns: its name; no row: there is no such schedule.
 -- Locks: the schedule's row; waits for a scheduler that is at it.
+-- Roles: operator.
 DELETE FROM sqlqueue.schedule AS s
 WHERE s.queue = :queue AND s.name = :name
 RETURNING s.name

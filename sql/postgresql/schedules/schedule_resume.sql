@@ -3,6 +3,7 @@
 --
 -- Parameters: queue, name text. Returns: its name; no row: there is no such schedule.
 -- Locks: the schedule's row; waits for a scheduler that is at it.
+-- Roles: operator.
 UPDATE sqlqueue.schedule AS s
 SET paused_at = NULL, error = NULL
 WHERE s.queue = :queue AND s.name = :name

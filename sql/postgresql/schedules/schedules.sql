@@ -2,6 +2,7 @@
 --
 -- Parameters: queue text (null: of every queue).
 -- Returns: everything that is kept about each. Locks: none. For people: it reads what it shows.
+-- Roles: operator, observer.
 SELECT
     s.queue, s.name, s.cron, s.every_seconds, s.time_zone, s.starting, s.anchor, s.catch_up, s.grace_seconds,
     s.tick_field, s.priority, s.max_attempts, s.timeout_seconds, s.backoff, s.unique_key, s.ordering_key, s.region,

@@ -5,6 +5,7 @@
 -- Locks: the rows, until the transaction ends; steps over those that another scheduler holds. Guards: a tick is enqueued
 --   once: next_tick is moved on in the same transaction, and a row that was moved on before the lock was had is not due.
 -- Plan: the index of the next ticks up to now: what is not due, and what is paused, is not looked at.
+-- Roles: operator.
 SELECT
     s.queue, s.name, s.cron, s.every_seconds, s.time_zone, s.starting, s.anchor, s.catch_up, s.grace_seconds,
     s.tick_field, s.priority, s.max_attempts, s.timeout_seconds, s.backoff, s.unique_key, s.ordering_key, s.region,

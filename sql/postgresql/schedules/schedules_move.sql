@@ -4,6 +4,7 @@
 --   errors text[] (null: none; else the schedule is paused until it is put right).
 -- Returns: nothing. Locks: none beyond those that schedules_due took in this transaction.
 -- Plan: the primary key, once for each.
+-- Roles: operator.
 UPDATE sqlqueue.schedule AS s
 SET next_tick = moved.next_tick,
     last_tick = COALESCE(moved.last_tick, s.last_tick),

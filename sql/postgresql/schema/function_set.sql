@@ -3,6 +3,7 @@
 -- Parameters: name, pinned text (the schema of the set).
 -- Returns: one row: digest and library of the last installation (null: none); the names of the functions in the set's
 --   schema, and of those in the queues' own, each once; what the two schemas are said to be for; whether the set's holds anything. Locks: none.
+-- Roles: producer, consumer, operator, observer.
 SELECT
     s.digest, s.library,
     ARRAY(

@@ -1,4 +1,5 @@
 -- The schema itself and the record of what was applied to it: what every migration rests on.
+-- Roles: none but the owner.
 CREATE SCHEMA IF NOT EXISTS sqlqueue;
 
 CREATE TABLE IF NOT EXISTS sqlqueue.schema_version (

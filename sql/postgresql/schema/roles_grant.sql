@@ -5,6 +5,7 @@
 -- granted before or what is granted now.
 --
 -- Parameters: none. Returns: nothing. Locks: none of the tables, none of the rows.
+-- Roles: none but the owner.
 REVOKE ALL ON SCHEMA sqlqueue
     FROM sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 REVOKE ALL ON

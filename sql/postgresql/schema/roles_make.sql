@@ -4,6 +4,7 @@
 -- To be run by a user who may make roles (CREATEROLE). The comment on a role is its mark: one without it belongs to
 -- somebody else, and is granted nothing.
 -- Parameters: none. Returns: nothing. Locks: none.
+-- Roles: none but the owner.
 DO $roles$
 DECLARE
     purpose text;

@@ -7,6 +7,7 @@
 --   jobs finished from so long before its midnight in UTC until so long after it).
 -- Returns: day, account (null: none), jobs, last. Locks: none.
 -- Plan: with a range of time the index on (queue, finished_at); without one every archived job of the queue.
+-- Roles: operator, observer.
 SELECT found.day, found.account, count(*) AS jobs, max(found.finished_at) AS last
 FROM (
     SELECT

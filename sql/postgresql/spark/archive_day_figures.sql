@@ -9,6 +9,7 @@
 --   failed, attempts, waits and runs (float8[], seconds: the 50th, 95th and 99th percentile, of jobs that were started).
 -- Locks: none.
 -- Plan: with a range of time the index on (queue, finished_at); without one every archived job of the queue.
+-- Roles: operator, observer.
 SELECT
     found.day, found.hour, count(*) AS jobs, count(*) FILTER (WHERE found.state = 'failed') AS failed,
     sum(found.attempt) AS attempts,

@@ -7,6 +7,7 @@
 -- Plan: every live job of the queue, bucket by bucket through the claim index, and every archived one through the index by
 --   finish time: the open range is there for the planner, which else reads the whole archive, however little of it is the
 --   queue's.
+-- Roles: operator, observer.
 SELECT DISTINCT a.payload ->> 'day' AS day, a.payload ->> 'account' AS account, a.payload ->> 'zone' AS zone, true AS done, false AS takeable
 FROM sqlqueue.job_archive AS a
 WHERE a.queue = :queue

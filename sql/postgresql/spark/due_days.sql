@@ -5,6 +5,7 @@
 -- Returns: one row: first, last, jobs. Locks: none.
 -- Plan: the due jobs of the queue, bucket by bucket through the claim index, until as many as the cap were found: asked for a
 --   queue alone, the planner reads the whole table, however few of the jobs are that queue's.
+-- Roles: consumer, operator, observer.
 SELECT min(due.day) AS first, max(due.day) AS last, count(*) AS jobs
 FROM (
     SELECT of_bucket.day

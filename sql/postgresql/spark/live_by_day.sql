@@ -4,6 +4,7 @@
 -- Returns: day, jobs. Locks: none.
 -- Plan: every live job of the queue, bucket by bucket through the claim index: asked for a queue alone, the planner reads the
 --   whole table, however few of the jobs are that queue's.
+-- Roles: consumer, operator, observer.
 SELECT live.day, count(*) AS jobs
 FROM (
     SELECT of_bucket.day

@@ -3,6 +3,7 @@
 --
 -- Parameters: held text (JSON: their tokens by their ids; null: whichever it is). Returns: the ids. Locks: none.
 -- Plan: the batch by its id, once for each.
+-- Roles: consumer, operator, observer.
 SELECT asked.id
 FROM jsonb_each_text(CAST(CAST(:held AS text) AS jsonb)) AS asked (id, token)
 WHERE NOT EXISTS (

@@ -2,6 +2,7 @@
 --
 -- Parameters: queue text; from_time, until_time timestamptz (null: open). Returns: one row; nulls if there is no such job.
 -- Locks: none. Plan: the ends of the index by (queue, finished_at) of each partition in the range.
+-- Roles: producer, consumer, operator, observer.
 SELECT min(a.finished_at) AS first, max(a.finished_at) AS last
 FROM sqlqueue.job_archive AS a
 WHERE a.queue = :queue

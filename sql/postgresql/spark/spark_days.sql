@@ -3,6 +3,7 @@
 --
 -- Parameters: queue text; first, last timestamptz (both inclusive). Returns: a row for each, by their days in UTC.
 -- Locks: none. Plan: the catalog's partitions, and one probe of the index by (queue, finished_at) for each of those days.
+-- Roles: producer, consumer, operator, observer.
 SELECT known.day, known.relname, CAST(known.oid AS text) AS oid,
     pg_relation_size(known.oid) / CAST(current_setting('block_size') AS bigint) AS pages
 FROM (

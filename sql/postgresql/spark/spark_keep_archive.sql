@@ -2,4 +2,5 @@
 --
 -- Parameters: none. Returns: nothing. Locks: the archive and its days, against being dropped or changed in form; waits for
 --   whoever is at that.
+-- Roles: operator, observer.
 LOCK TABLE sqlqueue.job_archive IN ACCESS SHARE MODE

@@ -3,6 +3,7 @@
 -- Parameters: queue text. Returns: a row for each bucket with jobs, in their order. Locks: none.
 -- Plan: the entries of the queue in the claim index, bucket by bucket: asked for a queue alone, the planner may read the whole
 --   table, however few of the jobs are that queue's.
+-- Roles: consumer, operator, observer.
 SELECT b.bucket, jobs.rows
 FROM sqlqueue.live_bucket AS b
 CROSS JOIN LATERAL (

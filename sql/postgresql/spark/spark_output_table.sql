@@ -4,6 +4,7 @@
 -- Returns: one row: there (the table); may_write (its rows can be inserted and deleted, or it is not there); schema_there
 --   (true where none was named); may_make (the user may make tables in the schema; true where none was named). Locks: none.
 -- Plan: the catalog, by names and object ids.
+-- Roles: producer, consumer, operator, observer.
 SELECT
     found.oid IS NOT NULL AS there,
     found.oid IS NULL OR has_table_privilege(found.oid, 'INSERT, DELETE') AS may_write,

@@ -9,6 +9,7 @@
 -- Returns: one row for each cut, in order: finished_at, and the id before whose row it is (null: before the moment). The
 -- first one is the first row's of the sample; several rows may be the same cut.
 -- Locks: none. Plan: the pages of the sample, of the partitions in the range; its rows are sorted once.
+-- Roles: producer, consumer, operator, observer.
 SELECT cut.finished_at, CASE WHEN cut.together > 1 AND cut.together * 4 > cut.step THEN cut.id END AS id
 FROM (
     SELECT

@@ -2,6 +2,7 @@
 --
 -- Parameters: prefix text (what the names of all of them begin with). Returns: schema and name of each. Locks: none.
 -- Plan: the catalog's index of tables by name.
+-- Roles: producer, consumer, operator, observer.
 SELECT n.nspname AS schema, c.relname AS name
 FROM pg_catalog.pg_class AS c
 JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace

@@ -2,6 +2,7 @@
 -- write_commit has put those of the attempts that Spark accepted on their queue.
 --
 -- Parameters: none. Returns: nothing. Locks: the inserted rows only.
+-- Roles: producer, operator.
 COPY sqlqueue.staged_job (
     attempt, row_no, id, named, hash, priority, run_at, max_attempts, unique_key, ordering_key, timeout_seconds, tags,
     region, payload

@@ -7,6 +7,7 @@
 -- Locks: none. Plan: what is left of the moment at which the batch begins, by the primary key where a day's moments have many
 -- rows each, so that not every batch of a moment reads all of it; then, where that is not enough, the index by finish time
 -- from the next moment on, as far as the batch reaches.
+-- Roles: operator, observer.
 WITH here AS MATERIALIZED (
     SELECT a.finished_at, a.id
     FROM sqlqueue.job_archive AS a

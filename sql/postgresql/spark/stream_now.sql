@@ -6,6 +6,7 @@
 --   came from a dump of another one; kept_from: rows that ended before it may have been trimmed (null: the queue keeps all);
 --   oldest: the finished_at of the oldest row that is there. Locks: none.
 -- Plan: an entry or two of two indexes, in each partition.
+-- Roles: operator, observer.
 SELECT
     CAST(pg_current_snapshot() AS text) AS snapshot,
     statement_timestamp() AS at,

@@ -6,6 +6,7 @@
 -- Returns: one row for each cut between two slices, in order: finished_at, and the id before whose row it is (null: before
 --   the moment). Locks: none.
 -- Plan: the index by finish time, from the beginning of the batch to its end; once more for moments that are cut.
+-- Roles: operator, observer.
 WITH moment AS (
     SELECT known.finished_at, known.rows, CAST(sum(known.rows) OVER (ORDER BY known.finished_at) AS bigint) - known.rows AS place
     FROM (

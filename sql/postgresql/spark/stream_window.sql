@@ -4,6 +4,7 @@
 --   it are none of the stream's).
 -- Returns: one row: rows; first: the smallest finished_at of them (null: none). Locks: none.
 -- Plan: the index of the archive by transaction, from the oldest that ran at the first look on.
+-- Roles: operator, observer.
 SELECT count(*) AS rows, min(a.finished_at) AS first
 FROM sqlqueue.job_archive AS a
 WHERE a.queue = :queue

@@ -5,6 +5,7 @@
 -- Returns: one row: repeated, jobs, duplicates, committed_at. Notifies if a job is due. Fails with P0002 where staged rows
 --   are not there any more.
 -- Locks: the row of the name; the inserted rows. Guards: I1, I6 (one transaction, under one name once).
+-- Roles: producer, operator.
 SELECT w.repeated, w.jobs, w.duplicates, w.committed_at
 FROM sqlqueue.enqueue_staged(
     CAST(:write_id AS uuid), CAST(:queue AS text), CAST(:name AS text), CAST(:batch AS bigint),

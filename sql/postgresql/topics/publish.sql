@@ -19,6 +19,7 @@
 -- Plan: the topic's subscriptions by the primary key, and each one's queue, for each message by itself: so what is numbered
 --   in the lines of ordering keys keeps the order of the messages. Nothing is joined with all that was inserted: how much that
 --   is, no plan can know.
+-- Roles: producer, operator.
 WITH message AS MATERIALIZED (
     SELECT
         given.no, given.id, given.hash, given.priority, COALESCE(given.run_at, now()) AS run_at, given.ordering_key,

@@ -6,6 +6,7 @@
 --   float8.
 -- Returns: the subscription as `subscriptions` does. No row: there is no such queue.
 -- Locks: the subscription's row; the queue's against being deleted, and waits for whoever deletes it.
+-- Roles: operator.
 INSERT INTO sqlqueue.subscription AS s (
     topic, name, queue, mode, move_group, payload, tags, priority, delay_seconds
 )

@@ -3,6 +3,7 @@
 --
 -- Parameters: topic, name text.
 -- Returns: the subscription as it was. No row: there is none of that name. Locks: its row.
+-- Roles: operator.
 DELETE FROM sqlqueue.subscription AS s
 WHERE s.topic = :topic AND s.name = :name
 RETURNING

@@ -2,4 +2,5 @@
 -- notification is the id of a job.
 --
 -- Parameters: none. Returns: nothing. Locks: none.
+-- Roles: producer, consumer, operator, observer.
 SELECT sqlqueue.listen_to_ends()

@@ -1,4 +1,5 @@
 -- Say that somebody waits no longer.
 --
 -- Parameters: queue text; worker text. Returns: nothing. Locks: the waiter's own row.
+-- Roles: consumer, operator.
 DELETE FROM sqlqueue.waiter AS w WHERE w.queue = :queue AND w.worker = :worker

@@ -79,9 +79,9 @@ def complete_held(queue: SqlQueue, desk: Desk) -> Any:
 
 
 @verb(O)
-def delay(queue: SqlQueue, desk: Desk) -> Any:
+def reschedule(queue: SqlQueue, desk: Desk) -> Any:
     desk.filled()
-    assert len(queue.delay(desk.name, desk.all, 60.0).changed) == 3
+    assert len(queue.reschedule(desk.name, desk.all, 60.0).changed) == 3
 
 
 @verb(O)
@@ -125,8 +125,8 @@ def ensure_partitions(queue: SqlQueue, desk: Desk) -> Any:
 
 
 @verb()
-def init(queue: SqlQueue, desk: Desk) -> Any:
-    queue.init()
+def migrate(queue: SqlQueue, desk: Desk) -> Any:
+    queue.migrate()
 
 
 @verb()

@@ -46,7 +46,7 @@ def steps_of_people(queue: SqlQueue, desk: Desk) -> Any:
     people.unassign(id, by="boss")
     people.hold(id, by="boss")
     people.resume(id, by="boss")
-    people.delay(id, 60.0, by="boss")
+    people.reschedule(id, 60.0, by="boss")
 
 
 @verb(O, B)

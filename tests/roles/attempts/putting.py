@@ -10,8 +10,9 @@ import sqlalchemy as sa
 from psycopg import AsyncConnection
 
 from dagster_sqlqueue import NewJob, SqlQueue
+from dagster_sqlqueue.model.ids import stable_id
 from dagster_sqlqueue.queue.selection import Selection
-from dagster_sqlqueue.queue.validation import stable_id, values
+from dagster_sqlqueue.queue.validation import values
 from dagster_sqlqueue.spark import staged_jobs
 from tests.roles.desk import B, Desk, O, P, verb
 from tests.support import Work, rows

@@ -83,4 +83,4 @@ def test_duplicates_and_waiters_are_treated_alike(staged: str) -> None:
 
 def test_a_job_that_was_sent_before_is_taken_back_alike(staged: str) -> None:
     ended = "(EXISTS (SELECT FROM sqlqueue.job_archive", "WHERE r.id = j.id)"
-    assert between(file("forget_finished"), *ended) == between(staged, *ended)
+    assert between(file("drop_already_finished"), *ended) == between(staged, *ended)

@@ -1,6 +1,6 @@
 -- Decide about live jobs of a queue, as operators do; and let in as many of each key as have made room.
 --
--- Parameters: verb text ('cancel', 'hold_queued', 'release_held', 'delay' or 'reprioritise'); queue text; job_ids uuid[];
+-- Parameters: verb text ('cancel', 'hold_queued', 'release_held', 'reschedule' or 'reprioritise'); queue text; job_ids uuid[];
 --   reason text, seconds float8, until timestamptz, priority integer: of that verb.
 -- Returns: a row for each job: what became of it ('changed', 'requested': it runs and is asked to end, 'skipped'), and of one
 --   that was skipped the reason. Raises: SQ002, SQ003, SQ004.
@@ -21,7 +21,7 @@ DECLARE
     seconds float8 := _decide.seconds;
     priority smallint := _decide.priority;
     keyed boolean;
-    turns boolean := _decide.verb IN ('cancel', 'hold_queued', 'delay');
+    turns boolean := _decide.verb IN ('cancel', 'hold_queued', 'reschedule');
     job record;
     found uuid;
     waiting uuid[] := '{}';
@@ -56,7 +56,7 @@ BEGIN
         made_room := made_room || NOT job.waits;
         IF _decide.verb = 'reprioritise'
             OR (_decide.verb = 'cancel' AND job.state <> 'running')
-            OR (_decide.verb IN ('hold_queued', 'delay') AND job.state = 'queued')
+            OR (_decide.verb IN ('hold_queued', 'reschedule') AND job.state = 'queued')
             OR (_decide.verb = 'release_held' AND job.state = 'held')
         THEN
             waiting := waiting || CAST(job.id AS uuid);
@@ -86,8 +86,8 @@ BEGIN
             FOR found IN {{release_held}} LOOP
                 changed := changed || found;
             END LOOP;
-        ELSIF _decide.verb = 'delay' THEN
-            FOR found IN {{delay}} LOOP
+        ELSIF _decide.verb = 'reschedule' THEN
+            FOR found IN {{reschedule}} LOOP
                 changed := changed || found;
             END LOOP;
         ELSE

@@ -18,7 +18,7 @@ DECLARE
     found_why text[] := '{}';
 BEGIN
     IF cardinality(ids) > 0 THEN
-        FOR there IN {{whereabouts}} LOOP
+        FOR there IN {{locate_jobs}} LOOP
             found_ids := found_ids || CAST(there.id AS uuid);
             found_why := found_why || CASE
                 WHEN there.queue <> _decided.queue THEN format('it belongs to queue %L', there.queue)

@@ -55,7 +55,7 @@ BEGIN
     END LOOP;
     clock := clock_timestamp();
     IF verb = 'finish' THEN
-        FOR found, place IN {{finish}} LOOP
+        FOR found, place IN {{complete}} LOOP
             accepted := accepted || found;
             late := late || CASE WHEN place IS NOT NULL THEN found END;
         END LOOP;
@@ -65,7 +65,7 @@ BEGIN
             late := late || CASE WHEN place IS NOT NULL THEN found END;
         END LOOP;
     ELSE
-        FOR found, place IN {{hold}} LOOP
+        FOR found, place IN {{hold_running}} LOOP
             accepted := accepted || found;
             late := late || CASE WHEN place IS NOT NULL THEN found END;
         END LOOP;

@@ -99,7 +99,7 @@ BEGIN
         END IF;
         IF _enqueue_many.named AND cardinality(landed) > 0 THEN
             ids := landed;
-            FOR found IN {{forget_finished}} LOOP
+            FOR found IN {{drop_already_finished}} LOOP
                 landed := array_remove(landed, found);
             END LOOP;
         END IF;

@@ -27,7 +27,7 @@ BEGIN
                 CASE WHEN cardinality(job_ids) > 5 THEN ', …' ELSE '' END
             );
     END IF;
-    FOR there IN {{whereabouts}} LOOP
+    FOR there IN {{locate_jobs}} LOOP
         IF NOT there.id = ANY (told) THEN
             told := told || CAST(there.id AS uuid);
             queues := queues || CAST(there.queue AS text);

@@ -312,7 +312,7 @@ BEGIN
                             turn := turn || found;
                         END LOOP;
                         ids := ARRAY(SELECT d.id FROM unnest(ids) AS d (id) EXCEPT SELECT t.id FROM unnest(turn) AS t (id));
-                        FOR found IN {{park}} LOOP
+                        FOR found IN {{park_waiting}} LOOP
                             parked := parked || found;
                         END LOOP;
                         IF cardinality(parked) > 0 AND known.ordered THEN

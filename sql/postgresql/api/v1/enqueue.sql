@@ -74,7 +74,7 @@ BEGIN
         END IF;
     ELSIF enqueue.id IS NOT NULL THEN
         ids := ARRAY[inserted];
-        {{forget_finished}}
+        {{drop_already_finished}}
         INTO finished;
         IF finished IS NOT NULL THEN
             RETURN NULL;

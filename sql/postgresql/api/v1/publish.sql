@@ -46,7 +46,7 @@ BEGIN
     FOR place, publish.subscription, publish.queue, publish.job_id, publish.inserted IN {{publish}} LOOP
         IF publish.id IS NOT NULL AND publish.inserted THEN
             ids := ARRAY[publish.job_id];
-            {{forget_finished}}
+            {{drop_already_finished}}
             INTO finished;
             publish.inserted := finished IS NULL;
         END IF;

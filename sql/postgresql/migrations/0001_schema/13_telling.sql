@@ -93,7 +93,7 @@ $$;
 REVOKE ALL ON FUNCTION sqlqueue.tell_followers(uuid, timestamptz, boolean) FROM PUBLIC;
 
 -- When this statement ended a job: every one that does writes its end at its own time, or, inside of a function, at a later
--- one. One that takes a job back which had ended before (forget_finished) leaves no such end: null.
+-- one. One that takes a job back which had ended before (drop_already_finished) leaves no such end: null.
 CREATE FUNCTION sqlqueue.ended_now(ended_id uuid) RETURNS timestamptz
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT max(a.finished_at)

@@ -5,6 +5,7 @@
 --   (null: keep the last one); worker text.
 -- Returns: the id of each job that was ended.
 -- Locks: none beyond those that the transaction has. Guards: I2, I7: with the caller's writes it stands or falls.
+-- Roles: consumer, operator.
 WITH finished AS (
     DELETE FROM sqlqueue.job AS j
     WHERE j.id = ANY (CAST(:ids AS uuid[]))

@@ -4,6 +4,7 @@
 --
 -- Parameters: queue text; ids uuid[]; seconds float8 (from now; null: see moment); moment timestamptz (one that has passed:
 --   now). Returns: the ids. Locks: none beyond those that the transaction has. Guards: I5.
+-- Roles: operator.
 UPDATE sqlqueue.job AS j
 SET run_at = later.moment,
     available_at = CASE WHEN q.ordered AND j.available_at = 'infinity' THEN j.available_at ELSE later.moment END

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from dagster_sqlqueue.db.steps import Statement, Steps
 from dagster_sqlqueue.errors import UnknownJob
-from dagster_sqlqueue.followers.model import Following
+from dagster_sqlqueue.followers.model import FollowerRow
 from dagster_sqlqueue.queue.insert import seeing_ends
 
 _ROUNDS = 5
@@ -31,7 +31,7 @@ class Followed:
     ended: dict[UUID, datetime] = field(default_factory=dict)
 
 
-def follow(followers: Sequence[Following]) -> Steps[Followed]:
+def follow(followers: Sequence[FollowerRow]) -> Steps[Followed]:
     """Have somebody told of the ends of jobs; of one that has ended he is told at once. In one transaction.
 
     Raises:
@@ -54,7 +54,7 @@ def follow(followers: Sequence[Following]) -> Steps[Followed]:
             ids, moments = zip(*ended, strict=True)
             done.ended.update(ended)
             yield from _note_sent([follower for follower in rest if follower.job_id in done.ended])
-            yield Statement("tell_ended", {"ids": list(ids), "finished_ats": list(moments)})
+            yield Statement("notify_followers", {"ids": list(ids), "finished_ats": list(moments)})
         rest = [follower for follower in rest if follower.job_id not in done.ended]
         if not rest:
             return done
@@ -64,14 +64,14 @@ def follow(followers: Sequence[Following]) -> Steps[Followed]:
     )
 
 
-def _note_sent(followers: Sequence[Following]) -> Steps[None]:
+def _note_sent(followers: Sequence[FollowerRow]) -> Steps[None]:
     merged = [row for row in followers if row.submitted_id not in (None, row.job_id)]
     if merged:
         ids, submitted = [row.id for row in merged], [row.submitted_id for row in merged]
         yield Statement("follow_sent", {"ids": ids, "submitted_ids": submitted})
 
 
-def _columns(followers: Sequence[Following]) -> dict[str, list[Any]]:
+def _columns(followers: Sequence[FollowerRow]) -> dict[str, list[Any]]:
     return {
         "ids": [follower.id for follower in followers],
         "job_ids": [follower.job_id for follower in followers],

@@ -8,6 +8,7 @@
 -- Parameters: ids uuid[] (what the enqueue returned).
 -- Returns: the id of each job that was taken back.
 -- Locks: rows inserted by this transaction only. Guards: I1, I2 (one id ends once).
+-- Roles: producer, operator.
 DELETE FROM sqlqueue.new_job AS j
 WHERE j.id = ANY (CAST(:ids AS uuid[]))
   AND (

@@ -6,6 +6,7 @@
 -- Locks: the updated rows, in the order of the arrays. Guards: I1, I3.
 -- Plan: the ids by the primary key, whatever the table held when it was made; as many numbers beside the arrays make them look
 --   long, so that the two are hashed and never compared each with each.
+-- Roles: consumer.
 UPDATE sqlqueue.job AS j
 SET state = 'held',
     available_at = 'infinity',

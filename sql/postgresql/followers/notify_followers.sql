@@ -2,5 +2,6 @@
 --
 -- Parameters: ids uuid[]; finished_ats timestamptz[]: the jobs, and the moments of their ends.
 -- Returns: how many followers of each job were told. Locks, notifies and guards: as the function tell_followers.
+-- Roles: producer, operator.
 SELECT sqlqueue.tell_followers(ended.id, ended.finished_at, true) AS told
 FROM unnest(CAST(:ids AS uuid[]), CAST(:finished_ats AS timestamptz[])) AS ended (id, finished_at)

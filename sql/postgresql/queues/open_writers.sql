@@ -4,6 +4,7 @@
 --
 -- Parameters: modes text[] (of table locks: 'RowShareLock', 'RowExclusiveLock').
 -- Returns: the name of each transaction, never used twice. Reads the server's list of locks. Locks: none.
+-- Roles: producer, consumer, operator, observer.
 SELECT DISTINCT l.virtualtransaction
 FROM pg_locks AS l
 WHERE l.locktype = 'relation'

@@ -8,14 +8,14 @@ import psycopg
 import sqlalchemy as sa
 
 from dagster_sqlqueue.db.executors import AsyncTransaction, CallerConnection, Executor
-from dagster_sqlqueue.db.retries import Rereading, beginning_again
+from dagster_sqlqueue.db.retries import RereadableInput, beginning_again
 from dagster_sqlqueue.db.steps import Steps, adrive, drive
 from dagster_sqlqueue.queue import SqlQueue, insert
 
 T = TypeVar("T")
 
 
-class Running:
+class FollowerVerbs:
     """The base of the rooms of followers.
 
     Args:
@@ -41,7 +41,7 @@ class Running:
         work: Callable[[Executor], T],
         connection: CallerConnection | None,
         queues: Iterable[str],
-        read: Rereading[Any],
+        read: RereadableInput[Any],
     ) -> T:
         """The same for work that takes its time, and begins again only if what it puts in can be read again."""
 

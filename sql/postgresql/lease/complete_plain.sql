@@ -1,7 +1,8 @@
--- End jobs under their fence as succeeded, all under the same lease number and none with a result: finish for what most
+-- End jobs under their fence as succeeded, all under the same lease number and none with a result: complete for what most
 -- batches come to, without its join.
 --
 -- Parameters: ids uuid[]; lease_no bigint; in_line boolean: as for finish. Returns, locks and guards: as finish.
+-- Roles: consumer, operator.
 WITH finished AS (
     DELETE FROM sqlqueue.job AS j
     WHERE j.id = ANY (CAST(:ids AS uuid[]))

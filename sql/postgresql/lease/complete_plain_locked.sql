@@ -1,8 +1,9 @@
--- End jobs that this transaction has locked and worked off as succeeded, none with a result: finish_locked for what most
+-- End jobs that this transaction has locked and worked off as succeeded, none with a result: complete_locked for what most
 -- jobs come to, without its join.
 --
 -- Parameters: ids uuid[]; worker text. Returns: the id of each job that was ended.
--- Locks: none beyond those that the transaction has. Guards: I2, I7, as finish_locked.
+-- Locks: none beyond those that the transaction has. Guards: I2, I7, as complete_locked.
+-- Roles: consumer, operator.
 WITH finished AS (
     DELETE FROM sqlqueue.job AS j
     WHERE j.id = ANY (CAST(:ids AS uuid[]))

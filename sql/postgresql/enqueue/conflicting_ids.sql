@@ -2,6 +2,7 @@
 --
 -- Parameters: queue text; ids uuid[]; unique_keys text[]. Returns: the id, and the live job's queue and unique key.
 -- Reads the primary key once for each id. Locks: none.
+-- Roles: producer, consumer, operator, observer.
 SELECT j.id, j.queue, j.unique_key
 FROM unnest(CAST(:ids AS uuid[]), CAST(:unique_keys AS text[])) AS new (id, unique_key)
 CROSS JOIN LATERAL (

@@ -7,6 +7,7 @@
 --   (null: none). Locks: as the function tell_followers.
 -- Plan: the index of followers by their job, where members of groups that were told are stepped over, and the primary key of
 --   the jobs, for so many jobs.
+-- Roles: operator.
 WITH looked AS MATERIALIZED (
     SELECT DISTINCT f.job_id
     FROM sqlqueue.follower AS f

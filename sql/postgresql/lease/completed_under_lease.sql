@@ -4,6 +4,7 @@
 -- Parameters: ids uuid[]; lease_nos bigint[].
 -- Returns: ids. Locks: none.
 -- Plan: the primary key of each day, an id at a time: joined, many ids made the planner read the whole archive.
+-- Roles: consumer, operator, observer.
 SELECT a.id
 FROM unnest(CAST(:ids AS uuid[]), CAST(:lease_nos AS bigint[])) AS ended (id, lease_no)
 CROSS JOIN LATERAL (

@@ -6,12 +6,12 @@
 --
 -- Returns: a row for each job: what became of it ('changed', 'skipped'), and of one that was skipped the reason.
 -- Raises: SQ002, SQ003, SQ004 (a keyed queue needs READ COMMITTED).
-CREATE OR REPLACE FUNCTION sqlqueue_v1.delay(
+CREATE OR REPLACE FUNCTION sqlqueue_v1.reschedule(
     queue text, job_ids uuid[], seconds float8 DEFAULT NULL, until timestamptz DEFAULT NULL
 ) RETURNS TABLE (job_id uuid, outcome text, because text)
 LANGUAGE plpgsql VOLATILE {{settings}} AS $function$
 BEGIN
     PERFORM sqlqueue_v1._check_later(seconds, until);
-    RETURN QUERY SELECT * FROM sqlqueue_v1._decide('delay', delay.queue, job_ids, seconds => delay.seconds, until => delay.until);
+    RETURN QUERY SELECT * FROM sqlqueue_v1._decide('reschedule', reschedule.queue, job_ids, seconds => reschedule.seconds, until => reschedule.until);
 END
 $function$;

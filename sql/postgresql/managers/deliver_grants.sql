@@ -4,6 +4,7 @@
 --
 -- Parameters: queue, worker text; ids uuid[]; lease_nos bigint[]; alone boolean (whether it was granted by itself).
 -- Locks: the new rows, the worker's row, and the job that was granted by itself, which the transaction has already.
+-- Roles: consumer.
 WITH given AS (
     UPDATE sqlqueue.worker AS w
     SET wanted = GREATEST(w.wanted - cardinality(CAST(:ids AS uuid[])), 0)
