@@ -125,7 +125,8 @@ def test_jobs_where_nobody_looks_are_found_by_a_few_probes_a_bucket(explain: Exp
     plan = explain(name, limit=1_000)
     assert not plan.read_whole("job")
     assert plan.rows_read <= 3 * (buckets + 1)
-    assert plan.buffers <= 16 * (buckets + 1) + SLACK
+    # What others rolled back in this table stays in its index until a vacuum, and is stepped over.
+    assert plan.buffers <= 64 * (buckets + 1) + SLACK
 
 
 def test_jobs_where_nobody_looks_are_moved_by_their_ids(explain: Explainer) -> None:
