@@ -89,7 +89,7 @@ def test_they_can_be_held_released_and_worked_on_by_people(odd: SqlQueue, cli: C
     cli.run("people", "tasks", "work", "--limit", "1000")
     assert len(discreet_tasks(odd, HumanWork(odd).tasks("work", limit=1_000))) == len(tasks)
     assert odd.release_held("work", EVERY).changed
-    assert odd.delay("work", EVERY, 60).changed
+    assert odd.reschedule("work", EVERY, 60).changed
     assert odd.reprioritise("work", EVERY, 3).changed
     assert odd.cancel("work", EVERY).changed
 

@@ -88,7 +88,7 @@ class DecidedModel(Model):
 
         def put_off(job: ModelJob) -> None:
             stays = self.spec.ordered and job.parked
-            job.step(Event.DELAY)
+            job.step(Event.RESCHEDULE)
             job.run_at, job.at = moment, NEVER if stays else moment
 
         return set(self.decide(ids, {LiveState.QUEUED}, put_off))
