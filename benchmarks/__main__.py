@@ -1,18 +1,13 @@
 """Measure, print one table, and fail when a floor is missed."""
 
 import argparse
-import os
-import platform
 import sys
 from collections.abc import Sequence
-
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks import (
     batches,
     claim_cost,
+    dagster_kills,
     dagster_runs,
     drain,
     ended_in,
@@ -27,7 +22,8 @@ from benchmarks import (
     spark_read,
     wake,
 )
-from benchmarks.harness import Bench, Figure, opened
+from benchmarks.harness import opened
+from benchmarks.showing import machine_of, print_table
 from dagster_sqlqueue.errors import QueueError
 
 SUITE = {
@@ -41,6 +37,7 @@ SUITE = {
     "followers": followers.measure,
     "sensor_tick": sensor_tick.measure,
     "dagster_runs": dagster_runs.measure,
+    "dagster_kills": dagster_kills.measure,
     "spark_consume": spark_consume.measure,
     "claim_cost": claim_cost.measure,
     "batches": batches.measure,
@@ -75,56 +72,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wanted = [name for name in given.only or SUITE if name not in given.without]
     try:
         with opened(given.quick, given.rows) as bench:
-            machine = _machine(bench)
+            machine = machine_of(bench)
             figures = [figure for name in wanted for figure in SUITE[name](bench)]
     except QueueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 3
     except KeyboardInterrupt:
         return 130
-    _print(figures, machine + (", quick: for a look only" if given.quick else ""))
+    print_table(figures, machine + (", quick: for a look only" if given.quick else ""))
     return 0 if all(figure.passed for figure in figures) else 1
-
-
-def _machine(bench: Bench) -> str:
-    ((version, fsync, commit),) = bench.execute(
-        "SELECT current_setting('server_version'), current_setting('fsync'), current_setting('synchronous_commit')"
-    )
-    return (
-        f"PostgreSQL {version}, fsync {fsync}, synchronous_commit {commit}; Python {platform.python_version()},"
-        f" {os.cpu_count()} cores, {platform.system()} {platform.machine()}"
-    )
-
-
-def show(figures: Sequence[Figure], bench: Bench) -> None:
-    """Print the figures of one measurement, for a module that can be run by itself."""
-    _print(figures, _machine(bench))
-
-
-def _print(figures: Sequence[Figure], machine: str) -> None:
-    table = Table(box=box.SIMPLE_HEAD, caption=machine, caption_justify="left", pad_edge=False)
-    for name in ("figure", "median", "lowest", "highest", "floor"):
-        table.add_column(name, justify="left" if name == "figure" else "right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    table.add_column("command", no_wrap=True)
-    for figure in figures:
-        bound = "≤" if figure.at_most else "≥"
-        verdict = "" if figure.floor is None else "[green]pass[/]" if figure.passed else "[bold red]FAIL[/]"
-        table.add_row(
-            figure.name,
-            f"{_number(figure.median)} {figure.unit}",
-            _number(min(figure.rounds)),
-            _number(max(figure.rounds)),
-            "" if figure.floor is None else f"{bound} {_number(figure.floor)} {figure.unit}",
-            verdict,
-            figure.command,
-        )
-    console = Console()
-    (console if console.is_terminal else Console(width=140)).print(table)
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
 
 if __name__ == "__main__":

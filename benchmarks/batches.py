@@ -10,6 +10,7 @@ from collections.abc import Callable
 import psycopg
 
 from benchmarks.harness import SPEC, Bench, Figure, note, opened, rounds
+from benchmarks.showing import show
 from dagster_sqlqueue import Mode
 from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.spark import batches
@@ -78,7 +79,5 @@ def plain(bench: Bench, jobs: int) -> None:
 
 
 if __name__ == "__main__":
-    from benchmarks.__main__ import show
-
     with opened(quick=False) as single:
         show(figures(single, int(sys.argv[1]) if len(sys.argv) > 1 else JOBS, 1), single)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def measure(bench: Bench) -> list[Figure]:
     for mode in DrainMode:
         bench.queue.create_queue(spec_of(mode))
     with tempfile.TemporaryDirectory(prefix="sqlqueue-bench-") as home:
-        with _daemon(bench, Path(home)):
+        with daemon(bench, Path(home)):
             note(f"dagster runs: {cold} jobs for idle batch and linger consumers, {warm} for live ones, one by one")
             idle = [_pick_up(bench, DrainMode.BATCH, settle=True) for _ in range(cold + 1)][1:]
             first = [_pick_up(bench, DrainMode.LINGER, settle=True) for _ in range(cold + 1)][1:]
@@ -48,7 +48,7 @@ def measure(bench: Bench) -> list[Figure]:
             note(f"dagster runs: {jobs:,} jobs for one run")
             _wait_for_idle(bench, DrainMode.BATCH)
             bench.queue.enqueue_many(spec_of(DrainMode.BATCH), (event(number) for number in range(jobs)))
-            _until(lambda: not bench.queue.depth(spec_of(DrainMode.BATCH).name).live)
+            until(lambda: not bench.queue.depth(spec_of(DrainMode.BATCH).name).live)
             _wait_for_idle(bench, DrainMode.BATCH)
         rate, share = _life(Path(home), jobs)
     return [
@@ -86,7 +86,7 @@ def _pick_up(bench: Bench, mode: DrainMode, *, settle: bool = False) -> float:
         found.extend(bench.execute(query))  # type: ignore[arg-type]
         return bool(found)
 
-    _until(ended)
+    until(ended)
     return 1_000 * (found[0][0] - committed)
 
 
@@ -94,10 +94,11 @@ def _wait_for_idle(bench: Bench, mode: DrainMode) -> None:
     """Until no run has a slot of the queue."""
     name = spec_of(mode).name
     query = f"SELECT 1 FROM {{s}}.consumer_slot WHERE queue = '{name}' AND expires_at > now()"
-    _until(lambda: not bench.execute(query), LINGER_SECONDS + _PATIENCE_SECONDS)
+    until(lambda: not bench.execute(query), LINGER_SECONDS + _PATIENCE_SECONDS)
 
 
-def _until(holds: Callable[[], bool], seconds: float = _PATIENCE_SECONDS) -> None:
+def until(holds: Callable[[], bool], seconds: float = _PATIENCE_SECONDS) -> None:
+    """Wait for something of the daemon's doing."""
     deadline = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > deadline:
@@ -106,8 +107,8 @@ def _until(holds: Callable[[], bool], seconds: float = _PATIENCE_SECONDS) -> Non
 
 
 @contextmanager
-def _daemon(bench: Bench, home: Path) -> Iterator[None]:
-    """A daemon with the code location of the benchmark."""
+def daemon(bench: Bench, home: Path, more: Mapping[str, str] | None = None) -> Iterator[None]:
+    """A daemon with the code location of the benchmarks, and more of an environment for it."""
     (home / "dagster.yaml").write_text(_INSTANCE)
     environment = {
         **os.environ,
@@ -115,6 +116,7 @@ def _daemon(bench: Bench, home: Path) -> Iterator[None]:
         "SQLQUEUE_URL": bench.url,
         SCHEMA: bench.queue.database.schema,
         "PYTHONPATH": str(_PROJECT),
+        **(more or {}),
     }
     command = [str(Path(sys.executable).with_name("dagster-daemon")), "run", "-m", "benchmarks.location"]
     with (home / "daemon.log").open("wb") as log:

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 
 from benchmarks.harness import SPEC, Bench, Figure, note, opened, rounds
 from benchmarks.loading import load
+from benchmarks.showing import show
 from dagster_sqlqueue import Mode, SqlQueue
 from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.queue.complete import Ending
@@ -138,7 +139,5 @@ class _Archive:
 
 
 if __name__ == "__main__":
-    from benchmarks.__main__ import show
-
     with opened(quick=False) as single:
         show(figures(single, int(sys.argv[1]) if len(sys.argv) > 1 else ARCHIVED), single)

@@ -1,7 +1,11 @@
-"""The code location of the benchmark `dagster_runs`: a consumer of each mode, whose handlers note when they were called."""
+"""The code location of the benchmarks with a daemon: a consumer of each mode, whose handlers note when they were called,
+and one that waits to be killed.
+"""
 
 import os
+import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -12,6 +16,11 @@ from dagster_sqlqueue.orchestration import DrainMode, QueueConsumer, SensorSetti
 
 SCHEMA = "SQLQUEUE_BENCH_SCHEMA"
 LINGER_SECONDS = 20.0
+PID_FILE = "SQLQUEUE_BENCH_PID"
+"""Where the run that is to be killed writes its process id; a run that finds it there works its jobs off."""
+
+KILLED = QueueSpec("bench_killed", Event, bucket_count=16)
+"""With the lease that a queue has unless it says otherwise."""
 
 
 def spec_of(mode: DrainMode) -> QueueSpec[Event]:
@@ -33,10 +42,28 @@ def _consumer(mode: DrainMode) -> QueueConsumer[Event]:
 
 CONSUMERS: dict[DrainMode, QueueConsumer[Any]] = {mode: _consumer(mode) for mode in DrainMode}
 
+
+@queue_consumer(
+    KILLED, mode=DrainMode.BATCH, name="drain_killed", sensor={"default_status": dg.DefaultSensorStatus.RUNNING}
+)
+def killed(job: Job[Event]) -> Done:
+    """The first run stays at its first job."""
+    file = Path(os.environ[PID_FILE])
+    if not file.exists():
+        made = file.with_suffix(".new")
+        made.write_text(str(os.getpid()))
+        made.rename(file)
+        threading.Event().wait()
+    return Done({"called_at": time.time()})
+
+
 # Imported without a schema by the benchmark itself, which needs the queues only.
 defs = dg.Definitions(
-    jobs=[consumer.job for consumer in CONSUMERS.values()],
-    sensors=[consumer.sensor for consumer in CONSUMERS.values()],
+    jobs=[killed.job, *(consumer.job for consumer in CONSUMERS.values())],
+    sensors=[
+        *(consumer.sensor for consumer in CONSUMERS.values()),
+        *([killed.sensor] if PID_FILE in os.environ else []),
+    ],
     resources={
         "sqlqueue": SqlQueueResource(url=dg.EnvVar("SQLQUEUE_URL"), schema_name=os.environ.get(SCHEMA, "sqlqueue"))
     },

@@ -15,6 +15,7 @@ from benchmarks.batches import plain
 from benchmarks.harness import SPEC, Bench, Figure, note, opened, rounds
 from benchmarks.loading import load
 from benchmarks.memory import peak
+from benchmarks.showing import show
 from dagster_sqlqueue import Mode
 from dagster_sqlqueue.spark.consuming import consume
 from dagster_sqlqueue.spark.session import SparkSettings, open_spark
@@ -87,7 +88,5 @@ def _consume(bench: Bench, spark: SparkSession, jobs: int, mode: Mode, overlap: 
 
 
 if __name__ == "__main__":
-    from benchmarks.__main__ import show
-
     with opened(quick=False) as single:
         show(figures(single, int(sys.argv[1]) if len(sys.argv) > 1 else JOBS, 3), single)

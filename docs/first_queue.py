@@ -4,7 +4,7 @@ import dagster as dg
 from pydantic import BaseModel
 
 from dagster_sqlqueue import Done, Job, QueueSpec
-from dagster_sqlqueue.orchestration import SqlQueueResource, build_sqlqueue_sensor, queue_consumer
+from dagster_sqlqueue.orchestration import SqlQueueResource, build_sqlqueue_definitions, queue_consumer
 
 
 class Email(BaseModel):
@@ -20,11 +20,7 @@ def send_email(job: Job[Email]) -> Done:
     return Done({"sent_to": job.payload.to})
 
 
-defs = dg.Definitions(
-    jobs=[send_email.job],
-    sensors=[build_sqlqueue_sensor(send_email, default_status=dg.DefaultSensorStatus.RUNNING)],
-    resources={"sqlqueue": SqlQueueResource(url=dg.EnvVar("SQLQUEUE_URL"))},
-)
+defs = build_sqlqueue_definitions(send_email, resource=SqlQueueResource(url=dg.EnvVar("SQLQUEUE_URL")))
 
 if __name__ == "__main__":
     import os

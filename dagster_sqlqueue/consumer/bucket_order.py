@@ -19,6 +19,10 @@ class Lanes:
         self._near: set[int] = set()
         self.order: list[int] = []
 
+    def cover(self, buckets: Sequence[int]) -> None:
+        """Work off these from the next `arrange` on."""
+        self._buckets = list(buckets)
+
     def arrange(self, settings: QueueSettings) -> None:
         """Take new settings into account; the turn stays where it is."""
         wanted = range(settings.lanes) if self._buckets is None else self._buckets

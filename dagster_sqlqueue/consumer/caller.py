@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import Any, Generic, TypeAlias
 
-from dagster_sqlqueue.consumer.handler import Prepared, Report, handle, handle_async, handle_batch, is_async, prepare
+from dagster_sqlqueue.consumer.handler import (
+    Prepared,
+    Report,
+    handle,
+    handle_async,
+    handle_batch,
+    handle_prepared,
+    is_async,
+    prepare,
+)
 from dagster_sqlqueue.consumer.heartbeat import LeaseKeeper
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import ClaimedJob
@@ -115,7 +124,7 @@ class Caller(Generic[Payload]):
     ) -> Generator[Called, None, None]:
         if stopping.is_set():
             return
-        loop = self._running_loop()
+        loop = self.running_loop()
         tasks: dict[asyncio.Task[Outcome], ClaimedJob] = {}
         try:
             for called in self._begun(jobs, keeper, report):
@@ -152,9 +161,18 @@ class Caller(Generic[Payload]):
                 yield claimed, prepared
 
     def _awaited(self, jobs: Sequence[Any]) -> Any:
-        return self._running_loop().run_until_complete(self.handler(jobs))
+        return self.running_loop().run_until_complete(self.handler(jobs))
 
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
+    def call(self, prepared: Prepared[Payload]) -> Outcome:
+        """Call a plain handler for one job, from whatever thread."""
+        return handle_prepared(self.spec, self.handler, prepared)
+
+    def running_loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of an async handler: the same until `close`.
+
+        Raises:
+            InvalidInput: this is called from inside another one.
+        """
         try:
             asyncio.get_running_loop()
         except RuntimeError:

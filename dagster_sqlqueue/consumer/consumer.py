@@ -6,13 +6,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic
+from typing import Any, Generic
 from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue.consumer.bucket_order import Lanes
 from dagster_sqlqueue.consumer.caller import Caller, Shape
+from dagster_sqlqueue.consumer.concurrent import SideBySide
 from dagster_sqlqueue.consumer.handler import AnyHandler
 from dagster_sqlqueue.consumer.heartbeat import LeaseKeeper
 from dagster_sqlqueue.consumer.hooks import ConsumerHooks, around_work, hooked, watched
@@ -36,6 +37,7 @@ from dagster_sqlqueue.queue.strategies import MAX_BATCH, check_buckets
 _POLL_SECONDS = 0.2
 _LISTENING_POLL_SECONDS = 1.0
 _LOOK_SECONDS = 5.0
+MAX_CONCURRENCY = 1_000
 
 
 class Consumer(Generic[Payload]):
@@ -51,8 +53,12 @@ class Consumer(Generic[Payload]):
             may run again for the same job after a crash: pass `job.id`, or under leases `job.lease_no`, on to systems that
             can tell a repetition. In transactional mode another try has the same `job.lease_no`.
         batch: the handler takes all jobs of a claim at once, and gives an outcome for each of them, or one for all.
-        buckets: which ones to work off; None for all.
+        buckets: which ones to work off; None for all. Of a function the answer counts; it is asked anew every five seconds,
+            between two batches.
         batch_size: jobs for each claim, 1 to 10,000.
+        concurrency: how many jobs are worked on at a time: by a plain handler in as many threads, by an async one on its
+            event loop. A job is claimed when it can begin at once. None: one after another, or all async ones of a claim.
+            Not for handlers of a batch, nor in transactional mode, which has one connection for all.
         lease_seconds: instead of the queue's.
         job_timeout_seconds: past it a job's lease is not extended any more, unless the job says otherwise; None for ten
             leases.
@@ -76,8 +82,9 @@ class Consumer(Generic[Payload]):
         handler: AnyHandler[Payload],
         *,
         batch: bool = False,
-        buckets: Sequence[int] | None = None,
+        buckets: Sequence[int] | Callable[[], Sequence[int]] | None = None,
         batch_size: int = 100,
+        concurrency: int | None = None,
         lease_seconds: float | None = None,
         job_timeout_seconds: float | None = None,
         mode: Mode | str = Mode.LEASED,
@@ -93,7 +100,9 @@ class Consumer(Generic[Payload]):
         self._leases = watched(queue.leases, spec.name, self._hooks)
         self._catalog = queue.catalog
         self._spec = spec
-        self._lanes = Lanes(None if buckets is None else list(check_buckets(buckets)), region)
+        self._ask_buckets = buckets if callable(buckets) else None
+        first = buckets() if callable(buckets) else buckets
+        self._lanes = Lanes(None if first is None else list(check_buckets(first)), region)
         self._batch_size = batch_size
         self._lease_seconds = spec.lease_seconds if lease_seconds is None else lease_seconds
         self._filter = filter
@@ -122,6 +131,8 @@ class Consumer(Generic[Payload]):
                 f"the handler of {spec.label} is {'a batch' if batch else 'an async'} one, and transactional mode works one"
                 " job after another on one connection; give it a plain function of one job, or use leased mode"
             )
+        if concurrency is not None:
+            _check_concurrency(spec, concurrency, caller.shape, self._mode, source)
         self._work = Work(self._leases, spec, caller, self.worker, patience_seconds=self._lease_seconds)
         self._stopping = self._work.stopping
         self.summary = self._work.summary
@@ -129,11 +140,14 @@ class Consumer(Generic[Payload]):
             self._leases,
             lease_seconds=self._lease_seconds,
             job_timeout_seconds=10 * self._lease_seconds if job_timeout_seconds is None else job_timeout_seconds,
-            side_by_side=caller.shape is Shape.ASYNC,
+            side_by_side=caller.shape is Shape.ASYNC or concurrency is not None,
             beat=self._beat,
         )
+        self._side_by_side = (
+            None if concurrency is None else SideBySide(self._work, self._keeper, concurrency, self._claim_for_slots)
+        )
         self._presence = (
-            Presence(queue.database, spec.name, self.worker, buckets, batch_size, self._lease_seconds)
+            Presence(queue.database, spec.name, self.worker, first, batch_size, self._lease_seconds)
             if self._mode is Mode.TRANSACTIONAL
             else None
         )
@@ -219,7 +233,8 @@ class Consumer(Generic[Payload]):
             self._keeper,
         ):
             try:
-                yield
+                with self._under_way():
+                    yield
             finally:
                 ahead, self._ahead = self._ahead, []
                 self._count_taken(ahead)
@@ -286,6 +301,9 @@ class Consumer(Generic[Payload]):
                 settings = self._catalog.settings(self._spec.name)
         self._looked_at = time.monotonic()
         self._settings = settings
+        if self._ask_buckets is not None:
+            with contextlib.suppress(DatabaseUnavailable):
+                self._cover(check_buckets(self._ask_buckets()))
         if self._presence is not None:
             for attempt in self._work.patiently():
                 with attempt:
@@ -295,6 +313,11 @@ class Consumer(Generic[Payload]):
                 self._leases.note_sweep(self._spec.name)
                 self._hints.know(self._leases.head_hints(self._spec.name))
         self._lanes.arrange(settings)
+
+    def _cover(self, buckets: Sequence[int]) -> None:
+        self._lanes.cover(buckets)
+        if self._presence is not None:
+            self._presence.buckets = buckets
 
     def _notice_new_settings(self) -> None:
         seen = self._catalog.last_seen(self._spec.name)
@@ -322,12 +345,33 @@ class Consumer(Generic[Payload]):
             self.summary.batches += 1
             self._taken(jobs)
 
+    def _count_spent(
+        self, dead: Sequence[ClaimedJob], held: Sequence[ClaimedJob], cancelled: Sequence[ClaimedJob]
+    ) -> None:
+        self._work.count_buried(dead, held)
+        self.summary.claimed += len(dead) + len(held) + len(cancelled)
+        self.summary.failed += len(dead)
+        self.summary.held += len(held)
+        self.summary.cancelled += len(cancelled)
+
     def _beat(self) -> None:
         self._work.reporter.flush()
         if self._presence is not None:
             self._presence.note()
         if self._also_beat is not None:
             self._also_beat()
+
+    @contextlib.contextmanager
+    def _under_way(self) -> Iterator[None]:
+        """See to the jobs that are worked on side by side when the block ends."""
+        try:
+            yield
+        except BaseException:
+            if self._side_by_side is not None:
+                self._side_by_side.abandon()
+            raise
+        if self._side_by_side is not None:
+            self._side_by_side.finish()
 
     def _take_and_work(self, ahead_until: float | None) -> int:
         def go_on() -> bool:
@@ -336,6 +380,8 @@ class Consumer(Generic[Payload]):
             in_time = (ahead_until is None or now < ahead_until) and now - self._looked_at < _LOOK_SECONDS
             return in_time and not self._stopping.is_set()
 
+        if self._side_by_side is not None:
+            return self._side_by_side.step(may_claim=not self._stopping.is_set())
         if self._mode is Mode.TRANSACTIONAL:
             return work_locked(
                 self._work, self._lock, lambda *ended: self._finish_and_lock(*ended) if go_on() else None
@@ -360,6 +406,7 @@ class Consumer(Generic[Payload]):
                 lease_seconds=self._lease_seconds,
                 worker=self.worker,
                 hints=self._hints,
+                on_spent=self._count_spent,
             )
             return accepted
 
@@ -396,13 +443,35 @@ class Consumer(Generic[Payload]):
                 self._on_claim(jobs)
         return jobs
 
-    def _claim(self) -> list[ClaimedJob]:
+    def _claim_for_slots(self, free: int, joining: bool) -> list[ClaimedJob]:
+        jobs: list[ClaimedJob] = []
+        for attempt in self._work.patiently():
+            with attempt:
+                jobs = self._claim(min(free, self._batch_size), joining=joining)
+        self._count_taken(jobs)
+        return jobs
+
+    def _claim(self, limit: int | None = None, *, joining: bool = False) -> list[ClaimedJob]:
         return self._leases.claim(
             self._spec.name,
             buckets=self._lanes.order,
-            limit=self._batch_size,
+            limit=limit or self._batch_size,
             lease_seconds=self._lease_seconds,
             worker=self.worker,
             hints=self._hints,
             filter=self._filter,
+            on_spent=self._count_spent,
+            joining=joining,
         )
+
+
+def _check_concurrency(spec: QueueSpec[Any], concurrency: int, shape: Shape, mode: Mode, source: Source | None) -> None:
+    if not 1 <= concurrency <= MAX_CONCURRENCY:
+        raise InvalidInput(f"concurrency is {concurrency}; it must be 1 to {MAX_CONCURRENCY:,}")
+    for refused, why in (
+        (mode is Mode.TRANSACTIONAL, "in transactional mode, which works one job after another on one connection"),
+        (shape is Shape.BATCH, "with a handler of a batch, which is called for one batch after another"),
+        (source is not None, "with a source, which hands jobs out by itself"),
+    ):
+        if refused:
+            raise InvalidInput(f"{spec.label}: concurrency={concurrency} was given {why}; leave it out")

@@ -56,8 +56,11 @@ def handle(
     What it says, also as its progress, quotes no sensitive value of the payload.
     """
     prepared = prepare(spec, claimed, cancellation=cancellation, connect=connect, report=report)
-    if not isinstance(prepared, Prepared):
-        return prepared
+    return handle_prepared(spec, handler, prepared) if isinstance(prepared, Prepared) else prepared
+
+
+def handle_prepared(spec: QueueSpec[Payload], handler: Handler[Payload], prepared: Prepared[Payload]) -> Outcome:
+    """The same for a job whose payload has been read."""
     try:
         outcome = _checked(handler(prepared.job))
     except Exception as error:

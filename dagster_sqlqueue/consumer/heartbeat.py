@@ -75,6 +75,21 @@ class LeaseKeeper:
             self._may_take_until.clear()
             self._extended_at = time.monotonic()
 
+    def hold_more(self, jobs: Sequence[ClaimedJob]) -> None:
+        """Take charge of freshly claimed jobs, beside those in hand."""
+        with self._lock:
+            if not self._held:
+                self._extended_at = time.monotonic()
+            for job in jobs:
+                self._forget(job)
+                self._held[job.id] = job
+
+    def cancel_all(self) -> None:
+        """Tell the handlers of the jobs in hand that these are not wanted any more."""
+        with self._lock:
+            for cancellation in self._cancellations.values():
+                cancellation.set()
+
     def begin(self, job: ClaimedJob) -> threading.Event | None:
         """Note that a handler begins this job. Gives the event that says that somebody wants it cancelled; None when its
         lease is lost or given back already and it must not begin.
@@ -100,6 +115,8 @@ class LeaseKeeper:
         with self._lock:
             for job in jobs:
                 self._held.pop(job.id, None)
+                if self._side_by_side:
+                    self._forget(job)
 
     def part_with(self, *, begun: bool = False) -> list[ClaimedJob]:
         """Take out of this charge the jobs that no handler has begun, to be given back; none of them can begin any more.
@@ -119,6 +136,11 @@ class LeaseKeeper:
         """Whether the job of this batch was taken out to be given back."""
         with self._lock:
             return job.id in self._parted
+
+    def _forget(self, job: ClaimedJob) -> None:
+        for known in (self._lost, self._begun, self._parted):
+            known.discard(job.id)
+        self._cancellations.pop(job.id, None)
 
     def _run(self) -> None:
         while not self._stopping.wait(self._lease_seconds / 4):

@@ -25,6 +25,7 @@ from dagster_sqlqueue.queue.leases import Leases
 logger = logging.getLogger("dagster_sqlqueue")
 
 _FLUSH_SECONDS = 1.0
+_NAMED = 5
 
 
 @dataclass(slots=True)
@@ -77,6 +78,20 @@ class Work(Generic[Payload]):
         retried = sum(isinstance(how, Retry) for job, how in back if job.id in accepted)
         self.summary.retried += retried
         self.summary.snoozed += len(accepted) - retried
+
+    def count_buried(self, dead: Sequence[ClaimedJob], held: Sequence[ClaimedJob]) -> None:
+        """Count jobs whose last attempt was spent when they were met; what became of them is counted elsewhere."""
+        if jobs := [*dead, *held]:
+            self.summary.buried += len(jobs)
+            named = ", ".join(str(job.id) for job in jobs[:_NAMED]) + (", …" if len(jobs) > _NAMED else "")
+            where = "held, and their keys stopped" if not dead else "sent to the dead letter"
+            logger.warning(
+                "%s: %d jobs were %s: the consumer that had them died or hung on their last attempt (%s)",
+                self.spec.name,
+                len(jobs),
+                where,
+                named,
+            )
 
     def count_stale(self, jobs: int) -> None:
         """Count writes that were refused."""
@@ -145,6 +160,11 @@ def work_leased(
             work.summary.released += sum(keeper.parted_with(job) for job in open_jobs.values()) - len(mine)
             if mine:
                 work.summary.released += len(work.leases.release(mine))
+
+
+def settle_called(work: Work[Any], settled: Sequence[tuple[ClaimedJob, Outcome]], keeper: LeaseKeeper) -> None:
+    """Write what became of jobs that were worked on side by side, each under its fence."""
+    _settle(work, settled, keeper, work.leases.finish)
 
 
 def _settle(

@@ -7,7 +7,7 @@ from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.queue.odd_jobs import despite_odd_jobs
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Presence:
     """One consumer's sign in the database. Its jobs are held by row locks alone, which go with it.
 

@@ -22,6 +22,8 @@ class DrainSummary:
         retried: jobs given back to be tried again.
         snoozed: jobs given back without spending the attempt.
         failed: jobs sent to the dead letter.
+        buried: how many of those, or of those set aside, were met with their last attempt spent: a consumer had died or hung
+            over them, and no handler was called any more.
         held: jobs set aside until somebody decides.
         cancelled: jobs ended as cancelled.
         stale: writes refused because the lease had passed on.
@@ -35,6 +37,7 @@ class DrainSummary:
     retried: int = 0
     snoozed: int = 0
     failed: int = 0
+    buried: int = 0
     held: int = 0
     cancelled: int = 0
     stale: int = 0
@@ -44,7 +47,7 @@ class DrainSummary:
 
     @property
     def handled(self) -> int:
-        """Jobs that a handler worked on, and whose outcome was accepted."""
+        """Jobs whose outcome was accepted: a handler's, or that of a last attempt which killed its consumer."""
         return self.succeeded + self.retried + self.snoozed + self.failed + self.held + self.cancelled
 
     @property

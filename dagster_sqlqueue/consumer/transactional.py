@@ -157,6 +157,7 @@ class _Batches:
         work.count_ended(writes.endings, {ending.job.id for ending in writes.endings})
         work.count_back(writes.back, {job.id for job, _ in writes.back})
         work.summary.held += len(writes.aside)
+        work.count_buried([job for job, outcome in self.settled if isinstance(outcome, Reject) and _spent(job)], [])
         self._have([])
 
     def _have(self, jobs: list[ClaimedJob]) -> None:
@@ -188,6 +189,10 @@ class _Batches:
             leases.return_locked(transaction, writes.back, writes.aside, backoff=self.work.custom_backoff)
 
 
+def _spent(job: ClaimedJob) -> bool:
+    return job.attempt > job.max_attempts
+
+
 def _uncommitted(error: psycopg.DatabaseError) -> str:
     return brief(f"what the handler wrote could not be committed: {type(error).__name__}: {error}")
 
@@ -200,7 +205,7 @@ def _outcome_in(work: Work[Any], transaction: Transaction, claimed: ClaimedJob) 
     """
     if claimed.cancel_requested:
         return Cancel("cancelled while it ran")
-    if claimed.attempt > claimed.max_attempts:
+    if _spent(claimed):
         return Reject(f"the lease ran out on the last of {claimed.max_attempts} attempts: its consumer died or hung")
     connection = transaction.connection
     savepoint: list[psycopg.Transaction] = []

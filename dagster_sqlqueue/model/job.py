@@ -179,6 +179,7 @@ class Head:
     priority: int
     available_at: datetime
     due_seconds: float
+    id: UUID
 
 
 @dataclass(frozen=True, slots=True)

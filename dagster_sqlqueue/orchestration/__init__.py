@@ -17,6 +17,7 @@ from dagster_sqlqueue.orchestration.consumer import QueueConsumer as QueueConsum
 from dagster_sqlqueue.orchestration.consumer import queue_consumer as queue_consumer
 from dagster_sqlqueue.orchestration.creating import build_create_job as build_create_job
 from dagster_sqlqueue.orchestration.deadlines import build_deadline_check as build_deadline_check
+from dagster_sqlqueue.orchestration.definitions import build_sqlqueue_definitions as build_sqlqueue_definitions
 from dagster_sqlqueue.orchestration.drain import DrainConfig as DrainConfig
 from dagster_sqlqueue.orchestration.drain import DrainMode as DrainMode
 from dagster_sqlqueue.orchestration.drain import build_drain_op as build_drain_op

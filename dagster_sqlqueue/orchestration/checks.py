@@ -1,5 +1,6 @@
 """Whether a queue is well: asset checks that its sensor reports without a run, and that a person can run as well."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,7 @@ from dagster_sqlqueue.model.job import Head
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.orchestration import slots
 from dagster_sqlqueue.orchestration.assets import queue_asset_key
-from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 from dagster_sqlqueue.orchestration.slots import Asked
 from dagster_sqlqueue.queue.stats import QueueStats
 
@@ -141,7 +142,11 @@ def verdicts(
 
 
 def build_sqlqueue_checks(
-    spec: QueueSpec[Any], thresholds: CheckThresholds | None = None, *, asset_key: dg.AssetKey | None = None
+    spec: QueueSpec[Any],
+    thresholds: CheckThresholds | None = None,
+    *,
+    asset_key: dg.AssetKey | None = None,
+    resource_key: str = RESOURCE_KEY,
 ) -> dg.AssetChecksDefinition:
     """The checks of a queue, for its page: whether jobs wait too long, lie in the dead letter, outlive their leases, or do
     not move. The queue's sensor reports them when one of them changes, and once an hour, without a run.
@@ -150,6 +155,7 @@ def build_sqlqueue_checks(
         spec: the queue.
         thresholds: from where on they fail; give the same to `build_sqlqueue_sensor`.
         asset_key: of the queue's asset; None: `queues/<name>`.
+        resource_key: of the queue's resource.
     """
     limits = thresholds or CheckThresholds()
     key = asset_key or queue_asset_key(spec.name)
@@ -161,11 +167,12 @@ def build_sqlqueue_checks(
     }
 
     @dg.multi_asset_check(
-        name=f"{spec.name}_health",
+        name=f"{_named(key, spec)}_health",
         specs=[dg.AssetCheckSpec(name, asset=key, description=about[name]) for name in NAMES],
         description=f"Whether the queue {spec.name!r} is well.",
         can_subset=True,
     )
+    @under_key(resource_key)
     def health(context: dg.AssetCheckExecutionContext, sqlqueue: SqlQueueResource) -> Any:
         queue = sqlqueue.queue
         wanted = {chosen.name for chosen in context.selected_asset_check_keys}
@@ -177,6 +184,10 @@ def build_sqlqueue_checks(
                 yield verdict.result(key)
 
     return health
+
+
+def _named(key: dg.AssetKey, spec: QueueSpec[Any]) -> str:
+    return spec.name if key == queue_asset_key(spec.name) else re.sub(r"\W", "_", "_".join(key.path))
 
 
 def _stalled(

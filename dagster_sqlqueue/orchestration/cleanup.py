@@ -12,8 +12,9 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration import slots
 from dagster_sqlqueue.orchestration.drain import DrainJob
 from dagster_sqlqueue.orchestration.giving_back import give_back, run_worker
-from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 from dagster_sqlqueue.orchestration.sensor import slot_of
+from dagster_sqlqueue.orchestration.summary import tell_ended_run
 
 _ENDED = {dg.DagsterRunStatus.FAILURE: "failed", dg.DagsterRunStatus.CANCELED: "cancelled"}
 
@@ -22,6 +23,7 @@ def build_cleanup_sensors(
     jobs: Sequence[DrainJob[Any] | dg.JobDefinition],
     *,
     prefix: str = "sqlqueue",
+    resource_key: str = RESOURCE_KEY,
     minimum_interval_seconds: int = 5,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> list[dg.SensorDefinition]:
@@ -34,6 +36,7 @@ def build_cleanup_sensors(
     Args:
         jobs: whose runs to look at: consumers, and jobs of graphs that claim.
         prefix: of the sensors' names.
+        resource_key: of the resource of all of these jobs.
         minimum_interval_seconds: between two ticks.
         default_status: whether they run without being switched on.
 
@@ -57,6 +60,7 @@ def build_cleanup_sensors(
             default_status=default_status,
             description=f"Gives back at once what a run that {ended} still holds.",
         )
+        @under_key(resource_key)
         def clean_up(context: dg.RunStatusSensorContext, sqlqueue: SqlQueueResource) -> None:
             run, queue = context.dagster_run, sqlqueue.queue
             drain = drains.get(run.job_name)
@@ -65,6 +69,7 @@ def build_cleanup_sensors(
                 lease = drain.lease_seconds or drain.spec.lease_seconds
                 leases = queue.leases.end_leases(drain.spec.name, run_worker(run.run_id), lease_seconds=lease)
                 given_back[drain.spec.name] = len(leases)
+                tell_ended_run(context.instance, run, queue, given_back, drain.spec.name)
             slot = None if drain is None else slot_of(run, drain.op.name)
             freed = slot is not None and slots.release(queue, slot)
             # No SkipReason: a tick looks at several runs, and Dagster refuses one that skips some and acts on others.

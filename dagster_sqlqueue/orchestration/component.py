@@ -110,12 +110,15 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
         DrainMode | None,
         said(
             "How long a run stays: batch, until its buckets are empty; linger, some seconds longer, listening; standing,"
-            " until its successor is there. Unset: batch.",
+            " until its successor is there. Unset: linger.",
             "linger",
         ),
     ] = None
     batch: Annotated[
-        bool | None, said("Whether the handler takes the list of all jobs of a claim, instead of one job.")
+        bool | None,
+        said(
+            "Whether the handler takes the list of all jobs of a claim, instead of one job. Unset: as it is annotated."
+        ),
     ] = None
     transactional: Annotated[
         bool, said("Whether jobs are worked and ended in one transaction; for quick handlers that are trusted.")
@@ -172,8 +175,8 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
             return self._as_it_is(found, spec)
         return queue_consumer(
             spec,
-            mode=self.mode or DrainMode.BATCH,
-            batch=bool(self.batch),
+            mode=self.mode or DrainMode.LINGER,
+            batch=self.batch,
             transactional=self.transactional,
             lease_seconds=getattr(found, "lease_seconds", None) if self.lease_seconds is None else None,
             job_timeout_seconds=getattr(found, "job_timeout_seconds", None),

@@ -9,11 +9,12 @@ import dagster as dg
 from pydantic import BaseModel
 
 from dagster_sqlqueue.consumer.caller import Shape, shape_of
-from dagster_sqlqueue.consumer.handler import AnyHandler
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.orchestration.assets import queue_asset_key
 from dagster_sqlqueue.orchestration.drain import DrainJob, DrainMode, build_drain_op
+from dagster_sqlqueue.orchestration.handlers import shape_of_handler
+from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY
 from dagster_sqlqueue.orchestration.sensor import build_sqlqueue_sensor
 
 
@@ -26,20 +27,24 @@ class QueueConsumer(DrainJob[Payload]):
         batch: the handler takes all jobs of a claim at once.
     """
 
-    handler: AnyHandler[Payload]
+    handler: Callable[..., Any]
     batch: bool = False
     _sensor_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
-    def __call__(self, job: Any) -> Any:
-        """Call the handler itself, as a test would."""
-        return self.handler(job)
+    def __call__(self, *jobs: Any, **given: Any) -> Any:
+        """Call the handler itself, as a test would, with all that it takes."""
+        return self.handler(*jobs, **given)
 
     @cached_property
     def sensor(self) -> dg.SensorDefinition:
         """The sensor that starts runs of the job, with the settings usual for the mode. Build others, for a region or for
         jobs of some tags, with `build_sqlqueue_sensor`.
         """
-        return build_sqlqueue_sensor(self, **self._sensor_options)
+        return self.sensor_with()
+
+    def sensor_with(self, **usual: Any) -> dg.SensorDefinition:
+        """The same, with other options of `build_sqlqueue_sensor` where the consumer does not say them."""
+        return build_sqlqueue_sensor(self, **{**usual, **self._sensor_options})
 
 
 @overload
@@ -48,14 +53,16 @@ def queue_consumer(
     *,
     name: str | None = ...,
     mode: DrainMode | str = ...,
-    batch: bool = ...,
+    batch: bool | None = ...,
     transactional: bool = ...,
+    concurrency: int | None = ...,
     lease_seconds: float | None = ...,
     job_timeout_seconds: float | None = ...,
     asset_key: dg.AssetKey | None = ...,
+    resource_key: str = ...,
     tags: dict[str, str] | None = ...,
     sensor: Mapping[str, Any] | None = ...,
-) -> Callable[[AnyHandler[Payload]], QueueConsumer[Payload]]: ...
+) -> Callable[[Callable[..., Any]], QueueConsumer[Payload]]: ...
 
 
 @overload
@@ -65,15 +72,17 @@ def queue_consumer(
     payload: type[Payload],
     name: str | None = ...,
     mode: DrainMode | str = ...,
-    batch: bool = ...,
+    batch: bool | None = ...,
     transactional: bool = ...,
+    concurrency: int | None = ...,
     lease_seconds: float | None = ...,
     job_timeout_seconds: float | None = ...,
     asset_key: dg.AssetKey | None = ...,
+    resource_key: str = ...,
     tags: dict[str, str] | None = ...,
     sensor: Mapping[str, Any] | None = ...,
     **settings: Any,
-) -> Callable[[AnyHandler[Payload]], QueueConsumer[Payload]]: ...
+) -> Callable[[Callable[..., Any]], QueueConsumer[Payload]]: ...
 
 
 def queue_consumer(
@@ -82,40 +91,47 @@ def queue_consumer(
     queue: str | None = None,
     payload: type[BaseModel] | None = None,
     name: str | None = None,
-    mode: DrainMode | str = DrainMode.BATCH,
-    batch: bool = False,
+    mode: DrainMode | str = DrainMode.LINGER,
+    batch: bool | None = None,
     transactional: bool = False,
+    concurrency: int | None = None,
     lease_seconds: float | None = None,
     job_timeout_seconds: float | None = None,
     asset_key: dg.AssetKey | None = None,
+    resource_key: str = RESOURCE_KEY,
     tags: dict[str, str] | None = None,
     sensor: Mapping[str, Any] | None = None,
     **settings: Any,
-) -> Callable[[AnyHandler[Any]], QueueConsumer[Any]]:
+) -> Callable[[Callable[..., Any]], QueueConsumer[Any]]:
     """Turn a function into an op, a job and a sensor that work a queue off.
 
-    The function takes one job; if it is `async`, all jobs of a claim have their turns side by side on one event loop; with
-    `batch` it takes the list of them. The job runs in the in-process executor: a run is capacity for many jobs, and a
-    process for each step would double what it costs.
+    The function takes one job, `Job[Payload]`; if it is `async`, all jobs of a claim have their turns side by side on one
+    event loop; annotated as `list[Job[Payload]]` it takes all jobs of a claim at once. Beside them it may take `context`,
+    Dagster's of the run, for `context.log`; and resources by their annotation, as ops do. The job runs in the in-process
+    executor: a run is capacity for many jobs, and a process for each step would double what it costs.
 
     Args:
         spec: the queue. Or, instead of it:
         queue: its name, and
         payload: its model.
         name: the Dagster job's; None: `drain_<queue>`.
-        mode: how long a run stays: `batch`, `linger` or `standing`, see `DrainMode`.
-        batch: the function takes all jobs of a claim at once and gives an outcome for each, or one for all.
+        mode: how long a run stays: `linger`, `batch` or `standing`, see `DrainMode`.
+        batch: the function takes all jobs of a claim at once and gives an outcome for each, or one for all. None: its
+            annotation says so, and without one it takes one job.
         transactional: claim, work and end each batch in one transaction, see `Mode`.
+        concurrency: how many jobs a run works on at a time: a plain function in as many threads, an async one on its event
+            loop. A job is claimed when it can begin at once. Not for batches, nor with `transactional`.
         lease_seconds: of this consumer's claims, instead of the queue's.
         job_timeout_seconds: see `Consumer`.
         asset_key: of the queue's asset; None: `queues/<name>`.
+        resource_key: of the `SqlQueueResource` whose queue it is; a location with two databases has two of them.
         tags: for each run.
         sensor: what `build_sqlqueue_sensor` takes, for `.sensor`.
         **settings: what else `QueueSpec` takes, such as `max_attempts`, where the queue is given by its name.
 
     Raises:
-        InvalidInput: the queue is said twice or not at all, the mode is none, or the handler does not fit the other
-            arguments.
+        InvalidInput: the queue is said twice or not at all, the mode is none, or the handler takes something else or does
+            not fit the other arguments; the message names its parameter.
 
     Example:
         ```python
@@ -131,24 +147,31 @@ def queue_consumer(
     job_name = name or f"drain_{chosen.name}"
     key = asset_key or queue_asset_key(chosen.name)
 
-    def decorate(handler: AnyHandler[Any]) -> QueueConsumer[Any]:
-        if not callable(handler):
-            raise InvalidInput(f"the handler of {chosen.label} is {handler!r:.100}; decorate a function of a job")
-        if transactional and (shape := shape_of(handler, batch=batch)) is not Shape.JOB:
+    def decorate(handler: Callable[..., Any]) -> QueueConsumer[Any]:
+        takes = shape_of_handler(handler, chosen, batch=batch)
+        if transactional and (shape := shape_of(handler, batch=takes.batch)) is not Shape.JOB:
             raise InvalidInput(
                 f"the handler of {chosen.label} is of shape {str(shape)!r}, and transactional mode works one job after"
                 " another on one connection; decorate a plain function of one job, or leave `transactional` out"
+            )
+        if concurrency is not None and (transactional or takes.batch):
+            raise InvalidInput(
+                f"{chosen.label} was given concurrency={concurrency} with"
+                f" {'transactional mode, which has one connection for all' if transactional else 'a handler of a batch'};"
+                " leave one of them out"
             )
         drain = build_drain_op(
             chosen,
             handler,
             name=f"{job_name}_op" if name else f"work_off_{chosen.name}",
             mode=mode,
-            batch=batch,
+            batch=takes.batch,
             transactional=transactional,
+            concurrency=concurrency,
             lease_seconds=lease_seconds,
             job_timeout_seconds=job_timeout_seconds,
             asset_key=key,
+            resource_key=resource_key,
         )
 
         @dg.job(
@@ -168,8 +191,9 @@ def queue_consumer(
             asset_key=key,
             lease_seconds=lease_seconds,
             job_timeout_seconds=job_timeout_seconds,
+            resource_key=resource_key,
             handler=handler,
-            batch=batch,
+            batch=takes.batch,
             _sensor_options=dict(sensor or {}),
         )
 

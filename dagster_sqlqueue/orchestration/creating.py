@@ -7,7 +7,7 @@ from pydantic import Field
 
 from dagster_sqlqueue.errors import SchemaMissing, UnknownQueue
 from dagster_sqlqueue.model.queue import QueueSettings, QueueSpec
-from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.schema import migrations
 
@@ -22,22 +22,24 @@ class CreateConfig(dg.Config):
     )
 
 
-def build_create_job(spec: QueueSpec[Any]) -> dg.JobDefinition:
+def build_create_job(spec: QueueSpec[Any], *, resource_key: str = RESOURCE_KEY) -> dg.JobDefinition:
     """A job that makes the queue, or brings the settings of an existing one to what the code declares.
 
     Its run makes the tables too where there are none; tables of an older version it leaves alone unless it is told
-    otherwise. Safe to run again. It needs the resource `sqlqueue`, with a user who may do that.
+    otherwise. Safe to run again. It needs the resource, with a user who may do that.
 
     Args:
-        spec: the queue. The job is `create_<queue>`.
+        spec: the queue. The job is `create_<queue>`, with another resource key `<key>_create_<queue>`.
+        resource_key: of the `SqlQueueResource`.
     """
 
     @dg.op(
-        name=f"make_{spec.name}",
+        name=f"make_{spec.name}" if resource_key == RESOURCE_KEY else f"{resource_key}_make_{spec.name}",
         description=f"Makes the queue {spec.name!r}, or brings its settings up to date.",
         out=dg.Out(dict, description="The settings as the database has them."),
         tags={"kind": "sqlqueue"},
     )
+    @under_key(resource_key)
     def make(
         context: dg.OpExecutionContext, config: CreateConfig, sqlqueue: SqlQueueResource
     ) -> dg.Output[dict[str, Any]]:
@@ -60,7 +62,7 @@ def build_create_job(spec: QueueSpec[Any]) -> dg.JobDefinition:
         return dg.Output(_shown(settings), metadata=_shown(settings))
 
     @dg.job(
-        name=_job_name(spec),
+        name=_job_name(spec, resource_key),
         executor_def=dg.in_process_executor,
         description=f"Makes the queue {spec.name!r}, or brings its settings to what the code declares. Safe to run again.",
         tags={"sqlqueue/queue": spec.name},
@@ -71,13 +73,16 @@ def build_create_job(spec: QueueSpec[Any]) -> dg.JobDefinition:
     return create_job
 
 
-def helping(sensor: dg.SensorDefinition, spec: QueueSpec[Any], *, create: bool = False) -> dg.SensorDefinition:
+def helping(
+    sensor: dg.SensorDefinition, spec: QueueSpec[Any], *, create: bool = False, resource_key: str = RESOURCE_KEY
+) -> dg.SensorDefinition:
     """A queue's sensor whose tick, where the queue or its tables are not there, says which job makes them.
 
     Args:
         sensor: the queue's.
         spec: the queue.
         create: make a queue that is not there instead. It changes no queue that is, and makes no tables.
+        resource_key: of the queue's resource.
     """
 
     @dg.sensor(
@@ -87,13 +92,14 @@ def helping(sensor: dg.SensorDefinition, spec: QueueSpec[Any], *, create: bool =
         default_status=sensor.default_status,
         description=sensor.description,
     )
+    @under_key(resource_key)
     def tick(context: dg.SensorEvaluationContext, sqlqueue: SqlQueueResource) -> Any:
         try:
             return sensor(context)
         except (SchemaMissing, UnknownQueue) as error:
             if not create or isinstance(error, SchemaMissing):
                 raise type(error)(
-                    f"{error}. Or launch the job {_job_name(spec)}, which makes what is missing"
+                    f"{error}. Or launch the job {_job_name(spec, resource_key)}, which makes what is missing"
                 ) from None
         sqlqueue.queue.create_queue(spec)
         context.log.info("made the queue %s", spec.name)
@@ -102,8 +108,8 @@ def helping(sensor: dg.SensorDefinition, spec: QueueSpec[Any], *, create: bool =
     return tick
 
 
-def _job_name(spec: QueueSpec[Any]) -> str:
-    return f"create_{spec.name}"
+def _job_name(spec: QueueSpec[Any], resource_key: str) -> str:
+    return f"create_{spec.name}" if resource_key == RESOURCE_KEY else f"{resource_key}_create_{spec.name}"
 
 
 def _say_applied(context: dg.OpExecutionContext, queue: SqlQueue) -> None:

@@ -5,7 +5,7 @@ import enum
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Generic
 from uuid import UUID
 
@@ -13,15 +13,17 @@ import dagster as dg
 from pydantic import Field
 
 from dagster_sqlqueue.consumer import Consumer
-from dagster_sqlqueue.consumer.handler import AnyHandler
 from dagster_sqlqueue.consumer.settlement import DrainSummary
 from dagster_sqlqueue.errors import QueueError
 from dagster_sqlqueue.model.job import ClaimedJob, Mode
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.orchestration import slots
 from dagster_sqlqueue.orchestration.giving_back import run_worker
+from dagster_sqlqueue.orchestration.handlers import shape_of_handler
 from dagster_sqlqueue.orchestration.observing import figures_after_run
-from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY
+from dagster_sqlqueue.orchestration.settings import told_differences
+from dagster_sqlqueue.orchestration.summary import figures, told, told_buried
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.schema import migrations
@@ -106,6 +108,7 @@ class DrainJob(Generic[Payload]):
         asset_key: the asset under which the queue's depth, progress and checks are reported.
         lease_seconds: of its claims, if it is not the queue's.
         job_timeout_seconds: see `Consumer`.
+        resource_key: of the `SqlQueueResource` that it works with.
     """
 
     spec: QueueSpec[Payload]
@@ -115,65 +118,80 @@ class DrainJob(Generic[Payload]):
     asset_key: dg.AssetKey
     lease_seconds: float | None
     job_timeout_seconds: float | None
+    resource_key: str = field(default=RESOURCE_KEY, kw_only=True)
 
 
 def build_drain_op(
     spec: QueueSpec[Payload],
-    handler: AnyHandler[Payload],
+    handler: Callable[..., Any],
     *,
     name: str,
-    mode: DrainMode | str = DrainMode.BATCH,
-    batch: bool = False,
+    mode: DrainMode | str = DrainMode.LINGER,
+    batch: bool | None = None,
     transactional: bool = False,
+    concurrency: int | None = None,
     lease_seconds: float | None = None,
     job_timeout_seconds: float | None = None,
     asset_key: dg.AssetKey | None = None,
+    resource_key: str = RESOURCE_KEY,
 ) -> dg.OpDefinition:
-    """The op that drains the queue, for graphs of one's own. It needs the resource `sqlqueue`.
+    """The op that drains the queue, for graphs of one's own. It needs a `SqlQueueResource`.
 
     Cancelling the run gives the leases that are left back at once. However many jobs it works off, it writes one line of
     progress in ten seconds at most, and one summary.
 
     Args:
         spec: the queue.
-        handler: of one job, async or not, or of a batch.
+        handler: of one job or of a batch, async or not, see `queue_consumer`. The op needs the resources that it takes.
         name: the op's.
         mode: how long a run stays when its config does not say so.
-        batch: the handler takes all jobs of a claim at once.
+        batch: the handler takes all jobs of a claim at once; None: its annotation says so, or it does not.
         transactional: claim, work and end each batch in one transaction, see `Mode`.
+        concurrency: how many jobs a run works on at a time, see `Consumer`.
         lease_seconds: instead of the queue's.
         job_timeout_seconds: see `Consumer`.
         asset_key: the asset that is materialised when jobs were ended; None: none is.
+        resource_key: of the resource.
+
+    Raises:
+        InvalidInput: the handler takes something that a run has not got.
     """
     usual = DrainMode(mode)
+    shape = shape_of_handler(handler, spec, batch=batch)
 
     @dg.op(
         name=name,
         description=handler.__doc__ or f"Works off the queue {spec.name!r}.",
-        out=dg.Out(dict, description="How many jobs were claimed, succeeded, retried, failed, …"),
+        out=dg.Out(dg.Nothing, description="Nothing is stored; what was done is its metadata."),
         tags={"kind": "sqlqueue"},
+        required_resource_keys={resource_key, *shape.resources},
     )
-    def drain(
-        context: dg.OpExecutionContext, config: DrainConfig, sqlqueue: SqlQueueResource
-    ) -> dg.Output[dict[str, Any]]:
-        queue = sqlqueue.queue
+    def drain(context: dg.OpExecutionContext, config: DrainConfig) -> dg.Output[None]:
+        queue: SqlQueue = getattr(context.resources, resource_key).queue
         migrations.check(queue.database)
+        if differences := told_differences(spec, queue.settings(spec.name)):
+            context.log.warning("%s", differences)
         pace = config.pace(usual)
         lease = lease_seconds or spec.lease_seconds
         reserved = config.reserved(spec.name)
         # The slot of a run that is killed is free when its leases are over: its heartbeat extends both.
-        holder = _Holder(queue, reserved, seconds=lease, pace=pace)
+        holder = _Holder(queue, reserved, context.run_id, config.buckets, seconds=lease, pace=pace)
         if not holder.keep():
-            context.log.info("slot %s is not this run's any more; another run has its buckets", config.slot)
-            return _output(DrainSummary())
+            # A start may take minutes. What it was asked for may be done by now, and may be not.
+            pace = replace(pace, linger_seconds=0.0)
+            context.log.info(
+                "slot %s passed to another run before this one came: it works beside it, and ends when nothing is due",
+                config.slot,
+            )
         consumer = Consumer(
             queue,
             spec,
-            handler,
-            batch=batch,
+            shape.bound(context),
+            batch=shape.batch,
             mode=Mode.TRANSACTIONAL if transactional else Mode.LEASED,
-            buckets=config.buckets or None,
+            buckets=holder.buckets if config.buckets else None,
             batch_size=config.batch_size,
+            concurrency=concurrency,
             lease_seconds=lease,
             job_timeout_seconds=job_timeout_seconds,
             filter=ClaimFilter(tags=config.tags) if config.tags else None,
@@ -192,28 +210,34 @@ def build_drain_op(
         except BaseException:
             context.log.warning("%s: ended before its time: %s", spec.name, told(consumer.summary))
             raise
-        slots.served(queue, spec.name, config.buckets or None)
+        slots.served(queue, spec.name, holder.covered or None)
+        if summary.buried:
+            context.log.warning("%s: %s", spec.name, told_buried(summary))
         context.log.info("%s: %s", spec.name, told(summary))
         if asset_key is not None and summary.succeeded + summary.failed + summary.cancelled:
             context.log_event(dg.AssetMaterialization(asset_key, metadata=figures_after_run(queue, spec.name)))
-        return _output(summary)
+        return dg.Output(None, metadata=figures(summary))
 
     return drain
-
-
-def told(summary: DrainSummary) -> str:
-    """What a drain did, for people: what there was none of is left out."""
-    figures = {name: value for name, value in _figures(summary).items() if value and name not in ("seconds", "batches")}
-    said = ", ".join(f"{value:,} {name}" for name, value in figures.items()) or "nothing to do"
-    return f"{said}; {summary.batches:,} batches, {summary.seconds:.1f} s"
 
 
 class _Holder:
     """Keeps the run's slot while it drains, and gives it back at the end, or when the successor is to be started."""
 
-    def __init__(self, queue: SqlQueue, slot: slots.Slot | None, *, seconds: float, pace: Pace) -> None:
+    def __init__(
+        self,
+        queue: SqlQueue,
+        slot: slots.Slot | None,
+        run_id: str,
+        buckets: Sequence[int],
+        *,
+        seconds: float,
+        pace: Pace,
+    ) -> None:
         self._queue = queue
         self._slot = slot
+        self._run_id = run_id
+        self.covered = list(buckets)
         self._seconds = seconds
         self._hand_over = pace.budget_seconds - pace.hand_over_seconds if pace.hand_over_seconds else None
         self._lock = threading.Lock()
@@ -221,7 +245,17 @@ class _Holder:
     def keep(self) -> bool:
         """Extend the slot; false: it is somebody else's."""
         with self._lock:
-            return self._slot is None or slots.extend(self._queue, self._slot, seconds=self._seconds)
+            if self._slot is None:
+                return True
+            covered = slots.extend(self._queue, self._slot, seconds=self._seconds, run_id=self._run_id)
+            if covered is not None:
+                self.covered = list(covered)
+            return covered is not None
+
+    def buckets(self) -> Sequence[int]:
+        """What the run covers by now: the sensor may have it take over more."""
+        self.keep()
+        return self.covered
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -280,13 +314,3 @@ class _Progress:
             self._said_at = now
             rate = summary.handled / (now - self._began)
             self._say("%s: %s jobs handled so far, %.0f a second", self._name, f"{summary.handled:,}", rate)
-
-
-def _figures(summary: DrainSummary) -> dict[str, Any]:
-    return {**asdict(summary), "seconds": round(summary.seconds, 3)}
-
-
-def _output(summary: DrainSummary) -> dg.Output[dict[str, Any]]:
-    value = _figures(summary)
-    shown = {name: one for name, one in value.items() if one or name in ("claimed", "succeeded")}
-    return dg.Output(value, metadata={**shown, "jobs_per_second": round(summary.jobs_per_second, 1)})

@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
@@ -13,18 +14,26 @@ from dagster_sqlqueue.errors import AccessRefused
 from dagster_sqlqueue.model.job import Depth, Head
 from dagster_sqlqueue.orchestration import markdown
 from dagster_sqlqueue.orchestration.checks import CheckThresholds, oldest_ready_seconds, verdicts
+from dagster_sqlqueue.orchestration.slot_runs import Capacity
 from dagster_sqlqueue.orchestration.slots import Asked
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.stats import QueueStats
 
 CHANGED_SECONDS = 10.0
 """While a backlog is worked off its depth changes at every tick; it is observed this often at most."""
-WAITING_SECONDS = 60.0
-"""Where jobs wait and nothing else changes, their age does: it is observed this often."""
+WAITING_SECONDS = 54.0
+"""Where jobs wait, or are leased, and nothing else changes, their age does: it is observed at the first tick after that,
+which comes before the minute is over."""
+PROGRESS_SECONDS = 60.0
+"""While live runs end jobs, the asset is materialised this often."""
 CHECKED_SECONDS = 3_600.0
 """Checks that say what they said before are reported this often."""
 
 _TABLE_ROWS = 32
+_MOMENTS = ("observed_at", "progress_at", "run_ended_at", "checked_at")
+_CUT_OFF = 0.001
+"""A moment in the cursor is this much too early at most."""
+_SEEN = " after it was due: "
 
 
 @dataclass(slots=True)
@@ -34,18 +43,18 @@ class Memory:
     Attributes:
         status: what the tick said, for people who look at the cursor.
         figures: ready, leased, scheduled and held, as last observed.
-        at: when they were.
+        observed_at: when they were.
         progress_at: when progress was last reported.
         run_ended_at: when the last run that ended jobs said so, as far as that was answered.
-        heads: the first due job of each bucket, as its priority and due time, and how long that was due when it was first
-            seen there.
+        heads: the first due job of each bucket, as its priority, due time and id, and how long that was due when it was
+            first seen there.
         checks: what the checks said.
         checked_at: when they were last reported.
     """
 
     status: str = ""
-    figures: list[int] = field(default_factory=list)
-    at: float = 0.0
+    figures: dict[str, int] = field(default_factory=dict)
+    observed_at: float = 0.0
     progress_at: float = 0.0
     run_ended_at: float = 0.0
     heads: dict[str, tuple[str, float]] = field(default_factory=dict)
@@ -57,15 +66,18 @@ class Memory:
         """What the cursor holds; nothing, if it is none of ours or a person emptied it."""
         try:
             kept = json.loads(cursor or "{}")
-            memory = cls(**kept)
-            memory.heads = {bucket: (str(first), float(seconds)) for bucket, (first, seconds) in memory.heads.items()}
+            memory = cls(**{**kept, **{name: _seconds(kept[name]) for name in _MOMENTS if name in kept}})
+            memory.figures = {str(name): int(count) for name, count in memory.figures.items()}
+            memory.heads = {bucket: _head(text) for bucket, text in kept.get("heads", {}).items()}
         except (TypeError, ValueError, AttributeError):
             return cls()
         return memory
 
     def cursor(self) -> str:
-        """For the next tick."""
-        return json.dumps(asdict(self))
+        """For the next tick, and for people: moments are written as such, in UTC."""
+        written = asdict(self) | {name: _moment(getattr(self, name)) for name in _MOMENTS}
+        heads = {bucket: f"{seconds} s{_SEEN}{first}" for bucket, (first, seconds) in self.heads.items()}
+        return json.dumps({**written, "heads": heads}, indent=1)
 
     def stood(self, heads: Sequence[Head]) -> dict[int, float]:
         """For how many seconds, by the database's clock, the first due job of each bucket has been the same; and remember
@@ -77,7 +89,7 @@ class Memory:
             bucket = str(head.bucket)
             if head.due_seconds < 0 or bucket in self.heads:
                 continue
-            first = f"{head.priority} {head.available_at.isoformat()}"
+            first = f"priority {head.priority}, due at {head.available_at.isoformat()}, job {head.id}"
             known = before.get(bucket)
             since = known[1] if known is not None and known[0] == first else round(head.due_seconds, 3)
             self.heads[bucket] = (first, since)
@@ -91,7 +103,7 @@ class Look:
 
     Attributes:
         paused: the queue is.
-        covered: the buckets of live runs, by the number of their slot.
+        capacity: the slots that are taken.
         asked: buckets for which runs were asked in vain so far.
     """
 
@@ -99,8 +111,13 @@ class Look:
     paused: bool
     heads: Sequence[Head]
     depth: Depth
-    covered: Mapping[int, tuple[int, ...]]
+    capacity: Capacity
     asked: Mapping[int, Asked]
+
+    @property
+    def covered(self) -> dict[int, tuple[int, ...]]:
+        """The buckets of live runs, by the number of their slot."""
+        return self.capacity.covered
 
 
 def report(
@@ -110,11 +127,12 @@ def report(
     memory: Memory,
     thresholds: CheckThresholds,
     *,
+    stood: Mapping[int, float],
     run_ended_at: float = 0.0,
 ) -> Iterator[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation]:
     """The events of a tick, none at most ticks: an observation when the figures have changed, or once a minute while jobs
-    wait; a materialisation in its place once a minute while live runs end jobs; checks whose answer changed, or all of
-    them once an hour. After each materialisation all is said anew, for Dagster shows nothing that is older.
+    wait or are leased; a materialisation in its place once a minute while live runs end jobs; checks whose answer changed,
+    or all of them once an hour. After each materialisation all is said anew, for Dagster shows nothing that is older.
 
     The figures are read only when there is something to say; those of what ended are left out where the database's user
     is no observer.
@@ -125,22 +143,22 @@ def report(
         key: of the queue's asset.
         memory: of the ticks before; brought up to date.
         thresholds: of the checks.
+        stood: for how long the first job of a bucket has been the same.
         run_ended_at: when a run last materialised the asset.
     """
     depth, now = look.depth, round(time.time(), 1)
-    still = [depth.ready, depth.running, depth.scheduled, depth.held]
-    stood = memory.stood(look.heads)
-    since = now - memory.at
-    emptied = bool(memory.figures) and (memory.figures[0] == 0) != (still[0] == 0)
+    still = {"ready": depth.ready, "leased": depth.running, "scheduled": depth.scheduled, "held": depth.held}
+    since = now - memory.observed_at
+    emptied = bool(memory.figures) and (memory.figures["ready"] == 0) != (depth.ready == 0)
     changed = memory.figures != still and (since >= CHANGED_SECONDS or emptied or not memory.figures)
-    anew = run_ended_at > memory.run_ended_at or now - memory.checked_at >= CHECKED_SECONDS
-    if not (changed or anew or (depth.ready and since >= WAITING_SECONDS)):
+    anew = run_ended_at > memory.run_ended_at + _CUT_OFF or now - memory.checked_at >= CHECKED_SECONDS
+    if not (changed or anew or ((depth.ready or depth.running) and since >= WAITING_SECONDS)):
         return
     memory.run_ended_at = max(memory.run_ended_at, run_ended_at)
     stats = stats_if_allowed(queue, look.queue)
-    memory.figures, memory.at = still, now
+    memory.figures, memory.observed_at = still, now
     ending = stats is not None and stats.out_per_minute > 0 and bool(look.covered)
-    moving = ending and now - memory.progress_at >= WAITING_SECONDS
+    moving = ending and now - memory.progress_at >= PROGRESS_SECONDS
     if moving:
         memory.progress_at = now
     event = dg.AssetMaterialization if moving else dg.AssetObservation
@@ -164,7 +182,7 @@ def stats_if_allowed(queue: SqlQueue, name: str) -> QueueStats | None:
 
 def figures_after_run(queue: SqlQueue, name: str) -> dict[str, Any]:
     """What a run says of the queue when it has ended jobs: the figures of the sensor, so that they plot as one line."""
-    look = Look(name, False, queue.peek_heads(name), queue.depth(name), {}, {})
+    look = Look(name, False, queue.peek_heads(name), queue.depth(name), Capacity(), {})
     return figures(stats_if_allowed(queue, name), look)
 
 
@@ -207,7 +225,7 @@ def table(look: Look) -> str:
 
 def _run(look: Look, slot_of: Mapping[int, int], bucket: int) -> str:
     if bucket in slot_of:
-        return f"slot {slot_of[bucket]}"
+        return look.capacity.runs[slot_of[bucket]]
     if bucket in look.asked and look.asked[bucket].starts > 1:
         return f"{look.asked[bucket].starts} were asked for, none took a job"
     return "none"
@@ -217,3 +235,16 @@ def _version(look: Look) -> str:
     """Changes with what is on the queue, so that assets downstream can be told that it did."""
     heads = [(head.bucket, head.priority, head.available_at.isoformat()) for head in look.heads]
     return hashlib.sha256(repr((heads, look.depth)).encode()).hexdigest()[:16]
+
+
+def _moment(seconds: float) -> str | None:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds") if seconds else None
+
+
+def _seconds(moment: str | None) -> float:
+    return datetime.fromisoformat(moment).timestamp() if moment else 0.0
+
+
+def _head(text: str) -> tuple[str, float]:
+    seconds, _, first = text.partition(f" s{_SEEN}")
+    return first, float(seconds)

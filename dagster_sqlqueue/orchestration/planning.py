@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dagster_sqlqueue.model.job import Head
 from dagster_sqlqueue.orchestration.slots import Asked
@@ -11,6 +11,8 @@ SUSPECT_STARTS = 2
 """After so many runs for a bucket none of which took a job, the bucket gets its runs apart from the others, every other
 time alone, and less and less often. A standing run keeps all of its buckets, and waits if one of them has to."""
 
+_STILL_SECONDS = 10.0
+"""Two ticks of Dagster's daemon."""
 _LONGEST_WAIT_SECONDS = 1_800.0
 _FIRST_WAIT_SECONDS = 30.0
 
@@ -23,11 +25,13 @@ class Plan:
         groups: the buckets of each run, by the number of its slot.
         waiting: buckets with work whose runs died so often that the next one has to wait, and for how many seconds.
         shared: live runs cover the same buckets.
+        widened: the buckets that live runs take over beside their own, by the number of the run's slot.
     """
 
     groups: dict[int, tuple[int, ...]]
     waiting: dict[int, float]
     shared: bool = False
+    widened: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
 
 def drains(
@@ -40,10 +44,12 @@ def drains(
     ready: int,
     jobs_per_run: int,
     share: bool = True,
+    still: Collection[int] = (),
 ) -> Plan:
     """The runs for the due buckets that no live run covers, as many as the backlog is worth, the most urgent first.
 
-    The buckets without work are dealt out to them as well, for what comes while they are there.
+    The buckets without work are dealt out to them as well, for what comes while they are there. Where no further run may be
+    started, a live one takes over what none covers.
 
     Args:
         heads: the first job of each bucket and priority.
@@ -54,6 +60,7 @@ def drains(
         ready: jobs that are due.
         jobs_per_run: a backlog below it is worth one run, below twice of it two.
         share: where live runs cover all and the backlog has grown over their heads, further runs share their buckets.
+        still: buckets that their live runs do not get to.
     """
     taken = {bucket for buckets in covered.values() for bucket in buckets}
     free = [number for number in range(runs) if number not in covered]
@@ -73,28 +80,54 @@ def drains(
     shared = share and not due and worth > len(covered)
     if shared:
         groups = _shares(urgent, covered, worth - len(covered))
+    waited_for = tuple(bucket for bucket in urgent if bucket in still)
+    if share and not due and not groups and waited_for:
+        shared, groups = True, [waited_for]
     waiting = {bucket: wait for bucket, wait in waits.items() if wait > 0}
-    return Plan(dict(zip(free, groups, strict=False)), waiting, shared)
+    widest = _least_busy(urgent, covered, asked) if healthy and count <= 0 else None
+    widened = {} if widest is None else {widest: (*healthy, *idle)}
+    return Plan(dict(zip(free, groups, strict=False)), waiting, shared, widened)
 
 
-def standing(lanes: Sequence[int], *, runs: int, taken: Collection[int], asked: Mapping[int, Asked]) -> Plan:
-    """The standing runs that are not there, with work for them or without.
+def unreached(
+    stood: Mapping[int, float], covered: Mapping[int, Sequence[int]], at_work: Mapping[int, float]
+) -> set[int]:
+    """The buckets whose first job has been the same for two ticks, while all runs that cover them were at work.
+
+    Args:
+        stood: for how many seconds the first job of a bucket has been the same.
+        covered: the buckets of live runs, by the number of their slot.
+        at_work: for how many seconds these runs have been, by the same number.
+    """
+    busy = {number for number, seconds in at_work.items() if seconds >= _STILL_SECONDS}
+    coming = {bucket for number, buckets in covered.items() if number not in busy for bucket in buckets}
+    return {bucket for bucket, seconds in stood.items() if seconds >= _STILL_SECONDS and bucket not in coming}
+
+
+def standing(
+    lanes: Sequence[int], *, runs: int, covered: Mapping[int, Sequence[int]], asked: Mapping[int, Asked]
+) -> Plan:
+    """The standing runs that are not there, with work for them or without; and what live ones take over, where there are
+    more buckets than there were when they were started.
 
     Args:
         lanes: the buckets to be covered.
         runs: how many standing runs share them.
-        taken: slots of live runs.
+        covered: the buckets of live runs, by the number of their slot.
         asked: buckets for which runs were asked in vain so far.
     """
-    groups = {number: tuple(lanes[number::runs]) for number in range(runs) if number not in taken}
+    taken = {bucket for buckets in covered.values() for bucket in buckets}
+    shares = {number: tuple(bucket for bucket in lanes[number::runs] if bucket not in taken) for number in range(runs)}
+    groups = {number: buckets for number, buckets in shares.items() if buckets and number not in covered}
     waiting = {
         bucket: wait
         for buckets in groups.values()
         for bucket in buckets
         if suspect(asked.get(bucket)) and (wait := retry_seconds(asked[bucket])) > 0
     }
-    ready = {number: buckets for number, buckets in groups.items() if buckets and not waiting.keys() & set(buckets)}
-    return Plan(ready, waiting)
+    ready = {number: buckets for number, buckets in groups.items() if not waiting.keys() & set(buckets)}
+    widened = {number: buckets for number, buckets in shares.items() if buckets and number in covered}
+    return Plan(ready, waiting, widened=widened)
 
 
 def suspect(asked: Asked | None) -> bool:
@@ -121,6 +154,16 @@ def _shares(urgent: Sequence[int], covered: Mapping[int, Sequence[int]], count: 
     loads = [[bucket for bucket in urgent if bucket in set(buckets)] for buckets in covered.values()]
     busiest = sorted((load for load in loads if load), key=len, reverse=True)
     return [tuple(load[1::2] or load) for load in busiest[:count]]
+
+
+def _least_busy(urgent: Sequence[int], covered: Mapping[int, Sequence[int]], asked: Mapping[int, Asked]) -> int | None:
+    """The slot with the fewest buckets that have work, of those whose runs are not there for suspects; None: no such one."""
+    loads = {
+        number: len(set(urgent) & set(buckets))
+        for number, buckets in covered.items()
+        if not any(suspect(asked.get(bucket)) for bucket in buckets)
+    }
+    return min(loads, key=lambda number: loads[number], default=None)
 
 
 def _overdue(asked: Mapping[int, Asked], suspects: Sequence[int]) -> bool:

@@ -1,30 +1,31 @@
 """The queue as a Dagster resource."""
 
-import os
-from collections.abc import Iterator, Mapping
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import dagster as dg
 from pydantic import Field, PrivateAttr
 
-from dagster_sqlqueue.db.database import Database, parse_url
+from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.orchestration.code_only import CodeOnlyResource, looked_up
 from dagster_sqlqueue.queue import SqlQueue
 
-ALLOWED_HOSTS_VARIABLE = "SQLQUEUE_ALLOWED_HOSTS"
-"""Hosts, apart by commas and each with its port if one likes, to which a launch may point the resource beside its own."""
+RESOURCE_KEY = "sqlqueue"
+"""The key under which the resource is found, unless something else is said."""
 
 _TICK_CONNECT_SECONDS = 3
-_MASKED = "********"
-"""What the launchpad fills in for a secret, and would send back as the URL."""
 
 
-class SqlQueueResource(dg.ConfigurableResource[Any]):
+class SqlQueueResource(CodeOnlyResource):
     """The queues of one schema of one database, opened and closed for each run and each sensor tick.
 
-    Whoever may open Dagster's launchpad may give a run another configuration. So a run refuses a URL that is not the one in
-    the code, unless the environment variable `SQLQUEUE_ALLOWED_HOSTS` of the deployment names its host.
+    Whoever may open Dagster's launchpad may give a run another configuration. The URL and the schema are no part of it: they
+    stand in the code, or in the environment, and no launch points a run elsewhere.
 
     Example:
         `SqlQueueResource(url=dg.EnvVar("SQLQUEUE_URL"))`
@@ -49,6 +50,8 @@ class SqlQueueResource(dg.ConfigurableResource[Any]):
         description="The longest a single statement of a sensor's or schedule's tick may take: a tick that waits keeps"
         " Dagster from the other sensors.",
     )
+
+    code_only: ClassVar[frozenset[str]] = frozenset({"url", "schema_name"})
 
     _queue: SqlQueue | None = PrivateAttr(default=None)
 
@@ -75,7 +78,7 @@ class SqlQueueResource(dg.ConfigurableResource[Any]):
 
     @contextmanager
     def open(self, application_name: str = "dagster-sqlqueue") -> Iterator[SqlQueue]:
-        """The queue outside of a run: for scripts and tests. A resource that holds an `EnvVar` cannot be used so."""
+        """The queue outside of a run: for scripts and tests."""
         with self._open(application_name, self.connect_timeout_seconds, self.statement_timeout_seconds) as queue:
             yield queue
 
@@ -94,8 +97,8 @@ class SqlQueueResource(dg.ConfigurableResource[Any]):
 
     def _open(self, application_name: str, connect_timeout: int, statement_timeout: float | None) -> SqlQueue:
         database = Database(
-            self.url,
-            schema=self.schema_name,
+            looked_up(self.url, "the database's URL"),
+            schema=looked_up(self.schema_name, "the schema of the queue's tables"),
             pool_size=self.pool_size,
             application_name=application_name,
             connect_timeout=connect_timeout,
@@ -103,30 +106,27 @@ class SqlQueueResource(dg.ConfigurableResource[Any]):
         )
         return SqlQueue(database)
 
-    def _with_updated_values(self, values: Mapping[str, Any] | None) -> "SqlQueueResource":
-        """What Dagster makes of the resource in the code and the configuration of a launch."""
-        wanted = (values or {}).get("url")
-        if wanted == _MASKED:
-            wanted = _plain(self.url)
-            values = {name: value for name, value in (values or {}).items() if name != "url"}
-            values |= {} if wanted is None else {"url": wanted}
-        made: SqlQueueResource = super()._with_updated_values(values)  # type: ignore[assignment]
-        if isinstance(wanted, str) and wanted != _plain(self.url):
-            _check_allowed(wanted)
-        return made
 
+def under_key(key: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Have the parameter `sqlqueue` of a function of Dagster's take the resource of another key."""
 
-def _plain(url: str) -> str | None:
-    """The URL itself, of the variable that is to hold it; None: it is not set."""
-    return os.environ.get(url.env_var_name) if isinstance(url, dg.EnvVar) else url
+    def renamed(function: Callable[..., Any]) -> Callable[..., Any]:
+        if key == RESOURCE_KEY:
+            return function
+        signature = inspect.signature(function)
+        parameters = [
+            one.replace(name=key) if name == RESOURCE_KEY else one for name, one in signature.parameters.items()
+        ]
 
+        @functools.wraps(function)
+        def called(*given: Any, **named: Any) -> Any:
+            return function(*given, **{RESOURCE_KEY if name == key else name: one for name, one in named.items()})
 
-def _check_allowed(url: str) -> None:
-    parsed = parse_url(url)
-    host = parsed.host or parsed.query.get("host") or "localhost"
-    allowed = {name.strip() for name in os.environ.get(ALLOWED_HOSTS_VARIABLE, "").split(",")}
-    if not {host, f"{host}:{parsed.port or 5432}"} & allowed:
-        raise InvalidInput(
-            f"this launch points the resource at the host {host!r}, by another URL than the one in the code; leave the"
-            f" URL out of the run's configuration, or have the deployment allow the host: {ALLOWED_HOSTS_VARIABLE}={host}"
-        )
+        # What it returns is its own affair: one that yields is no generator any more, only gives one.
+        empty = inspect.Signature.empty
+        called.__signature__ = signature.replace(parameters=parameters, return_annotation=empty)  # type: ignore[attr-defined]
+        hints = {name: hint for name, hint in typing.get_type_hints(function).items() if name != "return"}
+        called.__annotations__ = {key if name == RESOURCE_KEY else name: hint for name, hint in hints.items()}
+        return called
+
+    return renamed

@@ -1,7 +1,7 @@
 """The sensor that looks at the bucket heads and starts drain runs."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dagster as dg
@@ -13,8 +13,9 @@ from dagster_sqlqueue.orchestration import slots
 from dagster_sqlqueue.orchestration.checks import CheckThresholds
 from dagster_sqlqueue.orchestration.drain import DrainConfig, DrainJob, DrainMode
 from dagster_sqlqueue.orchestration.observing import Look, Memory, report
-from dagster_sqlqueue.orchestration.planning import Plan, drains, standing
-from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.orchestration.planning import Plan, drains, standing, unreached
+from dagster_sqlqueue.orchestration.resource import SqlQueueResource, under_key
+from dagster_sqlqueue.orchestration.slot_runs import TOKEN_TAG, capacity
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.schema import migrations
@@ -24,11 +25,11 @@ SLOT_TAG = "sqlqueue/slot"
 BUCKETS_TAG = "sqlqueue/buckets"
 SENSOR_TAG = "sqlqueue/sensor"
 
-_QUEUED_RUNS = 100
 _NAMED = 5
 _COUNTED = 1_000
 """Up to so many jobs are counted where it is for people only."""
 _LONGEST_TAG = 200
+_LONGEST_NAMES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +39,16 @@ class SensorSettings:
     Args:
         max_runs: the most drain runs of the sensor at a time; of a standing consumer, as many as always stand.
         jobs_per_run: a backlog below it gets one run, twice of it two, and so on.
-        start_seconds: how long a run may take from request to start before its buckets are given to another one. The time
-            that it waits in Dagster's own run queue does not count.
+        start_seconds: how long Dagster may take to make a run that was asked for, or a run from its process to its op,
+            before its buckets are given to another one.
+        starting_seconds: how long a run may be starting, as Dagster calls it, before its buckets are given to another one.
+            The time that it waits in Dagster's own run queue does not count. A run that comes later still works, too.
         budget_seconds, linger_seconds, hand_over_seconds: passed on to the runs, see `DrainConfig`; None: by the
             consumer's mode.
         batch_size: jobs for each claim.
-        share: where live runs cover all buckets with work, and the backlog is worth more of them, start further runs that
-            share their buckets; else no bucket has two runs of the sensor at a time.
+        share: where live runs cover all buckets with work, and the backlog is worth more of them, or they have not got to a
+            bucket for ten seconds, start further runs that share their buckets; else no bucket has two runs of the sensor
+            at a time.
         region: start runs for the buckets of this region only.
         tags: start runs for jobs only that have all of these tags.
 
@@ -55,6 +59,7 @@ class SensorSettings:
     max_runs: int = 4
     jobs_per_run: int = 5_000
     start_seconds: float = 120.0
+    starting_seconds: float = 900.0
     budget_seconds: float | None = None
     linger_seconds: float | None = None
     hand_over_seconds: float | None = None
@@ -64,7 +69,7 @@ class SensorSettings:
     tags: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        if self.max_runs < 1 or self.jobs_per_run < 1 or self.start_seconds <= 0:
+        if self.max_runs < 1 or self.jobs_per_run < 1 or min(self.start_seconds, self.starting_seconds) <= 0:
             raise InvalidInput(f"{self} is not usable: max_runs and jobs_per_run must be at least 1, seconds positive")
         ClaimFilter(tags=self.tags)
 
@@ -80,8 +85,9 @@ def build_sqlqueue_sensor(
 ) -> dg.SensorDefinition:
     """A sensor that starts runs of the consumer's job for the buckets that have work.
 
-    A tick reads one index entry for each bucket and priority. Buckets that a live run covers are left to it; a run that
-    died without a word frees its buckets when its slot expires. No run key is derived from jobs: Dagster remembers run
+    A tick reads one index entry for each bucket and priority, and asks Dagster for the runs of the slots. Buckets that a
+    live run covers are left to it, and those of a run that has ended are free; one that died and that Dagster does not miss
+    frees its buckets when its slot expires. No run key is derived from jobs: Dagster remembers run
     keys for ever, and a run that died before claiming would block that job for good. A bucket whose runs die before they
     take a job gets its runs apart from the others, every other time alone, and less and less often. A paused queue starts
     nothing, and the tick says so.
@@ -112,18 +118,22 @@ def build_sqlqueue_sensor(
         default_status=default_status,
         description=f"Looks at the bucket heads of the queue {queue_name!r} and starts drain runs for those with work.",
     )
+    @under_key(consumer.resource_key)
     def bucket_heads(context: dg.SensorEvaluationContext, sqlqueue: SqlQueueResource) -> dg.SensorResult:
         queue = sqlqueue.queue
         migrations.check(queue.database)
         tick = _Tick(queue, queue.settings(queue_name), consumer, chosen, sensor_name)
         look = tick.look(context.instance)
-        planned = tick.plan(look)
-        requests = [tick.request(slot, look.heads) for slot in tick.reserve(planned, look)]
         memory = Memory.of(context.cursor)
+        stood = memory.stood(look.heads)
+        planned = tick.plan(look, stood)
         ended = _last_run(context.instance, consumer.asset_key)
-        events = list(report(queue, look, consumer.asset_key, memory, limits, run_ended_at=ended))
-        memory.status = status = tick.status(look, planned)
-        context.log.info("%s; %d runs requested", status, len(requests))
+        events = list(report(queue, look, consumer.asset_key, memory, limits, stood=stood, run_ended_at=ended))
+        # Last of all: what a tick has reserved before it fails nobody comes for.
+        widened, reserved = tick.widen(planned, look), tick.reserve(planned, look)
+        requests = [tick.request(slot, look.heads) for slot in reserved]
+        memory.status = status = tick.status(look, planned, reserved, widened)
+        context.log.info("%s", status)
         if requests:
             return dg.SensorResult(run_requests=requests, asset_events=events, cursor=memory.cursor())
         return dg.SensorResult(skip_reason=status, asset_events=events, cursor=memory.cursor())
@@ -152,35 +162,55 @@ class _Tick:
     sensor: str
 
     def look(self, instance: dg.DagsterInstance) -> Look:
-        name, lanes = self.known.name, set(self._lanes())
-        heads = [head for head in self.queue.peek_heads(name) if head.bucket in lanes]
-        covered = slots.taken(self.queue, name, sensor=self.sensor)
-        if any(head.due_seconds >= 0 for head in heads):
-            covered |= self._queued(instance)
+        name, settings = self.known.name, self.settings
+        found = capacity(
+            self.queue,
+            instance,
+            name,
+            sensor=self.sensor,
+            start_seconds=settings.start_seconds,
+            starting_seconds=settings.starting_seconds,
+        )
         # Counting is most of what a tick costs: where no run can be added it decides nothing.
-        room = len(covered) < self.settings.max_runs
-        cap = (self.settings.max_runs - 1) * self.settings.jobs_per_run + 1 if room else _COUNTED
+        room = len(found.kept) < settings.max_runs
+        cap = (settings.max_runs - 1) * settings.jobs_per_run + 1 if room else _COUNTED
         depth = self.queue.depth(name, cap=max(cap, _COUNTED), others_cap=_COUNTED)
         paused = self.known.paused_at is not None
-        return Look(name, paused, heads, depth, covered, slots.asked(self.queue, name))
+        return Look(name, paused, self.queue.peek_heads(name), depth, found, slots.asked(self.queue, name))
 
-    def plan(self, look: Look) -> Plan:
+    def plan(self, look: Look, stood: Mapping[int, float]) -> Plan:
         if look.paused:
             return Plan({}, {})
+        lanes = self._lanes()
         if self.consumer.mode is DrainMode.STANDING:
-            return standing(self._lanes(), runs=self.settings.max_runs, taken=look.covered, asked=look.asked)
+            return standing(lanes, runs=self.settings.max_runs, covered=look.covered, asked=look.asked)
         if self.settings.tags and look.depth.ready and not self._any_fits():
             return Plan({}, {})
+        its = set(lanes)
+        # What a limit, the turn of a key, or its tags keep from running no further run would get to either.
+        free = not (self.known.limited or self.known.keyed or self.settings.tags)
+        still = unreached(stood, look.covered, look.capacity.at_work) if free else ()
         return drains(
-            look.heads,
-            lanes=self._lanes(),
+            [head for head in look.heads if head.bucket in its],
+            lanes=lanes,
             covered=look.covered,
             asked=look.asked,
             runs=self.settings.max_runs,
             ready=look.depth.ready,
             jobs_per_run=self.settings.jobs_per_run,
             share=self.settings.share,
+            still=still,
         )
+
+    def widen(self, planned: Plan, look: Look) -> list[slots.Slot]:
+        """Have live runs take over what the plan gives them beside their own: these buckets, as slots of their own."""
+        more = []
+        for number, buckets in planned.widened.items():
+            slot = look.capacity.kept[number]
+            if slots.widen(self.queue, slot, buckets):
+                slots.served(self.queue, slot.queue, buckets)
+                more.append(replace(slot, buckets=buckets))
+        return more
 
     def reserve(self, planned: Plan, look: Look) -> list[slots.Slot]:
         """The slots of the plan's groups. Another tick may be quicker; what it got is left to it."""
@@ -222,22 +252,29 @@ class _Tick:
                 QUEUE_TAG: slot.queue,
                 SENSOR_TAG: slot.sensor,
                 SLOT_TAG: str(slot.number),
+                TOKEN_TAG: str(slot.token),
                 BUCKETS_TAG: ranges(slot.buckets),
                 "dagster/priority": str(max(due, default=0)),
             },
         )
 
-    def status(self, look: Look, planned: Plan) -> str:
+    def status(self, look: Look, planned: Plan, reserved: Sequence[slots.Slot], widened: Sequence[slots.Slot]) -> str:
+        """What the tick saw and did, for people."""
         said = [_status_line(look.queue, look.heads, look.depth)]
-        if look.covered:
-            said.append(f"{len(look.covered)} runs at work or on their way")
+        if look.capacity.freed:
+            said.append(f"free again: {_some(look.capacity.freed, 'slot')}")
+        if runs := look.capacity.runs:
+            said.append(_some([f"{run} has {_buckets(look.covered[number])}" for number, run in runs.items()], "run"))
+        if widened:
+            said.append(f"taken over by these: {', '.join(_buckets(slot.buckets) for slot in widened)}")
+        if reserved:
+            said.append(f"asked for {_some([f'a run for {_buckets(slot.buckets)}' for slot in reserved], 'run')}")
         if planned.waiting:
             named = [
                 f"{bucket} ({look.asked[bucket].starts} runs, the next in {wait:.0f} s)"
-                for bucket, wait in list(planned.waiting.items())[:_NAMED]
+                for bucket, wait in planned.waiting.items()
             ]
-            more = f" and {len(planned.waiting) - _NAMED} more" if len(planned.waiting) > _NAMED else ""
-            said.append(f"no run took a job of bucket {', '.join(named)}{more}")
+            said.append(f"no run took a job of bucket {_some(named, 'bucket')}")
         if at := self.known.paused_at:
             said.append(f"paused since {at:%Y-%m-%d %H:%M} UTC, resume it with: sqlqueue resume {look.queue}")
         return "; ".join(said)
@@ -259,25 +296,12 @@ class _Tick:
         fitting = ClaimFilter(tags=self.settings.tags)
         return fitting.finds(self.queue.database, self.known, self._lanes())
 
-    def _queued(self, instance: dg.DagsterInstance) -> dict[int, tuple[int, ...]]:
-        """The slots of runs that wait in Dagster's own queue, however long that takes: they are kept for them."""
-        waiting = dg.RunsFilter(
-            job_name=self.consumer.job.name,
-            statuses=[dg.DagsterRunStatus.QUEUED],
-            tags={QUEUE_TAG: self.known.name, SENSOR_TAG: self.sensor},
-        )
-        kept: dict[int, tuple[int, ...]] = {}
-        for run in instance.get_runs(waiting, limit=_QUEUED_RUNS):
-            slot = slot_of(run, self.consumer.op.name)
-            if slot is not None and slots.extend(self.queue, slot, seconds=self.settings.start_seconds):
-                kept[slot.number] = slot.buckets
-        return kept
-
 
 def _last_run(instance: dg.DagsterInstance, key: dg.AssetKey) -> float:
     """When a run last materialised the asset; 0: none did, or the sensor was the last."""
-    latest = instance.get_latest_materialization_event(key)
-    return latest.timestamp if latest is not None and latest.run_id else 0.0
+    # A quarter of what `get_latest_materialization_event` costs, which reads the asset's whole record.
+    latest = instance.fetch_materializations(key, limit=1).records
+    return latest[0].timestamp if latest and latest[0].run_id else 0.0
 
 
 def slot_of(run: dg.DagsterRun, op: str) -> slots.Slot | None:
@@ -288,6 +312,19 @@ def slot_of(run: dg.DagsterRun, op: str) -> slots.Slot | None:
         return DrainConfig(**config).reserved(run.tags[QUEUE_TAG])
     except (KeyError, TypeError, ValueError):
         return None
+
+
+def _some(texts: Sequence[str], what: str) -> str:
+    """A list for people: the first ones, and how many more there are."""
+    more = len(texts) - _NAMED
+    return ", ".join(texts[:_NAMED]) + (f" and {more} more {what}{'s' * (more > 1)}" if more > 0 else "")
+
+
+def _buckets(numbers: Sequence[int]) -> str:
+    text = ranges(numbers)
+    if len(text) > _LONGEST_NAMES:
+        return f"{len(numbers)} buckets ({text[:_LONGEST_NAMES].rpartition(',')[0]},…)"
+    return f"bucket{'s' * (len(numbers) != 1)} {text}"
 
 
 def ranges(numbers: Sequence[int]) -> str:

@@ -24,6 +24,21 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
+class Holding:
+    """A slot that nobody has given back.
+
+    Attributes:
+        slot: the reservation.
+        run_id: of its run; None while that is not known.
+        seconds: until it expires; negative: it has.
+    """
+
+    slot: Slot
+    run_id: str | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
     """A bucket for which runs were asked, none of which has taken a job or found nothing to do so far.
 
@@ -37,10 +52,22 @@ class Asked:
     seconds: float
 
 
-def taken(queue: SqlQueue, name: str, *, sensor: str = "") -> dict[int, tuple[int, ...]]:
-    """The buckets of each slot that is taken now, by the slot's number."""
+def holdings(queue: SqlQueue, name: str, *, sensor: str = "") -> list[Holding]:
+    """The slots that nobody has given back, by their number, also those that have expired."""
     rows = queue.database.run("slots", {"queue": name, "sensor": sensor})
-    return {number: tuple(buckets) for number, buckets in rows}
+    return [
+        Holding(Slot(name, number, tuple(buckets), token, sensor), run_id, seconds)
+        for number, token, buckets, run_id, seconds in rows
+    ]
+
+
+def taken(queue: SqlQueue, name: str, *, sensor: str = "") -> dict[int, tuple[int, ...]]:
+    """The buckets of each slot that has not expired, by the slot's number."""
+    return {
+        holding.slot.number: holding.slot.buckets
+        for holding in holdings(queue, name, sensor=sensor)
+        if holding.seconds > 0
+    }
 
 
 def asked(queue: SqlQueue, name: str) -> dict[int, Asked]:
@@ -85,9 +112,20 @@ def acquire(
     return slot if queue.database.run_together(lock, reserve)[-1] else None
 
 
-def extend(queue: SqlQueue, slot: Slot, *, seconds: float) -> bool:
-    """Keep a slot until `seconds` from now; false when it, or a bucket of it, passed to somebody else."""
-    return bool(queue.database.run("slot_extend", {**_of(slot), "seconds": seconds}))
+def extend(queue: SqlQueue, slot: Slot, *, seconds: float, run_id: str | None = None) -> tuple[int, ...] | None:
+    """Keep a slot until `seconds` from now, and note whose it is. Gives the buckets that it covers by now; None when it, or
+    a bucket of it, passed to somebody else.
+    """
+    rows = queue.database.run("slot_extend", {**_of(slot), "seconds": seconds, "run_id": run_id})
+    return tuple(rows[0][0]) if rows else None
+
+
+def widen(queue: SqlQueue, slot: Slot, buckets: Sequence[int]) -> bool:
+    """Give a slot that is taken more buckets, which its run takes over within seconds; false when it has expired or passed
+    to somebody else, or another slot of the sensor covers one of them.
+    """
+    lock = ("slot_lock", {"queue": slot.queue, "sensor": slot.sensor})
+    return bool(queue.database.run_together(lock, ("slot_widen", {**_of(slot), "buckets": list(buckets)}))[-1])
 
 
 def release(queue: SqlQueue, slot: Slot) -> bool:

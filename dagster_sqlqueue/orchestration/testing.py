@@ -20,6 +20,7 @@ from dagster_sqlqueue.errors import EmbeddedServerError, InvalidInput
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.orchestration.drain import DrainJob
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.orchestration.summary import counts_of
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.schema.functions import pinned_schema
 
@@ -47,7 +48,7 @@ class Drained:
     """What a drain run did.
 
     Attributes:
-        run: Dagster's result, with its events and outputs.
+        run: Dagster's result, with its events.
         counts: how many jobs were `claimed`, `succeeded`, `retried`, `snoozed`, `failed`, `held`, `cancelled`, …; empty
             where the run failed.
     """
@@ -137,7 +138,7 @@ def drain_in_process(
         instance=instance,
         raise_on_error=raise_on_error,
     )
-    return Drained(run, run.output_for_node(names[0]) if run.success else {})
+    return Drained(run, counts_of(run, names[0]))
 
 
 def _resource(queue: QueueForTest | SqlQueue | SqlQueueResource) -> SqlQueueResource:

@@ -1,8 +1,8 @@
 """Taking jobs out: one claim, five strategies, with the turns of keys and the limits of queues."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from uuid_utils.compat import uuid7
@@ -31,6 +31,9 @@ from dagster_sqlqueue.queue.strategies import (
     wanted_of,
     without_suspects,
 )
+
+OnSpent: TypeAlias = Callable[[Sequence[ClaimedJob], Sequence[ClaimedJob], Sequence[ClaimedJob]], None]
+"""Told of jobs that a claim met and did not hand out: sent to the dead letter, held, and cancelled."""
 
 _PARK_AT_ONCE = 500
 _ALONE = (Strategy.ASSIGN, Strategy.TOKEN)
@@ -61,16 +64,21 @@ class Claims:
         lease_seconds: float | None = None,
         hints: HeadHints | None = None,
         filter: ClaimFilter | None = None,
+        on_spent: OnSpent | None = None,
+        joining: bool = False,
     ) -> list[ClaimedJob]:
-        """Claim due jobs under a lease, by the queue's strategy: `SqlQueue.claim`."""
+        """Claim due jobs under a lease, by the queue's strategy: `SqlQueue.claim`. What was met and not handed out, because
+        the last attempt was spent or it was cancelled while it ran, `on_spent` is told of. Jobs that are `joining` others,
+        which their consumer has in hand already, are none whose lease ran out, and their attempts are not spent if it dies.
+        """
         check_queue_name(queue)
         check_claim(limit, lease_seconds, buckets)
         settings = self._catalog.last_seen(queue)
         hints = hints or HeadHints()
         while True:
-            wanted = wanted_of(settings, buckets, limit, lease_seconds, worker, hints, filter)
+            wanted = wanted_of(settings, buckets, limit, lease_seconds, worker, hints, filter, joining)
             jobs, again = despite_odd_jobs(self.database, queue, partial(self._claim, settings, wanted))
-            handed_out = self._without_spent(jobs)
+            handed_out = self._without_spent(jobs, on_spent=on_spent)
             if handed_out:
                 # Not before: what this claim did not look at yet may have been due earlier than what it buried.
                 if settings.strategy in FROM_THE_HEAD:
@@ -79,7 +87,8 @@ class Claims:
             revision = settings.revision
             settings = self._catalog.settings(queue)
             if not (jobs or again) and settings.revision == revision:
-                if not settings.limited:
+                # One that was left out, for its lease ran out, is to be found by the next claim.
+                if not (settings.limited or joining):
                     hints.saw_all()
                 return []
 
@@ -93,6 +102,7 @@ class Claims:
         buckets: Sequence[int] | None = None,
         lease_seconds: float | None = None,
         hints: HeadHints | None = None,
+        on_spent: OnSpent | None = None,
     ) -> tuple[set[UUID], list[ClaimedJob]]:
         """End jobs and claim the next ones in one transaction, by `round_robin` in one round trip. Only for keys that take
         turns, and by the strategies `assign` and `token`, it takes two.
@@ -105,6 +115,7 @@ class Claims:
             buckets: where to look, in this order; None for all of them.
             lease_seconds: how long the claim holds without a heartbeat; None for the queue's.
             hints: as for `claim`.
+            on_spent: told of the jobs that were met and not handed out.
 
         Returns:
             The ids whose ending was accepted; and the jobs that were claimed. None were: ask `claim` whether there are any.
@@ -119,7 +130,13 @@ class Claims:
         def one_after_the_other() -> tuple[set[UUID], list[ClaimedJob]]:
             accepted = self._writes.finish(endings)
             return accepted, self.claim(
-                queue, limit=limit, worker=worker, buckets=buckets, lease_seconds=lease_seconds, hints=hints
+                queue,
+                limit=limit,
+                worker=worker,
+                buckets=buckets,
+                lease_seconds=lease_seconds,
+                hints=hints,
+                on_spent=on_spent,
             )
 
         if settings.keyed or settings.strategy in _ALONE or any(job.order_no is not None for job in jobs):
@@ -138,7 +155,7 @@ class Claims:
         except ROW_ERRORS:
             # Nothing was written. Apart from each other they show which of the two it was.
             return one_after_the_other()
-        claimed = self._without_spent(found)
+        claimed = self._without_spent(found, on_spent=on_spent)
         if settings.strategy in FROM_THE_HEAD:
             hints.note(claimed)
         return self._writes.accepted(step, jobs, ended, None), claimed
@@ -211,7 +228,7 @@ class Claims:
         many more it would have taken.
         """
         jobs = [ClaimedJob._make((*row, settings.name)) for row in rows]
-        filled = len(jobs) >= wanted.limit or settings.limited or any(job.alone for job in jobs[-1:])
+        filled = len(jobs) >= wanted.limit or settings.limited or wanted.joining or any(job.alone for job in jobs[-1:])
         saw(settings, wanted.hints, [job.bucket for job in jobs], filled=filled)
         return jobs
 
@@ -240,14 +257,14 @@ class Claims:
         parked: Sequence[Row] = []
         if settings.keyed and rows:
             rows, parked = self._turns(executor, settings, rows)
-        rows = without_suspects(rows[:limit])
+        rows = without_suspects(rows[:limit], joining=wanted.joining)
         if not rows:
             return [], bool(parked)
         granted = self._grant(executor, settings, rows, wanted)
         if settings.rate and granted:
             starts = {"queue": settings.name, "starts": len(granted), "rate_seconds": settings.rate.seconds}
             executor.run("rate_note", starts)
-        alone = len(rows) == 1
+        alone = len(rows) == 1 and not wanted.joining
         jobs = [under_lease(row, granted[row[0]], settings, alone=alone) for row in rows if row[0] in granted]
         return jobs, not jobs
 
@@ -282,7 +299,7 @@ class Claims:
             "lease_seconds": wanted.lease_seconds,
             "worker": wanted.worker,
             "limited": settings.limited,
-            "alone": len(rows) == 1,
+            "alone": len(rows) == 1 and not wanted.joining,
         }
         if settings.strategy is Strategy.ASSIGN:
             # In the order of the ids: two managers that want the same jobs wait for each other in one direction only.
@@ -292,19 +309,22 @@ class Claims:
             return dict(executor.run("grant_assign", parameters))
         return dict(executor.run("grant", parameters))
 
-    def _without_spent(self, jobs: list[ClaimedJob], executor: Executor | None = None) -> list[ClaimedJob]:
+    def _without_spent(
+        self, jobs: list[ClaimedJob], executor: Executor | None = None, on_spent: OnSpent | None = None
+    ) -> list[ClaimedJob]:
         spent = [job for job in jobs if job.attempt > job.max_attempts and not job.cancel_requested]
         unwanted = [job for job in jobs if job.cancel_requested]
         if not spent and not unwanted:
             return jobs
+        held = [job for job in spent if self._writes.stops_key(job)]
+        dead = [job for job in spent if not self._writes.stops_key(job)]
         endings = [Ending(job, ArchiveState.CANCELLED, error="cancelled while it ran") for job in unwanted]
-        endings += [
-            Ending(job, ArchiveState.FAILED, error=_spent_error(job))
-            for job in spent
-            if not self._writes.stops_key(job)
-        ]
-        self._writes.finish(endings, executor=executor)
-        self._writes.hold([(job, _spent_error(job)) for job in spent if self._writes.stops_key(job)], executor=executor)
+        endings += [Ending(job, ArchiveState.FAILED, error=_spent_error(job)) for job in dead]
+        ended = self._writes.finish(endings, executor=executor)
+        aside = self._writes.hold([(job, _spent_error(job)) for job in held], executor=executor)
+        if on_spent is not None:
+            accepted = [[job for job in met if job.id in ended] for met in (dead, unwanted)]
+            on_spent(accepted[0], [job for job in held if job.id in aside], accepted[1])
         out = {job.id for job in (*spent, *unwanted)}
         return [job for job in jobs if job.id not in out]
 

@@ -42,6 +42,7 @@ class Wanted:
     worker: str
     hints: HeadHints
     filter: ClaimFilter | None = None
+    joining: bool = False
 
 
 def wanted_of(
@@ -52,11 +53,12 @@ def wanted_of(
     worker: str,
     hints: HeadHints,
     filter: ClaimFilter | None,
+    joining: bool = False,
 ) -> Wanted:
     """What a claim asks for, with the queue's settings where it says nothing."""
     lanes = list(range(settings.lanes)) if buckets is None else list(buckets)
     lease = settings.lease_seconds if lease_seconds is None else lease_seconds
-    return Wanted(lanes, limit, lease, worker, hints, filter)
+    return Wanted(lanes, limit, lease, worker, hints, filter, joining)
 
 
 def check_buckets(buckets: Sequence[int]) -> Sequence[int]:
@@ -88,7 +90,7 @@ def pick(executor: Executor, settings: QueueSettings, wanted: Wanted, limit: int
     """Look for jobs by the queue's strategy; they are locked until the transaction ends, except by `assign`."""
     if settings.strategy is not Strategy.FIFO:
         rows = executor.run(*pick_step(settings, wanted, limit))
-        saw(settings, wanted.hints, [row[BUCKET] for row in rows], filled=len(rows) >= limit)
+        saw(settings, wanted.hints, [row[BUCKET] for row in rows], filled=len(rows) >= limit or wanted.joining)
         return rows
     look, choice = limit, _choice(settings, wanted, limit)
     while rows := executor.run("pick_fifo", {**choice, "look": look}):
@@ -131,15 +133,16 @@ def pick_step(settings: QueueSettings, wanted: Wanted, limit: int) -> Step:
 def claim_parameters(settings: QueueSettings, wanted: Wanted) -> dict[str, Any]:
     """What a statement that chooses jobs and puts them under a lease is given."""
     lease = {"lease_seconds": wanted.lease_seconds, "worker": wanted.worker}
-    return {**_choice(settings, wanted, wanted.limit), **lease, "suspects": True}
+    return {**_choice(settings, wanted, wanted.limit), **lease, "suspects": not wanted.joining}
 
 
-def without_suspects(rows: Sequence[Row]) -> Sequence[Row]:
+def without_suspects(rows: Sequence[Row], *, joining: bool = False) -> Sequence[Row]:
     """Of the rows that were picked those that may run together, in their order: the first one alone, if its lease ran out,
-    since it may be what its consumer died of; else all before such a one.
+    since it may be what its consumer died of; else all before such a one, and
+    where they join others that is all.
     """
     first = next((place for place, row in enumerate(rows) if row[SUSPECT]), None)
-    return rows if first is None else rows[: max(first, 1)]
+    return rows if first is None else rows[: first if joining else max(first, 1)]
 
 
 def under_lease(row: Row, lease_until: Any, settings: QueueSettings, *, alone: bool = False) -> ClaimedJob:

@@ -88,6 +88,29 @@ def test_each_location_loads_by_itself(dagster_home: Path) -> None:
         assert loaded[location] >= keys
 
 
+STRICT = """
+import warnings
+
+# Before anything of Dagster's is imported, which warns at decoration.
+warnings.simplefilter("error")
+for module in ("google", "pkg_resources", "sqlalchemy", "pandas", "pyarrow", "pyspark"):
+    warnings.filterwarnings("default", module=module)
+import dagster as dg
+
+for kind in (dg.BetaWarning, dg.PreviewWarning, dg.SupersessionWarning, DeprecationWarning):
+    warnings.simplefilter("error", kind)
+from definitions import daily_analytics, events, reminders
+
+defs = dg.Definitions.merge(events.defs, reminders.defs, daily_analytics.defs)
+dg.Definitions.validate_loadable(defs)
+print(len(list(defs.get_repository_def().sensor_defs)))
+"""
+
+
+def test_they_load_with_every_warning_an_error(dagster_home: Path) -> None:
+    assert int(run(dagster_home, sys.executable, "-c", STRICT)) >= 6
+
+
 @pytest.mark.prove
 def test_dg_finds_nothing_wrong_with_them(dagster_home: Path) -> None:
     assert "All definitions loaded successfully" in run(dagster_home, DG, "check", "defs")

@@ -10,6 +10,7 @@ import dagster as dg
 import pytest
 
 from dagster_sqlqueue import SqlQueue
+from tests.orchestration.support import done_by
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -41,7 +42,7 @@ def test_the_first_queue_works(url: str, monkeypatch: pytest.MonkeyPatch) -> Non
         result = defs.resolve_job_def("drain_emails").execute_in_process(
             instance=instance, run_config={"ops": {"work_off_emails": {"config": {"linger_seconds": 0}}}}
         )
-    assert result.output_for_node("work_off_emails")["succeeded"] == 1
+    assert done_by(result, "work_off_emails")["succeeded"] == 1
     with SqlQueue(url) as queue:
         assert queue.depth("emails").live == 0
 

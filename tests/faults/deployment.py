@@ -164,12 +164,13 @@ class Deployment:
         """Start a process that drains a queue by itself, without daemon and code server."""
         return self._start("run", "-c", f"from tests.faults.location import drain; drain({queue!r})")
 
-    def kill_run(self, point: str) -> None:
-        """Kill the run's process that comes to a gate."""
+    def kill_run(self, point: str) -> str | None:
+        """Kill the run's process that comes to a gate. Gives the run's id, if the process has said it."""
         caught = self.gates.wait(point)
         os.kill(caught.pid, signal.SIGKILL)
         self._disturbed(point, caught.at, caught)
         self.gates.open(point)
+        return caught.facts.get("run")
 
     def cancel_run(self, point: str) -> dg.DagsterRunStatus:
         """Cancel the run that comes to a gate, as the UI does. Gives what became of it."""

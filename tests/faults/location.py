@@ -39,6 +39,8 @@ from tests.support import Work
 
 LEASE_SECONDS = float(os.environ.get("SQLQUEUE_FAULTS_LEASE", "4"))
 START_SECONDS = float(os.environ.get("SQLQUEUE_FAULTS_START", "30"))
+CLEANUP = os.environ.get("SQLQUEUE_FAULTS_CLEANUP", "yes") == "yes"
+"""Whether there are sensors that clean up after runs."""
 BATCH = 100
 RUNS = 2
 MIDDLE = 10
@@ -161,20 +163,25 @@ def _work(job: Job[Work]) -> None:
 
 SENSOR = {
     "settings": SensorSettings(
-        max_runs=RUNS, jobs_per_run=100, start_seconds=START_SECONDS, batch_size=BATCH, share=False
+        max_runs=RUNS,
+        jobs_per_run=100,
+        start_seconds=START_SECONDS,
+        starting_seconds=START_SECONDS,
+        batch_size=BATCH,
+        share=False,
     ),
     "minimum_interval_seconds": 1,
     "default_status": dg.DefaultSensorStatus.RUNNING,
 }
 
 
-@queue_consumer(LEASED, sensor=SENSOR)
+@queue_consumer(LEASED, mode="batch", sensor=SENSOR)
 def leased(job: Job[Work]) -> Done:
     _work(job)
     return Done()
 
 
-@queue_consumer(BOOKED, transactional=True, sensor=SENSOR)
+@queue_consumer(BOOKED, mode="batch", transactional=True, sensor=SENSOR)
 def booked(job: Job[Work]) -> Done:
     if PLANT == "an effect outside of the transaction":
         with psycopg.connect(os.environ["SQLQUEUE_URL"]) as another:
@@ -191,7 +198,11 @@ defs = dg.Definitions(
     jobs=[consumer.job for consumer in CONSUMERS],
     sensors=[
         *[consumer.sensor for consumer in CONSUMERS],
-        *build_cleanup_sensors(CONSUMERS, minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING),
+        *(
+            build_cleanup_sensors(CONSUMERS, minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING)
+            if CLEANUP
+            else ()
+        ),
     ],
     resources={"sqlqueue": WatchedResource(url=dg.EnvVar("SQLQUEUE_URL"))},
 )

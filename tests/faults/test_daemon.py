@@ -15,7 +15,7 @@ from tests.faults.deployment import Deployment
 from tests.faults.location import BOOKED, LEASED, MIDDLE
 from tests.gate.patience import PATIENCE
 from tests.gate.plugin import note_figures
-from tests.support import OwnServer, rows, until
+from tests.support import OwnServer, rows, until, value
 
 JOBS = 20_000
 PORTION = 1_600
@@ -69,6 +69,57 @@ def test_a_daemon_and_runs_that_are_killed_leave_each_effect_once(deployed: Depl
     assert aftermath.wrong(d) == []
     assert aftermath.shared(d) == []
     assert aftermath.never_made(d) == []
+
+
+@pytest.mark.parametrize(
+    "deployed",
+    [{"SQLQUEUE_FAULTS_LEASE": "600", "SQLQUEUE_FAULTS_CLEANUP": "no"}],
+    indirect=True,
+    ids=["undisturbed, no cleanup"],
+)
+@pytest.mark.timeout(1_200)
+def test_a_slot_ends_with_its_run_without_any_other_sensor(deployed: Deployment) -> None:
+    """Slots would expire ten minutes later. What a killed run has leased waits for the leases, and all else for nothing;
+    no more do the buckets of a run that was killed before it took a job.
+    """
+    d = deployed
+    d.start_code_server()
+    d.gates.arm("leased.handling", "loading")
+    d.enqueue(LEASED, 3 * FEW)
+    d.start_daemon()
+    d.kill_run("loading")
+    killed = d.kill_run("leased.handling")
+    held = "SELECT count(*) FROM {s}.job WHERE claimed_by = 'run/' || %s AND state = 'running'"
+    until(lambda: d.live() == value(d.queue, held, killed), "the end of what the killed run did not hold", 3 * PATIENCE)
+    assert d.live() > 0
+    rows(d.queue, "UPDATE {s}.job SET available_at = now() WHERE claimed_by = 'run/' || %s", killed)
+    d.drained()
+    assert aftermath.wrong(d) == []
+    assert aftermath.never_made(d) == []
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize(
+    "deployed",
+    [{"SQLQUEUE_FAULTS_LEASE": "60", "SQLQUEUE_FAULTS_CLEANUP": "no"}],
+    indirect=True,
+    ids=["usual lease, no cleanup"],
+)
+@pytest.mark.timeout(2_400)
+def test_the_jobs_of_a_killed_run_wait_for_its_lease_and_not_for_its_slot(deployed: Deployment) -> None:
+    """With the lease that a queue has unless it says otherwise. How long they waited after it is a figure."""
+    d = deployed
+    d.start_code_server()
+    d.start_daemon()
+    for _ in range(3):
+        d.gates.arm("leased.handling")
+        d.enqueue(LEASED, 3 * FEW)
+        d.kill_run("leased.handling")
+        d.drained()
+    assert aftermath.wrong(d) == []
+    orphans = [wait.seconds for wait in aftermath.waits(d) if wait.orphan]
+    assert orphans
+    note_figures(seconds_of_the_longest_wait_after_a_lease=round(max(orphans), 1))
 
 
 @pytest.mark.prove

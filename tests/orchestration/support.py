@@ -1,6 +1,7 @@
 """What the tests of sensors and of runs share."""
 
 import os
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ class Deployment:
 
     def drain(self, consumer: QueueConsumer[Any], **config: Any) -> dg.ExecuteInProcessResult:
         """A run that works the queue off. Its failure is the test's."""
-        return self._run(consumer.job, {consumer.op.name: config}, raise_on_error=True)
+        return self._run(consumer.job, {consumer.op.name: {"linger_seconds": 0, **config}}, raise_on_error=True)
 
     def _run(
         self, job: dg.JobDefinition, ops: dict[str, dict[str, Any]], *, raise_on_error: bool
@@ -92,6 +93,12 @@ def observations(result: Any) -> list[dg.AssetObservation]:
 def evaluations(result: Any) -> list[dg.AssetCheckEvaluation]:
     """What the tick says of the checks."""
     return [event for event in result.asset_events if isinstance(event, dg.AssetCheckEvaluation)]
+
+
+def done_by(result: dg.ExecuteInProcessResult, op: str = "work_off_work") -> dict[str, Any]:
+    """What a drain run says that it did: the metadata of its op. What it does not name is 0."""
+    (output,) = (event for event in result.events_for_node(op) if event.is_successful_output)
+    return defaultdict(int, {name: one.value for name, one in output.step_output_data.metadata.items()})
 
 
 def error_of(result: dg.ExecuteInProcessResult, op: str) -> str:

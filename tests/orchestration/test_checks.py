@@ -2,7 +2,7 @@
 
 import json
 import re
-import time
+from datetime import datetime, timedelta
 from typing import Any
 
 import dagster as dg
@@ -55,7 +55,13 @@ def age(queue: SqlQueue, seconds: float) -> None:
 
 def forget(cursor: str, **kept: Any) -> str:
     """The cursor as it is some time later: what was said is long ago."""
-    return json.dumps({**json.loads(cursor), "at": 0.0, **kept})
+    return json.dumps({**json.loads(cursor), "observed_at": None, **kept})
+
+
+def ago(cursor: str, seconds: float) -> str:
+    """The cursor as it is so much later."""
+    then = datetime.fromisoformat(json.loads(cursor)["observed_at"])
+    return forget(cursor, observed_at=(then - timedelta(seconds=seconds)).isoformat())
 
 
 def test_the_first_tick_says_all_four_and_later_ones_what_changed(
@@ -70,7 +76,7 @@ def test_the_first_tick_says_all_four_and_later_ones_what_changed(
     (check,) = evaluations(later)
     assert check.severity is dg.AssetCheckSeverity.ERROR
     assert "has been due for 5 min" in (check.description or "")
-    hour = deployment.tick(sensor, cursor=forget(later.cursor, checked_at=0.0))
+    hour = deployment.tick(sensor, cursor=forget(later.cursor, checked_at=None))
     assert verdicts(hour) == {**dict.fromkeys(NAMES, True), "oldest_ready": False}
 
 
@@ -85,16 +91,47 @@ def test_jobs_that_wait_are_observed_once_a_minute_and_a_backlog_that_shrinks_ev
 ) -> None:
     deployment.enqueue_many(5)
     first = deployment.tick(sensor)
-    at = json.loads(first.cursor)["at"]
-    assert not observations(deployment.tick(sensor, cursor=first.cursor))
-    assert observations(deployment.tick(sensor, cursor=forget(first.cursor, at=at - 61)))
+    assert not observations(deployment.tick(sensor, cursor=ago(first.cursor, -3_600)))
+    assert observations(deployment.tick(sensor, cursor=ago(first.cursor, 55)))
     rows(queue, "DELETE FROM {s}.job WHERE payload->>'n' = '1'")
-    just_now = time.time() + 3_600  # so that ten seconds are not over, however long the tick takes to come
-    assert not observations(deployment.tick(sensor, cursor=forget(first.cursor, at=just_now)))
-    assert observations(deployment.tick(sensor, cursor=forget(first.cursor, at=at - 11)))
+    # In the future, so that ten seconds are not over, however long the tick takes to come.
+    assert not observations(deployment.tick(sensor, cursor=ago(first.cursor, -3_600)))
+    assert observations(deployment.tick(sensor, cursor=ago(first.cursor, 11)))
     rows(queue, "DELETE FROM {s}.job")
     (empty,) = observations(deployment.tick(sensor, cursor=first.cursor))
     assert empty.metadata["ready"].value == 0
+
+
+def test_a_queue_that_is_stuck_says_so_once_a_minute_with_the_age_of_the_oldest(
+    queue: SqlQueue, deployment: Deployment, sensor: dg.SensorDefinition
+) -> None:
+    """Nothing but the time changes, and ticks come every five seconds."""
+    deployment.enqueue_many(10)
+    cursor = deployment.tick(sensor).cursor
+    for minute in range(1, 4):
+        age(queue, 60)
+        result = deployment.tick(sensor, cursor=ago(cursor, 55))
+        (seen,) = observations(result)
+        shown = seen.metadata["oldest_ready_seconds"].value
+        assert isinstance(shown, float)
+        assert shown >= 60 * minute
+        cursor = result.cursor
+    # Also while a run has them, and does nothing.
+    queue.claim("work", limit=10, worker="w")
+    cursor = deployment.tick(sensor, cursor=forget(cursor)).cursor
+    assert [
+        seen.metadata["leased"].value for seen in observations(deployment.tick(sensor, cursor=ago(cursor, 55)))
+    ] == [10]
+
+
+def test_a_person_can_read_the_cursor(deployment: Deployment, sensor: dg.SensorDefinition) -> None:
+    deployment.enqueue(Work(n=1))
+    cursor = json.loads(deployment.tick(sensor).cursor)
+    assert cursor["status"].startswith("work: 1 ready, 0 leased, 0 scheduled; asked for a run for buckets 0-3")
+    assert cursor["figures"] == {"ready": 1, "leased": 0, "scheduled": 0, "held": 0}
+    assert datetime.fromisoformat(cursor["observed_at"]).tzinfo is not None
+    (head,) = cursor["heads"].values()
+    assert re.fullmatch(r"[0-9.]+ s after it was due: priority 0, due at .*", head)
 
 
 def test_the_table_of_buckets_names_the_run_of_each(
@@ -108,7 +145,7 @@ def test_the_table_of_buckets_names_the_run_of_each(
     assert [line.split(" | ")[0].strip("| ") for line in table.splitlines()[2:]] in (["1", "2"], ["2", "1"])
     assert table.count("| none |") == 2
     second = deployment.tick(sensor, cursor=forget(first.cursor))
-    assert observations(second)[0].metadata["buckets"].value.count("| slot 0 |") == 2
+    assert observations(second)[0].metadata["buckets"].value.count("| a run on its way |") == 2
 
 
 def test_progress_of_live_runs_is_a_materialisation(
@@ -164,7 +201,7 @@ def test_a_bucket_whose_first_job_stays_the_same_is_stalled(
     # It was seen for the first time when it had been due for a minute less.
     memory = Memory.of(first.cursor)
     memory.heads = {bucket: (head, seconds - 61) for bucket, (head, seconds) in memory.heads.items()}
-    memory.at = 0.0
+    memory.observed_at = 0.0
     stalled = deployment.tick(sensor, cursor=memory.cursor())
     assert verdicts(stalled) == {"stalled_bucket": False}
     said = evaluations(stalled)[0].description

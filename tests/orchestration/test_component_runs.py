@@ -114,7 +114,8 @@ def test_depth_progress_and_checks_are_reported_under_the_assets_key(location: L
         assert {event.asset_key for event in first.asset_events} == {key}
         letters = [event for event in first.asset_events if getattr(event, "check_name", "") == "dead_letters"]
         assert ["at most 7" in str(event.description) for event in letters] == [True]
-        location.run(defs, "drain_reminders")
+        config = {"ops": {"work_off_reminders": {"config": {"linger_seconds": 0}}}}
+        location.run(defs, "drain_reminders", run_config=config)
     assert location.instance.get_latest_materialization_event(key) is not None
     assert location.instance.get_latest_materialization_event(queue_asset_key("reminders")) is None
 

@@ -1,6 +1,7 @@
 """What `queue_consumer` makes of a function."""
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,8 @@ from dagster_sqlqueue.orchestration import (
     queue_consumer,
 )
 from dagster_sqlqueue.orchestration.drain import Pace
-from tests.orchestration.support import Deployment, configs
+from tests.gate.patience import PATIENCE
+from tests.orchestration.support import Deployment, configs, done_by
 from tests.support import Work, rows
 
 
@@ -29,6 +31,7 @@ def test_a_queue_by_its_name_and_model() -> None:
 
     assert remind.spec == QueueSpec("reminders", Work, max_attempts=7, bucket_count=2)
     assert remind.mode is DrainMode.LINGER
+    assert queue_consumer(queue="reminders", payload=Work)(lambda job: None).mode is DrainMode.LINGER
     assert remind.asset_key == queue_asset_key("reminders")
     assert remind.job.name == "drain_reminders"
     assert remind.op.name == "work_off_reminders"
@@ -52,7 +55,7 @@ def test_its_own_sensor_takes_options(deployment: Deployment, spec: QueueSpec[Wo
     deployment.enqueue(Work(n=1))
     result = deployment.tick(handle.sensor)
     assert {event.asset_key for event in result.asset_events} == {key}
-    assert deployment.drain(handle, **configs(result)[0]).output_for_node("work_off_work")["succeeded"] == 1
+    assert done_by(deployment.drain(handle, **configs(result)[0]))["succeeded"] == 1
 
 
 @pytest.mark.parametrize("shape", ["batch", "async", "async batch", "transactional"])
@@ -83,9 +86,27 @@ def test_handlers_of_every_shape(queue: SqlQueue, deployment: Deployment, spec: 
             return Done({"n": job.payload.n})
 
     deployment.enqueue_many(20)
-    assert deployment.drain(consumer).output_for_node("work_off_work")["succeeded"] == 20
+    assert done_by(deployment.drain(consumer))["succeeded"] == 20
     results = sorted(n for (n,) in rows(queue, "SELECT (result->>'n')::int FROM {s}.job_archive"))
     assert results == list(range(20))
+
+
+def test_jobs_are_worked_on_side_by_side(deployment: Deployment, spec: QueueSpec[Work]) -> None:
+    together = threading.Barrier(3, timeout=PATIENCE)
+
+    @queue_consumer(spec, concurrency=3)
+    def handle(job: Job[Work], context: dg.OpExecutionContext) -> None:
+        together.wait()
+        context.log.info("met %d", job.payload.n)
+
+    deployment.enqueue_many(6)
+    result = deployment.drain(handle)
+    assert done_by(result)["succeeded"] == 6
+    said = [log.user_message for log in deployment.instance.all_logs(result.run_id)]
+    assert sorted(text for text in said if text.startswith("met ")) == [f"met {n}" for n in range(6)]
+    for refused in ({"transactional": True}, {"batch": True}):
+        with pytest.raises(InvalidInput, match="concurrency=3 with"):
+            queue_consumer(spec, concurrency=3, **refused)(lambda job: None)  # type: ignore[call-overload]
 
 
 def test_a_lingering_run_takes_what_comes_while_it_waits(deployment: Deployment, spec: QueueSpec[Work]) -> None:
@@ -95,7 +116,7 @@ def test_a_lingering_run_takes_what_comes_while_it_waits(deployment: Deployment,
             deployment.enqueue(Work(n=job.payload.n + 1))
 
     deployment.enqueue(Work(n=0))
-    done = deployment.drain(handle, linger_seconds=1, budget_seconds=3_600).output_for_node("work_off_work")
+    done = done_by(deployment.drain(handle, linger_seconds=1, budget_seconds=3_600))
     assert done["succeeded"] == 4
     assert done["seconds"] >= 1
 
@@ -119,7 +140,7 @@ def test_a_run_takes_jobs_of_its_tags_only(
     queue: SqlQueue, deployment: Deployment, spec: QueueSpec[Work], consumer: QueueConsumer[Work]
 ) -> None:
     queue.enqueue_many(spec, [NewJob(Work(n=n), tags=["even"] if n % 2 == 0 else []) for n in range(10)])
-    assert deployment.drain(consumer, tags=["even"]).output_for_node("work_off_work")["succeeded"] == 5
+    assert done_by(deployment.drain(consumer, tags=["even"]))["succeeded"] == 5
     assert queue.depth("work").ready == 5
 
 

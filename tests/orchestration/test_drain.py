@@ -1,17 +1,25 @@
 """Drain runs: what they do to the queue, what they say, and what is left when they are interrupted."""
 
+import logging
 import os
+import re
 import signal
-from typing import Annotated
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any
 
+import dagster as dg
 import pytest
 from pydantic import BaseModel
 
-from dagster_sqlqueue import Done, Job, QueueSpec, Sensitive, SqlQueue
+from dagster_sqlqueue import Done, Job, NewJob, QueueSpec, Sensitive, SqlQueue
 from dagster_sqlqueue.orchestration import QueueConsumer, queue_asset_key, queue_consumer, slots
 from tests.gate.patience import sized
-from tests.orchestration.support import Deployment, error_of
+from tests.orchestration.support import Deployment, done_by, error_of
 from tests.support import Work, rows
+
+PROJECT = Path(__file__).resolve().parents[2]
 
 
 def test_a_run_works_the_queue_off_and_says_what_it_did(
@@ -21,7 +29,7 @@ def test_a_run_works_the_queue_off_and_says_what_it_did(
     deployment.enqueue(Work(n=99, note="fail"))
     result = deployment.drain(consumer, linger_seconds=0)
     assert result.success
-    summary = result.output_for_node("work_off_work")
+    summary = done_by(result)
     assert (summary["claimed"], summary["succeeded"], summary["retried"], summary["failed"]) == (23, 20, 2, 1)
     assert queue.depth("work").live == 0
     assert [letter.error for letter in queue.dead_letters("work")] == ["cannot do 99"]
@@ -45,7 +53,7 @@ def test_a_run_shows_no_sensitive_value(
 
     queue.enqueue_many(handle.spec, [Login(password=f"correct horse {n}") for n in range(3)])
     result = deployment.drain(handle, linger_seconds=0)
-    assert result.output_for_node("work_off_work")["failed"] == 1
+    assert done_by(result)["failed"] == 1
     told = [str(entry) for entry in deployment.instance.all_logs(result.run_id)]
     assert len(told) >= 5
     assert "horse" not in "".join([*told, caplog.text])
@@ -58,9 +66,9 @@ def test_a_run_has_as_many_events_for_many_jobs_as_for_one(
     for jobs in (1, sized(400, 2_000)):
         deployment.enqueue_many(jobs)
         result = deployment.drain(consumer, linger_seconds=0, batch_size=10)
-        assert result.output_for_node("work_off_work")["batches"] >= jobs // 10
+        assert done_by(result)["batches"] >= jobs // 10
         logs = deployment.instance.all_logs(result.run_id)
-        seconds = result.output_for_node("work_off_work")["seconds"]
+        seconds = done_by(result)["seconds"]
         events.append([entry.dagster_event_type.value if entry.dagster_event_type else "LOG" for entry in logs])
     one, many = events
     # A line of progress in ten seconds is the only thing that there may be more of.
@@ -72,26 +80,24 @@ def test_a_run_takes_only_its_buckets(queue: SqlQueue, deployment: Deployment, c
     deployment.enqueue_many(100)
     per_bucket = dict(rows(queue, "SELECT bucket, count(*) FROM {s}.job GROUP BY bucket"))
     result = deployment.drain(consumer, linger_seconds=0, buckets=[1, 2])
-    assert result.output_for_node("work_off_work")["succeeded"] == per_bucket[1] + per_bucket[2]
+    assert done_by(result)["succeeded"] == per_bucket[1] + per_bucket[2]
     assert dict(rows(queue, "SELECT bucket, count(*) FROM {s}.job GROUP BY bucket")) == {
         0: per_bucket[0],
         3: per_bucket[3],
     }
 
 
-def test_a_run_gives_its_slot_back_and_one_without_its_slot_does_nothing(
+def test_a_run_gives_its_own_slot_back_and_no_other(
     queue: SqlQueue, deployment: Deployment, consumer: QueueConsumer[Work]
 ) -> None:
-    deployment.enqueue_many(5)
     slot = slots.acquire(queue, "work", 0, [0, 1, 2, 3], seconds=3_600)
     assert slot is not None
-    mine = {"buckets": [0, 1, 2, 3], "slot": 0, "token": str(slot.token)}
-    other = deployment.drain(consumer, linger_seconds=0, **{**mine, "token": "00000000-0000-7000-8000-000000000000"})
-    assert other.success
-    assert other.output_for_node("work_off_work")["claimed"] == 0
-    assert slots.taken(queue, "work") == {0: (0, 1, 2, 3)}
-    assert deployment.drain(consumer, linger_seconds=0, **mine).output_for_node("work_off_work")["succeeded"] == 5
-    assert slots.taken(queue, "work") == {}
+    mine = {"buckets": [0, 1, 2, 3], "slot": 0, "token": str(slot.token), "linger_seconds": 0}
+    for token, left in (("00000000-0000-7000-8000-000000000000", {0: (0, 1, 2, 3)}), (str(slot.token), {})):
+        deployment.enqueue_many(5)
+        assert deployment.drain(consumer, **{**mine, "token": token}).success
+        assert queue.depth("work").live == 0
+        assert slots.taken(queue, "work") == left
 
 
 def test_a_cancelled_run_gives_its_leases_and_its_slot_back_at_once(
@@ -130,3 +136,101 @@ def test_a_queue_that_does_not_exist_fails_the_run_with_its_name(deployment: Dep
     result = deployment.execute(handle.job)
     assert not result.success
     assert "there is no queue 'nowhere'" in error_of(result, "work_off_nowhere")
+
+
+class TablesOnly(dg.IOManager):
+    """An IO manager as projects have them, for data frames."""
+
+    def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
+        raise TypeError(f"{type(obj).__name__} is no table")
+
+    def load_input(self, context: dg.InputContext) -> Any:
+        raise TypeError("there is no table")
+
+
+def test_no_io_manager_has_to_do_with_a_run(deployment: Deployment, consumer: QueueConsumer[Work]) -> None:
+    deployment.enqueue_many(3)
+    defs = dg.Definitions(jobs=[consumer.job], resources={"sqlqueue": deployment.resource, "io_manager": TablesOnly()})
+    result = defs.resolve_job_def(consumer.job.name).execute_in_process(
+        instance=deployment.instance, run_config={"ops": {consumer.op.name: {"config": {"linger_seconds": 0}}}}
+    )
+    assert done_by(result)["succeeded"] == 3
+    said = [log.user_message for log in deployment.instance.all_logs(result.run_id)]
+    assert [text for text in said if re.fullmatch(r"work: 3 claimed, 3 succeeded; \d batches, \d+\.\d s", text)]
+
+
+def test_a_run_that_fails_says_what_it_had_done(deployment: Deployment, spec: QueueSpec[Work]) -> None:
+    @queue_consumer(spec)
+    def handle(job: Job[Work]) -> Done:
+        if job.payload.n == 1:
+            raise SystemExit("enough")
+        return Done()
+
+    deployment.enqueue_many(2)
+    result = deployment.execute(handle.job, work_off_work={"linger_seconds": 0, "batch_size": 1})
+    assert not result.success
+    (said,) = (
+        log.user_message
+        for log in deployment.instance.all_logs(result.run_id)
+        if "ended before its time" in log.user_message
+    )
+    assert re.fullmatch(r"work: ended before its time: \d claimed, .*; \d batches, \d+\.\d s", said)
+
+
+KILLED = """
+import os, signal, sys
+import dagster as dg
+from dagster_sqlqueue.orchestration import SqlQueueResource, queue_consumer
+from tests.orchestration.support import WORK
+
+@queue_consumer(WORK)
+def handle(job):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+resource = SqlQueueResource(url=sys.argv[1], schema_name=sys.argv[2])
+config = {"ops": {handle.op.name: {"config": {"linger_seconds": 0}}}}
+handle.job.execute_in_process(resources={"sqlqueue": resource}, run_config=config)
+"""
+
+
+def test_jobs_that_killed_their_runs_are_counted_shown_and_materialised(
+    url: str, queue: SqlQueue, deployment: Deployment, consumer: QueueConsumer[Work]
+) -> None:
+    deployment.enqueue(NewJob(Work(n=1), max_attempts=1))
+    command = [sys.executable, "-c", KILLED, url, queue.database.schema]
+    done = subprocess.run(command, cwd=PROJECT, env={**os.environ, "PYTHONPATH": str(PROJECT)}, capture_output=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert queue.depth("work").running == 1
+    rows(queue, "UPDATE {s}.job SET available_at = now()")
+    result = deployment.drain(consumer, linger_seconds=0)
+    did = done_by(result)
+    assert {name: did[name] for name in ("claimed", "succeeded", "failed", "buried")} == {
+        "claimed": 1,
+        "succeeded": 0,
+        "failed": 1,
+        "buried": 1,
+    }
+    said = {log.user_message: log.level for log in deployment.instance.all_logs(result.run_id)}
+    (warned,) = (text for text, level in said.items() if level == logging.WARNING)
+    assert warned.startswith("work: 1 jobs had killed the process that worked on them")
+    assert any(text.startswith("work: 1 claimed, 1 failed, 1 buried; ") for text in said)
+    event = deployment.instance.get_latest_materialization_event(queue_asset_key("work"))
+    assert event is not None
+    assert event.asset_materialization is not None
+    assert event.asset_materialization.metadata["dead_letters"].value == 1
+    (letter,) = queue.dead_letters("work")
+    assert "its consumer died or hung" in (letter.error or "")
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_what_is_met_with_its_attempts_spent_is_counted_in_each_mode(
+    queue: SqlQueue, deployment: Deployment, spec: QueueSpec[Work], transactional: bool
+) -> None:
+    @queue_consumer(spec, transactional=transactional)
+    def handle(job: Job[Work]) -> None: ...
+
+    deployment.enqueue_many(4)
+    rows(queue, "UPDATE {s}.job SET state = 'running', claimed_by = 'dead', lease_no = 1, attempt = 3, alone = true")
+    rows(queue, "UPDATE {s}.job SET attempt = 2 WHERE (payload->>'n')::int = 0")
+    did = done_by(deployment.drain(handle, linger_seconds=0))
+    assert (did["claimed"], did["succeeded"], did["failed"], did["buried"]) == (4, 1, 3, 3)

@@ -3,17 +3,18 @@
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from dagster_sqlqueue.model.job import Head
-from dagster_sqlqueue.orchestration.planning import Plan, drains, standing
+from dagster_sqlqueue.orchestration.planning import Plan, drains, standing, unreached
 from dagster_sqlqueue.orchestration.sensor import ranges
 from dagster_sqlqueue.orchestration.slots import Asked
 
 
 def heads(*due: tuple[int, int, float]) -> list[Head]:
-    return [Head(bucket, priority, datetime.now(UTC), seconds) for bucket, priority, seconds in due]
+    return [Head(bucket, priority, datetime.now(UTC), seconds, uuid4()) for bucket, priority, seconds in due]
 
 
 def plan(
@@ -152,15 +153,59 @@ def test_suspects_are_asked_for_together_and_one_by_one_in_turns() -> None:
 
 
 def test_standing_runs_share_all_buckets_with_or_without_work() -> None:
-    assert standing(range(5), runs=2, taken=[], asked={}).groups == {0: (0, 2, 4), 1: (1, 3)}
-    assert standing(range(5), runs=2, taken=[0], asked={}).groups == {1: (1, 3)}
-    assert standing(range(1), runs=2, taken=[], asked={}).groups == {0: (0,)}
+    assert standing(range(5), runs=2, covered={}, asked={}).groups == {0: (0, 2, 4), 1: (1, 3)}
+    assert standing(range(5), runs=2, covered={0: (0, 2, 4)}, asked={}).groups == {1: (1, 3)}
+    assert standing(range(1), runs=2, covered={}, asked={}).groups == {0: (0,)}
 
 
 def test_standing_runs_that_die_are_started_less_and_less_often() -> None:
-    planned = standing(range(4), runs=2, taken=[], asked={1: Asked(1, 4, 0.0), 3: Asked(3, 4, 0.0)})
+    planned = standing(range(4), runs=2, covered={}, asked={1: Asked(1, 4, 0.0), 3: Asked(3, 4, 0.0)})
     assert planned.groups == {0: (0, 2)}
     assert planned.waiting == {1: 120.0, 3: 120.0}
+
+
+def test_live_runs_take_over_what_no_further_run_may_be_started_for() -> None:
+    seen = heads((0, 0, 9), (1, 0, 8), (4, 0, 7), (6, 0, -9))
+    everything: dict[str, Any] = {"lanes": range(8), "runs": 2, "ready": 9, "jobs_per_run": 10}
+    live = {0: (0, 1), 1: (2, 3)}
+    planned = plan(seen, covered=live, **everything)
+    assert planned.groups == {}
+    assert planned.widened == {1: (4, 5, 6, 7)}, "the least busy one"
+    # Not for what waits for its turn, nor by a run that is there for suspects.
+    assert plan(seen, covered=live, asked={4: Asked(4, 5, 0.0)}, **everything).widened == {}
+    assert plan(seen, covered=live, asked={2: Asked(2, 5, 0.0)}, **everything).widened == {0: (4, 5, 6, 7)}
+    # Where a run may be started, it is.
+    assert plan(seen, covered={0: (0, 1)}, **everything).widened == {}
+    # Nothing of them has work.
+    assert plan(seen[:2], covered=live, **everything).widened == {}
+
+
+def test_what_live_runs_do_not_get_to_gets_one_more_run_a_tick() -> None:
+    stood = {0: 300.0, 1: 11.0, 2: 9.0, 3: 300.0}
+    covered = {0: (0, 1, 2), 1: (1, 3)}
+    assert unreached(stood, covered, {0: 60.0, 1: 60.0}) == {0, 1, 3}
+    assert unreached(stood, covered, {0: 60.0, 1: 9.0}) == {0}, "the other run has just come"
+    assert unreached(stood, covered, {0: 60.0}) == {0}, "the other run is on its way"
+    seen = heads(*((bucket, 0, 300 - bucket) for bucket in range(4)))
+    everything: dict[str, Any] = {"ready": 4, "jobs_per_run": 10, "still": {0, 3}}
+    planned = drains(seen, lanes=range(4), covered=covered, asked={}, runs=4, **everything)
+    assert (planned.groups, planned.shared) == ({2: (0, 3)}, True)
+    # Not where no run may be added, none may share, or a bucket has none at all.
+    assert drains(seen, lanes=range(4), covered=covered, asked={}, runs=2, **everything).groups == {}
+    assert drains(seen, lanes=range(4), covered=covered, asked={}, runs=4, share=False, **everything).groups == {}
+    assert drains(seen, lanes=range(4), covered={0: (0, 3)}, asked={}, runs=4, **everything).groups == {1: (1, 2)}
+
+
+def test_standing_runs_take_over_buckets_that_are_new() -> None:
+    planned = standing(range(8), runs=2, covered={0: (0, 2), 1: (1, 3)}, asked={})
+    assert planned.groups == {}
+    assert planned.widened == {0: (4, 6), 1: (5, 7)}
+    planned = standing(range(8), runs=2, covered={0: (0, 2)}, asked={})
+    assert planned.groups == {1: (1, 3, 5, 7)}
+    assert planned.widened == {0: (4, 6)}
+    # There were more of them: what they still have is theirs.
+    planned = standing(range(4), runs=1, covered={1: (1, 3)}, asked={})
+    assert planned.groups == {0: (0, 2)}
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ QUERY = """
 """
 
 
-def test_the_url_is_never_shown_by_graphql(
+def test_the_url_is_no_part_of_a_run_s_config_and_never_shown_by_graphql(
     persistent: dg.DagsterInstance, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("THE_URL", "postgresql://me:other5ecret@example.invalid/db")
@@ -48,8 +48,11 @@ def test_the_url_is_never_shown_by_graphql(
         resource["name"]: {value["key"]: (value["type"], value["value"]) for value in resource["configuredValues"]}
         for resource in node["allTopLevelResourceDetails"]
     }
-    assert shown["literal"]["url"] == ("SECRET", "********")
-    assert shown["variable"]["url"] == ("ENV_VAR", "THE_URL")
+    assert {name: values.keys() & {"url", "schema_name"} for name, values in shown.items()} == {
+        "literal": set(),
+        "variable": set(),
+    }
+    assert "pool_size" in str(answer.data)
     assert "s3cret" not in str(answer.data)
     assert "other5ecret" not in str(answer.data)
 
@@ -100,17 +103,6 @@ def pointing() -> dg.JobDefinition:
     return job
 
 
-def launch(
-    job: dg.JobDefinition, resource: SqlQueueResource, instance: dg.DagsterInstance, url: object
-) -> dg.ExecuteInProcessResult:
-    return job.execute_in_process(
-        instance=instance,
-        resources={"sqlqueue": resource},
-        run_config={"resources": {"sqlqueue": {"config": {"url": url}}}},
-        raise_on_error=False,
-    )
-
-
 @pytest.mark.parametrize("by_variable", [False, True])
 def test_a_launch_cannot_point_the_resource_elsewhere(
     url: str,
@@ -123,30 +115,31 @@ def test_a_launch_cannot_point_the_resource_elsewhere(
     monkeypatch.setenv("THE_URL", url)
     monkeypatch.setenv("ANOTHER", "postgresql://me:s3cret@elsewhere.invalid/db")
     code = SqlQueueResource(url=dg.EnvVar("THE_URL") if by_variable else url, schema_name=queue.database.schema)
-    for given in ({"env": "ANOTHER"}, "postgresql://me:s3cret@elsewhere.invalid/db"):
-        result = launch(pointing, code, instance, given)
-        assert not result.success
-        told = " ".join(str(entry) for entry in instance.all_logs(result.run_id))
-        assert "points the resource at the host 'elsewhere.invalid'" in told
-        assert "SQLQUEUE_ALLOWED_HOSTS=elsewhere.invalid" in told
-        assert "s3cret" not in told
-    for given in ({"env": "THE_URL"}, url, "********"):  # the launchpad fills in the last
-        assert launch(pointing, code, instance, given).success
+
+    def launch(**config: object) -> dg.ExecuteInProcessResult:
+        run_config = {"resources": {"sqlqueue": {"config": config}}}
+        return pointing.execute_in_process(instance=instance, resources={"sqlqueue": code}, run_config=run_config)
+
+    for elsewhere in ({"url": {"env": "ANOTHER"}}, {"url": url}, {"schema_name": "other"}):
+        with pytest.raises(dg.DagsterInvalidConfigError, match=f'unexpected config entry "{next(iter(elsewhere))}"'):
+            launch(**elsewhere)
+    assert launch(pool_size=2).success
 
 
-def test_a_launch_may_point_it_at_a_host_that_the_deployment_allows(
-    url: str,
-    queue: SqlQueue,
-    instance: dg.DagsterInstance,
-    pointing: dg.JobDefinition,
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("THE_URL", raising=False)
+    unset = SqlQueueResource(url=dg.EnvVar("THE_URL"))
+    with pytest.raises(InvalidInput, match="THE_URL, which is to hold the database's URL, is not set"), unset.open():
+        pass
+
+
+def test_a_resource_with_a_variable_is_opened_in_scripts_too(
+    url: str, queue: SqlQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    host = queue.database.engine.url.query["host"]
-    code = SqlQueueResource(url="postgresql://elsewhere.invalid/db", schema_name=queue.database.schema)
-    assert not launch(pointing, code, instance, url).success
-    for allowed in (f"other.invalid, {host}:5432", str(host)):
-        monkeypatch.setenv("SQLQUEUE_ALLOWED_HOSTS", allowed)
-        assert launch(pointing, code, instance, url).success
+    monkeypatch.setenv("THE_URL", url)
+    monkeypatch.setenv("THE_SCHEMA", queue.database.schema)
+    with SqlQueueResource(url=dg.EnvVar("THE_URL"), schema_name=dg.EnvVar("THE_SCHEMA")).open() as opened:
+        assert opened.depth("work").live == 0
 
 
 def test_a_tick_waits_no_longer_for_a_statement_than_it_was_told(

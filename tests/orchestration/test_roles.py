@@ -35,6 +35,7 @@ from dagster_sqlqueue.schema import migrations
 from dagster_sqlqueue.spark import batches, sinks
 from dagster_sqlqueue.spark.source import _Source
 from tests.orchestration.launchpad_support import Launchpad
+from tests.orchestration.support import done_by
 from tests.roles.support import Staff, dropping_roles, staff_of, url_of
 from tests.support import Work, rows, value
 
@@ -85,7 +86,7 @@ def test_a_sensor_and_its_runs_are_consumers(
         run_config={"ops": {"work_off_work": {"config": config}}},
         resources={"sqlqueue": resource(staff, Role.CONSUMER)},
     )
-    assert done.output_for_node("work_off_work")["succeeded"] == 20
+    assert done_by(done)["succeeded"] == 20
     assert rows(staff.owner, "SELECT 1 FROM {s}.consumer_slot") == []
 
 
@@ -203,8 +204,9 @@ def test_an_asset_of_spark_is_a_consumer_and_reads_the_archive_as_an_observer(
     queue = staff.users[Role.CONSUMER]
     staff.users[Role.PRODUCER].enqueue_many(spec, [Work(n=n) for n in range(3)])
     migrations.check(queue.database)
-    queue.database.run("due_days", {"queue": "work", "cap": 10, "earliest": "2013-01-01", "latest": "2013-01-02"})
-    queue.database.run("open_days", {"queue": "work", "cap": 10, "first": "2013-01-01", "last": "2013-01-02"})
+    events = {"events": "work", "day_path": ["day"], "account_path": ["account"], "prefix": "sizes/"}
+    span = {"queue": "work", "earliest": "2013-01-01", "latest": "2013-01-02", **events}
+    queue.database.run("due_days", {**span, "cap": 10, "late": []})
     batch = batches.seal(queue, "work", "k", owner="run")
     read = _read(staff, Role.CONSUMER, state="batch", batch_id=str(batch.id))
     assert sorted(row["n"] for row in read) == [0, 1, 2]

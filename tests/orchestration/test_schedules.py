@@ -11,7 +11,7 @@ from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput, SchemaMis
 from dagster_sqlqueue.orchestration import QueueConsumer, SqlQueueResource, build_sqlqueue_schedules_sensor
 from dagster_sqlqueue.orchestration.assets import queue_asset_key
 from dagster_sqlqueue.schedules import Schedules
-from tests.orchestration.support import Deployment
+from tests.orchestration.support import Deployment, done_by
 from tests.schedules.support import overdue_by, ticks_of
 from tests.support import Work, rows
 
@@ -105,7 +105,7 @@ def test_its_jobs_are_worked_off_by_a_run(
     done = job.execute_in_process(
         instance=instance, run_config={"ops": {"work_off_work": {"config": {"linger_seconds": 0}}}}
     )
-    assert done.output_for_node("work_off_work")["succeeded"] == 1
+    assert done_by(done)["succeeded"] == 1
 
 
 def test_a_database_that_is_not_usable_fails_the_tick(

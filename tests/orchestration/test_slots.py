@@ -91,3 +91,29 @@ def test_of_many_that_ask_for_the_same_buckets_at_once_one_gets_them(queue: SqlQ
     with ThreadPoolExecutor(5) as pool:
         got = list(pool.map(lambda n: slots.acquire(queue, "work", n, [n % 3, 3], seconds=3_600), range(20)))
     assert len([slot for slot in got if slot]) == 1
+
+
+def test_a_slot_is_widened_by_what_no_other_one_covers(queue: SqlQueue) -> None:
+    first = slots.acquire(queue, "work", 0, [0], seconds=3_600)
+    assert first
+    assert slots.acquire(queue, "work", 1, [1], seconds=3_600)
+    assert not slots.widen(queue, first, [1, 2])
+    assert slots.widen(queue, first, [2, 3])
+    assert slots.extend(queue, first, seconds=3_600) == (0, 2, 3)
+    assert not slots.widen(queue, first, [3]), "it has that already"
+    rows(queue, "UPDATE {s}.consumer_slot SET expires_at = now()")
+    assert not slots.widen(queue, first, [1])
+
+
+def test_a_slot_says_whose_it_is(queue: SqlQueue) -> None:
+    slot = slots.acquire(queue, "work", 0, [0], seconds=3_600)
+    assert slot
+    (holding,) = slots.holdings(queue, "work")
+    assert (holding.slot, holding.run_id) == (slot, None)
+    slots.extend(queue, slot, seconds=3_600, run_id="a run")
+    slots.extend(queue, slot, seconds=3_600)
+    assert [holding.run_id for holding in slots.holdings(queue, "work")] == ["a run"]
+    rows(queue, "UPDATE {s}.consumer_slot SET expires_at = now()")
+    assert [holding.seconds <= 0 for holding in slots.holdings(queue, "work")] == [True]
+    heir = slots.acquire(queue, "work", 0, [0], seconds=3_600)
+    assert [(holding.slot, holding.run_id) for holding in slots.holdings(queue, "work")] == [(heir, None)]

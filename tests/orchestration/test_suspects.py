@@ -13,6 +13,7 @@ from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobO
 
 from dagster_sqlqueue import Job, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.orchestration import (
     DrainMode,
     QueueConsumer,
@@ -23,7 +24,8 @@ from dagster_sqlqueue.orchestration import (
     queue_consumer,
     slots,
 )
-from tests.orchestration.support import Deployment, NewInstance, configs, evaluations
+from dagster_sqlqueue.queue.complete import Ending
+from tests.orchestration.support import Deployment, NewInstance, configs, done_by, evaluations
 from tests.support import Work, rows
 
 SENSOR = "work_sensor"
@@ -97,7 +99,7 @@ def test_a_run_that_finds_its_buckets_empty_was_not_in_vain(
     (config,) = configs(deployment.tick(sensor))
     assert set(slots.asked(queue, "work")) == {0, 1, 2, 3}
     rows(queue, "DELETE FROM {s}.job")
-    assert deployment.drain(consumer, **config).output_for_node("work_off_work")["claimed"] == 0
+    assert done_by(deployment.drain(consumer, **config))["claimed"] == 0
     assert slots.asked(queue, "work") == {}
 
 
@@ -145,7 +147,7 @@ def test_a_run_that_waits_in_dagsters_queue_keeps_its_slot(
     let_runs_die(queue)
     again = queueing.tick(sensor)
     assert not configs(again)
-    assert "1 runs at work or on their way" in again.skip_reason.skip_message
+    assert f"run {run.run_id[:8]} (queued) has buckets 0-3" in again.skip_reason.skip_message
     assert set(slots.taken(queue, "work", sensor=SENSOR)) == {0}
 
     # One that has left the queue and died is not waited for.
@@ -178,7 +180,7 @@ def test_a_standing_consumer_has_runs_without_work_and_a_successor_in_time(
 
     deployment.enqueue(Work(n=1))
     rows(queue, "UPDATE {s}.job SET bucket = 0")
-    assert deployment.drain(late, **asked[0]).output_for_node("work_off_work")["succeeded"] == 1
+    assert done_by(deployment.drain(late, **asked[0]))["succeeded"] == 1
     assert successors == [0]
     assert set(slots.taken(queue, "work", sensor=SENSOR)) == {0, 1}, "what the successor has is not given back"
 
@@ -207,7 +209,7 @@ def test_a_sensor_for_tags_starts_runs_for_jobs_that_have_them(
     assert not configs(deployment.tick(big))
     deployment.enqueue(NewJob(Work(n=99), tags=["big", "other"]))
     (config,) = configs(deployment.tick(big))
-    assert deployment.drain(consumer, **config).output_for_node("work_off_work")["succeeded"] == 1
+    assert done_by(deployment.drain(consumer, **config))["succeeded"] == 1
     assert rows(queue, "SELECT payload->>'n' FROM {s}.job_archive") == [("99",)]
 
 
@@ -219,6 +221,9 @@ def test_what_a_killed_run_held_is_given_back_at_once(
     run = deployment.instance.create_run_for_job(consumer.job, run_config=request.run_config, tags=dict(request.tags))
     held = queue.claim("work", limit=3, worker=f"run/{run.run_id}")
     other = queue.claim("work", limit=1, worker="run/other")
+    ended_before = queue.claim("work", limit=2, worker=f"run/{run.run_id}")
+    endings = zip(ended_before, (ArchiveState.SUCCEEDED, ArchiveState.FAILED), strict=True)
+    queue.leases.finish([Ending(job, state, error="no") for job, state in endings])
     deployment.instance.report_run_failed(run)
     (ended,) = deployment.instance.all_logs(run.run_id, of_type=dg.DagsterEventType.RUN_FAILURE)
     failed, cancelled = build_cleanup_sensors([consumer])
@@ -242,8 +247,16 @@ def test_what_a_killed_run_held_is_given_back_at_once(
     while jobs := queue.claim("work", limit=10, worker="heir"):
         taken |= {job.id: (job.attempt, len(jobs) == 1) for job in jobs}
     assert {job.id: (1, True) for job in held}.items() <= taken.items()
-    assert len(taken) == 7
+    assert len(taken) == 5
     assert evaluate() is None
+    told = [log for log in deployment.instance.all_logs(run.run_id) if log.message.startswith("work: ")]
+    assert [log.message for log in told] == [
+        "work: 1 succeeded, 1 failed; 3 given back",
+        "work: 1 succeeded, 1 failed; 0 given back",
+    ]
+    event = told[0].get_dagster_event()
+    shown = {name: one.value for name, one in event.event_specific_data.metadata.items()}  # type: ignore[union-attr]
+    assert shown == {"succeeded": 1, "failed": 1, "cancelled": 0, "given_back": 3}
 
 
 def test_one_tick_cleans_up_after_several_runs_whatever_they_held(

@@ -11,9 +11,8 @@ WITHOUT: dict[str, str] = {
         rebucket reply_queue_put reply_queue_renew resume set_region
     """,
     "one or a few rows by the primary key of a table that has a row a worker, waiter, slot or grant": """
-        register_demand slot_acquire slot_extend slot_release slots transactional_leave transactional_note waiter_leave
-        waiter_notify waiter_register
-        wanting_workers withdraw_worker
+        register_demand slot_acquire slot_extend slot_release slot_widen slots transactional_leave transactional_note
+        waiter_leave waiter_notify waiter_register wanting_workers withdraw_worker
     """,
     "one row put under its primary key": "group_open schedule_put subscribe unsubscribe",
     "the whole of a small table, for people": """

@@ -157,6 +157,15 @@ def test_archive_counts_of_the_last_minute(explain: Explainer) -> None:
     assert plan.buffers <= 2 * 60 / 0.05 + PROBE * PARTITIONS + SLACK
 
 
+@pytest.mark.parametrize(("seconds", "limit"), [(86_400.0 * 5, CAP), (60.0, 10 * CAP)])
+def test_run_endings(explain: Explainer, seconds: float, limit: int) -> None:
+    plan = explain("run_endings", queue="work", worker="run/1", seconds=seconds, limit=limit)
+    looked_at = min(limit, int(seconds / 0.05))
+    assert not plan.read_whole("job_archive", more_than=10)
+    assert plan.rows_of("job_archive") <= looked_at + PARTITIONS
+    assert plan.buffers <= 2 * looked_at + PROBE * PARTITIONS + SLACK
+
+
 @pytest.mark.parametrize("table", ["job", "job_archive"])
 def test_a_job_by_its_id(archive: SqlQueue, table: str) -> None:
     job: UUID = value(archive, f"SELECT id FROM {{s}}.{table} WHERE queue = 'work' LIMIT 1")

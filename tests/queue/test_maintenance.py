@@ -232,8 +232,8 @@ def test_what_expired_is_removed(queue: SqlQueue) -> None:
     rows(queue, "INSERT INTO {s}.worker VALUES ('work', 'a', 1, now() - interval '2 minutes'), ('work', 'b', 1, now())")
     rows(
         queue,
-        "INSERT INTO {s}.consumer_slot (queue, slot, token, buckets, expires_at)"
-        " SELECT 'work', n, gen_random_uuid(), '{{0}}', now() - n * interval '50 minutes'"
+        "INSERT INTO {s}.consumer_slot (queue, sensor, slot, token, buckets, expires_at)"
+        " SELECT 'work', n::text, 1, gen_random_uuid(), '{{0}}', now() - n * interval '50 minutes'"
         " FROM generate_series(1, 2) AS n",
     )
     rows(queue, "INSERT INTO {s}.assignment VALUES ('work', 'b', gen_random_uuid(), 1, false)")
@@ -251,7 +251,7 @@ def test_what_expired_is_removed(queue: SqlQueue) -> None:
     assert queue.maintain().expired_removed == 1 + 1 + 1 + 1 + 2 + 1
     assert rows(queue, "SELECT worker FROM {s}.waiter") == [("new",)]
     assert rows(queue, "SELECT name FROM {s}.worker") == [("b",)]
-    assert rows(queue, "SELECT slot FROM {s}.consumer_slot") == [(1,)]
+    assert rows(queue, "SELECT sensor FROM {s}.consumer_slot") == [("1",)]
     assert value(queue, "SELECT count(*) FROM {s}.batch") == 1
     assert queue.maintain().expired_removed == 0
 

@@ -186,7 +186,7 @@ def test_there_are_no_other_views(queue: SqlQueue) -> None:
 def test_heads_by_view(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     queue.enqueue(spec, NewJob(Work(n=1), priority=9, run_at=datetime.now(UTC) + timedelta(minutes=1)))
     rows(queue, "UPDATE {s}.bucket SET region = 'eu'")
-    ((name, _, region, priority, _, due),) = rows(queue, "SELECT * FROM {s}.bucket_heads")
+    ((name, _, region, priority, _, due, _),) = rows(queue, "SELECT * FROM {s}.bucket_heads")
     assert (name, region, priority) == ("work", "eu", 9)
     assert -60 <= due < -50
 

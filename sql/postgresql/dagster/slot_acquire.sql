@@ -22,7 +22,7 @@ WITH slot AS (
           AND other.expires_at > statement_timestamp()
     )
     ON CONFLICT (queue, sensor, slot) DO UPDATE
-    SET token = EXCLUDED.token, buckets = EXCLUDED.buckets, expires_at = EXCLUDED.expires_at
+    SET token = EXCLUDED.token, run_id = NULL, buckets = EXCLUDED.buckets, expires_at = EXCLUDED.expires_at
     WHERE s.expires_at <= statement_timestamp()
     RETURNING s.slot
 ), asked AS (

@@ -1,11 +1,12 @@
 -- Keep a slot while its run is alive, or waits to be started, under its token. One that has expired is kept too, unless
 -- another run has been given one of its buckets meanwhile.
 --
--- Parameters: queue text; sensor text; slot smallint; token uuid; seconds float8.
--- Returns: one row when the slot is still ours. Locks: the slot's row.
--- Roles: consumer, operator.
+-- Parameters: queue text; sensor text; slot smallint; token uuid; run_id text (whose it is; null: as far as it is known);
+--   seconds float8.
+-- Returns: the buckets that it covers, one row when the slot is still ours. Locks: the slot's row.
+-- Roles: consumer.
 UPDATE sqlqueue.consumer_slot AS s
-SET expires_at = statement_timestamp() + make_interval(secs => :seconds)
+SET expires_at = statement_timestamp() + make_interval(secs => :seconds), run_id = COALESCE(CAST(:run_id AS text), s.run_id)
 WHERE s.queue = :queue AND s.sensor = :sensor AND s.slot = :slot AND s.token = CAST(:token AS uuid)
   AND (
       s.expires_at > statement_timestamp()
@@ -18,4 +19,4 @@ WHERE s.queue = :queue AND s.sensor = :sensor AND s.slot = :slot AND s.token = C
             AND other.expires_at > statement_timestamp()
       )
   )
-RETURNING s.slot
+RETURNING s.buckets

@@ -1,8 +1,11 @@
--- The slots of a sensor on a queue that are taken now.
+-- The slots of a sensor on a queue that nobody has given back, also those that have expired.
 --
--- Parameters: queue text; sensor text. Returns: slot, buckets. Locks: none.
+-- Parameters: queue text; sensor text.
+-- Returns: slot; token; buckets; run_id (null: not known yet); seconds (until it expires; negative: it has). Locks: none.
 -- Roles: consumer, operator, observer.
-SELECT s.slot, s.buckets
+SELECT
+    s.slot, s.token, s.buckets, s.run_id,
+    CAST(EXTRACT(epoch FROM s.expires_at - statement_timestamp()) AS float8) AS seconds
 FROM sqlqueue.consumer_slot AS s
-WHERE s.queue = :queue AND s.sensor = :sensor AND s.expires_at > statement_timestamp()
+WHERE s.queue = :queue AND s.sensor = :sensor
 ORDER BY s.slot

@@ -28,12 +28,12 @@ WITH waiter AS (
 ), slot AS (
     DELETE FROM sqlqueue.consumer_slot AS s
     USING (
-        SELECT old.queue, old.slot
+        SELECT old.queue, old.sensor, old.slot
         FROM sqlqueue.consumer_slot AS old
         WHERE old.expires_at < statement_timestamp() - interval '1 hour'
         FOR UPDATE SKIP LOCKED
     ) AS old
-    WHERE s.queue = old.queue AND s.slot = old.slot
+    WHERE s.queue = old.queue AND s.sensor = old.sensor AND s.slot = old.slot
     RETURNING 1
 ), assignment AS (
     DELETE FROM sqlqueue.assignment AS a

@@ -219,8 +219,9 @@ def manage_and_take_what_was_assigned(queue: SqlQueue, desk: Desk) -> Any:
 def slots_of_a_sensor(queue: SqlQueue, desk: Desk) -> Any:
     slot = slots.acquire(queue, desk.name, 0, [0, 1], seconds=300)
     assert slot
-    assert slots.extend(queue, slot, seconds=300)
-    assert slots.taken(queue, desk.name) == {0: (0, 1)}
+    assert slots.extend(queue, slot, seconds=300, run_id="a run") == (0, 1)
+    assert slots.widen(queue, slot, [2])
+    assert slots.taken(queue, desk.name) == {0: (0, 1, 2)}
     assert [bucket.starts for bucket in slots.asked(queue, desk.name).values()] == [1, 1]
     slots.served(queue, desk.name, [0, 1])
     assert slots.release(queue, slot)

@@ -68,14 +68,15 @@ CREATE TABLE sqlqueue.transactional_consumer (
     PRIMARY KEY (queue, worker)
 );
 
--- Capacity that a sensor has asked for: one row a drain run. It expires by itself, so that a run that never started, or
--- died without a word, frees its buckets; correctness never rests on it. Several sensors may look at one queue, for a region
--- each or for jobs of some tags: each has slots of its own.
+-- Capacity that a sensor has asked for: one row a drain run, whose id is known once the run is there. It ends with its run,
+-- and expires by itself where nobody notices that; correctness never rests on it. Several sensors may look at one queue, for
+-- a region each or for jobs of some tags: each has slots of its own.
 CREATE TABLE sqlqueue.consumer_slot (
     queue      text        NOT NULL REFERENCES sqlqueue.queue (name),
     sensor     text        NOT NULL DEFAULT '',
     slot       smallint    NOT NULL CHECK (slot >= 0),
     token      uuid        NOT NULL,
+    run_id     text,
     buckets    smallint[]  NOT NULL,
     expires_at timestamptz NOT NULL,
     PRIMARY KEY (queue, sensor, slot)

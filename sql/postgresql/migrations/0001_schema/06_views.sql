@@ -29,10 +29,11 @@ CREATE VIEW sqlqueue.bucket_heads AS
 SELECT
     lane.queue, lane.bucket, lane.region, lane.priority, head.available_at,
     CAST(EXTRACT(EPOCH FROM statement_timestamp() - GREATEST(head.available_at, '0001-01-01 00:00:00+00')) AS float8)
-        AS due_seconds
+        AS due_seconds,
+    head.id
 FROM sqlqueue.lane
 CROSS JOIN LATERAL (
-    SELECT j.available_at
+    SELECT j.available_at, j.id
     FROM sqlqueue.job AS j
     WHERE j.queue = lane.queue
       AND j.bucket = lane.bucket

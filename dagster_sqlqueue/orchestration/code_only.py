@@ -1,0 +1,67 @@
+"""Resources with fields that stand in the code, and are no part of a run's configuration."""
+
+import os
+from typing import Any, ClassVar
+
+import dagster as dg
+
+from dagster_sqlqueue.errors import InvalidInput
+
+
+class CodeOnlyResource(dg.ConfigurableResource[Any]):
+    """A resource some of whose fields the launchpad neither shows nor takes: secrets, which it would fill in masked and send
+    back so, and what tells where a run may go.
+
+    An `EnvVar` in such a field is looked up when a run or a tick begins; outside of them it stays one.
+
+    Attributes:
+        code_only: the names of these fields.
+    """
+
+    code_only: ClassVar[frozenset[str]] = frozenset()
+
+    @property
+    def _config_schema(self) -> Any:
+        """What a run's configuration may say, without these fields."""
+        schema: Any = super()._config_schema
+        whole = schema.as_field()
+        fields = {name: field for name, field in whole.config_type.fields.items() if name not in self.code_only}
+        default = {name: value for name, value in whole.default_value.items() if name not in self.code_only}
+        shape = dg.Shape(fields, description=whole.config_type.description)  # type: ignore[no-untyped-call]
+        return type(schema)(dg.Field(shape, default_value=default, is_required=False, description=whole.description))
+
+    def _convert_to_config_dictionary(self) -> Any:
+        made = super()._convert_to_config_dictionary()
+        # While the resource is being made Dagster asks for all of them.
+        if "_state__internal__" not in (self.__pydantic_private__ or {}):
+            return made
+        return {name: value for name, value in made.items() if name not in self.code_only}
+
+    def _with_updated_values(self, values: Any) -> Any:
+        """What Dagster makes of the resource in the code and the configuration of a launch."""
+        in_code = {name: getattr(self, name) for name in self.code_only}
+        found = {
+            name: looked_up(one, f"{name} of {type(self).__name__}") for name, one in in_code.items() if one is not None
+        }
+        return super()._with_updated_values({**(values or {}), **found})
+
+
+def looked_up(given: str, what: str) -> str:
+    """The text itself, where the code names the environment variable that holds it.
+
+    Args:
+        given: the text, or a `dagster.EnvVar`.
+        what: what it is, for the message.
+
+    Raises:
+        InvalidInput: the variable is not set.
+    """
+    if not isinstance(given, dg.EnvVar):
+        return given
+    text = os.environ.get(given.env_var_name)
+    if not text:
+        raise InvalidInput(
+            f"the environment variable {given.env_var_name}, which is to hold {what}, is not set where this process runs;"
+            " set it for the daemon, the code server and the runs"
+        )
+    return text

@@ -1,0 +1,98 @@
+"""All that queues are in Dagster, from their consumers: jobs, sensors, assets, checks and the resource."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import dagster as dg
+
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.orchestration.assets import SqlQueueTranslator, build_sqlqueue_asset_spec
+from dagster_sqlqueue.orchestration.checks import CheckThresholds, build_sqlqueue_checks
+from dagster_sqlqueue.orchestration.cleanup import build_cleanup_sensors
+from dagster_sqlqueue.orchestration.consumer import QueueConsumer
+from dagster_sqlqueue.orchestration.creating import build_create_job, helping
+from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource
+
+
+def build_sqlqueue_definitions(
+    consumers: QueueConsumer[Any] | Sequence[QueueConsumer[Any]],
+    *,
+    resource: SqlQueueResource | None = None,
+    translator: SqlQueueTranslator | None = None,
+    thresholds: CheckThresholds | None = None,
+    create: bool = True,
+    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.RUNNING,
+) -> dg.Definitions:
+    """Everything that these queues are in the UI: of each the asset with its checks, the job that works it off, the job that
+    makes it or brings its settings to what the code says, and the sensor; and the sensors that clean up after killed runs.
+
+    A queue that is not there is made by its sensor's first tick, as the code declares it. From then on the database's
+    settings hold; where the code says others, each run warns of them by name.
+
+    Args:
+        consumers: what `queue_consumer` made, all with the same resource key. For a second database, call this again and
+            merge.
+        resource: their database; None: other definitions have the resource.
+        translator: says what queues are as assets; the keys are those of the consumers.
+        thresholds: of the checks; None: the usual ones.
+        create: whether sensors make queues that are not there; the tables are made by `sqlqueue migrate` or by the job.
+        default_status: of the sensors that do not say it themselves.
+
+    Raises:
+        InvalidInput: there is no consumer, or they have several resource keys.
+
+    Example:
+        ```python
+        defs = build_sqlqueue_definitions(send_email, resource=SqlQueueResource(url=dg.EnvVar("SQLQUEUE_URL")))
+        ```
+    """
+    each = [consumers] if isinstance(consumers, QueueConsumer) else list(consumers)
+    keys = {consumer.resource_key for consumer in each}
+    if len(keys) != 1:
+        raise InvalidInput(
+            f"build_sqlqueue_definitions was given {len(each)} consumers of the resources {sorted(keys)}; give it those of"
+            " one resource, and merge what it makes of others: dagster.Definitions.merge"
+        )
+    (key,) = keys
+    schema = (
+        resource.schema_name if resource is not None and not isinstance(resource.schema_name, dg.EnvVar) else "sqlqueue"
+    )
+    specs = {
+        consumer.asset_key: build_sqlqueue_asset_spec(
+            consumer.spec, translator=translator, schema=schema
+        ).replace_attributes(key=consumer.asset_key)
+        for consumer in each
+    }
+    queues = {consumer.spec.name: consumer.spec for consumer in each}
+    sensors = [
+        helping(
+            consumer.sensor_with(default_status=default_status, thresholds=thresholds),
+            consumer.spec,
+            create=create,
+            resource_key=key,
+        )
+        for consumer in each
+    ]
+    return dg.Definitions(
+        assets=list(specs.values()),
+        asset_checks=[
+            build_sqlqueue_checks(consumer.spec, thresholds, asset_key=consumer.asset_key, resource_key=key)
+            for consumer in {consumer.asset_key: consumer for consumer in each}.values()
+        ],
+        jobs=[
+            *(consumer.job for consumer in each),
+            *(build_create_job(spec, resource_key=key) for spec in queues.values()),
+        ],
+        sensors=[
+            *sensors,
+            *build_cleanup_sensors(
+                each,
+                prefix="_".join(
+                    ["sqlqueue" if key == RESOURCE_KEY else key, *(sorted(queues) if len(queues) == 1 else [])]
+                ),
+                resource_key=key,
+                default_status=default_status,
+            ),
+        ],
+        resources={key: resource} if resource is not None else None,
+    )

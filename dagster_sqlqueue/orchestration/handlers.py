@@ -1,0 +1,241 @@
+"""What a handler takes: jobs, Dagster's context and Dagster's resources, by the names and annotations of its parameters."""
+
+import builtins
+import collections.abc
+import inspect
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from inspect import Parameter
+from typing import Any
+
+import dagster as dg
+from pydantic import BaseModel
+
+from dagster_sqlqueue.consumer.handler import is_async
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.job import Job
+from dagster_sqlqueue.model.queue import QueueSpec
+
+_CONTEXT = "context"
+_RESOURCES = (dg.ConfigurableResource, dg.ConfigurableIOManagerFactory, dg.ResourceDefinition, dg.PipesClient)
+_VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerShape:
+    """A handler, and what its parameters are for.
+
+    Attributes:
+        handler: what is called.
+        batch: it takes the list of all jobs of a claim, instead of one job.
+        job: the parameter of the job, or of the list.
+        context: the parameter of Dagster's context; None: it takes none.
+        resources: the parameters of resources, which are the resources' keys.
+        positional: the parameters that can be given by their position only, in their order.
+    """
+
+    handler: Callable[..., Any]
+    batch: bool
+    job: str
+    context: str | None
+    resources: tuple[str, ...]
+    positional: tuple[str, ...]
+
+    def bound(self, context: dg.OpExecutionContext) -> Callable[[Any], Any]:
+        """The handler as a function of its job or jobs alone, with what else it takes from the run.
+
+        Args:
+            context: of the op that works the queue off. It needs the resources.
+        """
+        if self.context is None and not self.resources:
+            return self.handler
+        # What the resource itself is: `context.resources` holds what some of them make of themselves for older code.
+        of_run = context.resources.original_resource_dict
+        given = {name: of_run[name] for name in self.resources}
+        if self.context is not None:
+            given[self.context] = context
+
+        def call(job: Any) -> Any:
+            named = {**given, self.job: job}
+            first = [named.pop(name) for name in self.positional]
+            return self.handler(*first, **named)
+
+        async def call_async(job: Any) -> Any:
+            return await call(job)
+
+        return call_async if is_async(self.handler) else call
+
+
+def shape_of_handler(handler: Any, spec: QueueSpec[Any], *, batch: bool | None = None) -> HandlerShape:
+    """What the parameters of a handler are for.
+
+    One of them takes the job, `Job[Payload]`, or, annotated as a list of them, all jobs of a claim; `context` takes
+    Dagster's context; those annotated as Dagster resources take the resources of their names; others keep their defaults.
+
+    Args:
+        handler: a function of a job, async or not, or something else to be called like one.
+        spec: the queue.
+        batch: it takes a list of jobs; None: its annotation says so, and without one it takes a job.
+
+    Raises:
+        InvalidInput: it takes something else, or it is a generator.
+    """
+    if not callable(handler):
+        raise InvalidInput(f"the handler of {spec.label} is {handler!r:.100}; decorate a function of a job")
+    named = f"the handler {_name(handler)} of {spec.label}"
+    shapes = _shapes(spec)
+    function = _function(handler)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidInput(
+            f"{named} is a generator, whose outcome would never be seen: let it return one, not yield. {shapes}"
+        )
+    try:
+        parameters = inspect.signature(handler).parameters
+    except (TypeError, ValueError):
+        raise InvalidInput(f"what {named} takes cannot be told; wrap it in a function of a job. {shapes}") from None
+    annotations = _annotations(function)
+    jobs: dict[str, bool | None] = {}
+    context, resources = None, []
+    for name, parameter in parameters.items():
+        annotation = annotations.get(name, Any)
+        if parameter.kind in _VARIADIC:
+            continue
+        if _is_context(name, annotation):
+            if context is not None or not _fits_context(annotation):
+                raise InvalidInput(
+                    f"{named} takes {_told(parameter)}; a drain run has one context, a dagster.OpExecutionContext. {shapes}"
+                )
+            context = name
+        elif _is_resource(annotation):
+            resources.append(name)
+        elif (taken := _jobs_of(annotation)) is not _NO_JOB:
+            if parameter.default is Parameter.empty or taken is not None:
+                _check_payload(named, parameter, annotation, spec)
+                jobs[name] = taken
+        elif parameter.default is Parameter.empty:
+            hint = "; a job's payload is job.payload" if annotation is spec.payload else ""
+            raise InvalidInput(
+                f"{named} takes {_told(parameter)}, which nothing is known to be given for{hint}. {shapes}"
+            )
+    if len(jobs) != 1:
+        wrapped = any(parameter.kind in _VARIADIC for parameter in parameters.values())
+        hint = ": if it is wrapped, let the wrapper use functools.wraps" if wrapped and not jobs else ""
+        told = ", ".join(_told(parameter) for parameter in parameters.values()) or "nothing"
+        raise InvalidInput(
+            f"{named} takes {told}, and with that {len(jobs) or 'no'} parameters for jobs instead of one{hint}. {shapes}"
+        )
+    ((job, said),) = jobs.items()
+    if batch is not None and said is not None and batch != said:
+        raise InvalidInput(
+            f"{named} takes {_told(parameters[job])}, and batch={batch} was said; leave batch out, the annotation says it."
+            f" {shapes}"
+        )
+    fixed = [name for name, one in parameters.items() if one.kind is Parameter.POSITIONAL_ONLY]
+    given = {job, context, *resources}
+    return HandlerShape(
+        handler=handler,
+        batch=bool(batch if said is None else said),
+        job=job,
+        context=context,
+        resources=tuple(resources),
+        positional=tuple(name for name in fixed if name in given),
+    )
+
+
+class _Names(dict[str, Any]):
+    """The names of annotations: those that cannot be found, such as of classes in another function, are anything."""
+
+    def __init__(self, known: dict[str, Any]) -> None:
+        super().__init__()
+        self._known = known
+
+    def __missing__(self, name: str) -> Any:
+        return self._known.get(name, vars(builtins).get(name, Any))
+
+
+_NO_JOB = object()
+
+
+def _annotations(function: Any) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(
+            function, localns=_Names(getattr(function, "__globals__", {})), include_extras=True
+        )
+    except Exception:
+        # An annotation that cannot be evaluated says nothing; what the parameter is for is told by the others.
+        return {name: one for name, one in getattr(function, "__annotations__", {}).items() if not isinstance(one, str)}
+
+
+def _function(handler: Any) -> Any:
+    """The function behind a partial, a method, a wrapper or an object with `__call__`: annotations are found there."""
+    while hasattr(handler, "func"):
+        handler = handler.func
+    handler = inspect.unwrap(handler)
+    if inspect.isroutine(handler) or inspect.isclass(handler):
+        return handler
+    return type(handler).__call__
+
+
+def _is_context(name: str, annotation: Any) -> bool:
+    return name == _CONTEXT or (inspect.isclass(annotation) and issubclass(annotation, dg.OpExecutionContext))
+
+
+def _fits_context(annotation: Any) -> bool:
+    return annotation is Any or not inspect.isclass(annotation) or issubclass(dg.OpExecutionContext, annotation)
+
+
+def _is_resource(annotation: Any) -> bool:
+    if inspect.isclass(annotation):
+        return issubclass(annotation, _RESOURCES)
+    return getattr(annotation, "__metadata__", ()) == typing.get_args(dg.ResourceParam)[1:]
+
+
+def _jobs_of(annotation: Any) -> Any:
+    """True: a list of jobs; False: a job; None: whatever is meant; `_NO_JOB`: neither."""
+    origin = typing.get_origin(annotation) or annotation
+    if origin is typing.Annotated:
+        return _jobs_of(typing.get_args(annotation)[0])
+    if origin is Any or isinstance(origin, typing.TypeVar):
+        return None
+    if origin is Job:
+        return False
+    if inspect.isclass(origin) and issubclass(list, origin) and issubclass(origin, collections.abc.Iterable):
+        of = typing.get_args(annotation)
+        return True if not of or _jobs_of(of[0]) in (False, None) else _NO_JOB
+    return _NO_JOB
+
+
+def _check_payload(named: str, parameter: Parameter, annotation: Any, spec: QueueSpec[Any]) -> None:
+    for payload in _payloads(annotation):
+        if inspect.isclass(payload) and issubclass(payload, BaseModel) and not issubclass(spec.payload, payload):
+            raise InvalidInput(
+                f"{named} takes {_told(parameter)}, and the payloads of the queue are of {spec.payload.__name__}; make"
+                " them agree"
+            )
+
+
+def _payloads(annotation: Any) -> Iterator[Any]:
+    if typing.get_origin(annotation) is Job:
+        yield from typing.get_args(annotation)
+    else:
+        for part in typing.get_args(annotation):
+            yield from _payloads(part)
+
+
+def _shapes(spec: QueueSpec[Any]) -> str:
+    job = f"Job[{spec.payload.__name__}]"
+    return (
+        f"A handler is a function, async or not, of one job (job: {job}) or of all jobs of a claim (jobs: list[{job}]);"
+        " beside that it may take context: dagster.OpExecutionContext, and Dagster resources by their annotation (mail:"
+        " MailResource, or client: dagster.ResourceParam[Client])"
+    )
+
+
+def _told(parameter: Parameter) -> str:
+    return str(parameter.replace(default=Parameter.empty))
+
+
+def _name(handler: Any) -> str:
+    name = getattr(handler, "__qualname__", None) or type(handler).__qualname__
+    return repr(name.rpartition("<locals>.")[2])

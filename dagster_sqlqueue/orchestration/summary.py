@@ -1,0 +1,115 @@
+"""What a drain run did, as figures and as a line for people: told by the run itself, or by the database after its death."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import dagster as dg
+from dagster._core.events import EngineEventData
+
+from dagster_sqlqueue.consumer.settlement import DrainSummary
+from dagster_sqlqueue.errors import QueueError
+from dagster_sqlqueue.orchestration.giving_back import run_worker
+from dagster_sqlqueue.queue import SqlQueue
+
+_COUNTED = 200_000
+"""So many endings of the queue are looked at, from the run's end backwards."""
+_CLOCKS_SECONDS = 60.0
+"""By how much the clocks of Dagster and of the database may differ."""
+
+
+def figures(summary: DrainSummary) -> dict[str, Any]:
+    """What a drain did, as metadata: what there was none of is left out."""
+    counted = {**asdict(summary), "seconds": round(summary.seconds, 3)}
+    shown = {name: one for name, one in counted.items() if one or name in ("claimed", "succeeded")}
+    return {**shown, "jobs_per_second": round(summary.jobs_per_second, 1)}
+
+
+def told(summary: DrainSummary) -> str:
+    """The same as a line: `20 claimed, 19 succeeded, 1 failed; 2 batches, 0.3 s`."""
+    counted = {name: value for name, value in asdict(summary).items() if value and name not in ("seconds", "batches")}
+    said = ", ".join(f"{value:,} {name}" for name, value in counted.items()) or "nothing to do"
+    return f"{said}; {summary.batches:,} batches, {summary.seconds:.1f} s"
+
+
+def told_buried(summary: DrainSummary) -> str:
+    """A warning: jobs that went to the dead letter, or are held, without a handler's having been called."""
+    return (
+        f"{summary.buried:,} jobs had killed the process that worked on them, or hung, on their last attempt, and were not"
+        " tried again: they are in the dead letter, or held where their key stops"
+    )
+
+
+def counts_of(run: dg.ExecuteInProcessResult, op: str) -> dict[str, Any]:
+    """The figures of a run's drain op, all of them; empty, if it did not come to its end.
+
+    Args:
+        run: that is over.
+        op: the op's name.
+    """
+    for event in run.events_for_node(op):
+        if event.is_successful_output:
+            shown = {name: one.value for name, one in event.step_output_data.metadata.items()}
+            return {field.name: shown.get(field.name, 0) for field in fields(DrainSummary)}
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRun:
+    """What the database knows of a run that is over.
+
+    Attributes:
+        succeeded, failed, cancelled: how many jobs it ended so.
+        whole: all endings of its time were looked at; else there may be more of them.
+    """
+
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    whole: bool = True
+
+    def __str__(self) -> str:
+        counted = {name: one for name, one in asdict(self).items() if name != "whole" and one}
+        said = ", ".join(f"{value:,} {name}" for name, value in counted.items()) or "no job was ended"
+        return said if self.whole else f"at least {said}"
+
+
+def ended_run(queue: SqlQueue, name: str, run_id: str, *, seconds: float) -> EndedRun:
+    """The jobs that a run has ended, by its id. Those that it gave back are not among them: they are its no more.
+
+    Args:
+        queue: where the queue is.
+        name: the queue's.
+        run_id: of the run.
+        seconds: how long ago it began.
+    """
+    wanted = {"queue": name, "worker": run_worker(run_id), "seconds": seconds + _CLOCKS_SECONDS, "limit": _COUNTED}
+    ((succeeded, failed, cancelled, looked_at),) = queue.database.run("run_endings", wanted)
+    return EndedRun(succeeded, failed, cancelled, looked_at < _COUNTED)
+
+
+def tell_ended_run(
+    instance: dg.DagsterInstance, run: dg.DagsterRun, queue: SqlQueue, given_back: Mapping[str, int], name: str
+) -> None:
+    """Say on the page of a run that was killed, cancelled or failed what it did: one event, with the figures as metadata.
+    Where the database does not answer, or does not tell, nothing is said.
+
+    Args:
+        instance: where the run is noted.
+        run: that is over.
+        queue: where the queue is.
+        given_back: how many jobs of each queue it still held.
+        name: of the queue that it drained.
+    """
+    record = instance.get_run_record_by_id(run.run_id)
+    if record is None:
+        return
+    began = record.start_time or record.create_timestamp.timestamp()
+    try:
+        found = ended_run(queue, name, run.run_id, seconds=time.time() - began)
+    except QueueError:
+        return
+    held = given_back.get(name, 0)
+    metadata = {"succeeded": found.succeeded, "failed": found.failed, "cancelled": found.cancelled, "given_back": held}
+    instance.report_engine_event(f"{name}: {found}; {held:,} given back", run, EngineEventData(metadata))

@@ -1,0 +1,136 @@
+"""What one call makes of consumers, and two databases in one code location."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from dagster_shared.libraries import DagsterLibraryRegistry
+
+from dagster_sqlqueue import Done, Job, QueueSpec, SqlQueue
+from dagster_sqlqueue.__about__ import __version__
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.orchestration import SqlQueueResource, build_sqlqueue_definitions, queue_asset_key, queue_consumer
+from tests.orchestration.support import configs, done_by
+from tests.support import Work
+from tests.support.cleared import own_schema
+
+EMAILS = QueueSpec("emails", Work, bucket_count=2, max_attempts=3)
+
+
+@queue_consumer(EMAILS)
+def send(job: Job[Work]) -> Done:
+    return Done({"n": job.payload.n})
+
+
+@queue_consumer(
+    EMAILS,
+    name="send_other",
+    resource_key="other",
+    asset_key=dg.AssetKey(["other", "emails"]),
+    sensor={"name": "other_sensor"},
+)
+def send_other(job: Job[Work], context: dg.OpExecutionContext) -> Done:
+    context.log.info("of the other")
+    return Done({"n": -job.payload.n})
+
+
+@pytest.fixture
+def two(url: str) -> Iterator[tuple[SqlQueue, SqlQueue]]:
+    with own_schema(url, "here") as here, own_schema(url, "there") as there:
+        yield here, there
+
+
+def tick(defs: dg.Definitions, sensor: str, instance: dg.DagsterInstance) -> Any:
+    found = defs.resolve_sensor_def(sensor)
+    with dg.build_sensor_context(instance=instance, resources=dict(defs.resources or {})) as context:
+        return found(context)
+
+
+def drain(
+    defs: dg.Definitions, job: str, op: str, instance: dg.DagsterInstance, tick: Any
+) -> dg.ExecuteInProcessResult:
+    config = {"ops": {op: {"config": {**configs(tick)[0], "linger_seconds": 0}}}}
+    return defs.resolve_job_def(job).execute_in_process(instance=instance, run_config=config)
+
+
+def test_everything_comes_from_one_call(
+    url: str, two: tuple[SqlQueue, SqlQueue], instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    here, _ = two
+    resource = SqlQueueResource(url=url, schema_name=here.database.schema)
+    defs = build_sqlqueue_definitions(send, resource=resource)
+    dg.Definitions.validate_loadable(defs)
+    graph = defs.resolve_asset_graph()
+    assert queue_asset_key("emails") in graph.get_all_asset_keys()
+    assert {check.name for check in graph.asset_check_keys} == {
+        "dead_letters",
+        "lease_expiry",
+        "oldest_ready",
+        "stalled_bucket",
+    }
+    assert {job.name for job in defs.jobs or ()} == {"drain_emails", "create_emails"}
+    sensors = {sensor.name: sensor.default_status for sensor in defs.sensors or ()}
+    assert sensors.keys() == {"emails_sensor", "sqlqueue_emails_failed_runs", "sqlqueue_emails_cancelled_runs"}
+    assert set(sensors.values()) == {dg.DefaultSensorStatus.RUNNING}
+    tick(defs, "emails_sensor", instance)
+    made = here.settings("emails")
+    assert (made.max_attempts, made.bucket_count) == (3, 2), "as the code declares it"
+    here.enqueue(EMAILS, Work(n=1))
+    result = drain(defs, "drain_emails", "work_off_emails", instance, tick(defs, "emails_sensor", instance))
+    assert done_by(result, "work_off_emails")["succeeded"] == 1
+    assert "other settings" not in str([log.user_message for log in instance.all_logs(result.run_id)])
+
+
+def test_settings_that_differ_are_named_by_each_run(
+    url: str, two: tuple[SqlQueue, SqlQueue], instance: dg.DagsterInstance
+) -> None:
+    here, _ = two
+    here.create_queue(QueueSpec("emails", Work, bucket_count=4))
+    defs = build_sqlqueue_definitions(send, resource=SqlQueueResource(url=url, schema_name=here.database.schema))
+    here.enqueue(EMAILS, Work(n=1))
+    result = drain(defs, "drain_emails", "work_off_emails", instance, tick(defs, "emails_sensor", instance))
+    (warned,) = (
+        log.user_message for log in instance.all_logs(result.run_id) if "has other settings" in log.user_message
+    )
+    assert (
+        "bucket_count is 4 where the code says 2, max_attempts is 5 where the code says 3. The database's hold"
+        in warned
+    )
+    assert "launch the job create_emails" in warned
+    assert here.settings("emails").max_attempts == 5
+    assert defs.resolve_job_def("create_emails").execute_in_process(instance=instance).success
+    assert here.settings("emails").max_attempts == 3
+
+
+def test_one_location_serves_two_databases(
+    url: str, two: tuple[SqlQueue, SqlQueue], instance: dg.DagsterInstance
+) -> None:
+    here, there = two
+    defs = dg.Definitions.merge(
+        build_sqlqueue_definitions(send, resource=SqlQueueResource(url=url, schema_name=here.database.schema)),
+        build_sqlqueue_definitions(send_other, resource=SqlQueueResource(url=url, schema_name=there.database.schema)),
+    )
+    dg.Definitions.validate_loadable(defs)
+    for sensor in ("emails_sensor", "other_sensor"):
+        tick(defs, sensor, instance)
+    here.enqueue(EMAILS, Work(n=1))
+    there.enqueue_many(EMAILS, [Work(n=2), Work(n=3)])
+    for sensor, job, op, count in (
+        ("emails_sensor", "drain_emails", "work_off_emails", 1),
+        ("other_sensor", "send_other", "send_other_op", 2),
+    ):
+        result = drain(defs, job, op, instance, tick(defs, sensor, instance))
+        assert done_by(result, op)["succeeded"] == count
+    assert [queue.archived("emails", since_seconds=3_600) for queue in two] == [{"succeeded": 1}, {"succeeded": 2}]
+    assert defs.resolve_job_def("other_create_emails").execute_in_process(instance=instance).success
+
+
+def test_the_library_is_registered_with_its_version() -> None:
+    assert DagsterLibraryRegistry.get()["dagster-sqlqueue"] == __version__
+
+
+def test_consumers_of_two_databases_are_not_given_together() -> None:
+    with pytest.raises(InvalidInput, match=r"\['other', 'sqlqueue'\]"):
+        build_sqlqueue_definitions([send, send_other])

@@ -1,0 +1,313 @@
+"""A slot beside its run: it carries the run's id, waits for one that has not come, and ends with one that has."""
+
+import re
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import dagster as dg
+import psycopg
+import pytest
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
+from psycopg import sql
+
+from dagster_sqlqueue import Job, NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue.orchestration import QueueConsumer, SensorSettings, build_sqlqueue_sensor, queue_consumer, slots
+from tests.orchestration.support import Deployment, configs
+from tests.support import Work, rows, states, value
+
+SENSOR = "work_sensor"
+Status = dg.DagsterRunStatus
+
+
+@pytest.fixture
+def sensor(consumer: QueueConsumer[Work]) -> dg.SensorDefinition:
+    return build_sqlqueue_sensor(consumer, settings=SensorSettings(max_runs=3, jobs_per_run=10_000))
+
+
+def make(deployment: Deployment, consumer: QueueConsumer[Work], request: Any, status: Status) -> str:
+    """The run that was asked for, as Dagster knows it. Gives its id."""
+    repository = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("code"), "__repository__")
+    run = dg.DagsterRun(
+        job_name=consumer.job.name,
+        run_config=request.run_config,
+        tags=dict(request.tags),
+        status=status,
+        remote_job_origin=RemoteJobOrigin(repository, consumer.job.name),
+    )
+    return deployment.instance.add_run(run).run_id
+
+
+def expire(queue: SqlQueue) -> None:
+    rows(queue, "UPDATE {s}.consumer_slot SET expires_at = now() - interval '1 second'")
+
+
+@pytest.mark.parametrize(
+    ("status", "said"), [(Status.QUEUED, "queued"), (Status.NOT_STARTED, "made"), (Status.STARTING, "starting")]
+)
+def test_a_run_that_has_not_begun_keeps_its_slot_which_has_its_id(
+    queue: SqlQueue,
+    deployment: Deployment,
+    consumer: QueueConsumer[Work],
+    sensor: dg.SensorDefinition,
+    status: Status,
+    said: str,
+) -> None:
+    deployment.enqueue(Work(n=1))
+    (request,) = deployment.tick(sensor).run_requests
+    run_id = make(deployment, consumer, request, status)
+    for _ in range(3):
+        expire(queue)
+        again = deployment.tick(sensor)
+        assert not again.run_requests
+        assert f"run {run_id[:8]} ({said}) has buckets 0-3" in again.skip_reason.skip_message
+    assert rows(queue, "SELECT run_id, expires_at > now() FROM {s}.consumer_slot") == [(run_id, True)]
+
+
+def test_a_run_that_is_starting_for_ever_is_not_waited_for_as_long(
+    queue: SqlQueue, deployment: Deployment, consumer: QueueConsumer[Work], sensor: dg.SensorDefinition
+) -> None:
+    """Its launcher died, and nobody has told Dagster."""
+    deployment.enqueue(Work(n=1))
+    (request,) = deployment.tick(sensor).run_requests
+    make(deployment, consumer, request, Status.STARTING)
+    impatient = build_sqlqueue_sensor(consumer, settings=SensorSettings(starting_seconds=1e-9))
+    assert not configs(deployment.tick(impatient)), "it has the time that a request has"
+    expire(queue)
+    assert len(configs(deployment.tick(impatient))) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "said"), [(Status.SUCCESS, "succeeded"), (Status.FAILURE, "failed"), (Status.CANCELED, "was cancelled")]
+)
+def test_a_slot_ends_with_its_run(
+    queue: SqlQueue,
+    deployment: Deployment,
+    consumer: QueueConsumer[Work],
+    sensor: dg.SensorDefinition,
+    status: Status,
+    said: str,
+) -> None:
+    """Without any other sensor: one run that was killed, one that was cancelled in Dagster's queue."""
+    deployment.enqueue(Work(n=1))
+    (request,) = deployment.tick(sensor).run_requests
+    run_id = make(deployment, consumer, request, Status.QUEUED)
+    deployment.tick(sensor)
+    run = deployment.instance.get_run_by_id(run_id)
+    assert run is not None
+    if status is Status.CANCELED:
+        deployment.instance.report_run_canceled(run)
+    elif status is Status.FAILURE:
+        deployment.instance.report_run_failed(run)
+    else:
+        deployment.instance.delete_run(run_id)
+        run_id = make(deployment, consumer, request, status)
+    result = deployment.tick(sensor)
+    (config,) = configs(result)
+    assert config["token"] != request.run_config["ops"][consumer.op.name]["config"]["token"]
+    assert f"free again: run {run_id[:8]} {said}" in result.cursor
+    assert "asked for a run for buckets 0-3" in result.cursor
+
+
+def test_what_a_killed_run_has_leased_waits_for_the_lease_and_all_else_for_a_tick(
+    queue: SqlQueue, deployment: Deployment, consumer: QueueConsumer[Work], sensor: dg.SensorDefinition
+) -> None:
+    deployment.enqueue_many(20)
+    (request,) = deployment.tick(sensor).run_requests
+    run_id = make(deployment, consumer, request, Status.STARTED)
+    queue.claim("work", limit=5, worker=f"run/{run_id}")
+    run = deployment.instance.get_run_by_id(run_id)
+    assert run is not None
+    assert not configs(deployment.tick(sensor))
+    deployment.instance.report_run_failed(run)
+    (heir,) = configs(deployment.tick(sensor))
+    deployment.drain(consumer, **{**heir, "linger_seconds": 0})
+    assert list(states(queue).values()).count("succeeded") == 15
+    assert not configs(deployment.tick(sensor))
+    rows(queue, "UPDATE {s}.job SET available_at = now()")
+    (heir,) = configs(deployment.tick(sensor))
+    deployment.drain(consumer, **{**heir, "linger_seconds": 0})
+    assert set(states(queue).values()) == {"succeeded"}
+
+
+def test_a_run_that_dagster_tries_again_keeps_the_slot(
+    queue: SqlQueue, deployment: Deployment, consumer: QueueConsumer[Work], sensor: dg.SensorDefinition
+) -> None:
+    deployment.enqueue(Work(n=1))
+    (request,) = deployment.tick(sensor).run_requests
+    make(deployment, consumer, request, Status.FAILURE)
+    retry = make(deployment, consumer, request, Status.QUEUED)
+    make(deployment, consumer, request, Status.FAILURE)
+    result = deployment.tick(sensor)
+    assert not result.run_requests
+    assert f"run {retry[:8]} (queued)" in result.skip_reason.skip_message
+
+
+def test_a_run_notes_its_id_and_the_table_of_the_buckets_names_it(
+    queue: SqlQueue, deployment: Deployment, spec: QueueSpec[Work], sensor: dg.SensorDefinition
+) -> None:
+    seen: list[str] = []
+
+    @queue_consumer(spec)
+    def handle(job: Job[Work]) -> None:
+        seen.append(value(queue, "SELECT run_id FROM {s}.consumer_slot"))
+        deployment.enqueue(Work(n=2)) if job.payload.n == 1 else None
+        seen.append(deployment.tick(sensor).asset_events[0].metadata["buckets"].value)
+
+    deployment.enqueue(Work(n=1))
+    (config,) = configs(deployment.tick(sensor))
+    result = deployment.drain(handle, **{**config, "linger_seconds": 0})
+    assert seen[0] == result.run_id
+    assert f"run {result.run_id[:8]}" in seen[1]
+
+
+@pytest.mark.parametrize("mode", ["batch", "linger", "standing"])
+def test_a_run_that_comes_late_works_all_the_same(
+    queue: SqlQueue, deployment: Deployment, spec: QueueSpec[Work], mode: str
+) -> None:
+    """Start-ups of minutes are usual: it shares the buckets with the run that has its slot, and waits for nothing more."""
+
+    @queue_consumer(spec, mode=mode)
+    def handle(job: Job[Work]) -> None: ...
+
+    sensor = build_sqlqueue_sensor(handle, settings=SensorSettings(max_runs=1))
+    deployment.enqueue_many(5)
+    (late,) = configs(deployment.tick(sensor))
+    expire(queue)
+    (punctual,) = configs(deployment.tick(sensor))
+    assert punctual["slot"] == late["slot"]
+    assert deployment.drain(handle, **late).success
+    assert set(states(queue).values()) == {"succeeded"}
+    assert slots.taken(queue, "work", sensor=SENSOR) == {0: tuple(punctual["buckets"])}, "the other one's slot stays"
+
+
+def test_a_run_whose_slot_was_freed_works_too(
+    queue: SqlQueue, deployment: Deployment, consumer: QueueConsumer[Work], sensor: dg.SensorDefinition
+) -> None:
+    deployment.enqueue_many(5)
+    (config,) = configs(deployment.tick(sensor))
+    rows(queue, "DELETE FROM {s}.consumer_slot")
+    assert deployment.drain(consumer, **{**config, "linger_seconds": 0}).success
+    assert set(states(queue).values()) == {"succeeded"}
+
+
+def test_a_tick_that_fails_has_reserved_nothing(
+    queue: SqlQueue, deployment: Deployment, sensor: dg.SensorDefinition, url: str
+) -> None:
+    deployment.enqueue(Work(n=1))
+    archive = sql.Identifier(queue.database.schema, "job_archive")
+    with psycopg.connect(url) as other:
+        other.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(archive))
+        hurried = deployment.resource.model_copy(update={"tick_timeout_seconds": 1.0})
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            replace(deployment, resource=hurried).tick(sensor)
+    assert rows(queue, "SELECT 1 FROM {s}.consumer_slot") == []
+    assert slots.asked(queue, "work") == {}
+
+
+def test_a_trickle_has_one_run_that_covers_all(
+    queue: SqlQueue, deployment: Deployment, consumer: QueueConsumer[Work]
+) -> None:
+    sensor = build_sqlqueue_sensor(consumer)
+    asked = []
+    for n in range(13):
+        deployment.enqueue(Work(n=n))
+        rows(queue, "UPDATE {s}.job SET bucket = (payload ->> 'n')::int % 4")
+        asked += configs(deployment.tick(sensor))
+    assert [sorted(config["buckets"]) for config in asked] == [[0, 1, 2, 3]]
+    deployment.drain(consumer, **{**asked[0], "linger_seconds": 0})
+    assert set(states(queue).values()) == {"succeeded"}
+
+
+def test_a_live_run_takes_over_what_no_other_may_be_started_for(
+    queue: SqlQueue, deployment: Deployment, consumer: QueueConsumer[Work]
+) -> None:
+    sensor = build_sqlqueue_sensor(consumer, settings=SensorSettings(max_runs=1))
+    assert slots.acquire(queue, "work", 0, [0], seconds=3_600, sensor=SENSOR)
+    deployment.enqueue_many(20)
+    rows(queue, "UPDATE {s}.job SET bucket = (payload ->> 'n')::int % 4")
+    result = deployment.tick(sensor)
+    assert not result.run_requests
+    assert "taken over by these: buckets 1-3" in result.skip_reason.skip_message
+    ((buckets,),) = rows(queue, "SELECT buckets FROM {s}.consumer_slot")
+    assert sorted(buckets) == [0, 1, 2, 3]
+    assert "taken over" not in deployment.tick(sensor).skip_reason.skip_message
+
+
+@pytest.mark.parametrize("transactional", [False, True], ids=["leased", "transactional"])
+def test_a_run_works_off_what_it_was_given_beside_its_own(
+    queue: SqlQueue,
+    deployment: Deployment,
+    spec: QueueSpec[Work],
+    monkeypatch: pytest.MonkeyPatch,
+    transactional: bool,
+) -> None:
+    monkeypatch.setattr("dagster_sqlqueue.consumer.consumer._LOOK_SECONDS", 0.0)
+
+    acquired = slots.acquire(queue, "work", 0, [0], seconds=3_600, sensor=SENSOR)
+    assert acquired is not None
+    slot = acquired
+
+    @queue_consumer(spec, transactional=transactional)
+    def handle(job: Job[Work]) -> None:
+        if job.payload.n == 0:
+            assert slots.widen(queue, slot, [2, 3])
+
+    deployment.enqueue_many(8)
+    rows(queue, "UPDATE {s}.job SET bucket = (payload ->> 'n')::int % 4")
+    mine = {"buckets": [0], "slot": 0, "token": str(slot.token), "sensor": SENSOR, "linger_seconds": 0}
+    deployment.drain(handle, **mine)
+    done = {n % 4 for n, state in states(queue).items() if state == "succeeded"}
+    assert done == {0, 2, 3}
+    assert slots.taken(queue, "work", sensor=SENSOR) == {}
+
+
+def test_a_region_looks_after_its_own_and_reports_on_all(
+    queue: SqlQueue, deployment: Deployment, consumer: QueueConsumer[Work]
+) -> None:
+    """The page of the queue is one: what waits longest is shown whichever sensor looks."""
+    queue.set_region("work", "eu", [3])
+    deployment.enqueue(NewJob(Work(n=1)))
+    rows(queue, "UPDATE {s}.job SET bucket = 0, available_at = now() - %s", timedelta(hours=1))
+    eu = build_sqlqueue_sensor(consumer, name="work_eu", settings=SensorSettings(region="eu"))
+    result = deployment.tick(eu)
+    assert not result.run_requests
+    assert result.asset_events[0].metadata["oldest_ready_seconds"].value >= 3_600
+
+
+def test_what_a_tick_says_stays_a_line_that_a_person_can_read(
+    queue: SqlQueue, deployment: Deployment, consumer: QueueConsumer[Work]
+) -> None:
+    queue.rebucket("work", 64)
+    deployment.enqueue_many(200)
+    sensor = build_sqlqueue_sensor(consumer, settings=SensorSettings(max_runs=2, jobs_per_run=1))
+    deployment.tick(sensor)
+    status = deployment.tick(sensor).skip_reason.skip_message
+    assert len(re.findall(r"a run on its way has \d\d buckets \(", status)) == 2
+    assert len(status) < 200
+
+
+def test_what_a_busy_run_does_not_get_to_has_another_one_beside_it(
+    queue: SqlQueue,
+    deployment: Deployment,
+    consumer: QueueConsumer[Work],
+    sensor: dg.SensorDefinition,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its handlers take minutes, say. Here two ticks are over at once."""
+    monkeypatch.setattr("dagster_sqlqueue.orchestration.planning._STILL_SECONDS", 0.0)
+    deployment.enqueue_many(8)
+    rows(queue, "UPDATE {s}.job SET bucket = (payload ->> 'n')::int % 2")
+    first = deployment.tick(sensor)
+    (request,) = first.run_requests
+    run_id = make(deployment, consumer, request, Status.STARTING)
+    second = deployment.tick(sensor, first.cursor)
+    assert not second.run_requests, "it is on its way"
+    begun = dg.DagsterEvent(dg.DagsterEventType.RUN_START.value, consumer.job.name)
+    deployment.instance.report_dagster_event(begun, run_id=run_id)
+    third = deployment.tick(sensor, second.cursor)
+    (beside,) = configs(third)
+    assert sorted(beside["buckets"]) == [0, 1]
+    assert not configs(deployment.tick(sensor, third.cursor)), "the second one is on its way"
+    alone = build_sqlqueue_sensor(consumer, settings=SensorSettings(share=False))
+    assert not configs(deployment.tick(alone, second.cursor))
