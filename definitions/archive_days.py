@@ -6,8 +6,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from dagster_sqlqueue.embedded import home
-from dagster_sqlqueue.spark.archive_asset import sqlqueue_archive_asset
-from dagster_sqlqueue.spark.daily import ArchiveRead
+from dagster_sqlqueue.spark import ArchiveRead, sqlqueue_archive_asset
 from definitions.days import days
 
 EVENT_TABLE = "public.event_daily"

@@ -19,9 +19,7 @@ from dagster_sqlqueue.orchestration import (
     build_fanout_schedule,
     build_sqlqueue_launchpad_jobs,
 )
-from dagster_sqlqueue.spark.assets import build_daily_sensor, sqlqueue_daily_asset
-from dagster_sqlqueue.spark.daily import ArchiveRead
-from dagster_sqlqueue.spark.resource import SparkResource
+from dagster_sqlqueue.spark import ArchiveRead, SparkResource, build_daily_sensor, sqlqueue_daily_asset
 from definitions.archive_days import event_daily, reminder_daily
 from definitions.days import days
 from definitions.flights import airport_zone, destinations
@@ -119,7 +117,6 @@ schedule = build_fanout_schedule(
 sensor = build_daily_sensor(
     airport_daily,
     daily_analytics,
-    upstream="events",
     # Due at every look of Dagster's daemon, which comes each five seconds.
     minimum_interval_seconds=1,
     default_status=dg.DefaultSensorStatus.RUNNING,

@@ -19,7 +19,7 @@ class Swept:
     Attributes:
         batches: how many batches it closed.
         returned: how many of their jobs are due again, or set aside, as was reported of them.
-        ended: how many of their jobs ended: as was reported of them, or because their attempts were spent.
+        ended: how many of their jobs ended: as was reported of them.
     """
 
     batches: int = 0
@@ -30,22 +30,19 @@ class Swept:
 def give_back(
     executor: Executor, batch_id: UUID, queue: str, *, keep: bool = False, error: str | None = None
 ) -> tuple[int, int]:
-    """Do with the jobs of a batch what was reported of them, and with the others what a lost attempt asks for: they are
-    due at once, or in the dead letter.
+    """Do with the jobs of a batch what was reported of them; the others are due at once, and have spent no attempt.
 
     Args:
         executor: a transaction that has the batch's row.
         batch_id: of the batch.
         queue: whose jobs they are.
-        keep: whether the others stay in the batch, as long as they have attempts left.
+        keep: whether the others stay in the batch.
         error: what they are given as their error; None: they keep the one that they have.
 
     Returns:
         How many ended, and how many are out of the batch without having ended.
     """
-    executor.run("batch_recover", {"batch_id": batch_id})
-    rest = "running" if keep else "queued"
-    parameters = {"batch_id": batch_id, "rest": rest, "error": error, "delayed": False}
+    parameters = {"batch_id": batch_id, "rest": "running" if keep else "queued", "error": error}
     ended, returned, lines = executor.run("batch_settle", parameters)[0]
     let_in(executor, queue, lines)
     return ended, returned
@@ -69,8 +66,8 @@ def let_in(executor: Executor, queue: str, lines: Sequence[str] | None) -> None:
 
 
 def sweep(at: Transaction, queue: str | None = None, *, grace_seconds: float = GRACE_SECONDS) -> Swept:
-    """Close the batches whose lease ended long ago, each in a transaction of its own, and give their jobs back: each with
-    an attempt spent, due by its backoff, or in the dead letter if it was the last.
+    """Close the batches whose lease ended long ago, each in a transaction of its own, and give their jobs back, without an
+    attempt spent.
 
     Args:
         at: a connection in autocommit.

@@ -8,11 +8,11 @@ from typing import Any
 import dagster as dg
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.queue import QueueSpec
+from dagster_sqlqueue.model.queue import Backoff, QueueSpec
 from dagster_sqlqueue.orchestration.assets import asset_key_among
-from dagster_sqlqueue.orchestration.fanout import IN_PROGRESS, DailyAccount, range_request
-from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.orchestration.fanout import DailyAccount
 from dagster_sqlqueue.spark import sinks
+from dagster_sqlqueue.spark.batches import BACKOFF
 from dagster_sqlqueue.spark.computing import Compute
 from dagster_sqlqueue.spark.daily import KEY, ArchiveRead
 from dagster_sqlqueue.spark.daily_run import Daily
@@ -35,6 +35,7 @@ def sqlqueue_daily_asset(
     deadline: time | None = time(8, 0),
     columns: Mapping[str, str] | None = None,
     code_version: str | None = None,
+    backoff: Backoff = BACKOFF,
     pool: str | None = "spark",
     asset_keys: Mapping[str, dg.AssetKey] | None = None,
 ) -> Callable[[Compute], dg.AssetsDefinition]:
@@ -61,6 +62,7 @@ def sqlqueue_daily_asset(
         deadline: by which a day's jobs must be gone, by the clocks of each account's zone on the day after; None: any time.
         columns: what the columns of the results mean, by their names.
         code_version: of the function. With another one every day is computed again.
+        backoff: how long the sensor waits before it asks again for a day whose run failed or died.
         pool: the concurrency pool; a second Spark session would only take the first one's memory.
         asset_keys: of the queues whose assets are not `queues/<name>`, by queue; see `asset_key_of`.
 
@@ -80,6 +82,7 @@ def sqlqueue_daily_asset(
             asset_key=dg.AssetKey(name or str(getattr(compute, "__name__", spec.name))),
             compute=compute,
             daily_queue=spec.name,
+            backoff=backoff,
             reads=reads,
             zone=partitions_def.timezone,
             table=table,
@@ -93,70 +96,3 @@ def sqlqueue_daily_asset(
         return declared(work, partitions_def=partitions_def, group_name=group_name, deps=[*upstream, *deps], pool=pool)
 
     return decorate
-
-
-def build_daily_sensor(
-    asset: dg.AssetsDefinition,
-    spec: QueueSpec[DailyAccount],
-    *,
-    upstream: str,
-    name: str | None = None,
-    minimum_interval_seconds: int = 30,
-    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
-) -> dg.SensorDefinition:
-    """A sensor that materialises the days for which daily jobs are due, as one run.
-
-    It waits while events of those days are still on the upstream queue: a day is computed when it is closed.
-
-    Args:
-        asset: from `sqlqueue_daily_asset`.
-        spec: the queue of the daily jobs.
-        upstream: the queue of the events, whose payloads hold `day`.
-        name: the sensor's.
-        minimum_interval_seconds: between two looks.
-        default_status: off unless said otherwise.
-    """
-    partitions_def = asset.partitions_def
-    if not isinstance(partitions_def, dg.DailyPartitionsDefinition):
-        raise InvalidInput(f"asset {asset.key.to_user_string()} has no daily partitions; the daily sensor needs them")
-    sensor_name = name or f"{spec.name}_sensor"
-    job = dg.define_asset_job(
-        f"materialize_{asset.key.path[-1]}", dg.AssetSelection.assets(asset.key), executor_def=dg.in_process_executor
-    )
-
-    @dg.sensor(
-        name=sensor_name,
-        target=job,
-        minimum_interval_seconds=minimum_interval_seconds,
-        default_status=default_status,
-        description=f"Materialises {asset.key.path[-1]} for the days whose jobs are due on {spec.name!r}.",
-    )
-    def due_days(context: dg.SensorEvaluationContext, sqlqueue: SqlQueueResource) -> dg.RunRequest | dg.SkipReason:
-        queue = sqlqueue.queue
-        heads = queue.peek_heads(spec.name)
-        if not any(head.due_seconds >= 0 for head in heads):
-            waits = [-head.due_seconds for head in heads]
-            return dg.SkipReason(f"{spec.name}: nothing due" + (f", next in {min(waits):.0f} s" if waits else ""))
-        if paused_at := queue.settings(spec.name).paused_at:
-            return dg.SkipReason(
-                f"{spec.name}: paused since {paused_at:%Y-%m-%d %H:%M} UTC, resume it with: sqlqueue resume"
-            )
-        if context.instance.get_runs_count(dg.RunsFilter(job_name=job.name, statuses=IN_PROGRESS)):
-            return dg.SkipReason(f"{spec.name}: a run is consuming already")
-        # Where an account's day ends before the partitions' one does, its jobs are due before their partition is there.
-        keys = partitions_def.get_partition_keys()
-        bounds = {"earliest": keys[0], "latest": keys[-1]} if keys else {"earliest": "", "latest": ""}
-        first, last, count = queue.database.run("due_days", {"queue": spec.name, "cap": 100_000, **bounds})[0]
-        if not count:
-            among = f"from {keys[0]} to {keys[-1]}" if keys else "none yet"
-            return dg.SkipReason(f"{spec.name}: no job is due for one of the asset's partitions ({among})")
-        open_events, seen = queue.database.run(
-            "open_days", {"queue": upstream, "first": first, "last": last, "cap": 50_000}
-        )[0]
-        if open_events or seen >= 50_000:
-            return dg.SkipReason(
-                f"{spec.name}: {count} jobs due for {first} to {last}; waiting for {upstream} to finish them"
-            )
-        return range_request(first, last)
-
-    return due_days

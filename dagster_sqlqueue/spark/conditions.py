@@ -15,7 +15,6 @@ from dagster_sqlqueue.spark.options import (
     batch_ids,
     buckets,
     json_option,
-    null_for_bad,
     required,
     state_of,
     states,
@@ -100,9 +99,10 @@ def condition(test: Test, known: Mapping[str, Column], server: int | None) -> st
 
 
 def all_of(options: Mapping[str, str], known: Mapping[str, Column], pushed: Sequence[Test], server: int) -> list[str]:
-    """Every condition of a read, besides that of its slice."""
-    guard = server if null_for_bad(options) else None
-    return [*scope(options), *(condition(test, known, guard) for test in (*tests(options, known), *pushed))]
+    """Every condition of a read, besides that of its slice. None fails on a row: one whose field cannot be cast does not
+    fulfil it, so that a job that nobody asked for ends no read.
+    """
+    return [*scope(options), *(condition(test, known, server) for test in (*tests(options, known), *pushed))]
 
 
 def from_filters(filters: Iterable[ds.Filter], known: Mapping[str, Column]) -> list[Test]:

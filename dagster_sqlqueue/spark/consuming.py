@@ -17,7 +17,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from dagster_sqlqueue.model.job import Mode
-from dagster_sqlqueue.model.queue import QueueSpec
+from dagster_sqlqueue.model.queue import Backoff, QueueSpec
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.schema import migrations
 from dagster_sqlqueue.spark import batches, outputs, sinks, staging
@@ -40,10 +40,12 @@ def consume(
     writes: Sequence[str | Path] = (),
     lease_seconds: float = 60.0,
     patience_seconds: float | None = None,
+    backoff: Backoff = batches.BACKOFF,
 ) -> Iterator[Consumption]:
     """Consume the due jobs of a queue: the block reads and stages, its end publishes everything in one transaction.
 
-    An exception in the block gives the jobs back, with one attempt spent and the error kept, and drops what was staged.
+    An exception in the block gives the jobs back with the error, and drops what was staged. It is an attempt of the batch,
+    and none of its jobs'.
 
     Args:
         queue: where the queue is.
@@ -60,6 +62,7 @@ def consume(
         writes: tables and directories that the block will write to, looked at before anything is sealed.
         lease_seconds: how long the batch holds when this process is gone.
         patience_seconds: how long to wait for somebody else's lease on the key; None: a lease and a bit.
+        backoff: how long schedulers should wait before they consume the key again after a run that failed or died.
 
     Yields:
         What reads the jobs and takes the results.
@@ -74,6 +77,7 @@ def consume(
         "writes": writes,
         "lease_seconds": lease_seconds,
         "patience_seconds": patience_seconds,
+        "backoff": backoff,
     }
     with consume_all(queue, spark, name, {key: filter or {}}, owner=owner, **settings) as work:  # type: ignore[arg-type]
         yield work
@@ -92,10 +96,13 @@ def consume_all(
     writes: Sequence[str | Path] = (),
     lease_seconds: float = 60.0,
     patience_seconds: float | None = None,
+    backoff: Backoff = batches.BACKOFF,
+    closed: Mapping[str, Any] | None = None,
 ) -> Iterator[Consumption]:
     """The same for several keys, each with its filter, published together in one transaction.
 
-    Always give them in one order: two runs that share some then wait for each other, and never in a circle.
+    Always give them in one order: two runs that share some then wait for each other, and never in a circle. `closed` is as
+    for `batches.seal`.
     """
     spec = None if isinstance(name, str) else name
     queue_name = name if isinstance(name, str) else name.name
@@ -116,6 +123,8 @@ def consume_all(
                     overlap=overlap,
                     lease_seconds=lease_seconds,
                     patience_seconds=patience_seconds,
+                    backoff=backoff,
+                    closed=closed,
                 )
             )
             finish_earlier(queue, key)
@@ -141,12 +150,17 @@ def consume_all(
 
 
 def finish_earlier(queue: SqlQueue, key: str) -> None:
-    """Move the files of a run that was killed between its transaction and the move. Call it while the key is ours."""
-    for place in batches.outputs(queue, key):
-        for files in outputs.files_of(place):
-            if files.staged.is_dir():
-                logger.info("moving the files of %s into place, which an earlier run could not", key)
-                files.finish()
+    """Move the files of runs that were killed between their transaction and the move.
+
+    They may be moved by whoever sees the directory, also while somebody else consumes the key: he has moved them before he
+    publishes anything newer. Where this process does not see the directory they are left, and still known as not moved.
+    """
+    for place in batches.unmoved(queue, key):
+        if unseen := [files for files in outputs.files_of(place) if not files.finish_if_seen()]:
+            logger.warning("the files of %s are not moved yet: %s is not to be seen here", key, unseen[0].staged.parent)
+        else:
+            logger.info("the files of %s are in their place, where an earlier run may have left them staged", key)
+            batches.moved(queue, place["owner"])
 
 
 def _check_writes(queue: SqlQueue, writes: Sequence[str | Path]) -> None:

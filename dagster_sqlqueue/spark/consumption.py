@@ -281,7 +281,8 @@ class Consumption:
                 raise InvalidInput(
                     f"job {min(strange)} is not of the batch {self.batch.key!r}, and was failed or retried in it"
                 )
-        with core.publication(self.queue, *self.batches, output=self._output()) as transaction:
+        unmoved = any(isinstance(one, outputs.Files) for one in self._outputs)
+        with core.publication(self.queue, *self.batches, output=self._output(), unmoved=unmoved) as transaction:
             for one in self._outputs:
                 one.write(transaction.connection)
 
@@ -299,9 +300,11 @@ class Consumption:
             return None
 
     def finish(self) -> None:
-        """Move the files into place, after the transaction."""
+        """Move the files into place, after the transaction, and note that they are."""
         for one in self._outputs:
             one.finish()
+        if any(isinstance(one, outputs.Files) for one in self._outputs):
+            core.moved(self.queue, self._mark())
 
     def drop(self) -> None:
         """Remove what was staged and is not published."""

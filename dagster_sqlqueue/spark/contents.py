@@ -12,6 +12,9 @@ from dagster_sqlqueue.spark import finishing
 
 PERCENTILES = (50, 95, 99)
 
+READS = "sqlqueue/reads"
+"""The metadata of an asset that consumes daily jobs: which events its days are made of."""
+
 
 @dataclass(frozen=True, slots=True)
 class Days:
@@ -56,6 +59,40 @@ class Days:
 
 
 @dataclass(frozen=True, slots=True)
+class Upstream:
+    """A queue of events, and where their payloads have the day and the account that they are about.
+
+    Args:
+        queue: its name.
+        day: path of the field with the day.
+        account: path of the field with the account.
+    """
+
+    queue: str
+    day: Sequence[str]
+    account: Sequence[str]
+
+    def parameters(self) -> dict[str, Any]:
+        """For the statements that look at its live jobs."""
+        return {"queue": self.queue, "day_path": list(self.day), "account_path": list(self.account)}
+
+
+def upstream_of(queue: str, columns: Mapping[str, Mapping[str, str]]) -> Upstream | None:
+    """The queue that days of accounts are made of; None: a live job does not say yet what it is about, as where that is in
+    its result.
+
+    Args:
+        queue: its name.
+        columns: those that are read of its jobs.
+    """
+    places = [_path(columns[name]["path"]) if name in columns else (True, None) for name in ("day", "account")]
+    if any(in_result or not path for in_result, path in places):
+        return None
+    (_, day), (_, account) = places
+    return Upstream(queue, day or [], account or [])
+
+
+@dataclass(frozen=True, slots=True)
 class Held:
     """What the archive holds of one day.
 
@@ -86,11 +123,15 @@ class Accounts:
         done: the accounts whose job succeeded.
         left: the zones of those whose job is still there, by account.
         takeable: of those, the accounts whose job is due, or taken by somebody.
+        dead: the accounts whose job is in the dead letter, and neither done nor there.
+        open: how many events of the day each of the accounts still has on their queue.
     """
 
     done: frozenset[str] = frozenset()
     left: dict[str, str] = field(default_factory=dict)
     takeable: frozenset[str] = frozenset()
+    dead: frozenset[str] = frozenset()
+    open: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,20 +170,41 @@ def held(queue: SqlQueue, about: Days, days: Sequence[str]) -> dict[str, Held]:
     return found
 
 
-def accounts(queue: SqlQueue, daily_queue: str, days: Sequence[str]) -> dict[str, Accounts]:
-    """How the daily jobs of each day stand."""
+def accounts(queue: SqlQueue, daily_queue: str, days: Sequence[str], events: Upstream | None) -> dict[str, Accounts]:
+    """How the daily jobs of each day stand.
+
+    Args:
+        queue: where they are.
+        daily_queue: their queue.
+        days: ISO dates.
+        events: the queue of the events that the days are made of; None: which of these are open is not known.
+    """
     done: dict[str, set[str]] = defaultdict(set)
     takeable: dict[str, set[str]] = defaultdict(set)
     left: dict[str, dict[str, str]] = defaultdict(dict)
+    dead: dict[str, set[str]] = defaultdict(set)
     rows = queue.database.run("daily_accounts", {"queue": daily_queue, "days": list(days)})
-    for day, account, zone, is_done, is_takeable in rows:
-        if is_done:
-            done[day].add(account)
+    for day, account, zone, is_done, is_dead, is_takeable in rows:
+        if is_done or is_dead:
+            (done if is_done else dead)[day].add(account)
             continue
         left[day][account] = zone
         if is_takeable:
             takeable[day].add(account)
-    return {day: Accounts(frozenset(done[day]), left[day], frozenset(takeable[day])) for day in days}
+    open_events: dict[str, dict[str, int]] = defaultdict(dict)
+    if events is not None:
+        for day, account, jobs in queue.database.run("open_accounts", events.parameters() | {"days": list(days)}):
+            open_events[day][account] = jobs
+    return {
+        day: Accounts(
+            frozenset(done[day]),
+            left[day],
+            frozenset(takeable[day]),
+            frozenset(dead[day] - done[day] - left[day].keys()),
+            open_events[day],
+        )
+        for day in days
+    }
 
 
 def figures(queue: SqlQueue, about: Days, days: Sequence[str]) -> dict[str, Figures]:

@@ -16,11 +16,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.queue import Backoff
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.schema import migrations
 from dagster_sqlqueue.spark import batches, fields, finishing, sinks
+from dagster_sqlqueue.spark.closed_days import check_begun
 from dagster_sqlqueue.spark.computing import Compute, computed
 from dagster_sqlqueue.spark.consuming import consume_all
+from dagster_sqlqueue.spark.contents import upstream_of
 from dagster_sqlqueue.spark.options import FORMAT, OnBadValue, choice
 from dagster_sqlqueue.spark.source import ddl
 
@@ -39,7 +42,8 @@ class ArchiveRead:
         columns: the name of each column, and where it comes from and as what, as the option `columns` of the `sqlqueue`
             data source takes it. It must hold `day` and `account`.
         states: the archive states to read.
-        on_bad_value: `null`: a field that cannot be cast to its column's type is NULL; `fail`: it fails the read.
+        on_bad_value: `null`: a field that cannot be cast to its column's type is NULL; `fail`: it fails the read of the day
+            that its job belongs to. A job whose `day` cannot be cast belongs to none.
         finished_within: how long after the end of its day, where on earth it ends last, a job with a column `day` finishes
             at the latest. Only that part of the archive is read for a day, from the day's beginning where it begins first;
             jobs of the day that finished outside of it do not belong to it. None: whenever they finished, which takes
@@ -84,11 +88,13 @@ def consume_days(
     table: str | None = None,
     output: Path | None = None,
     lease_seconds: float = 60.0,
+    backoff: Backoff = batches.BACKOFF,
 ) -> tuple[list[DayDone], pa.Table]:
     """Consume the due daily jobs of some days and replace the results of those days.
 
-    A day's results cover the accounts whose job is in its batch and those whose job was done before, so that consuming
-    a day again, or in several turns as the accounts' midnights come, always gives the whole day.
+    An account that has events of the day on their queue is left: that is looked at in the statement that seals. A day's
+    results cover the accounts whose job is in its batch and those whose job was done before, so that consuming a day again,
+    or in several turns as the accounts' midnights come, always gives the whole day.
 
     Args:
         queue: where both queues are.
@@ -103,13 +109,15 @@ def consume_days(
         table: the SQL table of the results, made if it is not there; None: files only.
         output: the directory of the Parquet files, `day=…` below it; None: the table only.
         lease_seconds: how long the batches hold without a heartbeat.
+        backoff: how long schedulers should wait before they consume a day again after a run that failed or died.
 
     Returns:
         What was done for each day, and the rows; none where they go to files only and are too many for the driver.
 
     Raises:
         BatchLost: somebody else consumes one of the days.
-        InvalidInput: there is neither table nor output, or the days, the table's name or the results are not usable.
+        InvalidInput: there is neither table nor output, or the days, the table's name or the results are not usable, or a
+            day lies in the future.
             Nothing was written, and the jobs are due again.
         OutputNotWritable: nothing was consumed.
         UnknownQueue: one of the queues does not exist.
@@ -121,10 +129,14 @@ def consume_days(
     writes = [place for place in (output, table) if place is not None]
     migrations.check(queue.database)
     queue.settings(read.queue)
+    check_begun(ordered, queue.database.run("clock", {})[0][0])
+    upstream = upstream_of(read.queue, read.columns)
+    closed = None if upstream is None else upstream.parameters()
     # Always in the order of the days: two runs that share some wait for each other, and never in a circle. Several batches
     # end in one transaction, which only leased ones can.
     keys = {f"{name}/{day}": {"day": day} for day in ordered}
-    with consume_all(queue, spark, daily_queue, keys, owner=owner, writes=writes, lease_seconds=lease_seconds) as work:
+    settings = {"writes": writes, "lease_seconds": lease_seconds, "backoff": backoff, "closed": closed}
+    with consume_all(queue, spark, daily_queue, keys, owner=owner, **settings) as work:  # type: ignore[arg-type]
         events = _events(spark, read, _accounts(spark, daily_queue, work.batches, ordered), ordered)
         made = computed(compute, events, KEY, dates, table=table is not None)
         if output is not None:

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
+from dagster_sqlqueue.model.queue import Backoff
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark import contents
 from dagster_sqlqueue.spark.closed_days import check_begun
-from dagster_sqlqueue.spark.contents import Accounts, Days, Held
+from dagster_sqlqueue.spark.consuming import finish_earlier
+from dagster_sqlqueue.spark.contents import Accounts, Days, Held, Upstream
 from dagster_sqlqueue.spark.daily import consume_days
 from dagster_sqlqueue.spark.materializing import DayWork, Found, Made
 
@@ -19,21 +21,36 @@ class Daily(DayWork):
 
     Attributes:
         daily_queue: of the daily jobs.
+        backoff: of the batches.
     """
 
     daily_queue: str
+    backoff: Backoff
+
+    @property
+    def consumes(self) -> bool:
+        """It does."""
+        return True
+
+    @property
+    def upstream(self) -> Upstream | None:
+        """The queue of the events."""
+        return contents.upstream_of(self.reads.queue, self.reads.columns)
 
     def check(self, queue: SqlQueue, about: Days, days: Sequence[str]) -> None:
-        """See that there are daily jobs, and that no day lies in the future."""
+        """See that there are daily jobs, and that no day lies in the future, and move the files that a killed run left."""
         queue.catalog.check_exists(self.daily_queue)
         check_begun(days, queue.database.run("clock", {})[0][0])
+        if self.output is not None:
+            for day in days:
+                finish_earlier(queue, f"{self.name}/{day}")
 
     def check_changed(self, queue: SqlQueue, found: Found, days: Sequence[str]) -> None:
         """Nothing: a day may always be consumed again."""
 
     def accounts(self, queue: SqlQueue, held: Mapping[str, Held]) -> Mapping[str, Accounts]:
         """As their jobs stand."""
-        return contents.accounts(queue, self.daily_queue, list(held))
+        return contents.accounts(queue, self.daily_queue, list(held), self.upstream)
 
     def watermark(self, held: Held, accounts: Accounts) -> str:
         """What the accounts that are done with the day have archived, and how many they are."""
@@ -52,6 +69,7 @@ class Daily(DayWork):
             owner=f"run/{run_id}",
             table=self.table,
             output=found.directory,
+            backoff=self.backoff,
         )
         shown = {one.day: {"jobs_consumed": one.jobs} for one in done}
         return Made(rows, {one.day: one.rows for one in done}, shown)

@@ -18,6 +18,8 @@ from dagster_sqlqueue.spark.published import Published
 ROWS = "rows_in_rows_out"
 ACCOUNTS = "no_account_missing"
 LEFT = "nothing_queued_past_deadline"
+OPEN = "no_event_open"
+LATE = "no_event_late"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,14 @@ class DayOut:
 
 
 def specs(
-    key: dg.AssetKey, outputs: Sequence[str], *, counted: str | None, accounts: bool, deadline: time | None
+    key: dg.AssetKey,
+    outputs: Sequence[str],
+    *,
+    counted: str | None,
+    accounts: bool,
+    consumes: bool,
+    deadline: time | None,
+    events: str | None,
 ) -> list[dg.AssetCheckSpec]:
     """The checks that an asset makes of the days of each run.
 
@@ -49,7 +58,9 @@ def specs(
         outputs: the names of its outputs.
         counted: the column of the results that says how many jobs went into a row; None: there is none.
         accounts: whether the days have accounts.
+        consumes: whether there is a job for each account and day.
         deadline: by which a day's jobs must be gone; None: no such check.
+        events: the queue whose jobs tell that an account's day is open; None: no such check.
     """
     where = " and ".join(f"the {name}" for name in outputs)
     came_out = f"As many rows of a day as were computed are in {where}."
@@ -57,11 +68,17 @@ def specs(
         came_out += f" The sum of `{counted}` is the number of archived jobs that belong to the day."
     made = [dg.AssetCheckSpec(ROWS, asset=key, description=came_out)]
     if accounts:
-        missing = f"Every account that is done with a day and has archived jobs of it has a row in {where}."
+        missing = "No account's job of a day is in the dead letter. " if consumes else ""
+        missing += f"Every account that is done with a day and has archived jobs of it has a row in {where}."
         made.append(dg.AssetCheckSpec(ACCOUNTS, asset=key, description=missing))
     if deadline is not None:
         left = f"No job of a day is on the queue after {deadline:%H:%M} of the account's own zone on the day after."
         made.append(dg.AssetCheckSpec(LEFT, asset=key, description=left))
+    if events is not None:
+        closed = f"No account whose job of a day is done or due has events of that day on the queue {events!r}."
+        made.append(dg.AssetCheckSpec(OPEN, asset=key, description=closed))
+        late = f"No event of a day has ended on {events!r} after the day was computed, as the sensor sees it."
+        made.append(dg.AssetCheckSpec(LATE, asset=key, description=late))
     return made
 
 
@@ -78,9 +95,13 @@ def rows_in_rows_out(key: dg.AssetKey, days: Sequence[DayOut]) -> dg.AssetCheckR
 def no_account_missing(
     key: dg.AssetKey, outputs: Sequence[DayOut], held: Mapping[str, Held], accounts: Mapping[str, Accounts]
 ) -> dg.AssetCheckResult:
-    """Whether every account that is done with a day, and has jobs of it, is in every output."""
+    """Whether every account that is done with a day, and has jobs of it, is in every output, and none is dead."""
     wrong, expected = [], 0
     for one in outputs:
+        dead = sorted(accounts[one.day].dead)
+        wrong += [
+            (one.day, f"the job of {account} is in the dead letter: look why, and redrive it") for account in dead
+        ]
         wanted = {name for name in accounts[one.day].done if held[one.day].jobs.get(name)}
         expected += len(wanted)
         for name, found in one.outputs.items():
@@ -105,6 +126,26 @@ def nothing_left(
             if until <= now:
                 wrong.append((day, f"{account} was to be done by {display.moment(until)}"))
     return _result(key, LEFT, wrong, f"{left:,} jobs are on the queue, none past its deadline.", {"on_the_queue": left})
+
+
+def no_event_open(key: dg.AssetKey, accounts: Mapping[str, Accounts]) -> dg.AssetCheckResult:
+    """Whether an account that is done with a day, or is to be, has events of it on the queue: it is computed when they have
+    ended, and again if it was computed before.
+    """
+    wrong, events = [], 0
+    for day, of_day in accounts.items():
+        events += sum(of_day.open.values())
+        for account in sorted(of_day.open.keys() & (of_day.done | of_day.takeable)):
+            state = "is done, and" if account in of_day.done else "is left on the queue:"
+            wrong.append((day, f"the job of {account} {state} {of_day.open[account]:,} events of it are open"))
+    well = f"{events:,} events are open, none of an account that is done with its day or due."
+    return _result(key, OPEN, wrong, well, {"open_events": events})
+
+
+def no_event_late(key: dg.AssetKey, days: Sequence[str]) -> dg.AssetCheckResult:
+    """That days were just computed, or are as they were computed: it is the sensor that sees what comes later."""
+    well = f"{len(days):,} days are computed from what is archived."
+    return _result(key, LATE, [], well, {"days": len(days)})
 
 
 def _differences(day: DayOut) -> Iterable[str]:

@@ -93,7 +93,7 @@ def declared(
             kinds=work.kinds,
             deps=deps,
             description=work.compute.__doc__,
-            metadata={"dagster/table_name": work.table} if work.table is not None else {},
+            metadata=work.metadata,
             check_specs=work.check_specs(),
             code_version=work.code_version,
             pool=pool,

@@ -17,7 +17,7 @@ from dagster_sqlqueue.schema import migrations
 from dagster_sqlqueue.spark import contents, day_checks, finishing, published, showing, sinks
 from dagster_sqlqueue.spark.closed_days import begins, ends
 from dagster_sqlqueue.spark.computing import Compute
-from dagster_sqlqueue.spark.contents import Accounts, Days, Held
+from dagster_sqlqueue.spark.contents import Accounts, Days, Held, Upstream
 from dagster_sqlqueue.spark.daily import ArchiveRead
 from dagster_sqlqueue.spark.day_checks import DayOut
 from dagster_sqlqueue.spark.published import Published
@@ -107,8 +107,30 @@ class DayWork(ABC):
             published.outputs(self.table, self.output),
             counted=self.counted,
             accounts=self.by_account,
+            consumes=self.consumes,
             deadline=self.deadline,
+            events=None if self.upstream is None else self.upstream.queue,
         )
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Those of the asset: its table, and, for the sensor too, which events its days are made of."""
+        made: dict[str, Any] = {"dagster/table_name": self.table} if self.table is not None else {}
+        if self.consumes:
+            columns = {name: dict(column) for name, column in self.reads.columns.items()}
+            reads = {"queue": self.reads.queue, "states": list(self.reads.states), "columns": columns}
+            made[contents.READS] = dg.MetadataValue.json(reads)
+        return made
+
+    @property
+    def consumes(self) -> bool:
+        """Whether there is a job for each account and day, which a run consumes."""
+        return False
+
+    @property
+    def upstream(self) -> Upstream | None:
+        """The queue whose live jobs tell that an account's day is open; None: there is none."""
+        return None
 
     @abstractmethod
     def check(self, queue: SqlQueue, about: Days, days: Sequence[str]) -> None:
@@ -259,4 +281,7 @@ class DayWork(ABC):
         if self.deadline is not None:
             now = queue.database.run("clock", {})[0][0]
             made.append(day_checks.nothing_left(self.asset_key, accounts, self.deadline, now))
+        if self.upstream is not None:
+            made.append(day_checks.no_event_open(self.asset_key, accounts))
+            made.append(day_checks.no_event_late(self.asset_key, found.days))
         return made

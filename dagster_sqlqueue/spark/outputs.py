@@ -106,6 +106,15 @@ class Files:
         """Move them into place."""
         sinks.move_into_place(self.staged, self.output, self.names)
 
+    def finish_if_seen(self) -> bool:
+        """Move them into place, if they are not; whether they are: false where this process does not see where they were
+        staged.
+        """
+        if not self.staged.parent.is_dir():
+            return False
+        self.finish()
+        return True
+
     def drop(self) -> None:
         """Remove them."""
         shutil.rmtree(self.staged, ignore_errors=True)

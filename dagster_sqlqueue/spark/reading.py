@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.errors import BatchLost, InvalidInput
-from dagster_sqlqueue.spark.conditions import Test, all_of, scope, tests
+from dagster_sqlqueue.spark.conditions import Test, all_of
 from dagster_sqlqueue.spark.connecting import ERRORS, Connection, Server, cancelled, connected, run, state_of
 from dagster_sqlqueue.spark.fields import Column, selection
 from dagster_sqlqueue.spark.literals import literal
@@ -125,11 +125,11 @@ class Reading:
             for batch in connection.batches(sql, number(self._options, "batch_bytes") or 0):
                 yield self._fitted(batch, target)
         except _Infinite as found:
-            named = self._first_bad(one)
+            named = self._first_bad(where)
             raise InvalidInput(f"{named + ': ' if named else ''}column {found} {_OUTSIDE}") from None
         except ERRORS as error:
             # The driver does not say of what kind an error in the middle of a result is: the jobs do.
-            if cancelled(error) or not connection.alive() or not (named := self._first_bad(one)):
+            if cancelled(error) or not connection.alive() or not (named := self._first_bad(where)):
                 raise
             raise InvalidInput(f"{named}: {' '.join(str(error).split())}; {_CURE}") from None
 
@@ -145,14 +145,12 @@ class Reading:
             return pa.RecordBatch.from_struct_array(pa.array([{}] * batch.num_rows, pa.struct([])))
         return pa.RecordBatch.from_arrays(arrays, schema=target)
 
-    def _first_bad(self, one: Slice) -> str | None:
-        """The first job of a slice with a field that is not of its type, in words."""
+    def _first_bad(self, where: str) -> str | None:
+        """The first of these jobs with a field that is not of its column's type, in words."""
         from dagster_sqlqueue.spark.bad_values import find_bad
 
-        names = {field.name for field in self._asked.fields}
-        names |= {test.column for test in (*tests(self._options, self._known), *self._pushed)}
-        suspects = {name: self._known[name] for name in sorted(names) if self._known[name].field}
-        where = " AND ".join([f"({one.condition})", *scope(self._options)])
+        names = sorted(field.name for field in self._asked.fields)
+        suspects = {name: self._known[name] for name in names if self._known[name].field}
         return find_bad(self._server.conninfo, self._table, where, suspects)
 
 

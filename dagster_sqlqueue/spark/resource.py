@@ -2,19 +2,20 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import ClassVar
 
 import dagster as dg
 from pydantic import Field, PrivateAttr
 from pyspark.sql import SparkSession
 
 from dagster_sqlqueue.errors import InvalidInput, SparkUnavailable
+from dagster_sqlqueue.orchestration.code_only import CodeOnlyResource
 from dagster_sqlqueue.orchestration.references import resolve
 from dagster_sqlqueue.spark.connect_loss import losses_named
 from dagster_sqlqueue.spark.session import SparkSettings, interrupts_stay, open_spark
 
 
-class SparkResource(dg.ConfigurableResource[Any]):
+class SparkResource(CodeOnlyResource):
     """A Spark session, opened when first asked for in a run, used by all of the run, and stopped at its end.
 
     One that is active in the process already, or that `session_factory` gives, is used and left running. Java is found in
@@ -48,6 +49,8 @@ class SparkResource(dg.ConfigurableResource[Any]):
         default=60.0, ge=0, description="How long a Connect server that does not answer any more is waited for."
     )
     conf: dict[str, str] = Field(default_factory=dict, description="Further settings of Spark's; they win.")
+
+    code_only: ClassVar[frozenset[str]] = frozenset({"remote"})
 
     _of_run: ExitStack | None = PrivateAttr(default=None)
     _session: SparkSession | None = PrivateAttr(default=None)

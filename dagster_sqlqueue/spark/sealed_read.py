@@ -69,7 +69,7 @@ class SealedRead:
         try:
             yield from reading.read(Share([part], snapshot=self.snapshot, held=self.held))
         except SnapshotGone as error:
-            from dagster_sqlqueue.spark.batches.model import lost
+            from dagster_sqlqueue.spark.batches.loss import lost
 
             raise lost(self.key, str(error)) from None
 

@@ -233,10 +233,19 @@ def test_the_accounts_of_some_days(explain: Explainer) -> None:
     assert plan.buffers <= 4 * DAILY + 5 * PARTITIONS + SLACK
 
 
+DUE: dict[str, Any] = {
+    "earliest": "2000-01-01",
+    "latest": "2999-12-31",
+    "prefix": "sizes/",
+    "day_path": ["day"],
+    "account_path": ["account"],
+    "late": [],
+}
+
 LIVE_DAYS: dict[str, dict[str, Any]] = {
     "live_by_day": {"day_path": ["day"]},
-    "due_days": {"earliest": "2000-01-01", "latest": "2999-12-31", "cap": ROWS},
-    "open_days": {"first": "2000-01-01", "last": "2999-12-31", "cap": ROWS},
+    "open_accounts": {"day_path": ["day"], "account_path": ["account"]},
+    "due_days": {"events": None, **DUE, "cap": ROWS},
     "spark_live_buckets": {},
 }
 
@@ -252,11 +261,32 @@ def test_days_of_live_jobs_read_the_rows_of_the_queue_alone(explain: Explainer, 
     assert plan.buffers <= 2 * DAILY + SLACK
 
 
-@pytest.mark.parametrize("verb", ["due_days", "open_days"])
-def test_a_sensor_stops_looking_at_its_cap(explain: Explainer, verb: str) -> None:
-    plan = explain(verb, queue="events", **{**LIVE_DAYS[verb], "cap": 1_000})
-    assert plan.rows_read <= 1_000 + LOOKS
-    assert plan.buffers <= 2 * 1_000 + SLACK
+def test_a_sensor_stops_looking_at_its_cap(explain: Explainer) -> None:
+    plan = explain("due_days", queue="events", events="events", **{**DUE, "cap": 1_000})
+    assert plan.rows_read <= 2 * 1_000 + LOOKS
+    assert plan.buffers <= 2 * 2 * 1_000 + SLACK
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_late_events_are_looked_for_among_those_that_ended_since(explain: Explainer, published: bool) -> None:
+    ((after,),) = explain.run("SELECT CAST(pg_current_snapshot() AS text)")
+    if published:
+        explain.run(
+            "INSERT INTO {s}.batch (id, key, queue, state, lease_until, owner, published_at) SELECT gen_random_uuid(),"
+            " 'sizes/' || (payload ->> 'day'), 'daily', 'published', now(), 'w', now()"
+            " FROM (SELECT DISTINCT payload FROM {s}.job_archive WHERE queue = 'daily') AS known"
+        )
+    explain.run(
+        "UPDATE {s}.job_archive SET ended_in = pg_current_xact_id() WHERE queue = 'events' AND payload ->> 'account' = 'a7'"
+    )
+    ((until, fresh),) = explain.run(
+        "SELECT CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) || ':' ||"
+        " CAST(CAST(CAST(pg_current_xact_id() AS text) AS bigint) + 1 AS text) || ':',"
+        " (SELECT count(*) FROM {s}.job_archive WHERE ended_in = pg_current_xact_id())"
+    )
+    plan = explain("late_days", queue="daily", events="events", states=["succeeded"], after=after, until=until, **DUE)
+    assert not plan.read_whole("job_archive")
+    assert plan.rows_of("job_archive") <= fresh + (DAILY if published else 0)
 
 
 def ended(explain: Explainer, count: int) -> list[tuple[UUID, datetime]]:

@@ -12,6 +12,8 @@ from tests.plans.explaining import SLACK, Explainer, due
 
 IN_BUCKET = JOBS / 16 / 2, JOBS / 16
 """How many due jobs a bucket has, at least and at most."""
+OTHER = 5_000
+"""Live jobs of the queue `other`."""
 
 
 def opened(explain: Explainer, state: str = "sealing") -> UUID:
@@ -57,6 +59,20 @@ def test_seal(explain: Explainer) -> None:
     # One bucket, the later jobs in it stepped over in the index, and each sealed job once more through the primary key.
     assert plan.rows_read <= 2 * JOBS / 16 * 1.1
     assert plan.buffers <= 25 * sealed + SLACK
+
+
+def test_seal_of_those_whose_day_is_closed(explain: Explainer) -> None:
+    batch = opened(explain)
+    asked = {"batch_id": batch, "token": 1, "queue": "work", "filter": "{}", "worker": "w", "lease_seconds": 60.0}
+    events = {"events": "other", "day_path": ["day"], "account_path": ["account"]}
+    plan = explain("batch_seal_closed", buckets=[2, 3], **asked, **events)
+    ((sealed,),) = explain.run("SELECT count(*) FROM {s}.job WHERE batch_id = %s", batch)
+    assert 2 * IN_BUCKET[0] < sealed < 2 * IN_BUCKET[1]
+    assert not any(kind == "Seq Scan" for kind, _ in plan.scans())
+    assert "job_claim" in {index for _, index in plan.scans()}
+    # Two buckets, each sealed job once more through the primary key, and the live jobs of the other queue.
+    assert plan.rows_read <= 2 * 2 * JOBS / 16 * 1.1 + OTHER
+    assert plan.buffers <= 25 * sealed + 3 * OTHER + SLACK
 
 
 def test_move(explain: Explainer) -> None:

@@ -45,7 +45,7 @@ def published(backlog: SqlQueue) -> Iterator[SqlQueue]:
     )
     rows(backlog, "VACUUM ANALYZE {s}.batch, {s}.batch_outcome")
     yield backlog
-    rows(backlog, "TRUNCATE {s}.batch, {s}.batch_outcome, {s}.batch_try")
+    rows(backlog, "TRUNCATE {s}.batch, {s}.batch_outcome")
 
 
 @pytest.fixture
@@ -104,12 +104,15 @@ NAMED: dict[str, dict[str, Any]] = {
     "batch_find": {"queue": "work", "filter": "{}"},
     "batch_holder": {},
     "batch_last": {"limit": 10},
+    "batch_unmoved": {},
+    "batch_moved": {"owner": "me/1"},
     "batch_open": {
         "id": uuid4(),
         "queue": "work",
         "owner": "w",
         "mode": "leased",
         "filter": "{}",
+        "backoff": [30.0, 2.0, 3600.0],
         "lease_seconds": 60.0,
     },
 }
@@ -127,19 +130,18 @@ def test_a_batch_by_its_key(explain: Explainer, verb: str, key: str) -> None:
 
 
 IDENTIFIED: dict[str, dict[str, Any]] = {
-    "batch_close": {"token": 1},
+    "batch_close": {"token": 1, "error": "x"},
     "batch_extend": {"token": 1, "lease_seconds": 60.0},
     "batch_published": {"token": 1},
-    "batch_publish": {"token": 1, "output": "{}", "job_count": None},
+    "batch_publish": {"token": 1, "output": "{}", "unmoved": True, "job_count": None},
     "batch_sealed": {"token": 1},
     "batch_to_lease": {"token": 1, "lease_seconds": 60.0},
-    "batch_tried": {"seen": "1:1:"},
-    "batch_untried": {},
     "batch_reopen": {
         "queue": "work",
         "owner": "w",
         "mode": "leased",
         "filter": "{}",
+        "backoff": [30.0, 2.0, 3600.0],
         "lease_seconds": 60.0,
     },
 }
@@ -227,9 +229,9 @@ def test_burying_the_spent_jobs_of_a_bucket(explain: Explainer) -> None:
 
 
 ENDINGS: dict[str, tuple[dict[str, Any], int]] = {
-    "succeeded": ({"error": None, "delayed": False}, 0),
-    "queued": ({"error": "the run failed", "delayed": True}, 0),
-    "running": ({"error": None, "delayed": False}, SIZE // 2),
+    "succeeded": ({"error": None}, 0),
+    "queued": ({"error": "the run failed"}, 0),
+    "running": ({"error": None}, SIZE // 2),
 }
 """What becomes of the jobs that nothing was reported about, and how many the batch still has."""
 
@@ -254,19 +256,6 @@ def test_sweeping(explain: Explainer) -> None:
     nothing = explain("batch_sweep", queue=None, grace_seconds=0.0)
     assert nothing.buffers <= SLACK
     assert read_whole(explain) <= before + FEW
-
-
-def test_making_leased_ones_of_lost_jobs(explain: Explainer) -> None:
-    """What the transaction of a killed driver saw is found among the jobs of that queue alone."""
-    batch = opened(explain, mode="transactional")
-    explain.run("UPDATE {s}.batch SET queue = 'other' WHERE id = %s", batch)
-    explain.run("INSERT INTO {s}.batch_try (batch_id, seen) VALUES (%s, pg_current_snapshot())", batch)
-    before = read_whole(explain)
-    plan = explain("batch_recover", batch_id=batch)
-    ((found,),) = explain.run("SELECT count(*) FROM {s}.job WHERE batch_id = %s", batch)
-    assert found == OTHER_DUE
-    assert read_whole(explain) <= before + FEW
-    assert plan.buffers <= 40 * OTHER + SLACK
 
 
 def test_counting_the_jobs_of_a_transactional_batch(explain: Explainer) -> None:

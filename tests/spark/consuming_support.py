@@ -113,6 +113,7 @@ def wrong_in(queue: SqlQueue, output: Path, found: Sequence[Sale], *, results: b
         ("rows of the files", in_files(output), sums),
         ("live jobs", waiting(queue), []),
         ("staged", left_behind(queue, output), []),
+        ("publications whose files are not moved", rows(queue, "SELECT key FROM {s}.batch WHERE unmoved"), []),
     ]
     return [f"{name}: {here}, where {due} are due" for name, here, due in parts if here != due]
 

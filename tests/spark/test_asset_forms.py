@@ -35,7 +35,7 @@ SHARES_A_SCHEMA = True
 
 FORMS: dict[str, dict[str, Any]] = {"both": {}, "table": {"output": None}, "files": {"table": None}}
 ONE = [name if name == "both" else pytest.param(name, marks=pytest.mark.prove) for name in FORMS]
-CHECKS = ("rows_in_rows_out", "no_account_missing", "nothing_queued_past_deadline")
+CHECKS = ("rows_in_rows_out", "no_account_missing", "nothing_queued_past_deadline", "no_event_open", "no_event_late")
 
 Make = Callable[..., Run]
 
@@ -94,6 +94,8 @@ def test_days_are_written_where_they_are_to_go_and_are_a_no_op_the_second_time(
         "rows_in_rows_out": (True, "16 archived jobs of 3 days are in the results."),
         "no_account_missing": (True, "All 8 days of accounts are there."),
         "nothing_queued_past_deadline": (True, "0 jobs are on the queue, none past its deadline."),
+        "no_event_late": (True, "3 days are computed from what is archived."),
+        "no_event_open": (True, "0 events are open, none of an account that is done with its day or due."),
     }
     again = run.without_spark()(DAYS[0], DAYS[-1])
     assert again.success

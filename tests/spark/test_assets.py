@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from dagster_sqlqueue import NewJob, SqlQueue
+from dagster_sqlqueue import NewJob, Selection, SqlQueue
 from dagster_sqlqueue.orchestration import queue_asset_key
 from dagster_sqlqueue.orchestration.fanout import DailyAccount
 from dagster_sqlqueue.spark.assets import sqlqueue_daily_asset
@@ -123,6 +123,8 @@ def test_a_day_shows_its_columns_waits_and_hours_and_is_checked(
         "rows_in_rows_out": (True, "6 archived jobs of 1 days are in the results."),
         "no_account_missing": (True, "All 3 days of accounts are there."),
         "nothing_queued_past_deadline": (True, "0 jobs are on the queue, none past its deadline."),
+        "no_event_late": (True, "1 days are computed from what is archived."),
+        "no_event_open": (True, "0 events are open, none of an account that is done with its day or due."),
     }
 
 
@@ -183,6 +185,8 @@ def test_a_check_names_what_was_lost(
         ),
         "no_account_missing": (False, f"1 wrong; the first: {DAYS[0]}: BOS is not in the table."),
         "nothing_queued_past_deadline": (True, "0 jobs are on the queue, none past its deadline."),
+        "no_event_late": (True, "1 days are computed from what is archived."),
+        "no_event_open": (True, "0 events are open, none of an account that is done with its day or due."),
     }
 
 
@@ -199,6 +203,87 @@ def test_a_job_that_stays_on_the_queue_past_its_deadline_is_named(
         False,
         f"1 wrong; the first: {DAYS[0]}: ORD was to be done by 2013-01-02 14:00:00Z.",
     )
+
+
+def test_an_account_whose_day_is_open_is_left_and_named(queue: SqlQueue, session: SparkSession, run: Run) -> None:
+    prepare(queue, days=DAYS[:2])
+    # One at work, one that is to come again, one of another day: each by the fields that the asset reads.
+    for day, account, state in ((DAYS[0], "ATL", "running"), (DAYS[0], "BOS", "held"), (DAYS[1], "ATL", "queued")):
+        rows(
+            queue,
+            "INSERT INTO {s}.job (id, queue, bucket, priority, state, available_at, run_at, max_attempts, payload) VALUES"
+            " (gen_random_uuid(), 'work', 1, 5, %s, 'infinity', now(), 3,"
+            " jsonb_build_object('day', CAST(%s AS text), 'account', CAST(%s AS text)))",
+            state,
+            f"{day}T12:00:00Z" if state == "held" else day,
+            account,
+        )
+    done = run(DAYS[0])
+    assert done.success
+    assert in_table(queue) == expected(DAYS[:1], ["O'Hare"])
+    assert checks(done)["no_event_open"] == (
+        False,
+        f"2 wrong; the first: {DAYS[0]}: the job of ATL is left on the queue: 1 events of it are open.",
+    )
+    rows(queue, "DELETE FROM {s}.job WHERE queue = 'work' AND payload ->> 'day' <> %s", DAYS[1])
+    done = run(DAYS[0])
+    assert in_table(queue) == expected(DAYS[:1])
+    assert all(passed for passed, _ in checks(done).values())
+
+
+def test_an_event_of_a_day_that_is_done_makes_it_red(queue: SqlQueue, session: SparkSession, run: Run) -> None:
+    prepare(queue, days=DAYS[:1])
+    assert run(DAYS[0]).success
+    rows(
+        queue,
+        "INSERT INTO {s}.job (id, queue, bucket, priority, available_at, run_at, max_attempts, payload) SELECT"
+        " gen_random_uuid(), 'work', 0, 5, now(), now(), 3, payload FROM {s}.job_archive WHERE queue = 'work'"
+        " AND payload ->> 'day' = %s AND payload ->> 'account' = 'ATL'",
+        DAYS[0],
+    )
+    assert checks(run.without_spark()(DAYS[0]))["no_event_open"] == (
+        False,
+        f"1 wrong; the first: {DAYS[0]}: the job of ATL is done, and 1 events of it are open.",
+    )
+
+
+def test_a_day_with_a_dead_account_is_red(queue: SqlQueue, session: SparkSession, run: Run) -> None:
+    prepare(queue, days=DAYS[:1])
+    assert run(DAYS[0]).success
+    rows(queue, "UPDATE {s}.job_archive SET state = 'failed' WHERE queue = 'daily'")
+    done = run(DAYS[0])
+    assert done.success
+    assert shown(done)[DAYS[0]]["dagster/partition_row_count"] == 0
+    assert checks(done)["no_account_missing"] == (
+        False,
+        f"3 wrong; the first: {DAYS[0]}: the job of ATL is in the dead letter: look why, and redrive it.",
+    )
+    queue.redrive("daily", Selection(all=True))
+    again = run(DAYS[0])
+    assert in_table(queue) == expected(DAYS[:1])
+    assert checks(again)["no_account_missing"][0]
+
+
+@pytest.mark.parametrize("ticks", [5])
+def test_a_computation_that_raises_again_and_again_costs_no_job_anything(
+    queue: SqlQueue, session: SparkSession, output: Path, run: Run, resources: dict[str, Any],
+    instance: dg.DagsterInstance, ticks: int,
+) -> None:  # fmt: skip
+    prepare(queue)
+
+    def broken() -> None:
+        raise RuntimeError("the café is closed")
+
+    failing = Run(daily_asset(queue, output, broken), resources, instance)
+    for _ in range(ticks):
+        assert not failing(DAYS[0], DAYS[2]).success
+    assert rows(queue, "SELECT state, attempt, count(*) FROM {s}.job WHERE queue = 'daily' GROUP BY 1, 2") == [
+        ("queued", 0, 9)
+    ]
+    assert rows(queue, "SELECT max(attempt) FROM {s}.batch") == [(ticks,)]
+    assert run(DAYS[0], DAYS[2]).success
+    assert in_table(queue) == in_files(output) == expected(DAYS)
+    assert endings(queue) == once()
 
 
 def test_a_run_says_plainly_why_it_has_no_session(queue: SqlQueue, session: SparkSession, without_spark: Run) -> None:

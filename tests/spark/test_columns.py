@@ -204,3 +204,18 @@ def test_a_limit_is_kept_before_filters_whether_they_are_pushed_or_not(
     finally:
         session.conf.unset("spark.sql.python.filterPushdown.enabled")
     assert found == [0, 2] * 2
+
+
+def test_a_day_that_is_no_date_fails_no_day_and_a_field_that_does_not_fit_fails_its_own(
+    queue: SqlQueue, spark: SparkSession
+) -> None:
+    prepare(queue)
+    archive(queue, [Done({**EVENTS[0], "day": "soon"}), Done({**EVENTS[0], "day": "soon"}, state="failed")])
+    archive(queue, [Done({**EVENTS[0], "day": DAYS[1], "size": "large"}, state="failed")])
+    ((job,),) = rows(queue, "SELECT CAST(id AS text) FROM {s}.job_archive WHERE payload ->> 'size' = 'large'")
+    for day in (DAYS[0], DAYS[2]):
+        consume_daily(queue, spark, None, [day])
+    assert in_table(queue) == expected((DAYS[0], DAYS[2]))
+    said = rf"job {job}: the field 'payload\.size' is 'large', and the column 'size' is bigint"
+    with pytest.raises(PySparkException, match=said):
+        consume_daily(queue, spark, None, DAYS[1:2])

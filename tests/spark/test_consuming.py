@@ -142,8 +142,11 @@ def test_an_exception_gives_the_jobs_back_and_leaves_nothing(
         assert len(left_behind(queue, output)) == 2
         raise RuntimeError("the café is closed")
     assert left_behind(queue, output) == endings(queue) == in_table(queue) == []
-    assert {(state, attempt) for state, attempt, _ in waiting(queue)} == {("queued", 1)}
-    assert all("the café is closed" in str(error) for *_, error in waiting(queue))
+    assert {(state, attempt) for state, attempt, _ in waiting(queue)} == {("queued", 0)}
+    ((state, attempt, error),) = rows(queue, "SELECT state, attempt, error FROM {s}.batch")
+    assert (state, attempt) == ("abandoned", 1)
+    assert "the café is closed" in error
+    assert {error for *_, error in waiting(queue)} == ({error} if mode is Mode.LEASED else {None})
     assert run(queue, spark, output, mode) == 30
     assert in_table(queue) == in_files(output) == expected(sales())
 

@@ -36,7 +36,7 @@ GOOD = ("day", "account", "1 AS sales", "amount")
 
 def nothing_was_done(queue: SqlQueue, output: Path) -> None:
     assert in_files(output) == endings(queue) == left_behind(queue, output) == []
-    assert [(state, attempt) for state, attempt, _ in waiting(queue)] == [("queued", 1)] * 30
+    assert [(state, attempt) for state, attempt, _ in waiting(queue)] == [("queued", 0)] * 30
 
 
 def written_by_tasks(staging: Path) -> list[Path]:

@@ -139,7 +139,7 @@ def test_rows_that_tasks_wrote_where_nobody_sees_them_are_not_published(
     with pytest.raises(InvalidInput, match=said):
         consume(queue, spark, output, table=None, compute=by_two)
     nothing_was_done(queue, output)
-    assert {(state, attempt) for state, attempt, _ in waiting(queue)} == {("queued", 1)}
+    assert {(state, attempt) for state, attempt, _ in waiting(queue)} == {("queued", 0)}
 
 
 def test_a_day_without_rows_is_emptied(queue: SqlQueue, spark: SparkSession, output: Path) -> None:
@@ -183,7 +183,7 @@ def test_a_computation_that_raises_gives_the_jobs_back_at_once(
     with pytest.raises(Exception, match="the café is closed"):
         consume(queue, spark, output, compute=bad)
     nothing_was_done(queue, output)
-    assert {(state, attempt) for state, attempt, _ in waiting(queue)} == {("queued", 1)}
+    assert {(state, attempt) for state, attempt, _ in waiting(queue)} == {("queued", 0)}
     assert all("the café is closed" in str(error) for *_, error in waiting(queue))
     consume(queue, spark, output)
     assert in_table(queue) == in_files(output) == expected(DAYS)
@@ -216,7 +216,7 @@ def test_a_result_that_cannot_be_published_is_refused_and_the_jobs_are_due_again
     with pytest.raises(InvalidInput, match=said):
         consume(queue, spark, output, DAYS[:1], compute=bad)
     nothing_was_done(queue, output)
-    assert {(state, attempt) for state, attempt, _ in waiting(queue)} == {("queued", 1)}
+    assert {(state, attempt) for state, attempt, _ in waiting(queue)} == {("queued", 0)}
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,25 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
-from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue import NewJob, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration import SqlQueueResource
 from dagster_sqlqueue.orchestration.fanout import DailyAccount
-from dagster_sqlqueue.spark.assets import build_daily_sensor
+from dagster_sqlqueue.spark import batches, build_daily_sensor, sinks
 from tests.gate.patience import PATIENCE
-from tests.spark.asset_support import daily_asset
-from tests.spark.daily_support import DAILY, DAYS, expected, in_files, in_table, prepare
+from tests.spark.asset_support import Run, checks, daily_asset
+from tests.spark.daily_support import (
+    DAILY,
+    DAYS,
+    consume,
+    endings,
+    expected,
+    in_files,
+    in_table,
+    once,
+    prepare,
+)
+from tests.spark.support import Done, archive
 from tests.support import rows
 
 SHARES_A_SCHEMA = True
@@ -30,13 +41,21 @@ class Tick:
     """The sensor, evaluated by hand."""
 
     def __init__(self, asset: dg.AssetsDefinition, resources: dict[str, Any], instance: dg.DagsterInstance) -> None:
-        self.sensor = build_daily_sensor(asset, DAILY, upstream="work")
+        self.sensor = build_daily_sensor(asset, DAILY)
         self.definitions = dg.Definitions(assets=[asset], sensors=[self.sensor], resources=resources)
         self.instance, self.queue = instance, resources["sqlqueue"]
+        self.cursor: str | None = None
 
     def __call__(self) -> Any:
-        with dg.build_sensor_context(instance=self.instance, resources={"sqlqueue": self.queue}) as context:
-            return self.sensor(context)
+        given: dict[str, Any] = {
+            "instance": self.instance,
+            "resources": {"sqlqueue": self.queue},
+            "cursor": self.cursor,
+        }
+        with dg.build_sensor_context(**given) as context:
+            answer = self.sensor(context)
+            self.cursor = context.cursor
+        return answer
 
 
 @pytest.fixture
@@ -76,19 +95,116 @@ def test_the_sensor_says_when_the_next_is_due(queue: SqlQueue, tick: Tick) -> No
     assert 600 - PATIENCE <= int(message.split()[-2]) <= 600
 
 
-def test_the_sensor_waits_while_a_day_is_still_open(queue: SqlQueue, tick: Tick, spec: QueueSpec[Any]) -> None:
-    prepare(queue, DAYS[:2])
+def open_event(queue: SqlQueue, day: str, account: str) -> None:
     rows(
         queue,
-        "INSERT INTO {s}.job (id, queue, bucket, priority, available_at, run_at, max_attempts, payload) SELECT"
-        " gen_random_uuid(), 'work', 0, 5, now() + interval '1 hour', now(), 3, jsonb_build_object('day', day)"
-        " FROM unnest(%s::text[]) AS day",
-        [DAYS[1], DAYS[2]],
+        "INSERT INTO {s}.job (id, queue, bucket, priority, available_at, run_at, max_attempts, payload) VALUES"
+        " (gen_random_uuid(), 'work', 0, 5, now() + interval '1 hour', now(), 3,"
+        " jsonb_build_object('day', CAST(%s AS text), 'account', CAST(%s AS text)))",
+        day,
+        account,
     )
-    message = tick().skip_message
-    assert message == f"daily: 6 jobs due for {DAYS[0]} to {DAYS[1]}; waiting for work to finish them"
+
+
+def test_the_sensor_waits_for_accounts_whose_day_is_still_open(queue: SqlQueue, tick: Tick) -> None:
+    prepare(queue, DAYS[:2], ["ATL"])
+    open_event(queue, DAYS[0], "ATL")
+    open_event(queue, DAYS[1], "ATL")
+    open_event(queue, DAYS[2], "ATL")
+    assert tick().skip_message == f"daily: 2 jobs due for {DAYS[0]} to {DAYS[1]}; waiting for work to finish them"
     rows(queue, "DELETE FROM {s}.job WHERE queue = 'work' AND payload->>'day' = %s", DAYS[1])
-    assert isinstance(tick(), dg.RunRequest)
+    assert set(tick().tags.values()) == {DAYS[1]}
+
+
+def test_days_whose_runs_fail_rest_and_do_not_keep_the_others_waiting(
+    queue: SqlQueue, asset: dg.AssetsDefinition, tick: Tick
+) -> None:
+    prepare(queue)
+    for _ in range(2):
+        batch = batches.seal(queue, "daily", f"sizes/{DAYS[1]}", owner="run/1", filter={"day": DAYS[1]})
+        batches.abandon(queue, batch, "the café is closed\nand why")
+    assert set(tick().tags.values()) == {DAYS[0]}
+    rows(queue, "DELETE FROM {s}.job WHERE queue = 'daily' AND payload ->> 'day' = %s", DAYS[0])
+    assert set(tick().tags.values()) == {DAYS[2]}
+    rows(queue, "DELETE FROM {s}.job WHERE queue = 'daily' AND payload ->> 'day' = %s", DAYS[2])
+    message = tick().skip_message
+    assert message.startswith(
+        f"daily: the run of {DAYS[1]} failed 2 times in a row (the last time: the café is closed); it is asked for again in "
+    )
+    assert 60 - PATIENCE <= int(message.split()[-2]) <= 60
+    rows(queue, "UPDATE {s}.batch SET lease_until = now() - interval '61 s'")
+    assert set(tick().tags.values()) == {DAYS[1]}
+
+
+def test_a_day_that_a_killed_run_left_behind_is_asked_for_when_its_lease_is_over(queue: SqlQueue, tick: Tick) -> None:
+    prepare(queue, DAYS[:1])
+    batches.seal(queue, "daily", f"sizes/{DAYS[0]}", owner="run/1", filter={"day": DAYS[0]}, lease_seconds=900)
+    assert tick().skip_message == f"daily: {DAYS[0]} is held by 'run/1'"
+    rows(queue, "UPDATE {s}.batch SET lease_until = now() - interval '31 s'")
+    assert set(tick().tags.values()) == {DAYS[0]}
+
+
+def test_a_day_whose_files_were_not_moved_is_asked_for_and_they_are_moved(
+    queue: SqlQueue, spark: SparkSession, output: Path, tick: Tick, monkeypatch: pytest.MonkeyPatch,
+    asset: dg.AssetsDefinition, resources: dict[str, Any], instance: dg.DagsterInstance,
+) -> None:  # fmt: skip
+    prepare(queue, DAYS[:2])
+
+    def killed(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    run = Run(asset, resources, instance)
+    assert run(DAYS[0]).success
+    archive(queue, [Done({"day": DAYS[0], "account": "ATL", "size": 7})])
+    with monkeypatch.context() as patched:
+        patched.setattr(sinks, "move_into_place", killed)
+        with pytest.raises(KeyboardInterrupt):
+            consume(queue, spark, output, DAYS[:2], name="sizes")
+    assert endings(queue) == once(DAYS[:2])
+    request = tick()
+    assert set(request.tags.values()) == {DAYS[0], DAYS[1]}
+    assert in_files(output) != in_table(queue)
+    assert run(DAYS[0], DAYS[1]).success
+    assert in_files(output) == in_table(queue)
+    assert "nothing due" in tick().skip_message
+
+
+def test_runs_that_fail_before_they_seal_anything_are_asked_for_less_and_less_often(
+    queue: SqlQueue, tick: Tick
+) -> None:
+    prepare(queue)
+    job = tick.definitions.resolve_job_def("materialize_sizes")
+    for _ in range(3):
+        run = tick.instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED)
+        tick.instance.report_run_failed(run)
+    message = tick().skip_message
+    assert message.startswith("daily: the last 3 runs failed before they began; the next is asked for in ")
+    assert 120 - PATIENCE <= int(message.split()[-2]) <= 120
+
+
+def test_an_event_that_ends_late_makes_its_day_red_and_has_it_computed_again(
+    queue: SqlQueue, session: SparkSession, output: Path, asset: dg.AssetsDefinition, tick: Tick,
+    resources: dict[str, Any], instance: dg.DagsterInstance,
+) -> None:  # fmt: skip
+    prepare(queue, DAYS[:2])
+    run = Run(asset, resources, instance)
+    assert run(DAYS[0], DAYS[1]).success
+    assert "nothing due" in tick().skip_message
+    # Of a day that is computed; of one that is not; of an account that is not among them.
+    late = {"day": DAYS[0], "account": "ATL", "size": 7}
+    archive(queue, [Done(late), Done({**late, "day": DAYS[2]}), Done({**late, "day": DAYS[1], "account": "nobody's"})])
+    assert set(tick().tags.values()) == {DAYS[0]}
+    check = dg.AssetCheckKey(asset.key, "no_event_late")
+    (record,) = instance.event_log_storage.get_asset_check_execution_history(check, limit=1)
+    evaluation: Any = record.event.dagster_event.event_specific_data  # type: ignore[union-attr]
+    assert (evaluation.passed, evaluation.description) == (False, f"1 events of {DAYS[0]} ended after it was computed")
+    # It is asked for until it was computed.
+    assert set(tick().tags.values()) == {DAYS[0]}
+    before = in_table(queue)
+    again = run(DAYS[0])
+    assert checks(again)["no_event_late"][0]
+    assert in_table(queue) == in_files(output) != before
+    assert "nothing due" in tick().skip_message
 
 
 def test_the_sensor_asks_for_no_partition_that_is_not_there(queue: SqlQueue, tick: Tick) -> None:
@@ -105,7 +221,7 @@ def test_the_sensor_starts_no_second_run(queue: SqlQueue, tick: Tick) -> None:
     job = tick.definitions.resolve_job_def("materialize_sizes")
     run = tick.instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED)
     assert tick().skip_message == "daily: a run is consuming already"
-    tick.instance.report_run_failed(run)
+    tick.instance.report_run_canceled(run)
     assert isinstance(tick(), dg.RunRequest)
 
 
@@ -123,4 +239,4 @@ def test_an_asset_without_days_has_no_sensor() -> None:
     def plain() -> None: ...
 
     with pytest.raises(InvalidInput, match="asset plain has no daily partitions"):
-        build_daily_sensor(plain, DAILY, upstream="work")
+        build_daily_sensor(plain, DAILY)

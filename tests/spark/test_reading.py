@@ -109,8 +109,8 @@ def test_a_field_that_does_not_fit_names_its_job_or_is_null(queue: SqlQueue, rea
     # A condition on such a field is not fulfilled, and does not fail either.
     where = reader.option("where", '[{"column": "n", "op": ">=", "value": 18}]').schema("id string")
     assert where.option("on_bad_value", "null").load().count() == 3
-    with pytest.raises(PySparkException, match=f"job {job}"):
-        where.option("on_bad_value", "fail").load().count()
+    # Nor where such a field fails the read: who asks for other jobs has nothing to do with this one.
+    assert where.option("on_bad_value", "fail").schema("n int").load().count() == 3
 
 
 def test_live_jobs_are_read_by_state_bucket_and_age(

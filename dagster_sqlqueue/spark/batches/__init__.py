@@ -17,8 +17,11 @@ from dagster_sqlqueue.spark.batches.model import Batch as Batch
 from dagster_sqlqueue.spark.batches.outcomes import outcomes as outcomes
 from dagster_sqlqueue.spark.batches.outcomes import report as report
 from dagster_sqlqueue.spark.batches.publication import abandon as abandon
+from dagster_sqlqueue.spark.batches.publication import moved as moved
 from dagster_sqlqueue.spark.batches.publication import outputs as outputs
 from dagster_sqlqueue.spark.batches.publication import publication as publication
 from dagster_sqlqueue.spark.batches.publication import publish as publish
+from dagster_sqlqueue.spark.batches.publication import unmoved as unmoved
+from dagster_sqlqueue.spark.batches.sealing import BACKOFF as BACKOFF
 from dagster_sqlqueue.spark.batches.sealing import seal as seal
 from dagster_sqlqueue.spark.batches.sealing import sweep_batches as sweep_batches

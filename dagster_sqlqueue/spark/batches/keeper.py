@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from dagster_sqlqueue.errors import QueueError
 from dagster_sqlqueue.model.job import Mode
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.spark.batches.lease import held_by
-from dagster_sqlqueue.spark.batches.model import Batch, lost
+from dagster_sqlqueue.spark.batches.loss import lost
+from dagster_sqlqueue.spark.batches.model import Batch, held_by
 from dagster_sqlqueue.spark.batches.publication import abandon
 
 logger = logging.getLogger("dagster_sqlqueue")

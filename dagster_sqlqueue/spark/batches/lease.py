@@ -23,7 +23,7 @@ from dagster_sqlqueue.db.executors import Parameters, Transaction
 from dagster_sqlqueue.errors import BatchLost
 from dagster_sqlqueue.model.outcome import Outcome
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.spark.batches.model import Batch, lost
+from dagster_sqlqueue.spark.batches.loss import lost
 
 logger = logging.getLogger("dagster_sqlqueue")
 
@@ -76,8 +76,8 @@ class Held:
         with contextlib.suppress(Exception):
             self._connection.close()
 
-    def begin(self, token: int, lease_seconds: float) -> tuple[str, str]:
-        """Begin, or begin again with a new snapshot. Gives the snapshot to be imported, and what it sees.
+    def begin(self, token: int, lease_seconds: float) -> str:
+        """Begin, or begin again with a new snapshot. Gives the snapshot to be imported.
 
         Raises:
             BatchLost: the batch was taken over.
@@ -91,8 +91,8 @@ class Held:
         milliseconds = str(max(round(lease_seconds * 1_000), 1))
         self.transaction.run("batch_patience", {"lease_milliseconds": milliseconds})
         self._connection.execute(_BEFORE_THE_MOVE)
-        self._snapshot, seen = rows[0]
-        return self._snapshot, seen
+        ((self._snapshot,),) = rows
+        return self._snapshot
 
     def count(self) -> tuple[int, int, int]:
         """How many jobs the snapshot has, how many of them somebody follows, and how many due ones have no attempt left."""
@@ -131,7 +131,7 @@ class Held:
             self.transaction.run("batch_lease_reported", self._parameters)
         except _CONFLICTS as error:
             raise Conflict(_first_line(error)) from error
-        rest = {"rest": "queued", "error": None, "delayed": False}
+        rest = {"rest": "queued", "error": None}
         ended, back, _ = self.transaction.run("batch_settle", {**self._parameters, **rest})[0]
         return int(ended + back + self.move()[0])
 
@@ -229,17 +229,6 @@ class Held:
     def gone(self) -> bool:
         """Whether the connection is lost."""
         return bool(self._connection.closed)
-
-
-def held_by(batch: Batch) -> Held:
-    """The transaction of a transactional batch.
-
-    Raises:
-        BatchLost: another process sealed it: its transaction is not here.
-    """
-    if not isinstance(batch.held, Held):
-        raise lost(batch.key, "a transactional batch can be changed in the process alone that sealed it")
-    return batch.held
 
 
 def _first_line(error: Exception) -> str:

@@ -1,19 +1,17 @@
-"""What a batch is. No I/O."""
+"""What a batch is, and what a transactional one is held by."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from psycopg import sql
 
-from dagster_sqlqueue.errors import BatchLost
 from dagster_sqlqueue.model.job import Mode
-
-if TYPE_CHECKING:
-    from dagster_sqlqueue.spark.batches.lease import Held
+from dagster_sqlqueue.spark.batches.lease import Held
+from dagster_sqlqueue.spark.batches.loss import lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +30,7 @@ class Batch:
         snapshot: for `SET TRANSACTION SNAPSHOT` of whoever reads a transactional batch; None: a leased one is read as it
             is. It can be imported until the batch is published or given up.
         filter: what the jobs' payloads contain; empty: there was no filter.
+        attempt: of the batch: how often its key was sealed or taken over since it was published last, 1 the first time.
     """
 
     id: UUID
@@ -43,7 +42,8 @@ class Batch:
     sealed_at: datetime
     snapshot: str | None = None
     filter: Mapping[str, Any] = field(default_factory=dict)
-    held: "Held | None" = field(default=None, repr=False, compare=False)
+    attempt: int = 1
+    held: Held | None = field(default=None, repr=False, compare=False)
     """The transaction of a transactional batch, in the process that sealed it."""
 
     @property
@@ -75,21 +75,19 @@ class Batch:
             self.sealed_at,
             self.snapshot,
             dict(self.filter),
+            self.attempt,
         )
 
 
-def lost(key: str, reason: str | None = None) -> BatchLost:
-    """The error for somebody whose batch is not his any more.
+def held_by(batch: Batch) -> Held:
+    """The transaction of a transactional batch.
 
-    Args:
-        key: of the batch.
-        reason: what is known of why.
+    Raises:
+        BatchLost: another process sealed it: its transaction is not here.
     """
-    why = f" ({reason})" if reason else ""
-    return BatchLost(
-        f"batch {key!r}, or some of its jobs, passed to somebody else{why}; nothing was published. Run it again: it finds"
-        " the present state"
-    )
+    if batch.held is None:
+        raise lost(batch.key, "a transactional batch can be changed in the process alone that sealed it")
+    return batch.held
 
 
 def _literal(text: str) -> str:

@@ -18,8 +18,8 @@ from dagster_sqlqueue.model.job import Mode
 from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.payload.serialization import result_text
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.spark.batches.lease import held_by
-from dagster_sqlqueue.spark.batches.model import Batch, lost
+from dagster_sqlqueue.spark.batches.loss import lost
+from dagster_sqlqueue.spark.batches.model import Batch, held_by
 
 _AT_ONCE = 10_000
 

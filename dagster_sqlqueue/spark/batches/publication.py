@@ -13,15 +13,18 @@ from dagster_sqlqueue.model.job import Mode
 from dagster_sqlqueue.payload.serialization import json_text, storable_text
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.unpublished_batches import give_back, let_in
-from dagster_sqlqueue.spark.batches.lease import Conflict, Held, held_by
-from dagster_sqlqueue.spark.batches.model import Batch, lost
+from dagster_sqlqueue.spark.batches.lease import Conflict, Held
+from dagster_sqlqueue.spark.batches.loss import lost
+from dagster_sqlqueue.spark.batches.model import Batch, held_by
 from dagster_sqlqueue.spark.batches.outcomes import told
 
 _ERROR_LIMIT = 10_000
 
 
 @contextlib.contextmanager
-def publication(queue: SqlQueue, *batches: Batch, output: Mapping[str, Any]) -> Iterator[Transaction]:
+def publication(
+    queue: SqlQueue, *batches: Batch, output: Mapping[str, Any], unmoved: bool = False
+) -> Iterator[Transaction]:
     """The transaction in which batches are published: what the block writes through `transaction.connection` becomes
     visible together with the end of the jobs, or not at all.
 
@@ -29,6 +32,7 @@ def publication(queue: SqlQueue, *batches: Batch, output: Mapping[str, Any]) -> 
         queue: where the batches were sealed.
         batches: leased ones, as many as one likes, or one transactional one.
         output: JSON that says where the results are, kept for `outputs`.
+        unmoved: whether files are to be moved into place afterwards; `unmoved` has the output until `moved` is called.
 
     What is reported of single jobs of a transactional batch is to be reported before the block begins.
 
@@ -43,7 +47,7 @@ def publication(queue: SqlQueue, *batches: Batch, output: Mapping[str, Any]) -> 
             f"{len(batches)} batches are to be published together; give one or more leased ones, or one transactional one"
         )
     if transactional:
-        with _held_publication(queue, transactional[0], output) as transaction:
+        with _held_publication(queue, transactional[0], output, unmoved) as transaction:
             yield transaction
         return
     with queue.database.transaction() as transaction:
@@ -51,10 +55,12 @@ def publication(queue: SqlQueue, *batches: Batch, output: Mapping[str, Any]) -> 
         yield transaction
         transaction.take_back()
         for batch in batches:
-            publish(queue, batch, transaction, output=output)
+            publish(queue, batch, transaction, output=output, unmoved=unmoved)
 
 
-def publish(queue: SqlQueue, batch: Batch, transaction: Transaction, *, output: Mapping[str, Any]) -> None:
+def publish(
+    queue: SqlQueue, batch: Batch, transaction: Transaction, *, output: Mapping[str, Any], unmoved: bool = False
+) -> None:
     """End the batch's jobs, in the transaction that writes the results: what `publication` does last.
 
     Args:
@@ -63,6 +69,7 @@ def publish(queue: SqlQueue, batch: Batch, transaction: Transaction, *, output: 
         transaction: from `queue.database.transaction()`, or for a transactional batch its own; an error must leave its
             block, so that it rolls back.
         output: JSON that says where the results are.
+        unmoved: as for `publication`.
 
     Raises:
         BatchLost: the batch was taken over, or some of its jobs were: nothing may be committed.
@@ -78,6 +85,7 @@ def publish(queue: SqlQueue, batch: Batch, transaction: Transaction, *, output: 
         "token": batch.token,
         "output": json_text("output", dict(output)),
         "job_count": jobs,
+        "unmoved": unmoved,
     }
     rows = transaction.run("batch_publish", parameters)
     if not rows:
@@ -86,7 +94,7 @@ def publish(queue: SqlQueue, batch: Batch, transaction: Transaction, *, output: 
     if held is not None:
         return  # they are ended already, within this transaction
     if reported:
-        rest = {"rest": "succeeded", "error": None, "delayed": True}
+        rest = {"rest": "succeeded", "error": None}
         done, returned, lines = transaction.run("batch_settle", {"batch_id": batch.id, **rest})[0]
         ended = done + returned
     else:
@@ -97,19 +105,22 @@ def publish(queue: SqlQueue, batch: Batch, transaction: Transaction, *, output: 
 
 
 def abandon(queue: SqlQueue, batch: Batch, reason: str) -> int:
-    """Give the batch's jobs back at once, their attempt spent; what was reported about single jobs is done with them.
+    """Give the batch's jobs back at once, without an attempt spent; what was reported about single jobs is done with them.
+    It is an attempt of the batch, whose backoff begins.
 
     Returns:
-        How many jobs are due again or set aside; 0 when the batch is not ours any more.
+        How many jobs are due again or set aside; 0 when the batch is not ours any more, and of a transactional one, whose
+        jobs are as they were.
     """
     if batch.mode is Mode.TRANSACTIONAL:
         held_by(batch).close()
 
     def close(transaction: Transaction) -> int:
         # The transaction of a transactional batch is over when the server has noticed: this waits for it.
-        if not transaction.run("batch_close", {"batch_id": batch.id, "token": batch.token}):
+        error = storable_text(reason)[:_ERROR_LIMIT]
+        if not transaction.run("batch_close", {"batch_id": batch.id, "token": batch.token, "error": error}):
             return 0
-        return give_back(transaction, batch.id, batch.queue, error=storable_text(reason)[:_ERROR_LIMIT])[1]
+        return give_back(transaction, batch.id, batch.queue, error=error)[1]
 
     return queue.database.transact(close)
 
@@ -119,8 +130,23 @@ def outputs(queue: SqlQueue, key: str, limit: int = 1) -> list[dict[str, Any]]:
     return [json.loads(output) for _, output in queue.database.run("batch_last", {"key": key, "limit": limit})]
 
 
+def unmoved(queue: SqlQueue, key: str) -> list[dict[str, Any]]:
+    """The outputs of the key's published batches whose files are not known to be in their place, the first first."""
+    return [json.loads(output) for (output,) in queue.database.run("batch_unmoved", {"key": key})]
+
+
+def moved(queue: SqlQueue, owner: str) -> None:
+    """Note that the files of a publication are in their place.
+
+    Args:
+        queue: where the batches were sealed.
+        owner: what the publication's output has under this name.
+    """
+    queue.database.run("batch_moved", {"owner": owner})
+
+
 @contextlib.contextmanager
-def _held_publication(queue: SqlQueue, batch: Batch, output: Mapping[str, Any]) -> Iterator[Transaction]:
+def _held_publication(queue: SqlQueue, batch: Batch, output: Mapping[str, Any], unmoved: bool) -> Iterator[Transaction]:
     held = held_by(batch)
     committing = False
     try:
@@ -129,7 +155,7 @@ def _held_publication(queue: SqlQueue, batch: Batch, output: Mapping[str, Any]) 
         held.transaction.lend()
         yield held.transaction
         held.transaction.take_back()
-        publish(queue, batch, held.transaction, output=output)
+        publish(queue, batch, held.transaction, output=output, unmoved=unmoved)
         committing = True
         held.commit()
     except (psycopg.OperationalError, psycopg.errors.IdleInTransactionSessionTimeout) as error:
@@ -141,7 +167,6 @@ def _held_publication(queue: SqlQueue, batch: Batch, output: Mapping[str, Any]) 
     except BaseException:
         held.close()
         raise
-    queue.database.run("batch_untried", {"batch_id": batch.id})
 
 
 def _was_published(queue: SqlQueue, batch: Batch) -> bool:

@@ -16,15 +16,19 @@ from uuid_utils.compat import uuid7
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import BatchLost, InvalidInput, QueuePaused
 from dagster_sqlqueue.model.job import Mode
-from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS
+from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS, Backoff
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.odd_jobs import despite_odd_jobs
 from dagster_sqlqueue.queue.stuck_keys import heal_keys
 from dagster_sqlqueue.queue.unpublished_batches import Swept, give_back, sweep
 from dagster_sqlqueue.spark.batches.lease import Conflict, Held
-from dagster_sqlqueue.spark.batches.model import Batch, lost
+from dagster_sqlqueue.spark.batches.loss import lost
+from dagster_sqlqueue.spark.batches.model import Batch
 
 logger = logging.getLogger("dagster_sqlqueue")
+
+BACKOFF = Backoff(30.0, factor=2.0, max_seconds=3_600.0, jitter=0.0)
+"""How long to wait after a run that failed or died, where nothing else is said."""
 
 _BEGINNINGS = 5
 """How often a transactional batch is begun before it becomes a leased one."""
@@ -38,6 +42,8 @@ class _Opened(NamedTuple):
     id: UUID
     token: int
     sealed_at: datetime
+    attempt: int
+    error: str | None
 
 
 class _Wanted(NamedTuple):
@@ -49,6 +55,7 @@ class _Wanted(NamedTuple):
     filter: str
     mode: Mode
     lease_seconds: float
+    backoff: list[float]
 
     def opening(self, mode: Mode) -> dict[str, Any]:
         seconds = self.lease_seconds if mode is Mode.LEASED else min(self.lease_seconds, _BEGIN_SECONDS)
@@ -66,20 +73,22 @@ def seal(
     lease_seconds: float = 60.0,
     patience_seconds: float | None = None,
     overlap: bool = False,
+    backoff: Backoff = BACKOFF,
+    closed: Mapping[str, Any] | None = None,
 ) -> Batch:
     """Take every due job of a queue that fits the filter into one batch.
 
     A leased batch is sealed bucket by bucket, each in a transaction of its own. A batch that a killed owner left behind
-    under the same key is taken over once its lease has run out: by the same filter its jobs stay in it, an attempt of
-    theirs is spent, and what has become due since is added; what was reported of single jobs is done first.
+    under the same key is taken over once its lease has run out: by the same filter its jobs stay in it, and what has become
+    due since is added; what was reported of single jobs is done first.
 
     A transactional batch is one transaction from here to its publication: the jobs are ended in it, others skip them, and
-    if this process dies they are at once as they were, but for the attempt, which is spent when the key is sealed again or
-    the batch is swept. It does without a lease's writes. For queues that are consumed by batches alone: others that claim
-    from it step over the locked jobs at each claim, a change of one of the jobs by somebody else waits for the
-    publication, nothing that is deleted anywhere in the database can be cleaned up before it, and what has ended has
-    the time of its move as its end, long before anybody sees it. It is given up for a leased one, with a warning in the
-    log, where others keep changing the jobs, or where some are followed, or members of a group.
+    if this process dies they are at once as they were. It does without a lease's writes. For queues that are consumed
+    by batches alone: others that claim from it step over the locked jobs at each claim, a change of one of the jobs by
+    somebody else waits for the publication, nothing that is deleted anywhere in the database can be cleaned up before
+    it, and what has ended has the time of its move as its end, long before anybody sees it. It is given up for a leased
+    one, with a warning in the log, where others keep changing the jobs, or where some are followed, or members of a
+    group.
 
     Args:
         queue: where the queue is.
@@ -90,6 +99,10 @@ def seal(
         filter: take only jobs whose payload contains this.
         lease_seconds: how long the batch holds when nothing is heard from this process: see `kept`.
         patience_seconds: how long to wait for somebody else's batch of the key; None: a lease and a bit.
+        backoff: how long whoever does this again and again should wait after a run that failed or died. It is kept with
+            the batch, for schedulers such as the sensor of a daily asset; sealing itself does not wait.
+        closed: of daily jobs, in a leased batch: take only those whose account has no live job of its day on the queue
+            `queue`, whose payloads have their day at the path `day_path` and their account at `account_path`. None: all.
         overlap: of a transactional batch: give it back at once, and move its jobs in a thread while they are read. What
             goes wrong with that is raised by `publication`.
 
@@ -100,9 +113,14 @@ def seal(
         InvalidInput: the queue's keys take turns, or it has limits: a batch takes every due job at once. Or the filter is no
             JSON object, or the lease no time.
     """
-    wanted = _Wanted(name, key, owner, _filter_text(filter), Mode(mode), _checked(lease_seconds))
+    policy = [backoff.seconds, backoff.factor, backoff.max_seconds]
+    wanted = _Wanted(name, key, owner, _filter_text(filter), Mode(mode), _checked(lease_seconds), policy)
     _check_queue(queue, name)
     opened = _open(queue, wanted, patience_seconds)
+    if opened.attempt > 1:
+        logger.warning(
+            "batch %r is sealed for the %d. time in a row; the last time: %s", key, opened.attempt, opened.error
+        )
     if wanted.mode is Mode.TRANSACTIONAL:
         batch = _seal_held(queue, wanted, opened, dict(filter or {}), overlap)
         if batch is not None:
@@ -110,13 +128,12 @@ def seal(
         to_lease = {"batch_id": opened.id, "token": opened.token, "lease_seconds": lease_seconds}
         if not queue.database.run("batch_to_lease", to_lease):
             raise lost(key)
-    return _seal_leased(queue, wanted, opened, dict(filter or {}))
+    return _seal_leased(queue, wanted, opened, dict(filter or {}), closed)
 
 
 def sweep_batches(queue: SqlQueue, name: str | None = None, **settings: float) -> Swept:
-    """Close the batches whose lease ended long ago, and give their jobs back with an attempt spent: due by their backoff,
-    or in the dead letter if it was the last. What was reported of single jobs is done with them. `maintain` does it for all
-    queues.
+    """Close the batches whose lease ended long ago, and give their jobs back, without an attempt spent. What was reported of
+    single jobs is done with them. `maintain` does it for all queues.
 
     Args:
         queue: where the batches are.
@@ -131,18 +148,39 @@ def sweep_batches(queue: SqlQueue, name: str | None = None, **settings: float) -
     return swept
 
 
-def _seal_leased(queue: SqlQueue, wanted: _Wanted, opened: _Opened, filter: dict[str, Any]) -> Batch:
+def _seal_leased(
+    queue: SqlQueue, wanted: _Wanted, opened: _Opened, filter: dict[str, Any], closed: Mapping[str, Any] | None
+) -> Batch:
     mine = {"batch_id": opened.id, "token": opened.token, "worker": wanted.owner, **wanted._asdict()}
-    for bucket, held in queue.database.run("batch_buckets", {"queue": wanted.queue, "batch_id": opened.id}):
+    buckets = queue.database.run("batch_buckets", {"queue": wanted.queue, "batch_id": opened.id})
+    for bucket, held in buckets:
         queue.database.run("bury_spent", {"queue": wanted.queue, "bucket": bucket})
-        for step in ["batch_renew", "batch_seal"] if held else ["batch_seal"]:
+        steps = ["batch_renew"] if held else []
+        for step in [*steps, "batch_seal"] if closed is None else steps:
             seal = partial(queue.database.run, step, {**mine, "bucket": bucket})
             despite_odd_jobs(queue.database, wanted.queue, seal)
+    if closed is not None:
+        of_events = {"events": closed["queue"], "day_path": closed["day_path"], "account_path": closed["account_path"]}
+        everywhere = {**mine, **of_events, "buckets": [bucket for bucket, _ in buckets]}
+        seal = partial(queue.database.run, "batch_seal_closed", everywhere)
+        ((_, left),) = despite_odd_jobs(queue.database, wanted.queue, seal)
+        if left:
+            logger.warning(
+                "%d jobs of batch %r are left: events of theirs are on %r", left, wanted.key, closed["queue"]
+            )
     rows = queue.database.run("batch_sealed", mine)
     if not rows:
         raise lost(wanted.key)
     return Batch(
-        opened.id, wanted.key, wanted.queue, opened.token, rows[0][0], Mode.LEASED, opened.sealed_at, filter=filter
+        opened.id,
+        wanted.key,
+        wanted.queue,
+        opened.token,
+        rows[0][0],
+        Mode.LEASED,
+        opened.sealed_at,
+        filter=filter,
+        attempt=opened.attempt,
     )
 
 
@@ -159,12 +197,9 @@ def _seal_held(
     }
     held = Held(queue, wanted.key, parameters)
 
-    def tried(seen: str) -> None:
-        queue.database.run("batch_tried", {"batch_id": opened.id, "seen": seen})
-
     try:
         for beginning in range(_BEGINNINGS):
-            snapshot, seen = held.begin(opened.token, wanted.lease_seconds)
+            snapshot = held.begin(opened.token, wanted.lease_seconds)
             # What the snapshot sees of a queue that was given turns since the first look stands in a line.
             _check_queue(queue, wanted.queue)
             jobs, followed, spent = held.count()
@@ -173,7 +208,6 @@ def _seal_held(
                 for bucket, _ in queue.database.run("batch_buckets", parameters):
                     queue.database.run("bury_spent", {"queue": wanted.queue, "bucket": bucket})
             if overlap and not followed:
-                tried(seen)
                 held.move_apart(jobs)
             elif not overlap:
                 try:
@@ -185,8 +219,6 @@ def _seal_held(
             if followed:
                 logger.warning("batch %r is leased: %d of its jobs are followed by others", wanted.key, followed)
                 break
-            if not overlap:
-                tried(seen)
             return Batch(
                 opened.id,
                 wanted.key,
@@ -197,6 +229,7 @@ def _seal_held(
                 opened.sealed_at,
                 snapshot,
                 filter,
+                opened.attempt,
                 held,
             )
         else:

@@ -1,10 +1,9 @@
--- Give a batch up under its token: it is not published any more. batch_recover and batch_settle give its jobs back in the
--- same transaction.
+-- Give a batch up under its token: it is not published any more. batch_settle gives its jobs back in the same transaction.
 --
--- Parameters: batch_id uuid; token bigint.
+-- Parameters: batch_id uuid; token bigint; error text (why).
 -- Returns: one row; none: it was taken over or is published already. Locks: the batch's row. Guards: I3.
 -- Roles: consumer.
 UPDATE sqlqueue.batch AS b
-SET state = 'abandoned'
+SET state = 'abandoned', lease_until = LEAST(b.lease_until, clock_timestamp()), error = CAST(:error AS text)
 WHERE b.id = CAST(:batch_id AS uuid) AND b.token = :token AND b.state IN ('sealing', 'sealed')
 RETURNING b.id

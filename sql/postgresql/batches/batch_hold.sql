@@ -2,10 +2,10 @@
 -- row, which is its lease: while it is held nobody takes the batch over, and it ends with the connection.
 --
 -- Parameters: batch_id uuid; token bigint. The first statement of a REPEATABLE READ transaction.
--- Returns: the snapshot to be imported; what it sees. No row: the batch was taken over.
+-- Returns: the snapshot to be imported. No row: the batch was taken over.
 -- Locks: the batch's row. Guards: I3, I4 for batches.
 -- Roles: consumer.
-SELECT pg_export_snapshot() AS snapshot, CAST(pg_current_snapshot() AS text) AS seen
+SELECT pg_export_snapshot() AS snapshot
 FROM sqlqueue.batch AS b
 WHERE b.id = CAST(:batch_id AS uuid) AND b.token = :token AND b.state = 'sealing'
 FOR NO KEY UPDATE

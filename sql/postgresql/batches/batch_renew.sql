@@ -1,4 +1,4 @@
--- Lease to a batch's new owner one bucket's jobs that it holds already: another attempt of theirs begins.
+-- Lease to a batch's new owner one bucket's jobs that it holds already. It is another attempt of the batch, and none of theirs.
 --
 -- Parameters: batch_id uuid; token bigint; bucket smallint; worker text.
 -- Returns: one row: how many jobs. A batch that was taken over gets none.
@@ -11,7 +11,7 @@ WITH mine AS MATERIALIZED (
     FOR SHARE
 ), leased AS (
     UPDATE sqlqueue.job AS j
-    SET lease_no = j.lease_no + 1, attempt = j.attempt + 1, started_at = statement_timestamp(), claimed_by = :worker
+    SET lease_no = j.lease_no + 1, started_at = statement_timestamp(), claimed_by = :worker
     FROM mine
     WHERE j.batch_id = mine.id AND j.bucket = CAST(:bucket AS smallint)
     RETURNING j.id

@@ -1,11 +1,11 @@
 -- End the jobs of a batch one by one, as was reported about them, or else as is asked for.
 --
--- Parameters: batch_id uuid; rest text (succeeded, queued or running), error text, delayed boolean: see settle_batch.
+-- Parameters: batch_id uuid; rest text (succeeded, queued or running), error text: see settle_batch.
 -- Returns: how many jobs were ended, how many given back or set aside; the ordering keys of those that stood in a line, as
 --   batch_succeed.
 -- Locks: the jobs. The transaction has the batch's row. Guards: I1, I2, I3; with the caller's writes I7.
 -- Roles: consumer.
 SELECT s.ended, s.back, s.lines
 FROM sqlqueue.settle_batch(
-    CAST(:batch_id AS uuid), CAST(:rest AS text), CAST(:error AS text), CAST(:delayed AS boolean)
+    CAST(:batch_id AS uuid), CAST(:rest AS text), CAST(:error AS text)
 ) AS s

@@ -13,7 +13,7 @@ REVOKE ALL ON
     sqlqueue.job_archive_default, sqlqueue.job_replaced, sqlqueue.rate_start, sqlqueue.limit_reservation, sqlqueue.waiter,
     sqlqueue.stale_write, sqlqueue.worker, sqlqueue.assignment, sqlqueue.transactional_consumer, sqlqueue.consumer_slot,
     sqlqueue.batch,
-    sqlqueue.batch_outcome, sqlqueue.batch_try,
+    sqlqueue.batch_outcome,
     sqlqueue.subscription, sqlqueue.schedule, sqlqueue.human_task, sqlqueue.job_event, sqlqueue.automation_rule,
     sqlqueue.sensitive_field, sqlqueue.live_bucket, sqlqueue.lane, sqlqueue.bucket_heads, sqlqueue.stray_job, sqlqueue.job_all,
     sqlqueue.queue_stats, sqlqueue.new_job, sqlqueue.replaceable_job, sqlqueue.parked_job, sqlqueue.job_replaced_long_ago,
@@ -28,8 +28,8 @@ REVOKE ALL ON FUNCTION
     sqlqueue.tell_followers(uuid, timestamp with time zone, boolean), sqlqueue.job_ended(), sqlqueue.fold_group_tally(),
     sqlqueue.ended_now(uuid),
     sqlqueue.put_callbacks(uuid[], text[], smallint[], text[], jsonb[], boolean), sqlqueue.uuid_at(timestamp with time zone, text),
-    sqlqueue.bucket_hash(uuid, text), sqlqueue.hold_unclaimable(text), sqlqueue.listen_to_ends(), sqlqueue.remove_reply_queue(text, boolean),
-    sqlqueue.recover_batch(uuid), sqlqueue.settle_batch(uuid, text, text, boolean), sqlqueue.sweep_batch(text, double precision),
+    sqlqueue.bucket_hash(uuid, text), sqlqueue.hold_unclaimable(text), sqlqueue.listen_to_ends(),
+    sqlqueue.remove_reply_queue(text, boolean), sqlqueue.settle_batch(uuid, text, text), sqlqueue.sweep_batch(text, double precision),
     sqlqueue.drop_staged(uuid), sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint)
     FROM PUBLIC, sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 
@@ -128,16 +128,15 @@ GRANT SELECT
     TO sqlqueue_observer;
 -- nothing on stale_write, worker, assignment, transactional_consumer, consumer_slot: sqlqueue_producer
 
--- batch, batch_outcome, batch_try: what Spark takes and publishes. Maintenance, by operators, gives back
+-- batch, batch_outcome: what Spark takes and publishes. Maintenance, by operators, gives back
 -- what was left behind, by a function.
 GRANT SELECT, INSERT, UPDATE ON sqlqueue.batch TO sqlqueue_consumer;
-GRANT SELECT, INSERT, UPDATE, DELETE ON sqlqueue.batch_outcome, sqlqueue.batch_try TO sqlqueue_consumer;
-GRANT SELECT ON sqlqueue.batch, sqlqueue.batch_outcome, sqlqueue.batch_try TO sqlqueue_operator, sqlqueue_observer;
-GRANT EXECUTE ON FUNCTION sqlqueue.recover_batch(uuid), sqlqueue.settle_batch(uuid, text, text, boolean)
-    TO sqlqueue_consumer;
+GRANT SELECT, INSERT, UPDATE, DELETE ON sqlqueue.batch_outcome TO sqlqueue_consumer;
+GRANT SELECT ON sqlqueue.batch, sqlqueue.batch_outcome TO sqlqueue_operator, sqlqueue_observer;
+GRANT EXECUTE ON FUNCTION sqlqueue.settle_batch(uuid, text, text) TO sqlqueue_consumer;
 GRANT EXECUTE ON FUNCTION sqlqueue.sweep_batch(text, double precision) TO sqlqueue_consumer, sqlqueue_operator;
--- nothing on batch, batch_outcome, batch_try: sqlqueue_producer
--- nothing on recover_batch(uuid), settle_batch(uuid, text, text, boolean): sqlqueue_producer, sqlqueue_operator, sqlqueue_observer
+-- nothing on batch, batch_outcome: sqlqueue_producer
+-- nothing on settle_batch(uuid, text, text): sqlqueue_producer, sqlqueue_operator, sqlqueue_observer
 -- nothing on sweep_batch(text, double precision): sqlqueue_producer, sqlqueue_observer
 
 -- subscription, schedule: operators set them; whoever publishes reads the subscriptions. A scheduler is an operator.

@@ -1,17 +1,23 @@
--- The first and the last day of the jobs that are due on a queue of daily jobs (payloads with a field "day"), among the
--- days from :earliest to :latest.
+-- What is to be done about the days of an asset that consumes daily jobs (payloads with the fields "day" and "account"): the
+-- days with due jobs, those of batches that are open or whose files are not in their place, and some that are named.
 --
--- Parameters: queue text; earliest, latest text (ISO dates); cap integer (the most jobs that are counted).
--- Returns: one row: first, last, jobs. Locks: none.
+-- Parameters: queue text; prefix text (what the keys of the asset's batches have before the day); events text, day_path,
+--   account_path text[] (the queue whose live jobs tell that an account's day is open, and where they have both; null: there
+--   is none); earliest, latest text (ISO dates); cap integer (the most jobs of either queue that are looked at); late text[]
+--   (the days that are named).
+-- Returns: day; jobs (that are due, and whose account's day is closed); waiting (that are due, and whose is not); unmoved
+--   (whether files are to be moved); of the last batch of the day, nulls where there is none: state, attempt, backoff, ago (how
+--   many seconds ago its lease ended, or it was given up), error, owner; seen (how many events were looked at: as many as the
+--   cap means that there may be more); late (whether it is one that was named). Locks: none.
 -- Plan: the due jobs of the queue, bucket by bucket through the claim index, until as many as the cap were found: asked for a
---   queue alone, the planner reads the whole table, however few of the jobs are that queue's.
+--   queue alone, the planner reads the whole table, however few of the jobs are that queue's. Events likewise, if a job is due.
+--   Batches by the small indexes of those that are open or unmoved, and for each day one by its key.
 -- Roles: consumer, operator, observer.
-SELECT min(due.day) AS first, max(due.day) AS last, count(*) AS jobs
-FROM (
-    SELECT of_bucket.day
+WITH due AS MATERIALIZED (
+    SELECT of_bucket.day, of_bucket.account
     FROM sqlqueue.live_bucket AS b
     CROSS JOIN LATERAL (
-        SELECT j.payload ->> 'day' AS day
+        SELECT j.payload ->> 'day' AS day, j.payload ->> 'account' AS account
         FROM sqlqueue.job AS j
         WHERE j.queue = :queue
           AND j.bucket = b.bucket
@@ -21,4 +27,51 @@ FROM (
     ) AS of_bucket
     WHERE b.queue = :queue
     LIMIT :cap
-) AS due
+), seen AS MATERIALIZED (
+    SELECT
+        left(j.payload #>> CAST(:day_path AS text[]), 10) AS day, j.payload #>> CAST(:account_path AS text[]) AS account
+    FROM sqlqueue.job AS j
+    WHERE j.queue = :events AND (SELECT count(*) FROM due) > 0
+    ORDER BY j.bucket
+    LIMIT :cap
+), unfinished AS MATERIALIZED (
+    SELECT DISTINCT seen.day, seen.account FROM seen
+), by_day AS MATERIALIZED (
+    SELECT
+        due.day, count(*) FILTER (WHERE u.day IS NULL) AS jobs, count(*) FILTER (WHERE u.day IS NOT NULL) AS waiting
+    FROM due
+    LEFT JOIN unfinished AS u ON u.day = due.day AND u.account = due.account
+    GROUP BY due.day
+), left_behind AS MATERIALIZED (
+    SELECT substr(b.key, length(:prefix) + 1) AS day, false AS unmoved
+    FROM sqlqueue.batch AS b
+    WHERE b.state IN ('sealing', 'sealed') AND starts_with(b.key, :prefix)
+    UNION ALL
+    SELECT substr(b.key, length(:prefix) + 1), true
+    FROM sqlqueue.batch AS b
+    WHERE b.unmoved AND starts_with(b.key, :prefix)
+), days AS MATERIALIZED (
+    SELECT by_day.day FROM by_day
+    UNION
+    SELECT left_behind.day FROM left_behind
+    UNION
+    SELECT named.day FROM unnest(CAST(:late AS text[])) AS named (day)
+)
+SELECT
+    days.day, COALESCE(by_day.jobs, 0) AS jobs, COALESCE(by_day.waiting, 0) AS waiting,
+    EXISTS (SELECT FROM left_behind AS l WHERE l.day = days.day AND l.unmoved) AS unmoved,
+    last.state, last.attempt, last.backoff, last.ago, last.error, last.owner, (SELECT count(*) FROM seen) AS seen,
+    days.day = ANY (CAST(:late AS text[])) AS late
+FROM days
+LEFT JOIN by_day ON by_day.day = days.day
+LEFT JOIN LATERAL (
+    SELECT
+        b.state, b.attempt, b.backoff, b.error, b.owner,
+        CAST(EXTRACT(EPOCH FROM statement_timestamp() - b.lease_until) AS float8) AS ago
+    FROM sqlqueue.batch AS b
+    WHERE b.key = :prefix || days.day
+    ORDER BY b.created_at DESC
+    LIMIT 1
+) AS last ON true
+WHERE days.day BETWEEN :earliest AND :latest
+ORDER BY days.day

@@ -16,7 +16,7 @@ from dagster_sqlqueue.errors import BatchLost, InvalidInput, LeaseLost, QueuePau
 from dagster_sqlqueue.spark import batches
 from dagster_sqlqueue.spark.batches import Batch, Swept
 from tests.gate.patience import PATIENCE
-from tests.support import Work, asked, caller, claim, leases_go_on, make_due, rows, states, until, value
+from tests.support import Work, asked, caller, claim, leases_go_on, make_due, rows, until, value
 from tests.support.leased import publish, seal
 
 
@@ -129,7 +129,7 @@ def test_who_was_overtaken_can_do_nothing_any_more(filled: SqlQueue) -> None:
     with pytest.raises(LeaseLost), batches.kept(filled, [old], lease_seconds=0.2) as check:
         until(lambda: check() is not None)
     publish(filled, new)
-    assert rows(filled, "SELECT DISTINCT lease_no, attempt, claimed_by FROM {s}.job_archive") == [(2, 2, "new")]
+    assert rows(filled, "SELECT DISTINCT lease_no, attempt, claimed_by FROM {s}.job_archive") == [(2, 1, "new")]
 
 
 def test_a_batch_whose_jobs_went_elsewhere_publishes_nothing(filled: SqlQueue) -> None:
@@ -159,32 +159,42 @@ def test_a_takeover_with_another_filter_leaves_no_stranger_in_the_batch(filled: 
     assert len(claim(filled)) == 10
 
 
-def test_abandoned_jobs_are_due_at_once_with_the_reason(filled: SqlQueue) -> None:
+def test_abandoned_jobs_are_due_at_once_with_the_reason_and_have_spent_no_attempt(filled: SqlQueue) -> None:
     batch = seal(filled)
     assert batches.abandon(filled, batch, "no \x00 memory") == 30
     assert batches.abandon(filled, batch, "again") == 0
     with pytest.raises(BatchLost):
         publish(filled, batch)
     jobs = claim(filled)
-    assert {(job.attempt, job.error) for job in jobs} == {(2, "no  memory")}
+    assert {(job.attempt, job.error) for job in jobs} == {(1, "no  memory")}
     filled.complete(jobs)
 
 
-def test_when_the_attempts_are_spent_the_jobs_go_to_the_dead_letter(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
-    queue.enqueue_many(spec, [NewJob(Work(n=n), max_attempts=2) for n in range(6)])
-    batches.abandon(queue, seal(queue), "first")
-    seal(queue)
-    make_due(queue)
-    assert seal(queue).job_count == 0
-    dead = queue.dead_letters("work")
-    assert len(dead) == 6
-    assert {(letter.attempt, letter.error) for letter in dead} == {(2, "first")}
+def test_runs_that_fail_or_die_are_attempts_of_the_batch_and_none_of_the_jobs(
+    queue: SqlQueue, spec: QueueSpec[Work], caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.enqueue_many(spec, [NewJob(Work(n=n), max_attempts=1 + n % 2) for n in range(6)])
+    policy = Backoff(10, factor=3, max_seconds=50)
+    for turn in range(1, 7, 2):
+        batch = seal(queue, backoff=policy)
+        assert (batch.job_count, batch.attempt) == (6, turn)
+        make_due(queue)  # and this driver is gone
+        batch = seal(queue, backoff=policy)
+        assert (batch.job_count, batch.attempt) == (6, turn + 1)
+        assert batches.abandon(queue, batch, f"turn {turn}") == 6
+        assert rows(queue, "SELECT DISTINCT attempt, state FROM {s}.job") == [(0, "queued")]
+    assert "batch 'k' is sealed for the 7. time in a row; the last time: turn 5" not in caplog.text
+    last = seal(queue)
+    assert "batch 'k' is sealed for the 7. time in a row; the last time: turn 5" in caplog.text
+    assert "the last time: the lease of the batch ran out: its driver died or hung" in caplog.text
+    publish(queue, last)
+    assert rows(queue, "SELECT DISTINCT attempt, state FROM {s}.job_archive") == [(1, "succeeded")]
+    assert seal(queue).attempt == 1
 
 
-def test_a_lease_that_ran_out_on_the_last_attempt_says_so(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+def test_jobs_without_an_attempt_left_are_not_sealed(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     queue.enqueue(spec, NewJob(Work(n=1), max_attempts=1))
-    seal(queue)
-    make_due(queue)
+    rows(queue, "UPDATE {s}.job SET attempt = 1")
     assert seal(queue).job_count == 0
     (dead,) = queue.dead_letters("work")
     assert dead.error == "the lease ran out on the last attempt: its consumer died or hung"
@@ -307,7 +317,7 @@ def test_a_queue_that_lets_jobs_wait_for_others_is_not_sealed(queue: SqlQueue, s
     assert queue.depth("work").ready == 1
 
 
-def test_a_sweep_gives_back_by_the_backoff_what_a_driver_left_behind(queue: SqlQueue) -> None:
+def test_a_sweep_gives_back_what_a_driver_left_behind(queue: SqlQueue) -> None:
     spec = QueueSpec("slow", Work, max_attempts=3, backoff=Backoff(1_000, factor=3, jitter=0))
     queue.create_queue(spec)
     queue.enqueue_many(spec, [NewJob(Work(n=n), max_attempts=n) for n in (1, 2, 3)])
@@ -315,13 +325,13 @@ def test_a_sweep_gives_back_by_the_backoff_what_a_driver_left_behind(queue: SqlQ
     assert batches.sweep_batches(queue) == Swept()
     make_due(queue)
     assert queue.maintain().batches_swept == 1
-    assert states(queue) == {1: "failed", 2: "queued", 3: "queued"}
-    waits = rows(queue, "SELECT DISTINCT attempt, available_at - now() BETWEEN '500 s' AND '1000 s' FROM {s}.job")
-    assert waits == [(1, True)]
-    assert {error for (error,) in rows(queue, "SELECT error FROM {s}.job UNION SELECT error FROM {s}.job_archive")} == {
-        "the lease of its batch ran out long ago: the driver died or hung"
-    }
+    gone = "the lease of its batch ran out long ago: the driver died or hung"
+    assert rows(queue, "SELECT DISTINCT state, attempt, available_at <= now(), error FROM {s}.job") == [
+        ("queued", 0, True, gone)
+    ]
+    assert rows(queue, "SELECT state, attempt, error FROM {s}.batch") == [("abandoned", 1, gone)]
     assert queue.maintain().batches_swept == 0
+    assert batches.seal(queue, "slow", "k", owner="w").attempt == 2
 
 
 def test_a_heartbeat_writes_one_row(filled: SqlQueue) -> None:

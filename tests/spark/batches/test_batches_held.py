@@ -14,7 +14,7 @@ from dagster_sqlqueue.errors import BatchLost, InvalidInput
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.spark import batches
 from dagster_sqlqueue.spark.batches import Batch
-from dagster_sqlqueue.spark.batches.lease import held_by
+from dagster_sqlqueue.spark.batches.model import held_by
 from tests.gate.patience import FULL, sized
 from tests.support import Work, caller, claim, make_due, rows, states, until, value
 from tests.support.leased import ids_of, outcomes_of
@@ -56,7 +56,6 @@ def test_what_is_read_is_what_is_ended(filled: SqlQueue, overlap: bool, filter: 
     assert ended(filled) == numbers
     assert batches.outputs(filled, "k") == [{"at": "here"}]
     assert value(filled, "SELECT job_count FROM {s}.batch") == batch.job_count
-    assert value(filled, "SELECT count(*) FROM {s}.batch_try") == 0
     kept = {"claimed_by": "w", "attempt": 1, "lease_no": 1}
     columns = "claimed_by, attempt, lease_no, batch_id"
     assert rows(filled, f"SELECT DISTINCT {columns} FROM {{s}}.job_archive") == (
@@ -89,20 +88,19 @@ def test_results_and_the_end_of_the_jobs_are_one(filled: SqlQueue) -> None:
     with batches.publication(filled, seal(filled), output={}) as transaction:
         transaction.connection.execute(insert)
     assert (value(filled, "SELECT count(*) FROM {s}.result"), filled.depth("work").live) == (1, 0)
-    # The first one had been handed out, and its attempt counts.
-    assert rows(filled, "SELECT DISTINCT attempt FROM {s}.job_archive") == [(2,)]
+    assert rows(filled, "SELECT DISTINCT attempt FROM {s}.job_archive") == [(1,)]
 
 
-def test_a_lost_connection_is_a_lost_batch_and_an_attempt(filled: SqlQueue) -> None:
+def test_a_lost_connection_is_a_lost_batch_and_an_attempt_of_the_batch_alone(filled: SqlQueue) -> None:
     batch = seal(filled)
     _end_transactions(filled)
     with pytest.raises(BatchLost):
         publish(filled, batch)
     assert filled.depth("work").ready == 30
     again = seal(filled)
-    assert (again.id, again.token, again.job_count) == (batch.id, 2, 30)
+    assert (again.id, again.token, again.attempt, again.job_count) == (batch.id, 2, 2, 30)
     publish(filled, again)
-    assert rows(filled, "SELECT DISTINCT attempt, lease_no FROM {s}.job_archive") == [(2, 2)]
+    assert rows(filled, "SELECT DISTINCT attempt, lease_no FROM {s}.job_archive") == [(1, 1)]
 
 
 def _transaction_of(batch: Batch) -> "psycopg.Connection[Any]":
@@ -120,32 +118,14 @@ def _end_transactions(queue: SqlQueue) -> None:
     until(lambda: not rows(queue, end), "the end of all transactions")
 
 
-def test_a_batch_that_kills_its_drivers_ends_in_the_dead_letter(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
-    queue.enqueue_many(spec, [NewJob(Work(n=n), max_attempts=2 + n % 2) for n in range(6)])
-    for _ in range(2):
-        assert seal(queue).job_count == 6
+def test_a_batch_that_kills_its_drivers_spends_its_own_attempts(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.enqueue_many(spec, [NewJob(Work(n=n), max_attempts=1 + n % 2) for n in range(6)])
+    for turn in range(1, 4):
+        batch = seal(queue)
+        assert (batch.job_count, batch.attempt) == (6, turn)
         _end_transactions(queue)
-    last = seal(queue)
-    assert (last.job_count, read(queue, last)) == (3, [1, 3, 5])
-    publish(queue, last)
-    assert states(queue) == {n: "succeeded" if n % 2 else "failed" for n in range(6)}
-    assert {(dead.attempt, dead.error) for dead in queue.dead_letters("work")} == {
-        (2, "the lease ran out on the last attempt: its consumer died or hung")
-    }
-
-
-def test_only_what_was_read_has_spent_an_attempt(filled: SqlQueue, spec: QueueSpec[Work], url: str) -> None:
-    with caller(url) as late:
-        filled.enqueue_many(spec, [NewJob(Work(n=100), max_attempts=1)], connection=late)
-        seal(filled)
-        late.commit()
-    _end_transactions(filled)
-    (theirs,) = claim(filled, 1)
-    publish(filled, seal(filled))
-    attempts = dict(rows(filled, "SELECT (payload ->> 'n')::integer, attempt FROM {s}.job_archive"))
-    taken = Work.model_validate_json(theirs.payload).n
-    assert attempts == {n: 1 if n == 100 else 2 for n in [*range(30), 100] if n != taken}
-    filled.complete([theirs])
+    publish(queue, seal(queue))
+    assert rows(queue, "SELECT DISTINCT attempt, state FROM {s}.job_archive") == [(1, "succeeded")]
 
 
 def test_a_killed_one_can_be_gone_on_with_by_lease_and_the_other_way_round(filled: SqlQueue) -> None:
@@ -157,15 +137,16 @@ def test_a_killed_one_can_be_gone_on_with_by_lease_and_the_other_way_round(fille
     held = seal(filled)
     assert (held.mode, held.job_count, held.token) == (Mode.TRANSACTIONAL, 30, 3)
     publish(filled, held)
-    assert rows(filled, "SELECT DISTINCT attempt, lease_no FROM {s}.job_archive") == [(3, 3)]
+    assert rows(filled, "SELECT DISTINCT attempt, lease_no FROM {s}.job_archive") == [(1, 2)]
 
 
-def test_abandoned_jobs_are_due_at_once_with_the_reason(filled: SqlQueue) -> None:
+def test_jobs_of_an_abandoned_batch_are_as_they_were(filled: SqlQueue) -> None:
     batch = seal(filled)
-    assert batches.abandon(filled, batch, "no memory") == 30
+    assert batches.abandon(filled, batch, "no memory") == 0
     with pytest.raises(BatchLost):
         publish(filled, batch)
-    assert {(job.attempt, job.error) for job in claim(filled)} == {(2, "no memory")}
+    assert rows(filled, "SELECT state, attempt, error FROM {s}.batch") == [("abandoned", 1, "no memory")]
+    assert {(job.attempt, job.lease_no, job.error) for job in claim(filled)} == {(1, 1, None)}
 
 
 def test_an_overlapping_move_is_cancelled_when_the_batch_is_given_up(filled: SqlQueue, url: str) -> None:
@@ -268,7 +249,7 @@ def test_kept_notices_a_lost_transaction(filled: SqlQueue) -> None:
 
     with pytest.raises(BatchLost):
         fails()
-    assert {job.attempt for job in claim(filled)} == {2}
+    assert {job.attempt for job in claim(filled)} == {1}
 
 
 def test_kept_is_heard_from_again_and_again(filled: SqlQueue) -> None:

@@ -3,6 +3,11 @@
 -- An immutable set of leased jobs that Spark may read as often as it likes. The token is the fence: taking a batch over
 -- raises it, and only the holder of the current one can publish.
 --
+-- The attempts are the batch's own: a driver that fails or dies says nothing about any one of the jobs, and none of them has
+-- spent an attempt by it. attempt counts how often the key was sealed, or taken over, since it was published last; backoff
+-- says how long to wait after lease_until, at which a batch that is given up was given up, before that is done again:
+-- seconds, factor, most seconds.
+--
 -- A leased batch has its lease on its own row alone: its jobs run until 'infinity', and come back when the batch is taken
 -- over, given up or swept. A transactional one has the lock of its row as its lease.
 CREATE TABLE sqlqueue.batch (
@@ -14,9 +19,13 @@ CREATE TABLE sqlqueue.batch (
     token        bigint      NOT NULL DEFAULT 1,
     lease_until  timestamptz NOT NULL,
     owner        text        NOT NULL,
+    attempt      integer     NOT NULL DEFAULT 1,
+    backoff      float8[]    NOT NULL DEFAULT '{30, 2, 3600}',
+    error        text,
     filter       jsonb       NOT NULL DEFAULT '{}',
     job_count    bigint,
     output       jsonb,
+    unmoved      boolean     NOT NULL DEFAULT false,
     created_at   timestamptz NOT NULL DEFAULT now(),
     sealed_at    timestamptz NOT NULL DEFAULT now(),
     published_at timestamptz
@@ -26,6 +35,9 @@ CREATE TABLE sqlqueue.batch (
 CREATE UNIQUE INDEX batch_open ON sqlqueue.batch (key) WHERE state IN ('sealing', 'sealed');
 
 CREATE INDEX batch_key ON sqlqueue.batch (key, created_at);
+
+-- Published ones whose files are to be moved into place yet: none, as a rule.
+CREATE INDEX batch_unmoved ON sqlqueue.batch (key, published_at) WHERE unmoved;
 
 -- Serves the sweep.
 CREATE INDEX batch_lease ON sqlqueue.batch (lease_until, id) WHERE state IN ('sealing', 'sealed');
@@ -46,95 +58,35 @@ CREATE TABLE sqlqueue.batch_outcome (
     PRIMARY KEY (batch_id, job_id)
 );
 
--- A transactional batch whose jobs somebody may be working on: what its transaction sees. Committed by itself, so that a
--- driver that is killed has spent an attempt of just these jobs; removed when that is done, or when it was published.
-CREATE TABLE sqlqueue.batch_try (
-    batch_id uuid        PRIMARY KEY,
-    seen     pg_snapshot NOT NULL
-);
-
--- Make leased ones of the jobs that a transactional batch was killed over: an attempt of theirs is spent, as it would be
--- had they been leased. settle_batch follows in the same transaction.
---
--- Exactly the jobs that its transaction saw: row versions that were committed before its snapshot, and that nobody has
--- changed since. A job that somebody else has at this moment is left to him.
---
--- Returns: how many jobs. Locks: the try, then the jobs.
-CREATE FUNCTION sqlqueue.recover_batch(of_batch uuid) RETURNS bigint
-LANGUAGE sql
--- The queue is known when the batch has been read, too late for the planner, which expects one of average size.
-SET enable_seqscan = off
-AS $$
-WITH tried AS MATERIALIZED (
-    DELETE FROM sqlqueue.batch_try AS t
-    USING sqlqueue.batch AS b
-    WHERE t.batch_id = of_batch AND b.id = t.batch_id
-    RETURNING b.queue, b.filter, b.sealed_at, b.owner, t.seen
-), latest AS MATERIALIZED (
-    SELECT CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS text) AS numeric) AS xid
-), lost AS MATERIALIZED (
-    SELECT j.id
-    FROM tried
-    CROSS JOIN latest
-    JOIN sqlqueue.job AS j ON j.queue = tried.queue
-    WHERE j.available_at <= tried.sealed_at
-      AND j.attempts_spent < j.max_attempts
-      AND (tried.filter = '{}' OR j.payload @> tried.filter)
-      -- xmin is the lower half of the number: the upper one is that of the latest, or the one before.
-      AND pg_visible_in_snapshot(
-          CAST(CAST(GREATEST(
-              CAST(CAST(j.xmin AS text) AS numeric)
-              + 4294967296 * floor((latest.xid - CAST(CAST(j.xmin AS text) AS numeric)) / 4294967296), 1
-          ) AS text) AS xid8),
-          tried.seen
-      )
-    FOR UPDATE OF j SKIP LOCKED
-), leased AS (
-    UPDATE sqlqueue.job AS j
-    SET state = 'running',
-        available_at = 'infinity',
-        lease_no = j.lease_no + 1,
-        attempt = j.attempts_spent + 1,
-        alone = false,
-        started_at = statement_timestamp(),
-        claimed_by = tried.owner,
-        batch_id = of_batch
-    FROM tried
-    WHERE j.id = ANY (ARRAY(SELECT lost.id FROM lost))
-    RETURNING j.id
-)
-SELECT count(*) FROM leased
-$$;
-
 -- End the jobs of a batch one by one: what was reported about them is done, and with the others happens what is asked for.
--- Those that are to be due again and have no attempt left go to the dead letter.
+-- Those that were reported to be retried and have no attempt left go to the dead letter.
 --
--- Parameters: rest: of jobs that nothing was reported of: succeeded; queued: due again; running: they stay in the batch.
---   because: the error of those that are due again without a report; null: they keep the last one. delayed: whether they are
---   due by their backoff, or at once.
+-- Parameters: rest: of jobs that nothing was reported of: succeeded; queued: due again, at once and without an attempt spent;
+--   running: they stay in the batch. because: the error of those that are due again without a report; null: they keep the
+--   last one.
 -- Returns: how many jobs were ended, how many given back or set aside; the ordering keys of those that stood in a line, each
 --   as often as it had such a job (null: none did).
 -- Locks: the jobs. The transaction has the batch's row.
 CREATE FUNCTION sqlqueue.settle_batch(
-    of_batch uuid, rest text, because text, delayed boolean, OUT ended bigint, OUT back bigint,
+    of_batch uuid, rest text, because text, OUT ended bigint, OUT back bigint,
     OUT lines text[]
 )
 LANGUAGE sql AS $$
 WITH settled AS MATERIALIZED (
     SELECT
-        j.id, CASE WHEN j.order_no IS NOT NULL THEN j.ordering_key END AS line, o.result, COALESCE(o.error, CASE WHEN o.state IS NULL THEN because END) AS error, o.spent,
+        j.id, CASE WHEN j.order_no IS NOT NULL THEN j.ordering_key END AS line, o.result, COALESCE(o.error, CASE WHEN o.state IS NULL THEN because END) AS error,
+        COALESCE(o.spent, false) AS spent,
         CASE
             WHEN o.state IS NULL AND rest = 'succeeded' THEN 'succeeded'
-            WHEN COALESCE(o.state, 'queued') = 'queued' AND COALESCE(o.spent, true) AND j.attempt >= j.max_attempts
-                THEN 'failed'
+            WHEN o.state = 'queued' AND o.spent AND j.attempt >= j.max_attempts THEN 'failed'
             ELSE COALESCE(o.state, rest)
         END AS state,
         CASE
-            WHEN o.state IS NULL AND NOT delayed THEN statement_timestamp()
-            ELSE GREATEST(statement_timestamp(), o.moment, COALESCE(o.reported_at, statement_timestamp())
+            WHEN o.state IS NULL THEN statement_timestamp()
+            ELSE GREATEST(statement_timestamp(), o.moment, o.reported_at
                 + make_interval(secs => CASE
                     WHEN o.after IS NOT NULL THEN o.after
-                    WHEN o.spent IS FALSE THEN 0
+                    WHEN NOT o.spent THEN 0
                     ELSE LEAST(b.policy[3], LEAST(b.policy[1], b.policy[3]) * CASE
                         WHEN (j.attempt - 1) * ln(b.policy[2]) < 500 THEN power(b.policy[2], GREATEST(j.attempt - 1, 0))
                         ELSE exp(500)
@@ -165,16 +117,14 @@ WITH settled AS MATERIALIZED (
         id, queue, bucket, priority, end_state, lease_no, attempt, max_attempts, run_at, created_at, started_at,
         statement_timestamp(), claimed_by, batch_id, unique_key, ordering_key, order_no, region, timeout_seconds, backoff,
         tags, payload, end_result,
-        COALESCE(end_error, error, CASE
-            WHEN end_state = 'failed' THEN 'the lease ran out on the last attempt: its consumer died or hung'
-        END)
+        COALESCE(end_error, error)
     FROM finished
     RETURNING id
 ), back AS (
     UPDATE sqlqueue.job AS j
     SET state = s.state,
         available_at = CASE WHEN s.state = 'held' THEN 'infinity' ELSE s.available_at END,
-        attempt = j.attempt - CASE WHEN s.spent IS FALSE THEN 1 ELSE 0 END,
+        attempt = j.attempt - CASE WHEN s.spent THEN 0 ELSE 1 END,
         claimed_by = NULL,
         batch_id = NULL,
         error = COALESCE(s.error, j.error)
@@ -190,7 +140,7 @@ SELECT
     (SELECT array_agg(s.line) FILTER (WHERE s.line IS NOT NULL AND s.state <> 'running') FROM settled AS s)
 $$;
 
--- Close the next batch whose owner is gone, and give its jobs back by their backoff. With the rights of the tables' owner:
+-- Close the next batch whose owner is gone, and give its jobs back. With the rights of the tables' owner:
 -- maintenance is an operator's, who changes no lease otherwise.
 --
 -- Parameters: of_queue: null: any. grace_seconds: how long ago its lease is to have ended.
@@ -200,6 +150,8 @@ CREATE FUNCTION sqlqueue.sweep_batch(
     of_queue text, grace_seconds float8, OUT swept uuid, OUT ended bigint, OUT back bigint
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    gone CONSTANT text := 'the lease of its batch ran out long ago: the driver died or hung';
 BEGIN
     SELECT b.id INTO swept
     FROM sqlqueue.batch AS b
@@ -210,21 +162,13 @@ BEGIN
     LIMIT 1
     FOR NO KEY UPDATE SKIP LOCKED;
     IF swept IS NULL THEN
-        DELETE FROM sqlqueue.batch_try AS t
-        USING sqlqueue.batch AS b
-        WHERE b.id = t.batch_id AND b.state NOT IN ('sealing', 'sealed');
         RETURN;
     END IF;
-    UPDATE sqlqueue.batch AS b SET state = 'abandoned' WHERE b.id = swept;
-    PERFORM sqlqueue.recover_batch(swept);
-    SELECT s.ended, s.back INTO ended, back
-    FROM sqlqueue.settle_batch(
-        swept, 'queued', 'the lease of its batch ran out long ago: the driver died or hung', true
-    ) AS s;
+    UPDATE sqlqueue.batch AS b SET state = 'abandoned', error = gone WHERE b.id = swept;
+    SELECT s.ended, s.back INTO ended, back FROM sqlqueue.settle_batch(swept, 'queued', gone) AS s;
 END
 $$;
 
 REVOKE ALL ON FUNCTION
-    sqlqueue.recover_batch(uuid), sqlqueue.settle_batch(uuid, text, text, boolean),
-    sqlqueue.sweep_batch(text, double precision)
+    sqlqueue.settle_batch(uuid, text, text), sqlqueue.sweep_batch(text, double precision)
 FROM PUBLIC;

@@ -1,0 +1,17 @@
+"""What is said to somebody whose batch is not his any more."""
+
+from dagster_sqlqueue.errors import BatchLost
+
+
+def lost(key: str, reason: str | None = None) -> BatchLost:
+    """The error for somebody whose batch is not his any more.
+
+    Args:
+        key: of the batch.
+        reason: what is known of why.
+    """
+    why = f" ({reason})" if reason else ""
+    return BatchLost(
+        f"batch {key!r}, or some of its jobs, passed to somebody else{why}; nothing was published. Run it again: it finds"
+        " the present state"
+    )

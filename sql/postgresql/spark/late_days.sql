@@ -1,0 +1,45 @@
+-- The events that ended between two looks, and whose account was done with their day already: the day is to be computed again.
+--
+-- Parameters: events text, states text[], day_path, account_path text[] (the queue of the events, which of them count, and
+--   where their payloads have day and account); queue text (of the daily jobs); prefix text (what the keys of the asset's
+--   batches have before the day); earliest, latest text (ISO dates); after, until text (each a pg_snapshot).
+-- Returns: day, jobs (such events), accounts (that have some). An event that ended while its day was being computed is among
+--   them, whether it was computed or not. Locks: none.
+-- Plan: the index of the archive by transaction, from the oldest that ran at the first look on. Only if such a day was
+--   published: the archived daily jobs.
+-- Roles: operator, observer.
+WITH fresh AS MATERIALIZED (
+    SELECT ended.day, ended.account, count(*) AS jobs
+    FROM (
+        SELECT
+            left(a.payload #>> CAST(:day_path AS text[]), 10) AS day,
+            a.payload #>> CAST(:account_path AS text[]) AS account
+        FROM sqlqueue.job_archive AS a
+        WHERE a.queue = :events
+          AND a.ended_in >= pg_snapshot_xmin(CAST(:after AS pg_snapshot))
+          AND a.ended_in < pg_snapshot_xmax(CAST(:until AS pg_snapshot))
+          AND pg_visible_in_snapshot(a.ended_in, CAST(:until AS pg_snapshot))
+          AND NOT pg_visible_in_snapshot(a.ended_in, CAST(:after AS pg_snapshot))
+          AND a.state = ANY (CAST(:states AS text[]))
+    ) AS ended
+    WHERE ended.day BETWEEN :earliest AND :latest
+    GROUP BY ended.day, ended.account
+), computed AS MATERIALIZED (
+    SELECT known.day
+    FROM (SELECT DISTINCT fresh.day FROM fresh) AS known
+    WHERE EXISTS (SELECT FROM sqlqueue.batch AS b WHERE b.key = :prefix || known.day AND b.state = 'published')
+), done AS MATERIALIZED (
+    SELECT DISTINCT a.payload ->> 'day' AS day, a.payload ->> 'account' AS account
+    FROM sqlqueue.job_archive AS a
+    WHERE a.queue = :queue
+      AND a.finished_at >= (SELECT CAST('-infinity' AS timestamptz))
+      AND a.finished_at <= (SELECT CAST('infinity' AS timestamptz))
+      AND a.state = 'succeeded'
+      AND (SELECT count(*) FROM computed) > 0
+      AND a.payload ->> 'day' IN (SELECT computed.day FROM computed)
+)
+SELECT fresh.day, CAST(sum(fresh.jobs) AS bigint) AS jobs, count(*) AS accounts
+FROM fresh
+JOIN done ON done.day = fresh.day AND done.account = fresh.account
+GROUP BY fresh.day
+ORDER BY fresh.day
