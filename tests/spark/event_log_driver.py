@@ -28,9 +28,7 @@ def main() -> None:
         show(spark.sql("EXPLAIN EXTENDED SELECT * FROM jobs").collect())
         show(spark.sparkContext.getConf().getAll(), spark.sql("SET").collect())
         try:
-            reader.option("on_bad_value", "fail").option(
-                "where", '[{"column": "n", "op": "=", "value": 1}]'
-            ).load().collect()
+            reader.option("on_bad_value", "fail").load().collect()
         except PySparkException as error:
             show(error)
 
