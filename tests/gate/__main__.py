@@ -4,7 +4,7 @@ Usage: python -m tests.gate [--title WORDS] [pytest's arguments]
 
 A test that passes alone is *unsteady*: it is named at the end with its first failure in full, and more than five of them are
 red. A verdict of a judge of histories (lost, ended twice, a stale write accepted, a limit or order broken) is red at once.
-A run that takes too long is ended: the stacks of all its processes are printed, and which test each was in.
+A run that takes too long, or is sent SIGTERM, is ended: the stacks of all its processes are printed, and which test each was in.
 """
 
 import argparse
@@ -34,6 +34,11 @@ RUN_SECONDS = float(os.environ.get("SQLQUEUE_TEST_RUN_SECONDS", "3600"))
 """How long one run may take before it is ended."""
 
 _TESTS_FAILED = 1
+_ENDED = -signal.SIGKILL
+
+
+class Terminated(Exception):
+    """Somebody sent SIGTERM: whoever has less patience than this, such as `timeout` or a CI."""
 
 
 @dataclass
@@ -49,7 +54,7 @@ class Run:
 
 
 def run(arguments: list[str]) -> Run:
-    """Run pytest in processes of its own; one that takes too long is ended, and says where it was."""
+    """Run pytest in processes of its own; one that takes too long, or is terminated, is ended and says where it was."""
     with tempfile.TemporaryDirectory(prefix="sqlqueue-gate-", ignore_cleanup_errors=True) as directory:
         # A place of its own: whenever pytest starts it closes the usual one to others, and so to the embedded server.
         Path(directory).chmod(0o711)
@@ -61,10 +66,11 @@ def run(arguments: list[str]) -> Run:
         )
         try:
             code = process.wait(RUN_SECONDS)
-        except subprocess.TimeoutExpired:
-            print(f"\nENDED after {RUN_SECONDS:.0f} s, which no run may take. The stacks of its processes:", flush=True)
+        except (subprocess.TimeoutExpired, Terminated) as ended:
+            why = "by SIGTERM" if isinstance(ended, Terminated) else f"after {RUN_SECONDS:.0f} s, which no run may take"
+            print(f"\nENDED {why}. The stacks of its processes:", flush=True)
             _show_stacks(Path(directory), process.pid)
-            code = -signal.SIGKILL
+            code = _ENDED
         except KeyboardInterrupt:
             process.send_signal(signal.SIGINT)
             code = process.wait()
@@ -144,8 +150,13 @@ def show_skipped(run: Run) -> None:
         print(f"\nskipped, {count} tests: {reason}")
 
 
+def _terminate(*_: object) -> None:
+    raise Terminated
+
+
 def main() -> int:
     """Run, try again what failed, and say what came of it; gives the exit code."""
+    signal.signal(signal.SIGTERM, _terminate)
     parser = argparse.ArgumentParser(prog="python -m tests.gate", add_help=False)
     parser.add_argument("--title", default="tests")
     ours, arguments = parser.parse_known_args()
@@ -157,7 +168,11 @@ def main() -> int:
 
 def try_alone(names: list[str]) -> Run:
     """Run each of these tests in a process that runs nothing else."""
-    runs = [run(["-n", "0", "-p", "no:randomly", "-q", "--no-header", "--no-summary", name]) for name in names]
+    runs: list[Run] = []
+    for name in names:
+        runs.append(run(["-n", "0", "-p", "no:randomly", "-q", "--no-header", "--no-summary", name]))
+        if runs[-1].code == _ENDED:
+            break
     tests = {name: test for done in runs for name, test in done.tests.items()}
     return Run(max((done.code for done in runs), default=0), sum(done.seconds for done in runs), tests)
 

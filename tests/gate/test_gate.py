@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.gate.patience import PATIENCE
+from tests.support import until
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -51,12 +54,14 @@ def test_plants_a_bug():
 
 HANGS = """
 import threading
+from pathlib import Path
 
 import pytest
 
 
 @pytest.mark.timeout({seconds})
 def test_hangs():
+    Path("begun").touch()
     threading.Event().wait()
 
 
@@ -65,24 +70,34 @@ def test_passes():
 """
 
 
-def gate(directory: Path, text: str, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+def begun(directory: Path, text: str, **environment: str) -> "subprocess.Popen[str]":
     (directory / "pytest.ini").write_text(SETTINGS)
     (directory / "test_planted.py").write_text(text)
-    return subprocess.run(
-        [sys.executable, "-m", "tests.gate", *arguments],
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.gate"],
         cwd=directory,
         env={**os.environ, "PYTHONPATH": str(PROJECT), **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=4 * PATIENCE,
     )
 
 
+def said(process: "subprocess.Popen[str]") -> str:
+    """What a gate that found something has said, when it is over."""
+    with process:
+        text, _ = process.communicate(timeout=4 * PATIENCE)
+        assert process.returncode == 1, text
+        return text
+
+
+def gate(directory: Path, text: str, **environment: str) -> str:
+    return said(begun(directory, text, **environment))
+
+
 def test_a_failure_is_tried_once_more_alone_and_a_verdict_is_not(tmp_path: Path) -> None:
-    done = gate(tmp_path, TESTS)
-    assert done.returncode == 1, done.stdout
-    closing = done.stdout[done.stdout.index("the ten slowest tests") :]
+    text = gate(tmp_path, TESTS)
+    closing = text[text.index("the ten slowest tests") :]
     assert "UNSTEADY: test_planted.py::test_passes_alone failed, and passed alone. Its failure:" in closing
     assert "AssertionError: the first time" in closing
     assert "FAILED: test_planted.py::test_fails_always" in closing
@@ -119,17 +134,29 @@ def test_whatever_sizes_its_numbers_is_proved_with_the_whole_ones() -> None:
 
 
 def test_a_test_that_hangs_is_ended_and_says_where(tmp_path: Path) -> None:
-    done = gate(tmp_path, HANGS.format(seconds=2))
-    assert done.returncode == 1, done.stdout
-    assert "threading.Event().wait()" in done.stdout
-    assert "FAILED: test_planted.py::test_hangs" in done.stdout
-    assert done.stdout.rstrip().endswith("1 passed, 1 failed, 0 skipped")
+    text = gate(tmp_path, HANGS.format(seconds=2))
+    assert "threading.Event().wait()" in text
+    assert "FAILED: test_planted.py::test_hangs" in text
+    assert text.rstrip().endswith("1 passed, 1 failed, 0 skipped")
 
 
+def check_where(text: str) -> None:
+    assert "was in test_planted.py::test_hangs" in text
+    assert 'test_planted.py", line 11 in test_hangs' in text, text
+    assert "RED" in text
+
+
+def test_a_run_that_is_terminated_says_in_which_test(tmp_path: Path) -> None:
+    process = begun(tmp_path, HANGS.format(seconds=0))
+    until((tmp_path / "begun").exists, "the test that hangs")
+    process.terminate()
+    text = said(process)
+    assert "ENDED by SIGTERM" in text
+    check_where(text)
+
+
+@pytest.mark.prove
 def test_a_run_that_takes_too_long_is_ended_and_says_in_which_test(tmp_path: Path) -> None:
-    done = gate(tmp_path, HANGS.format(seconds=0), SQLQUEUE_TEST_RUN_SECONDS=str(PATIENCE / 2))
-    assert done.returncode == 1, done.stdout
-    assert f"ENDED after {PATIENCE / 2:.0f} s" in done.stdout
-    assert "was in test_planted.py::test_hangs" in done.stdout
-    assert 'test_planted.py", line 9 in test_hangs' in done.stdout, done.stdout
-    assert "RED" in done.stdout
+    text = gate(tmp_path, HANGS.format(seconds=0), SQLQUEUE_TEST_RUN_SECONDS=str(PATIENCE / 2))
+    assert f"ENDED after {PATIENCE / 2:.0f} s" in text
+    check_where(text)

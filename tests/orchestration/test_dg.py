@@ -84,6 +84,7 @@ def test_what_is_scaffolded_passes_every_check(reminders: DgProject) -> None:
     assert (code, "SQLQUEUE_URL" in output) == (0, True), output
 
 
+@pytest.mark.prove
 def test_other_forms_are_scaffolded(project: DgProject) -> None:
     code, output = project.dg("scaffold", "defs", TYPE, "mail", "--queue", "letters", "--handler", "shop.jobs:send")
     assert code == 0, output
@@ -128,6 +129,7 @@ def test_a_wrong_value_is_named_when_the_definitions_are_checked(reminders: DgPr
     assert "bucket_count of queue 'reminders' is 5000; it must be 1 to 1024" in output
 
 
+@pytest.mark.prove
 def test_a_variable_that_is_used_and_not_required_is_found(reminders: DgProject) -> None:
     file = reminders.defs / "reminders" / "defs.yaml"
     file.write_text(file.read_text().replace("  handler:", "  schema_name: '{{ env.OUR_SCHEMA }}'\n  handler:"))

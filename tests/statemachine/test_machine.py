@@ -124,6 +124,7 @@ FOUND_LATE = (
     "a heartbeat that comes back to life",
     "a limit that counts nothing",
     "an ending of many alike without the fence",
+    "work in a transaction that raises no lease",
 )
 """Those that only many runs bring out."""
 

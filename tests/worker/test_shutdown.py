@@ -14,6 +14,11 @@ from tests.support import Work, make_due, own_server, rows, states, until
 from tests.worker.conftest import Shop, Worker
 
 ALONE_OR_NOT = pytest.mark.parametrize("processes", [(), ("--processes", "1")], ids=["alone", "supervised"])
+SUPERVISED_OR_NOT = pytest.mark.parametrize(
+    "processes",
+    [pytest.param((), id="alone", marks=pytest.mark.prove), pytest.param(("--processes", "1"), id="supervised")],
+)
+"""For tests whose handlers take seconds to leave."""
 PATIENT = ("--grace", f"{PATIENCE}s")
 """A handler that leaves is never too late."""
 
@@ -113,7 +118,7 @@ def test_a_drain_timeout_cancels_a_statement_of_the_handler(shop: Shop, queue: S
     until(lambda: due(queue) == 21, "the end of the transaction")
 
 
-@ALONE_OR_NOT
+@SUPERVISED_OR_NOT
 def test_a_handler_that_cannot_be_interrupted_ends_with_its_process(
     shop: Shop, queue: SqlQueue, spec: QueueSpec[Work], processes: tuple[str, ...]
 ) -> None:
@@ -127,7 +132,7 @@ def test_a_handler_that_cannot_be_interrupted_ends_with_its_process(
     finish_the_rest(shop, 21)
 
 
-@ALONE_OR_NOT
+@SUPERVISED_OR_NOT
 def test_a_handler_may_take_as_long_as_the_grace_to_leave(
     shop: Shop, queue: SqlQueue, spec: QueueSpec[Work], processes: tuple[str, ...]
 ) -> None:
