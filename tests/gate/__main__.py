@@ -4,7 +4,8 @@ Usage: python -m tests.gate [--title WORDS] [pytest's arguments]
 
 A test that passes alone is *unsteady*: it is named at the end with its first failure in full, and more than five of them are
 red. A verdict of a judge of histories (lost, ended twice, a stale write accepted, a limit or order broken) is red at once.
-A run that takes too long, or is sent SIGTERM, is ended: the stacks of all its processes are printed, and which test each was in.
+A run that takes too long, or is sent SIGTERM, is ended: the stacks of all its processes are printed, and which test each was
+in.
 """
 
 import argparse
