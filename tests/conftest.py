@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -29,8 +30,16 @@ SERVERS = [_GIVEN] if os.environ.get(_GIVEN) else [_EMBEDDED, *_INSTALLED]
 
 pytest_plugins = ["tests.gate.plugin"]
 
-_SLOW = ["demo", "browser", "spark", "faults", "docs", "orchestration"]
+_FIRST = (
+    ("spark",),
+    ("faults", "statemachine"),
+    ("demo", "browser", "gate", "docs", "orchestration", "worker"),
+)
+"""The folders with the longest tests, as each process of a run begins with some of them: one of them with all that share its
+Spark session.
+"""
 
+_TESTS = Path(__file__).parent
 _numbers = itertools.count(1)
 
 # Whatever started the tests in the background may have had them ignore Ctrl-C, and children inherit that.
@@ -39,14 +48,34 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The folders with the longest tests first, in the random order within each: what is left at the end is short, and
-    keeps all processes busy. With the whole numbers, every test of a module that sizes its own proves a promise.
+    """Mark the tests that prove a promise: with the whole numbers, all of a module that sizes its own. And deal the tests out
+    to the processes, in the random order within each folder.
     """
     for item in items:
         if FULL and isinstance(item, pytest.Function) and hasattr(item.module, "sized"):
             item.add_marker(pytest.mark.prove)
-    places = {name: place for place, name in enumerate(_SLOW)}
-    items.sort(key=lambda item: places.get(item.path.parent.name, len(places)))
+    items[:] = dealt(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+
+
+def dealt(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
+    """The tests in the order of their shares: worksteal begins with as many for each process, one share after the other, and
+    takes from the end of a share what another process has time for. So what is left at the end is short.
+    """
+    places = {folder: (share, place) for share, folders in enumerate(_FIRST) for place, folder in enumerate(folders)}
+    long = sorted((item for item in items if _folder(item) in places), key=lambda item: places[_folder(item)])
+    short = [item for item in items if _folder(item) not in places]
+    shares: list[list[pytest.Item]] = [[] for _ in range(processes)]
+    for item in long:
+        shares[places[_folder(item)][0] % processes].append(item)
+    for left, share in zip(range(processes, 0, -1), shares, strict=True):
+        room = max((len(short) + sum(map(len, shares[-left:]))) // left - len(share), 0)
+        share += short[:room]
+        del short[:room]
+    return [*itertools.chain.from_iterable(shares), *short]
+
+
+def _folder(item: pytest.Item) -> str:
+    return item.path.relative_to(_TESTS).parts[0]
 
 
 @pytest.fixture(scope="session")
