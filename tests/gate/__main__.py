@@ -9,6 +9,7 @@ in.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -75,7 +76,8 @@ def run(arguments: list[str]) -> Run:
         except KeyboardInterrupt:
             process.send_signal(signal.SIGINT)
             code = process.wait()
-        _end_group(process)
+        finally:
+            _end_group(process)
         reports = Path(directory) / "reports.json"
         tests = json.loads(reports.read_text()) if reports.exists() else {}
         return Run(code, time.monotonic() - began, tests)
@@ -89,9 +91,10 @@ def _environment(directory: str) -> dict[str, str]:
 
 def _show_stacks(directory: Path, controller: int) -> None:
     for file in sorted(directory.glob("*.test")):
-        pid, name = file.read_text().split(" ", 1)
-        print(f"\nprocess {pid} was in {name}", file=sys.stderr, flush=True)
-        _ask_for_stacks(int(pid))
+        with contextlib.suppress(FileNotFoundError):  # that test has ended meanwhile
+            pid, name = file.read_text().split(" ", 1)
+            print(f"\nprocess {pid} was in {name}", file=sys.stderr, flush=True)
+            _ask_for_stacks(int(pid))
     print(f"\nprocess {controller} collects the reports", file=sys.stderr, flush=True)
     _ask_for_stacks(controller)
 
