@@ -19,7 +19,7 @@ from tests.faults.gates import Gates
 from tests.gate.patience import sized
 from tests.spark.cluster import Cluster
 from tests.spark.support import emptied
-from tests.support import Work
+from tests.support import Work, rows
 
 
 @pytest.fixture(scope="session")
@@ -50,10 +50,13 @@ def queue(request: pytest.FixtureRequest, spec: QueueSpec[Work]) -> SqlQueue:
 
 
 @pytest.fixture
-def spark(session: SparkSession, queue: SqlQueue, url: str, output: Path) -> SparkSession:
+def spark(session: SparkSession, queue: SqlQueue, url: str, output: Path) -> Iterator[SparkSession]:
     """The session, with the format `sqlqueue` reading the test's own schema."""
     register_source(session, url, queue.database.schema)
-    return session
+    yield session
+    # A snapshot is kept for ten minutes: index builds and the removal of dead rows in other tests would wait for it.
+    kept = "state = 'idle in transaction' AND query LIKE '%pg_export_snapshot%'"
+    rows(queue, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {kept}")
 
 
 @pytest.fixture
