@@ -6,6 +6,7 @@ The statement reads nothing for anybody, aggregates nothing and fences nobody: i
 import statistics
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable
 
 from pyspark.sql import SparkSession
@@ -37,46 +38,53 @@ def figures(bench: Bench, jobs: int, count: int) -> list[Figure]:
     """Jobs a second of each way, and the shares of the plain statement."""
     note(f"spark_consume: rounds of {jobs:,} jobs, in both modes, in turns with one SQL statement")
     peaks: list[float] = []
+    logs: dict[Mode | str | None, list[float]] = defaultdict(list)
 
-    def timed(work: Callable[[], None]) -> float:
+    def timed(way: Mode | str | None, work: Callable[[], None]) -> float:
         bench.empty()
         load(bench, jobs)
         bench.settle()
-        began = time.perf_counter()
+        log, began = bench.wal_position(), time.perf_counter()
         work()
-        return jobs / (time.perf_counter() - began)
+        rate = jobs / (time.perf_counter() - began)
+        logs[way].append((bench.wal_position() - log) / jobs)
+        return rate
 
     with open_spark(SparkSettings(app_name="benchmarks")) as spark:
 
-        def consumed(mode: Mode, overlap: bool = False) -> float:
+        def consumed(mode: Mode | None) -> float:
             with peak() as most:
-                rate = timed(lambda: _consume(bench, spark, jobs, mode, overlap))
+                rate = timed(mode, lambda: _consume(bench, spark, jobs, mode))
             peaks.append(most())
             return rate
 
         beside, held, leased, sql = rounds(
             count,
-            lambda: consumed(Mode.TRANSACTIONAL, overlap=True),
+            lambda: consumed(None),
             lambda: consumed(Mode.TRANSACTIONAL),
             lambda: consumed(Mode.LEASED),
-            lambda: timed(lambda: plain(bench, jobs)),
+            lambda: timed("sql", lambda: plain(bench, jobs)),
         )
     found = [Figure(f"{jobs:,} jobs, delete and insert in SQL", "jobs/s", sql, COMMAND)]
-    for name, rates, floor in (
-        ("transactional, moved while Spark reads", beside, 60.0),
-        ("transactional", held, None),
-        ("leased", leased, None),
+    for name, mode, rates, floor in (
+        ("no mode given: transactional, moved while Spark reads", None, beside, 60.0),
+        ("transactional", Mode.TRANSACTIONAL, held, None),
+        ("leased", Mode.LEASED, leased, None),
     ):
         shares = [100 * one / best for one, best in zip(rates, sql, strict=True)]
         found.append(Figure(f"  consumed by Spark, {name}", "jobs/s", rates, COMMAND))
         found.append(Figure("    share of the SQL", "%", shares, COMMAND, floor=floor))
+        written = [100 * one / least for one, least in zip(logs[mode], logs["sql"], strict=True)]
+        most = None if floor is None else 130.0
+        found.append(Figure("    log, share of the SQL's", "%", written, COMMAND, floor=most, at_most=True))
     found.append(Figure("  peak memory, driver and Spark", "MB", [statistics.median(peaks), max(peaks)], COMMAND))
     return found
 
 
-def _consume(bench: Bench, spark: SparkSession, jobs: int, mode: Mode, overlap: bool) -> None:
+def _consume(bench: Bench, spark: SparkSession, jobs: int, mode: Mode | None) -> None:
     table = f"{bench.queue.database.schema}.spark_totals"
-    with consume(bench.queue, spark, SPEC.name, key="bench", mode=mode, overlap=overlap, lease_seconds=600) as work:
+    with consume(bench.queue, spark, SPEC.name, key="bench", mode=mode, lease_seconds=600) as work:
+        assert work.batch.mode is (mode or Mode.TRANSACTIONAL)
         totals = (
             work.jobs(_COLUMNS).groupBy("account").agg(sf.count("*").alias("jobs"), sf.sum("amount").alias("amount"))
         )

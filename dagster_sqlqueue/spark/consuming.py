@@ -35,7 +35,7 @@ def consume(
     key: str,
     filter: Mapping[str, Any] | None = None,
     owner: str | None = None,
-    mode: Mode = Mode.LEASED,
+    mode: Mode | None = None,
     overlap: bool = False,
     writes: Sequence[str | Path] = (),
     lease_seconds: float = 60.0,
@@ -57,6 +57,8 @@ def consume(
         mode: `Mode.LEASED`: the batch is a lease, which another process takes over when this one is gone.
             `Mode.TRANSACTIONAL`: the jobs are consumed by one transaction of this process, from the seal to the end of the
             block: without the writes of a lease, and nothing is left behind by a process that is gone.
+            None: by a transaction with `overlap`, where 10,000 jobs or more are due, none of them followed or with a unique
+            key, and nobody else seems to be at work on the queue; else by a lease.
         overlap: in transactional mode: seal while Spark reads already. Faster; if somebody else changes one of the jobs
             meanwhile, the end of the block raises `BatchLost`.
         writes: tables and directories that the block will write to, looked at before anything is sealed.
@@ -91,7 +93,7 @@ def consume_all(
     keys: Mapping[str, Mapping[str, Any]],
     *,
     owner: str | None = None,
-    mode: Mode = Mode.LEASED,
+    mode: Mode | None = None,
     overlap: bool = False,
     writes: Sequence[str | Path] = (),
     lease_seconds: float = 60.0,
@@ -101,14 +103,15 @@ def consume_all(
 ) -> Iterator[Consumption]:
     """The same for several keys, each with its filter, published together in one transaction.
 
-    Always give them in one order: two runs that share some then wait for each other, and never in a circle. `closed` is as
-    for `batches.seal`.
+    Always give them in one order: two runs that share some then wait for each other, and never in a circle. Several are
+    leased, where no mode is given. `closed` is as for `batches.seal`.
     """
     spec = None if isinstance(name, str) else name
     queue_name = name if isinstance(name, str) else name.name
     migrations.check(queue.database)
     _check_writes(queue, writes)
     owner = owner or f"{socket.gethostname()}/{os.getpid()}"
+    chosen = mode is None and len(keys) == 1
     held: list[batches.Batch] = []
     with batches.kept(queue, held, lease_seconds=lease_seconds) as still_ours:
         for key, filter in keys.items():
@@ -119,7 +122,7 @@ def consume_all(
                     key,
                     owner=owner,
                     filter=filter,
-                    mode=mode,
+                    mode=Mode.LEASED if mode is None and not chosen else mode,
                     overlap=overlap,
                     lease_seconds=lease_seconds,
                     patience_seconds=patience_seconds,
@@ -129,7 +132,12 @@ def consume_all(
             )
             finish_earlier(queue, key)
         staging.sweep(queue, list(keys))
-        work = Consumption(queue, spark, spec, tuple(held), _url_of(queue))
+
+        def lease_instead() -> batches.Batch:
+            held[0] = batches.as_leased(queue, held[0], owner=owner, lease_seconds=lease_seconds)
+            return held[0]
+
+        work = Consumption(queue, spark, spec, tuple(held), _url_of(queue), lease_instead if chosen else None)
         try:
             yield work
             still_ours()

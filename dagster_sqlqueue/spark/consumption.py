@@ -39,6 +39,7 @@ class Consumption:
         spec: the queue's declaration, where one was given.
         batches: what was sealed, one for each key.
         url: of the database, with its password: for tasks, never to be shown.
+        lease_instead: makes a transactional batch that nobody asked for a leased one; None: it is as it was asked for.
     """
 
     queue: SqlQueue
@@ -46,8 +47,10 @@ class Consumption:
     spec: QueueSpec[Any] | None
     batches: Sequence[Batch]
     url: str = field(repr=False)
+    lease_instead: Callable[[], Batch] | None = field(default=None, repr=False)
     _outputs: list[outputs.Output] = field(default_factory=list)
     _outcomes: dict[UUID, Outcome] = field(default_factory=dict)
+    _asked: bool = False
 
     @property
     def batch(self) -> Batch:
@@ -253,8 +256,25 @@ class Consumption:
         else:
             asked = {} if self.spec is None else sealed.columns_of(self.spec.payload)
         with_payload = not asked if payload is None else payload
+        self._asked = True
         read = sealed.read_of(self.queue, self.url, self.batches, asked, slices=self.slices, on_bad_value=on_bad_value)
         return read, [*sealed.JOB_COLUMNS, *asked, *(["payload"] if with_payload else [])]
+
+    def need_lease(self) -> None:
+        """See that the batches are leased: tasks are to report what becomes of the jobs.
+
+        Raises:
+            InvalidInput: a transaction holds the jobs, and was asked for, or some were read of it.
+            BatchLost: somebody else has got the batch.
+        """
+        if all(batch.snapshot is None for batch in self.batches):
+            return
+        if self.lease_instead is None or self._asked:
+            raise InvalidInput(
+                "for_each_job reports from Spark's tasks, which are not in the transaction of a transactional batch: consume"
+                " with Mode.LEASED"
+            )
+        self.batches = (self.lease_instead(),)
 
     def session(self) -> SparkSession:
         """The Spark session.

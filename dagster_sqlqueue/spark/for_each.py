@@ -69,7 +69,7 @@ def for_each_job(
     the outside `job.id` as idempotency key: it is the same in every run.
 
     Args:
-        work: from `consume`, leased.
+        work: from `consume`, leased, or without a mode and with nothing read yet.
         handler: is given the job, with its payload as the model, and says what became of it as a consumer's handler
             does: None or `Done` for success; an exception is a `Retry` by the queue's backoff. It is pickled.
         spec: the queue's declaration; None: the one that `consume` was given.
@@ -81,18 +81,14 @@ def for_each_job(
 
     Raises:
         BatchLost: the batch was taken over meanwhile.
-        InvalidInput: the batch is transactional, or there is no declaration.
+        InvalidInput: the batch is transactional and was asked to be, or was read; or there is no declaration.
     """
     spec = spec or work.spec
     if spec is None:
         raise InvalidInput("for_each_job needs the payload's model; give consume() the QueueSpec, or spec=")
     if tasks is not None and tasks < 1:
         raise InvalidInput(f"tasks is {tasks}; it is a whole number from 1")
-    if any(batch.snapshot is not None for batch in work.batches):
-        raise InvalidInput(
-            "for_each_job reports from Spark's tasks, which are not in the transaction of a transactional batch: consume"
-            " with Mode.LEASED"
-        )
+    work.need_lease()
     lanes = work.queue.settings(spec.name).lanes
     count = max(1, min(lanes, tasks or work.slices))
     if work.job_count:

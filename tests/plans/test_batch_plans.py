@@ -42,8 +42,22 @@ def leased(explain: Explainer, count: int) -> UUID:
 def test_seal(explain: Explainer) -> None:
     batch = opened(explain)
     matching = json.dumps({"note": "x" * 100})
+    asked = {"batch_id": batch, "token": 1, "queue": "work", "worker": "w", "lease_seconds": 60.0}
+    plan = explain("batch_seal", buckets=list(range(4)), filter=matching, **asked)
+    ((sealed,),) = explain.run("SELECT count(*) FROM {s}.job WHERE batch_id = %s", batch)
+    assert 4 * IN_BUCKET[0] < sealed < 4 * IN_BUCKET[1]
+    assert not any(kind == "Seq Scan" for kind, _ in plan.scans())
+    assert "job_claim" in {index for _, index in plan.scans()}
+    # Each job once, by no other index.
+    assert plan.rows_read <= 4 * JOBS / 16 * 1.1
+    assert plan.buffers <= 25 * sealed + SLACK
+
+
+def test_seal_of_what_nobody_has_locked(explain: Explainer) -> None:
+    batch = opened(explain)
+    matching = json.dumps({"note": "x" * 100})
     plan = explain(
-        "batch_seal",
+        "batch_seal_free",
         batch_id=batch,
         token=1,
         queue="work",

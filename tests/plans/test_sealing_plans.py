@@ -258,6 +258,16 @@ def test_sweeping(explain: Explainer) -> None:
     assert read_whole(explain) <= before + FEW
 
 
+@pytest.mark.parametrize("least", [10, 1_000])
+def test_choosing_the_mode_of_a_batch(explain: Explainer, least: int) -> None:
+    """No more entries than are asked for, and for each bucket and priority a few."""
+    before = read_whole(explain)
+    plan = explain("batch_suits", queue="work", least=least)
+    assert plan.rows_of("job") <= least + 16 * 10 * 11
+    assert plan.buffers <= 4 * least + 16 * 10 * 25 + SLACK
+    assert read_whole(explain) <= before + FEW
+
+
 def test_counting_the_jobs_of_a_transactional_batch(explain: Explainer) -> None:
     """All due jobs of a queue: where that is half of the table, it may as well be read in its own order."""
     plan = explain("batch_count", queue="other", sealed_at=datetime.now(UTC), filter="{}")

@@ -11,6 +11,7 @@ from dagster_sqlqueue import Cancel, Done, Hold, Job, Reject, Retry, Snooze, Sql
 from dagster_sqlqueue.consumer.consumer import Mode
 from dagster_sqlqueue.errors import BatchLost, InvalidInput
 from dagster_sqlqueue.model.outcome import Outcome
+from dagster_sqlqueue.spark.batches import sealing
 from dagster_sqlqueue.spark.consuming import consume
 from dagster_sqlqueue.spark.for_each import for_each_job
 from tests.spark.consuming_support import NO_HEARTBEAT, SALES, Sale, endings, prepare, waiting
@@ -129,6 +130,24 @@ def test_what_cannot_be_run_by_tasks_is_refused(queue: SqlQueue, spark: SparkSes
     with pytest.raises(InvalidInput, match="tasks is 0"), consume(queue, spark, SALES, key="k") as work:
         for_each_job(work, each, tasks=0)
     assert endings(queue) == []
+
+
+def test_many_jobs_are_leased_for_their_tasks(
+    queue: SqlQueue, spark: SparkSession, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sealing, "TRANSACTIONAL_FROM", 30)
+    prepare(queue)
+    with (  # noqa: PT012
+        pytest.raises(InvalidInput, match=r"consume with Mode\.LEASED"),
+        consume(queue, spark, SALES, key="k") as work,
+    ):
+        work.jobs()
+        for_each_job(work, each)
+    with consume(queue, spark, SALES, key="k") as work:
+        assert work.batch.mode is Mode.TRANSACTIONAL
+        assert for_each_job(work, Noted(notes)).succeeded == 30
+        assert work.batch.mode is Mode.LEASED
+    assert endings(queue) == [("succeeded", 30, 30)]
 
 
 def test_a_batch_that_is_taken_over_meanwhile_is_lost(queue: SqlQueue, spark: SparkSession) -> None:

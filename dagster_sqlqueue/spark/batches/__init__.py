@@ -23,5 +23,6 @@ from dagster_sqlqueue.spark.batches.publication import publication as publicatio
 from dagster_sqlqueue.spark.batches.publication import publish as publish
 from dagster_sqlqueue.spark.batches.publication import unmoved as unmoved
 from dagster_sqlqueue.spark.batches.sealing import BACKOFF as BACKOFF
+from dagster_sqlqueue.spark.batches.sealing import as_leased as as_leased
 from dagster_sqlqueue.spark.batches.sealing import seal as seal
 from dagster_sqlqueue.spark.batches.sealing import sweep_batches as sweep_batches

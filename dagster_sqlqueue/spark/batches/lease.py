@@ -13,6 +13,7 @@ it begins again with a new snapshot, and afterwards the batch is lost, its jobs 
 import contextlib
 import logging
 import threading
+from typing import NamedTuple
 from uuid import UUID
 
 import psycopg
@@ -43,6 +44,22 @@ _CONFLICTS = (psycopg.errors.SerializationFailure, psycopg.errors.LockNotAvailab
 
 class Conflict(Exception):
     """Somebody else has, or had, one of the jobs."""
+
+
+class Counted(NamedTuple):
+    """What the snapshot of a transactional batch has.
+
+    Attributes:
+        jobs: how many.
+        followed: of them, those that somebody follows.
+        unique: of them, those with a unique key: whoever enqueues a job of the same key waits for the batch's end.
+        spent: due jobs that are not among them, because they have no attempt left.
+    """
+
+    jobs: int
+    followed: int
+    unique: int
+    spent: int
 
 
 class Held:
@@ -94,10 +111,11 @@ class Held:
         ((self._snapshot,),) = rows
         return self._snapshot
 
-    def count(self) -> tuple[int, int, int]:
-        """How many jobs the snapshot has, how many of them somebody follows, and how many due ones have no attempt left."""
-        ((self._jobs, followed, spent),) = self.transaction.run("batch_count", self._parameters)
-        return self._jobs, followed, spent
+    def count(self) -> Counted:
+        """What the snapshot has."""
+        counted = Counted(*self.transaction.run("batch_count", self._parameters)[0])
+        self._jobs = counted.jobs
+        return counted
 
     def move(self) -> tuple[int, int]:
         """End the jobs as succeeded, some buckets at a time. Gives their number, and how many of them somebody follows.
@@ -108,7 +126,7 @@ class Held:
         moved = followed = 0
         try:
             self._connection.execute(f"SET LOCAL lock_timeout = {WAIT_MILLISECONDS}".encode())
-            buckets = [bucket for bucket, _ in self.transaction.run("batch_buckets", self._parameters)]
+            buckets = [bucket for bucket, *_ in self.transaction.run("batch_buckets", self._parameters)]
             parts = min(len(buckets), 1 + self._jobs // _MOVED_TOGETHER)
             for part in range(parts):
                 rows = self.transaction.run("batch_move", {**self._parameters, "buckets": buckets[part::parts]})

@@ -5,10 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from datetime import datetime
-from functools import partial
-from typing import Any, NamedTuple
-from uuid import UUID
+from typing import Any
 
 import psycopg
 from uuid_utils.compat import uuid7
@@ -18,48 +15,24 @@ from dagster_sqlqueue.errors import BatchLost, InvalidInput, QueuePaused
 from dagster_sqlqueue.model.job import Mode
 from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS, Backoff
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.queue.odd_jobs import despite_odd_jobs
 from dagster_sqlqueue.queue.stuck_keys import heal_keys
 from dagster_sqlqueue.queue.unpublished_batches import Swept, give_back, sweep
 from dagster_sqlqueue.spark.batches.lease import Conflict, Held
+from dagster_sqlqueue.spark.batches.leasing import leased
 from dagster_sqlqueue.spark.batches.loss import lost
-from dagster_sqlqueue.spark.batches.model import Batch
+from dagster_sqlqueue.spark.batches.model import Batch, held_by
+from dagster_sqlqueue.spark.batches.wanted import Opened, Wanted
 
 logger = logging.getLogger("dagster_sqlqueue")
 
 BACKOFF = Backoff(30.0, factor=2.0, max_seconds=3_600.0, jitter=0.0)
 """How long to wait after a run that failed or died, where nothing else is said."""
 
+TRANSACTIONAL_FROM = 10_000
+"""So many jobs are consumed by a transaction, where nothing is said: with fewer, it saves less than a second."""
+
 _BEGINNINGS = 5
 """How often a transactional batch is begun before it becomes a leased one."""
-
-_BEGIN_SECONDS = 2.0
-"""For how long a transactional batch is kept from others until its transaction keeps it: two round trips. One that begins
-later finds the batch taken over, or keeps it from then on."""
-
-
-class _Opened(NamedTuple):
-    id: UUID
-    token: int
-    sealed_at: datetime
-    attempt: int
-    error: str | None
-
-
-class _Wanted(NamedTuple):
-    """What is to be sealed, as the statements take it."""
-
-    queue: str
-    key: str
-    owner: str
-    filter: str
-    mode: Mode
-    lease_seconds: float
-    backoff: list[float]
-
-    def opening(self, mode: Mode) -> dict[str, Any]:
-        seconds = self.lease_seconds if mode is Mode.LEASED else min(self.lease_seconds, _BEGIN_SECONDS)
-        return {**self._asdict(), "mode": str(mode), "lease_seconds": seconds}
 
 
 def seal(
@@ -68,7 +41,7 @@ def seal(
     key: str,
     *,
     owner: str,
-    mode: Mode = Mode.LEASED,
+    mode: Mode | None = Mode.LEASED,
     filter: Mapping[str, Any] | None = None,
     lease_seconds: float = 60.0,
     patience_seconds: float | None = None,
@@ -95,7 +68,9 @@ def seal(
         name: the queue.
         key: what the batch is for: asset and partition, say. One open batch a key.
         owner: who seals, for people to read.
-        mode: how the jobs are kept from others.
+        mode: how the jobs are kept from others. None: by a transaction, whose jobs are moved while they are read, where they
+            are many, no producer would have to wait for it, and nobody else seems to be at work on the queue; else by a
+            lease.
         filter: take only jobs whose payload contains this.
         lease_seconds: how long the batch holds when nothing is heard from this process: see `kept`.
         patience_seconds: how long to wait for somebody else's batch of the key; None: a lease and a bit.
@@ -114,21 +89,25 @@ def seal(
             JSON object, or the lease no time.
     """
     policy = [backoff.seconds, backoff.factor, backoff.max_seconds]
-    wanted = _Wanted(name, key, owner, _filter_text(filter), Mode(mode), _checked(lease_seconds), policy)
+    text, lease_seconds = _filter_text(filter), _checked(lease_seconds)
     _check_queue(queue, name)
+    chosen = mode is None
+    if mode is None:
+        mode = Mode.TRANSACTIONAL if closed is None and _suits(queue, name) else Mode.LEASED
+    wanted = Wanted(name, key, owner, text, Mode(mode), lease_seconds, policy)
     opened = _open(queue, wanted, patience_seconds)
     if opened.attempt > 1:
         logger.warning(
             "batch %r is sealed for the %d. time in a row; the last time: %s", key, opened.attempt, opened.error
         )
     if wanted.mode is Mode.TRANSACTIONAL:
-        batch = _seal_held(queue, wanted, opened, dict(filter or {}), overlap)
+        batch = _seal_held(queue, wanted, opened, dict(filter or {}), overlap or chosen, chosen)
         if batch is not None:
             return batch
         to_lease = {"batch_id": opened.id, "token": opened.token, "lease_seconds": lease_seconds}
         if not queue.database.run("batch_to_lease", to_lease):
             raise lost(key)
-    return _seal_leased(queue, wanted, opened, dict(filter or {}), closed)
+    return leased(queue, wanted, opened, dict(filter or {}), closed)
 
 
 def sweep_batches(queue: SqlQueue, name: str | None = None, **settings: float) -> Swept:
@@ -148,46 +127,12 @@ def sweep_batches(queue: SqlQueue, name: str | None = None, **settings: float) -
     return swept
 
 
-def _seal_leased(
-    queue: SqlQueue, wanted: _Wanted, opened: _Opened, filter: dict[str, Any], closed: Mapping[str, Any] | None
-) -> Batch:
-    mine = {"batch_id": opened.id, "token": opened.token, "worker": wanted.owner, **wanted._asdict()}
-    buckets = queue.database.run("batch_buckets", {"queue": wanted.queue, "batch_id": opened.id})
-    for bucket, held in buckets:
-        queue.database.run("bury_spent", {"queue": wanted.queue, "bucket": bucket})
-        steps = ["batch_renew"] if held else []
-        for step in [*steps, "batch_seal"] if closed is None else steps:
-            seal = partial(queue.database.run, step, {**mine, "bucket": bucket})
-            despite_odd_jobs(queue.database, wanted.queue, seal)
-    if closed is not None:
-        of_events = {"events": closed["queue"], "day_path": closed["day_path"], "account_path": closed["account_path"]}
-        everywhere = {**mine, **of_events, "buckets": [bucket for bucket, _ in buckets]}
-        seal = partial(queue.database.run, "batch_seal_closed", everywhere)
-        ((_, left),) = despite_odd_jobs(queue.database, wanted.queue, seal)
-        if left:
-            logger.warning(
-                "%d jobs of batch %r are left: events of theirs are on %r", left, wanted.key, closed["queue"]
-            )
-    rows = queue.database.run("batch_sealed", mine)
-    if not rows:
-        raise lost(wanted.key)
-    return Batch(
-        opened.id,
-        wanted.key,
-        wanted.queue,
-        opened.token,
-        rows[0][0],
-        Mode.LEASED,
-        opened.sealed_at,
-        filter=filter,
-        attempt=opened.attempt,
-    )
-
-
 def _seal_held(
-    queue: SqlQueue, wanted: _Wanted, opened: _Opened, filter: dict[str, Any], overlap: bool
+    queue: SqlQueue, wanted: Wanted, opened: Opened, filter: dict[str, Any], overlap: bool, chosen: bool
 ) -> Batch | None:
-    """None: others keep changing the jobs, or somebody follows some."""
+    """None: others keep changing the jobs, or somebody follows some; or nobody asked for a transaction, and it does not suit
+    the jobs.
+    """
     parameters = {
         "batch_id": opened.id,
         "queue": wanted.queue,
@@ -202,10 +147,12 @@ def _seal_held(
             snapshot = held.begin(opened.token, wanted.lease_seconds)
             # What the snapshot sees of a queue that was given turns since the first look stands in a line.
             _check_queue(queue, wanted.queue)
-            jobs, followed, spent = held.count()
+            jobs, followed, unique, spent = held.count()
+            if chosen and (followed or unique or jobs < TRANSACTIONAL_FROM):
+                break
             if spent:
                 # They are none of the snapshot's jobs.
-                for bucket, _ in queue.database.run("batch_buckets", parameters):
+                for bucket, *_ in queue.database.run("batch_buckets", parameters):
                     queue.database.run("bury_spent", {"queue": wanted.queue, "bucket": bucket})
             if overlap and not followed:
                 held.move_apart(jobs)
@@ -247,7 +194,34 @@ def _seal_held(
     return None
 
 
-def _open(queue: SqlQueue, wanted: _Wanted, patience_seconds: float | None) -> _Opened:
+def as_leased(queue: SqlQueue, batch: Batch, *, owner: str, lease_seconds: float) -> Batch:
+    """Go on with a transactional batch as a leased one: of the jobs that are due now.
+
+    Args:
+        queue: where it was sealed.
+        batch: of which nothing has been read. It is over.
+        owner: who seals, for people to read.
+        lease_seconds: how long the batch holds.
+
+    Raises:
+        BatchLost: somebody else has taken it over.
+    """
+    held_by(batch).close()
+    to_lease = {"batch_id": batch.id, "token": batch.token, "lease_seconds": lease_seconds}
+    if not queue.database.run("batch_to_lease", to_lease):
+        raise lost(batch.key)
+    filter = dict(batch.filter)
+    wanted = Wanted(batch.queue, batch.key, owner, _filter_text(filter), Mode.LEASED, lease_seconds, [])
+    return leased(queue, wanted, Opened(batch.id, batch.token, batch.sealed_at, batch.attempt, None), filter, None)
+
+
+def _suits(queue: SqlQueue, name: str) -> bool:
+    """Whether many jobs are due in a queue that nobody else seems to work on."""
+    ((many, alone),) = queue.database.run("batch_suits", {"queue": name, "least": TRANSACTIONAL_FROM})
+    return bool(many and alone)
+
+
+def _open(queue: SqlQueue, wanted: Wanted, patience_seconds: float | None) -> Opened:
     patience = wanted.lease_seconds * 1.25 if patience_seconds is None else patience_seconds
     until = time.monotonic() + patience
     waiting = threading.Event()
@@ -266,18 +240,18 @@ def _open(queue: SqlQueue, wanted: _Wanted, patience_seconds: float | None) -> _
         waiting.wait(min(1.0, max(holder[0][1], 0.05), max(left, 0.05)) if holder else 0.05)
 
 
-def _take(transaction: Transaction, wanted: _Wanted) -> _Opened | None:
+def _take(transaction: Transaction, wanted: Wanted) -> Opened | None:
     """Open the key's batch, or take it over; None: somebody has it."""
     settings = wanted.opening(wanted.mode)
     found = transaction.run("batch_find", settings)
     if not found:
         rows = transaction.run("batch_open", {"id": uuid7(), **settings})
-        return _Opened(*rows[0]) if rows else None
+        return Opened(*rows[0]) if rows else None
     batch_id, over, same = found[0]
     if not over:
         return None
     give_back(transaction, batch_id, wanted.queue, keep=same and wanted.mode is Mode.LEASED)
-    return _Opened(*transaction.run("batch_reopen", {"id": batch_id, **settings})[0])
+    return Opened(*transaction.run("batch_reopen", {"id": batch_id, **settings})[0])
 
 
 def _check_queue(queue: SqlQueue, name: str) -> None:

@@ -1,11 +1,12 @@
--- How many jobs a transactional batch has, by its snapshot; how many of them somebody follows; and how many jobs that are
--- due in its queue have no attempt left, and are not in it.
+-- How many jobs a transactional batch has, by its snapshot; how many of them somebody follows; how many have a unique key; and
+-- how many jobs that are due in its queue have no attempt left, and are not in it.
 --
 -- Parameters: queue text; sealed_at timestamptz; filter jsonb. Returns: one row. Locks: none.
 -- Roles: consumer, operator, observer.
 SELECT
     count(*) FILTER (WHERE j.attempts_spent < j.max_attempts AND fits.so),
     count(*) FILTER (WHERE j.attempts_spent < j.max_attempts AND fits.so AND j.followed),
+    count(j.unique_key) FILTER (WHERE j.attempts_spent < j.max_attempts AND fits.so),
     count(*) FILTER (WHERE j.attempts_spent >= j.max_attempts)
 FROM sqlqueue.job AS j
 CROSS JOIN LATERAL (SELECT CAST(:filter AS jsonb) = '{}' OR j.payload @> CAST(:filter AS jsonb) AS so) AS fits

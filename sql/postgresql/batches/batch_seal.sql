@@ -1,12 +1,15 @@
--- Lease one bucket's due jobs to a batch that is being sealed: a claim without a limit, for the batch as a whole. The
+-- Lease the due jobs of some buckets to a batch that is being sealed: a claim without a limit, for the batch as a whole. The
 -- batch's own lease is extended by it, so that sealing may take longer than that.
 --
--- Parameters: batch_id uuid; token bigint; queue text; bucket smallint; filter jsonb (the payload contains it; {} for
+-- No job is locked before it is changed, which took as long as the change: one that somebody else has locked is waited for.
+-- Run it with a lock_timeout, and batch_seal_free in its place where that ran out.
+--
+-- Parameters: batch_id uuid; token bigint; queue text; buckets smallint[]; filter jsonb (the payload contains it; {} for
 --   every job); worker text; lease_seconds float8.
 -- Returns: one row: how many jobs. A batch that was taken over gets none.
--- Locks: the batch's row, then the jobs; jobs locked by others are skipped and stay for later.
--- Plan: the ids go to the update as an array, for which the planner always takes the primary key; joined, a full bucket
---   made it read the whole table.
+-- Locks: the batch's row, then the jobs; one that was claimed by whoever had it locked is left.
+-- Plan: the index that claims use, and the pages of what it finds, each once for all of the buckets; run it without
+--   sequential scans: how many of a table's jobs are the queue's is not known when it is planned.
 -- Guards: I3 (lease_no grows), I4: the jobs are nobody else's before the batch ends or is taken over.
 -- Roles: consumer.
 WITH mine AS MATERIALIZED (
@@ -14,15 +17,6 @@ WITH mine AS MATERIALIZED (
     SET lease_until = statement_timestamp() + make_interval(secs => :lease_seconds)
     WHERE b.id = CAST(:batch_id AS uuid) AND b.token = :token AND b.state = 'sealing'
     RETURNING b.id, b.sealed_at
-), head AS MATERIALIZED (
-    SELECT j.id
-    FROM sqlqueue.job AS j
-    WHERE j.queue = :queue
-      AND j.bucket = CAST(:bucket AS smallint)
-      AND j.available_at <= (SELECT mine.sealed_at FROM mine)
-      AND j.attempts_spent < j.max_attempts
-      AND (CAST(:filter AS jsonb) = '{}' OR j.payload @> CAST(:filter AS jsonb))
-    FOR UPDATE SKIP LOCKED
 ), leased AS (
     UPDATE sqlqueue.job AS j
     SET state = 'running',
@@ -33,9 +27,12 @@ WITH mine AS MATERIALIZED (
         started_at = statement_timestamp(),
         claimed_by = :worker,
         claim_token = NULL,
-        batch_id = mine.id
-    FROM mine
-    WHERE j.id = ANY (ARRAY(SELECT head.id FROM head))
-    RETURNING j.id
+        batch_id = (SELECT mine.id FROM mine)
+    WHERE j.queue = :queue
+      AND j.bucket = ANY (CAST(:buckets AS smallint[]))
+      AND j.available_at <= (SELECT mine.sealed_at FROM mine)
+      AND j.attempts_spent < j.max_attempts
+      AND (CAST(:filter AS jsonb) = '{}' OR j.payload @> CAST(:filter AS jsonb))
+    RETURNING 1
 )
 SELECT count(*) FROM leased

@@ -64,6 +64,16 @@ def test_what_is_not_due_or_held_by_others_stays(filled: SqlQueue) -> None:
     filled.complete(held)
 
 
+def test_jobs_that_somebody_has_locked_stay_for_later(filled: SqlQueue, url: str) -> None:
+    with caller(url) as other:
+        mine = f'SELECT id FROM "{filled.database.schema}".job ORDER BY id LIMIT 7 FOR UPDATE'
+        locked = {row[0] for row in other.execute(mine.encode())}
+        batch = seal(filled)
+        other.rollback()
+    assert batch.job_count == 23
+    assert {job.id for job in claim(filled)} == locked
+
+
 def test_jobs_of_a_producer_that_commits_late_stay_for_later(filled: SqlQueue, spec: QueueSpec[Work], url: str) -> None:
     with caller(url) as late:
         filled.enqueue_many(spec, [Work(n=100 + n) for n in range(5)], connection=late)

@@ -13,7 +13,7 @@ from dagster_sqlqueue import Done, Mode, NewJob, QueueSpec, Reject, SqlQueue
 from dagster_sqlqueue.errors import BatchLost, InvalidInput
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.spark import batches
-from dagster_sqlqueue.spark.batches import Batch
+from dagster_sqlqueue.spark.batches import Batch, sealing
 from dagster_sqlqueue.spark.batches.model import held_by
 from tests.gate.patience import FULL, sized
 from tests.support import Work, caller, claim, make_due, rows, states, until, value
@@ -317,3 +317,60 @@ def test_several_batches_are_published_together_only_if_they_are_leased(filled: 
     with filled.database.transaction() as transaction, pytest.raises(InvalidInput, match="use publication"):
         batches.publish(filled, held, transaction, output={})
     publish(filled, held)
+
+
+ALONE = {
+    "many jobs that nobody else works on": ("SELECT", Mode.TRANSACTIONAL),
+    "fewer of them": ("DELETE FROM {s}.job WHERE id IN (SELECT id FROM {s}.job LIMIT 11)", Mode.LEASED),
+    "few that fit the filter": (
+        "UPDATE {s}.job SET payload = payload || '{{\"kind\": 0}}' WHERE bucket > 0",
+        Mode.LEASED,
+    ),
+    "a producer who would wait": (
+        "UPDATE {s}.job SET unique_key = 'u' WHERE id = (SELECT id FROM {s}.job LIMIT 1)",
+        Mode.LEASED,
+    ),
+    "followers": ("UPDATE {s}.job SET followed = true WHERE id = (SELECT id FROM {s}.job LIMIT 1)", Mode.LEASED),
+    "a consumer that waits": (
+        "INSERT INTO {s}.waiter (queue, worker, expires_at) VALUES ('work', 'w', now() + interval '1 hour')",
+        Mode.LEASED,
+    ),
+    "a consumer that is gone": (
+        "INSERT INTO {s}.waiter (queue, worker, expires_at) VALUES ('work', 'w', now() - interval '1 second')",
+        Mode.TRANSACTIONAL,
+    ),
+}
+"""What is so, and how the queue is consumed then where nothing is said."""
+
+
+@pytest.mark.parametrize("so", list(ALONE))
+def test_the_mode_that_is_chosen(filled: SqlQueue, monkeypatch: pytest.MonkeyPatch, so: str) -> None:
+    monkeypatch.setattr(sealing, "TRANSACTIONAL_FROM", 20)
+    statement, mode = ALONE[so]
+    rows(filled, "UPDATE {s}.job SET payload = payload || '{{\"kind\": 1}}'")
+    rows(filled, statement)
+    batch = batches.seal(filled, "work", "k", owner="w", mode=None, filter={"kind": 1})
+    assert batch.mode is mode
+    publish(filled, batch)
+    assert len(ended(filled)) == batch.job_count > 0
+
+
+def test_a_lease_is_chosen_while_somebody_works_on_the_queue(filled: SqlQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sealing, "TRANSACTIONAL_FROM", 20)
+    claimed = claim(filled, 1)
+    batch = batches.seal(filled, "work", "k", owner="w", mode=None)
+    assert (batch.mode, batch.job_count) == (Mode.LEASED, 29)
+    publish(filled, batch)
+    filled.complete(claimed)
+
+
+def test_a_transaction_that_nobody_asked_for_becomes_a_lease(filled: SqlQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sealing, "TRANSACTIONAL_FROM", 20)
+    batch = batches.seal(filled, "work", "k", owner="w", mode=None, filter={"note": "y"})
+    assert batch.mode is Mode.TRANSACTIONAL
+    leased = batches.as_leased(filled, batch, owner="w", lease_seconds=300)
+    assert (leased.mode, leased.id, leased.job_count) == (Mode.LEASED, batch.id, 20)
+    with pytest.raises(BatchLost):
+        publish(filled, batch)
+    publish(filled, leased)
+    assert len(ended(filled)) == 20

@@ -1,0 +1,41 @@
+-- batch_seal for one bucket whose jobs others are at: those that somebody has locked are left for later, and nobody is waited
+-- for.
+--
+-- Parameters: batch_id uuid; token bigint; queue text; bucket smallint; filter jsonb (the payload contains it; {} for
+--   every job); worker text; lease_seconds float8.
+-- Returns: one row: how many jobs. A batch that was taken over gets none.
+-- Locks: the batch's row, then the jobs; jobs locked by others are skipped and stay for later.
+-- Plan: the ids go to the update as an array, for which the planner always takes the primary key; joined, a full bucket
+--   made it read the whole table.
+-- Guards: I3 (lease_no grows), I4: the jobs are nobody else's before the batch ends or is taken over.
+-- Roles: consumer.
+WITH mine AS MATERIALIZED (
+    UPDATE sqlqueue.batch AS b
+    SET lease_until = statement_timestamp() + make_interval(secs => :lease_seconds)
+    WHERE b.id = CAST(:batch_id AS uuid) AND b.token = :token AND b.state = 'sealing'
+    RETURNING b.id, b.sealed_at
+), head AS MATERIALIZED (
+    SELECT j.id
+    FROM sqlqueue.job AS j
+    WHERE j.queue = :queue
+      AND j.bucket = CAST(:bucket AS smallint)
+      AND j.available_at <= (SELECT mine.sealed_at FROM mine)
+      AND j.attempts_spent < j.max_attempts
+      AND (CAST(:filter AS jsonb) = '{}' OR j.payload @> CAST(:filter AS jsonb))
+    FOR UPDATE SKIP LOCKED
+), leased AS (
+    UPDATE sqlqueue.job AS j
+    SET state = 'running',
+        available_at = 'infinity',
+        lease_no = j.lease_no + 1,
+        attempt = j.attempts_spent + 1,
+        alone = false,
+        started_at = statement_timestamp(),
+        claimed_by = :worker,
+        claim_token = NULL,
+        batch_id = mine.id
+    FROM mine
+    WHERE j.id = ANY (ARRAY(SELECT head.id FROM head))
+    RETURNING j.id
+)
+SELECT count(*) FROM leased
