@@ -104,7 +104,7 @@ def consume_all(
     """The same for several keys, each with its filter, published together in one transaction.
 
     Always give them in one order: two runs that share some then wait for each other, and never in a circle. Several are
-    leased, where no mode is given. `closed` is as for `batches.seal`.
+    leased, where no mode is given. `closed` is as for `batches.seal_days`, and each filter is then a `day`.
     """
     spec = None if isinstance(name, str) else name
     queue_name = name if isinstance(name, str) else name.name
@@ -113,24 +113,30 @@ def consume_all(
     owner = owner or f"{socket.gethostname()}/{os.getpid()}"
     chosen = mode is None and len(keys) == 1
     held: list[batches.Batch] = []
+    settings = {
+        "owner": owner,
+        "lease_seconds": lease_seconds,
+        "patience_seconds": patience_seconds,
+        "backoff": backoff,
+    }
     with batches.kept(queue, held, lease_seconds=lease_seconds) as still_ours:
-        for key, filter in keys.items():
-            held.append(
-                batches.seal(
+        if closed is not None or (len(keys) > 1 and mode in (None, Mode.LEASED) and _of_days(keys)):
+            days = {key: filter["day"] for key, filter in keys.items()}
+            batches.seal_days(queue, queue_name, days, held=held, closed=closed, **settings)  # type: ignore[arg-type]
+        else:
+            chosen_mode = Mode.LEASED if mode is None and not chosen else mode
+            for key, filter in keys.items():
+                batch = batches.seal(
                     queue,
                     queue_name,
                     key,
-                    owner=owner,
                     filter=filter,
-                    mode=Mode.LEASED if mode is None and not chosen else mode,
+                    mode=chosen_mode,
                     overlap=overlap,
-                    lease_seconds=lease_seconds,
-                    patience_seconds=patience_seconds,
-                    backoff=backoff,
-                    closed=closed,
+                    **settings,  # type: ignore[arg-type]
                 )
-            )
-            finish_earlier(queue, key)
+                held.append(batch)
+        finish_earlier(queue, *keys)
         staging.sweep(queue, list(keys))
 
         def lease_instead() -> batches.Batch:
@@ -157,18 +163,24 @@ def consume_all(
     work.finish()
 
 
-def finish_earlier(queue: SqlQueue, key: str) -> None:
+def finish_earlier(queue: SqlQueue, *keys: str) -> None:
     """Move the files of runs that were killed between their transaction and the move.
 
     They may be moved by whoever sees the directory, also while somebody else consumes the key: he has moved them before he
     publishes anything newer. Where this process does not see the directory they are left, and still known as not moved.
     """
-    for place in batches.unmoved(queue, key):
+    for key, place in batches.unmoved(queue, *keys):
         if unseen := [files for files in outputs.files_of(place) if not files.finish_if_seen()]:
             logger.warning("the files of %s are not moved yet: %s is not to be seen here", key, unseen[0].staged.parent)
         else:
             logger.info("the files of %s are in their place, where an earlier run may have left them staged", key)
             batches.moved(queue, place["owner"])
+
+
+def _of_days(keys: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether each key is for the jobs of a day of its own."""
+    days = [filter.get("day") for filter in keys.values() if len(filter) == 1]
+    return len(days) == len(keys) == len(set(map(repr, days))) and all(isinstance(day, str) for day in days)
 
 
 def _check_writes(queue: SqlQueue, writes: Sequence[str | Path]) -> None:

@@ -42,8 +42,7 @@ class Daily(DayWork):
         queue.catalog.check_exists(self.daily_queue)
         check_begun(days, queue.database.run("clock", {})[0][0])
         if self.output is not None:
-            for day in days:
-                finish_earlier(queue, f"{self.name}/{day}")
+            finish_earlier(queue, *(f"{self.name}/{day}" for day in days))
 
     def check_changed(self, queue: SqlQueue, found: Found, days: Sequence[str]) -> None:
         """Nothing: a day may always be consumed again."""

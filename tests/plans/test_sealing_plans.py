@@ -104,17 +104,7 @@ NAMED: dict[str, dict[str, Any]] = {
     "batch_find": {"queue": "work", "filter": "{}"},
     "batch_holder": {},
     "batch_last": {"limit": 10},
-    "batch_unmoved": {},
     "batch_moved": {"owner": "me/1"},
-    "batch_open": {
-        "id": uuid4(),
-        "queue": "work",
-        "owner": "w",
-        "mode": "leased",
-        "filter": "{}",
-        "backoff": [30.0, 2.0, 3600.0],
-        "lease_seconds": 60.0,
-    },
 }
 
 
@@ -129,12 +119,31 @@ def test_a_batch_by_its_key(explain: Explainer, verb: str, key: str) -> None:
     assert plan.buffers <= PUBLISHED / 1_000 + SLACK
 
 
+@pytest.mark.parametrize("keys", [["new"], ["new", "asset/7", "asset/9"], [f"asset/{n}" for n in range(200)]])
+def test_batches_by_their_keys(explain: Explainer, keys: list[str]) -> None:
+    asked: dict[str, Any] = {"queue": "work", "owner": "w", "mode": "leased", "backoff": [30.0, 2.0, 3600.0]}
+    these = {"ids": [uuid4() for _ in keys], "keys": keys, "filters": ["{}"] * len(keys)}
+    made = explain("batch_open", lease_seconds=60.0, **asked, **these)
+    assert made.root["Actual Rows"] == len(keys)
+    assert "Seq Scan batch" not in touched(made)
+    # The last of each, looked up before and after.
+    assert made.rows_of("batch") <= 2 * len(keys)
+    assert made.buffers <= 60 * len(keys) + SLACK
+    unmoved = explain("batch_unmoved", keys=keys)
+    assert "Seq Scan batch" not in touched(unmoved)
+    assert unmoved.rows_of("batch") == 0
+    assert unmoved.buffers <= 4 * len(keys) + SLACK
+    sealed = explain("batch_sealed", ids=these["ids"], tokens=[1] * len(keys))
+    assert sealed.root["Actual Rows"] == len(keys)
+    assert not {"Seq Scan batch", "Seq Scan job"} & touched(sealed)
+    assert sealed.buffers <= 40 * len(keys) + SLACK
+
+
 IDENTIFIED: dict[str, dict[str, Any]] = {
     "batch_close": {"token": 1, "error": "x"},
     "batch_extend": {"token": 1, "lease_seconds": 60.0},
     "batch_published": {"token": 1},
     "batch_publish": {"token": 1, "output": "{}", "unmoved": True, "job_count": None},
-    "batch_sealed": {"token": 1},
     "batch_to_lease": {"token": 1, "lease_seconds": 60.0},
     "batch_reopen": {
         "queue": "work",
@@ -177,7 +186,7 @@ def test_the_buckets_to_seal(explain: Explainer) -> None:
 
 def test_counting_what_was_sealed(explain: Explainer) -> None:
     batch = leased(explain, "sealing")
-    plan = explain("batch_sealed", batch_id=batch, token=1)
+    plan = explain("batch_sealed", ids=[batch], tokens=[1])
     assert "job_batch" in {index for _, index in plan.scans()}
     assert plan.rows_read <= SIZE
     assert plan.buffers <= 3 * SIZE + SLACK

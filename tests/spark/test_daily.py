@@ -19,7 +19,7 @@ from pyspark.sql import functions as sf
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.errors import BatchLost, InvalidInput, OutputNotWritable, UnknownQueue
 from dagster_sqlqueue.spark import batches, daily, sinks
-from dagster_sqlqueue.spark.batches import sealing
+from dagster_sqlqueue.spark.batches import days as day_batches
 from tests.gate.patience import PATIENCE
 from tests.spark.consuming_support import NO_HEARTBEAT
 from tests.spark.daily_support import (
@@ -290,8 +290,8 @@ def test_a_day_that_somebody_else_holds_gives_the_others_back(
     queue: SqlQueue, spark: SparkSession, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare(queue)
-    opened = sealing._open
-    monkeypatch.setattr(sealing, "_open", lambda queue, wanted, patience: opened(queue, wanted, 0.0))
+    opened = day_batches.open_batch
+    monkeypatch.setattr(day_batches, "open_batch", lambda queue, wanted, patience: opened(queue, wanted, 0.0))
     held = batches.seal(queue, "daily", f"test/{DAYS[1]}", owner="somebody", filter={"day": DAYS[1]}, lease_seconds=300)
     with pytest.raises(BatchLost, match="is held by 'somebody'"):
         consume(queue, spark, output)

@@ -12,6 +12,7 @@ jobs; the results and the end of the jobs become visible in one transaction.
 """
 
 from dagster_sqlqueue.queue.unpublished_batches import Swept as Swept
+from dagster_sqlqueue.spark.batches.days import seal_days as seal_days
 from dagster_sqlqueue.spark.batches.keeper import kept as kept
 from dagster_sqlqueue.spark.batches.model import Batch as Batch
 from dagster_sqlqueue.spark.batches.outcomes import outcomes as outcomes

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import psycopg
 
@@ -26,46 +27,98 @@ visited once for each bucket.
 """
 
 
-def leased(
-    queue: SqlQueue, wanted: Wanted, opened: Opened, filter: dict[str, Any], closed: Mapping[str, Any] | None
-) -> Batch:
-    """Lease the jobs to the batch.
+def leased(queue: SqlQueue, wanted: Wanted, opened: Opened, filter: dict[str, Any]) -> Batch:
+    """Lease the due jobs that fit the filter to the batch.
 
     Raises:
         BatchLost: the batch was taken over.
     """
     mine = {"batch_id": opened.id, "token": opened.token, "worker": wanted.owner, **wanted._asdict()}
+    rows = _prepared(queue, wanted, opened)
+    _lease_all(queue, wanted.queue, mine, rows)
+    return _sealed(queue, [wanted], [opened], [filter])[0]
+
+
+def leased_days(
+    queue: SqlQueue, days: Mapping[str, Wanted], opened: Sequence[Opened], closed: Mapping[str, Any] | None
+) -> list[Batch]:
+    """Lease the due jobs of some days to the batches of these, in one statement.
+
+    Args:
+        queue: where they are.
+        days: ISO dates, as the payloads have them in their field `day`, and what is to be sealed for each.
+        opened: the batches, in the same order.
+        closed: take only jobs whose account has no live job of its day on the queue `queue`, whose payloads have their day
+            at the path `day_path` and their account at `account_path`. None: all.
+
+    Raises:
+        BatchLost: a batch was taken over.
+    """
+    all_wanted = list(days.values())
+    first = all_wanted[0]
+    buckets: set[int] = set()
+    for wanted, batch in zip(all_wanted, opened, strict=True):
+        # Of new ones none has jobs yet.
+        if not buckets or batch.token > 1:
+            buckets.update(row[0] for row in _prepared(queue, wanted, batch))
+    nothing = {"queue": None, "day_path": None, "account_path": None}
+    events = dict(closed or nothing)
+    asked = {
+        "ids": [batch.id for batch in opened],
+        "tokens": [batch.token for batch in opened],
+        "days": list(days),
+        "queue": first.queue,
+        "buckets": sorted(buckets),
+        "worker": first.owner,
+        "lease_seconds": first.lease_seconds,
+        "events": events["queue"],
+        "day_path": events["day_path"],
+        "account_path": events["account_path"],
+    }
+    rows = despite_odd_jobs(queue.database, first.queue, partial(queue.database.run, "batch_seal_days", asked))
+    if left := sum(row[2] for row in rows):
+        logger.warning(
+            "%d jobs of %d days of %r are left: events of theirs are on %r", left, len(days), first.key, events["queue"]
+        )
+    return _sealed(queue, all_wanted, opened, [{"day": day} for day in days])
+
+
+def _prepared(queue: SqlQueue, wanted: Wanted, opened: Opened) -> Sequence[Row]:
+    """Bury what has no attempt left, and lease again what the batch has already. Gives the rows of `batch_buckets`."""
+    mine = {"batch_id": opened.id, "token": opened.token, "worker": wanted.owner}
     rows = queue.database.run("batch_buckets", {"queue": wanted.queue, "batch_id": opened.id})
     for bucket, held, _ in rows:
         queue.database.run("bury_spent", {"queue": wanted.queue, "bucket": bucket})
         if held:
             renew = partial(queue.database.run, "batch_renew", {**mine, "bucket": bucket})
             despite_odd_jobs(queue.database, wanted.queue, renew)
-    if closed is None:
-        _lease_all(queue, wanted.queue, mine, rows)
-    else:
-        of_events = {"events": closed["queue"], "day_path": closed["day_path"], "account_path": closed["account_path"]}
-        everywhere = {**mine, **of_events, "buckets": [row[0] for row in rows]}
-        seal = partial(queue.database.run, "batch_seal_closed", everywhere)
-        ((_, left),) = despite_odd_jobs(queue.database, wanted.queue, seal)
-        if left:
-            logger.warning(
-                "%d jobs of batch %r are left: events of theirs are on %r", left, wanted.key, closed["queue"]
+    return rows
+
+
+def _sealed(
+    queue: SqlQueue, all_wanted: Sequence[Wanted], opened: Sequence[Opened], filters: Sequence[dict[str, Any]]
+) -> list[Batch]:
+    """Close the batches against further jobs."""
+    ids = {"ids": [batch.id for batch in opened], "tokens": [batch.token for batch in opened]}
+    counts: dict[UUID, int] = dict(queue.database.run("batch_sealed", ids))
+    found = []
+    for wanted, batch, filter in zip(all_wanted, opened, filters, strict=True):
+        if batch.id not in counts:
+            raise lost(wanted.key)
+        found.append(
+            Batch(
+                batch.id,
+                wanted.key,
+                wanted.queue,
+                batch.token,
+                counts[batch.id],
+                Mode.LEASED,
+                batch.sealed_at,
+                filter=filter,
+                attempt=batch.attempt,
             )
-    sealed = queue.database.run("batch_sealed", mine)
-    if not sealed:
-        raise lost(wanted.key)
-    return Batch(
-        opened.id,
-        wanted.key,
-        wanted.queue,
-        opened.token,
-        sealed[0][0],
-        Mode.LEASED,
-        opened.sealed_at,
-        filter=filter,
-        attempt=opened.attempt,
-    )
+        )
+    return found
 
 
 def _lease_all(queue: SqlQueue, name: str, mine: Parameters, rows: Sequence[Row]) -> None:

@@ -130,9 +130,9 @@ def outputs(queue: SqlQueue, key: str, limit: int = 1) -> list[dict[str, Any]]:
     return [json.loads(output) for _, output in queue.database.run("batch_last", {"key": key, "limit": limit})]
 
 
-def unmoved(queue: SqlQueue, key: str) -> list[dict[str, Any]]:
-    """The outputs of the key's published batches whose files are not known to be in their place, the first first."""
-    return [json.loads(output) for (output,) in queue.database.run("batch_unmoved", {"key": key})]
+def unmoved(queue: SqlQueue, *keys: str) -> list[tuple[str, dict[str, Any]]]:
+    """Key and output of these keys' published batches whose files are not known to be in their place, the first first."""
+    return [(key, json.loads(output)) for key, output in queue.database.run("batch_unmoved", {"keys": list(keys)})]
 
 
 def moved(queue: SqlQueue, owner: str) -> None:

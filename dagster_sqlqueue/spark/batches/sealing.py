@@ -1,26 +1,23 @@
 """Sealing: the due jobs of a queue become one batch."""
 
-import json
 import logging
 import threading
-import time
 from collections.abc import Mapping
 from typing import Any
 
 import psycopg
-from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue.db.executors import Transaction
-from dagster_sqlqueue.errors import BatchLost, InvalidInput, QueuePaused
 from dagster_sqlqueue.model.job import Mode
-from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS, Backoff
+from dagster_sqlqueue.model.queue import Backoff
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.stuck_keys import heal_keys
-from dagster_sqlqueue.queue.unpublished_batches import Swept, give_back, sweep
+from dagster_sqlqueue.queue.unpublished_batches import Swept, sweep
 from dagster_sqlqueue.spark.batches.lease import Conflict, Held
 from dagster_sqlqueue.spark.batches.leasing import leased
 from dagster_sqlqueue.spark.batches.loss import lost
 from dagster_sqlqueue.spark.batches.model import Batch, held_by
+from dagster_sqlqueue.spark.batches.opening import check_queue, checked_lease, filter_text, open_batch
 from dagster_sqlqueue.spark.batches.wanted import Opened, Wanted
 
 logger = logging.getLogger("dagster_sqlqueue")
@@ -47,7 +44,6 @@ def seal(
     patience_seconds: float | None = None,
     overlap: bool = False,
     backoff: Backoff = BACKOFF,
-    closed: Mapping[str, Any] | None = None,
 ) -> Batch:
     """Take every due job of a queue that fits the filter into one batch.
 
@@ -76,8 +72,6 @@ def seal(
         patience_seconds: how long to wait for somebody else's batch of the key; None: a lease and a bit.
         backoff: how long whoever does this again and again should wait after a run that failed or died. It is kept with
             the batch, for schedulers such as the sensor of a daily asset; sealing itself does not wait.
-        closed: of daily jobs, in a leased batch: take only those whose account has no live job of its day on the queue
-            `queue`, whose payloads have their day at the path `day_path` and their account at `account_path`. None: all.
         overlap: of a transactional batch: give it back at once, and move its jobs in a thread while they are read. What
             goes wrong with that is raised by `publication`.
 
@@ -89,17 +83,14 @@ def seal(
             JSON object, or the lease no time.
     """
     policy = [backoff.seconds, backoff.factor, backoff.max_seconds]
-    text, lease_seconds = _filter_text(filter), _checked(lease_seconds)
-    _check_queue(queue, name)
+    text, lease_seconds = filter_text(filter), checked_lease(lease_seconds)
+    check_queue(queue, name)
     chosen = mode is None
     if mode is None:
-        mode = Mode.TRANSACTIONAL if closed is None and _suits(queue, name) else Mode.LEASED
+        mode = Mode.TRANSACTIONAL if _suits(queue, name) else Mode.LEASED
     wanted = Wanted(name, key, owner, text, Mode(mode), lease_seconds, policy)
-    opened = _open(queue, wanted, patience_seconds)
-    if opened.attempt > 1:
-        logger.warning(
-            "batch %r is sealed for the %d. time in a row; the last time: %s", key, opened.attempt, opened.error
-        )
+    opened = open_batch(queue, wanted, patience_seconds)
+    warn_of_attempts(key, opened)
     if wanted.mode is Mode.TRANSACTIONAL:
         batch = _seal_held(queue, wanted, opened, dict(filter or {}), overlap or chosen, chosen)
         if batch is not None:
@@ -107,7 +98,15 @@ def seal(
         to_lease = {"batch_id": opened.id, "token": opened.token, "lease_seconds": lease_seconds}
         if not queue.database.run("batch_to_lease", to_lease):
             raise lost(key)
-    return leased(queue, wanted, opened, dict(filter or {}), closed)
+    return leased(queue, wanted, opened, dict(filter or {}))
+
+
+def warn_of_attempts(key: str, opened: Opened) -> None:
+    """Say so in the log if a batch is no first attempt."""
+    if opened.attempt > 1:
+        logger.warning(
+            "batch %r is sealed for the %d. time in a row; the last time: %s", key, opened.attempt, opened.error
+        )
 
 
 def sweep_batches(queue: SqlQueue, name: str | None = None, **settings: float) -> Swept:
@@ -146,7 +145,7 @@ def _seal_held(
         for beginning in range(_BEGINNINGS):
             snapshot = held.begin(opened.token, wanted.lease_seconds)
             # What the snapshot sees of a queue that was given turns since the first look stands in a line.
-            _check_queue(queue, wanted.queue)
+            check_queue(queue, wanted.queue)
             jobs, followed, unique, spent = held.count()
             if chosen and (followed or unique or jobs < TRANSACTIONAL_FROM):
                 break
@@ -211,74 +210,11 @@ def as_leased(queue: SqlQueue, batch: Batch, *, owner: str, lease_seconds: float
     if not queue.database.run("batch_to_lease", to_lease):
         raise lost(batch.key)
     filter = dict(batch.filter)
-    wanted = Wanted(batch.queue, batch.key, owner, _filter_text(filter), Mode.LEASED, lease_seconds, [])
-    return leased(queue, wanted, Opened(batch.id, batch.token, batch.sealed_at, batch.attempt, None), filter, None)
+    wanted = Wanted(batch.queue, batch.key, owner, filter_text(filter), Mode.LEASED, lease_seconds, [])
+    return leased(queue, wanted, Opened(batch.id, batch.token, batch.sealed_at, batch.attempt, None), filter)
 
 
 def _suits(queue: SqlQueue, name: str) -> bool:
     """Whether many jobs are due in a queue that nobody else seems to work on."""
     ((many, alone),) = queue.database.run("batch_suits", {"queue": name, "least": TRANSACTIONAL_FROM})
     return bool(many and alone)
-
-
-def _open(queue: SqlQueue, wanted: Wanted, patience_seconds: float | None) -> Opened:
-    patience = wanted.lease_seconds * 1.25 if patience_seconds is None else patience_seconds
-    until = time.monotonic() + patience
-    waiting = threading.Event()
-    while True:
-        opened = queue.database.transact(lambda transaction: _take(transaction, wanted))
-        if opened is not None:
-            return opened
-        holder = queue.database.run("batch_holder", {"key": wanted.key})
-        left = until - time.monotonic()
-        if holder and left <= 0:
-            owner, seconds, held = holder[0]
-            how = "in its transaction" if held else f"for {seconds:.0f} more seconds"
-            raise BatchLost(
-                f"batch {wanted.key!r} is held by {owner!r} {how}; let it finish or stop it, then try again"
-            )
-        waiting.wait(min(1.0, max(holder[0][1], 0.05), max(left, 0.05)) if holder else 0.05)
-
-
-def _take(transaction: Transaction, wanted: Wanted) -> Opened | None:
-    """Open the key's batch, or take it over; None: somebody has it."""
-    settings = wanted.opening(wanted.mode)
-    found = transaction.run("batch_find", settings)
-    if not found:
-        rows = transaction.run("batch_open", {"id": uuid7(), **settings})
-        return Opened(*rows[0]) if rows else None
-    batch_id, over, same = found[0]
-    if not over:
-        return None
-    give_back(transaction, batch_id, wanted.queue, keep=same and wanted.mode is Mode.LEASED)
-    return Opened(*transaction.run("batch_reopen", {"id": batch_id, **settings})[0])
-
-
-def _check_queue(queue: SqlQueue, name: str) -> None:
-    settings = queue.settings(name)
-    if settings.paused_at is not None:
-        raise QueuePaused(
-            f"queue {name!r} is paused since {settings.paused_at:%Y-%m-%d %H:%M:%S} UTC, so nothing can be sealed into a"
-            f" batch. Resume it with: sqlqueue resume {name}"
-        )
-    if settings.keyed or settings.limited:
-        raise InvalidInput(
-            f"queue {name!r} is ordered or has limits, and a batch takes every due job at once: consume it job by job, or"
-            " take order and limits off it"
-        )
-
-
-def _checked(lease_seconds: float) -> float:
-    number = isinstance(lease_seconds, int | float) and not isinstance(lease_seconds, bool)
-    if not number or not 0 < lease_seconds <= MAX_DELAY_SECONDS:
-        raise InvalidInput(f"lease_seconds is {lease_seconds!r}; give seconds, more than 0 and at most a hundred years")
-    return float(lease_seconds)
-
-
-def _filter_text(filter: Mapping[str, Any] | None) -> str:
-    try:
-        if not isinstance(filter, Mapping | None):
-            raise TypeError(f"it is a {type(filter).__name__}")
-        return json.dumps(dict(filter or {}), allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(f"filter is {filter!r}; give what a payload is to contain, as JSON: {error}") from None

@@ -1,20 +1,35 @@
--- Open a batch for a key that has none open. Where the last one of the key was given up, this is one attempt more.
+-- Open a batch for each of some keys that have none open. Where the last one of a key was given up, this is one attempt more.
 --
--- Parameters: id uuid; key text; queue text; owner text; mode text; filter jsonb; backoff float8[]; lease_seconds float8.
--- Returns: id; token; the moment at which its jobs are to be due; attempt; the error of the attempt before (null: none). No
---   row: the key has an open batch.
--- Locks: none beyond its own row. Plan: the last batch of the key by the index on (key, created_at).
+-- Parameters: ids uuid[], keys text[], filters text[] (of the batches; a filter is JSON); queue text; owner text; mode text;
+--   backoff float8[]; lease_seconds float8.
+-- Returns: of each that was opened, in their order: id; token; the moment at which its jobs are to be due; attempt; the error of
+--   the attempt before (null: none). No row: the key has an open batch.
+-- Locks: none beyond their own rows. They are opened in the order of the arrays, so that two that open the same ones wait for
+--   each other, and never in a circle.
+-- Plan: the last batch of each key by the index on (key, created_at).
 -- Roles: consumer.
-WITH last AS MATERIALIZED (
-    SELECT b.state, b.attempt, b.error FROM sqlqueue.batch AS b WHERE b.key = :key ORDER BY b.created_at DESC LIMIT 1
-), failed AS MATERIALIZED (
-    SELECT last.attempt, last.error FROM last WHERE last.state = 'abandoned'
-)
 INSERT INTO sqlqueue.batch AS b (id, key, queue, state, lease_until, owner, mode, filter, backoff, attempt, created_at, sealed_at)
-VALUES (
-    CAST(:id AS uuid), :key, :queue, 'sealing', clock_timestamp() + make_interval(secs => :lease_seconds), :owner, :mode,
-    CAST(:filter AS jsonb), CAST(:backoff AS float8[]), 1 + COALESCE((SELECT failed.attempt FROM failed), 0),
+SELECT
+    asked.id, asked.key, :queue, 'sealing', clock_timestamp() + make_interval(secs => :lease_seconds), :owner, :mode,
+    CAST(asked.filter AS jsonb), CAST(:backoff AS float8[]),
+    1 + COALESCE((
+        SELECT CASE l.state WHEN 'abandoned' THEN l.attempt END
+        FROM sqlqueue.batch AS l
+        WHERE l.key = asked.key
+        ORDER BY l.created_at DESC
+        LIMIT 1
+    ), 0),
     clock_timestamp(), clock_timestamp()
-)
+FROM unnest(CAST(:ids AS uuid[]), CAST(:keys AS text[]), CAST(:filters AS text[]))
+    WITH ORDINALITY AS asked (id, key, filter, place)
+ORDER BY asked.place
 ON CONFLICT (key) WHERE state IN ('sealing', 'sealed') DO NOTHING
-RETURNING b.id, b.token, b.sealed_at, b.attempt, (SELECT failed.error FROM failed)
+RETURNING
+    b.id, b.token, b.sealed_at, b.attempt,
+    (
+        SELECT CASE l.state WHEN 'abandoned' THEN l.error END
+        FROM sqlqueue.batch AS l
+        WHERE l.key = b.key
+        ORDER BY l.created_at DESC
+        LIMIT 1
+    ) AS error

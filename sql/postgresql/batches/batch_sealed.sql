@@ -1,9 +1,11 @@
--- Close a batch against further jobs; from now on it is what Spark reads.
+-- Close batches against further jobs; from now on they are what Spark reads.
 --
--- Parameters: batch_id uuid; token bigint. Returns: the number of its jobs; no row when it was taken over.
+-- Parameters: ids uuid[], tokens bigint[]. Returns: id, and the number of its jobs; no row of one that was taken over.
+-- Plan: each batch by its id, and its jobs by the index on (batch_id, bucket, id).
 -- Roles: consumer.
 UPDATE sqlqueue.batch AS b
 SET state = 'sealed',
     job_count = (SELECT count(*) FROM sqlqueue.job AS j WHERE j.batch_id = b.id)
-WHERE b.id = CAST(:batch_id AS uuid) AND b.token = :token AND b.state = 'sealing'
-RETURNING b.job_count
+FROM unnest(CAST(:ids AS uuid[]), CAST(:tokens AS bigint[])) AS asked (id, token)
+WHERE b.id = asked.id AND b.token = asked.token AND b.state = 'sealing'
+RETURNING b.id, b.job_count

@@ -1,8 +1,8 @@
--- The published batches of a key whose files are to be moved into place yet, in the order in which they were published.
+-- The published batches of some keys whose files are to be moved into place yet, in the order in which they were published.
 --
--- Parameters: key text. Returns: output (text). Locks: none.
+-- Parameters: keys text[]. Returns: key, output (text). Locks: none.
 -- Roles: consumer, operator, observer.
-SELECT CAST(b.output AS text) AS output
+SELECT b.key, CAST(b.output AS text) AS output
 FROM sqlqueue.batch AS b
-WHERE b.key = :key AND b.unmoved
+WHERE b.key = ANY (CAST(:keys AS text[])) AND b.unmoved
 ORDER BY b.published_at

@@ -1,0 +1,71 @@
+-- Lease to batches that are being sealed, a day each, the due jobs of a queue of daily jobs (payloads with the fields "day" and
+-- "account") of these days. Left as they are: the jobs of accounts that have a live job of that day on another queue, whatever
+-- state it is in: it may still change the day. What is looked at and what is leased is of one snapshot. The batches' own leases
+-- are extended by it.
+--
+-- Parameters: ids uuid[], tokens bigint[], days text[] (of the batches, and the day of each); queue text; buckets smallint[] (of
+--   the daily jobs); worker text; lease_seconds float8; events text (the other queue; null: none), day_path, account_path text[]
+--   (where its payloads have their day and their account).
+-- Returns: for each batch its id; how many jobs were leased; how many were left because their day is open. A batch that was
+--   taken over has no row.
+-- Locks: the batches' rows, then the jobs; jobs locked by others are skipped and stay for later.
+-- Plan: the live jobs of both queues, bucket by bucket through the claim index, each once however many days there are. The ids
+--   go to the update as an array, for which the planner always takes the primary key.
+-- Guards: I3 (lease_no grows), I4: the jobs are nobody else's before the batch ends or is taken over.
+-- Roles: consumer.
+WITH mine AS MATERIALIZED (
+    UPDATE sqlqueue.batch AS b
+    SET lease_until = statement_timestamp() + make_interval(secs => :lease_seconds)
+    FROM unnest(CAST(:ids AS uuid[]), CAST(:tokens AS bigint[]), CAST(:days AS text[])) AS asked (id, token, day)
+    WHERE b.id = asked.id AND b.token = asked.token AND b.state = 'sealing'
+    RETURNING b.id, b.sealed_at, asked.day
+), wanted AS MATERIALIZED (
+    -- To be looked up for each job: joined, each job was compared with each day.
+    SELECT jsonb_object_agg(mine.day, mine.id) AS ids, min(mine.sealed_at) AS due FROM mine
+), head AS MATERIALIZED (
+    SELECT j.id, j.payload ->> 'day' AS day, j.payload ->> 'account' AS account
+    FROM sqlqueue.job AS j
+    WHERE j.queue = :queue
+      AND j.bucket = ANY (CAST(:buckets AS smallint[]))
+      AND j.available_at <= (SELECT wanted.due FROM wanted)
+      AND j.attempts_spent < j.max_attempts
+      AND jsonb_exists((SELECT wanted.ids FROM wanted), j.payload ->> 'day')
+    FOR UPDATE SKIP LOCKED
+), unfinished AS MATERIALIZED (
+    SELECT DISTINCT live.day, live.account
+    FROM sqlqueue.live_bucket AS b
+    CROSS JOIN LATERAL (
+        SELECT
+            left(j.payload #>> CAST(:day_path AS text[]), 10) AS day,
+            j.payload #>> CAST(:account_path AS text[]) AS account
+        FROM sqlqueue.job AS j
+        WHERE j.queue = CAST(:events AS text) AND j.bucket = b.bucket
+        OFFSET 0
+    ) AS live
+    WHERE b.queue = CAST(:events AS text) AND jsonb_exists((SELECT wanted.ids FROM wanted), live.day)
+), closed AS MATERIALIZED (
+    SELECT head.id
+    FROM head
+    WHERE NOT EXISTS (SELECT FROM unfinished AS u WHERE u.day = head.day AND u.account = head.account)
+), leased AS (
+    UPDATE sqlqueue.job AS j
+    SET state = 'running',
+        available_at = 'infinity',
+        lease_no = j.lease_no + 1,
+        attempt = j.attempts_spent + 1,
+        alone = false,
+        started_at = statement_timestamp(),
+        claimed_by = :worker,
+        claim_token = NULL,
+        batch_id = CAST((SELECT wanted.ids FROM wanted) ->> (j.payload ->> 'day') AS uuid)
+    WHERE j.id = ANY (ARRAY(SELECT closed.id FROM closed))
+    RETURNING j.batch_id
+), sealed AS MATERIALIZED (
+    SELECT leased.batch_id AS id, count(*) AS jobs FROM leased GROUP BY leased.batch_id
+), found AS MATERIALIZED (
+    SELECT head.day, count(*) AS jobs FROM head GROUP BY head.day
+)
+SELECT mine.id, COALESCE(sealed.jobs, 0) AS leased, COALESCE(found.jobs, 0) - COALESCE(sealed.jobs, 0) AS left_open
+FROM mine
+LEFT JOIN sealed ON sealed.id = mine.id
+LEFT JOIN found ON found.day = mine.day
