@@ -171,7 +171,7 @@ def held(queue: SqlQueue, about: Days, days: Sequence[str]) -> dict[str, Held]:
 
 
 def accounts(queue: SqlQueue, daily_queue: str, days: Sequence[str], events: Upstream | None) -> dict[str, Accounts]:
-    """How the daily jobs of each day stand.
+    """How the daily jobs of each day stand. What was done before its day began anywhere on earth is not done with it.
 
     Args:
         queue: where they are.
@@ -183,7 +183,8 @@ def accounts(queue: SqlQueue, daily_queue: str, days: Sequence[str], events: Ups
     takeable: dict[str, set[str]] = defaultdict(set)
     left: dict[str, dict[str, str]] = defaultdict(dict)
     dead: dict[str, set[str]] = defaultdict(set)
-    rows = queue.database.run("daily_accounts", {"queue": daily_queue, "days": list(days)})
+    asked = {"queue": daily_queue, "days": list(days), "from_time": finishing.first_of(days)}
+    rows = queue.database.run("daily_accounts", asked)
     for day, account, zone, is_done, is_dead, is_takeable in rows:
         if is_done or is_dead:
             (done if is_done else dead)[day].add(account)

@@ -159,7 +159,7 @@ def _dates(days: Sequence[str]) -> list[date]:
 
 def _accounts(spark: SparkSession, daily_queue: str, sealed: Sequence[batches.Batch], days: Sequence[str]) -> DataFrame:
     done = _reader(spark, daily_queue, _ACCOUNT).option("state", "archive").option("states", "succeeded")
-    before = done.option("where", _of(days)).load()
+    before = done.option("where", _of(days)).option("finished_from", finishing.first_of(days).isoformat()).load()
     ids = [str(batch.id) for batch in sealed if batch.job_count]
     if not ids:
         return before.distinct()

@@ -45,10 +45,14 @@ def lag(within: timedelta) -> timedelta:
     return _ENDS + within
 
 
+def first_of(days: Sequence[str]) -> datetime:
+    """When the first of some days begins where on earth it begins first."""
+    return datetime.combine(date.fromisoformat(min(days)), time(), UTC) - LEAD
+
+
 def window(days: Sequence[str], within: timedelta) -> tuple[datetime, datetime]:
     """From when on the jobs of some days finish, and until when, exclusive."""
-    first, last = (datetime.combine(date.fromisoformat(day), time(), UTC) for day in (min(days), max(days)))
-    return first - LEAD, last + lag(within)
+    return first_of(days), datetime.combine(date.fromisoformat(max(days)), time(), UTC) + lag(within)
 
 
 def loaded(

@@ -1,20 +1,30 @@
 -- How the jobs of some days stand on a queue of daily jobs (payloads with the fields day, account and zone): of each day
 -- and account, whether its job is done, is dead (in the dead letter), or is there, and then whether it is to be taken.
 --
--- Parameters: queue text; days text[] (ISO dates).
+-- Parameters: queue text; days text[] (ISO dates); from_time timestamptz (when the first of them begins where on earth it begins
+--   first: no job of theirs is done before).
 -- Returns: day, account, zone, done, dead, takeable (due, or taken by somebody who may have died). A job that was done, or
 --   failed, and is there again has two rows. Locks: none.
--- Plan: every live job of the queue, bucket by bucket through the claim index, and every archived one through the index by
---   finish time: the open range is there for the planner, which else reads the whole archive, however little of it is the
---   queue's.
+-- Plan: every live job of the queue, bucket by bucket through the claim index; the archived ones that were done since the days
+--   began, through the index by finish time; and its dead letter. The open range is there for the planner, which else reads
+--   the whole archive, however little of it is the queue's.
 -- Roles: operator, observer.
-SELECT DISTINCT a.payload ->> 'day' AS day, a.payload ->> 'account' AS account, a.payload ->> 'zone' AS zone, a.state = 'succeeded' AS done,
-    a.state = 'failed' AS dead, false AS takeable
+SELECT DISTINCT
+    a.payload ->> 'day' AS day, a.payload ->> 'account' AS account, a.payload ->> 'zone' AS zone, true AS done, false AS dead,
+    false AS takeable
+FROM sqlqueue.job_archive AS a
+WHERE a.queue = :queue
+  AND a.finished_at >= CAST(:from_time AS timestamptz)
+  AND a.finished_at <= (SELECT CAST('infinity' AS timestamptz))
+  AND a.state = 'succeeded'
+  AND a.payload ->> 'day' = ANY (CAST(:days AS text[]))
+UNION ALL
+SELECT DISTINCT a.payload ->> 'day', a.payload ->> 'account', a.payload ->> 'zone', false, true, false
 FROM sqlqueue.job_archive AS a
 WHERE a.queue = :queue
   AND a.finished_at >= (SELECT CAST('-infinity' AS timestamptz))
   AND a.finished_at <= (SELECT CAST('infinity' AS timestamptz))
-  AND a.state IN ('succeeded', 'failed')
+  AND a.state = 'failed'
   AND a.payload ->> 'day' = ANY (CAST(:days AS text[]))
 UNION ALL
 SELECT live.day, live.account, live.zone, false, false, live.takeable

@@ -6,7 +6,7 @@
 -- Returns: day, jobs (such events), accounts (that have some). An event that ended while its day was being computed is among
 --   them, whether it was computed or not. Locks: none.
 -- Plan: the index of the archive by transaction, from the oldest that ran at the first look on. Only if such a day was
---   published: the archived daily jobs.
+--   published: the daily jobs that were done since the first such day began, where on earth it begins first.
 -- Roles: operator, observer.
 WITH fresh AS MATERIALIZED (
     SELECT ended.day, ended.account, count(*) AS jobs
@@ -32,10 +32,11 @@ WITH fresh AS MATERIALIZED (
     SELECT DISTINCT a.payload ->> 'day' AS day, a.payload ->> 'account' AS account
     FROM sqlqueue.job_archive AS a
     WHERE a.queue = :queue
-      AND a.finished_at >= (SELECT CAST('-infinity' AS timestamptz))
+      AND a.finished_at >= (
+          SELECT timezone('UTC', min(CAST(computed.day AS timestamp)) - interval '14 hours') FROM computed
+      )
       AND a.finished_at <= (SELECT CAST('infinity' AS timestamptz))
       AND a.state = 'succeeded'
-      AND (SELECT count(*) FROM computed) > 0
       AND a.payload ->> 'day' IN (SELECT computed.day FROM computed)
 )
 SELECT fresh.day, CAST(sum(fresh.jobs) AS bigint) AS jobs, count(*) AS accounts
