@@ -24,6 +24,7 @@ from pyspark.sql.types import (
 )
 
 from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.spark import batches as core
 from dagster_sqlqueue.spark import fields, kinds
 from dagster_sqlqueue.spark import options as parts
 from dagster_sqlqueue.spark.batches import Batch
@@ -31,7 +32,7 @@ from dagster_sqlqueue.spark.fields import Column
 from dagster_sqlqueue.spark.options import OnBadValue
 from dagster_sqlqueue.spark.payload_columns import payload_schema
 from dagster_sqlqueue.spark.reading import arrow_schema
-from dagster_sqlqueue.spark.sealed_read import SealedRead, SealedSource
+from dagster_sqlqueue.spark.sealed_read import SealedRead, SealedSource, tasks_of
 from dagster_sqlqueue.spark.urls import server
 
 JOB_COLUMNS = ("id", "attempt", "created_at")
@@ -73,21 +74,26 @@ def read_of(
 
     Raises:
         InvalidInput: `on_bad_value` is neither fail nor null.
+        BatchLost: the batch is transactional, and its transaction is over.
     """
     name = batches[0].queue
     options = {"queue": name, "state": "live", "on_bad_value": on_bad_value}
     parts.check(options)
     lanes = queue.catalog.last_seen(name).lanes
+    jobs = sum(batch.job_count for batch in batches)
+    count = tasks_of(jobs, slices)
+    cuts = core.cuts(queue, batches, -(-jobs // count)) if count > lanes else []
     return SealedRead(
         server(url, queue.database.schema),
         batches[0].key,
-        sum(batch.job_count for batch in batches),
+        jobs,
         tuple(batch.condition for batch in batches),
         batches[0].snapshot,
         options,
         {**fields.of_every_job(live=True), **columns},
         lanes,
-        slices,
+        count,
+        tuple(map(str, cuts)),
         json.dumps({str(batch.id): batch.token for batch in batches}) if batches[0].snapshot is None else "",
     )
 
@@ -95,7 +101,7 @@ def read_of(
 def table(read: SealedRead, wanted: Sequence[str]) -> pa.Table:
     """The batches' jobs, read by this process."""
     schema = _schema(read, wanted)
-    found = [rows for buckets in read.partitions() for rows in read.rows(buckets, schema)]
+    found = [rows for part in read.partitions() for rows in read.rows(part, schema)]
     return pa.Table.from_batches(found, arrow_schema(schema))
 
 

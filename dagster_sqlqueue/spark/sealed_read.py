@@ -15,11 +15,12 @@ from dagster_sqlqueue.spark.reading import Reading, SnapshotGone
 from dagster_sqlqueue.spark.shares import Share, Slice
 
 _TARGET_ROWS = 100_000
+_LEAST_ROWS = 1_000
 
 
 @dataclass(frozen=True)
 class SealedRead:
-    """Batches of one queue, as tasks read them: each some of the buckets.
+    """Batches of one queue, as tasks read them: each some of the buckets, or where these are fewer, a range of ids.
 
     Attributes:
         server: the database.
@@ -30,7 +31,8 @@ class SealedRead:
         options: as of the data source `sqlqueue`.
         columns: those that can be asked for, by their names.
         lanes: the buckets there are.
-        slices: how many tasks share them, at most.
+        tasks: how many share the read.
+        cuts: where the buckets are too few: the id that each task's jobs begin with.
         held: leased batches that are over when somebody else has them, or nobody; see `Share`.
     """
 
@@ -42,48 +44,71 @@ class SealedRead:
     options: Mapping[str, str]
     columns: Mapping[str, Column]
     lanes: int
-    slices: int
+    tasks: int
+    cuts: tuple[str, ...]
     held: str
 
-    def partitions(self) -> list["Buckets"]:
-        """Ranges of buckets; one empty range where there is no job."""
+    def partitions(self) -> list["Part"]:
+        """The part of each task; nothing for one task where there is no job."""
         if not self.jobs:
-            return [Buckets(0, 0)]
-        count = max(1, min(self.lanes, self.slices, -(-self.jobs // 1_000)))
-        count = max(count, min(self.lanes, -(-self.jobs // _TARGET_ROWS)))
-        edges = [self.lanes * n // count for n in range(count + 1)]
-        return [Buckets(low, high) for low, high in pairwise(edges)]
+            return [Part("")]
+        if not self.cuts:
+            count = min(self.lanes, self.tasks)
+            edges = [self.lanes * n // count for n in range(count + 1)]
+            return [Part(f"bucket >= {low} AND bucket < {high}") for low, high in pairwise(edges)]
+        return [Part(one) for one in by_id(self.cuts)]
 
-    def rows(self, buckets: "Buckets", schema: StructType) -> Iterator[pa.RecordBatch]:
-        """The jobs of some buckets, as the batches had them when they were sealed.
+    def rows(self, part: "Part", schema: StructType) -> Iterator[pa.RecordBatch]:
+        """The jobs of a part, as the batches had them when they were sealed.
 
         Raises:
             InvalidInput: a value does not fit its column's type.
             BatchLost: a batch is over, or the transaction that held it has ended.
         """
-        if buckets.low >= buckets.high:
+        if not part.condition:
             return
         reading = Reading(self.server, self.options, schema, self.columns, [])
         fitting = " OR ".join(f"({condition})" for condition in self.conditions)
-        part = Slice(f"bucket >= {buckets.low} AND bucket < {buckets.high} AND ({fitting})")
+        mine = Slice(f"{part.condition} AND ({fitting})")
         try:
-            yield from reading.read(Share([part], snapshot=self.snapshot, held=self.held))
+            yield from reading.read(Share([mine], snapshot=self.snapshot, held=self.held))
         except SnapshotGone as error:
             from dagster_sqlqueue.spark.batches.loss import lost
 
             raise lost(self.key, str(error)) from None
 
 
+def tasks_of(jobs: int, slices: int) -> int:
+    """How many tasks share a read of so many jobs: so many slices at most, or more, of 100,000 jobs each."""
+    return max(1, min(slices, -(-jobs // _LEAST_ROWS)), -(-jobs // _TARGET_ROWS))
+
+
+def by_id(cuts: Sequence[str]) -> list[str]:
+    """Ranges of ids, as conditions. Open at both ends.
+
+    Args:
+        cuts: the id that each begins with, in their order.
+    """
+    edges = ["", *(f"'{id}'" for id in cuts[1:]), ""]
+    return [
+        " AND ".join(filter(None, (low and f"id >= {low}", high and f"id < {high}"))) or "TRUE"
+        for low, high in pairwise(edges)
+    ]
+
+
 @dataclass
-class Buckets(InputPartition):
-    """A part of a read: the buckets from `low` until before `high`."""
+class Part(InputPartition):
+    """A part of a read.
 
-    low: int
-    high: int
+    Args:
+        condition: on its jobs, as SQL; empty: it has none.
+    """
 
-    def __init__(self, low: int, high: int) -> None:
+    condition: str
+
+    def __init__(self, condition: str) -> None:
         super().__init__(None)
-        self.low, self.high = low, high
+        self.condition = condition
 
 
 class SealedSource(DataSource):
@@ -114,6 +139,6 @@ class _Reader(DataSourceReader):
         return self._read.partitions()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Buckets)
+        assert isinstance(partition, Part)
         yield from self._read.rows(partition, self._schema)
         keep_imports()

@@ -18,6 +18,7 @@ from dagster_sqlqueue.spark.options import (
     state_of,
     target_rows,
 )
+from dagster_sqlqueue.spark.sealed_read import by_id
 from dagster_sqlqueue.spark.shares import Share, Slice
 from dagster_sqlqueue.spark.snapshot import keep
 
@@ -71,7 +72,12 @@ def _apart(slices: Sequence[Slice]) -> list[Sequence[Slice]]:
 
 def _bucket_slices(queue: SqlQueue, options: Mapping[str, str]) -> list[Slice]:
     if state_of(options) == "batch":
-        found = queue.database.run("spark_batch_buckets", {"batch_ids": batch_ids(options)})
+        these = {"batch_ids": batch_ids(options)}
+        found = queue.database.run("spark_batch_buckets", these)
+        if max((count for _, count in found), default=0) > target_rows(options):
+            step = max(target_rows(options), -(-sum(count for _, count in found) // _MOST))
+            cuts = queue.database.run("spark_batch_cuts", {**these, "step": step})
+            return [Slice(one) for one in by_id([str(id) for (id,) in cuts])]
     else:
         found = queue.database.run("spark_live_buckets", {"queue": options["queue"]})
     starts: list[int] = []

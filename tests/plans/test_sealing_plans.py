@@ -212,6 +212,21 @@ def test_the_jobs_that_a_read_of_batches_is_shared_out_by(explain: Explainer) ->
     assert plan.buffers <= 3 * SIZE + SLACK
 
 
+def test_where_a_read_of_batches_is_cut(explain: Explainer) -> None:
+    plan = explain("spark_batch_cuts", batch_ids=[leased(explain), uuid4()], step=100)
+    assert plan.root["Actual Rows"] == SIZE / 100
+    assert {index for _, index in plan.scans()} - {None} == {"job_batch"}
+    assert plan.rows_read <= SIZE
+    assert plan.buffers <= 3 * SIZE + SLACK
+
+
+def test_where_a_read_of_a_transactional_batch_is_cut(explain: Explainer) -> None:
+    """All due jobs of a queue, as when they are counted."""
+    plan = explain("batch_cuts", queue="other", sealed_at=datetime.now(UTC), filter="{}", step=100)
+    assert plan.root["Actual Rows"] == -(-OTHER_DUE // 100)
+    assert plan.buffers <= 2 * OTHER + SLACK
+
+
 def test_batches_that_are_over_are_looked_up_by_their_ids(explain: Explainer) -> None:
     ((over,),) = explain.run("SELECT id FROM {s}.batch LIMIT 1")
     mine = str(leased(explain))

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -190,6 +191,23 @@ def test_batches_are_read_while_they_are_sealed(
     with pytest.raises(Exception, match=f"batch {odd.id} is over: it was published, given up or taken over"):
         both.load().count()
     assert reader.option("batch_id", str(even.id)).load().count() == 5
+
+
+def test_a_bucket_of_a_batch_is_shared_out_by_ids(
+    queue: SqlQueue, spec: QueueSpec[Work], reader: DataFrameReader
+) -> None:
+    narrow = replace(spec, name="narrow", bucket_count=1)
+    queue.create_queue(narrow)
+    queue.enqueue_many(narrow, [{"n": n} for n in range(10)])
+    batch = batches.seal(queue, "narrow", "k", owner="t")
+    reader = (
+        reader.option("queue", "narrow")
+        .option("state", "batch")
+        .option("columns", '{"n": {"path": "payload.n", "type": "int"}}')
+    )
+    jobs = reader.option("batch_id", str(batch.id)).option("target_rows", 3).schema("n int").load()
+    assert sorted(len(part) for part in jobs.rdd.glom().collect()) == [1, 3, 3, 3]
+    assert listed(jobs) == [(n,) for n in range(10)]
 
 
 def test_a_schema_of_another_name(session: SparkSession, url: str) -> None:

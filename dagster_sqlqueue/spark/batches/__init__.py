@@ -15,6 +15,7 @@ from dagster_sqlqueue.queue.unpublished_batches import Swept as Swept
 from dagster_sqlqueue.spark.batches.days import seal_days as seal_days
 from dagster_sqlqueue.spark.batches.keeper import kept as kept
 from dagster_sqlqueue.spark.batches.model import Batch as Batch
+from dagster_sqlqueue.spark.batches.model import cuts as cuts
 from dagster_sqlqueue.spark.batches.outcomes import outcomes as outcomes
 from dagster_sqlqueue.spark.batches.outcomes import report as report
 from dagster_sqlqueue.spark.batches.publication import abandon as abandon

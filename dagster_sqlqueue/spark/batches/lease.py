@@ -13,6 +13,7 @@ it begins again with a new snapshot, and afterwards the batch is lost, its jobs 
 import contextlib
 import logging
 import threading
+from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -20,7 +21,7 @@ import psycopg
 from psycopg import sql
 from psycopg.pq import TransactionStatus
 
-from dagster_sqlqueue.db.executors import Parameters, Transaction
+from dagster_sqlqueue.db.executors import Parameters, Row, Transaction
 from dagster_sqlqueue.errors import BatchLost
 from dagster_sqlqueue.model.outcome import Outcome
 from dagster_sqlqueue.queue import SqlQueue
@@ -172,19 +173,30 @@ class Held:
         self._mover.start()
 
     def members(self, ids: list[UUID]) -> set[UUID]:
-        """Which of these jobs are the batch's: asked on another connection, by the same snapshot.
+        """Which of these jobs are the batch's.
 
         Raises:
             BatchLost: there is no such snapshot any more.
         """
+        return {row[0] for row in self._beside("batch_members", {"ids": ids})}
+
+    def cuts(self, step: int) -> list[UUID]:
+        """The id of every so manieth job, beginning with the first.
+
+        Raises:
+            BatchLost: there is no such snapshot any more.
+        """
+        return [row[0] for row in self._beside("batch_cuts", {"step": step})]
+
+    def _beside(self, name: str, more: Parameters) -> Sequence[Row]:
+        """Run a statement on another connection, by the same snapshot."""
         with self._database.connection() as connection, connection.transaction():
             connection.execute(b"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             try:
                 connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(self._snapshot))
             except (psycopg.errors.UndefinedObject, psycopg.errors.InvalidParameterValue) as error:
                 raise lost(self._key, _first_line(error)) from error
-            rows = Transaction(connection, self._database).run("batch_members", {**self._parameters, "ids": ids})
-            return {row[0] for row in rows}
+            return Transaction(connection, self._database).run(name, {**self._parameters, **more})
 
     def settled(self) -> None:
         """Wait until the jobs are moved.

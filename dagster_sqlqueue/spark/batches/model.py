@@ -1,7 +1,7 @@
 """What a batch is, and what a transactional one is held by."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -10,6 +10,7 @@ from uuid import UUID
 from psycopg import sql
 
 from dagster_sqlqueue.model.job import Mode
+from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark.batches.lease import Held
 from dagster_sqlqueue.spark.batches.loss import lost
 
@@ -88,6 +89,23 @@ def held_by(batch: Batch) -> Held:
     if batch.held is None:
         raise lost(batch.key, "a transactional batch can be changed in the process alone that sealed it")
     return batch.held
+
+
+def cuts(queue: SqlQueue, batches: Sequence[Batch], step: int) -> list[UUID]:
+    """Where to cut a read of batches into parts of so many jobs: the id that each part begins with.
+
+    Args:
+        queue: where they were sealed.
+        batches: leased ones, or one transactional one.
+        step: jobs of a part.
+
+    Raises:
+        BatchLost: the batch is transactional, and its transaction is over, or not this process's.
+    """
+    if batches[0].mode is Mode.TRANSACTIONAL:
+        return held_by(batches[0]).cuts(step)
+    ids = [batch.id for batch in batches]
+    return [row[0] for row in queue.database.run("spark_batch_cuts", {"batch_ids": ids, "step": step})]
 
 
 def _literal(text: str) -> str:

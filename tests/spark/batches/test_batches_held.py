@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -12,9 +13,10 @@ from psycopg import sql
 from dagster_sqlqueue import Done, Mode, NewJob, QueueSpec, Reject, SqlQueue
 from dagster_sqlqueue.errors import BatchLost, InvalidInput
 from dagster_sqlqueue.model.job import ClaimedJob
-from dagster_sqlqueue.spark import batches
+from dagster_sqlqueue.spark import batches, sealed, sealed_read
 from dagster_sqlqueue.spark.batches import Batch, sealing
 from dagster_sqlqueue.spark.batches.model import held_by
+from dagster_sqlqueue.spark.consuming import consume
 from tests.gate.patience import FULL, sized
 from tests.support import Work, caller, claim, make_due, rows, states, until, value
 from tests.support.leased import ids_of, outcomes_of
@@ -374,3 +376,22 @@ def test_a_transaction_that_nobody_asked_for_becomes_a_lease(filled: SqlQueue, m
         publish(filled, batch)
     publish(filled, leased)
     assert len(ended(filled)) == 20
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_read_is_shared_out_by_ids_where_buckets_are_too_few(
+    queue: SqlQueue, spec: QueueSpec[Work], monkeypatch: pytest.MonkeyPatch, mode: Mode
+) -> None:
+    monkeypatch.setattr(sealed_read, "_LEAST_ROWS", 8)
+    narrow = replace(spec, name="narrow", bucket_count=1)
+    queue.create_queue(narrow)
+    queue.enqueue_many(narrow, [Work(n=n) for n in range(30)])
+    with consume(queue, None, narrow, key="k", mode=mode, overlap=True) as work:
+        read, wanted = work._read({"n": {"path": "payload.n", "type": "int"}}, None, "fail")
+        parts = read.partitions()
+        schema = sealed._schema(read, ["n"])
+        found = [[n for rows in read.rows(part, schema) for n in rows.column(0).to_pylist()] for part in parts]
+        assert sorted(map(len, found)) == [6, 8, 8, 8]
+        assert sorted(n for part in found for n in part) == list(range(30))
+        assert work.arrow({"n": {"path": "payload.n", "type": "int"}}).num_rows == 30
+        assert wanted == ["id", "attempt", "created_at", "n"]
