@@ -66,7 +66,7 @@ def measure(bench: Bench) -> list[Figure]:
     if jars and not make_url(bench.url).host:
         note("JDBC needs a server on TCP: set SQLQUEUE_URL to one with a host; left out")
         jars = []
-    with open_spark(SparkSettings(driver_memory="3g", fast_start=False, conf=conf)) as spark:
+    with open_spark(SparkSettings(driver_memory="3g", conf=conf)) as spark:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
         register_source(spark, bench.url, bench.queue.database.schema)
         for count in bench.rows or (QUICK_ROWS if bench.quick else ROWS):

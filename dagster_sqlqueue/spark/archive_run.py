@@ -14,7 +14,7 @@ from dagster_sqlqueue.spark.archive_reading import archived
 from dagster_sqlqueue.spark.closed_days import check_closed, check_kept
 from dagster_sqlqueue.spark.computing import computed
 from dagster_sqlqueue.spark.contents import Accounts, Days, Held
-from dagster_sqlqueue.spark.materializing import DayWork, Found, Made
+from dagster_sqlqueue.spark.materializing import DayWork, Found, Made, together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,16 @@ class ArchiveDays(DayWork):
         return held.watermark()
 
     def make(self, queue: SqlQueue, session: SparkSession, found: Found, days: Sequence[str], run_id: str) -> Made:
-        """Replace the days."""
+        """Replace the days: half of them at a time, where all have more rows than one transaction should publish."""
+        try:
+            return self._replaced(queue, session, found, days, run_id)
+        except sinks.TooManyRows:
+            if len(days) == 1:
+                raise
+        half = len(days) // 2
+        return together([self.make(queue, session, found, part, run_id) for part in (days[:half], days[half:])])
+
+    def _replaced(self, queue: SqlQueue, session: SparkSession, found: Found, days: Sequence[str], run_id: str) -> Made:
         dates = [date.fromisoformat(day) for day in days]
         jobs = archived(session, self.reads, found.about, days)
         made = computed(self.compute, jobs, self.key, dates, table=self.table is not None)

@@ -7,12 +7,12 @@ from pyspark.sql import SparkSession
 
 from dagster_sqlqueue.model.queue import Backoff
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.spark import contents
+from dagster_sqlqueue.spark import contents, sinks
 from dagster_sqlqueue.spark.closed_days import check_begun
 from dagster_sqlqueue.spark.consuming import finish_earlier
 from dagster_sqlqueue.spark.contents import Accounts, Days, Held, Upstream
 from dagster_sqlqueue.spark.daily import consume_days
-from dagster_sqlqueue.spark.materializing import DayWork, Found, Made
+from dagster_sqlqueue.spark.materializing import DayWork, Found, Made, together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,28 @@ class Daily(DayWork):
         return f"{held.watermark(accounts.done)}/{len(accounts.done)}"
 
     def make(self, queue: SqlQueue, session: SparkSession, found: Found, days: Sequence[str], run_id: str) -> Made:
-        """Consume the days."""
+        """Consume the days: some at a time, where all have more accounts than one transaction should publish rows."""
+        return together(
+            [self._consumed(queue, session, found, part, run_id) for part in self._parts(queue, found, days)]
+        )
+
+    def _parts(self, queue: SqlQueue, found: Found, days: Sequence[str]) -> list[list[str]]:
+        """Days that are published together. Each account has a row at most."""
+        if self.table is None:
+            return [list(days)]
+        stand = self.accounts(queue, found.held)
+        parts: list[list[str]] = [[]]
+        room = sinks.MAX_ROWS
+        for day in days:
+            rows = len(stand[day].done | stand[day].left.keys())
+            if rows > room and parts[-1]:
+                parts.append([])
+                room = sinks.MAX_ROWS
+            parts[-1].append(day)
+            room -= rows
+        return parts
+
+    def _consumed(self, queue: SqlQueue, session: SparkSession, found: Found, days: Sequence[str], run_id: str) -> Made:
         done, rows = consume_days(
             queue,
             session,

@@ -61,6 +61,16 @@ class Made:
     shown: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
+def together(parts: Sequence[Made]) -> Made:
+    """What was published in several transactions."""
+    shown: dict[str, Mapping[str, Any]] = {}
+    counts: dict[str, int] = {}
+    for part in parts:
+        counts |= part.counts
+        shown |= part.shown
+    return Made(pa.concat_tables([part.rows for part in parts]), counts, shown)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DayWork(ABC):
     """What an asset of days does: see the arguments of `sqlqueue_daily_asset` and `sqlqueue_archive_asset`.
@@ -178,7 +188,8 @@ class DayWork(ABC):
             context.log.info("%s: %d of %d days changed", self.name, len(changed), len(days))
             if not recompute:
                 self.check_changed(queue, found, changed)
-            with spark.session(self.name) as session:
+            jobs = sum(found.held[day].total() for day in changed)
+            with spark.session(self.name, jobs) as session:
                 register_source(session, sqlqueue.url, sqlqueue.schema_name)
                 made = self.make(queue, session, found, changed, context.run.run_id)
             context.log.info("%s: %d rows of %d days", self.name, sum(made.counts.values()), len(changed))

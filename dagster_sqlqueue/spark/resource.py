@@ -14,6 +14,9 @@ from dagster_sqlqueue.orchestration.references import resolve
 from dagster_sqlqueue.spark.connect_loss import losses_named
 from dagster_sqlqueue.spark.session import SparkSettings, interrupts_stay, open_spark
 
+LONG_RUN = 2_000_000
+"""Jobs that a run reads at least if it is a long one: what a fast start saves is spent on them, about."""
+
 
 class SparkResource(CodeOnlyResource):
     """A Spark session, opened when first asked for in a run, used by all of the run, and stopped at its end.
@@ -39,8 +42,10 @@ class SparkResource(CodeOnlyResource):
     )
     driver_memory: str = Field(default="2g", description="The heap of the driver's JVM.")
     shuffle_partitions: int = Field(default=4, ge=1, description="Partitions of a shuffle.")
-    fast_start: bool = Field(
-        default=True, description="Compile with the first JIT tier only: starts faster, right for runs of minutes."
+    fast_start: bool | None = Field(
+        default=None,
+        description="Compile with the first JIT tier only: starts faster and reads slower. Unset: where an asset knows that"
+        " the run reads fewer than 2,000,000 jobs.",
     )
     log_level: str = Field(default="ERROR", description="Of what Java writes on standard error: ERROR, WARN, INFO, …")
     ui: bool = Field(default=False, description="Serve Spark's own UI while the session is there.")
@@ -70,11 +75,12 @@ class SparkResource(CodeOnlyResource):
                 self._of_run = self._session = None
 
     @contextmanager
-    def session(self, name: str) -> Iterator[SparkSession]:
+    def session(self, name: str, jobs: int | None = None) -> Iterator[SparkSession]:
         """The run's session; outside of a run, one for the block.
 
         Args:
             name: what Spark's UI and logs call it, if this is what opens it.
+            jobs: how many are going to be read, for `fast_start`; None: it is not known.
 
         Raises:
             JavaNotFound: no Java that Spark can use.
@@ -84,11 +90,11 @@ class SparkResource(CodeOnlyResource):
         """
         with interrupts_stay():
             if self._of_run is None:
-                with self._opened(name) as session, losses_named(session, self._where):
+                with self._opened(name, jobs) as session, losses_named(session, self._where):
                     yield session
                 return
             if self._session is None:
-                self._session = self._of_run.enter_context(self._opened(name))
+                self._session = self._of_run.enter_context(self._opened(name, jobs))
             try:
                 with losses_named(self._session, self._where):
                     yield self._session
@@ -102,7 +108,7 @@ class SparkResource(CodeOnlyResource):
         return "the address of session_factory" if self.remote is None else SparkSettings(remote=self.remote).where
 
     @contextmanager
-    def _opened(self, name: str) -> Iterator[SparkSession]:
+    def _opened(self, name: str, jobs: int | None) -> Iterator[SparkSession]:
         if self.session_factory is not None:
             yield self._given(self.session_factory)
             return
@@ -112,7 +118,7 @@ class SparkResource(CodeOnlyResource):
             remote=self.remote,
             driver_memory=self.driver_memory,
             shuffle_partitions=self.shuffle_partitions,
-            fast_start=self.fast_start,
+            fast_start=self._quick(jobs) if self.fast_start is None else self.fast_start,
             log_level=self.log_level,
             ui=self.ui,
             reach_seconds=self.reach_seconds,
@@ -121,6 +127,10 @@ class SparkResource(CodeOnlyResource):
         )
         with open_spark(settings) as session:
             yield session
+
+    @staticmethod
+    def _quick(jobs: int | None) -> bool:
+        return jobs is not None and jobs < LONG_RUN
 
     def _given(self, reference: str) -> SparkSession:
         if self.remote is not None or self.master != "local[*]":

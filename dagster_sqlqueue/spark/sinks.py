@@ -36,6 +36,10 @@ _SQL_TYPES: list[tuple[Any, str]] = [
 ]
 
 
+class TooManyRows(InvalidInput):
+    """More rows than one transaction should publish."""
+
+
 def writable(directory: Path) -> Path:
     """The directory, made if need be.
 
@@ -100,10 +104,11 @@ def check(rows: pa.Table, key: Sequence[str], days: Sequence[date]) -> None:
     """See that rows can be the results of some days; the first column of `key` is the day.
 
     Raises:
-        InvalidInput: more than `MAX_ROWS` rows, columns that do not do, a row of another day, or two rows of one key.
+        TooManyRows: they are more than `MAX_ROWS`.
+        InvalidInput: columns that do not do, a row of another day, or two rows of one key.
     """
     if rows.num_rows > MAX_ROWS:
-        raise InvalidInput(
+        raise TooManyRows(
             f"the result has more than {MAX_ROWS:,} rows, the limit for the publishing transaction; aggregate further, or"
             " write to files only"
         )

@@ -49,6 +49,7 @@ def main(master: str, url: str, schema: str, output: str, gates: str, conf: str)
     resources = {
         "sqlqueue": SqlQueueResource(url=url, schema_name=schema),
         "spark": SparkResource(
+            fast_start=True,
             master=master,
             driver_memory="512m",
             shuffle_partitions=2,

@@ -28,6 +28,7 @@ def with_a_gate(events: DataFrame, gates: str) -> DataFrame:
 
 def main(master: str, url: str, schema: str, output: str, gates: str, conf: str) -> None:
     settings = SparkSettings(
+        fast_start=True,
         app_name="tests",
         master=master,
         driver_memory="512m",

@@ -25,7 +25,9 @@ from tests.support import Work, rows
 @pytest.fixture(scope="session")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session; it knows the format of no queue yet."""
-    settings = SparkSettings(app_name="tests", master="local[2]", driver_memory="1g", shuffle_partitions=2)
+    settings = SparkSettings(
+        fast_start=True, app_name="tests", master="local[2]", driver_memory="1g", shuffle_partitions=2
+    )
     with open_spark(settings) as spark:
         yield spark
 

@@ -55,6 +55,7 @@ def rows_of(jobs: DataFrame, gates: str) -> DataFrame:
 
 def main(kind: str, master: str, url: str, schema: str, output: str, gates: str, conf: str) -> None:
     settings = SparkSettings(
+        fast_start=True,
         app_name="tests",
         master=master,
         driver_memory="512m",

@@ -17,7 +17,7 @@ def main() -> None:
     url = sys.stdin.readline()
     schema, log = sys.argv[1:]
     conf = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": log, "spark.eventLog.compress": "false"}
-    with open_spark(SparkSettings(master="local[1]", driver_memory="700m", conf=conf)) as spark:
+    with open_spark(SparkSettings(fast_start=True, master="local[1]", driver_memory="700m", conf=conf)) as spark:
         register_source(spark, url, schema)
         reader = spark.read.format(FORMAT).option("queue", "work").option("payload", "n int")
         frame = reader.option("on_bad_value", "null").load()

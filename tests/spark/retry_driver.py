@@ -112,6 +112,7 @@ def do(spark: SparkSession, kind: str, url: str, schema: str, notes: Path, optio
 
 def main(url: str, schema: str, orders: str) -> None:
     settings = SparkSettings(
+        fast_start=True,
         app_name="tests",
         master="local[2,4]",
         driver_memory="512m",

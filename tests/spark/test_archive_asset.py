@@ -275,13 +275,24 @@ def test_more_rows_than_the_driver_should_hold_are_written_by_the_tasks(
     queue: SqlQueue, session: SparkSession, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(queue)
+    monkeypatch.setattr("dagster_sqlqueue.spark.sinks.MAX_ROWS", 1)
+    assert "the result has more than 1 rows" in reason(run(DAYS[0], DAYS[2]))
     monkeypatch.setattr("dagster_sqlqueue.spark.sinks.MAX_ROWS", 3)
-    assert "the result has more than 3 rows" in reason(run(DAYS[0], DAYS[2]))
     done = run(DAYS[0], DAYS[2], asset=run.asset(table=None))
     assert done.success
     assert run.in_files() == expected(*DAYS)
     assert checks(done) == {"rows_in_rows_out": True, "no_account_missing": True}
     assert [shown(done)[day]["dagster/partition_row_count"] for day in DAYS] == [2, 2, 1]
+
+
+def test_days_with_more_rows_than_one_transaction_should_have_are_replaced_by_several(
+    queue: SqlQueue, session: SparkSession, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(queue)
+    monkeypatch.setattr("dagster_sqlqueue.spark.sinks.MAX_ROWS", 3)
+    done = run(DAYS[0], DAYS[2])
+    assert run.in_table() == run.in_files() == expected(*DAYS)
+    assert checks(done) == {"rows_in_rows_out": True, "no_account_missing": True}
 
 
 def test_the_day_can_be_a_field_and_is_closed_when_no_job_of_it_is_on_the_queue(

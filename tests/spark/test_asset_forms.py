@@ -152,7 +152,7 @@ def test_more_rows_than_the_driver_should_hold_are_written_by_the_tasks_where_th
     queue: SqlQueue, session: SparkSession, output: Path, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare(queue)
-    monkeypatch.setattr("dagster_sqlqueue.spark.sinks.MAX_ROWS", 3)
+    monkeypatch.setattr("dagster_sqlqueue.spark.sinks.MAX_ROWS", 2)
     for form in ("both", "table"):
         assert not make(**FORMS[form])(DAYS[0], DAYS[-1]).success
     assert endings(queue) == in_table(queue) == in_files(output) == []
@@ -165,6 +165,21 @@ def test_more_rows_than_the_driver_should_hold_are_written_by_the_tasks_where_th
     assert all(passed for passed, _ in checks(done).values())
     assert not list(output.glob(".staging/*"))
     assert run.without_spark()(DAYS[0], DAYS[-1]).success
+
+
+def test_days_with_more_accounts_than_one_transaction_should_have_rows_are_published_by_several(
+    queue: SqlQueue, session: SparkSession, output: Path, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(queue)
+    monkeypatch.setattr("dagster_sqlqueue.spark.sinks.MAX_ROWS", 6)
+    done = make(**FORMS["both"])(DAYS[0], DAYS[-1])
+    assert in_table(queue) == in_files(output) == expected(DAYS)
+    assert endings(queue) == once()
+    assert [shown(done)[day]["dagster/partition_row_count"] for day in DAYS] == [3, 2, 3]
+    assert all(passed for passed, _ in checks(done).values())
+    # The first two days, and the third.
+    outputs = rows(queue, "SELECT DISTINCT output ->> 'owner' FROM {s}.batch WHERE state = 'published'")
+    assert len(outputs) == 2
 
 
 def test_of_results_that_only_tasks_write_the_columns_and_days_are_looked_at(

@@ -8,16 +8,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.spark import resource
 from dagster_sqlqueue.spark.connect import remote_session
 from dagster_sqlqueue.spark.reaching import check_reachable
-from dagster_sqlqueue.spark.resource import SparkResource
+from dagster_sqlqueue.spark.resource import LONG_RUN, SparkResource
 from dagster_sqlqueue.spark.session import SparkSettings, open_spark
 from tests.gate.patience import PATIENCE
 from tests.spark.cluster import JVM_PATIENCE, ROOT
@@ -185,7 +186,7 @@ def test_a_factory_that_gives_something_else_is_named() -> None:
 RUN = """
 import dagster as dg
 from pyspark.sql import SparkSession
-from dagster_sqlqueue.spark.resource import SparkResource
+from dagster_sqlqueue.spark.resource import LONG_RUN, SparkResource
 seen = []
 @dg.op
 def first(spark: SparkResource) -> int:
@@ -219,3 +220,29 @@ def test_a_run_has_one_session_which_is_stopped_at_its_end() -> None:
 
 def test_the_ui_takes_the_connect_url_for_a_secret() -> None:
     assert SparkResource.model_fields["remote"].json_schema_extra == {"dagster__is_secret": True}
+
+
+@pytest.mark.parametrize(
+    ("set", "jobs", "quick"),
+    [
+        (None, None, False),
+        (None, 0, True),
+        (None, LONG_RUN - 1, True),
+        (None, LONG_RUN, False),
+        (True, LONG_RUN, True),
+        (False, 1, False),
+    ],
+)
+def test_a_run_of_many_jobs_is_compiled_for_its_length(
+    monkeypatch: pytest.MonkeyPatch, set: bool | None, jobs: int | None, quick: bool
+) -> None:
+    opened: list[SparkSettings] = []
+
+    def open_nothing(settings: SparkSettings) -> AbstractContextManager[None]:
+        opened.append(settings)
+        return nullcontext()
+
+    monkeypatch.setattr(resource, "open_spark", open_nothing)
+    monkeypatch.setattr(resource, "losses_named", lambda session, where: nullcontext())
+    with SparkResource(fast_start=set).session("any", jobs):
+        assert [settings.fast_start for settings in opened] == [quick]

@@ -25,7 +25,7 @@ import os, subprocess, sys
 import psutil
 from dagster_sqlqueue.errors import QueueError
 from dagster_sqlqueue.spark.session import SparkSettings, open_spark
-settings = SparkSettings(master="local[1]", driver_memory="512m", shuffle_partitions=1)
+settings = SparkSettings(fast_start=True, master="local[1]", driver_memory="512m", shuffle_partitions=1)
 def children():
     return [child.pid for child in psutil.Process().children()]
 """
