@@ -21,7 +21,7 @@ def sqlqueue_archive_asset(
     *,
     partitions_def: dg.DailyPartitionsDefinition,
     table: str | None = None,
-    output: Callable[[], Path] | None = None,
+    output: Callable[[], Path | str] | None = None,
     key: Sequence[str] | None = None,
     name: str | None = None,
     group_name: str = "analytics",
@@ -49,7 +49,8 @@ def sqlqueue_archive_asset(
         reads: the queue, and the columns that the function gets.
         partitions_def: the days, from midnight to midnight by its time zone.
         table: the SQL table of the results, replaced day by day in one transaction; None: files only.
-        output: asked in the run for the directory of the Parquet files, `day=…` below it; None: the table only.
+        output: asked in the run for the directory of the Parquet files, `day=…` below it, or for its URL (`s3://…`, what
+            `fsspec` knows); None: the table only.
         key: the columns that tell one row from another, `day` first; None: `day`, and `account` where `reads` has it.
         name: the asset's; None: the function's.
         group_name: the asset's group.

@@ -26,7 +26,7 @@ def sqlqueue_daily_asset(
     reads: ArchiveRead,
     partitions_def: dg.DailyPartitionsDefinition,
     table: str | None = None,
-    output: Callable[[], Path] | None = None,
+    output: Callable[[], Path | str] | None = None,
     name: str | None = None,
     group_name: str = "analytics",
     deps: Sequence[Any] = (),
@@ -53,7 +53,8 @@ def sqlqueue_daily_asset(
         reads: the queue of the events, and the columns that the function gets, `day` and `account` among them.
         partitions_def: the days, from midnight to midnight. Hours are shown by its time zone.
         table: the SQL table of the results; None: files only.
-        output: asked in the run for the directory of the Parquet files, `day=…` below it; None: the table only.
+        output: asked in the run for the directory of the Parquet files, `day=…` below it, or for its URL (`s3://…`, what
+            `fsspec` knows); None: the table only.
         name: the asset's; None: the function's.
         group_name: the asset's group.
         deps: assets it comes from beside the two queues.

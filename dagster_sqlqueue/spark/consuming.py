@@ -20,7 +20,7 @@ from dagster_sqlqueue.model.job import Mode
 from dagster_sqlqueue.model.queue import Backoff, QueueSpec
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.schema import migrations
-from dagster_sqlqueue.spark import batches, outputs, sinks, staging
+from dagster_sqlqueue.spark import batches, outputs, remote, staging
 from dagster_sqlqueue.spark.consumption import Consumption
 
 logger = logging.getLogger("dagster_sqlqueue")
@@ -61,7 +61,8 @@ def consume(
             key, and nobody else seems to be at work on the queue; else by a lease.
         overlap: in transactional mode: seal while Spark reads already. Faster; if somebody else changes one of the jobs
             meanwhile, the end of the block raises `BatchLost`.
-        writes: tables and directories that the block will write to, looked at before anything is sealed.
+        writes: tables (text) and directories (`Path`, or a URL) that the block will write to, looked at before anything is
+            sealed.
         lease_seconds: how long the batch holds when this process is gone.
         patience_seconds: how long to wait for somebody else's lease on the key; None: a lease and a bit.
         backoff: how long schedulers should wait before they consume the key again after a run that failed or died.
@@ -170,11 +171,16 @@ def finish_earlier(queue: SqlQueue, *keys: str) -> None:
     publishes anything newer. Where this process does not see the directory they are left, and still known as not moved.
     """
     for key, place in batches.unmoved(queue, *keys):
-        if unseen := [files for files in outputs.files_of(place) if not files.finish_if_seen()]:
-            logger.warning("the files of %s are not moved yet: %s is not to be seen here", key, unseen[0].staged.parent)
-        else:
+        unseen: list[str] = []
+
+        def move(files: Sequence[outputs.Moved] = outputs.files_of(place), unseen: list[str] = unseen) -> bool:
+            unseen += [str(one.staged) for one in files if not one.finish_if_seen()]
+            return not unseen
+
+        if batches.move(queue, place["owner"], move):
             logger.info("the files of %s are in their place, where an earlier run may have left them staged", key)
-            batches.moved(queue, place["owner"])
+        else:
+            logger.warning("the files of %s are not moved yet: %s is not to be seen here", key, unseen[0])
 
 
 def _of_days(keys: Mapping[str, Mapping[str, Any]]) -> bool:
@@ -185,8 +191,8 @@ def _of_days(keys: Mapping[str, Mapping[str, Any]]) -> bool:
 
 def _check_writes(queue: SqlQueue, writes: Sequence[str | Path]) -> None:
     for target in writes:
-        if isinstance(target, Path):
-            sinks.writable(target.absolute())
+        if isinstance(target, Path) or remote.is_url(target):
+            remote.writable(target)
         else:
             outputs.check_table(queue, target)
 

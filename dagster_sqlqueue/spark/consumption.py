@@ -16,7 +16,7 @@ from dagster_sqlqueue.model.outcome import Outcome, Reject, Retry
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark import batches as core
-from dagster_sqlqueue.spark import fields, outputs, parquet, sealed, sinks, staging
+from dagster_sqlqueue.spark import fields, outputs, parquet, remote, sealed, sinks, staging
 from dagster_sqlqueue.spark.batches import Batch
 from dagster_sqlqueue.spark.options import OnBadValue
 from dagster_sqlqueue.spark.sealed_read import SealedRead
@@ -163,7 +163,8 @@ class Consumption:
 
         Args:
             rows: a DataFrame, whose tasks write, or a table of Arrow.
-            path: a directory that driver and tasks share, mounted at the same place.
+            path: a directory that driver and tasks share, mounted at the same place; or a URL that `fsspec` knows, `s3://…`
+                say: the files are then written to a disk of this machine's first, which tasks that write must share.
             partition_by: a column whose values become directories: `path/day=2013-01-31` is replaced as a whole. None:
                 the rows are added as `path/batch=…`.
             values: of that column, whose directories are emptied where there is no row.
@@ -175,7 +176,7 @@ class Consumption:
         """
         columns = rows.columns if isinstance(rows, DataFrame) else rows.column_names
         emptied = parquet.directories(partition_by, columns, values)
-        output = sinks.writable(Path(path).absolute())
+        output = remote.writable(path)
 
         def write(staged: Path) -> list[str]:
             home = staged if partition_by else staged / f"batch={self.batch.id}"
@@ -189,11 +190,11 @@ class Consumption:
 
         self.stage_files(output, write)
 
-    def stage_files(self, output: Path, write: Callable[[Path], Sequence[str]]) -> None:
+    def stage_files(self, output: Path | str, write: Callable[[Path], Sequence[str]]) -> None:
         """Stage files of one's own making below a directory; after the publishing transaction they are moved into place.
 
         Args:
-            output: the directory.
+            output: the directory, or the URL of one.
             write: is given the directory to write below, and gives the names of the directories that it made there; each
                 replaces the one of its name.
 
@@ -301,7 +302,7 @@ class Consumption:
                 raise InvalidInput(
                     f"job {min(strange)} is not of the batch {self.batch.key!r}, and was failed or retried in it"
                 )
-        unmoved = any(isinstance(one, outputs.Files) for one in self._outputs)
+        unmoved = bool(self._moved())
         with core.publication(self.queue, *self.batches, output=self._output(), unmoved=unmoved) as transaction:
             for one in self._outputs:
                 one.write(transaction.connection)
@@ -321,10 +322,17 @@ class Consumption:
 
     def finish(self) -> None:
         """Move the files into place, after the transaction, and note that they are."""
-        for one in self._outputs:
-            one.finish()
-        if any(isinstance(one, outputs.Files) for one in self._outputs):
-            core.moved(self.queue, self._mark())
+
+        def move() -> bool:
+            for one in self._moved():
+                one.finish()
+            return True
+
+        if self._moved():
+            core.move(self.queue, self._mark(), move)
+
+    def _moved(self) -> list[outputs.Moved]:
+        return [one for one in self._outputs if isinstance(one, outputs.Files | outputs.RemoteFiles)]
 
     def drop(self) -> None:
         """Remove what was staged and is not published."""

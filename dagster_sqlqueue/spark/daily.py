@@ -19,7 +19,7 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import Backoff
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.schema import migrations
-from dagster_sqlqueue.spark import batches, fields, finishing, sinks
+from dagster_sqlqueue.spark import batches, fields, finishing, remote, sinks
 from dagster_sqlqueue.spark.closed_days import check_begun
 from dagster_sqlqueue.spark.computing import Compute, computed
 from dagster_sqlqueue.spark.consuming import consume_all
@@ -86,7 +86,7 @@ def consume_days(
     days: Sequence[str],
     owner: str,
     table: str | None = None,
-    output: Path | None = None,
+    output: Path | str | None = None,
     lease_seconds: float = 60.0,
     backoff: Backoff = batches.BACKOFF,
 ) -> tuple[list[DayDone], pa.Table]:
@@ -107,7 +107,7 @@ def consume_days(
         days: ISO dates.
         owner: who consumes, for people to read.
         table: the SQL table of the results, made if it is not there; None: files only.
-        output: the directory of the Parquet files, `day=…` below it; None: the table only.
+        output: the directory of the Parquet files, `day=…` below it, or its URL; None: the table only.
         lease_seconds: how long the batches hold without a heartbeat.
         backoff: how long schedulers should wait before they consume a day again after a run that failed or died.
 
@@ -125,7 +125,7 @@ def consume_days(
     dates = _dates(days)
     ordered = [day.isoformat() for day in dates]
     sinks.check_given(f"what is made of {daily_queue!r}", table, output)
-    output = None if output is None else output.absolute()
+    output = None if output is None else remote.named(output)
     writes = [place for place in (output, table) if place is not None]
     migrations.check(queue.database)
     queue.settings(read.queue)

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.schema import migrations
-from dagster_sqlqueue.spark import contents, day_checks, finishing, published, showing, sinks
+from dagster_sqlqueue.spark import contents, day_checks, finishing, published, remote, showing
 from dagster_sqlqueue.spark.closed_days import begins, ends
 from dagster_sqlqueue.spark.computing import Compute
 from dagster_sqlqueue.spark.contents import Accounts, Days, Held, Upstream
@@ -34,14 +34,14 @@ class Found:
     Attributes:
         about: which jobs belong to which day.
         days: of the run, as ISO dates.
-        directory: of the Parquet files; None: there are none.
+        directory: of the Parquet files, or its URL; None: there are none.
         held: what the archive held of each day.
         last: the last time that each day was materialised.
     """
 
     about: Days
     days: Sequence[str]
-    directory: Path | None
+    directory: Path | str | None
     held: Mapping[str, Held]
     last: Mapping[str, dg.AssetMaterialization | None]
 
@@ -87,7 +87,7 @@ class DayWork(ABC):
     zone: str
     key: tuple[str, ...] = ("day", "account")
     table: str | None
-    output: Callable[[], Path] | None
+    output: Callable[[], Path | str] | None
     figures: showing.FiguresOf | None
     counted: str | None
     deadline: time | None = None
@@ -210,7 +210,7 @@ class DayWork(ABC):
         )
 
     def _look(self, queue: SqlQueue, days: Sequence[str], instance: dg.DagsterInstance) -> Found:
-        directory = None if self.output is None else sinks.writable(self.output().absolute())
+        directory = None if self.output is None else remote.writable(self.output())
         migrations.check(queue.database)
         queue.catalog.check_exists(self.reads.queue)
         about = self._about(days)

@@ -2,11 +2,13 @@
 
 import contextlib
 import fcntl
+import logging
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import psycopg
 import pyarrow as pa
@@ -14,10 +16,12 @@ from psycopg import sql
 
 from dagster_sqlqueue.errors import InvalidInput, OutputNotWritable
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.spark import sinks
+from dagster_sqlqueue.spark import remote, sinks
 from dagster_sqlqueue.spark.batches import Batch
 from dagster_sqlqueue.spark.staging import Staged, fingerprint
 from dagster_sqlqueue.spark.urls import libpq
+
+logger = logging.getLogger("dagster_sqlqueue")
 
 STAGING = ".staging"
 """Below a directory of results."""
@@ -124,26 +128,79 @@ class Files:
         return {"staged": str(self.staged), "output": str(self.output), "directories": list(self.names)}
 
 
-def files_of(place: Mapping[str, Any]) -> list[Files]:
+@dataclass(frozen=True)
+class RemoteFiles:
+    """The same on a file system that is none of this machine's: an object store, say.
+
+    Attributes:
+        staged: where they are now, as a URL.
+        output: where they go.
+        names: of the directories.
+    """
+
+    staged: str
+    output: str
+    names: Sequence[str]
+
+    def write(self, connection: "psycopg.Connection[Any]") -> None:
+        """Nothing: they are staged already."""
+
+    def finish(self) -> None:
+        """Move them into place."""
+        remote.move_into_place(self.staged, self.output)
+
+    def finish_if_seen(self) -> bool:
+        """Move them into place, if they are not; whether they are: false where this process has no way to them."""
+        try:
+            self.finish()
+        except remote.UNREACHABLE as error:
+            logger.warning("%s cannot be reached: %s", self.staged, error)
+            return False
+        return True
+
+    def drop(self) -> None:
+        """Remove them."""
+        remote.remove(self.staged)
+
+    def place(self) -> dict[str, Any]:
+        """Where they were staged, and where they go."""
+        return {"staged": self.staged, "output": self.output, "directories": list(self.names)}
+
+
+Moved: TypeAlias = Files | RemoteFiles
+"""What is moved into place after the transaction."""
+
+
+def files_of(place: Mapping[str, Any]) -> list[Moved]:
     """The files that a published batch's output lists."""
-    return [
-        Files(Path(one["staged"]), Path(one["output"]), one["directories"])
-        for one in place.get("outputs", [])
-        if "staged" in one
-    ]
+    found: list[Moved] = []
+    for one in place.get("outputs", []):
+        if "staged" in one and remote.is_url(one["staged"]):
+            found.append(RemoteFiles(one["staged"], one["output"], one["directories"]))
+        elif "staged" in one:
+            found.append(Files(Path(one["staged"]), Path(one["output"]), one["directories"]))
+    return found
 
 
-def staged_files(output: Path, name: str, write: Callable[[Path], Sequence[str]]) -> Files:
+def staged_files(output: Path | str, name: str, write: Callable[[Path], Sequence[str]]) -> Moved:
     """Have files written below a staging directory of their own.
 
     Args:
-        output: where they go in the end.
+        output: where they go in the end: a directory, or the URL of one.
         name: of the directory they are staged in.
-        write: is given that directory, and gives the names of the directories in it.
+        write: is given that directory, or one of this machine's in its place, and gives the names of the directories in it.
 
     Raises:
         OutputNotWritable: nothing can be written there.
     """
+    if isinstance(output, str):
+        staged_at = f"{output}/{STAGING}/{name}"
+        with tempfile.TemporaryDirectory(prefix="sqlqueue-") as here:
+            home = Path(here) / STAGING / name
+            home.mkdir(parents=True)
+            names = write(home)
+            remote.upload(home, staged_at, names)
+        return RemoteFiles(staged_at, output, names)
     staged = output / STAGING / name
     try:
         staged.mkdir(parents=True)
@@ -155,7 +212,7 @@ def staged_files(output: Path, name: str, write: Callable[[Path], Sequence[str]]
         raise
 
 
-def check_apart(output: Path, names: Iterable[str], earlier: Iterable[Output]) -> None:
+def check_apart(output: Path | str, names: Iterable[str], earlier: Iterable[Output]) -> None:
     """See that files would take the place of nothing that is to be published with them.
 
     Args:
@@ -167,7 +224,7 @@ def check_apart(output: Path, names: Iterable[str], earlier: Iterable[Output]) -
         InvalidInput: they would.
     """
     for one in earlier:
-        if not isinstance(one, Files) or one.output.resolve() != output.resolve():
+        if not isinstance(one, Files | RemoteFiles) or _there(one.output) != _there(output):
             continue
         if both := sorted(set(one.names).intersection(names)):
             raise InvalidInput(
@@ -176,16 +233,25 @@ def check_apart(output: Path, names: Iterable[str], earlier: Iterable[Output]) -
             )
 
 
+def _there(output: Path | str) -> Path | str:
+    return output if isinstance(output, str) else output.resolve()
+
+
 @contextlib.contextmanager
-def own_name(output: Path, asset: str, run_id: str) -> Iterator[str]:
-    """The name to stage files under where no batch gives one. What killed runs of the asset left is removed.
+def own_name(output: Path | str, asset: str, run_id: str) -> Iterator[str]:
+    """The name to stage files under where no batch gives one. What killed runs of the asset left is removed, in a directory
+    of this machine's.
 
     A run holds a lock on a file beside its directory, which ends with the run however that ends.
 
     Raises:
         OutputNotWritable: nothing can be written there.
     """
-    staging, name = output / STAGING, f"{asset}-{run_id}"
+    name = f"{asset}-{run_id}"
+    if isinstance(output, str):
+        yield name
+        return
+    staging = output / STAGING
     try:
         staging.mkdir(parents=True, exist_ok=True)
         for left in staging.glob(f"{asset}-*{_LOCK}"):
@@ -211,8 +277,13 @@ def staged_name(batch: Batch) -> str:
     return f"{fingerprint(batch.key)}-{batch.id}-{batch.token}"
 
 
-def discard_earlier(output: Path, batch: Batch) -> None:
+def discard_earlier(output: Path | str, batch: Batch) -> None:
     """Remove what killed runs of the batch's key left staged. Call it while the batch is ours."""
+    if isinstance(output, str):
+        for found in remote.names_in(f"{output}/{STAGING}"):
+            if found.startswith(f"{fingerprint(batch.key)}-") and not found.startswith(f"{staged_name(batch)}-"):
+                remote.remove(f"{output}/{STAGING}/{found}")
+        return
     for staged in (output / STAGING).glob(f"{fingerprint(batch.key)}-*"):
         if not staged.name.startswith(f"{staged_name(batch)}-"):
             shutil.rmtree(staged, ignore_errors=True)

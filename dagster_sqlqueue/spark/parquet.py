@@ -76,7 +76,7 @@ def _written(column: str, value: object) -> str:
 
 
 def by_tasks(
-    rows: DataFrame, home: Path, partition_by: str | None, *, output: Path, compression: str | None = None
+    rows: DataFrame, home: Path, partition_by: str | None, *, output: Path | str, compression: str | None = None
 ) -> dict[str, int]:
     """Have Spark's tasks write, and see that it is here what they wrote.
 

@@ -12,6 +12,7 @@ from psycopg import sql
 
 from dagster_sqlqueue.errors import InvalidInput, OutputNotWritable
 from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.spark import remote
 from dagster_sqlqueue.spark.sinks import table_identifier
 
 TABLE = "table"
@@ -41,7 +42,7 @@ def outputs(table: object, files: object) -> list[str]:
 def in_outputs(
     queue: SqlQueue,
     table: str | None,
-    directory: Path | None,
+    directory: Path | str | None,
     days: Sequence[str],
     *,
     account: str | None,
@@ -104,7 +105,9 @@ def in_table(
     return _gathered(days, rows, counted is not None)
 
 
-def in_files(output: Path, days: Sequence[str], *, account: str | None, counted: str | None) -> dict[str, Published]:
+def in_files(
+    output: Path | str, days: Sequence[str], *, account: str | None, counted: str | None
+) -> dict[str, Published]:
     """What the Parquet files of each day hold; a day whose directory is not there is not among them.
 
     Raises:
@@ -112,13 +115,16 @@ def in_files(output: Path, days: Sequence[str], *, account: str | None, counted:
         OutputNotWritable: a file cannot be read.
     """
     rows: list[tuple[str, str | None, int, int | None]] = []
-    there = [day for day in days if (output / f"day={day}").is_dir()]
+    home = remote.directory_of(output)
+    there = [day for day in days if (home / f"day={day}").is_dir()]
     columns = [name for name in (account, counted) if name is not None]
     for day in there:
-        for file in sorted((output / f"day={day}").glob("*.parquet")):
+        for file in sorted((home / f"day={day}").glob("*.parquet"), key=str):
             try:
-                found = pq.ParquetFile(file).read(columns=columns) if columns else None
-                count = pq.ParquetFile(file).metadata.num_rows
+                with file.open("rb") as opened:
+                    parquet = pq.ParquetFile(opened)
+                    found = parquet.read(columns=columns) if columns else None
+                    count = parquet.metadata.num_rows
             except pa.ArrowInvalid as error:
                 raise InvalidInput(f"{file} cannot be looked at: {error}") from error
             except OSError as error:

@@ -105,6 +105,7 @@ NAMED: dict[str, dict[str, Any]] = {
     "batch_holder": {},
     "batch_last": {"limit": 10},
     "batch_moved": {"owner": "me/1"},
+    "batch_moving": {"owner": "me/1"},
 }
 
 

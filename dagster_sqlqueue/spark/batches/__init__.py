@@ -19,7 +19,7 @@ from dagster_sqlqueue.spark.batches.model import cuts as cuts
 from dagster_sqlqueue.spark.batches.outcomes import outcomes as outcomes
 from dagster_sqlqueue.spark.batches.outcomes import report as report
 from dagster_sqlqueue.spark.batches.publication import abandon as abandon
-from dagster_sqlqueue.spark.batches.publication import moved as moved
+from dagster_sqlqueue.spark.batches.publication import move as move
 from dagster_sqlqueue.spark.batches.publication import outputs as outputs
 from dagster_sqlqueue.spark.batches.publication import publication as publication
 from dagster_sqlqueue.spark.batches.publication import publish as publish

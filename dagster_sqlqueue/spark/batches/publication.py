@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import psycopg
@@ -32,7 +32,7 @@ def publication(
         queue: where the batches were sealed.
         batches: leased ones, as many as one likes, or one transactional one.
         output: JSON that says where the results are, kept for `outputs`.
-        unmoved: whether files are to be moved into place afterwards; `unmoved` has the output until `moved` is called.
+        unmoved: whether files are to be moved into place afterwards; `unmoved` has the output until `move` has moved them.
 
     What is reported of single jobs of a transactional batch is to be reported before the block begins.
 
@@ -135,14 +135,25 @@ def unmoved(queue: SqlQueue, *keys: str) -> list[tuple[str, dict[str, Any]]]:
     return [(key, json.loads(output)) for key, output in queue.database.run("batch_unmoved", {"keys": list(keys)})]
 
 
-def moved(queue: SqlQueue, owner: str) -> None:
-    """Note that the files of a publication are in their place.
+def move(queue: SqlQueue, owner: str, move: Callable[[], bool]) -> bool:
+    """Move the files of a publication into their place, unless they are there; one process at a time does it, on whatever
+    machine.
 
     Args:
         queue: where the batches were sealed.
         owner: what the publication's output has under this name.
+        move: does it; gives false where it cannot.
+
+    Returns:
+        Whether they are in their place, and known to be.
     """
-    queue.database.run("batch_moved", {"owner": owner})
+    with queue.database.transaction() as transaction:
+        if not transaction.run("batch_moving", {"owner": owner}):
+            return True
+        if not move():
+            return False
+        transaction.run("batch_moved", {"owner": owner})
+    return True
 
 
 @contextlib.contextmanager

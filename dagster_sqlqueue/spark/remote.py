@@ -1,0 +1,147 @@
+"""Directories of results that are none of this machine's: URLs of an object store, or of any other file system that `fsspec`
+knows.
+
+Nothing there can be renamed at once. So what is staged lists its files, in a file that is written last and removed first: as
+long as it is there the move can be begun again, by whatever machine, and comes to the same.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from upath import UPath
+
+from dagster_sqlqueue.errors import InvalidInput, OutputNotWritable
+from dagster_sqlqueue.spark import sinks
+
+UNREACHABLE: Final = (OSError, ImportError, ValueError)
+"""What file systems say when they cannot be reached: away, forbidden, or not installed."""
+
+_LIST = "_staged.json"
+_EMPTY = "_empty"
+"""In a directory that has no rows: an object store has no empty ones. Whoever reads Parquet passes over such a name."""
+
+
+def is_url(place: object) -> bool:
+    """Whether a place is named by a URL."""
+    return isinstance(place, str) and "://" in place
+
+
+def named(place: str | Path) -> Path | str:
+    """A directory of this machine's as an absolute path, or the URL of one that is not.
+
+    Raises:
+        InvalidInput: the URL holds a password: it would be kept with the batch.
+    """
+    if not is_url(place):
+        return Path(place).absolute()
+    url = str(place).rstrip("/")
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        return Path(UPath(url).path).absolute()
+    if "@" in parts.netloc and ":" in parts.netloc.rpartition("@")[0]:
+        raise InvalidInput(
+            f"the URL of {parts.scheme}://{parts.netloc.rpartition('@')[2]} holds a password, which would be kept with the"
+            " results: give it by the environment or the configuration of fsspec"
+        )
+    return url
+
+
+def writable(place: str | Path) -> Path | str:
+    """The directory, as `named`, made if need be.
+
+    Raises:
+        OutputNotWritable: it cannot be written to.
+        InvalidInput: see `named`.
+    """
+    output = named(place)
+    if isinstance(output, Path):
+        return sinks.writable(output)
+    with _written(output):
+        probe = UPath(f"{output}/.probe-{uuid4().hex}")
+        probe.parent.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"")
+        probe.unlink()
+    return output
+
+
+def upload(here: Path, staged: str, names: Sequence[str]) -> None:
+    """Stage files of this machine's.
+
+    Args:
+        here: a directory for each name.
+        staged: the URL of where they go.
+        names: of the directories.
+
+    Raises:
+        OutputNotWritable: they cannot be written there.
+    """
+    files = {name: sorted(file.name for file in (here / name).glob("[!._]*")) for name in names}
+    try:
+        with _written(staged):
+            for name, found in files.items():
+                (UPath(staged) / name).mkdir(parents=True, exist_ok=True)
+                for file in found:
+                    (UPath(staged) / name / file).write_bytes((here / name / file).read_bytes())
+            (UPath(staged) / _LIST).write_text(json.dumps(files))
+    except BaseException:
+        remove(staged)
+        raise
+
+
+def move_into_place(staged: str, output: str) -> None:
+    """Make the staged directories those of the output: each is replaced as a whole, file by file. May be repeated after an
+    interruption at any point, and not done by several at a time.
+    """
+    listed = UPath(staged) / _LIST
+    try:
+        files: dict[str, list[str]] = json.loads(listed.read_text())
+    except FileNotFoundError:
+        remove(staged)
+        return
+    for name, found in files.items():
+        new, place = UPath(staged) / name, UPath(output) / name
+        place.mkdir(parents=True, exist_ok=True)
+        for file in found:
+            place.fs.copy((new / file).path, (place / file).path)
+        if not found:
+            (place / _EMPTY).write_bytes(b"")
+        for old in list(place.iterdir()):
+            if old.name not in (found or [_EMPTY]):
+                old.unlink()
+    listed.unlink()
+    remove(staged)
+
+
+def names_in(url: str) -> list[str]:
+    """The names in a directory; none where there is none."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        return sorted(found.name for found in UPath(url).iterdir())
+    return []
+
+
+def remove(url: str) -> None:
+    """Remove a directory with all that is in it, if it is there."""
+    place = UPath(url)
+    with contextlib.suppress(FileNotFoundError):
+        place.fs.rm(place.path, recursive=True)
+
+
+def directory_of(output: Path | str) -> Any:
+    """The directory as a path, whatever its file system."""
+    return output if isinstance(output, Path) else UPath(output)
+
+
+@contextlib.contextmanager
+def _written(url: str) -> Iterator[None]:
+    try:
+        yield
+    except UNREACHABLE as error:
+        said = getattr(error, "strerror", None) or error
+        raise OutputNotWritable(
+            f"results cannot be written to {url}: {said}. Choose another directory, or mend its permissions"
+        ) from error
