@@ -21,6 +21,7 @@ from dagster_sqlqueue.spark import sinks
 UNREACHABLE: Final = (OSError, ImportError, ValueError)
 """What file systems say when they cannot be reached: away, forbidden, or not installed."""
 
+_STORES: Final = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "adl", "az", "oci", "oss"}
 _LIST = "_staged.json"
 _EMPTY = "_empty"
 """In a directory that has no rows: an object store has no empty ones. Whoever reads Parquet passes over such a name."""
@@ -63,7 +64,7 @@ def writable(place: str | Path) -> Path | str:
         return sinks.writable(output)
     with _written(output):
         probe = UPath(f"{output}/.probe-{uuid4().hex}")
-        probe.parent.mkdir(parents=True, exist_ok=True)
+        _make(UPath(output))
         probe.write_bytes(b"")
         probe.unlink()
     return output
@@ -84,7 +85,7 @@ def upload(here: Path, staged: str, names: Sequence[str]) -> None:
     try:
         with _written(staged):
             for name, found in files.items():
-                (UPath(staged) / name).mkdir(parents=True, exist_ok=True)
+                _make(UPath(staged) / name)
                 for file in found:
                     (UPath(staged) / name / file).write_bytes((here / name / file).read_bytes())
             (UPath(staged) / _LIST).write_text(json.dumps(files))
@@ -105,7 +106,7 @@ def move_into_place(staged: str, output: str) -> None:
         return
     for name, found in files.items():
         new, place = UPath(staged) / name, UPath(output) / name
-        place.mkdir(parents=True, exist_ok=True)
+        _make(place)
         for file in found:
             place.fs.copy((new / file).path, (place / file).path)
         if not found:
@@ -134,6 +135,12 @@ def remove(url: str) -> None:
 def directory_of(output: Path | str) -> Any:
     """The directory as a path, whatever its file system."""
     return output if isinstance(output, Path) else UPath(output)
+
+
+def _make(directory: UPath) -> None:
+    """Make a directory, where there are such things: an object store would make a bucket, for want of the one meant."""
+    if directory.protocol not in _STORES:
+        directory.mkdir(parents=True, exist_ok=True)
 
 
 @contextlib.contextmanager
