@@ -67,7 +67,7 @@ def let_in(executor: Executor, queue: str, lines: Sequence[str] | None) -> None:
 
 def sweep(at: Transaction, queue: str | None = None, *, grace_seconds: float = GRACE_SECONDS) -> Swept:
     """Close the batches whose lease ended long ago, each in a transaction of its own, and give their jobs back, without an
-    attempt spent.
+    attempt spent. What is over for longer than the queue keeps its jobs is forgotten.
 
     Args:
         at: a connection in autocommit.
@@ -78,5 +78,6 @@ def sweep(at: Transaction, queue: str | None = None, *, grace_seconds: float = G
     while True:
         batch_id, ended, returned = at.run("batch_sweep", {"queue": queue, "grace_seconds": grace_seconds})[0]
         if batch_id is None:
+            at.run("batch_forget", {"queue": queue})
             return swept
         swept = Swept(swept.batches + 1, swept.returned + returned, swept.ended + ended)

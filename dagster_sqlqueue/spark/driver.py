@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from pyspark.sql import SparkSession
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.spark.java import JavaHome
 from dagster_sqlqueue.spark.python import worker_python
+from dagster_sqlqueue.spark.scratch import scratch_directory
 from dagster_sqlqueue.spark.settings import SparkSettings
 
 logger = logging.getLogger("dagster_sqlqueue")
@@ -52,7 +52,7 @@ def own_driver(
     Raises:
         InvalidInput: Spark does not start with these settings.
     """
-    with tempfile.TemporaryDirectory(prefix="sqlqueue-spark-", ignore_cleanup_errors=True) as scratch:
+    with scratch_directory() as scratch:
         conf = {**_conf(settings, Path(scratch), java_options), **settings.conf}
         environment = {
             "JAVA_HOME": str(java.path),

@@ -293,6 +293,16 @@ def test_choosing_the_mode_of_a_batch(explain: Explainer, least: int) -> None:
     assert read_whole(explain) <= before + FEW
 
 
+def test_forgetting_batches(explain: Explainer) -> None:
+    """Of a queue that keeps jobs for a month; all are looked at, and for each old one whether its key has a later one."""
+    explain.run("UPDATE {s}.queue SET retention_days = 30 WHERE name = 'work'")
+    before = explain.run("SELECT count(*) FROM {s}.batch")[0][0]
+    plan = explain("batch_forget", queue=None)
+    gone = before - explain.run("SELECT count(*) FROM {s}.batch")[0][0]
+    assert 0.5 * PUBLISHED < gone < PUBLISHED
+    assert plan.buffers <= 20 * PUBLISHED
+
+
 def test_counting_the_jobs_of_a_transactional_batch(explain: Explainer) -> None:
     """All due jobs of a queue: where that is half of the table, it may as well be read in its own order."""
     plan = explain("batch_count", queue="other", sealed_at=datetime.now(UTC), filter="{}")

@@ -28,6 +28,7 @@ def test_what_runs_as_the_owner_is_pinned_and_not_for_everybody(shared: Staff) -
         "drop_staged",
         "enqueue_staged",
         "fold_group_tally",
+        "forget_batches",
         "hold_unclaimable",
         "job_ended",
         "queue_figures",

@@ -6,7 +6,7 @@
 -- Locks: none.
 -- Plan: no more entries of the claim index than are asked for; a few for each bucket and priority; and tables with a row a
 --   consumer.
--- Roles: consumer, operator, observer.
+-- Roles: consumer, observer.
 SELECT
     (
         SELECT count(*)

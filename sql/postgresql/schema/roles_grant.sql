@@ -30,7 +30,7 @@ REVOKE ALL ON FUNCTION
     sqlqueue.put_callbacks(uuid[], text[], smallint[], text[], jsonb[], boolean), sqlqueue.uuid_at(timestamp with time zone, text),
     sqlqueue.bucket_hash(uuid, text), sqlqueue.hold_unclaimable(text), sqlqueue.listen_to_ends(),
     sqlqueue.remove_reply_queue(text, boolean), sqlqueue.settle_batch(uuid, text, text), sqlqueue.sweep_batch(text, double precision),
-    sqlqueue.drop_staged(uuid), sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint)
+    sqlqueue.forget_batches(text), sqlqueue.drop_staged(uuid), sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint)
     FROM PUBLIC, sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 
 GRANT USAGE ON SCHEMA sqlqueue TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
@@ -134,10 +134,11 @@ GRANT SELECT, INSERT, UPDATE ON sqlqueue.batch TO sqlqueue_consumer;
 GRANT SELECT, INSERT, UPDATE, DELETE ON sqlqueue.batch_outcome TO sqlqueue_consumer;
 GRANT SELECT ON sqlqueue.batch, sqlqueue.batch_outcome TO sqlqueue_operator, sqlqueue_observer;
 GRANT EXECUTE ON FUNCTION sqlqueue.settle_batch(uuid, text, text) TO sqlqueue_consumer;
-GRANT EXECUTE ON FUNCTION sqlqueue.sweep_batch(text, double precision) TO sqlqueue_consumer, sqlqueue_operator;
+GRANT EXECUTE ON FUNCTION sqlqueue.sweep_batch(text, double precision), sqlqueue.forget_batches(text)
+    TO sqlqueue_consumer, sqlqueue_operator;
 -- nothing on batch, batch_outcome: sqlqueue_producer
 -- nothing on settle_batch(uuid, text, text): sqlqueue_producer, sqlqueue_operator, sqlqueue_observer
--- nothing on sweep_batch(text, double precision): sqlqueue_producer, sqlqueue_observer
+-- nothing on sweep_batch(text, double precision), forget_batches(text): sqlqueue_producer, sqlqueue_observer
 
 -- subscription, schedule: operators set them; whoever publishes reads the subscriptions. A scheduler is an operator.
 GRANT SELECT ON sqlqueue.subscription TO sqlqueue_producer, sqlqueue_observer;

@@ -350,3 +350,22 @@ def test_a_heartbeat_writes_one_row(filled: SqlQueue) -> None:
     extended = filled.database.run("batch_extend", {"batch_id": batch.id, "token": batch.token, "lease_seconds": 90.0})
     assert len(extended) == 1
     assert rows(filled, "SELECT xmin::text, ctid::text FROM {s}.job ORDER BY id") == before
+
+
+def test_batches_are_forgotten_with_their_jobs_but_for_the_last(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    for _ in range(3):
+        publish(queue, seal(queue))
+    for key in ("k", "k", "other"):
+        batches.abandon(queue, seal(queue, key), "no more")
+    rows(queue, "UPDATE {s}.batch SET created_at = created_at - interval '40 days'")
+    batches.sweep_batches(queue)
+    assert value(queue, "SELECT count(*) FROM {s}.batch") == 6
+    rows(queue, "UPDATE {s}.queue SET retention_days = 41 WHERE name = 'work'")
+    batches.sweep_batches(queue)
+    assert value(queue, "SELECT count(*) FROM {s}.batch") == 6
+    rows(queue, "UPDATE {s}.queue SET retention_days = 30 WHERE name = 'work'")
+    queue.maintain()
+    kept = rows(queue, "SELECT key, state FROM {s}.batch ORDER BY created_at")
+    assert kept == [("k", "published"), ("k", "abandoned"), ("other", "abandoned")]
+    assert seal(queue).attempt == 3
+    rows(queue, "UPDATE {s}.queue SET retention_days = NULL WHERE name = 'work'")

@@ -169,6 +169,37 @@ BEGIN
 END
 $$;
 
+-- Forget the batches that are over for longer than their queue keeps its jobs: as long as the day on which one was opened is
+-- among the queue's last retention_days whole days it stays, for ever where that is null. Of each key the last one stays, the
+-- last that was published, and those whose files are not in their place. With the rights of the tables' owner: nobody else
+-- removes batches.
+--
+-- Parameters: of_queue: null: any. Returns: how many were forgotten.
+-- Reads: all batches of queues with a retention, and for each that is old enough the later ones of its key by their index.
+CREATE FUNCTION sqlqueue.forget_batches(of_queue text) RETURNS bigint
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+WITH forgotten AS (
+    DELETE FROM sqlqueue.batch AS b
+    USING sqlqueue.queue AS q
+    WHERE q.name = b.queue
+      AND (of_queue IS NULL OR b.queue = of_queue)
+      AND b.state IN ('published', 'abandoned')
+      AND NOT b.unmoved
+      AND b.created_at < timezone('UTC', CAST(
+          CAST(timezone('UTC', statement_timestamp()) AS date) - q.retention_days AS timestamp
+      ))
+      AND EXISTS (
+          SELECT
+          FROM sqlqueue.batch AS later
+          WHERE later.key = b.key
+            AND later.created_at > b.created_at
+            AND (later.state = 'published' OR b.state = 'abandoned')
+      )
+    RETURNING 1
+)
+SELECT count(*) FROM forgotten
+$$;
+
 REVOKE ALL ON FUNCTION
-    sqlqueue.settle_batch(uuid, text, text), sqlqueue.sweep_batch(text, double precision)
+    sqlqueue.settle_batch(uuid, text, text), sqlqueue.sweep_batch(text, double precision), sqlqueue.forget_batches(text)
 FROM PUBLIC;

@@ -1,0 +1,6 @@
+-- Forget the batches that are over for longer than their queue keeps its jobs, but for the last of each key.
+--
+-- Parameters: queue text (null: any). Returns: one row: how many. Locks: their rows.
+-- Plan: all batches, of which there is one a run.
+-- Roles: consumer, operator.
+SELECT sqlqueue.forget_batches(CAST(:queue AS text)) AS forgotten
