@@ -42,6 +42,7 @@ def examine(database: Database) -> Iterator[Check]:
         yield schema_checks.strays(database)
         yield schema_checks.keys(database)
         yield schema_checks.schedules(database)
+        yield schema_checks.batches(database)
         yield schema_checks.roles(database)
 
 

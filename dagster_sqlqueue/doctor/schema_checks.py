@@ -29,6 +29,9 @@ _STRAYS = 10_000
 _GRACE_DAYS = 2
 _STILL_SECONDS = 900.0
 _OVERDUE_SECONDS = 60.0
+_LEFT_SECONDS = 3_600.0
+_ATTEMPTS = 3
+"""So often a batch of Spark's has to fail in a row before it is worth a word."""
 _KEY_LENGTH = 60
 
 _INDEX = re.compile(r"CREATE (UNIQUE )?INDEX (\w+)\s+ON sqlqueue\.(\w+)([^;]*);")
@@ -277,6 +280,30 @@ def roles(database: Database) -> Check:
 def _first_of(grants: Sequence[room.Grant]) -> str:
     more = f" and {len(grants) - 1} more" if len(grants) > 1 else ""
     return f"{grants[0]}{more}"
+
+
+def batches(database: Database) -> Check:
+    """Whether batches of Spark's are left behind, unmoved or failing."""
+    found, cures = [], []
+    for queue, left, left_key, unmoved, unmoved_key, failing, key, error in database.run(
+        "doctor_batches", {"seconds": _LEFT_SECONDS, "attempts": _ATTEMPTS}
+    ):
+        if left:
+            found.append(f"{queue}: {_keys(left_key, left)} left by the driver for an hour or more, with its jobs")
+            cures.append("give the jobs back with: sqlqueue maintain")
+        if unmoved:
+            found.append(f"{queue}: the files of {_keys(unmoved_key, unmoved)} not in their place for an hour or more")
+            cures.append("run the key again, or its asset, where the directory is to be seen: it moves them first")
+        if failing:
+            found.append(f"{queue}: {_keys(key, failing)} given up {_ATTEMPTS} times in a row or more: {error}")
+            cures.append("put right what fails; its jobs have spent no attempt by it")
+    if found:
+        return Check("batches", Verdict.WARN, "; ".join(found), "; ".join(dict.fromkeys(cures)))
+    return Check("batches", Verdict.OK, "none is left behind, and the files of all are in their place")
+
+
+def _keys(first: str, count: int) -> str:
+    return f"{first} is" if count == 1 else f"{first} and {count - 1} more are"
 
 
 def schedules(database: Database) -> Check:

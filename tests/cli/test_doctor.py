@@ -107,6 +107,7 @@ def test_all_is_well_on_a_fresh_schema(cli: Cli, url: str) -> None:
         "strays",
         "keys",
         "schedules",
+        "batches",
         "roles",
     ]
     assert shown.exit_code == 0
@@ -402,3 +403,35 @@ def test_functions_that_are_missing_or_of_another_package(cli: Cli, queue: SqlQu
     assert '"current": false' in told.output
     cli.run("migrate")
     assert cli.json("functions")["current"] is True
+
+
+def test_batches_that_want_looking_after(queue: SqlQueue) -> None:
+    assert _found(queue)["batches"].verdict is Verdict.OK
+    rows(
+        queue,
+        "INSERT INTO {s}.batch (id, key, queue, state, mode, lease_until, owner, attempt, error, unmoved, published_at)"
+        " SELECT gen_random_uuid(), made.key, 'work', state, mode, now() - ago, 'w', attempt, 'out of memory', unmoved,"
+        " CASE state WHEN 'published' THEN now() - ago END"
+        " FROM (VALUES ('a', 'sealed', 'leased', interval '2 hours', 1, false),"
+        " ('b', 'sealed', 'leased', interval '1 minute', 1, false),"
+        " ('c', 'sealing', 'transactional', interval '2 hours', 1, false),"
+        " ('d', 'published', 'leased', interval '2 hours', 1, true),"
+        " ('e', 'published', 'leased', interval '2 hours', 1, true),"
+        " ('f', 'abandoned', 'leased', interval '2 hours', 3, false),"
+        " ('g', 'abandoned', 'leased', interval '2 hours', 2, false)"
+        ") AS made (key, state, mode, ago, attempt, unmoved)",
+    )
+    found = _found(queue)["batches"]
+    assert found.verdict is Verdict.WARN
+    assert found.found == (
+        "work: a is left by the driver for an hour or more, with its jobs; work: the files of d and 1 more are not in their"
+        " place for an hour or more; work: f is given up 3 times in a row or more: out of memory"
+    )
+    rows(queue, "UPDATE {s}.batch SET state = 'abandoned' WHERE key IN ('a', 'b', 'c')")
+    rows(queue, "UPDATE {s}.batch SET unmoved = false")
+    rows(
+        queue,
+        "INSERT INTO {s}.batch (id, key, queue, state, lease_until, owner, created_at)"
+        " VALUES (gen_random_uuid(), 'f', 'work', 'published', now(), 'w', now() + interval '1 second')",
+    )
+    assert _found(queue)["batches"].verdict is Verdict.OK

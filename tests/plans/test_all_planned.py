@@ -16,7 +16,7 @@ WITHOUT: dict[str, str] = {
     """,
     "one row put under its primary key": "group_open schedule_put subscribe unsubscribe",
     "the whole of a small table, for people": """
-        doctor_schedules schedules sensitive_add sensitive_names subscriptions
+        doctor_batches doctor_schedules schedules sensitive_add sensitive_names subscriptions
     """,
     "locks, settings, savepoints, listening and snapshots: no table": """
         ended_listen filter_matches isolation key_try key_wait limit_lock maintenance_lock maintenance_unlock merge_again
