@@ -48,8 +48,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that prove a promise: with the whole numbers, all of a module that sizes its own. And deal the tests out
-    to the processes, in the random order within each folder.
+    """Mark the tests that prove a promise: with the whole numbers, all of a module that sizes its own. And deal the tests
+    out to the processes, in the random order within each folder.
     """
     for item in items:
         if FULL and isinstance(item, pytest.Function) and hasattr(item.module, "sized"):
