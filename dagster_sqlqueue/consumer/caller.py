@@ -10,15 +10,16 @@ from typing import Any, Generic, TypeAlias
 
 from dagster_sqlqueue.consumer.handler import (
     Prepared,
-    Report,
     handle,
     handle_async,
     handle_batch,
     handle_prepared,
     is_async,
     prepare,
+    said,
 )
 from dagster_sqlqueue.consumer.heartbeat import LeaseKeeper
+from dagster_sqlqueue.consumer.progress import Reporter
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.outcome import Outcome
@@ -46,6 +47,33 @@ def shape_of(handler: Any, *, batch: bool = False) -> Shape:
 
 
 @dataclass(slots=True)
+class UnderLease(Generic[Payload]):
+    """Has in hand the jobs of one consumer: an `InHand` for all of them.
+
+    Args:
+        spec: the queue.
+        keeper: keeps their leases.
+        reporter: writes what is said of their progress.
+    """
+
+    spec: QueueSpec[Payload]
+    keeper: LeaseKeeper
+    reporter: Reporter
+
+    def cancellation(self, job: ClaimedJob) -> Event:
+        """The event that says that somebody wants the job cancelled."""
+        return self.keeper.cancellation(job)
+
+    def connection(self) -> None:
+        """None: a job under a lease has no transaction."""
+        return
+
+    def report(self, job: ClaimedJob, payload: Any, percent: float, message: str | None) -> None:
+        """Take note of how far the job is."""
+        self.reporter.report(job, percent, said(self.spec, job, payload, message))
+
+
+@dataclass(slots=True)
 class Caller(Generic[Payload]):
     """Calls one handler, batch after batch.
 
@@ -68,16 +96,16 @@ class Caller(Generic[Payload]):
         self.shape = shape_of(self.handler, batch=self.batch)
 
     def outcomes(
-        self, jobs: Sequence[ClaimedJob], keeper: LeaseKeeper, stopping: Event, report: Report
+        self, jobs: Sequence[ClaimedJob], in_hand: UnderLease[Payload], stopping: Event
     ) -> Generator[Called, None, None]:
         """Each job that was begun, with its outcome, as soon as there is one. Once `stopping` is set no other is begun."""
         match self.shape:
             case Shape.JOB:
-                return self._one_by_one(jobs, keeper, stopping, report)
+                return self._one_by_one(jobs, in_hand, stopping)
             case Shape.BATCH:
-                return self._together(jobs, keeper, stopping, report)
+                return self._together(jobs, in_hand, stopping)
             case Shape.ASYNC:
-                return self._side_by_side(jobs, keeper, stopping, report)
+                return self._side_by_side(jobs, in_hand, stopping)
 
     def close(self) -> None:
         """Close the event loop, if there is one."""
@@ -87,26 +115,26 @@ class Caller(Generic[Payload]):
                 loop.run_until_complete(loop.shutdown_asyncgens())
 
     def _one_by_one(
-        self, jobs: Sequence[ClaimedJob], keeper: LeaseKeeper, stopping: Event, report: Report
+        self, jobs: Sequence[ClaimedJob], in_hand: UnderLease[Payload], stopping: Event
     ) -> Generator[Called, None, None]:
+        keeper = in_hand.keeper
         for claimed in jobs:
             if stopping.is_set():
                 return
-            cancellation = keeper.begin(claimed)
-            if cancellation is None:
+            if not keeper.begin(claimed):
                 yield claimed, None
                 continue
-            outcome = handle(self.spec, self.handler, claimed, cancellation=cancellation, report=report)
+            outcome = handle(self.spec, self.handler, claimed, in_hand)
             keeper.end(claimed)
             yield claimed, outcome
 
     def _together(
-        self, jobs: Sequence[ClaimedJob], keeper: LeaseKeeper, stopping: Event, report: Report
+        self, jobs: Sequence[ClaimedJob], in_hand: UnderLease[Payload], stopping: Event
     ) -> Generator[Called, None, None]:
         if stopping.is_set():
             return
         batch: list[Prepared[Payload]] = []
-        for called in self._begun(jobs, keeper, report):
+        for called in self._begun(jobs, in_hand):
             if isinstance(called, Prepared):
                 batch.append(called)
             else:
@@ -116,18 +144,18 @@ class Caller(Generic[Payload]):
         call = self._awaited if is_async(self.handler) else self.handler
         outcomes = handle_batch(self.spec, call, batch)
         for prepared, outcome in zip(batch, outcomes, strict=True):
-            keeper.end(prepared.claimed)
+            in_hand.keeper.end(prepared.claimed)
             yield prepared.claimed, outcome
 
     def _side_by_side(
-        self, jobs: Sequence[ClaimedJob], keeper: LeaseKeeper, stopping: Event, report: Report
+        self, jobs: Sequence[ClaimedJob], in_hand: UnderLease[Payload], stopping: Event
     ) -> Generator[Called, None, None]:
         if stopping.is_set():
             return
         loop = self.running_loop()
         tasks: dict[asyncio.Task[Outcome], ClaimedJob] = {}
         try:
-            for called in self._begun(jobs, keeper, report):
+            for called in self._begun(jobs, in_hand):
                 if isinstance(called, Prepared):
                     tasks[loop.create_task(handle_async(self.spec, self.handler, called))] = called.claimed
                 else:
@@ -137,7 +165,7 @@ class Caller(Generic[Payload]):
                 done, _ = loop.run_until_complete(wait)
                 for task in done:
                     claimed = tasks.pop(task)
-                    keeper.end(claimed)
+                    in_hand.keeper.end(claimed)
                     yield claimed, task.result()
         finally:
             for task in tasks:
@@ -146,14 +174,14 @@ class Caller(Generic[Payload]):
                 loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
 
     def _begun(
-        self, jobs: Sequence[ClaimedJob], keeper: LeaseKeeper, report: Report
+        self, jobs: Sequence[ClaimedJob], in_hand: UnderLease[Payload]
     ) -> Generator[Prepared[Payload] | Called, None, None]:
+        keeper = in_hand.keeper
         for claimed in jobs:
-            cancellation = keeper.begin(claimed)
-            if cancellation is None:
+            if not keeper.begin(claimed):
                 yield claimed, None
                 continue
-            prepared = prepare(self.spec, claimed, cancellation=cancellation, report=report)
+            prepared = prepare(self.spec, claimed, in_hand)
             if isinstance(prepared, Prepared):
                 yield prepared
             else:

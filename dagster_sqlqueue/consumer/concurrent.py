@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import UUID
 
-from dagster_sqlqueue.consumer.caller import Called, Caller, Shape
+from dagster_sqlqueue.consumer.caller import Called, Caller, Shape, UnderLease
 from dagster_sqlqueue.consumer.handler import Prepared, handle_async, prepare
 from dagster_sqlqueue.consumer.heartbeat import LeaseKeeper
 from dagster_sqlqueue.consumer.leased import Work, settle_called
@@ -113,7 +113,7 @@ class SideBySide:
             if self._running:
                 return 0
             jobs = self.claim(1, False)
-        self.keeper.hold_more(jobs)
+        self.keeper.hold(jobs)
         self._waiting = list(jobs)
         self._begin_waiting()
         return len(jobs)
@@ -131,13 +131,13 @@ class SideBySide:
         return begun
 
     def _begin(self, claimed: ClaimedJob) -> None:
-        cancellation = self.keeper.begin(claimed)
-        if cancellation is None:
+        if not self.keeper.begin(claimed):
             self._alone = False
             if not self.keeper.parted_with(claimed):
                 self.work.summary.stale += 1
+            self.keeper.forget([claimed])
             return
-        made = prepare(self.work.spec, claimed, cancellation=cancellation, report=self.work.reporter.report)
+        made = prepare(self.work.spec, claimed, UnderLease(self.work.spec, self.keeper, self.work.reporter))
         self._running[claimed.id] = claimed
         if isinstance(made, Prepared):
             self._open().start(claimed, made)

@@ -2,14 +2,12 @@
 
 import asyncio
 import inspect
-import threading
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias
+from typing import Any, Generic, NamedTuple, TypeAlias
 
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownVersion, UnreadablePayload
-from dagster_sqlqueue.model.job import ClaimedJob, Job
+from dagster_sqlqueue.model.job import ClaimedJob, InHand, Job
 from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.payload import quoting, serialization
@@ -27,15 +25,12 @@ May be async.
 
 AnyHandler: TypeAlias = Handler[Payload] | AsyncHandler[Payload] | BatchHandler[Payload]
 
-Report: TypeAlias = Callable[[ClaimedJob, float, str | None], None]
-"""What takes note of how far a job is."""
-
+_DONE = Done()
 _ERROR_LIMIT = 10_000
 _MESSAGE_LIMIT = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared(Generic[Payload]):
+class Prepared(NamedTuple, Generic[Payload]):
     """A claimed job whose payload fits, and what its handler is given."""
 
     claimed: ClaimedJob
@@ -43,19 +38,13 @@ class Prepared(Generic[Payload]):
 
 
 def handle(
-    spec: QueueSpec[Payload],
-    handler: Handler[Payload],
-    claimed: ClaimedJob,
-    *,
-    cancellation: threading.Event | None = None,
-    connect: Callable[[], Any] | None = None,
-    report: Report | None = None,
+    spec: QueueSpec[Payload], handler: Handler[Payload], claimed: ClaimedJob, in_hand: InHand | None = None
 ) -> Outcome:
     """What became of the job: the handler's outcome; a `Retry` for its exception, a `Reject` for a payload that does not
     fit or a result that cannot be stored, a `Hold` for a payload of a version that is not known, or that cannot be read.
-    What it says, also as its progress, quotes no sensitive value of the payload.
+    What it says quotes no sensitive value of the payload.
     """
-    prepared = prepare(spec, claimed, cancellation=cancellation, connect=connect, report=report)
+    prepared = prepare(spec, claimed, in_hand)
     return handle_prepared(spec, handler, prepared) if isinstance(prepared, Prepared) else prepared
 
 
@@ -91,12 +80,7 @@ def handle_batch(
 
 
 def prepare(
-    spec: QueueSpec[Payload],
-    claimed: ClaimedJob,
-    *,
-    cancellation: threading.Event | None = None,
-    connect: Callable[[], Any] | None = None,
-    report: Report | None = None,
+    spec: QueueSpec[Payload], claimed: ClaimedJob, in_hand: InHand | None = None
 ) -> Prepared[Payload] | Outcome:
     """What a handler is given for the job; the outcome, if the payload lets no handler begin."""
     try:
@@ -105,12 +89,12 @@ def prepare(
         return Hold(brief(str(error)))
     except InvalidPayload as error:
         return Reject(brief(str(error)))
+    return Prepared(claimed, Job.of(claimed, payload, in_hand))
 
-    def say(percent: float, message: str | None) -> None:
-        if report is not None:
-            report(claimed, percent, message and _short(quoting.scrub(spec.payload, message, claimed.payload, payload)))
 
-    return Prepared(claimed, _job(claimed, payload, cancellation or threading.Event(), connect, say))
+def said(spec: QueueSpec[Payload], claimed: ClaimedJob, payload: Any, message: str | None) -> str | None:
+    """What a handler says of its progress as it may be stored: it quotes no sensitive value of the payload."""
+    return message and _short(quoting.scrub(spec.payload, message, claimed.payload, payload))
 
 
 def is_async(handler: Any) -> bool:
@@ -127,33 +111,9 @@ def _short(message: str) -> str:
     return serialization.storable_text(message)[:_MESSAGE_LIMIT]
 
 
-def _job(
-    claimed: ClaimedJob,
-    payload: Payload,
-    cancellation: threading.Event,
-    connect: Callable[[], Any] | None,
-    report: Callable[[float, str | None], None],
-) -> Job[Payload]:
-    return Job(
-        id=claimed.id,
-        queue=claimed.queue,
-        payload=payload,
-        lease_no=claimed.lease_no,
-        attempt=claimed.attempt,
-        max_attempts=claimed.max_attempts,
-        priority=claimed.priority,
-        created_at=claimed.created_at,
-        unique_key=claimed.unique_key,
-        ordering_key=claimed.ordering_key,
-        error=claimed.error,
-        tags=claimed.tags,
-        cancellation=cancellation,
-        connect=connect,
-        report=report,
-    )
-
-
 def _discreet(spec: QueueSpec[Payload], outcome: Outcome, prepared: Prepared[Payload]) -> Outcome:
+    if type(outcome) is Done:
+        return outcome
     shown = prepared.claimed.payload, prepared.job.payload
     match outcome:
         case Retry(error, after):
@@ -175,16 +135,18 @@ def _one_for_each(given: Any, count: int) -> list[Outcome]:
 
 
 def _checked(outcome: Any) -> Outcome:
+    if outcome is None:
+        return _DONE
     match outcome:
-        case None:
-            return Done()
         case Done(result):
+            done = Done(result)
             try:
-                serialization.result_text(result)
+                # Frozen for those who hold it; nobody does yet.
+                object.__setattr__(done, "text", serialization.result_text(result))
             except InvalidInput as error:
                 # The work is done. Doing it again would come to the same result.
                 return Reject(str(error))
-            return Done(result)
+            return done
         case Retry() | Snooze() | Hold() | Reject() | Cancel():
             return outcome
         case _:

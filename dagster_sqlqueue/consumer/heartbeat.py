@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Self
-from uuid import UUID
 
 from dagster_sqlqueue.errors import QueueError
 from dagster_sqlqueue.model.job import ClaimedJob
@@ -43,13 +42,14 @@ class LeaseKeeper:
         self._side_by_side = side_by_side
         self._beat = beat
         self._lock = threading.Lock()
-        self._held: dict[UUID, ClaimedJob] = {}
-        self._lost: set[UUID] = set()
-        self._begun: set[UUID] = set()
-        self._parted: set[UUID] = set()
-        self._cancellations: dict[UUID, threading.Event] = {}
+        # By the identity of a claim, not by the job's id: a job that is in hand again is another claim of it.
+        self._held: dict[int, ClaimedJob] = {}
+        self._lost: dict[int, ClaimedJob] = {}
+        self._begun: dict[int, ClaimedJob] = {}
+        self._parted: dict[int, ClaimedJob] = {}
+        self._cancellations: dict[int, threading.Event] = {}
         self._extended_at = 0.0
-        self._may_take_until: dict[UUID, float] = {}
+        self._may_take_until: dict[int, float] = {}
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -65,42 +65,39 @@ class LeaseKeeper:
             self._thread.join()
 
     def hold(self, jobs: Sequence[ClaimedJob]) -> None:
-        """Take charge of freshly claimed jobs."""
-        with self._lock:
-            self._held = {job.id: job for job in jobs}
-            self._lost.clear()
-            self._begun.clear()
-            self._parted.clear()
-            self._cancellations.clear()
-            self._may_take_until.clear()
-            self._extended_at = time.monotonic()
-
-    def hold_more(self, jobs: Sequence[ClaimedJob]) -> None:
         """Take charge of freshly claimed jobs, beside those in hand."""
         with self._lock:
             if not self._held:
                 self._extended_at = time.monotonic()
             for job in jobs:
-                self._forget(job)
-                self._held[job.id] = job
+                self._held[id(job)] = job
 
     def cancel_all(self) -> None:
         """Tell the handlers of the jobs in hand that these are not wanted any more."""
         with self._lock:
-            for cancellation in self._cancellations.values():
-                cancellation.set()
+            for key in self._begun:
+                self._cancellations.setdefault(key, threading.Event()).set()
 
-    def begin(self, job: ClaimedJob) -> threading.Event | None:
-        """Note that a handler begins this job. Gives the event that says that somebody wants it cancelled; None when its
-        lease is lost or given back already and it must not begin.
-        """
+    def begin(self, job: ClaimedJob) -> bool:
+        """Note that a handler begins this job. False: its lease is lost or given back already and it must not begin."""
+        key = id(job)
+        until = time.monotonic() + (self._job_timeout if job.timeout_seconds is None else job.timeout_seconds)
         with self._lock:
-            if job.id in self._lost or job.id in self._parted:
-                return None
-            self._begun.add(job.id)
-            may_take = self._job_timeout if job.timeout_seconds is None else job.timeout_seconds
-            self._may_take_until[job.id] = time.monotonic() + may_take
-            return self._cancellations.setdefault(job.id, threading.Event())
+            if key in self._lost or key in self._parted:
+                return False
+            self._begun[key] = job
+            self._may_take_until[key] = until
+        return True
+
+    def cancellation(self, job: ClaimedJob) -> threading.Event:
+        """The event that says that somebody wants this job cancelled; of one that is not in hand any more, one that nobody
+        sets. May come from any thread.
+        """
+        key = id(job)
+        with self._lock:
+            if self._begun.get(key) is not job:
+                return threading.Event()
+            return self._cancellations.setdefault(key, threading.Event())
 
     def end(self, job: ClaimedJob | None = None) -> None:
         """Note that the handler of this job, or of all that were begun, returned."""
@@ -108,15 +105,27 @@ class LeaseKeeper:
             if job is None:
                 self._may_take_until.clear()
             else:
-                self._may_take_until.pop(job.id, None)
+                self._may_take_until.pop(id(job), None)
 
     def let_go(self, jobs: Sequence[ClaimedJob]) -> None:
         """Stop extending these: they were ended or given back."""
         with self._lock:
             for job in jobs:
-                self._held.pop(job.id, None)
-                if self._side_by_side:
-                    self._forget(job)
+                self._held.pop(id(job), None)
+        if self._side_by_side:
+            self.forget(jobs)
+
+    def forget(self, jobs: Sequence[ClaimedJob]) -> None:
+        """Keep nothing of these any more: nobody is going to ask."""
+        with self._lock:
+            for known in (self._held, self._lost, self._begun, self._parted):
+                if known:
+                    for job in jobs:
+                        known.pop(id(job), None)
+            for keyed in (self._cancellations, self._may_take_until):
+                if keyed:
+                    for job in jobs:
+                        keyed.pop(id(job), None)
 
     def part_with(self, *, begun: bool = False) -> list[ClaimedJob]:
         """Take out of this charge the jobs that no handler has begun, to be given back; none of them can begin any more.
@@ -126,21 +135,16 @@ class LeaseKeeper:
             begun: those that have begun as well.
         """
         with self._lock:
-            parted = [job for job in self._held.values() if begun or job.id not in self._begun]
-            for job in parted:
-                del self._held[job.id]
-                self._parted.add(job.id)
-        return parted
+            parted = {key: job for key, job in self._held.items() if begun or key not in self._begun}
+            for key in parted:
+                del self._held[key]
+            self._parted |= parted
+        return list(parted.values())
 
     def parted_with(self, job: ClaimedJob) -> bool:
-        """Whether the job of this batch was taken out to be given back."""
+        """Whether the job was taken out to be given back."""
         with self._lock:
-            return job.id in self._parted
-
-    def _forget(self, job: ClaimedJob) -> None:
-        for known in (self._lost, self._begun, self._parted):
-            known.discard(job.id)
-        self._cancellations.pop(job.id, None)
+            return id(job) in self._parted
 
     def _run(self) -> None:
         while not self._stopping.wait(self._lease_seconds / 4):
@@ -158,17 +162,20 @@ class LeaseKeeper:
             now = time.monotonic()
             if not self._held or now - self._extended_at < self._lease_seconds / 2:
                 return
-            hanging = {job_id for job_id, until in self._may_take_until.items() if now > until}
+            hanging = {key for key, until in self._may_take_until.items() if now > until}
             if not self._side_by_side and hanging and len(hanging) == len(self._may_take_until):
                 return
-            jobs = [job for job in self._held.values() if not (self._side_by_side and job.id in hanging)]
+            jobs = [job for key, job in self._held.items() if not (self._side_by_side and key in hanging)]
         kept = self._leases.heartbeat(jobs, lease_seconds=self._lease_seconds)
         with self._lock:
             self._extended_at = now
-            for job_id in kept.cancel_requested:
-                self._cancellations.setdefault(job_id, threading.Event()).set()
             for job in jobs:
-                # Compared as a whole: a job given back meanwhile may be in hand again, under a newer lease.
-                if job.id not in kept.held and self._held.get(job.id) is job:
-                    del self._held[job.id]
-                    self._lost.add(job.id)
+                key = id(job)
+                # Given back or ended meanwhile, it is not this thread's to judge.
+                if self._held.get(key) is not job:
+                    continue
+                if job.id in kept.cancel_requested:
+                    self._cancellations.setdefault(key, threading.Event()).set()
+                if job.id not in kept.held:
+                    del self._held[key]
+                    self._lost[key] = job

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import tenacity
 
-from dagster_sqlqueue.consumer.caller import Caller
+from dagster_sqlqueue.consumer.caller import Caller, UnderLease
 from dagster_sqlqueue.consumer.heartbeat import LeaseKeeper
 from dagster_sqlqueue.consumer.progress import Reporter
 from dagster_sqlqueue.consumer.settlement import DrainSummary, settle
@@ -62,8 +62,9 @@ class Work(Generic[Payload]):
 
     def count_ended(self, endings: Sequence[Ending], accepted: set[UUID]) -> None:
         """Count what was archived."""
+        everything = len(accepted) == len(endings)
         for ending in endings:
-            if ending.job.id not in accepted:
+            if not everything and ending.job.id not in accepted:
                 continue
             match ending.state:
                 case ArchiveState.SUCCEEDED:
@@ -129,19 +130,20 @@ def work_leased(
         finish: ends the last jobs of a batch that was worked off to its end.
     """
     keeper.hold(jobs)
-    open_jobs = {job.id: job for job in jobs}
+    open_jobs = {id(job): job for job in jobs}
+    in_hand = UnderLease(work.spec, keeper, work.reporter)
     settled: list[tuple[ClaimedJob, Outcome]] = []
     flushed_at = time.monotonic()
     try:
-        with contextlib.closing(work.caller.outcomes(jobs, keeper, work.stopping, work.reporter.report)) as outcomes:
+        with contextlib.closing(work.caller.outcomes(jobs, in_hand, work.stopping)) as outcomes:
             for claimed, outcome in outcomes:
                 if outcome is None:
                     if not keeper.parted_with(claimed):
-                        del open_jobs[claimed.id]
+                        del open_jobs[id(claimed)]
                         work.summary.stale += 1
                     continue
                 work.reporter.forget(claimed)
-                del open_jobs[claimed.id]
+                del open_jobs[id(claimed)]
                 settled.append((claimed, outcome))
                 if time.monotonic() - flushed_at >= _FLUSH_SECONDS:
                     _settle(work, settled, keeper, work.leases.finish)
@@ -156,8 +158,9 @@ def work_leased(
             _settle(work, settled, keeper, work.leases.finish)
         finally:
             # Whoever takes them out of the keeper gives them back: this, or `Consumer.give_back` from another thread.
-            mine = [job for job in keeper.part_with(begun=True) if job.id in open_jobs]
+            mine = [job for job in keeper.part_with(begun=True) if id(job) in open_jobs]
             work.summary.released += sum(keeper.parted_with(job) for job in open_jobs.values()) - len(mine)
+            keeper.forget(jobs)
             if mine:
                 work.summary.released += len(work.leases.release(mine))
 

@@ -75,8 +75,8 @@ def settle(settled: Iterable[tuple[ClaimedJob, Outcome]], stops_key: Callable[[C
     made = Settlement()
     for job, outcome in settled:
         match outcome:
-            case Done(result):
-                made.endings.append(Ending(job, ArchiveState.SUCCEEDED, result=result))
+            case Done():
+                made.endings.append(Ending(job, ArchiveState.SUCCEEDED, outcome.result, None, outcome.text))
             case Cancel(reason):
                 made.endings.append(Ending(job, ArchiveState.CANCELLED, error=brief(reason)))
             case Hold(reason):

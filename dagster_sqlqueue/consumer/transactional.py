@@ -1,8 +1,10 @@
 """Batches worked off inside transactions: claim, work and end are one whole, and a crash leaves the jobs queued."""
 
-import contextlib
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any
 
 import psycopg
@@ -208,24 +210,57 @@ def _outcome_in(work: Work[Any], transaction: Transaction, claimed: ClaimedJob) 
     if _spent(claimed):
         return Reject(f"the lease ran out on the last of {claimed.max_attempts} attempts: its consumer died or hung")
     connection = transaction.connection
-    savepoint: list[psycopg.Transaction] = []
-
-    def connect() -> "psycopg.Connection[Any]":
-        if not savepoint:
-            savepoint.append(undo.enter_context(transaction.lend().transaction()))
-        return connection
-
+    in_hand = _InTransaction(transaction)
     try:
-        with contextlib.ExitStack() as undo:
-            outcome = handle(work.spec, work.caller.handler, claimed, connect=connect)
+        with in_hand:
+            outcome = handle(work.spec, work.caller.handler, claimed, in_hand)
             if connection.closed:
                 # Whatever the handler made of it: its job goes on when the database is back, and no attempt is spent.
                 raise psycopg.OperationalError("the connection was lost while a handler worked with it")
-            failed = savepoint and connection.info.transaction_status is TransactionStatus.INERROR
-            if failed and isinstance(outcome, Done):
-                outcome = Retry(_SWALLOWED)
-            if savepoint and not isinstance(outcome, Done):
-                raise psycopg.Rollback(savepoint[0])
+            if savepoint := in_hand.savepoint:
+                failed = connection.info.transaction_status is TransactionStatus.INERROR
+                if failed and isinstance(outcome, Done):
+                    outcome = Retry(_SWALLOWED)
+                if not isinstance(outcome, Done):
+                    raise psycopg.Rollback(savepoint)
     except (psycopg.errors.NoActiveSqlTransaction, psycopg.errors.InvalidSavepointSpecification):
         raise _TransactionEnded(claimed) from None
     return outcome
+
+
+class _InTransaction:
+    """Has one job in hand in the transaction in which it is locked: an `InHand`, left when its handler has returned.
+
+    Args:
+        transaction: a savepoint is set in it when the handler first asks for its connection.
+    """
+
+    __slots__ = ("_block", "_transaction", "savepoint")
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+        self._block: AbstractContextManager[psycopg.Transaction] | None = None
+        self.savepoint: psycopg.Transaction | None = None
+
+    def __enter__(self) -> None:
+        """Nothing was written yet."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return None if self._block is None else self._block.__exit__(kind, error, trace)
+
+    def cancellation(self, job: ClaimedJob) -> threading.Event:
+        """An event that nobody sets: what is asked for while it runs is not seen before the transaction ends."""
+        return threading.Event()
+
+    def connection(self) -> "psycopg.Connection[Any]":
+        """The connection, planned as the server is set, and within the job's savepoint."""
+        if self._block is None:
+            block = self._transaction.lend().transaction()
+            self.savepoint = block.__enter__()
+            self._block = block
+        return self._transaction.connection
+
+    def report(self, job: ClaimedJob, payload: Any, percent: float, message: str | None) -> None:
+        """Nothing: the transaction shows nothing before it ends."""

@@ -2,10 +2,10 @@
 
 import enum
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol
 from uuid import UUID
 
 from dagster_sqlqueue.errors import InvalidInput
@@ -110,27 +110,133 @@ class ClaimedJob(NamedTuple):
         return self.limited or self.order_no is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Job(Generic[Payload]):
-    """What a handler is given."""
+class InHand(Protocol):
+    """What has a job in hand while a handler is at it."""
 
-    id: UUID
-    queue: str
-    payload: Payload
-    lease_no: int
-    attempt: int
-    max_attempts: int
-    priority: int
-    created_at: datetime
-    unique_key: str | None
-    ordering_key: str | None
-    error: str | None
-    """The error of the attempt before, if there was one."""
-    tags: Sequence[str] = ()
-    cancellation: threading.Event = field(default_factory=threading.Event, compare=False, repr=False)
-    """Set, by a heartbeat, once somebody asked for the running job to be cancelled: return `Cancel()` then."""
-    connect: Callable[[], Any] | None = field(default=None, compare=False, repr=False)
-    report: Callable[[float, str | None], None] | None = field(default=None, compare=False, repr=False)
+    def cancellation(self, job: ClaimedJob) -> threading.Event:
+        """The event that says that somebody wants the job cancelled."""
+        ...
+
+    def connection(self) -> Any:
+        """The connection of the job's own transaction; None where it has none."""
+        ...
+
+    def report(self, job: ClaimedJob, payload: Any, percent: float, message: str | None) -> None:
+        """Take note of how far the job is."""
+        ...
+
+
+class Job(Generic[Payload]):
+    """What a handler is given.
+
+    Made by hand, as the test of a handler may do, it is never cancelled, and what is said of its progress is dropped.
+    """
+
+    # One is made for each job: what it says is read from the claim, and an event is made for those who ask for it.
+    __slots__ = ("_cancellation", "_claimed", "_in_hand", "_payload")
+
+    def __init__(
+        self,
+        id: UUID,
+        queue: str,
+        payload: Payload,
+        lease_no: int,
+        attempt: int,
+        max_attempts: int,
+        priority: int,
+        created_at: datetime,
+        unique_key: str | None,
+        ordering_key: str | None,
+        error: str | None,
+        tags: Sequence[str] = (),
+    ) -> None:
+        self._claimed = ClaimedJob(
+            *(id, 0, priority, lease_no, attempt, max_attempts, created_at, created_at, unique_key, ordering_key, ""),
+            *(error, created_at, tags, None, None, None, False, False, False, queue),
+        )
+        self._payload = payload
+        self._in_hand: InHand | None = None
+        self._cancellation: threading.Event | None = None
+
+    @classmethod
+    def of(cls, claimed: ClaimedJob, payload: Payload, in_hand: InHand | None = None) -> "Job[Payload]":
+        """The job that was claimed.
+
+        Args:
+            claimed: as it was.
+            payload: what it was read as.
+            in_hand: what has it in hand; None: nothing does.
+        """
+        made = cls.__new__(cls)
+        made._claimed = claimed
+        made._payload = payload
+        made._in_hand = in_hand
+        made._cancellation = None
+        return made
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in _SHOWN)
+        return f"Job({shown})"
+
+    @property
+    def id(self) -> UUID:
+        """The job's id, the same at each attempt."""
+        return self._claimed.id
+
+    @property
+    def queue(self) -> str:
+        """The name of its queue."""
+        return self._claimed.queue
+
+    @property
+    def payload(self) -> Payload:
+        """What is to be done, as the queue's model."""
+        return self._payload
+
+    @property
+    def lease_no(self) -> int:
+        """The fence: grows with each claim of the job."""
+        return self._claimed.lease_no
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, from 1 on."""
+        return self._claimed.attempt
+
+    @property
+    def max_attempts(self) -> int:
+        """How many attempts it has."""
+        return self._claimed.max_attempts
+
+    @property
+    def priority(self) -> int:
+        """0 to 9, higher first."""
+        return self._claimed.priority
+
+    @property
+    def created_at(self) -> datetime:
+        """When it was put on the queue."""
+        return self._claimed.created_at
+
+    @property
+    def unique_key(self) -> str | None:
+        """The key that no other live job of the queue has."""
+        return self._claimed.unique_key
+
+    @property
+    def ordering_key(self) -> str | None:
+        """The key whose jobs share a bucket and, in a keyed queue, take turns."""
+        return self._claimed.ordering_key
+
+    @property
+    def error(self) -> str | None:
+        """The error of the attempt before, if there was one."""
+        return self._claimed.error
+
+    @property
+    def tags(self) -> Sequence[str]:
+        """Words to find and filter by."""
+        return self._claimed.tags
 
     def progress(self, percent: float, message: str | None = None) -> None:
         """Say how far the job is, for whoever looks at it or waits for it. May be called as often as one likes, from any
@@ -150,25 +256,39 @@ class Job(Generic[Payload]):
             raise InvalidInput(f"progress is {percent!r}; give a number from 0 to 100")
         if message is not None and not isinstance(message, str):
             raise InvalidInput(f"the message of a progress is {message!r}; give a text, or None")
-        if self.report is not None:
-            self.report(percent, message)
+        if self._in_hand is not None:
+            self._in_hand.report(self._claimed, self._payload, percent, message)
 
     @property
     def connection(self) -> Any:
         """In transactional mode the psycopg connection of the job's own transaction: what is written there is committed
         with the job's success, or not at all. Else None.
         """
-        return None if self.connect is None else self.connect()
+        return None if self._in_hand is None else self._in_hand.connection()
 
     @property
     def last_attempt(self) -> bool:
         """Whether a failure now ends in the dead letter."""
-        return self.attempt >= self.max_attempts
+        return self._claimed.last_attempt
+
+    @property
+    def cancellation(self) -> threading.Event:
+        """Set, by a heartbeat, once somebody asked for the running job to be cancelled: return `Cancel()` then."""
+        if self._cancellation is None:
+            asked = self._in_hand
+            self._cancellation = threading.Event() if asked is None else asked.cancellation(self._claimed)
+        return self._cancellation
 
     @property
     def cancelled(self) -> bool:
         """Whether somebody asked for the running job to be cancelled."""
         return self.cancellation.is_set()
+
+
+_SHOWN = (
+    *("id", "queue", "payload", "lease_no", "attempt", "max_attempts", "priority", "created_at", "unique_key"),
+    *("ordering_key", "error", "tags"),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """How a handler says what became of a job. No I/O."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeAlias
 
@@ -15,6 +15,8 @@ class Done:
     """The job succeeded. `result` is JSON, kept in the archive."""
 
     result: Json = None
+    text: str | None = field(default=None, init=False, repr=False, compare=False)
+    """The result as it is stored, once it was found to be JSON; None before, and for none."""
 
 
 @dataclass(frozen=True, slots=True)

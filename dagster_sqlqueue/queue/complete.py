@@ -20,12 +20,13 @@ from dagster_sqlqueue.queue.odd_jobs import despite_odd_jobs
 
 
 class Ending(NamedTuple):
-    """How one claimed job is to end, for `SqlQueue.finish`."""
+    """How one claimed job is to end, for `SqlQueue.finish`; `text` is the result as it is stored, where that is known."""
 
     job: ClaimedJob
     state: ArchiveState
     result: object = None
     error: str | None = None
+    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +212,8 @@ class FencedWrites:
         claimed, which a statement by itself leaves as they are.
         """
         accepted = {row[0] for row in rows}
+        if len(accepted) == len(jobs):
+            return accepted
         if left := [job for job in jobs if job.id not in accepted]:
             known = (executor or self.database).run("leased", _fences(left))
             places = {row[0]: row[3] for row in known if row[3] is not None}
@@ -346,7 +349,7 @@ def _fences(jobs: Sequence[ClaimedJob]) -> dict[str, list[object]]:
 def _plain(endings: Sequence[Ending]) -> bool:
     """Whether all of them succeeded and left no result."""
     return all(
-        state is ArchiveState.SUCCEEDED and result is None and error is None for _, state, result, error in endings
+        state is ArchiveState.SUCCEEDED and result is None and error is None for _, state, result, error, _ in endings
     )
 
 
@@ -355,7 +358,7 @@ def _ends(endings: Sequence[Ending]) -> dict[str, object]:
     succeeded = all(ending.state is ArchiveState.SUCCEEDED for ending in endings)
     return {
         "states": None if succeeded else [ending.state.value for ending in endings],
-        "results": _or_null([serialization.result_text(ending.result) for ending in endings]),
+        "results": _or_null([ending.text or serialization.result_text(ending.result) for ending in endings]),
         "errors": _or_null([ending.error and serialization.storable_text(ending.error) for ending in endings]),
     }
 

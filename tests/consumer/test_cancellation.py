@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from dagster_sqlqueue import Cancel, Consumer, Job, NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue import Cancel, Consumer, Job, NewJob, QueueSpec, Retry, SqlQueue
 from tests.gate.patience import PATIENCE
 from tests.support import Work, claim, leases_go_on, make_due, rows, states, until
 
@@ -19,6 +19,37 @@ def test_a_running_job_is_told_that_it_is_not_wanted(queue: SqlQueue, spec: Queu
 
     assert Consumer(queue, spec, handler, lease_seconds=1).drain().cancelled == 1
     assert rows(queue, "SELECT state, error FROM {s}.job_archive") == [("cancelled", "as asked")]
+
+
+def test_a_handler_that_asks_late_is_told_too(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.enqueue(spec, Work(n=1))
+
+    def handler(job: Job[Work]) -> Any:
+        rows(queue, "UPDATE {s}.job SET cancel_requested_at = now()")
+        until(leases_go_on(queue), "a heartbeat")
+        return Cancel("as asked") if job.cancelled else None
+
+    assert Consumer(queue, spec, handler, lease_seconds=1).drain().cancelled == 1
+
+
+def test_a_handler_that_outlives_its_job_is_not_told_of_its_next_attempt(
+    queue: SqlQueue, spec: QueueSpec[Work]
+) -> None:
+    queue.enqueue(spec, Work(n=1))
+    seen: list[Job[Work]] = []
+
+    def handler(job: Job[Work]) -> Any:
+        seen.append(job)
+        if job.attempt == 1:
+            return Retry("again", 0)
+        rows(queue, "UPDATE {s}.job SET cancel_requested_at = now()")
+        assert job.cancellation.wait(PATIENCE)
+        assert not seen[0].cancelled
+        return Cancel("as asked")
+
+    assert Consumer(queue, spec, handler, lease_seconds=1).drain().cancelled == 1
+    assert [job.attempt for job in seen] == [1, 2]
+    assert "payload=Work(n=1" in repr(seen[0])
 
 
 def test_a_job_that_was_cancelled_while_its_consumer_died_is_not_begun_again(
