@@ -1,7 +1,7 @@
 """Where a statement runs: what verbs are given to run them, in a transaction of ours or inside the caller's own."""
 
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias
 
@@ -21,6 +21,13 @@ Step: TypeAlias = tuple[str, Parameters]
 
 CallerConnection: TypeAlias = psycopg.Connection[Any] | sa.Connection | Session | scoped_session[Any]
 """What a caller may hand in to have a verb run inside his own transaction."""
+
+
+Send: TypeAlias = Callable[[bytes], None]
+"""Takes rows of COPY's binary format, without its header and its end."""
+
+_COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+_COPY_TRAILER = b"\xff\xff"
 
 
 class Executor(Protocol):
@@ -60,10 +67,11 @@ class Transaction:
         with self._database.naming_schema(name, connection=self.connection):
             return execute(self.connection, statements.load(name, self._database.schema), parameters)
 
-    def copy(self, name: str, types: Sequence[str], records: Iterable[Row]) -> None:
-        """Send records to the COPY of the SQL file `name`."""
+    @contextlib.contextmanager
+    def copying(self, name: str) -> Iterator[Send]:
+        """The COPY of the SQL file `name`, which takes rows of the binary format as long as the block runs."""
         with self._database.naming_schema(name, connection=self.connection):
-            copy_in(self.connection, statements.load(name, self._database.schema), types, records)
+            yield from _copy_in(self.connection, statements.load(name, self._database.schema))
 
     def run_and_go_on(self, last: Step, first: Step | None = None) -> Sequence[Row]:
         """Run the last statement of this transaction, commit it, and run the first one of the transaction that follows, in
@@ -130,10 +138,11 @@ class SqlAlchemyExecutor:
             except odd_values.UNREADABLE:
                 return odd_values.rows(result.cursor)
 
-    def copy(self, name: str, types: Sequence[str], records: Iterable[Row]) -> None:
-        """Send records to the COPY of the SQL file `name`."""
+    @contextlib.contextmanager
+    def copying(self, name: str) -> Iterator[Send]:
+        """The COPY of the SQL file `name`, which takes rows of the binary format as long as the block runs."""
         with self._database.naming_schema(name, connection=self._driver):
-            copy_in(self._driver, statements.load(name, self._database.schema), types, records)
+            yield from _copy_in(self._driver, statements.load(name, self._database.schema))
 
     @contextlib.contextmanager
     def atomic(self) -> "Iterator[SqlAlchemyExecutor]":
@@ -189,17 +198,18 @@ class AsyncTransaction:
                         raise
                     return []
 
-    async def copy(self, name: str, types: Sequence[str], records: Iterable[Row]) -> None:
-        """Send records to the COPY of the SQL file `name`."""
+    async def copy(self, name: str, blocks: Iterable[bytes]) -> None:
+        """Send rows of the binary format to the COPY of the SQL file `name`."""
         sql = statements.load(name, self._database.schema).encode()
         with self._database.naming_schema(name, connection=self._connection):
             async with (
                 psycopg.AsyncCursor(self._connection, row_factory=tuple_row) as cursor,
                 cursor.copy(sql) as copy,
             ):
-                copy.set_types(types)
-                for record in records:
-                    await copy.write_row(record)
+                await copy.write(_COPY_HEADER)
+                for block in blocks:
+                    await copy.write(block)
+                await copy.write(_COPY_TRAILER)
 
     @contextlib.asynccontextmanager
     async def atomic(self) -> "AsyncIterator[AsyncTransaction]":
@@ -245,12 +255,11 @@ def execute(connection: "psycopg.Connection[Any]", sql: str, parameters: Paramet
         return _rows(cursor)
 
 
-def copy_in(connection: "psycopg.Connection[Any]", sql: str, types: Sequence[str], records: Iterable[Row]) -> None:
-    """Send records to one COPY."""
+def _copy_in(connection: "psycopg.Connection[Any]", sql: str) -> Iterator[Send]:
     with psycopg.Cursor(connection, row_factory=tuple_row) as cursor, cursor.copy(sql.encode()) as copy:
-        copy.set_types(types)
-        for record in records:
-            copy.write_row(record)
+        copy.write(_COPY_HEADER)
+        yield copy.write
+        copy.write(_COPY_TRAILER)
 
 
 def execute_together(connection: "psycopg.Connection[Any]", steps: Sequence[Step]) -> list[Sequence[Row]]:

@@ -4,9 +4,10 @@ Such a verb is a generator of requests that is sent the rows of each: written on
 """
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
-from dagster_sqlqueue.db.executors import AsyncTransaction, Executor, Row
+from dagster_sqlqueue.db.executors import AsyncTransaction, Executor, Row, Send
 
 T = TypeVar("T")
 
@@ -19,11 +20,12 @@ class Statement(NamedTuple):
 
 
 class CopyIn(NamedTuple):
-    """Send records to the COPY of the SQL file `name`; the answer is empty. Only inside of a transaction."""
+    """Send rows of the binary format to the COPY of the SQL file `name`; the answer is empty. Only inside of a
+    transaction.
+    """
 
     name: str
-    types: Sequence[str]
-    records: Iterable[tuple[Any, ...]]
+    blocks: Iterable[bytes]
 
 
 Request: TypeAlias = Statement | CopyIn
@@ -33,8 +35,8 @@ Steps: TypeAlias = Generator[Request, Sequence[Row], T]
 class CopyExecutor(Executor, Protocol):
     """An executor inside of a transaction."""
 
-    def copy(self, name: str, types: Sequence[str], records: Iterable[tuple[Any, ...]]) -> None:
-        """Send records to the COPY of the SQL file `name`."""
+    def copying(self, name: str) -> AbstractContextManager[Send]:
+        """The COPY of the SQL file `name`, which takes rows of the binary format as long as the block runs."""
         ...
 
 
@@ -51,8 +53,10 @@ def drive(steps: Steps[T], executor: Executor | CopyExecutor) -> T:
             match request:
                 case Statement(name, parameters):
                     request = steps.send(executor.run(name, parameters))
-                case CopyIn(name, types, records):
-                    executor.copy(name, types, records)  # type: ignore[union-attr]
+                case CopyIn(name, blocks):
+                    with executor.copying(name) as send:  # type: ignore[union-attr]
+                        for block in blocks:
+                            send(block)
                     request = steps.send([])
     except StopIteration as done:
         result: T = done.value
@@ -67,8 +71,8 @@ async def adrive(steps: Steps[T], transaction: AsyncTransaction) -> T:
             match request:
                 case Statement(name, parameters):
                     request = steps.send(await transaction.run(name, parameters))
-                case CopyIn(name, types, records):
-                    await transaction.copy(name, types, records)
+                case CopyIn(name, blocks):
+                    await transaction.copy(name, blocks)
                     request = steps.send([])
     except StopIteration as done:
         result: T = done.value

@@ -1,27 +1,76 @@
 """Putting in: one job or many, in the caller's transaction if he wants, on connections that block and awaited ones."""
 
+import contextlib
 from collections import Counter
-from collections.abc import AsyncIterable, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import AsyncIterable, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
 from uuid import UUID
 
 import psycopg
 import sqlalchemy as sa
 
-from dagster_sqlqueue.db.executors import AsyncTransaction, CallerConnection, Executor, check_connection
+from dagster_sqlqueue.db.executors import AsyncTransaction, CallerConnection, Executor, Send, check_connection
 from dagster_sqlqueue.db.retries import RereadableInput, beginning_again, mapped
-from dagster_sqlqueue.db.steps import Steps, adrive, drive
+from dagster_sqlqueue.db.steps import CopyExecutor, Steps, adrive, drive
 from dagster_sqlqueue.model.job import NewJob
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.queue import insert
 from dagster_sqlqueue.queue.base import Verbs
+from dagster_sqlqueue.queue.copy_rows import Packer
 from dagster_sqlqueue.queue.hooks import around_enqueue
 from dagster_sqlqueue.queue.insert import Enqueued, OnConflict
-from dagster_sqlqueue.queue.intake import JobChunks, NewRow, OnBadRow, Rejected, each, new_row
+from dagster_sqlqueue.queue.intake import NewRow, OnBadRow, PlainJobChunks, PlainRow, Rejected, each, new_row
 
 __all__ = ["EnqueueVerbs", "Enqueued", "Rejected"]
 
 T = TypeVar("T")
+
+
+class _Stream:
+    """One COPY for the chunks of a call that follow each other, for as long as it is open. Left, it has ended.
+
+    Args:
+        executor: a transaction.
+        packer: of the queue.
+        possible: whether a COPY may wait for what comes next. Not where a statement may take only so long, nor where the
+            connection is needed meanwhile.
+    """
+
+    def __init__(self, executor: CopyExecutor, packer: Packer, *, possible: bool) -> None:
+        self._executor = executor
+        self._packer = packer
+        self._possible = possible
+        self._until_closed = contextlib.ExitStack()
+        self._send: Send | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._until_closed.__exit__(kind, error, trace)
+
+    @property
+    def open(self) -> bool:
+        """Whether it waits for more."""
+        return self._send is not None
+
+    def take(self, chunk: Sequence[NewRow | PlainRow]) -> bool:
+        """Send a chunk, if it is one for a COPY; gives whether it is."""
+        if not (self._possible and insert.copyable(chunk, joining=self.open)):
+            return False
+        if self._send is None:
+            self._send = self._until_closed.enter_context(self._executor.copying(insert.COPY))
+        for block in self._packer.blocks(chunk):
+            self._send(block)
+        return True
+
+    def close(self) -> None:
+        """End it, for other statements."""
+        self._send = None
+        self._until_closed.close()
 
 
 class EnqueueVerbs(Verbs):
@@ -95,9 +144,10 @@ class EnqueueVerbs(Verbs):
     ) -> Enqueued:
         """Put many jobs on the queue, in one transaction: all of them or, if it fails, none.
 
-        Many plain jobs go in by COPY; those that have an id of the producer's, a unique key or an ordering key go in by
-        arrays, which can leave duplicates out and number the jobs of a key. Those with an id of the producer's that were
-        enqueued before are left out, also if they have ended: that is a look into the archive for each.
+        Many plain jobs go in by COPY, one for all that follow each other; those that have an id of the producer's, a unique
+        key or an ordering key go in by arrays, which can leave duplicates out and number the jobs of a key. Those with an
+        id of the producer's that were enqueued before are left out, also if they have ended: that is a look into the archive
+        for each.
 
         Args:
             spec: the queue.
@@ -133,22 +183,36 @@ class EnqueueVerbs(Verbs):
         insert.check_choice("on_bad_row", on_bad_row, OnBadRow)
         check_connection(connection, "aenqueue or aenqueue_many")
         read = RereadableInput(jobs)
+        # What a generator does meanwhile may need the caller's connection.
+        streaming = connection is None or type(jobs) in (list, tuple)
 
-        def put_all(executor: Executor) -> Enqueued:
+        def put_all(executor: CopyExecutor) -> Enqueued:
             terms = self._drive(insert.terms(spec.name), executor, spec.name)
-            taken = JobChunks(spec, terms, on_bad_row)
+            taken = PlainJobChunks(spec, terms, on_bad_row)
             counts: Counter[str] = Counter()
+            packer = Packer(spec.name, terms)
+            with (
+                self._in_words(spec.name),
+                _Stream(executor, packer, possible=streaming and not terms.timed) as stream,
+            ):
 
-            def put(rows: list[NewRow]) -> None:
-                steps = insert.many(spec.name, rows, terms, on_conflict=on_conflict, copying=True)
-                counts.update(self._drive(steps, executor, spec.name))
+                def put(rows: list[NewRow | PlainRow]) -> None:
+                    if stream.take(rows):
+                        counts["inserted"] += len(rows)
+                        counts["due"] += insert.any_due(rows, terms)
+                    else:
+                        stream.close()
+                        steps = insert.many(spec.name, rows, terms, on_conflict=on_conflict, packer=packer)
+                        counts.update(self._drive(steps, executor, spec.name))
+                    taken.streamed(stream.open)
 
-            for job in read:
-                if chunk := taken.take(job):
+                for job in read:
+                    if chunk := taken.take(job):
+                        put(chunk)
+                        read.chunk_is_in()
+                if chunk := taken.rest():
                     put(chunk)
-                    read.chunk_is_in()
-            if chunk := taken.rest():
-                put(chunk)
+            self._drive(insert.told(spec.name, counts["due"] > 0), executor, spec.name)
             return Enqueued(counts["inserted"], counts["duplicates"], counts["replaced"], taken.rejected)
 
         def transact() -> Enqueued:
@@ -161,8 +225,14 @@ class EnqueueVerbs(Verbs):
             return put_all(joined)
 
     def _drive(self, steps: Steps[T], executor: Executor, queue: str) -> T:
-        try:
+        with self._in_words(queue):
             return drive(steps, executor)
+
+    @contextlib.contextmanager
+    def _in_words(self, queue: str) -> Iterator[None]:
+        """Say in plain words what an enqueue can cause."""
+        try:
+            yield
         except insert.NoQueue as error:
             raise self.catalog.not_among(queue, error.names) from None
         except (psycopg.IntegrityError, sa.exc.IntegrityError) as error:
@@ -253,11 +323,12 @@ class EnqueueVerbs(Verbs):
         transaction = self.database.awaited(connection)
         async with transaction.atomic():
             terms = await self._adrive(insert.terms(spec.name), transaction, spec.name)
-            taken = JobChunks(spec, terms, on_bad_row)
+            taken = PlainJobChunks(spec, terms, on_bad_row)
             counts: Counter[str] = Counter()
+            packer = Packer(spec.name, terms) if transaction.copies else None
 
-            async def put(rows: list[NewRow]) -> None:
-                steps = insert.many(spec.name, rows, terms, on_conflict=on_conflict, copying=transaction.copies)
+            async def put(rows: list[NewRow | PlainRow]) -> None:
+                steps = insert.many(spec.name, rows, terms, on_conflict=on_conflict, packer=packer)
                 counts.update(await self._adrive(steps, transaction, spec.name))
 
             async for job in each(jobs):

@@ -16,11 +16,14 @@ import psycopg
 from dagster_sqlqueue.db.isolation import check_level, check_sees_ends
 from dagster_sqlqueue.db.steps import CopyIn, Statement, Steps
 from dagster_sqlqueue.errors import InvalidInput, UnknownQueue
-from dagster_sqlqueue.queue.intake import COPY_TYPES, NewRow, Terms, no_bucket, record
+from dagster_sqlqueue.queue.copy_rows import Packer
+from dagster_sqlqueue.queue.intake import NewRow, PlainRow, Terms, no_bucket
 from dagster_sqlqueue.queue.intake import Rejected as Rejected
 from dagster_sqlqueue.queue.validation import as_columns
 
 T = TypeVar("T")
+
+COPY = "enqueue_copy"
 
 OnConflict: TypeAlias = Literal["ignore", "replace"]
 
@@ -123,25 +126,30 @@ def one(queue: str, row: NewRow, on_conflict: OnConflict) -> Steps[UUID | None]:
 
 
 def many(
-    queue: str, rows: list[NewRow], terms: Terms, *, on_conflict: OnConflict, copying: bool
+    queue: str,
+    chunk: Sequence[NewRow | PlainRow],
+    terms: Terms,
+    *,
+    on_conflict: OnConflict,
+    packer: Packer | None = None,
 ) -> Steps[Counter[str]]:
     """Put a chunk of jobs on a queue; counts `inserted`, `duplicates` and `replaced`.
 
     Args:
         queue: its name.
-        rows: the jobs.
+        chunk: the jobs.
         terms: what is known of the queue.
         on_conflict: what becomes of a job whose unique key is taken.
-        copying: whether the connection can take a COPY.
+        packer: of the queue; None: the connection can take no COPY.
 
     Raises:
         InvalidInput: nothing of the chunk may stay.
     """
-    if copying and len(rows) >= _COPY_FROM and not any(_may_meet(row) for row in rows):
-        yield CopyIn("enqueue_copy", COPY_TYPES, (record(queue, row, terms) for row in rows))
-        if any(_due(row.columns["run_at"], terms.now) for row in rows):
-            yield Statement("waiter_notify", {"queue": queue})
-        return Counter(inserted=len(rows))
+    if packer is not None and copyable(chunk):
+        yield CopyIn(COPY, packer.blocks(chunk))
+        yield from told(queue, any_due(chunk, terms))
+        return Counter(inserted=len(chunk))
+    rows = [row.whole() if isinstance(row, PlainRow) else row for row in chunk]
     if on_conflict == "ignore" or not any(row.unique_key is not None for row in rows):
         return _counted(rows, Counter(), _Landed((yield from _insert(queue, rows)), {}))
     known = yield from _known(queue, rows)
@@ -149,6 +157,27 @@ def many(
     counts = _counted(unknown, alike, (yield from _replace(queue, unknown)))
     counts["duplicates"] += sum(row.id in known for row in rows)
     return counts
+
+
+def copyable(chunk: Sequence[NewRow | PlainRow], *, joining: bool = False) -> bool:
+    """Whether a chunk is for a COPY: it can take all of its jobs, and there are enough of them.
+
+    Args:
+        chunk: the jobs.
+        joining: whether the COPY is open already, for which any number will do.
+    """
+    return (joining or len(chunk) >= _COPY_FROM) and not any(_may_meet(row) for row in chunk)
+
+
+def any_due(chunk: Sequence[NewRow | PlainRow], terms: Terms) -> bool:
+    """Whether one of these may be claimed at once."""
+    return any(_due(row, terms.now) for row in chunk)
+
+
+def told(queue: str, due: bool) -> Steps[None]:
+    """Wake who waits for jobs, where some that a COPY put in are due."""
+    if due:
+        yield Statement("waiter_notify", {"queue": queue})
 
 
 class _Landed(NamedTuple):
@@ -264,10 +293,12 @@ def _last_of_each(rows: Sequence[NewRow]) -> tuple[list[NewRow], Counter[str]]:
     return list(merged.values()), alike
 
 
-def _may_meet(row: NewRow) -> bool:
+def _may_meet(row: NewRow | PlainRow) -> bool:
     """Whether a job may be there already, or takes turns with others: COPY can do neither."""
+    if isinstance(row, PlainRow):
+        return False
     return row.named or row.unique_key is not None or row.columns["ordering_key"] is not None
 
 
-def _due(run_at: datetime | None, now: datetime) -> bool:
-    return run_at is None or run_at <= now
+def _due(row: NewRow | PlainRow, now: datetime) -> bool:
+    return isinstance(row, PlainRow) or row.columns["run_at"] is None or row.columns["run_at"] <= now

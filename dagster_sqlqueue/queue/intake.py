@@ -1,28 +1,28 @@
 """Taking the jobs of one call in: each checked, then handed over in chunks that are ready to be sent. No I/O."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
-from psycopg.types.json import Jsonb
+from uuid_utils import uuid7
 
 from dagster_sqlqueue.db.isolation import check_sees_ends
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import NewJob
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
+from dagster_sqlqueue.payload.serialization import payload_text
 from dagster_sqlqueue.queue import validation
+
+_PLAIN: NewJob[Any] = NewJob({})
 
 OnBadRow: TypeAlias = Literal["raise", "skip"]
 
 _CHUNK_ROWS = 2_000
 _CHUNK_BYTES = 8_000_000
-
-COPY_TYPES = (
-    *("uuid", "text", "int2", "int2", "timestamptz", "timestamptz", "int4", "text"),
-    *("float8", "float8[]", "text[]", "jsonb"),
-)
+_STREAMED_ROWS = 250
+"""Of a chunk that goes into a COPY which is open: the server works on it while the next one is checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,30 @@ class NewRow(NamedTuple):
         found: str | None = self.columns["unique_key"]
         return found
 
+    @property
+    def payload(self) -> str:
+        """The job's payload."""
+        found: str = self.columns["payload"]
+        return found
+
+
+class PlainRow(NamedTuple):
+    """A job of which nothing was said but its payload, and that was found in order: what a COPY needs of it.
+
+    Attributes:
+        id_bytes: the id that was made for it.
+        payload: as it is stored.
+        row: its number.
+    """
+
+    id_bytes: bytes
+    payload: str
+    row: int
+
+    def whole(self) -> NewRow:
+        """The same as a row with all of its columns."""
+        return NewRow(validation.plain_values(UUID(bytes=self.id_bytes), self.payload), self.row, _PLAIN, False)
+
 
 @dataclass(frozen=True, slots=True)
 class Terms:
@@ -64,6 +88,7 @@ class Terms:
     now: datetime
     regions: Sequence[str]
     isolation: str
+    timed: bool
 
     def bucket(self, hash_: int, region: str | None) -> int:
         """The bucket of a job, by the rule of `enqueue.sql`."""
@@ -85,7 +110,7 @@ def new_row(spec: QueueSpec[Payload], job: Any, row: int = 0) -> NewRow:
 
 class _Row(Protocol):
     @property
-    def columns(self) -> dict[str, Any]: ...
+    def payload(self) -> str: ...
 
 
 RowT = TypeVar("RowT", bound=_Row)
@@ -127,7 +152,7 @@ class Chunks(Generic[RowT]):
             self.rejected.append(Rejected(number, str(error).removeprefix(f"row {number}: ")))
             return None
         self._rows.append(row)
-        self._bytes += len(row.columns["payload"])
+        self._bytes += len(row.payload)
         return self.rest() if len(self._rows) >= self._most_rows or self._bytes >= self._most_bytes else None
 
     def rest(self) -> list[RowT]:
@@ -136,7 +161,7 @@ class Chunks(Generic[RowT]):
         return rows
 
 
-class JobChunks(Chunks[NewRow]):
+class _Jobs(Chunks[RowT]):
     """The jobs of one call, checked, in chunks that are ready to be sent.
 
     Args:
@@ -150,7 +175,7 @@ class JobChunks(Chunks[NewRow]):
         self._spec = spec
         self._terms = terms
 
-    def take(self, given: Any) -> list[NewRow] | None:
+    def take(self, given: Any) -> list[RowT] | None:
         """Take the next job; gives a chunk when it is full.
 
         Raises:
@@ -159,17 +184,40 @@ class JobChunks(Chunks[NewRow]):
         """
         full = super().take(given)
         latest = full or self._rows
-        if latest and (row := latest[-1]).named:
+        if latest and isinstance(row := latest[-1], NewRow) and row.named:
             # The transaction is at fault, and not the row: to skip it would lose the job.
             check_sees_ends(self._terms.isolation, f"row {row.row}: the job {row.id} has an id of its own")
         return full
 
-    def _new(self, job: Any, number: int) -> NewRow:
+    def _new(self, job: Any, number: int) -> RowT:
+        raise NotImplementedError
+
+    def _whole(self, job: Any, number: int) -> NewRow:
         row = new_row(self._spec, job, number)
         region = row.columns["region"]
         if region is not None and region not in self._terms.regions:
             raise InvalidInput(f"row {number}: {no_bucket(self._spec.name, region, self._terms.regions)}")
         return row
+
+
+class JobChunks(_Jobs[NewRow]):
+    """The jobs of one call, checked, with all of their columns."""
+
+    def _new(self, job: Any, number: int) -> NewRow:
+        return self._whole(job, number)
+
+
+class PlainJobChunks(_Jobs[NewRow | PlainRow]):
+    """The jobs of one call, checked; those of which nothing is said but their payload as `PlainRow`s."""
+
+    def _new(self, job: Any, number: int) -> NewRow | PlainRow:
+        if isinstance(job, NewJob):
+            return self._whole(job, number)
+        return PlainRow(uuid7().bytes, payload_text(self._spec, job, number), number)
+
+    def streamed(self, streamed: bool) -> None:
+        """Say whether the last chunk went into a COPY that is still open: then the next ones are smaller."""
+        self._most_rows = _STREAMED_ROWS if streamed else _CHUNK_ROWS
 
 
 def no_bucket(queue: str, region: str | None = None, regions: Sequence[str] = ()) -> str:
@@ -179,31 +227,6 @@ def no_bucket(queue: str, region: str | None = None, regions: Sequence[str] = ()
     return (
         f"{named} no bucket in queue {queue!r}; give it some with set_region, name a region that has{others}, or leave"
         " the region out"
-    )
-
-
-def _as_is(text: str) -> str:
-    return text
-
-
-def record(queue: str, row: NewRow, terms: Terms) -> tuple[Any, ...]:
-    """A job as `enqueue_copy.sql` takes it."""
-    columns = row.columns
-    run_at = columns["run_at"] or terms.now
-    limit = columns["timeout_seconds"]
-    return (
-        columns["id"],
-        queue,
-        terms.bucket(columns["hash"], columns["region"]),
-        columns["priority"],
-        run_at,
-        run_at,
-        columns["max_attempts"] or terms.max_attempts,
-        columns["region"] or "local",
-        terms.timeout_seconds if limit is None else float(limit),
-        None if row.job.backoff is None else [float(part) for part in astuple(row.job.backoff)],
-        list(row.job.tags),
-        Jsonb(columns["payload"], dumps=_as_is),
     )
 
 

@@ -71,6 +71,17 @@ def values(spec: Declared, job: Any, row: int = 0) -> dict[str, Any]:
     }
 
 
+def plain_values(job_id: UUID, payload: str) -> dict[str, Any]:
+    """The columns of a job of which nothing is said but its payload, which was checked.
+
+    Args:
+        job_id: its id.
+        payload: as it is stored.
+    """
+    columns: dict[str, Any] = dict.fromkeys(_PLURALS)
+    return columns | {"id": job_id, "hash": bucket_hash(job_id, None), "priority": 0, "payload": payload}
+
+
 def _check(job: NewJob[Any], row: int) -> None:
     if job.id is not None and not isinstance(job.id, UUID):
         raise InvalidInput(f"row {row}: id is {job.id!r}; it must be a uuid.UUID")

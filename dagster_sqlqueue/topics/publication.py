@@ -32,6 +32,12 @@ class Row(NamedTuple):
         found: UUID = self.columns["id"]
         return found
 
+    @property
+    def payload(self) -> str:
+        """The message's payload."""
+        found: str = self.columns["payload"]
+        return found
+
 
 def new_row(topic: TopicSpec[Any] | str, message: Any, number: int = 0) -> Row:
     """A message, checked and ready to be sent.

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, UnknownQueue
+from dagster_sqlqueue.model.ids import bucket_hash
 from dagster_sqlqueue.model.outcome import Snooze
 from dagster_sqlqueue.queue import Enqueued
 from dagster_sqlqueue.queue.head_hints import HeadHints
@@ -103,6 +104,64 @@ def test_what_is_copied_in_is_what_would_have_been_inserted(queue: SqlQueue, spe
     assert pairs == [(1_200, 2)]
     assert value(queue, "SELECT count(DISTINCT bucket) FROM {s}.job") == 4
     assert value(queue, "SELECT max(bucket) FROM {s}.job") == 3
+
+
+def test_payloads_alone_are_copied_in_as_jobs_that_say_nothing_else(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.create_queue(replace(spec, timeout_seconds=12.5, max_attempts=7))
+    jobs = [Work(n=n, note='"\\\n\té\U0001f600') for n in range(1_200)]
+    queue.enqueue_many(spec, jobs)
+    queue.enqueue_many(spec, [NewJob(job) for job in jobs])
+    for n in range(0, 1_200, 100):
+        queue.enqueue_many(spec, jobs[n : n + 100])
+    columns = (
+        "queue, priority, state, available_at = run_at, lease_no, attempt, max_attempts, unique_key, ordering_key,"
+    )
+    columns += " order_no, region, limited, timeout_seconds, backoff, tags, payload, error"
+    same = f"SELECT count(*), min(c) FROM (SELECT count(*) AS c FROM {{s}}.job GROUP BY {columns}) AS same"
+    assert rows(queue, same) == [(1_200, 3)]
+    for job, bucket in rows(queue, "SELECT id, bucket FROM {s}.job"):
+        assert bucket == bucket_hash(job, None) % 4
+
+
+def test_copies_and_arrays_take_turns_in_one_call(queue: SqlQueue, ordered: QueueSpec[Work]) -> None:
+    jobs: list[Any] = [Work(n=n) for n in range(9_000)]
+    jobs[3_000] = NewJob(Work(n=3_000), ordering_key="k")
+    jobs[6_000] = NewJob(Work(n=6_000), unique_key="u")
+    jobs[6_001] = NewJob(Work(n=6_001), unique_key="u")
+    assert queue.enqueue_many(ordered, jobs) == Enqueued(8_999, 1)
+    found = rows(queue, "SELECT CAST(payload->>'n' AS integer) AS n FROM {s}.job ORDER BY n")
+    assert [n for (n,) in found] == [n for n in range(9_000) if n != 6_001]
+
+
+def test_a_generator_may_use_the_connection_that_the_jobs_join(
+    queue: SqlQueue, spec: QueueSpec[Work], url: str
+) -> None:
+    with caller(url) as connection:
+        with connection.cursor("numbers") as cursor:
+            cursor.execute("SELECT generate_series(1, 5000)")
+            assert queue.enqueue_many(spec, (Work(n=n) for (n,) in cursor), connection=connection).inserted == 5_000
+        connection.commit()
+    assert value(queue, "SELECT count(*) FROM {s}.job") == 5_000
+
+
+@pytest.mark.parametrize("timed", [False, True])
+def test_no_statement_waits_for_a_generator_where_statements_are_timed(
+    queue: SqlQueue, spec: QueueSpec[Work], url: str, timed: bool
+) -> None:
+    """Its time would end while the generator is still at the next job."""
+    copying = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND strpos(query, %s) = 1"
+    open_copies: list[int] = []
+
+    def jobs() -> Iterator[Work]:
+        for n in range(2_100):
+            if n == 2_050:
+                open_copies.append(value(queue, copying, f'COPY "{queue.database.schema}".job'))
+            yield Work(n=n)
+
+    timeout = 3_600 if timed else None
+    with SqlQueue(url, schema=queue.database.schema, statement_timeout=timeout) as other:
+        assert other.enqueue_many(spec, jobs()).inserted == 2_100
+    assert open_copies == [0 if timed else 1]
 
 
 def test_an_ordering_key_keeps_the_order_in_bulk(queue: SqlQueue, ordered: QueueSpec[Work]) -> None:
