@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from benchmarks import (
     batches,
     claim_cost,
+    consumer,
     dagster_kills,
     dagster_runs,
     drain,
@@ -29,6 +30,7 @@ from dagster_sqlqueue.errors import QueueError
 SUITE = {
     "enqueue": enqueue.measure,
     "drain": drain.measure,
+    "consumer": consumer.measure,
     "functions": functions.measure,
     "rivals": rivals.measure,
     "limits": limits.measure,

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
+from dagster_sqlqueue.consumer.batch_size import BatchSize
 from dagster_sqlqueue.consumer.bucket_order import Lanes
 from dagster_sqlqueue.consumer.caller import Caller, Shape
 from dagster_sqlqueue.consumer.concurrent import SideBySide
@@ -32,7 +33,7 @@ from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.queue.complete import Ending
 from dagster_sqlqueue.queue.head_hints import HeadHints
 from dagster_sqlqueue.queue.maintenance import Maintenance
-from dagster_sqlqueue.queue.strategies import MAX_BATCH, check_buckets
+from dagster_sqlqueue.queue.strategies import check_buckets
 
 _POLL_SECONDS = 0.2
 _LISTENING_POLL_SECONDS = 1.0
@@ -55,7 +56,8 @@ class Consumer(Generic[Payload]):
         batch: the handler takes all jobs of a claim at once, and gives an outcome for each of them, or one for all.
         buckets: which ones to work off; None for all. Of a function the answer counts; it is asked anew every five seconds,
             between two batches.
-        batch_size: jobs for each claim, 1 to 10,000.
+        batch_size: jobs for each claim, 1 to 10,000. None: 100; where a plain handler takes one job after another under
+            leases, 100 for the first one, and then as many as it handles in a tenth of a second, 1 to 1,000.
         concurrency: how many jobs are worked on at a time: by a plain handler in as many threads, by an async one on its
             event loop. A job is claimed when it can begin at once. None: one after another, or all async ones of a claim.
             Not for handlers of a batch, nor in transactional mode, which has one connection for all.
@@ -83,7 +85,7 @@ class Consumer(Generic[Payload]):
         *,
         batch: bool = False,
         buckets: Sequence[int] | Callable[[], Sequence[int]] | None = None,
-        batch_size: int = 100,
+        batch_size: int | None = None,
         concurrency: int | None = None,
         lease_seconds: float | None = None,
         job_timeout_seconds: float | None = None,
@@ -103,7 +105,6 @@ class Consumer(Generic[Payload]):
         self._ask_buckets = buckets if callable(buckets) else None
         first = buckets() if callable(buckets) else buckets
         self._lanes = Lanes(None if first is None else list(check_buckets(first)), region)
-        self._batch_size = batch_size
         self._lease_seconds = spec.lease_seconds if lease_seconds is None else lease_seconds
         self._filter = filter
         self._source = source
@@ -118,8 +119,6 @@ class Consumer(Generic[Payload]):
             raise InvalidInput(f"lease_seconds is {lease_seconds}; it must be positive, at most a hundred years")
         if job_timeout_seconds is not None and not job_timeout_seconds > 0:
             raise InvalidInput(f"job_timeout_seconds is {job_timeout_seconds}; it must be positive")
-        if not 1 <= batch_size <= MAX_BATCH:
-            raise InvalidInput(f"batch_size is {batch_size}; it must be 1 to {MAX_BATCH:,}")
         if mode not in list(Mode):
             raise InvalidInput(f"mode is {mode!r}; it must be 'leased' or 'transactional'")
         self._mode = Mode(mode)
@@ -133,7 +132,11 @@ class Consumer(Generic[Payload]):
             )
         if concurrency is not None:
             _check_concurrency(spec, concurrency, caller.shape, self._mode, source)
-        self._work = Work(self._leases, spec, caller, self.worker, patience_seconds=self._lease_seconds)
+        # In transactional mode as many jobs may have killed a consumer that died as it said that it takes at once; all jobs
+        # of a batch take their time together for handlers of another shape; and a source was told how many are wanted.
+        one_by_one = self._mode is Mode.LEASED and caller.shape is Shape.JOB and concurrency is None and source is None
+        self._size = BatchSize(batch_size, measured=one_by_one)
+        self._work = Work(self._leases, spec, caller, self.worker, self._lease_seconds, self._size)
         self._stopping = self._work.stopping
         self.summary = self._work.summary
         self._keeper = LeaseKeeper(
@@ -147,7 +150,7 @@ class Consumer(Generic[Payload]):
             None if concurrency is None else SideBySide(self._work, self._keeper, concurrency, self._claim_for_slots)
         )
         self._presence = (
-            Presence(queue.database, spec.name, self.worker, first, batch_size, self._lease_seconds)
+            Presence(queue.database, spec.name, self.worker, first, self._size.now, self._lease_seconds)
             if self._mode is Mode.TRANSACTIONAL
             else None
         )
@@ -173,6 +176,12 @@ class Consumer(Generic[Payload]):
         """
         jobs = self._keeper.part_with(begun=begun)
         return len(self._leases.release(jobs)) if jobs else 0
+
+    @property
+    def _wanted(self) -> int:
+        """How many jobs the next claim is to take."""
+        settings = self._settings
+        return self._size.shared() if settings is None or settings.limited or settings.keyed else self._size.now
 
     @property
     def stopping(self) -> threading.Event:
@@ -390,7 +399,7 @@ class Consumer(Generic[Payload]):
         if not jobs:
             for attempt in self._work.patiently():
                 with attempt:
-                    jobs = self._claim() if self._source is None else self._source.take(self._batch_size)
+                    jobs = self._claim() if self._source is None else self._source.take(self._wanted)
         self._count_taken(jobs)
         if not jobs:
             return 0
@@ -402,7 +411,7 @@ class Consumer(Generic[Payload]):
                 endings,
                 self._spec.name,
                 buckets=self._lanes.order,
-                limit=self._batch_size,
+                limit=self._wanted,
                 lease_seconds=self._lease_seconds,
                 worker=self.worker,
                 hints=self._hints,
@@ -417,7 +426,7 @@ class Consumer(Generic[Payload]):
         jobs = self._leases.lock_due(
             transaction,
             self._spec.name,
-            limit=self._batch_size,
+            limit=self._wanted,
             worker=self.worker,
             buckets=self._lanes.order,
             hints=self._hints,
@@ -429,7 +438,7 @@ class Consumer(Generic[Payload]):
             transaction,
             endings,
             self._spec.name,
-            limit=self._batch_size,
+            limit=self._wanted,
             worker=self.worker,
             buckets=self._lanes.order,
             hints=self._hints,
@@ -447,7 +456,7 @@ class Consumer(Generic[Payload]):
         jobs: list[ClaimedJob] = []
         for attempt in self._work.patiently():
             with attempt:
-                jobs = self._claim(min(free, self._batch_size), joining=joining)
+                jobs = self._claim(min(free, self._wanted), joining=joining)
         self._count_taken(jobs)
         return jobs
 
@@ -455,7 +464,7 @@ class Consumer(Generic[Payload]):
         return self._leases.claim(
             self._spec.name,
             buckets=self._lanes.order,
-            limit=limit or self._batch_size,
+            limit=limit or self._wanted,
             lease_seconds=self._lease_seconds,
             worker=self.worker,
             hints=self._hints,

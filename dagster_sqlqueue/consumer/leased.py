@@ -11,6 +11,7 @@ from uuid import UUID
 
 import tenacity
 
+from dagster_sqlqueue.consumer.batch_size import BatchSize
 from dagster_sqlqueue.consumer.caller import Caller, UnderLease
 from dagster_sqlqueue.consumer.heartbeat import LeaseKeeper
 from dagster_sqlqueue.consumer.progress import Reporter
@@ -36,6 +37,7 @@ class Work(Generic[Payload]):
         leases: where the queue is.
         caller: how the handler is called.
         patience_seconds: how long a database that went away is waited for.
+        size: of a batch; it is told how long the handler takes.
         reporter: writes what handlers say of their progress.
     """
 
@@ -44,6 +46,7 @@ class Work(Generic[Payload]):
     caller: Caller[Payload]
     worker: str
     patience_seconds: float
+    size: BatchSize
     stopping: threading.Event = field(default_factory=threading.Event)
     summary: DrainSummary = field(default_factory=DrainSummary)
     reporter: Reporter = field(init=False)
@@ -133,7 +136,7 @@ def work_leased(
     open_jobs = {id(job): job for job in jobs}
     in_hand = UnderLease(work.spec, keeper, work.reporter)
     settled: list[tuple[ClaimedJob, Outcome]] = []
-    flushed_at = time.monotonic()
+    began = flushed_at = time.monotonic()
     try:
         with contextlib.closing(work.caller.outcomes(jobs, in_hand, work.stopping)) as outcomes:
             for claimed, outcome in outcomes:
@@ -149,6 +152,7 @@ def work_leased(
                     _settle(work, settled, keeper, work.leases.finish)
                     settled = []
                     flushed_at = time.monotonic()
+        work.size.took(len(jobs) - len(open_jobs), time.monotonic() - began)
         if not open_jobs:
             last, settled = settled, []
             _settle(work, last, keeper, finish)

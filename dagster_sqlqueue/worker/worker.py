@@ -30,7 +30,7 @@ class WorkOptions:
     """How a resident works.
 
     Attributes:
-        batch_size: jobs for each claim, 1 to 10,000.
+        batch_size: jobs for each claim, 1 to 10,000; None: as `Consumer` has it.
         mode: leased or transactional.
         lease_seconds: instead of the handler's or the queue's.
         drain: end when nothing is due.
@@ -42,7 +42,7 @@ class WorkOptions:
         InvalidInput: one of them is out of range.
     """
 
-    batch_size: int = 100
+    batch_size: int | None = None
     mode: Mode = Mode.LEASED
     lease_seconds: float | None = None
     drain: bool = False
@@ -51,7 +51,7 @@ class WorkOptions:
     grace_seconds: float = GRACE_SECONDS
 
     def __post_init__(self) -> None:
-        if not 1 <= self.batch_size <= MAX_BATCH:
+        if self.batch_size is not None and not 1 <= self.batch_size <= MAX_BATCH:
             raise InvalidInput(f"batch_size is {self.batch_size}; it must be 1 to {MAX_BATCH:,}")
         if self.lease_seconds is not None and not 0 < self.lease_seconds <= MAX_DELAY_SECONDS:
             raise InvalidInput(f"lease_seconds is {self.lease_seconds}; it must be positive, at most a hundred years")

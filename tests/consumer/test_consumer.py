@@ -18,7 +18,7 @@ from tests.support.drained import Clock, archive, drain
 def test_every_job_is_handled_once(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     queue.enqueue_many(spec, [Work(n=n) for n in range(1_050)])
     seen: list[int] = []
-    summary = drain(queue, spec, lambda job: seen.append(job.payload.n))
+    summary = drain(queue, spec, lambda job: seen.append(job.payload.n), batch_size=100)
     assert sorted(seen) == list(range(1_050))
     assert (summary.claimed, summary.succeeded, summary.stale, summary.failed) == (1_050, 1_050, 0, 0)
     assert summary.batches >= 11

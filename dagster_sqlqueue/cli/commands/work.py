@@ -44,7 +44,13 @@ def work(
         ),
     ],
     batch: Annotated[
-        str | None, typer.Option(metavar="N", show_default=False, help="Jobs for each claim, 1 to 10000. Default: 100.")
+        str | None,
+        typer.Option(
+            metavar="N",
+            show_default=False,
+            help="Jobs for each claim, 1 to 10000. Default: as many as are handled in a tenth of a second, 1 to 1000; 100 in"
+            " transactional mode.",
+        ),
     ] = None,
     mode: Annotated[
         str,
@@ -136,7 +142,7 @@ def work(
     sqlqueue work handlers:send_email --metrics-port 9188
     """
     chosen = WorkOptions(
-        batch_size=options.kept("--batch", batch, 100, options.whole),
+        batch_size=None if batch is None else options.whole("--batch", batch),
         mode=_mode(mode),
         lease_seconds=None if lease is None else options.seconds("--lease", lease),
         drain=drain,

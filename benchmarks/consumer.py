@@ -1,0 +1,101 @@
+"""The consumer as users run it: payloads parsed, a handler called, on tables that were never analysed. Rates and CPU."""
+
+import os
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import SPEC, Bench, Event, Figure, event, note, rounds
+from dagster_sqlqueue import Consumer, Job
+
+COMMAND = "python -m benchmarks consumer"
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How the queue is worked off."""
+
+    name: str
+    given: dict[str, Any]
+
+
+_WAYS = (
+    _Way("leased, batches of 100", {"batch_size": 100}),
+    _Way("leased, no batch size given", {}),
+    _Way("transactional, batches of 100", {"batch_size": 100, "mode": "transactional"}),
+)
+
+
+def measure(bench: Bench) -> list[Figure]:
+    """The figures of draining, and of putting in what is drained."""
+    jobs = 20_000 if bench.quick else 60_000
+    note(f"consumer: rounds of {jobs:,} jobs through the Consumer in {len(_WAYS)} ways in turns, tables never analysed")
+    cpu: dict[str, list[float]] = {way.name: [] for way in _WAYS}
+
+    def drain(way: _Way) -> float:
+        bench.empty()
+        bench.queue.enqueue_many(SPEC, [event(number) for number in range(jobs)])
+        bench.checkpoint()
+        before, began = _cpu_seconds(bench), time.perf_counter()
+        summary = Consumer(bench.queue, SPEC, _nothing, **way.given).drain()
+        seconds = time.perf_counter() - began
+        cpu[way.name].append(1e6 * (_cpu_seconds(bench) - before) / jobs)
+        assert summary.succeeded == jobs, summary
+        return jobs / seconds
+
+    with _never_analysed(bench):
+        rates = rounds(3 if bench.quick else 7, *(lambda way=way: drain(way) for way in _WAYS))  # type: ignore[misc]
+    figures = []
+    for way, found in zip(_WAYS, rates, strict=True):
+        figures.append(Figure(f"consumer, {way.name}", "jobs/s", found, COMMAND))
+        # The first round is the warm-up.
+        figures.append(Figure("  CPU of consumer and server", "µs/job", cpu[way.name][1:], COMMAND))
+    return figures
+
+
+def _nothing(job: Job[Event]) -> None:
+    pass
+
+
+@contextmanager
+def _never_analysed(bench: Bench) -> Iterator[None]:
+    """While the block runs, the server looks after the queue's table as little as it has had time to on a new queue."""
+    bench.empty()
+    bench.execute("ALTER TABLE {s}.job SET (autovacuum_enabled = false)")
+    try:
+        yield
+    finally:
+        bench.execute("ALTER TABLE {s}.job RESET (autovacuum_enabled)")
+
+
+def _cpu_seconds(bench: Bench) -> float:
+    """What this process, and the server where it runs on this machine, have used until now."""
+    mine = resource.getrusage(resource.RUSAGE_SELF)
+    return mine.ru_utime + mine.ru_stime + _server_seconds(bench)
+
+
+def _server_seconds(bench: Bench) -> float:
+    """Of the postmaster's processes, those that have ended among them. 0 for a server of another machine or user."""
+    try:
+        ((directory,),) = bench.execute("SHOW data_directory")
+        postmaster = (Path(directory) / "postmaster.pid").read_text().split()[0]
+    except (OSError, PermissionError):
+        return 0.0
+    ticks = 0
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit():
+            continue
+        try:
+            fields = (process / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if process.name == postmaster:
+            ticks += int(fields[13]) + int(fields[14])
+        elif fields[1] == postmaster:
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / _TICK

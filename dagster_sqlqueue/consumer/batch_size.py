@@ -1,0 +1,45 @@
+"""How many jobs a consumer claims at a time."""
+
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.queue.strategies import MAX_BATCH
+
+_FIRST = 100
+_MOST = 1_000
+_BATCH_SECONDS = 0.1
+"""What a batch is to take: so long that the round trip for the next one is little beside it, and so short that neither an
+end nor another consumer that has nothing to do waits for it."""
+_STEP = 4
+"""A single batch says no more than this: one job of it may have waited for something."""
+
+
+class BatchSize:
+    """The size of the next batch.
+
+    Args:
+        given: by the user; None: 100, or by the time that the handler takes.
+        measured: whether it goes by the handler's time where nothing was given: a batch is to take a tenth of a second, and
+            has 1 to 1,000 jobs. The first one has 100.
+
+    Raises:
+        InvalidInput: what was given is out of range.
+    """
+
+    __slots__ = ("_measured", "now")
+
+    def __init__(self, given: int | None, *, measured: bool = False) -> None:
+        if given is not None and not 1 <= given <= MAX_BATCH:
+            raise InvalidInput(f"batch_size is {given}; it must be 1 to {MAX_BATCH:,}")
+        self.now = _FIRST if given is None else given
+        self._measured = measured and given is None
+
+    def shared(self) -> int:
+        """The size for a queue whose consumers share a limit, or the turns of keys: one that goes by the time of its handler
+        leaves others as much of it as before.
+        """
+        return min(self.now, _FIRST) if self._measured else self.now
+
+    def took(self, jobs: int, seconds: float) -> None:
+        """Note how long the handler was at so many jobs."""
+        if self._measured and jobs:
+            fitting = _MOST if seconds <= 0 else round(_BATCH_SECONDS * jobs / seconds)
+            self.now = min(max(fitting, self.now // _STEP, 1), self.now * _STEP, _MOST)

@@ -1,0 +1,87 @@
+"""How many jobs a consumer claims at a time where nobody said it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dagster_sqlqueue import Consumer, Job, QueueSpec, SqlQueue
+from dagster_sqlqueue.consumer.batch_size import BatchSize
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.job import ClaimedJob
+from tests.support import Work
+
+
+def sizes(queue: SqlQueue, spec: QueueSpec[Work], handler: Any, jobs: int, **given: Any) -> list[int]:
+    """The sizes of the claims that it took to work so many jobs off."""
+    found: list[int] = []
+
+    def claimed(batch: Sequence[ClaimedJob]) -> None:
+        found.append(len(batch))
+
+    queue.enqueue_many(spec, [Work(n=n) for n in range(jobs)])
+    assert Consumer(queue, spec, handler, on_claim=claimed, **given).drain().succeeded == jobs
+    return found
+
+
+def nothing(job: Job[Work]) -> None: ...
+
+
+def of_a_batch(jobs: Sequence[Job[Work]]) -> None: ...
+
+
+async def awaited(job: Job[Work]) -> None: ...
+
+
+def test_a_quick_handler_is_given_large_batches(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    found = sizes(queue, spec, nothing, 4_000)
+    assert found[0] == 100
+    assert 100 < max(found) <= 1_000
+    assert sum(found) == 4_000
+
+
+@pytest.mark.parametrize(
+    ("handler", "given"),
+    [
+        (nothing, {"batch_size": 100}),
+        (nothing, {"mode": "transactional"}),
+        (of_a_batch, {"batch": True}),
+        (awaited, {}),
+    ],
+)
+def test_others_are_given_a_hundred_at_a_time(
+    queue: SqlQueue, spec: QueueSpec[Work], handler: Any, given: dict[str, Any]
+) -> None:
+    """Whose jobs take their time together, or who said at the beginning how many they take."""
+    assert max(sizes(queue, spec, handler, 1_500, **given)) == 100
+
+
+def test_what_consumers_share_is_not_taken_by_one(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.create_queue(replace(spec, max_running=1_500))
+    assert max(sizes(queue, spec, nothing, 1_500)) == 100
+
+
+def test_it_goes_by_a_tenth_of_a_second() -> None:
+    size = BatchSize(None, measured=True)
+    assert size.now == 100
+    size.took(100, 0.05)
+    assert size.now == 200
+    size.took(10, 1.0)
+    assert size.now == 50, "one batch does not say everything"
+    for _ in range(3):
+        size.took(1, 1.0)
+    assert size.now == 1
+    for _ in range(6):
+        size.took(size.now, 0.0)
+    assert size.now == 1_000
+    size.took(0, 5.0)
+    assert size.now == 1_000, "nothing was handled"
+
+
+def test_a_size_that_was_given_stays() -> None:
+    size = BatchSize(7, measured=True)
+    size.took(7, 0.001)
+    assert size.now == 7
+    with pytest.raises(InvalidInput, match="1 to 10,000"):
+        BatchSize(0)
