@@ -124,7 +124,15 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
         bool, said("Whether jobs are worked and ended in one transaction; for quick handlers that are trusted.")
     ] = False
     max_runs: Annotated[int, said("Drain runs of the queue at a time.")] = 4
-    jobs_per_run: Annotated[int, said("A backlog below it gets one run, twice of it two, and so on.")] = 5_000
+    run_seconds: Annotated[
+        float,
+        said(
+            "A backlog that a run works off in that time, as fast as runs were lately, gets one run, twice of it two."
+        ),
+    ] = 30.0
+    jobs_per_run: Annotated[
+        int | None, said("So many jobs for a run instead. Unset: as many as were measured.", 1000)
+    ] = None
     minimum_interval_seconds: Annotated[int, said("Between two ticks of the sensor.")] = 1
     default_status: Annotated[
         dg.DefaultSensorStatus,
@@ -199,7 +207,9 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
         limits = CheckThresholds(**(self.checks or CheckAttributes()).model_dump())
         sensor = build_sqlqueue_sensor(
             consumer,
-            settings=SensorSettings(max_runs=self.max_runs, jobs_per_run=self.jobs_per_run),
+            settings=SensorSettings(
+                max_runs=self.max_runs, run_seconds=self.run_seconds, jobs_per_run=self.jobs_per_run
+            ),
             thresholds=limits,
             minimum_interval_seconds=self.minimum_interval_seconds,
             default_status=self.default_status,

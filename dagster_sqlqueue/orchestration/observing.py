@@ -14,6 +14,7 @@ from dagster_sqlqueue.errors import AccessRefused
 from dagster_sqlqueue.model.job import Depth, Head
 from dagster_sqlqueue.orchestration import markdown
 from dagster_sqlqueue.orchestration.checks import CheckThresholds, oldest_ready_seconds, verdicts
+from dagster_sqlqueue.orchestration.run_rate import USUAL_JOBS, RunRate
 from dagster_sqlqueue.orchestration.slot_runs import Capacity
 from dagster_sqlqueue.orchestration.slots import Asked
 from dagster_sqlqueue.queue import SqlQueue
@@ -30,7 +31,7 @@ CHECKED_SECONDS = 3_600.0
 """Checks that say what they said before are reported this often."""
 
 _TABLE_ROWS = 32
-_MOMENTS = ("observed_at", "progress_at", "run_ended_at", "checked_at")
+_MOMENTS = ("observed_at", "progress_at", "run_ended_at", "checked_at", "measured_at")
 _CUT_OFF = 0.001
 """A moment in the cursor is this much too early at most."""
 _SEEN = " after it was due: "
@@ -50,6 +51,8 @@ class Memory:
             first seen there.
         checks: what the checks said.
         checked_at: when they were last reported.
+        rate: how fast runs ended jobs, as last measured.
+        measured_at: when that was.
     """
 
     status: str = ""
@@ -60,6 +63,8 @@ class Memory:
     heads: dict[str, tuple[str, float]] = field(default_factory=dict)
     checks: dict[str, bool] = field(default_factory=dict)
     checked_at: float = 0.0
+    rate: RunRate | None = None
+    measured_at: float = 0.0
 
     @classmethod
     def of(cls, cursor: str | None) -> "Memory":
@@ -69,13 +74,16 @@ class Memory:
             memory = cls(**{**kept, **{name: _seconds(kept[name]) for name in _MOMENTS if name in kept}})
             memory.figures = {str(name): int(count) for name, count in memory.figures.items()}
             memory.heads = {bucket: _head(text) for bucket, text in kept.get("heads", {}).items()}
-        except (TypeError, ValueError, AttributeError):
+            memory.rate = _rate(kept.get("rate"))
+        except (TypeError, ValueError, AttributeError, KeyError):
             return cls()
         return memory
 
     def cursor(self) -> str:
         """For the next tick, and for people: moments are written as such, in UTC."""
         written = asdict(self) | {name: _moment(getattr(self, name)) for name in _MOMENTS}
+        if self.rate is not None:
+            written["rate"]["per_second"] = round(self.rate.per_second, 1)
         heads = {bucket: f"{seconds} s{_SEEN}{first}" for bucket, (first, seconds) in self.heads.items()}
         return json.dumps({**written, "heads": heads}, indent=1)
 
@@ -105,6 +113,7 @@ class Look:
         paused: the queue is.
         capacity: the slots that are taken.
         asked: buckets for which runs were asked in vain so far.
+        jobs_per_run: so many jobs that are due are worth a run.
     """
 
     queue: str
@@ -113,6 +122,7 @@ class Look:
     depth: Depth
     capacity: Capacity
     asked: Mapping[int, Asked]
+    jobs_per_run: int = USUAL_JOBS
 
     @property
     def covered(self) -> dict[int, tuple[int, ...]]:
@@ -243,6 +253,13 @@ def _moment(seconds: float) -> str | None:
 
 def _seconds(moment: str | None) -> float:
     return datetime.fromisoformat(moment).timestamp() if moment else 0.0
+
+
+def _rate(kept: dict[str, Any] | None) -> RunRate | None:
+    if not kept:
+        return None
+    rate = RunRate(int(kept["jobs"]), float(kept["seconds"]))
+    return rate if rate.jobs > 0 and rate.seconds > 0 else None
 
 
 def _head(text: str) -> tuple[str, float]:

@@ -1,5 +1,6 @@
 """The sensor that looks at the bucket heads and starts drain runs."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +16,7 @@ from dagster_sqlqueue.orchestration.drain import DrainConfig, DrainJob, DrainMod
 from dagster_sqlqueue.orchestration.observing import Look, Memory, report
 from dagster_sqlqueue.orchestration.planning import Plan, drains, standing, unreached
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource, under_key
+from dagster_sqlqueue.orchestration.run_rate import MEASURED_SECONDS, jobs_in, measured
 from dagster_sqlqueue.orchestration.slot_runs import TOKEN_TAG, capacity
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
@@ -38,7 +40,10 @@ class SensorSettings:
 
     Args:
         max_runs: the most drain runs of the sensor at a time; of a standing consumer, as many as always stand.
-        jobs_per_run: a backlog below it gets one run, twice of it two, and so on.
+        run_seconds: a backlog that a run works off in that time gets one run, twice of it two, and so on. How fast runs are
+            is measured: by the latest jobs that runs of the queue ended, also live ones. Where nothing was measured yet, a
+            run is given 5,000 jobs, and never more than 10,000.
+        jobs_per_run: so many jobs for a run instead; None: as many as were measured.
         start_seconds: how long Dagster may take to make a run that was asked for, or a run from its process to its op,
             before its buckets are given to another one.
         starting_seconds: how long a run may be starting, as Dagster calls it, before its buckets are given to another one.
@@ -57,7 +62,8 @@ class SensorSettings:
     """
 
     max_runs: int = 4
-    jobs_per_run: int = 5_000
+    run_seconds: float = 30.0
+    jobs_per_run: int | None = None
     start_seconds: float = 120.0
     starting_seconds: float = 900.0
     budget_seconds: float | None = None
@@ -69,7 +75,8 @@ class SensorSettings:
     tags: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        if self.max_runs < 1 or self.jobs_per_run < 1 or min(self.start_seconds, self.starting_seconds) <= 0:
+        counts = (self.max_runs, 1 if self.jobs_per_run is None else self.jobs_per_run)
+        if min(counts) < 1 or not min(self.run_seconds, self.start_seconds, self.starting_seconds) > 0:
             raise InvalidInput(f"{self} is not usable: max_runs and jobs_per_run must be at least 1, seconds positive")
         ClaimFilter(tags=self.tags)
 
@@ -122,17 +129,17 @@ def build_sqlqueue_sensor(
     def bucket_heads(context: dg.SensorEvaluationContext, sqlqueue: SqlQueueResource) -> dg.SensorResult:
         queue = sqlqueue.queue
         migrations.check(queue.database)
-        tick = _Tick(queue, queue.settings(queue_name), consumer, chosen, sensor_name)
-        look = tick.look(context.instance)
         memory = Memory.of(context.cursor)
+        ended = _last_run(context.instance, consumer.asset_key)
+        tick = _Tick(queue, queue.settings(queue_name), consumer, chosen, sensor_name)
+        look = tick.look(context.instance, memory, run_ended=ended > memory.run_ended_at)
         stood = memory.stood(look.heads)
         planned = tick.plan(look, stood)
-        ended = _last_run(context.instance, consumer.asset_key)
         events = list(report(queue, look, consumer.asset_key, memory, limits, stood=stood, run_ended_at=ended))
         # Last of all: what a tick has reserved before it fails nobody comes for.
         widened, reserved = tick.widen(planned, look), tick.reserve(planned, look)
         requests = [tick.request(slot, look.heads) for slot in reserved]
-        memory.status = status = tick.status(look, planned, reserved, widened)
+        memory.status = status = tick.status(look, planned, reserved, widened, memory)
         context.log.info("%s", status)
         if requests:
             return dg.SensorResult(run_requests=requests, asset_events=events, cursor=memory.cursor())
@@ -161,7 +168,7 @@ class _Tick:
     settings: SensorSettings
     sensor: str
 
-    def look(self, instance: dg.DagsterInstance) -> Look:
+    def look(self, instance: dg.DagsterInstance, memory: Memory, *, run_ended: bool) -> Look:
         name, settings = self.known.name, self.settings
         found = capacity(
             self.queue,
@@ -171,12 +178,16 @@ class _Tick:
             start_seconds=settings.start_seconds,
             starting_seconds=settings.starting_seconds,
         )
+        heads = self.queue.peek_heads(name)
+        if run_ended or found.kept or any(head.due_seconds >= 0 for head in heads):
+            self._measure(memory)
+        per_run = settings.jobs_per_run or jobs_in(memory.rate, settings.run_seconds)
         # Counting is most of what a tick costs: where no run can be added it decides nothing.
         room = len(found.kept) < settings.max_runs
-        cap = (settings.max_runs - 1) * settings.jobs_per_run + 1 if room else _COUNTED
+        cap = (settings.max_runs - 1) * per_run + 1 if room else _COUNTED
         depth = self.queue.depth(name, cap=max(cap, _COUNTED), others_cap=_COUNTED)
         paused = self.known.paused_at is not None
-        return Look(name, paused, self.queue.peek_heads(name), depth, found, slots.asked(self.queue, name))
+        return Look(name, paused, heads, depth, found, slots.asked(self.queue, name), per_run)
 
     def plan(self, look: Look, stood: Mapping[int, float]) -> Plan:
         if look.paused:
@@ -197,7 +208,7 @@ class _Tick:
             asked=look.asked,
             runs=self.settings.max_runs,
             ready=look.depth.ready,
-            jobs_per_run=self.settings.jobs_per_run,
+            jobs_per_run=look.jobs_per_run,
             share=self.settings.share,
             still=still,
         )
@@ -258,7 +269,14 @@ class _Tick:
             },
         )
 
-    def status(self, look: Look, planned: Plan, reserved: Sequence[slots.Slot], widened: Sequence[slots.Slot]) -> str:
+    def status(
+        self,
+        look: Look,
+        planned: Plan,
+        reserved: Sequence[slots.Slot],
+        widened: Sequence[slots.Slot],
+        memory: Memory,
+    ) -> str:
         """What the tick saw and did, for people."""
         said = [_status_line(look.queue, look.heads, look.depth)]
         if look.capacity.freed:
@@ -269,6 +287,8 @@ class _Tick:
             said.append(f"taken over by these: {', '.join(_buckets(slot.buckets) for slot in widened)}")
         if reserved:
             said.append(f"asked for {_some([f'a run for {_buckets(slot.buckets)}' for slot in reserved], 'run')}")
+            if memory.rate is not None and self._learns:
+                said.append(f"{memory.rate}, so {look.jobs_per_run:,} for each")
         if planned.waiting:
             named = [
                 f"{bucket} ({look.asked[bucket].starts} runs, the next in {wait:.0f} s)"
@@ -278,6 +298,17 @@ class _Tick:
         if at := self.known.paused_at:
             said.append(f"paused since {at:%Y-%m-%d %H:%M} UTC, resume it with: sqlqueue resume {look.queue}")
         return "; ".join(said)
+
+    @property
+    def _learns(self) -> bool:
+        return self.settings.jobs_per_run is None and self.consumer.mode is not DrainMode.STANDING
+
+    def _measure(self, memory: Memory) -> None:
+        now = time.time()
+        if self._learns and now - memory.measured_at >= MEASURED_SECONDS:
+            # What was measured before holds until there is something newer: a queue may have work at night only.
+            memory.rate = measured(self.queue, self.known.name, batch_size=self.settings.batch_size) or memory.rate
+            memory.measured_at = now
 
     def _lanes(self) -> list[int]:
         region = self.settings.region

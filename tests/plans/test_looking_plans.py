@@ -166,6 +166,14 @@ def test_run_endings(explain: Explainer, seconds: float, limit: int) -> None:
     assert plan.buffers <= 2 * looked_at + PROBE * PARTITIONS + SLACK
 
 
+@pytest.mark.parametrize("limit", [1_000, 2 * CAP + 1])
+def test_run_rate(explain: Explainer, limit: int) -> None:
+    plan = explain("run_rate", queue="work", runs="run/", seconds=3_600.0, limit=limit)
+    assert not plan.read_whole("job_archive", more_than=10)
+    assert plan.rows_of("job_archive") <= limit + PARTITIONS
+    assert plan.buffers <= 2 * limit + PROBE * PARTITIONS + SLACK
+
+
 @pytest.mark.parametrize("table", ["job", "job_archive"])
 def test_a_job_by_its_id(archive: SqlQueue, table: str) -> None:
     job: UUID = value(archive, f"SELECT id FROM {{s}}.{table} WHERE queue = 'work' LIMIT 1")

@@ -94,10 +94,11 @@ GRANT SELECT, UPDATE (noted_at), DELETE ON sqlqueue.job_replaced_long_ago TO sql
 GRANT USAGE ON SEQUENCE sqlqueue.job_order TO sqlqueue_producer, sqlqueue_operator;
 -- nothing on job_order: sqlqueue_consumer, sqlqueue_observer
 
--- job_archive: a consumer adds to it, and sees how jobs ended and by whom, not what was in them; only operators take rows out, to bring
--- them back and to trim. (Locking a row asks for the right to change some column of it.)
+-- job_archive: a consumer adds to it, and sees how and when jobs ended and by whom, not what was in them; only operators take
+-- rows out, to bring them back and to trim. (Locking a row asks for the right to change some column of it.)
 GRANT SELECT (id, queue, finished_at) ON sqlqueue.job_archive TO sqlqueue_producer;
-GRANT SELECT (id, queue, state, lease_no, order_no, finished_at, claimed_by), INSERT ON sqlqueue.job_archive TO sqlqueue_consumer;
+GRANT SELECT (id, queue, state, lease_no, order_no, started_at, finished_at, claimed_by), INSERT ON sqlqueue.job_archive
+    TO sqlqueue_consumer;
 GRANT SELECT, INSERT, UPDATE (region), DELETE ON sqlqueue.job_archive TO sqlqueue_operator;
 GRANT SELECT ON sqlqueue.job_archive TO sqlqueue_observer;
 GRANT SELECT ON sqlqueue.job_archive_default TO sqlqueue_operator, sqlqueue_observer;
