@@ -1,6 +1,7 @@
 """Whether a queue is well: asset checks that its sensor reports without a run, and that a person can run as well."""
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from dagster_sqlqueue.model.job import Head
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.orchestration import slots
 from dagster_sqlqueue.orchestration.assets import queue_asset_key
+from dagster_sqlqueue.orchestration.dead_letters import latest_letters, letter_list
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 from dagster_sqlqueue.orchestration.slots import Asked
 from dagster_sqlqueue.queue.stats import QueueStats
@@ -97,6 +99,7 @@ def verdicts(
     limits: CheckThresholds,
     *,
     paused: bool,
+    letters: str | None = None,
 ) -> list[Verdict]:
     """What the checks say of a queue.
 
@@ -107,6 +110,7 @@ def verdicts(
         stood: for how many seconds the first job of a bucket has been the same, as far as that is known.
         limits: the thresholds.
         paused: the queue is.
+        letters: the latest dead letters, in Markdown.
     """
     oldest = oldest_ready_seconds(heads)
     found = [
@@ -129,7 +133,7 @@ def verdicts(
             dead <= limits.dead_letters,
             f"{dead:,}{'+' if dead >= stats.counted_up_to else ''} jobs lie in the dead letter (at most"
             f" {limits.dead_letters:,}){': look at them, then redrive them' if dead > limits.dead_letters else ''}.",
-            {"dead_letters": dead},
+            {"dead_letters": dead, **({} if letters is None else {"latest": dg.MetadataValue.md(letters)})},
         ),
         Verdict(
             LEASE_EXPIRY,
@@ -178,12 +182,26 @@ def build_sqlqueue_checks(
         wanted = {chosen.name for chosen in context.selected_asset_check_keys}
         stats, heads = queue.stats(spec.name), queue.peek_heads(spec.name)
         paused = stats.paused_at is not None
-        found = verdicts(stats, heads, slots.asked(queue, spec.name), {}, limits, paused=paused)
+        letters = letter_list(latest_letters(queue, spec.name), spec.name) if stats.dead_letters else None
+        asked = slots.asked(queue, spec.name)
+        found = verdicts(stats, heads, asked, {}, limits, paused=paused, letters=letters)
         for verdict in found:
             if verdict.name in wanted:
                 yield verdict.result(key)
 
-    return health
+    return _Checks.dagster_internal_init(**health.get_attributes_dict())
+
+
+class _Checks(dg.AssetChecksDefinition):
+    """Stays what it is when Dagster copies it, as it does with all that a `dg` project loads: the copy of any other would be
+    turned into checks again with a `BetaWarning`, in each process that loads the project.
+    """
+
+    @staticmethod
+    def dagster_internal_init(**attributes: Any) -> "_Checks":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", dg.BetaWarning)
+            return _Checks(**attributes)
 
 
 def _named(key: dg.AssetKey, spec: QueueSpec[Any]) -> str:

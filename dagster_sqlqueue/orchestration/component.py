@@ -26,6 +26,7 @@ from dagster_sqlqueue.orchestration.cleanup import build_cleanup_sensors
 from dagster_sqlqueue.orchestration.consumer import QueueConsumer, queue_consumer
 from dagster_sqlqueue.orchestration.creating import build_create_job, helping
 from dagster_sqlqueue.orchestration.drain import DrainMode
+from dagster_sqlqueue.orchestration.launchpad import USUAL_VERBS, build_sqlqueue_launchpad_jobs
 from dagster_sqlqueue.orchestration.references import resolve
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.orchestration.scaffolding import URL_VARIABLE, SqlQueueScaffolder
@@ -139,6 +140,13 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
         said("Whether the sensor runs as soon as the code location is loaded: RUNNING or STOPPED.", "RUNNING"),
     ] = dg.DefaultSensorStatus.STOPPED
 
+    launchpad: Annotated[
+        list[str] | None,
+        said(
+            "For which verbs people get a job `<queue>_<verb>` in the launchpad; [] for none. Unset: show and redrive.",
+            ["show", "redrive", "cancel"],
+        ),
+    ] = None
     cleanup: Annotated[bool, said("Whether to add sensors that give back at once what a run held that was killed.")] = (
         False
     )
@@ -218,10 +226,16 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
         if self.cleanup:
             named = f"sqlqueue_{spec.name}"
             sensors += build_cleanup_sensors([consumer], prefix=named, default_status=self.default_status)
+        launchpad = build_sqlqueue_launchpad_jobs(
+            spec,
+            name_prefix=spec.name,
+            verbs=USUAL_VERBS if self.launchpad is None else self.launchpad,
+            asset_keys={spec.name: key},
+        )
         return dg.Definitions(
             assets=[self.get_asset_spec(QueueAssetData(spec, self.schema_name))],
             asset_checks=[build_sqlqueue_checks(spec, limits, asset_key=key)],
-            jobs=[consumer.job, build_create_job(spec)],
+            jobs=[consumer.job, build_create_job(spec), *launchpad],
             sensors=sensors,
             resources={"sqlqueue": shared_resource(self.url_env, self.schema_name)} if self.resource else None,
         )

@@ -1,6 +1,6 @@
 """All that queues are in Dagster, from their consumers: jobs, sensors, assets, checks and the resource."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import dagster as dg
@@ -11,6 +11,7 @@ from dagster_sqlqueue.orchestration.checks import CheckThresholds, build_sqlqueu
 from dagster_sqlqueue.orchestration.cleanup import build_cleanup_sensors
 from dagster_sqlqueue.orchestration.consumer import QueueConsumer
 from dagster_sqlqueue.orchestration.creating import build_create_job, helping
+from dagster_sqlqueue.orchestration.launchpad import USUAL_VERBS, build_sqlqueue_launchpad_jobs
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource
 
 
@@ -21,10 +22,12 @@ def build_sqlqueue_definitions(
     translator: SqlQueueTranslator | None = None,
     thresholds: CheckThresholds | None = None,
     create: bool = True,
+    launchpad: Sequence[str] = USUAL_VERBS,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.RUNNING,
 ) -> dg.Definitions:
     """Everything that these queues are in the UI: of each the asset with its checks, the job that works it off, the job that
-    makes it or brings its settings to what the code says, and the sensor; and the sensors that clean up after killed runs.
+    makes it or brings its settings to what the code says, jobs to look at dead letters and to bring them back, and the
+    sensor; and the sensors that clean up after killed runs.
 
     A queue that is not there is made by its sensor's first tick, as the code declares it. From then on the database's
     settings hold; where the code says others, each run warns of them by name.
@@ -36,6 +39,7 @@ def build_sqlqueue_definitions(
         translator: says what queues are as assets; the keys are those of the consumers.
         thresholds: of the checks; None: the usual ones.
         create: whether sensors make queues that are not there; the tables are made by `sqlqueue migrate` or by the job.
+        launchpad: for which verbs of `build_sqlqueue_launchpad_jobs` each queue gets a job, `<queue>_<verb>`.
         default_status: of the sensors that do not say it themselves.
 
     Raises:
@@ -82,6 +86,7 @@ def build_sqlqueue_definitions(
         jobs=[
             *(consumer.job for consumer in each),
             *(build_create_job(spec, resource_key=key) for spec in queues.values()),
+            *_launchpad_jobs(each, launchpad, key),
         ],
         sensors=[
             *sensors,
@@ -96,3 +101,17 @@ def build_sqlqueue_definitions(
         ],
         resources={key: resource} if resource is not None else None,
     )
+
+
+def _launchpad_jobs(
+    consumers: Sequence[QueueConsumer[Any]], verbs: Sequence[str], resource_key: str
+) -> Iterator[dg.JobDefinition]:
+    for consumer in {consumer.spec.name: consumer for consumer in consumers}.values():
+        name = consumer.spec.name
+        yield from build_sqlqueue_launchpad_jobs(
+            consumer.spec,
+            name_prefix=name if resource_key == RESOURCE_KEY else f"{resource_key}_{name}",
+            verbs=verbs,
+            asset_keys={name: consumer.asset_key},
+            resource_key=resource_key,
+        )

@@ -20,7 +20,8 @@ from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.orchestration import slots
 from dagster_sqlqueue.orchestration.giving_back import run_worker
 from dagster_sqlqueue.orchestration.handlers import shape_of_handler
-from dagster_sqlqueue.orchestration.observing import figures_after_run
+from dagster_sqlqueue.orchestration.page_links import links_in_run
+from dagster_sqlqueue.orchestration.queue_page import figures_after_run
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY
 from dagster_sqlqueue.orchestration.settings import told_differences
 from dagster_sqlqueue.orchestration.summary import figures, told, told_buried
@@ -215,7 +216,11 @@ def build_drain_op(
             context.log.warning("%s: %s", spec.name, told_buried(summary))
         context.log.info("%s: %s", spec.name, told(summary))
         if asset_key is not None and summary.succeeded + summary.failed + summary.cancelled:
-            context.log_event(dg.AssetMaterialization(asset_key, metadata=figures_after_run(queue, spec.name)))
+            context.log_event(
+                dg.AssetMaterialization(
+                    asset_key, metadata=figures_after_run(queue, spec.name, links_in_run(context, spec.name))
+                )
+            )
         return dg.Output(None, metadata=figures(summary))
 
     return drain

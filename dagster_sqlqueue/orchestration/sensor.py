@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import dagster as dg
@@ -13,8 +14,10 @@ from dagster_sqlqueue.model.queue import QueueSettings
 from dagster_sqlqueue.orchestration import slots
 from dagster_sqlqueue.orchestration.checks import CheckThresholds
 from dagster_sqlqueue.orchestration.drain import DrainConfig, DrainJob, DrainMode
-from dagster_sqlqueue.orchestration.observing import Look, Memory, report
+from dagster_sqlqueue.orchestration.observing import Memory, report
+from dagster_sqlqueue.orchestration.page_links import QUEUE_TAG, SENSOR_TAG, links_at_tick
 from dagster_sqlqueue.orchestration.planning import Plan, drains, standing, unreached
+from dagster_sqlqueue.orchestration.queue_page import Look
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource, under_key
 from dagster_sqlqueue.orchestration.run_rate import MEASURED_SECONDS, jobs_in, measured
 from dagster_sqlqueue.orchestration.slot_runs import TOKEN_TAG, capacity
@@ -22,10 +25,8 @@ from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.schema import migrations
 
-QUEUE_TAG = "sqlqueue/queue"
 SLOT_TAG = "sqlqueue/slot"
 BUCKETS_TAG = "sqlqueue/buckets"
-SENSOR_TAG = "sqlqueue/sensor"
 
 _NAMED = 5
 _COUNTED = 1_000
@@ -135,7 +136,10 @@ def build_sqlqueue_sensor(
         look = tick.look(context.instance, memory, run_ended=ended > memory.run_ended_at)
         stood = memory.stood(look.heads)
         planned = tick.plan(look, stood)
-        events = list(report(queue, look, consumer.asset_key, memory, limits, stood=stood, run_ended_at=ended))
+        links = partial(links_at_tick, context, queue_name, drain=consumer.job.name, sensor=sensor_name)
+        events = list(
+            report(queue, look, consumer.asset_key, memory, limits, stood=stood, links=links, run_ended_at=ended)
+        )
         # Last of all: what a tick has reserved before it fails nobody comes for.
         widened, reserved = tick.widen(planned, look), tick.reserve(planned, look)
         requests = [tick.request(slot, look.heads) for slot in reserved]

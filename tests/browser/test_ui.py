@@ -20,10 +20,14 @@ from definitions.flights import source_file
 from tests.browser.served import Served, served
 from tests.browser.viewing import View
 from tests.gate.patience import PATIENCE, sized
+from tests.orchestration.dg_dev import WARNINGS
 from tests.support import until, value
 
 FIRST = date(2013, 1, 1)
 LAST = sized(FIRST, date(2013, 1, 2))
+NUMBERS = {"ready", "leased", "scheduled", "dead_letters", "oldest_ready_seconds"} | {
+    *("in_per_minute", "done_per_minute", "wait_seconds_p95")
+}
 AIRPORT = "SJU"  # not in the airports table, so that its reminders have no address
 
 
@@ -35,6 +39,8 @@ def test_the_pages_show_what_was_done(tab: Callable[[], AbstractContextManager[V
         for page in PAGES:
             with tab() as view:
                 page(site, view)
+        log = (site.home / "ui.log").read_text(errors="replace")
+    assert [line for line in log.splitlines() if any(kind in line for kind in WARNINGS)] == []
 
 
 def flights() -> pd.DataFrame:
@@ -90,11 +96,25 @@ def a_queues_page_shows_and_plots_its_numbers(site: Served, view: View) -> None:
     for shown in ("External Asset", "Flights as they are reported, one job each.", "Latest check results"):
         expect(view.page.get_by_text(shown).first).to_be_visible()
     view.look("queue")
+    view.page.get_by_text("Metadata", exact=True).first.evaluate("heading => heading.scrollIntoView()")
+    figures = (r"\bIn: [\d,]+ in the last minute", r"\bWaits until the start: p50 ", r"\bStale writes refused today: 0")
+    view.look("figures", *figures, r"attempt 3 of 3: .* reported no arrival", height=1250)
     view.page.get_by_role("button", name="Plots").click()
     expect(view.page.get_by_text("oldest_ready_seconds")).to_be_visible()
     view.page.get_by_text("Metadata", exact=True).first.evaluate("heading => heading.scrollIntoView()")
-    view.look("queue-plots", height=1000)
-    plotted(view, {"ready", "oldest_ready_seconds", "dead_letters", "done_per_minute"})
+    view.look("queue-plots", height=1150)
+    plotted(view, NUMBERS)
+    assert view.plots().keys() == NUMBERS
+
+
+def dead_letters_are_brought_back_by_a_click(site: Served, view: View) -> None:
+    letters = site.queue.dead_letters("events")
+    assert letters
+    view.page.goto(f"{site.base}/assets/queues/events")
+    view.page.get_by_role("link", name="Bring these back").first.click()
+    expect(view.page.get_by_text("No errors")).to_be_visible()
+    expect(view.page.get_by_text("events_redrive_op:")).to_be_visible()
+    view.look("redrive-filled", *(str(letter.id) for letter in letters), "dry_run: true")
 
 
 def a_queues_checks_say_what_they_are_about(site: Served, view: View) -> None:
@@ -166,6 +186,7 @@ ESSENTIAL = [
     the_sensors_ticks_say_how_the_queue_is,
     the_drain_runs_sum_up_what_they_did,
     a_queues_page_shows_and_plots_its_numbers,
+    dead_letters_are_brought_back_by_a_click,
     a_queues_checks_say_what_they_are_about,
 ]
 PAGES = sized(

@@ -17,10 +17,9 @@ from dagster_sqlqueue.orchestration import shared_resource
 
 WARNINGS = [
     # Dagster 1.13 reads YAML by a function that pydantic calls deprecated, links to it by classes of its own that it calls
-    # beta, and copies the checks that it finds there with an argument that it calls beta.
+    # beta, and copies the sensors that it finds there with an argument that it calls beta.
     pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated"),
     pytest.mark.filterwarnings("ignore:Class `.*CodeReference.*` is currently in beta"),
-    pytest.mark.filterwarnings("ignore:Parameter `execution_type` of function `AssetsDefinition.__init__`"),
     pytest.mark.filterwarnings("ignore:Parameter `owners` of initializer `SensorDefinition"),
 ]
 

@@ -51,6 +51,8 @@ class Launchpad:
                 ["queues", done.output_for_node(f"sqlqueue_{verb}_op")["queue"]]
             )
             observed = _values(observation.metadata)
+            numbers = [name for name, value in observed.items() if isinstance(value, int | float)]
+            assert numbers == [], "they would plot on the queue's page"
         return Told(done.output_for_node(f"sqlqueue_{verb}_op"), _values(output.step_output_data.metadata), observed)
 
     def refused(self, verb: str, **config: Any) -> str:

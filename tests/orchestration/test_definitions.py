@@ -6,17 +6,31 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from dagster_shared.libraries import DagsterLibraryRegistry
+from dagster._core.workspace.context import WorkspaceProcessContext
+from dagster_graphql.schema import create_schema
 
 from dagster_sqlqueue import Done, Job, QueueSpec, SqlQueue
 from dagster_sqlqueue.__about__ import __version__
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration import SqlQueueResource, build_sqlqueue_definitions, queue_asset_key, queue_consumer
-from tests.orchestration.support import configs, done_by
+from tests.orchestration.support import code_location, configs, done_by
 from tests.support import Work
 from tests.support.cleared import own_schema
 
 EMAILS = QueueSpec("emails", Work, bucket_count=2, max_attempts=3)
+LOCATION = """
+import dagster as dg
+from dagster_sqlqueue import Job
+from dagster_sqlqueue.orchestration import SqlQueueResource, build_sqlqueue_definitions, queue_consumer
+from dagster_sqlqueue.payload.serialization import AnyObject
+
+@queue_consumer(queue="emails", payload=AnyObject)
+def send(job: Job[AnyObject]) -> None: ...
+
+defs = build_sqlqueue_definitions(send, resource=SqlQueueResource(url=dg.EnvVar("SQLQUEUE_URL")))
+"""
+LIBRARIES = """{ workspaceOrError { ... on Workspace { locationEntries { locationOrLoadError {
+    ... on RepositoryLocation { dagsterLibraryVersions { name version } } } } } } }"""
 
 
 @queue_consumer(EMAILS)
@@ -70,7 +84,8 @@ def test_everything_comes_from_one_call(
         "oldest_ready",
         "stalled_bucket",
     }
-    assert {job.name for job in defs.jobs or ()} == {"drain_emails", "create_emails"}
+    jobs = {"drain_emails", "create_emails", "emails_show", "emails_redrive"}
+    assert {job.name for job in defs.jobs or ()} == jobs
     sensors = {sensor.name: sensor.default_status for sensor in defs.sensors or ()}
     assert sensors.keys() == {"emails_sensor", "sqlqueue_emails_failed_runs", "sqlqueue_emails_cancelled_runs"}
     assert set(sensors.values()) == {dg.DefaultSensorStatus.RUNNING}
@@ -127,8 +142,18 @@ def test_one_location_serves_two_databases(
     assert defs.resolve_job_def("other_create_emails").execute_in_process(instance=instance).success
 
 
-def test_the_library_is_registered_with_its_version() -> None:
-    assert DagsterLibraryRegistry.get()["dagster-sqlqueue"] == __version__
+def test_graphql_lists_the_library_with_its_version(persistent: dg.DagsterInstance, tmp_path: Path) -> None:
+    """Among those of a code location, as Dagster's own integrations are; in `make prove` it has a process of its own."""
+    file = tmp_path / "code_location.py"
+    file.write_text(LOCATION)
+    with WorkspaceProcessContext(persistent, code_location(file)) as context:
+        answer = create_schema().execute(LIBRARIES, context_value=context.create_request_context())
+    assert not answer.errors
+    assert answer.data is not None
+    (entry,) = answer.data["workspaceOrError"]["locationEntries"]
+    found = {one["name"]: one["version"] for one in entry["locationOrLoadError"]["dagsterLibraryVersions"]}
+    assert found.keys() >= {"dagster", "dagster-sqlqueue"}
+    assert found["dagster-sqlqueue"] == __version__
 
 
 def test_consumers_of_two_databases_are_not_given_together() -> None:

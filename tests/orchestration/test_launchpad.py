@@ -22,7 +22,7 @@ def test_a_dead_letter_is_read_and_redriven(queue: SqlQueue, launchpad: Launchpa
     assert "| unique key | u |" in story.metadata["job"]
     assert "| tags | import |" in story.metadata["job"]
     assert story.observed is None
-    told = f'      queue: "work"\n      ids: ["{job}"]\n      dry_run: false'
+    told = f'      queue: work\n      ids:\n        - "{job}"\n      dry_run: false'
     assert f"ops:\n  sqlqueue_redrive_op:\n    config:\n{told}" in story.metadata["to_bring_it_back"]
 
     dry = launchpad("redrive", queue="work", error_contains="failure")
@@ -40,7 +40,7 @@ def test_a_dead_letter_is_read_and_redriven(queue: SqlQueue, launchpad: Launchpa
     done = launchpad("redrive", queue="work", ids=[str(job)], dry_run=False)
     assert done.said == "queue work: 1 job was put back"
     assert done.observed is not None
-    assert done.observed["jobs_changed"] == 1
+    assert done.metadata["jobs_changed"] == 1
     assert done.observed["result"] == done.said
     assert f"| {job} | failed | 0 |" in done.observed["jobs"]
     assert queue.job(job).state == "queued"

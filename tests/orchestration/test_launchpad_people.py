@@ -38,7 +38,7 @@ def test_tasks_are_found_looked_at_and_approved(queue: SqlQueue, people: HumanWo
     done = launchpad("approve", queue="work", by="bert", ids=[str(id) for id in ids[:2]], dry_run=False)
     assert done.said == "queue work: 2 tasks were approved by bert"
     assert done.observed is not None
-    assert done.observed["tasks_changed"] == 2
+    assert done.metadata["tasks_changed"] == 2
     assert [queue.job(id).state for id in ids] == ["succeeded", "succeeded", "held"]
     story = launchpad("show", id=str(ids[0]))
     assert "| bert | approve |" in story.metadata["what_people_did"]

@@ -125,13 +125,14 @@ def test_the_depth_is_observed_when_it_changes(deployment: Deployment, sensor: d
     assert event.asset_key.path == ["queues", "work"]
     assert event.metadata["ready"].value == 3
     assert json.loads(first.cursor)["figures"] == {"ready": 3, "leased": 0, "scheduled": 0, "held": 0}
-    assert [metadata for metadata in event.metadata if metadata != "buckets"] == [
+    plotted = [name for name, found in event.metadata.items() if isinstance(found.value, int | float)]
+    assert plotted == [
         "ready",
         "leased",
         "scheduled",
-        "held",
         "oldest_ready_seconds",
         "dead_letters",
+        "in_per_minute",
         "done_per_minute",
         "wait_seconds_p95",
     ]

@@ -13,7 +13,8 @@ from dagster_sqlqueue.orchestration.failing import told_plainly
 from dagster_sqlqueue.orchestration.launchpad import config as fields
 from dagster_sqlqueue.orchestration.launchpad import deciding, operating, people, showing
 from dagster_sqlqueue.orchestration.launchpad.reporting import Report, told
-from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.orchestration.page_links import LAUNCHPAD_TAG, QUEUE_TAG, QUEUES_TAG
+from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 from dagster_sqlqueue.schema import migrations
 
 _PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
@@ -43,6 +44,8 @@ _VERBS = {
 
 VERBS = tuple(_VERBS)
 """What there is a job for."""
+USUAL_VERBS = ("show", "redrive")
+"""What every queue has a job for: dead letters are looked at, and brought back."""
 
 
 def build_sqlqueue_launchpad_jobs(
@@ -51,6 +54,7 @@ def build_sqlqueue_launchpad_jobs(
     verbs: Sequence[str] = VERBS,
     resource: SqlQueueResource | None = None,
     asset_keys: Mapping[str, dg.AssetKey] | None = None,
+    resource_key: str = RESOURCE_KEY,
 ) -> list[dg.JobDefinition]:
     """Jobs for people, to be started from the launchpad: `<name_prefix>_redrive`, `_cancel`, `_show` and so on.
 
@@ -63,9 +67,10 @@ def build_sqlqueue_launchpad_jobs(
         queues: these alone, a closed choice in the launchpad, and filled in if it is one; none named: any queue.
         name_prefix: of the jobs' names.
         verbs: of `VERBS`, those that are wanted.
-        resource: the queues as a user of one's own who is an operator, where the code location's `sqlqueue` is only a
-            consumer; None: the code location's.
+        resource: the queues as a user of one's own who is an operator, where the code location's is only a consumer; None:
+            the code location's.
         asset_keys: of the queues whose assets are not `queues/<name>`, by queue; see `asset_key_of`.
+        resource_key: of the code location's `SqlQueueResource`.
 
     Raises:
         InvalidInput: a name or a verb is not usable.
@@ -81,7 +86,7 @@ def build_sqlqueue_launchpad_jobs(
     if unknown := [verb for verb in verbs if verb not in _VERBS]:
         raise InvalidInput(f"verbs holds {unknown[0]!r}; there are {', '.join(_VERBS)}")
     wanted = tuple(dict.fromkeys(verbs))
-    family = _Family(name_prefix, wanted, names, resource, dict(asset_keys or {}))
+    family = _Family(name_prefix, wanted, names, resource, dict(asset_keys or {}), resource_key)
     return [_job(verb, family) for verb in wanted]
 
 
@@ -94,6 +99,7 @@ class _Family:
     queues: tuple[str, ...]
     resource: SqlQueueResource | None
     asset_keys: Mapping[str, dg.AssetKey]
+    resource_key: str
 
 
 def _job(called: str, family: _Family) -> dg.JobDefinition:
@@ -109,6 +115,7 @@ def _job(called: str, family: _Family) -> dg.JobDefinition:
         out=dg.Out(dict, description="What was decided about, and how many it were."),
         tags={"kind": "sqlqueue"},
     )
+    @under_key(family.resource_key)
     def run_verb(
         context: dg.OpExecutionContext,
         config: config_class,  # type: ignore[valid-type]
@@ -126,12 +133,13 @@ def _job(called: str, family: _Family) -> dg.JobDefinition:
         name=name,
         description=verb.function.__doc__,
         executor_def=dg.in_process_executor,
-        resource_defs=None if family.resource is None else {"sqlqueue": family.resource},
+        resource_defs=None if family.resource is None else {family.resource_key: family.resource},
         tags={
-            "sqlqueue/launchpad": called,
+            LAUNCHPAD_TAG: called,
             # What a person decided is not decided again by a deployment that retries runs.
             "dagster/max_retries": "0",
-            **({"sqlqueue/queue": queues[0]} if len(queues) == 1 else {}),
+            **({QUEUE_TAG: queues[0]} if len(queues) == 1 else {}),
+            **({QUEUES_TAG: ",".join(queues)} if len(queues) > 1 else {}),
         },
     )
     def launchpad_job() -> None:

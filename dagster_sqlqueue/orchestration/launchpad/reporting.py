@@ -42,11 +42,12 @@ def told(
 ) -> dg.Output[dict[str, Any]]:
     """Say it in the run's log, with its output, and, where something was changed, on the queue's page."""
     context.log.info("%s", report.said)
-    metadata: dict[str, Any] = {"result": report.said, **report.counts}
-    metadata |= {name: dg.MetadataValue.md(text) for name, text in report.shown.items()}
+    shown = {name: dg.MetadataValue.md(text) for name, text in report.shown.items()}
     if report.changed and report.queue is not None:
         key = asset_key_among(asset_keys, report.queue)
-        context.log_event(dg.AssetObservation(key, description=report.said, metadata=metadata))
+        # Without the counts: on the queue's page each would be one more plot beside those of its figures.
+        context.log_event(dg.AssetObservation(key, description=report.said, metadata={"result": report.said, **shown}))
+    metadata: dict[str, Any] = {"result": report.said, **report.counts, **shown}
     return dg.Output({"queue": report.queue, "changed": report.changed, **report.counts}, metadata=metadata)
 
 

@@ -11,6 +11,7 @@ from dagster_sqlqueue.orchestration import markdown
 from dagster_sqlqueue.orchestration.launchpad.config import ShowConfig
 from dagster_sqlqueue.orchestration.launchpad.reporting import Report, table, when
 from dagster_sqlqueue.orchestration.markdown import SHOWN, fenced
+from dagster_sqlqueue.orchestration.page_links import redrive_config
 from dagster_sqlqueue.payload import json_text
 from dagster_sqlqueue.people import HumanWork, JobEvent
 from dagster_sqlqueue.people.redaction import discreet_events
@@ -39,7 +40,8 @@ def show(source: SqlQueue, config: ShowConfig, redrive: str = "") -> Report:
         rows = [_event(event, config.show_payloads) for event in events[-SHOWN:]]
         shown["what_people_did"] = table(["no", "when", "who", "what", "why", "details"], rows, len(events), "steps")
     if redrive and job.state in (ArchiveState.FAILED, ArchiveState.CANCELLED):
-        shown["to_bring_it_back"] = f"Start `{redrive}` with\n\n{fenced(_again(redrive, job), 'yaml')}"
+        again = redrive_config(redrive, job.queue, [str(job.id)], dry_run=False)
+        shown["to_bring_it_back"] = f"Start `{redrive}` with\n\n{fenced(again, 'yaml')}"
     counts = {"attempt": job.attempt, "max_attempts": job.max_attempts, "lease_no": job.lease_no}
     said = f"job {job.id} of queue {job.queue} is {job.state}, attempt {job.attempt} of {job.max_attempts}"
     return Report(job.queue, said, counts, shown)
@@ -83,9 +85,3 @@ def _event(event: JobEvent, details: bool) -> list[object]:
     if not details and "result" in event.details:
         brought = json.dumps({**event.details, "result": "not shown"})
     return [event.no, moment(event.at), event.actor, event.action, event.reason or "", brought]
-
-
-def _again(redrive: str, job: JobRow) -> str:
-    fields = {"queue": job.queue, "ids": [str(job.id)], "dry_run": False}
-    lines = [f"      {name}: {json.dumps(value)}" for name, value in fields.items()]
-    return "\n".join(["ops:", f"  {redrive}_op:", "    config:", *lines])

@@ -1,0 +1,180 @@
+"""What a queue's page shows: eight numbers, which plot, and tables for people."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+
+from dagster_sqlqueue import display
+from dagster_sqlqueue.errors import AccessRefused
+from dagster_sqlqueue.model.job import DeadLetter, Depth, Head
+from dagster_sqlqueue.orchestration import markdown
+from dagster_sqlqueue.orchestration.checks import oldest_ready_seconds
+from dagster_sqlqueue.orchestration.dead_letters import latest_letters, letter_list
+from dagster_sqlqueue.orchestration.page_links import NO_LINKS, PageLinks
+from dagster_sqlqueue.orchestration.run_rate import USUAL_JOBS
+from dagster_sqlqueue.orchestration.slot_runs import Capacity
+from dagster_sqlqueue.orchestration.slots import Asked
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.queue.stats import QueueStats
+
+_TABLE_ROWS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a tick saw of a queue.
+
+    Attributes:
+        paused: the queue is.
+        capacity: the slots that are taken.
+        asked: buckets for which runs were asked in vain so far.
+        jobs_per_run: so many jobs that are due are worth a run.
+    """
+
+    queue: str
+    paused: bool
+    heads: Sequence[Head]
+    depth: Depth
+    capacity: Capacity
+    asked: Mapping[int, Asked]
+    jobs_per_run: int = USUAL_JOBS
+
+    @property
+    def covered(self) -> dict[int, tuple[int, ...]]:
+        """The buckets of live runs, by the number of their slot."""
+        return self.capacity.covered
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What is read of a queue for its page, beside what a tick looks at anyway.
+
+    Attributes:
+        stats: its figures.
+        letters: the latest dead letters, without the values of sensitive fields.
+    """
+
+    stats: QueueStats
+    letters: Sequence[DeadLetter]
+
+
+def read_if_allowed(queue: SqlQueue, name: str) -> Read | None:
+    """What the page shows of what ended; None where the database's user is no observer."""
+    try:
+        stats = queue.stats(name)
+        return Read(stats, latest_letters(queue, name) if stats.dead_letters else ())
+    except AccessRefused:
+        return None
+
+
+def figures_after_run(queue: SqlQueue, name: str, links: PageLinks) -> dict[str, Any]:
+    """What a run says of the queue when it has ended jobs: the figures of the sensor, so that they plot as one line."""
+    look = Look(name, False, queue.peek_heads(name), queue.depth(name), Capacity(), {})
+    return figures(read_if_allowed(queue, name), look, links)
+
+
+def figures(read: Read | None, look: Look, links: PageLinks = NO_LINKS) -> dict[str, Any]:
+    """Eight numbers, which plot, or four without those of what ended; tables of the queue, of its buckets with work, and of
+    its latest dead letters; and links.
+    """
+    stats = read.stats if read is not None else None
+    counted = look.depth if stats is None else stats
+    found: dict[str, Any] = {
+        "ready": counted.ready,
+        "leased": counted.running,
+        "scheduled": counted.scheduled,
+        "oldest_ready_seconds": round(oldest_ready_seconds(look.heads), 1),
+    }
+    if stats is not None:
+        found["dead_letters"] = stats.dead_letters
+        found["in_per_minute"] = round(stats.in_per_minute, 1)
+        found["done_per_minute"] = round(stats.out_per_minute, 1)
+        found["wait_seconds_p95"] = round(stats.wait_seconds_p95 or 0.0, 3)
+    found["summary"] = dg.MetadataValue.md(summary(stats, look))
+    found["buckets"] = dg.MetadataValue.md(bucket_table(look))
+    if read is not None and read.letters:
+        found["latest_dead_letters"] = dg.MetadataValue.md(letter_list(read.letters, look.queue, links))
+    return found | links.metadata()
+
+
+def summary(stats: QueueStats | None, look: Look) -> str:
+    """How the queue is and how it does, a line for each thing, in Markdown."""
+    counted, cap = (look.depth, look.depth.cap) if stats is None else (stats, stats.counted_up_to)
+    depth = {
+        "ready": counted.ready,
+        "leased": counted.running,
+        "scheduled": counted.scheduled,
+        "held": counted.held,
+        "waiting for the turn of their key": 0 if stats is None else stats.parked,
+    }
+    oldest = oldest_ready_seconds(look.heads)
+    said = [f"{display.count(number, cap)} {state}" for state, number in depth.items() if number]
+    lines = {"Jobs": ", ".join(said) or "none"}
+    if look.paused:
+        lines["Paused"] = "nothing is claimed until the queue is resumed"
+    if oldest:
+        lines["Oldest"] = f"due for {display.duration(oldest)}"
+    if stats is not None:
+        lines |= _of_what_ended(stats)
+    # A list, for a table of these is wider than the page has room for.
+    return "\n".join(f"- **{what}**: {line}" for what, line in lines.items())
+
+
+def _of_what_ended(stats: QueueStats) -> dict[str, str]:
+    lines = {}
+    if stats.next_due_seconds is not None:
+        lines["Next scheduled"] = f"in {display.duration(stats.next_due_seconds)}"
+    lines["In"] = _rates(stats.in_per_minute, stats.in_per_minute_of_hour)
+    lines["Out"] = _rates(stats.out_per_minute, stats.out_per_minute_of_hour)
+    if stats.measured:
+        ended = {"succeeded": stats.succeeded, "failed": stats.failed, "cancelled": stats.cancelled}
+        said = ", ".join(f"{number:,} {state}" for state, number in ended.items() if number)
+        lines["Ended within the hour"] = f"{said}{' (the latest)' if stats.measured >= stats.counted_up_to else ''}"
+        waits = stats.wait_seconds_p50, stats.wait_seconds_p95, stats.wait_seconds_p99
+        lines["Waits until the start"] = _percentiles(*waits)
+        lines["From start to end"] = _percentiles(stats.run_seconds_p50, stats.run_seconds_p95, stats.run_seconds_p99)
+    lines["Dead letters"] = display.count(stats.dead_letters, stats.counted_up_to)
+    lines["Stale writes refused today"] = f"{stats.stale_writes_today:,}"
+    return lines
+
+
+def bucket_table(look: Look) -> str:
+    """The buckets that have work, the ones that wait longest first, in Markdown."""
+    slot_of = {bucket: number for number, buckets in look.covered.items() for bucket in buckets}
+    firsts: dict[int, Head] = {}
+    for head in look.heads:
+        if head.due_seconds >= 0:
+            known = firsts.get(head.bucket)
+            firsts[head.bucket] = head if known is None or head.due_seconds > known.due_seconds else known
+    if not firsts:
+        return "No bucket has work that is due."
+    oldest = sorted(firsts.values(), key=lambda head: -head.due_seconds)
+    rows: list[tuple[object, ...]] = [
+        (head.bucket, f"{head.due_seconds:,.1f} s", head.priority, _run(look, slot_of, head.bucket))
+        for head in oldest[:_TABLE_ROWS]
+    ]
+    if len(oldest) > _TABLE_ROWS:
+        rows.append((f"and {len(oldest) - _TABLE_ROWS} more", "", "", ""))
+    return markdown.table(("bucket", "oldest is due for", "priority", "run"), rows)
+
+
+def _rates(minute: float, hour: float) -> str:
+    return f"{minute:,.0f} in the last minute, {hour:,.1f} a minute over the hour"
+
+
+def _percentiles(p50: float | None, p95: float | None, p99: float | None) -> str:
+    return f"p50 {_time(p50)}, p95 {_time(p95)}, p99 {_time(p99)}"
+
+
+def _time(seconds: float | None) -> str:
+    return f"{1_000 * seconds:.0f} ms" if seconds is not None and seconds < 1 else display.duration(seconds)
+
+
+def _run(look: Look, slot_of: Mapping[int, int], bucket: int) -> str:
+    if bucket in slot_of:
+        return look.capacity.runs[slot_of[bucket]]
+    if bucket in look.asked and look.asked[bucket].starts > 1:
+        return f"{look.asked[bucket].starts} were asked for, none took a job"
+    return "none"
