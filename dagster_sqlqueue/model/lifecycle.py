@@ -25,7 +25,7 @@ class LiveState(enum.StrEnum):
 
 
 State: TypeAlias = LiveState | ArchiveState | None
-"""None: outside of the tables, before its enqueue or after it was trimmed."""
+"""None: outside of the tables, before its enqueue or after it was trimmed or deleted."""
 
 
 class Actor(enum.StrEnum):
@@ -98,6 +98,7 @@ class Event(enum.StrEnum):
     RESCHEDULE = "reschedule"
     REPRIORITISE = "reprioritise"
     REDRIVE = "redrive"
+    DELETE = "delete"
     TRIM = "trim"
 
 
@@ -176,6 +177,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     *_decided(Event.RESCHEDULE, (_QUEUED, _QUEUED)),
     *_decided(Event.REPRIORITISE, *((state, state) for state in LiveState)),
     *_decided(Event.REDRIVE, (_FAILED, _QUEUED), (_CANCELLED, _QUEUED), attempt=Attempt.RESET),
+    *_decided(Event.DELETE, (_QUEUED, None), (_HELD, None), *((state, None) for state in ArchiveState)),
     *(Transition(state, Event.TRIM, None, Actor.MAINTENANCE) for state in ArchiveState),
 )
 

@@ -1,5 +1,5 @@
-"""Deciding about single jobs: cancel, redrive, hold, release, complete, reschedule, reprioritise; those named, those that
-fit, or all.
+"""Deciding about single jobs: cancel, redrive, hold, release, complete, reschedule, reprioritise, delete; those named, those
+that fit, or all.
 
 Large selections are worked off in batches, each a short transaction of its own: a verb that is interrupted has decided
 about some of the jobs, and can be given again.
@@ -20,9 +20,10 @@ from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS, check_queue_name
 from dagster_sqlqueue.payload.serialization import result_text, storable_text, unstorable_text
 from dagster_sqlqueue.queue.base import Verbs
 from dagster_sqlqueue.queue.decision import BATCH, Also, Decision
+from dagster_sqlqueue.queue.deletion import DELETABLE, WAITING, Deletion
 from dagster_sqlqueue.queue.odd_jobs import ROW_ERRORS, refused
 from dagster_sqlqueue.queue.search import Ended
-from dagster_sqlqueue.queue.selection import Decided, Selection, moment_in_utc
+from dagster_sqlqueue.queue.selection import EVERYTHING, Decided, Selection, moment_in_utc
 
 _REDRIVABLE = (str(ArchiveState.FAILED), str(ArchiveState.CANCELLED))
 
@@ -250,6 +251,37 @@ class JobAdminVerbs(Verbs):
         if selection.ids:
             self._decisions.explain(queue, selection.job_ids, decided)
         return decided
+
+    def delete(self, queue: str, selection: Selection, *, states: Sequence[str] = DELETABLE) -> Decided:
+        """Remove jobs for good: payload, result, error, the task and the history that people had with them. What runs stays.
+
+        Whoever follows a live one is told that it was cancelled, and in an ordered queue its key goes on. Its unique key is
+        free then; its id is known for a week more, so that a producer who sends the same job again does not bring it back.
+        Copies stay: what Spark has read and written, callbacks that told of the job's end, backups.
+
+        Args:
+            queue: its name.
+            selection: which jobs; `since` and `before` are about when live ones were enqueued, and ended ones ended.
+            states: of those that fit, only jobs in these: `queued`, `held`, `succeeded`, `failed`, `cancelled`.
+
+        Returns:
+            What was deleted; and of jobs that were named by their ids, those that were not, with the reason.
+
+        Raises:
+            InvalidInput: an argument is not usable; nothing was changed.
+            UnknownQueue: there is no such queue.
+            AccessRefused: the user is neither an operator nor the owner of the schema.
+        """
+        return Deletion(self.catalog, self._search, self._decisions).delete(queue, selection, states)
+
+    def purge(self, queue: str) -> Decided:
+        """Empty a queue: delete every job that waits, due, scheduled or held. What runs goes on, the archive stays.
+
+        Raises:
+            UnknownQueue: there is no such queue.
+            AccessRefused: the user is neither an operator nor the owner of the schema.
+        """
+        return self.delete(queue, EVERYTHING, states=WAITING)
 
     def _redrive(self, queue: str, ended: Ended, states: Sequence[str], decided: Decided) -> None:
         parameters = {"queue": queue, "states": states, "ids": ended.ids, "since": ended.since, "until": ended.until}

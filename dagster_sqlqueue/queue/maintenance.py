@@ -25,7 +25,7 @@ _TRIMMED_AT_ONCE = 10_000
 _AT_ONCE = 1_000
 _BY_PAGE = ("notify_missed_followers", "forget_progress")
 """Those that look at a page, and say where it ended."""
-_WHILE_ANY = ("forget_groups", "forget_waits", "forget_staged", "forget_writes")
+_WHILE_ANY = ("forget_groups", "forget_replaced", "forget_waits", "forget_staged", "forget_writes")
 """Those that remove so many, as often as there are any."""
 
 
@@ -59,8 +59,8 @@ class Maintained:
         events_deleted: see `Trimmed`.
         expired_removed: how many expired waiters, workers, grants and slots, old counts of refused writes, groups that
             ended 30 days ago, followers whose job is not there any more or whose process died, notes of progress
-            without a job, attempts of Spark tasks that staged jobs more than a day ago, and names of writes of more
-            than 30 days ago, were removed.
+            without a job, attempts of Spark tasks that staged jobs more than a day ago, names of writes of more than 30
+            days ago, and ids of jobs that were replaced or deleted more than a week ago, were removed.
         batches_swept: the batches that were left behind by their drivers, and whose jobs were given back.
         keys_healed: the ordering keys whose jobs waited for a turn that nobody would have given them, and that go on now.
         jobs_moved: the jobs that were in a bucket that their queue never had, where no sensor looks, or had a priority that

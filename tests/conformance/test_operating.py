@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from dagster_sqlqueue.errors import InvalidInput, UnknownJob, UnknownQueue
+from dagster_sqlqueue.errors import InvalidInput, LeaseLost, UnknownJob, UnknownQueue
 from dagster_sqlqueue.model.outcome import Snooze
 from dagster_sqlqueue.queue.selection import Selection
 from tests.conformance.conftest import Line, numbers
@@ -73,6 +73,23 @@ def test_redrive_leaves_what_a_live_job_is_in_the_way_of(line: Line) -> None:
     decided = line.queue.redrive(line.name, EVERY)
     assert (decided.changed, list(decided.skipped)) == ([], [job.id])
     assert line.states() == ["failed", "queued"]
+
+
+def test_delete_leaves_nothing_but_what_runs(line: Line) -> None:
+    failed = line.claimed(max_attempts=1)
+    line.queue.fail(failed, "broken")
+    running = line.claimed()
+    line.put(1, 2)
+    decided = line.queue.delete(line.name, EVERY)
+    assert len(decided.changed) == 3
+    assert line.states() == ["running"]
+    line.queue.complete([running])
+    with pytest.raises(LeaseLost):
+        line.queue.complete([failed])
+    line.put(3, 4)
+    assert len(line.queue.purge(line.name).changed) == 2
+    assert line.take() == []
+    assert line.states() == ["succeeded"]
 
 
 def test_hold_and_release(line: Line) -> None:

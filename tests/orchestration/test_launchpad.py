@@ -92,6 +92,22 @@ def _ids_in(table: str) -> list[str]:
     return [line.split("|")[1].strip() for line in table.splitlines()[2:] if line.startswith("|")]
 
 
+def test_what_is_deleted_is_shown_once_more(queue: SqlQueue, launchpad: Launchpad) -> None:
+    put(queue, PLAIN, 3)
+    (failed,) = kill(queue)
+    (running,) = take(queue, 1)
+    dry = launchpad("delete", queue="work", all=True)
+    assert dry.said == "queue work: 1 job would be deleted. Nothing was changed: this was a dry run"
+    assert queue.job(failed.id).state == "failed"
+    assert launchpad("delete", queue="work", all=True, dry_run=False).said == "queue work: 1 job was deleted"
+    (waiting,) = (job.id for job in queue.jobs("work") if job.state == "queued")
+    named = [str(waiting), str(running.id)]
+    done = launchpad("delete", queue="work", ids=named, dry_run=False)
+    assert done.said == "queue work: 1 job was deleted, 1 job was left as before"
+    assert _ids_in(done.metadata["jobs"]) == [str(waiting)]
+    assert [job.id for job in (*queue.jobs("work"), *queue.jobs("work", archived=True))] == [running.id]
+
+
 def test_release_and_what_people_see_of_many(queue: SqlQueue, launchpad: Launchpad) -> None:
     put(queue, PLAIN, 60)
     assert launchpad("hold", queue="work", all=True, reason="looks odd", dry_run=False).value["jobs_changed"] == 60

@@ -36,7 +36,7 @@ def test_which_jobs_there_are(url: str) -> None:
     both = [*build_sqlqueue_launchpad_jobs("work"), *build_sqlqueue_launchpad_jobs("other", name_prefix="other")]
     resources = {"sqlqueue": SqlQueueResource(url=url)}
     dg.Definitions.validate_loadable(dg.Definitions(jobs=both, resources=resources))
-    assert len({job.name for job in both}) == 26
+    assert len({job.name for job in both}) == 28
     assert {type(job.executor_def) for job in both} == {dg.ExecutorDefinition}
     assert {job.executor_def.name for job in both} == {"in_process"}
     for wrong, message in (

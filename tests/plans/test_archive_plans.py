@@ -359,6 +359,24 @@ def test_redriving(explain: Explainer, count: int) -> None:
     assert plan.buffers <= 8 * count * PARTITIONS + 40 * count + SLACK
 
 
+@pytest.mark.parametrize("count", [1, 100, 1_000])
+def test_deleting_what_ended(explain: Explainer, count: int) -> None:
+    chosen = ended(explain, count)
+    plan = explain(
+        "delete_ended",
+        queue="events",
+        ids=[id for id, _ in chosen],
+        states=["succeeded", "failed"],
+        since=min(at for _, at in chosen).isoformat(),
+        until=max(at for _, at in chosen).isoformat(),
+    )
+    assert plan.root["Actual Rows"] == count
+    assert not plan.read_whole("job_archive")
+    # Each is looked at, locked, and deleted.
+    assert plan.rows_of("job_archive") <= 3 * count
+    assert plan.buffers <= 8 * count * PARTITIONS + 20 * count + SLACK
+
+
 @pytest.mark.parametrize("verb", ["select_archived", "select_dead"])
 @pytest.mark.parametrize("scan", [100, 1_000])
 def test_looking_through_the_archive(explain: Explainer, verb: str, scan: int) -> None:

@@ -117,3 +117,17 @@ def test_a_job_that_is_begun_by_itself(explain: Explainer, backlog: SqlQueue) ->
         assert plan.scans() <= BY_ID
         assert plan.rows_read <= 1
         assert plan.buffers <= 25 + SLACK
+
+
+@pytest.mark.parametrize("limit", [1, 1_000])
+def test_forgetting_what_was_replaced_or_deleted(explain: Explainer, limit: int) -> None:
+    explain.run(
+        "INSERT INTO {s}.job_replaced (id, noted_at)"
+        " SELECT gen_random_uuid(), statement_timestamp() - make_interval(mins => n) FROM generate_series(1, 50000) AS n"
+    )
+    explain.run("ANALYZE {s}.job_replaced")
+    plan = explain("forget_replaced", limit=limit)
+    assert {index for _, index in plan.scans()} <= {"job_replaced_noted", "job_replaced_pkey"}
+    assert plan.root["Actual Rows"] == 1
+    assert plan.rows_read <= 3 * limit
+    assert plan.buffers <= 25 * limit + SLACK

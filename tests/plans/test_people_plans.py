@@ -268,3 +268,14 @@ def test_trimming_what_people_did(explain: Explainer, limit: int) -> None:
     assert read(plan, "job_event") <= 2 * limit
     assert read(plan, "job") <= limit
     assert plan.buffers <= 80 * limit + SLACK
+
+
+@pytest.mark.parametrize("count", [1, 100, 1_000])
+def test_deleting_what_is_kept_beside_jobs(explain: Explainer, count: int) -> None:
+    ids = [row[0] for row in explain.run("SELECT job_id FROM {s}.human_task ORDER BY job_id LIMIT %s", count)]
+    explain.run("DELETE FROM {s}.job WHERE id = ANY (%s)", ids)
+    plan = explain("delete_traces", ids=ids)
+    assert {"human_task_pkey", "job_event_pkey", "job_pkey"} <= indexes(plan)
+    for table in ("human_task", "job_event"):
+        assert read(plan, table) <= 2 * count
+    assert plan.buffers <= 80 * count + SLACK

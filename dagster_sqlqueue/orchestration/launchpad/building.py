@@ -34,6 +34,7 @@ _VERBS = {
     "release": _Verb(fields.ReleaseConfig, deciding.release),
     "reschedule": _Verb(fields.RescheduleConfig, deciding.reschedule),
     "reprioritise": _Verb(fields.ReprioritiseConfig, deciding.reprioritise),
+    "delete": _Verb(fields.DeleteConfig, deciding.delete),
     "pause": _Verb(fields.PauseConfig, operating.pause),
     "resume": _Verb(fields.ResumeConfig, operating.resume),
     "rebucket": _Verb(fields.RebucketConfig, operating.rebucket),

@@ -12,6 +12,7 @@ MOST_TASKS = 100
 
 AnyState = Literal["any", "queued", "running", "held"]
 EndedState = Literal["failed", "cancelled"]
+DeletableState = Literal["failed", "cancelled", "succeeded", "queued", "held"]
 
 _MOMENT = "2026-01-31T08:00:00Z, or with an offset such as +02:00"
 
@@ -104,6 +105,15 @@ class ReprioritiseConfig(JobsConfig):
 
     priority: int = Field(description="0 to 9, higher runs first.")
     state: AnyState = Field(default="any", description="Condition: jobs in this state only.")
+
+
+class DeleteConfig(JobsConfig):
+    """Which jobs to delete for good."""
+
+    state: DeletableState = Field(
+        default="failed",
+        description="Jobs in this state only; of jobs named by their ids, any that does not run.",
+    )
 
 
 class PauseConfig(QueueConfig):

@@ -8,6 +8,7 @@ from dagster_sqlqueue.errors import InvalidInput, UnknownJob
 from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS
 from dagster_sqlqueue.orchestration.launchpad.config import (
     CancelConfig,
+    DeleteConfig,
     HoldConfig,
     JobsConfig,
     RedriveConfig,
@@ -18,6 +19,7 @@ from dagster_sqlqueue.orchestration.launchpad.config import (
 from dagster_sqlqueue.orchestration.launchpad.reporting import Report, job_table, jobs, skipped_table
 from dagster_sqlqueue.people.model import check_reason
 from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.queue.deletion import DELETABLE
 from dagster_sqlqueue.queue.preview import foretell
 from dagster_sqlqueue.queue.search import MAX_LIST
 from dagster_sqlqueue.queue.selection import LIVE_STATES, Decided, Selection, moment_in_utc
@@ -95,6 +97,16 @@ def reprioritise(source: SqlQueue, config: ReprioritiseConfig) -> Report:
 
     done = f"set to priority {config.priority}"
     return _decide(source, config, _selection(config, config.state), LIVE_STATES, done, act)
+
+
+def delete(source: SqlQueue, config: DeleteConfig) -> Report:
+    """Deletes jobs for good, with what is kept of them: ended ones, or live ones that do not run."""
+    states = DELETABLE if config.ids else (config.state,)
+
+    def act(selection: Selection) -> Decided:
+        return source.delete(config.queue, selection, states=states)
+
+    return _decide(source, config, _selection(config), states, "deleted", act)
 
 
 def _decide(

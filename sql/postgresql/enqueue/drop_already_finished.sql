@@ -1,5 +1,5 @@
 -- Take back those of the jobs just enqueued in this transaction that had been enqueued before and are finished by now, or
--- had given their content to another job.
+-- had given their content to another job, or were deleted.
 --
 -- An enqueue that is sent again (its commit got no answer, or the producer gave deterministic ids) meets its live jobs
 -- in the unique index, but not its finished ones. It has to be a second statement of the same transaction: its newer

@@ -1,5 +1,5 @@
 -- Which jobs were enqueued before, of those that are sent again with ids of their producer's own: they are live, or
--- finished, or gave their content to another job within the last week. What has replaced them since is not undone.
+-- finished, or gave their content to another job or were deleted within the last week. What has replaced them since is not undone.
 --
 -- Parameters: ids uuid[]. Returns: the ids that are known. Reads three primary keys, once for each id. Locks: none.
 -- Plan: the ids are an array, for which the planner always takes the primary keys; asked whether each exists, it read the

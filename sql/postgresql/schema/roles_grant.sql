@@ -83,7 +83,7 @@ GRANT SELECT, UPDATE (available_at) ON sqlqueue.parked_job TO sqlqueue_producer,
 -- nothing on new_job, replaceable_job: sqlqueue_consumer, sqlqueue_observer
 -- nothing on parked_job: sqlqueue_observer
 
--- job_replaced: ids that were sent before. They are forgotten when a week has passed.
+-- job_replaced: ids that were sent before, or deleted. They are forgotten when a week has passed.
 GRANT SELECT (id, merged_into), INSERT (id, merged_into) ON sqlqueue.job_replaced TO sqlqueue_producer, sqlqueue_operator;
 GRANT SELECT ON sqlqueue.job_replaced TO sqlqueue_observer;
 GRANT SELECT, UPDATE (noted_at), DELETE ON sqlqueue.job_replaced_long_ago TO sqlqueue_producer, sqlqueue_operator;

@@ -106,6 +106,19 @@ def redrive_of_a_key(queue: SqlQueue, desk: Desk) -> Any:
 
 
 @verb(O)
+def delete(queue: SqlQueue, desk: Desk) -> Any:
+    desk.dead()
+    desk.filled()
+    assert len(queue.delete(desk.name, desk.all).changed) == 4
+
+
+@verb(O)
+def purge(queue: SqlQueue, desk: Desk) -> Any:
+    desk.filled()
+    assert len(queue.purge(desk.name).changed) == 3
+
+
+@verb(O)
 def maintain(queue: SqlQueue, desk: Desk) -> Any:
     desk.change(ordered=True)
     desk.filled(2, ordering_key="k")

@@ -95,8 +95,8 @@ CREATE INDEX job_claim_token ON sqlqueue.job (claim_token) WHERE claim_token IS 
 CREATE INDEX job_batch ON sqlqueue.job (batch_id, bucket, id) WHERE batch_id IS NOT NULL;
 
 -- Jobs that carried an id of their producer's and were not inserted, but gave their content to the job that had their
--- unique key, or were merged into it: so that the same job, sent again because its commit got no answer, is known. Forgotten
--- after a week.
+-- unique key, or were merged into it, and jobs that were deleted: so that the same job, sent again because its commit got no
+-- answer, is known. Forgotten after a week.
 CREATE TABLE sqlqueue.job_replaced (
     id          uuid        PRIMARY KEY,
     noted_at    timestamptz NOT NULL DEFAULT now(),

@@ -33,4 +33,4 @@ COMMENT ON VIEW sqlqueue.parked_job IS 'jobs that wait for others of their order
 CREATE VIEW sqlqueue.job_replaced_long_ago AS
 SELECT r.id, r.noted_at FROM sqlqueue.job_replaced AS r WHERE r.noted_at < statement_timestamp() - interval '7 days';
 
-COMMENT ON VIEW sqlqueue.job_replaced_long_ago IS 'replaced more than a week ago: an enqueue may forget them';
+COMMENT ON VIEW sqlqueue.job_replaced_long_ago IS 'replaced or deleted more than a week ago: they may be forgotten';

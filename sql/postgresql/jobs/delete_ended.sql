@@ -1,0 +1,32 @@
+-- Delete jobs that ended from the archive, for good. Of an id that ended more than once every row goes. The ids alone are
+-- known for a week more: a producer who sends one again makes no job of it, in which the leases of the deleted one would count.
+--
+-- Parameters: queue text; ids uuid[]; states text[] (only jobs that ended so); since, until text (timestamptz: when they
+--   ended at the earliest and the latest; '-infinity' and 'infinity': at any time; 'now' is when this transaction began).
+-- Returns: the ids of which rows went.
+-- Locks: the archive's rows, in the order of their ids, as a redrive has them: of the two the later one finds nothing.
+-- Guards: I1, I3: no second life of an id while somebody may still have its lease, or a commit without an answer.
+-- Plan: the ids go to each partition that since and until leave over, through its primary key. The queue is compared so that
+--   no index serves it: the planner took the one of all that ended in between.
+-- Roles: operator.
+WITH candidate AS MATERIALIZED (
+    SELECT a.id, a.finished_at
+    FROM sqlqueue.job_archive AS a
+    WHERE a.id = ANY (CAST(:ids AS uuid[]))
+      AND a.queue || '' = :queue
+      AND a.state = ANY (CAST(:states AS text[]))
+      AND a.finished_at >= CAST(CAST(:since AS text) AS timestamptz)
+      AND a.finished_at <= CAST(CAST(:until AS text) AS timestamptz)
+    ORDER BY a.id
+    FOR UPDATE
+), deleted AS (
+    DELETE FROM sqlqueue.job_archive AS a
+    WHERE a.id = ANY (ARRAY(SELECT c.id FROM candidate AS c))
+      AND a.finished_at >= CAST(CAST(:since AS text) AS timestamptz)
+      AND a.finished_at <= CAST(CAST(:until AS text) AS timestamptz)
+      AND (a.id, a.finished_at) IN (SELECT c.id, c.finished_at FROM candidate AS c)
+    RETURNING a.id
+), noted AS (
+    INSERT INTO sqlqueue.job_replaced (id) SELECT DISTINCT deleted.id FROM deleted ON CONFLICT DO NOTHING
+)
+SELECT DISTINCT deleted.id FROM deleted
