@@ -266,6 +266,8 @@ class QueueSettings:
     Attributes:
         lanes: the buckets to look at: the count, or more while buckets of a larger count still hold jobs.
         regions: the region of each bucket, by number.
+        paused_at: since when it is paused; None: it is not.
+        paused_until: when it goes on by itself; None: it does not, or is not paused.
         revision: grows with every change; a claim that knows an older one takes nothing.
     """
 
@@ -283,6 +285,7 @@ class QueueSettings:
     rate: RateLimit | None
     retention_days: int | None
     paused_at: datetime | None
+    paused_until: datetime | None
     revision: int
     lanes: int
     regions: tuple[str, ...]

@@ -300,7 +300,8 @@ class _Tick:
             ]
             said.append(f"no run took a job of bucket {_some(named, 'bucket')}")
         if at := self.known.paused_at:
-            said.append(f"paused since {at:%Y-%m-%d %H:%M} UTC, resume it with: sqlqueue resume {look.queue}")
+            until = f" until {self.known.paused_until:%Y-%m-%d %H:%M} UTC" if self.known.paused_until else ""
+            said.append(f"paused since {at:%Y-%m-%d %H:%M} UTC{until}, resume it with: sqlqueue resume {look.queue}")
         return "; ".join(said)
 
     @property

@@ -96,6 +96,7 @@ class _Facts(NamedTuple):
     due_seconds: float | None
     cancel_requested_seconds: float | None
     paused_seconds: float | None
+    resumes_seconds: float | None
     ordered: bool
     max_running: int | None
     max_running_per_key: int | None
@@ -149,7 +150,8 @@ def _reasons(id: UUID, facts: _Facts) -> Iterator[Reason]:
             f" ran out {duration(-facts.due_seconds)} ago: a claim takes it, by itself.",
         )
     if facts.paused_seconds is not None:
-        yield Reason(Why.PAUSED, f"Its queue has been paused for {duration(-facts.paused_seconds)}; resume it.")
+        goes_on = f"it goes on in {duration(facts.resumes_seconds)}" if facts.resumes_seconds else "resume it"
+        yield Reason(Why.PAUSED, f"Its queue has been paused for {duration(-facts.paused_seconds)}; {goes_on}.")
     if facts.due_seconds is None:
         yield Reason(Why.TURN, _turn(id, facts))
     elif not facts.is_due:

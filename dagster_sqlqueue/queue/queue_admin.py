@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -24,6 +25,7 @@ from dagster_sqlqueue.payload import quoting
 from dagster_sqlqueue.payload.serialization import unstorable_text
 from dagster_sqlqueue.queue.base import Verbs
 from dagster_sqlqueue.queue.catalog import settings_of
+from dagster_sqlqueue.queue.selection import moment_in_utc
 
 logger = logging.getLogger("dagster_sqlqueue")
 
@@ -73,14 +75,37 @@ class QueueAdminVerbs(Verbs):
             self._settle_late(after, _turns(before) != _turns(after))
         return after
 
-    def pause(self, queue: str) -> QueueSettings:
-        """Have the queue hand out nothing more. What runs goes on, and so do enqueues; a paused queue stays as it is.
+    def pause(self, queue: str, *, until: datetime | float | None = None) -> QueueSettings:
+        """Have the queue hand out nothing more. What runs goes on, and so do enqueues.
+
+        Args:
+            queue: its name.
+            until: when it goes on by itself: the moment, with a time zone, or seconds from now; None: when it is resumed. Of
+                a paused queue this is what changes.
 
         Raises:
+            InvalidInput: the moment is not usable, or has passed by the database's clock; the queue is as it was.
             UnknownQueue: there is no such queue.
         """
-        self.database.run("pause", {"queue": check_queue_name(queue)})
-        return self.settings(queue)
+        parameters: dict[str, Any] = {"queue": check_queue_name(queue), "seconds": None, "moment": None}
+        if isinstance(until, datetime):
+            parameters["moment"] = moment_in_utc("until", until)
+        elif until is not None:
+            if not _seconds(until) or until == 0:
+                raise InvalidInput(
+                    f"until is {until!r}; give a datetime with a time zone, seconds from now, more than 0 and at most a"
+                    " hundred years, or None"
+                )
+            parameters["seconds"] = float(until)
+
+        def change(executor: Executor) -> QueueSettings:
+            executor.run("pause", parameters)
+            after = self.settings(queue, executor=executor)
+            if after.paused_at is None:
+                raise InvalidInput(f"until is {until!r}, which has passed by the database's clock; nothing was changed")
+            return after
+
+        return self.database.transact(change)
 
     def resume(self, queue: str) -> QueueSettings:
         """Have a paused queue hand out jobs again; one that is not paused stays as it is.
@@ -94,7 +119,7 @@ class QueueAdminVerbs(Verbs):
 
     def drain(self, queue: str, *, timeout_seconds: float | None = None) -> bool:
         """Pause the queue and wait until what runs has ended: no lease is live any more, and no job is worked on in a
-        transaction. The queue stays paused.
+        transaction. The queue stays paused; of one that is paused already nothing changes, also not until when.
 
         Args:
             queue: its name.
@@ -112,7 +137,9 @@ class QueueAdminVerbs(Verbs):
                 f"timeout_seconds is {timeout_seconds!r}; give seconds, not negative and at most a hundred years, or None"
             )
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-        settings = self.pause(queue)
+        settings = self.settings(check_queue_name(queue))
+        if settings.paused_at is None:
+            settings = self.pause(queue)
         modes = _WRITES if settings.strategy in _CLAIMS_WITHOUT_LOCKS else _CLAIMS
         if self._outlived(modes, deadline):
             return False

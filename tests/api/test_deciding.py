@@ -3,9 +3,13 @@
 from dataclasses import replace
 from uuid import uuid4
 
+import psycopg
+import pytest
+
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.queue.selection import Selection
 from tests.api.conftest import SPEC, Caller
+from tests.support import rows
 
 
 def test_operators_decide_as_in_python(line: SqlQueue, sqlc: Caller) -> None:
@@ -62,6 +66,14 @@ def test_a_paused_queue_hands_out_nothing(line: SqlQueue, sqlc: Caller) -> None:
     assert sqlc.claim() == []
     assert (sqlc.value("SELECT {v1}.resume('work')"), sqlc.value("SELECT {v1}.resume('work')")) == (True, False)
     assert len(sqlc.claim()) == 1
+    sqlc.enqueue(2)
+    assert sqlc.value("SELECT {v1}.pause('work', now() + interval '1 hour')")
+    assert sqlc.claim() == []
+    rows(line, "UPDATE {s}.queue SET paused_until = statement_timestamp()")
+    assert len(sqlc.claim()) == 1
+    for passed in ("now() - interval '1 second'", "'infinity'"):
+        with pytest.raises(psycopg.Error, match=r"until is .*give a moment that is to come"):
+            sqlc.value(f"SELECT {{v1}}.pause('work', {passed})")
 
 
 def test_a_look_ahead(line: SqlQueue, sqlc: Caller) -> None:

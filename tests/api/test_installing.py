@@ -39,11 +39,12 @@ def test_the_queues_schema_has_the_newest(queue: SqlQueue, schema: str) -> None:
 
 
 def test_a_newest_function_of_another_shape_is_made_anew(queue: SqlQueue, schema: str) -> None:
-    rows(queue, "DROP FUNCTION {s}.pause(text)")
-    rows(queue, "CREATE FUNCTION {s}.pause(other text) RETURNS integer LANGUAGE sql AS 'SELECT 1'")
+    rows(queue, "DROP FUNCTION {s}.resume(text)")
+    rows(queue, "CREATE FUNCTION {s}.resume(other text) RETURNS integer LANGUAGE sql AS 'SELECT 1'")
     rows(queue, "UPDATE {s}.function_set SET digest = 'of before'")
     queue.migrate()
-    assert value(queue, "SELECT {s}.pause(queue => 'work')") is True
+    queue.pause("work")
+    assert value(queue, "SELECT {s}.resume(queue => 'work')") is True
 
 
 @pytest.mark.parametrize("home", ["{s}", "{v1}"])

@@ -260,6 +260,8 @@ def test_queues_that_stand_still(queue: SqlQueue, schema: str, spec: QueueSpec[W
     found = _found(queue)["queues"]
     assert "work is paused for 2 d" in found.found
     assert found.cure.endswith("sqlqueue resume work")
+    queue.pause("work", until=86_400.0)
+    assert _found(queue)["queues"].verdict is Verdict.OK, "it goes on by itself"
 
 
 @pytest.mark.parametrize("turns", [{"ordered": True}, {"max_running_per_key": 1}], ids=["ordered", "limited"])

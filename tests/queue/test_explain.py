@@ -96,6 +96,8 @@ def test_held_and_paused(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     assert _whys(queue, other) == [Why.PAUSED]
     assert "resume it" in queue.explain(other).text
     assert claim(queue) == []
+    queue.pause("work", until=7200)
+    assert "it goes on in 2 h" in queue.explain(other).text or "it goes on in 1 h 59" in queue.explain(other).text
     queue.resume("work")
     assert [taken.id for taken in claim(queue)] == [other]
 

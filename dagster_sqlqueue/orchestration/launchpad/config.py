@@ -1,11 +1,14 @@
 """What people fill in: the launchpad shows these fields with their descriptions and defaults."""
 
+from datetime import datetime
 from typing import Any, Literal, TypeVar
 
 import dagster as dg
 from pydantic import Field, create_model
 
+from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import MAX_BUCKETS
+from dagster_sqlqueue.queue.selection import moment_in_utc
 
 LIMIT = 1_000
 MOST_TASKS = 100
@@ -119,6 +122,9 @@ class DeleteConfig(JobsConfig):
 class PauseConfig(QueueConfig):
     """Which queue to pause."""
 
+    until: str | None = Field(
+        default=None, description=f"When it goes on by itself: {_MOMENT}. Not given: when it is resumed."
+    )
     wait_seconds: float = Field(
         default=0.0,
         description="Wait until nothing of the queue runs any more, for so long at most, up to 3,600; 0 does not wait.",
@@ -188,3 +194,20 @@ def bound(config: type[Configured], queues: tuple[str, ...]) -> type[Configured]
     return create_model(
         config.__name__, __base__=config, __module__=config.__module__, __doc__=config.__doc__, queue=(choice, field)
     )
+
+
+def parsed_moment(name: str, text: str | None) -> datetime | None:
+    """The moment that was filled in; None if none was.
+
+    Raises:
+        InvalidInput: it is no date and time with a zone.
+    """
+    if text is None:
+        return None
+    try:
+        when = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise InvalidInput(f"{name} is {text!r}, which is not a time; write it as 2026-01-31T08:00:00Z") from None
+    if when.utcoffset() is None:
+        raise InvalidInput(f"{name} is {text!r}, without a time zone; end it with Z for UTC, or an offset as +02:00")
+    return moment_in_utc(name, when)

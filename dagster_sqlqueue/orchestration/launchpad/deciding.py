@@ -1,7 +1,6 @@
 """The launchpad's verbs about jobs: found first, at most so many, and decided about only where it is no dry run."""
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from uuid import UUID
 
 from dagster_sqlqueue.errors import InvalidInput, UnknownJob
@@ -15,6 +14,7 @@ from dagster_sqlqueue.orchestration.launchpad.config import (
     ReleaseConfig,
     ReprioritiseConfig,
     RescheduleConfig,
+    parsed_moment,
 )
 from dagster_sqlqueue.orchestration.launchpad.reporting import Report, job_table, jobs, skipped_table
 from dagster_sqlqueue.people.model import check_reason
@@ -22,7 +22,7 @@ from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.deletion import DELETABLE
 from dagster_sqlqueue.queue.preview import foretell
 from dagster_sqlqueue.queue.search import MAX_LIST
-from dagster_sqlqueue.queue.selection import LIVE_STATES, Decided, Selection, moment_in_utc
+from dagster_sqlqueue.queue.selection import LIVE_STATES, Decided, Selection
 
 _ANY = "any"
 _REDRIVABLE = ("failed", "cancelled")
@@ -78,7 +78,7 @@ def reschedule(source: SqlQueue, config: RescheduleConfig) -> Report:
         raise InvalidInput(
             f"seconds is {config.seconds:g}; give seconds from now, not negative and at most a hundred years"
         )
-    when = config.seconds if config.seconds is not None else _moment("until", config.until)
+    when = config.seconds if config.seconds is not None else parsed_moment("until", config.until)
     assert when is not None
 
     def act(selection: Selection) -> Decided:
@@ -195,22 +195,10 @@ def _selection(config: JobsConfig, state: str = _ANY) -> Selection:
         ordering_key=config.ordering_key,
         state=None if state == _ANY else state,
         error_contains=config.error_contains,
-        since=_moment("since", config.since),
-        before=_moment("before", config.before),
+        since=parsed_moment("since", config.since),
+        before=parsed_moment("before", config.before),
         all=config.all,
     )
-
-
-def _moment(name: str, text: str | None) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        when = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise InvalidInput(f"{name} is {text!r}, which is not a time; write it as 2026-01-31T08:00:00Z") from None
-    if when.utcoffset() is None:
-        raise InvalidInput(f"{name} is {text!r}, without a time zone; end it with Z for UTC, or an offset as +02:00")
-    return moment_in_utc(name, when)
 
 
 def _unknown(queue: str, ids: Sequence[UUID]) -> UnknownJob:

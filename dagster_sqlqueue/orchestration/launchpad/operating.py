@@ -4,7 +4,7 @@ from dagster_sqlqueue import display
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import QueueSettings, check_bucket_count
 from dagster_sqlqueue.orchestration import markdown
-from dagster_sqlqueue.orchestration.launchpad.config import PauseConfig, RebucketConfig, ResumeConfig
+from dagster_sqlqueue.orchestration.launchpad.config import PauseConfig, RebucketConfig, ResumeConfig, parsed_moment
 from dagster_sqlqueue.orchestration.launchpad.reporting import Report
 from dagster_sqlqueue.queue import SqlQueue
 
@@ -16,15 +16,16 @@ def pause(source: SqlQueue, config: PauseConfig) -> Report:
     if not 0 <= config.wait_seconds <= _LONGEST_WAIT:
         raise InvalidInput(f"wait_seconds is {config.wait_seconds:g}; it must be 0 to {_LONGEST_WAIT:,}")
     before = source.settings(config.queue)
-    after = source.pause(config.queue)
+    after = source.pause(config.queue, until=parsed_moment("until", config.until))
     drained = bool(config.wait_seconds) and source.drain(config.queue, timeout_seconds=config.wait_seconds)
     assert after.paused_at
     rest = "what runs goes on"
     if config.wait_seconds:
         rest = "nothing of it runs any more" if drained else "jobs of it still run, or somebody resumed it"
-    said = f"queue {config.queue} is paused since {display.moment(after.paused_at)}; {rest}"
+    until = f" until {display.moment(after.paused_until)}" if after.paused_until else ""
+    said = f"queue {config.queue} is paused since {display.moment(after.paused_at)}{until}; {rest}"
     counts = {"drained": int(drained)} if config.wait_seconds else {}
-    return Report(config.queue, said, counts, {"queue": _settings(before, after)}, before.paused_at is None)
+    return Report(config.queue, said, counts, {"queue": _settings(before, after)}, before.revision != after.revision)
 
 
 def resume(source: SqlQueue, config: ResumeConfig) -> Report:
@@ -57,7 +58,8 @@ def rebucket(source: SqlQueue, config: RebucketConfig) -> Report:
 
 def _settings(before: QueueSettings, after: QueueSettings) -> str:
     def of(settings: QueueSettings) -> list[object]:
-        paused = f"since {display.moment(settings.paused_at)}" if settings.paused_at else "no"
+        until = f" until {display.moment(settings.paused_until)}" if settings.paused_until else ""
+        paused = f"since {display.moment(settings.paused_at)}{until}" if settings.paused_at else "no"
         return [settings.bucket_count, settings.lanes, paused]
 
     names = ["buckets", "buckets that may hold jobs", "paused"]

@@ -50,7 +50,8 @@ WITH expired AS (
             (SELECT COALESCE(sum(r.jobs), 0) FROM sqlqueue.limit_reservation AS r WHERE r.queue = :queue)
             - (SELECT COALESCE(sum(expired.jobs), 0) FROM expired) AS jobs
     ) AS reserved
-    WHERE q.name = :queue AND q.revision = :revision AND q.paused_at IS NULL
+    WHERE q.name = :queue AND q.revision = :revision
+      AND (q.paused_at IS NULL OR q.paused_until <= statement_timestamp())
 ), head AS MATERIALIZED (
     SELECT due.id, due.available_at, due.suspect
     FROM unnest(CAST(:buckets AS smallint[]), CAST(:hints AS text[])) AS b (bucket, hint)

@@ -21,7 +21,8 @@ WITH reserved AS MATERIALIZED (
     SELECT reserved.jobs, q.rate_seconds
     FROM reserved
     JOIN sqlqueue.queue AS q ON q.name = :queue
-    WHERE q.revision = :revision AND q.paused_at IS NULL
+    WHERE q.revision = :revision
+      AND (q.paused_at IS NULL OR q.paused_until <= statement_timestamp())
 ), head AS MATERIALIZED (
     SELECT due.id, due.available_at, due.suspect
     FROM unnest(CAST(:buckets AS smallint[]), CAST(:hints AS text[])) AS b (bucket, hint)

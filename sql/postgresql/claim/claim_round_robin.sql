@@ -47,7 +47,8 @@ WITH head AS MATERIALIZED (
     ) AS due
     WHERE EXISTS (
         SELECT FROM sqlqueue.queue AS q
-        WHERE q.name = :queue AND q.revision = :revision AND q.paused_at IS NULL
+        WHERE q.name = :queue AND q.revision = :revision
+          AND (q.paused_at IS NULL OR q.paused_until <= statement_timestamp())
     )
     LIMIT :limit
 ), taken AS MATERIALIZED (

@@ -33,6 +33,7 @@ WHERE j.id = ANY (CAST(:ids AS uuid[]))
   AND j.available_at <= statement_timestamp()
   AND EXISTS (
       SELECT FROM sqlqueue.queue AS q
-      WHERE q.name = :queue AND q.revision = :revision AND q.paused_at IS NULL
+      WHERE q.name = :queue AND q.revision = :revision
+        AND (q.paused_at IS NULL OR q.paused_until <= statement_timestamp())
   )
 RETURNING j.id, j.available_at AS lease_until

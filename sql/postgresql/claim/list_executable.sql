@@ -32,7 +32,8 @@ WITH candidate AS MATERIALIZED (
     ) AS due
     WHERE EXISTS (
         SELECT FROM sqlqueue.queue AS q
-        WHERE q.name = :queue AND q.revision = :revision AND q.paused_at IS NULL
+        WHERE q.name = :queue AND q.revision = :revision
+          AND (q.paused_at IS NULL OR q.paused_until <= statement_timestamp())
     )
 )
 SELECT

@@ -44,7 +44,8 @@ WITH scanned AS MATERIALIZED (
     ) AS seen
     WHERE EXISTS (
         SELECT FROM sqlqueue.queue AS q
-        WHERE q.name = :queue AND q.revision = :revision AND q.paused_at IS NULL
+        WHERE q.name = :queue AND q.revision = :revision
+          AND (q.paused_at IS NULL OR q.paused_until <= statement_timestamp())
     )
 )
 SELECT

@@ -48,7 +48,8 @@ SELECT standing.queue, standing.paused_seconds, standing.due_seconds, standing.m
 FROM (
     SELECT
         q.name AS queue,
-        CAST(EXTRACT(EPOCH FROM statement_timestamp() - q.paused_at) AS float8) AS paused_seconds,
+        CASE WHEN q.paused_until IS NULL
+            THEN CAST(EXTRACT(EPOCH FROM statement_timestamp() - q.paused_at) AS float8) END AS paused_seconds,
         first_due.seconds AS due_seconds,
         EXISTS (SELECT FROM running WHERE running.queue = q.name)
         OR EXISTS (
@@ -58,6 +59,7 @@ FROM (
         ) AS moving
     FROM sqlqueue.queue AS q
     LEFT JOIN first_due ON first_due.queue = q.name
+    WHERE (q.paused_until > statement_timestamp()) IS NOT TRUE
 ) AS standing
 WHERE standing.paused_seconds >= :seconds OR standing.due_seconds IS NOT NULL AND NOT standing.moving
 ORDER BY standing.queue

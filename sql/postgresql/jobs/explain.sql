@@ -16,7 +16,11 @@ SELECT
     CASE WHEN j.available_at = 'infinity' THEN NULL
          ELSE CAST(EXTRACT(epoch FROM j.available_at - statement_timestamp()) AS float8) END AS due_seconds,
     CAST(EXTRACT(epoch FROM j.cancel_requested_at - statement_timestamp()) AS float8) AS cancel_requested_seconds,
-    CAST(EXTRACT(epoch FROM q.paused_at - statement_timestamp()) AS float8) AS paused_seconds,
+    CAST(EXTRACT(epoch FROM
+        CASE WHEN q.paused_until <= statement_timestamp() THEN NULL ELSE q.paused_at END - statement_timestamp()
+    ) AS float8) AS paused_seconds,
+    CASE WHEN q.paused_at IS NOT NULL AND q.paused_until > statement_timestamp()
+        THEN CAST(EXTRACT(epoch FROM q.paused_until - statement_timestamp()) AS float8) END AS resumes_seconds,
     q.ordered, q.max_running, q.max_running_per_key, q.rate_limit, q.rate_seconds,
     (
         SELECT COALESCE(sum(at_level.jobs), 0)

@@ -1,9 +1,22 @@
 -- Pause a queue: from its commit on a new claim takes nothing. What runs goes on, and enqueues go on.
 --
--- Parameters: queue text. Returns: its name; no row: there is no such queue, or it is paused already.
+-- Parameters: queue text; seconds float8 and moment timestamptz (when it goes on by itself: so long from now, or then; both
+--   null: when somebody resumes it).
+-- Returns: its name; no row: there is no such queue, or it is paused for exactly as long already.
 -- Locks: the queue's row. Guards: I9: the revision grows, so that a claim that knows the older one takes nothing.
 -- Roles: operator.
 UPDATE sqlqueue.queue AS q
-SET paused_at = statement_timestamp(), revision = q.revision + 1
-WHERE q.name = :queue AND q.paused_at IS NULL
+SET paused_at = CASE WHEN q.paused_until <= statement_timestamp() THEN statement_timestamp()
+        ELSE COALESCE(q.paused_at, statement_timestamp()) END,
+    paused_until = COALESCE(
+        statement_timestamp() + make_interval(secs => CAST(:seconds AS float8)), CAST(:moment AS timestamptz)
+    ),
+    revision = q.revision + 1
+WHERE q.name = :queue
+  AND (
+      q.paused_at IS NULL
+      OR q.paused_until <= statement_timestamp()
+      OR CAST(:seconds AS float8) IS NOT NULL
+      OR q.paused_until IS DISTINCT FROM CAST(:moment AS timestamptz)
+  )
 RETURNING q.name

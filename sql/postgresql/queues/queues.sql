@@ -9,7 +9,10 @@
 SELECT
     q.name, q.bucket_count, q.strategy, q.ordered, q.on_poison, q.lease_seconds, q.timeout_seconds, q.max_attempts,
     q.backoff_seconds, q.backoff_factor, q.backoff_max_seconds, q.backoff_jitter, q.max_running, q.max_running_per_key,
-    q.rate_limit, q.rate_seconds, q.retention_days, q.paused_at, q.revision,
+    q.rate_limit, q.rate_seconds, q.retention_days,
+    CASE WHEN q.paused_until <= statement_timestamp() THEN NULL ELSE q.paused_at END AS paused_at,
+    CASE WHEN q.paused_until > statement_timestamp() THEN q.paused_until END AS paused_until,
+    q.revision,
     GREATEST(q.bucket_count, 1 + (
         SELECT j.bucket
         FROM sqlqueue.job AS j

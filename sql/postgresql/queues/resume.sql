@@ -3,6 +3,6 @@
 -- Parameters: queue text. Returns: its name; no row: there is no such queue, or it is not paused. Locks: the queue's row.
 -- Roles: operator.
 UPDATE sqlqueue.queue AS q
-SET paused_at = NULL, revision = q.revision + 1
-WHERE q.name = :queue AND q.paused_at IS NOT NULL
+SET paused_at = NULL, paused_until = NULL, revision = q.revision + 1
+WHERE q.name = :queue AND q.paused_at IS NOT NULL AND (q.paused_until <= statement_timestamp()) IS NOT TRUE
 RETURNING q.name

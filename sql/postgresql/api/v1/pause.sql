@@ -1,15 +1,22 @@
 -- Have a queue hand out nothing more. What runs goes on, and so do enqueues.
 --
--- Parameters: queue text. Returns: whether that changed anything. Raises: SQ002.
-CREATE OR REPLACE FUNCTION sqlqueue_v1.pause(queue text) RETURNS boolean
+-- Parameters: queue text; until timestamptz: when it goes on by itself; null: when it is resumed.
+-- Returns: whether that changed anything. Raises: SQ001 (the moment has passed), SQ002.
+CREATE OR REPLACE FUNCTION sqlqueue_v1.pause(queue text, until timestamptz DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql VOLATILE {{settings}} AS $function$
 #variable_conflict use_column
 <<param>>
 DECLARE
     clock timestamptz := clock_timestamp();
     queue text := pause.queue;
+    seconds float8;
+    moment timestamptz := pause.until;
     found text;
 BEGIN
+    PERFORM sqlqueue_v1._refuse(CASE
+        WHEN (isfinite(pause.until) AND pause.until > clock) IS FALSE
+        THEN format('until is %s; give a moment that is to come, or NULL for until it is resumed', pause.until)
+    END);
     {{pause}}
     INTO found;
     IF found IS NULL AND NOT EXISTS (SELECT FROM sqlqueue.queue AS q WHERE q.name = pause.queue) THEN

@@ -2,6 +2,7 @@
 
 -- A queue is keyed when the jobs that share an ordering key take turns: one at a time and in order, or so many at once.
 -- The revision grows with every change of the settings; a claim names the one it knows, and takes nothing under another.
+-- A queue is paused from paused_at on, until paused_until if there is one: whoever reads the one looks at the other.
 CREATE TABLE sqlqueue.queue (
     name                text        PRIMARY KEY CHECK (name ~ '^[a-z][a-z0-9_]{0,62}$'),
     bucket_count        integer     NOT NULL CHECK (bucket_count BETWEEN 1 AND 1024),
@@ -21,10 +22,12 @@ CREATE TABLE sqlqueue.queue (
     rate_seconds        float8      CHECK (rate_seconds > 0 AND rate_seconds <= 3162240000),
     retention_days      integer     CHECK (retention_days >= 1),
     paused_at           timestamptz,
+    paused_until        timestamptz CHECK (isfinite(paused_until)),
     revision            bigint      NOT NULL DEFAULT 1,
     created_at          timestamptz NOT NULL DEFAULT now(),
     keyed               boolean     NOT NULL GENERATED ALWAYS AS (ordered OR max_running_per_key IS NOT NULL) STORED,
-    CHECK ((rate_limit IS NULL) = (rate_seconds IS NULL))
+    CHECK ((rate_limit IS NULL) = (rate_seconds IS NULL)),
+    CHECK (paused_until IS NULL OR paused_at IS NOT NULL)
 );
 
 -- One row a bucket: the region that it belongs to; the head hint, the moment below which nothing was claimable when a

@@ -2,7 +2,9 @@
 
 CREATE VIEW sqlqueue.queue_stats AS
 SELECT
-    q.name AS queue, q.paused_at, 10000 AS counted_up_to,
+    q.name AS queue,
+    CASE WHEN q.paused_until <= statement_timestamp() THEN NULL ELSE q.paused_at END AS paused_at,
+    10000 AS counted_up_to,
     f.ready, f.running, f.scheduled, f.held, f.parked, f.oldest_ready_seconds, f.next_due_seconds, f.in_per_minute,
     f.in_per_minute_of_hour, f.out_per_minute, f.out_per_minute_of_hour, f.measured, f.succeeded, f.failed,
     f.cancelled, f.wait_seconds_p50, f.wait_seconds_p95, f.wait_seconds_p99, f.run_seconds_p50, f.run_seconds_p95,
