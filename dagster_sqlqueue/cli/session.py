@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 import typer
 from sqlalchemy.exc import SQLAlchemyError
 
-from dagster_sqlqueue.db.database import Database, parse_url
+from dagster_sqlqueue.db.database import Database, default_schema, parse_url
 from dagster_sqlqueue.db.statements import DEFAULT_SCHEMA
 from dagster_sqlqueue.embedded import EmbeddedPostgres, home
 from dagster_sqlqueue.errors import InvalidInput
@@ -109,7 +109,7 @@ class Session:
     @property
     def schema_name(self) -> str:
         """The schema that holds the queue's tables."""
-        return self.schema or os.environ.get("SQLQUEUE_SCHEMA") or DEFAULT_SCHEMA
+        return self.schema or default_schema()
 
     @property
     def _url(self) -> str | None:

@@ -6,7 +6,9 @@ statements are planned is a setting of its session, or behind a pooler of each t
 """
 
 import contextlib
+import enum
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -36,6 +38,15 @@ from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 logger = logging.getLogger("dagster_sqlqueue")
 
 T = TypeVar("T")
+
+SCHEMA_VARIABLE = "SQLQUEUE_SCHEMA"
+
+
+class Unnamed(enum.Enum):
+    """Stands for an argument that was not given, where None is refused: it may come from a look-up that found nothing."""
+
+    UNNAMED = enum.auto()
+
 
 _TRUSTED_SECONDS = 0.5
 """A connection that idled for longer is tested before it is used: one round trip, which a busy one is spared."""
@@ -70,6 +81,11 @@ def parse_url(url: str) -> sa.URL:
     return parsed.set(drivername="postgresql+psycopg")
 
 
+def default_schema() -> str:
+    """The schema that is meant where none is named: the environment variable `SQLQUEUE_SCHEMA`, else `sqlqueue`."""
+    return os.environ.get(SCHEMA_VARIABLE) or statements.DEFAULT_SCHEMA
+
+
 class Database:
     """A pool of connections to one schema of one database.
 
@@ -77,7 +93,7 @@ class Database:
 
     Args:
         url: see `parse_url`.
-        schema: where the queue's tables are.
+        schema: where the queue's tables are; not given: `default_schema()`.
         pool_size: the most connections kept and opened at a time.
         application_name: what `pg_stat_activity` shows.
         connect_timeout: seconds to wait for the server, or for a connection of the pool to become free.
@@ -91,12 +107,14 @@ class Database:
         self,
         url: str,
         *,
-        schema: str = statements.DEFAULT_SCHEMA,
+        schema: str | Unnamed = Unnamed.UNNAMED,
         pool_size: int = 5,
         application_name: str = "dagster-sqlqueue",
         connect_timeout: int = 10,
         statement_timeout: float | None = None,
     ) -> None:
+        if isinstance(schema, Unnamed):
+            schema = default_schema()
         statements.quote_schema(schema)
         if pool_size < 1:
             raise InvalidInput(f"pool_size is {pool_size}; it must be at least 1")

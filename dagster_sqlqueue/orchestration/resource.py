@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import dagster as dg
-from pydantic import Field, PrivateAttr
+from pydantic import ConfigDict, Field, PrivateAttr
 
-from dagster_sqlqueue.db.database import Database
+from dagster_sqlqueue.db.database import Database, default_schema
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration.code_only import CodeOnlyResource, looked_up
 from dagster_sqlqueue.queue import SqlQueue
@@ -31,12 +31,18 @@ class SqlQueueResource(CodeOnlyResource):
         `SqlQueueResource(url=dg.EnvVar("SQLQUEUE_URL"))`
     """
 
+    model_config = ConfigDict(hide_input_in_errors=True)
+
     url: str = Field(
         description="The database: postgresql://user:password@host:5432/database. Pass dg.EnvVar('SQLQUEUE_URL'): the UI"
         " then shows the variable's name only.",
         json_schema_extra={"dagster__is_secret": True},
+        repr=False,
     )
-    schema_name: str = Field(default="sqlqueue", description="The schema that holds the queue's tables.")
+    schema_name: str = Field(
+        default_factory=default_schema,
+        description="The schema that holds the queue's tables; unset: SQLQUEUE_SCHEMA of the environment, else sqlqueue.",
+    )
     pool_size: int = Field(default=5, ge=1, le=100, description="The most connections opened at a time.")
     connect_timeout_seconds: int = Field(default=5, ge=1, description="How long to wait for a connection.")
     statement_timeout_seconds: float | None = Field(

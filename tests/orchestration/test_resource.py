@@ -5,6 +5,7 @@ import psycopg
 import pytest
 from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster_graphql.schema import create_schema
+from pydantic import ValidationError
 
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.errors import InvalidInput
@@ -55,6 +56,25 @@ def test_the_url_is_no_part_of_a_run_s_config_and_never_shown_by_graphql(
     assert "pool_size" in str(answer.data)
     assert "s3cret" not in str(answer.data)
     assert "other5ecret" not in str(answer.data)
+
+
+@pytest.mark.parametrize("url", ["postgresql://me:s3cret@example.invalid/db", dg.EnvVar("THE_URL")])
+def test_the_url_is_in_no_text_of_the_resource(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THE_URL", "postgresql://me:s3cret@example.invalid/db")
+    made = SqlQueueResource(url=url, schema_name="theirs")
+    for text in (repr(made), str(made), f"{made}", f"{made!r}", repr([made]), repr({"sqlqueue": made})):
+        assert "s3cret" not in text
+        assert "schema_name='theirs'" in text
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"url": ["postgresql://me:s3cret@example.invalid/db"]}, {"url": b"s3cret\xff"}, {"url": "s3cret", "pool_size": 0}],
+)
+def test_the_url_is_in_no_error_of_the_resource(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValidationError) as refused:
+        SqlQueueResource(**wrong)
+    assert "s3cret" not in f"{refused.value}{refused.value!r}"
 
 
 def test_a_run_is_named_in_the_database_and_its_connections_are_closed(
