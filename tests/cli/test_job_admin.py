@@ -216,3 +216,20 @@ def test_what_is_refused(cli: Cli) -> None:
         ("reprioritise", ["--all", "--priority", "10"], "must be 0 to 9"),
     ):
         assert said in cli.refused(2, verb, "work", *options)
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("retry", "every job of the queue that failed; cancelled ones come back with --state cancelled"),
+        ("cancel", "every live job of the queue: queued and held ones end at once, running ones are asked to end"),
+        ("hold", "every queued job of the queue, due or not; running ones go on"),
+        ("release", "every held job of the queue"),
+        ("reschedule", "every queued job of the queue, due or not; running and held ones stay as they are"),
+        ("reprioritise", "every live job of the queue: queued, running and held"),
+        ("people hand-over", "every queued job of the queue, due or not; running ones go on"),
+    ],
+)
+def test_the_help_says_which_jobs_all_of_them_are(cli: Cli, command: str, says: str) -> None:
+    shown = Cli({**cli.environment, "TERMINAL_WIDTH": "300", "COLUMNS": "300"}).run(*command.split(), "--help").stdout
+    assert says in " ".join(shown.split()).lower()

@@ -82,7 +82,7 @@ def rule(
         render.say(_rule(found))
 
 
-@selecting(("queued",), "hand over")
+@selecting(("queued",), "hand over", all_jobs="Every queued job of the queue, due or not; running ones go on")
 def hand_over(
     session: Session,
     queue: Queue,

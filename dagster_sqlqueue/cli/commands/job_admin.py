@@ -49,7 +49,9 @@ class Verb:
     ask: str = ""
 
 
-@selecting(_ENDED, "retry")
+@selecting(
+    _ENDED, "retry", all_jobs="Every job of the queue that failed; cancelled ones come back with --state cancelled"
+)
 def retry(
     session: Session,
     queue: Queue,
@@ -79,7 +81,11 @@ def retry(
             tell(session, queue, verb, source.redrive(queue, selection, states=verb.states, limit=most))
 
 
-@selecting(LIVE_STATES, "cancel")
+@selecting(
+    LIVE_STATES,
+    "cancel",
+    all_jobs="Every live job of the queue: queued and held ones end at once, running ones are asked to end",
+)
 def cancel(
     session: Session, queue: Queue, selection: Selection, dry_run: bool, reason: Reason = "cancelled by an operator"
 ) -> None:
@@ -100,7 +106,7 @@ def cancel(
             tell(session, queue, verb, source.cancel(queue, selection, reason=reason))
 
 
-@selecting(("queued",), "hold")
+@selecting(("queued",), "hold", all_jobs="Every queued job of the queue, due or not; running ones go on")
 def hold(
     session: Session, queue: Queue, selection: Selection, dry_run: bool, reason: Reason = "held by an operator"
 ) -> None:
@@ -116,7 +122,7 @@ def hold(
             tell(session, queue, verb, source.hold_queued(queue, selection, reason))
 
 
-@selecting(("held",), "release")
+@selecting(("held",), "release", all_jobs="Every held job of the queue")
 def release(session: Session, queue: Queue, selection: Selection, dry_run: bool) -> None:
     """Let held jobs go: due now, with the attempts that they have left.
 
@@ -130,7 +136,11 @@ def release(session: Session, queue: Queue, selection: Selection, dry_run: bool)
             tell(session, queue, verb, source.release_held(queue, selection))
 
 
-@selecting(("queued",), "reschedule")
+@selecting(
+    ("queued",),
+    "reschedule",
+    all_jobs="Every queued job of the queue, due or not; running and held ones stay as they are",
+)
 def reschedule(
     session: Session,
     queue: Queue,
@@ -148,7 +158,7 @@ def reschedule(
             "--for",
             metavar="TIME",
             show_default=False,
-            help="Instead of --until, so long from now: 90, 5min, 2h; 0 for now.",
+            help="Instead of --until, so long from now: 90, 5m, 2h; 0 for now.",
         ),
     ] = None,
 ) -> None:
@@ -169,7 +179,7 @@ def reschedule(
             tell(session, queue, verb, source.reschedule(queue, selection, when))
 
 
-@selecting(LIVE_STATES, "reprioritise")
+@selecting(LIVE_STATES, "reprioritise", all_jobs="Every live job of the queue: queued, running and held")
 def reprioritise(
     session: Session,
     queue: Queue,

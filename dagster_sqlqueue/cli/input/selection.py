@@ -41,7 +41,6 @@ _CONDITIONS: dict[str, Any] = {
     ],
     "before": Annotated[str | None, _option(metavar="MOMENT", help_text="Enqueued (or ended) before that moment.")],
 }
-_ALL = Annotated[bool, _option("--all", metavar=None, help_text="Every job that the command is for.")]
 _DRY_RUN = Annotated[
     bool, typer.Option("--dry-run", show_default=False, help="Change nothing; show which jobs it would be.")
 ]
@@ -49,6 +48,10 @@ _DRY_RUN = Annotated[
 
 def _state(states: Iterable[str]) -> Any:
     return Annotated[str | None, _option(metavar="STATE", help_text=f"In this state: {', '.join(states)}.")]
+
+
+def _all(jobs: str) -> Any:
+    return Annotated[bool, _option("--all", metavar=None, help_text=f"{jobs}.")]
 
 
 def filtered(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,7 +66,7 @@ def filtered(function: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
-def selecting(states: Sequence[str], verb: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def selecting(states: Sequence[str], verb: str, *, all_jobs: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Have a command that decides about jobs take ids, conditions, `--all` and `--dry-run`.
 
     It is called with a `selection` and with `dry_run`.
@@ -71,6 +74,7 @@ def selecting(states: Sequence[str], verb: str) -> Callable[[Callable[..., Any]]
     Args:
         states: those that it is about; with more than one it also takes `--state`.
         verb: what it does to them, for messages.
+        all_jobs: which jobs `--all` takes, and what becomes of others, for the help.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -87,7 +91,12 @@ def selecting(states: Sequence[str], verb: str) -> Callable[[Callable[..., Any]]
             return function(session, selection=found, **given)
 
         asked = {"state": (_state(states), None)} if len(states) > 1 else {}
-        after = {**asked, **_without_default(_CONDITIONS), "everything": (_ALL, False), "dry_run": (_DRY_RUN, False)}
+        after = {
+            **asked,
+            **_without_default(_CONDITIONS),
+            "everything": (_all(all_jobs), False),
+            "dry_run": (_DRY_RUN, False),
+        }
         return _with(function, run, before={"ids": (_IDS, None)}, after=after)
 
     return decorate
