@@ -40,7 +40,7 @@ _EPILOG = (
     "First steps: sqlqueue migrate, then sqlqueue create orders, then sqlqueue enqueue orders '{\"order\": 1}', then"
     " sqlqueue peek orders and sqlqueue stats.\n\nExit codes: "
     + "; ".join(f"{code:d} {meaning}" for code, meaning in MEANINGS.items())
-    + ". An error is one line on standard error.\n\nTIME is a length of time: 90 for seconds, or 500ms, 5min, 2h, 7d. MOMENT"
+    + ". An error is one line on standard error.\n\nTIME is a length of time: 90 for seconds, or 500ms, 5m, 2h, 7d. MOMENT"
     " is a date and time with its zone: 2026-01-31T08:00:00Z."
 )
 _TRACEBACK = "SQLQUEUE_TRACEBACK"

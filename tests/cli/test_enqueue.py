@@ -1,10 +1,13 @@
 """`enqueue`: from the command line and from standard input."""
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+
+import pytest
 
 from dagster_sqlqueue import SqlQueue
 from tests.cli.support import Cli
+from tests.support import value
 
 
 def test_one_job(cli: Cli, queue: SqlQueue) -> None:
@@ -25,6 +28,42 @@ def test_all_options(cli: Cli, queue: SqlQueue) -> None:
     again = cli.run("enqueue", "work", "{}", "--unique-key", "u")
     assert again.exit_code == 0
     assert "enqueued 0 jobs on work; 1 left out: a live job has the same unique key, or the id is known" in again.stdout
+
+
+@pytest.mark.parametrize("stdin", [None, '{"n": 1}\n{"n": 2}\n'])
+def test_jobs_that_become_due_in_some_time_from_now(cli: Cli, queue: SqlQueue, stdin: str | None) -> None:
+    def clock() -> datetime:
+        found: datetime = value(queue, "SELECT clock_timestamp()")
+        return found
+
+    before = clock()
+    done = cli.json("enqueue", "work", "-" if stdin else "{}", "--in", "10m", stdin=stdin)
+    after = clock()
+    jobs = queue.peek("work")
+    assert len(jobs) == done["inserted"] == (2 if stdin else 1)
+    for job in jobs:
+        assert before <= job.available_at - timedelta(minutes=10) <= after
+
+
+def test_in_some_time_is_by_the_clock_of_the_database(
+    cli: Cli, queue: SqlQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far = datetime(2037, 1, 31, 8, tzinfo=UTC)
+    run = queue.database.__class__.run
+    monkeypatch.setattr(
+        "dagster_sqlqueue.db.database.Database.run",
+        lambda self, name, given: [(far,)] if name == "clock" else run(self, name, given),
+    )
+    cli.json("enqueue", "work", "{}", "--in", "1d")
+    assert queue.peek("work")[0].available_at == far + timedelta(days=1)
+
+
+def test_a_length_of_time_that_is_none_or_stands_beside_a_moment_is_refused(cli: Cli, queue: SqlQueue) -> None:
+    moment = ["--run-at", "2037-01-31T08:00:00Z"]
+    assert "give one of --in and --run-at" in cli.refused(2, "enqueue", "work", "{}", "--in", "5m", *moment)
+    assert "--in is 'soon'; write a number of seconds" in cli.refused(2, "enqueue", "work", "{}", "--in", "soon")
+    assert "--in is too long" in cli.refused(2, "enqueue", "work", "{}", "--in", "999999999d")
+    assert queue.depth("work").live == 0
 
 
 def test_what_may_be_said_about_a_job(cli: Cli, queue: SqlQueue) -> None:

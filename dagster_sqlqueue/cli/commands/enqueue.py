@@ -3,6 +3,7 @@
 import sys
 from dataclasses import asdict, dataclass
 from dataclasses import replace as replaced
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Protocol
 from uuid import UUID
 
@@ -19,7 +20,7 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.followers import Followers
 from dagster_sqlqueue.followers.insert import OnConflict as OnFollowedConflict
 from dagster_sqlqueue.model.job import NewJob
-from dagster_sqlqueue.model.queue import QueueSpec
+from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS, QueueSpec
 from dagster_sqlqueue.payload.serialization import AnyObject as AnyObject
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.insert import Enqueued, OnConflict
@@ -52,6 +53,15 @@ def enqueue(
             help="When it becomes due, as 2026-01-31T08:00:00Z or +02:00; else now.",
         ),
     ] = None,
+    later: Annotated[
+        str | None,
+        typer.Option(
+            "--in",
+            metavar="TIME",
+            show_default=False,
+            help="Instead of --run-at, so long from now by the database's clock: 90, 10m, 2h.",
+        ),
+    ] = None,
     unique_key: Annotated[
         str | None,
         typer.Option(
@@ -77,7 +87,7 @@ def enqueue(
     timeout: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", show_default=False, help="How long it may run, 90 or 5min, instead of the queue's timeout."
+            metavar="TIME", show_default=False, help="How long it may run, 90 or 5m, instead of the queue's timeout."
         ),
     ] = None,
     max_attempts: Annotated[
@@ -132,10 +142,15 @@ def enqueue(
 
     Examples: sqlqueue enqueue orders '{"order": 1}' --priority 9 --tag eu
 
+    sqlqueue enqueue orders '{"order": 2}' --in 10m
+
     sqlqueue enqueue orders - < orders.jsonl
 
     sqlqueue enqueue orders '{"order": 1}' --unique-key order-1 --merge --callback tickets:failed
     """
+    if run_at is not None and later is not None:
+        raise InvalidInput("give one of --in and --run-at: when the job becomes due")
+    delay = None if later is None else _delay(later)
     settings: dict[str, Any] = {
         "priority": priority,
         "run_at": None if run_at is None else options.moment("--run-at", run_at),
@@ -166,9 +181,11 @@ def enqueue(
     if payload not in (None, "-"):
         if skip_bad:
             raise InvalidInput("--skip-bad is about the lines of standard input, and a payload was given")
-        own = settings["id"] or uuid7()
-        job = NewJob(parsed(payload, "the payload", _NOTHING), **{**settings, "id": own})
+        settings["id"] = settings["id"] or uuid7()
+        content = parsed(payload, "the payload", _NOTHING)
         with session.queue() as target:
+            settings["run_at"] = _due(target, delay, settings["run_at"])
+            job = NewJob(content, **settings)
             try:
                 made, done = put.one(target, spec, job)
             except InvalidInput as error:
@@ -180,9 +197,25 @@ def enqueue(
         None,
     )
     with session.queue() as target, progress("jobs") as advance:
+        settings["run_at"] = _due(target, delay, settings["run_at"])
         lines = Lines(lambda found: NewJob(found, **settings), _NOTHING, advance, skip_bad=skip_bad, only=only)
         done = _from_lines(target, spec, lines, put)
     _tell(session, queue, done)
+
+
+def _delay(text: str) -> timedelta:
+    seconds = options.seconds("--in", text)
+    if seconds > MAX_DELAY_SECONDS:
+        raise InvalidInput(f"--in is too long: {text!r}; it must be a hundred years at most")
+    return timedelta(seconds=seconds)
+
+
+def _due(queue: SqlQueue, delay: timedelta | None, run_at: datetime | None) -> datetime | None:
+    """The moment that was named, or by the database's clock the one that comes after the delay."""
+    if delay is None:
+        return run_at
+    now: datetime = queue.database.run("clock", {})[0][0]
+    return now + delay
 
 
 @dataclass(frozen=True)

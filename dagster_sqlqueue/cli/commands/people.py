@@ -176,7 +176,7 @@ def reschedule(
             "--for",
             metavar="TIME",
             show_default=False,
-            help="Instead of --until, so long from now: 90, 5min, 2h; 0 for now.",
+            help="Instead of --until, so long from now: 90, 5m, 2h; 0 for now.",
         ),
     ] = None,
     reason: Reason = None,

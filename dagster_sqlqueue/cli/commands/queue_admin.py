@@ -35,7 +35,7 @@ def pause(
         typer.Option(
             metavar="TIME",
             show_default=False,
-            help="With --wait: for so long at most, in seconds or as 5min; then exit code 6.",
+            help="With --wait: for so long at most, in seconds or as 5m; then exit code 6.",
         ),
     ] = None,
 ) -> None:
@@ -45,7 +45,7 @@ def pause(
 
     Examples: sqlqueue pause orders
 
-    sqlqueue pause orders --wait --timeout 5min
+    sqlqueue pause orders --wait --timeout 5m
     """
     limit = None if timeout is None else options.seconds("--timeout", timeout)
     if timeout is not None and not wait:

@@ -27,7 +27,7 @@ def wait(
     timeout: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", show_default=False, help="How long to wait, as 90s or 5min; else for as long as it takes."
+            metavar="TIME", show_default=False, help="How long to wait, as 90s or 5m; else for as long as it takes."
         ),
     ] = None,
 ) -> None:
@@ -36,7 +36,7 @@ def wait(
     The exit code is 0 if it succeeded, 8 if it failed or was cancelled, and 9 if it had not ended when the time was up: it
     goes on then. With --json everything about the job is printed, as `show --json` does.
 
-    Example: sqlqueue wait 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --timeout 5min
+    Example: sqlqueue wait 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --timeout 5m
     """
     id = options.job_id("the job", job)
     seconds = options.kept("--timeout", timeout, None, options.seconds)

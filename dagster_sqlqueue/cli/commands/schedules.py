@@ -55,7 +55,7 @@ def put(
         ),
     ] = None,
     every: Annotated[
-        str | None, typer.Option(metavar="TIME", show_default=False, help="An interval instead: 90, 15min, 1d.")
+        str | None, typer.Option(metavar="TIME", show_default=False, help="An interval instead: 90, 15m, 1d.")
     ] = None,
     time_zone: Annotated[
         str, typer.Option(metavar="ZONE", help="In which the cron expression is read, such as Europe/Berlin.")
@@ -131,7 +131,7 @@ def put(
 
     Examples: sqlqueue schedule put orders nightly '{"report": 1}' --cron '30 2 * * *' --time-zone Europe/Berlin
 
-    sqlqueue schedule put orders poll '{"source": "a"}' --every 15min --catch-up skip --unique-key poll-a
+    sqlqueue schedule put orders poll '{"source": "a"}' --every 15m --catch-up skip --unique-key poll-a
     """
     job = NewJob(
         parsed(payload, "the payload", "; nothing was changed"),

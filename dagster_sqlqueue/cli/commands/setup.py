@@ -17,7 +17,7 @@ from dagster_sqlqueue.schema.roles import script_for_dba
 
 _PANEL = "Set up"
 _NEW = QueueSpec("new", AnyObject)
-_TRIES = "Leases and retries (TIME: seconds, or 500ms, 5min, 2h, 7d)"
+_TRIES = "Leases and retries (TIME: seconds, or 500ms, 5m, 2h, 7d)"
 _LIMITS = f"Limits ({options.NONE} takes one away)"
 
 

@@ -157,7 +157,7 @@ def subscribe(
     delay: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", show_default=False, help="Its jobs become due so much later, in seconds or as 5min."
+            metavar="TIME", show_default=False, help="Its jobs become due so much later, in seconds or as 5m."
         ),
     ] = None,
 ) -> None:

@@ -15,8 +15,8 @@ from dagster_sqlqueue.model.queue import RateLimit
 NONE = "none"
 """The word that takes a limit or another setting away."""
 
-_UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)?\s*(ms|s|min|h|d)?")
+_UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)?\s*(ms|s|min|m|h|d)?")
 _LARGEST = 2**31 - 1
 
 Value = TypeVar("Value")
@@ -26,7 +26,7 @@ Limit = Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="The mo
 
 
 def seconds(option: str, text: str) -> float:
-    """A length of time, as `90`, `90s`, `5min`, `1.5h` or `7d`.
+    """A length of time, as `90`, `90s`, `5m` (or `5min`), `1.5h` or `7d`.
 
     Raises:
         InvalidInput: it is none.
@@ -34,7 +34,7 @@ def seconds(option: str, text: str) -> float:
     match = _DURATION.fullmatch(text.strip())
     if not match or match[1] is None:
         raise InvalidInput(
-            f"{option} is {text!r}; write a number of seconds, or one with a unit: 90, 500ms, 5min, 2h, 7d"
+            f"{option} is {text!r}; write a number of seconds, or one with a unit: 90, 500ms, 5m, 2h, 7d"
         )
     value = float(match[1]) * _UNITS[match[2] or "s"]
     if not math.isfinite(value):
