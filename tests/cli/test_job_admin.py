@@ -1,10 +1,11 @@
 """`retry`, `cancel`, `hold`, `release`, `reschedule`, `reprioritise`, and which jobs they are about."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue import NewJob, QueueSpec, Selection, SqlQueue
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.queue import Ending
 from tests.cli.support import Cli
@@ -233,3 +234,75 @@ def test_what_is_refused(cli: Cli) -> None:
 def test_the_help_says_which_jobs_all_of_them_are(cli: Cli, command: str, says: str) -> None:
     shown = Cli({**cli.environment, "TERMINAL_WIDTH": "300", "COLUMNS": "300"}).run(*command.split(), "--help").stdout
     assert says in " ".join(shown.split()).lower()
+
+
+_OWN = {"reschedule": ["--for", "2h"], "reprioritise": ["--priority", "9"]}
+
+
+@pytest.fixture
+def other(queue: SqlQueue) -> Iterator[QueueSpec[Work]]:
+    """Another queue of the schema."""
+    spec = QueueSpec("other", Work, bucket_count=2)
+    queue.create_queue(spec)
+    yield spec
+    queue.cancel("other", Selection(all=True))
+
+
+@pytest.mark.parametrize("verb", ["retry", "cancel", "hold", "release", "reschedule", "reprioritise"])
+def test_ids_need_no_queue(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work], verb: str) -> None:
+    jobs = _put(queue, spec, *"ab")
+    if verb == "retry":
+        _fail(queue)
+    if verb == "release":
+        cli.run("hold", "work", "--all")
+    before = _everything(queue)
+    foretold = cli.json(verb, *jobs, *_OWN.get(verb, []), "--dry-run")
+    assert (foretold["queue"], set(foretold["changed"]), foretold["dry_run"]) == ("work", set(jobs), True)
+    assert _everything(queue) == before
+    done = cli.json(verb, *jobs, *_OWN.get(verb, []))
+    assert (done["queue"], set(done["changed"]), done["skipped"]) == ("work", set(jobs), [])
+    assert _everything(queue) != before
+
+
+def test_ids_that_need_no_queue_are_said_to_be_of_theirs(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    (job,) = _put(queue, spec, "a")
+    assert cli.run("hold", job).stdout == "queue work: held 1 job\n"
+    ended = cli.run("cancel", job, "--dry-run")
+    assert ended.stdout.startswith("queue work: cancelled would be 1 job. Nothing was changed (--dry-run)")
+    again = cli.run("hold", job)
+    assert (again.exit_code, "left 1 job as before" in again.stdout) == (6, True)
+
+
+@pytest.mark.parametrize("verb", ["retry", "cancel", "hold", "release", "reschedule", "reprioritise"])
+def test_ids_of_two_queues_are_refused_by_both_names(
+    cli: Cli, queue: SqlQueue, spec: QueueSpec[Work], other: QueueSpec[Work], verb: str
+) -> None:
+    here, there = _put(queue, spec, *"ab"), str(queue.enqueue(other, Work(n=1)))
+    before = _everything(queue)
+    said = cli.refused(2, verb, *here, there, *_OWN.get(verb, []))
+    assert f"the jobs are of several queues: {here[0]} is of work, {there} of other" in said
+    assert "nothing was changed" in said
+    assert _everything(queue) == before
+
+
+def test_ids_that_nobody_knows_are_an_error(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    (job,) = _put(queue, spec, "a")
+    before = _everything(queue)
+    for words in ([_NOBODY], [job, _NOBODY], [_NOBODY, job], [_NOBODY, "--dry-run"]):
+        said = cli.refused(5, "cancel", *words)
+        assert f"there is no job {_NOBODY}" in said
+    assert "in front of the ids" in cli.refused(5, "cancel", job, _NOBODY)
+    assert _everything(queue) == before
+
+
+def test_what_is_neither_a_queue_nor_an_id(cli: Cli) -> None:
+    assert "no queue is named" in cli.refused(2, "cancel", "--all")
+    assert "no jobs are named" in cli.refused(2, "cancel")
+    assert "the job '0199a1b2-c3d4' is not a job's id" in cli.refused(2, "cancel", "0199a1b2-c3d4")
+    assert "ids and --all were given at once" in cli.refused(2, "cancel", _NOBODY, "--all")
+    assert "the job 'work' is not a job's id" in cli.refused(2, "cancel", _NOBODY, "work")
+
+
+def test_the_help_says_that_ids_are_of_one_queue(cli: Cli) -> None:
+    shown = Cli({**cli.environment, "TERMINAL_WIDTH": "300", "COLUMNS": "300"}).run("cancel", "--help").stdout
+    assert "all of one queue, because an answer is about one queue" in " ".join(shown.split())

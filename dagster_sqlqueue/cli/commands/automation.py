@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from dagster_sqlqueue import display
-from dagster_sqlqueue.cli.commands.job_admin import Verb, foretell, tell
+from dagster_sqlqueue.cli.commands.job_admin import Verb, decide, tell
 from dagster_sqlqueue.cli.input import options
 from dagster_sqlqueue.cli.input.options import Queue
 from dagster_sqlqueue.cli.input.selection import selecting
@@ -85,7 +85,7 @@ def rule(
 @selecting(("queued",), "hand over", all_jobs="Every queued job of the queue, due or not; running ones go on")
 def hand_over(
     session: Session,
-    queue: Queue,
+    queue: str | None,
     selection: Selection,
     dry_run: bool,
     by: By,
@@ -97,15 +97,14 @@ def hand_over(
 
     Example: sqlqueue people hand-over orders --tag vip --by boss --reason "asks for a person" --review
     """
-    verb = Verb(("queued",), "handed over")
-    with session.queue() as source:
-        if dry_run:
-            foretell(session, source, queue, selection, verb)
-        else:
-            done = HumanWork(source).hand_over(
-                queue, selection, by=by, reason=reason, review=review, four_eyes=four_eyes
-            )
-            tell(session, queue, verb, done)
+    decide(
+        session,
+        (queue, selection, dry_run),
+        Verb(("queued",), "handed over"),
+        lambda source, its: HumanWork(source).hand_over(
+            its, selection, by=by, reason=reason, review=review, four_eyes=four_eyes
+        ),
+    )
 
 
 def route(

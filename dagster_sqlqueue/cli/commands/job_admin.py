@@ -1,6 +1,6 @@
 """The commands that decide about jobs: `retry`, `cancel`, `hold`, `release`, `reschedule`, `reprioritise`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 from uuid import UUID
@@ -9,8 +9,7 @@ import typer
 
 from dagster_sqlqueue.cli.exit_codes import Code
 from dagster_sqlqueue.cli.input import options
-from dagster_sqlqueue.cli.input.options import Queue
-from dagster_sqlqueue.cli.input.selection import selecting
+from dagster_sqlqueue.cli.input.selection import queue_of, selecting
 from dagster_sqlqueue.cli.output import render, views
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
@@ -54,7 +53,7 @@ class Verb:
 )
 def retry(
     session: Session,
-    queue: Queue,
+    queue: str | None,
     selection: Selection,
     dry_run: bool,
     limit: Annotated[
@@ -69,16 +68,20 @@ def retry(
     Examples: sqlqueue retry orders --error "connection refused" --dry-run
 
     sqlqueue retry orders --all
+
+    sqlqueue retry 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b
     """
     most = None if limit is None else options.whole("--limit", limit)
     if most is not None and most < 1:
         raise InvalidInput(f"--limit is {most}; it must be at least 1")
     verb = Verb((selection.state or "failed",) if not selection.ids else _ENDED, "put back")
-    with session.queue() as source:
-        if dry_run:
-            foretell(session, source, queue, selection, verb, most)
-        else:
-            tell(session, queue, verb, source.redrive(queue, selection, states=verb.states, limit=most))
+    decide(
+        session,
+        (queue, selection, dry_run),
+        verb,
+        lambda source, its: source.redrive(its, selection, states=verb.states, limit=most),
+        most,
+    )
 
 
 @selecting(
@@ -87,7 +90,11 @@ def retry(
     all_jobs="Every live job of the queue: queued and held ones end at once, running ones are asked to end",
 )
 def cancel(
-    session: Session, queue: Queue, selection: Selection, dry_run: bool, reason: Reason = "cancelled by an operator"
+    session: Session,
+    queue: str | None,
+    selection: Selection,
+    dry_run: bool,
+    reason: Reason = "cancelled by an operator",
 ) -> None:
     """Cancel jobs: at once those that do not run; a running one is asked to end.
 
@@ -99,41 +106,31 @@ def cancel(
     sqlqueue cancel orders --payload '{"customer": 7}' --reason "customer left"
     """
     verb = Verb(LIVE_STATES, "cancelled", ask="running")
-    with session.queue() as source:
-        if dry_run:
-            foretell(session, source, queue, selection, verb)
-        else:
-            tell(session, queue, verb, source.cancel(queue, selection, reason=reason))
+    decide(session, (queue, selection, dry_run), verb, lambda source, its: source.cancel(its, selection, reason=reason))
 
 
 @selecting(("queued",), "hold", all_jobs="Every queued job of the queue, due or not; running ones go on")
 def hold(
-    session: Session, queue: Queue, selection: Selection, dry_run: bool, reason: Reason = "held by an operator"
+    session: Session, queue: str | None, selection: Selection, dry_run: bool, reason: Reason = "held by an operator"
 ) -> None:
     """Set queued jobs aside until somebody releases or cancels them. In an ordered queue their keys stop there.
 
-    Example: sqlqueue hold orders --ordering-key customer-7 --reason "asks to wait"
+    Examples: sqlqueue hold 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b
+
+    sqlqueue hold orders --ordering-key customer-7 --reason "asks to wait"
     """
     verb = Verb(("queued",), "held")
-    with session.queue() as source:
-        if dry_run:
-            foretell(session, source, queue, selection, verb)
-        else:
-            tell(session, queue, verb, source.hold_queued(queue, selection, reason))
+    decide(session, (queue, selection, dry_run), verb, lambda source, its: source.hold_queued(its, selection, reason))
 
 
 @selecting(("held",), "release", all_jobs="Every held job of the queue")
-def release(session: Session, queue: Queue, selection: Selection, dry_run: bool) -> None:
+def release(session: Session, queue: str | None, selection: Selection, dry_run: bool) -> None:
     """Let held jobs go: due now, with the attempts that they have left.
 
     Example: sqlqueue release orders --all
     """
     verb = Verb(("held",), "released")
-    with session.queue() as source:
-        if dry_run:
-            foretell(session, source, queue, selection, verb)
-        else:
-            tell(session, queue, verb, source.release_held(queue, selection))
+    decide(session, (queue, selection, dry_run), verb, lambda source, its: source.release_held(its, selection))
 
 
 @selecting(
@@ -143,7 +140,7 @@ def release(session: Session, queue: Queue, selection: Selection, dry_run: bool)
 )
 def reschedule(
     session: Session,
-    queue: Queue,
+    queue: str | None,
     selection: Selection,
     dry_run: bool,
     until: Annotated[
@@ -172,17 +169,13 @@ def reschedule(
         raise InvalidInput("give one of --until and --for: when the jobs are to become due")
     when = options.seconds("--for", by) if by is not None else options.moment("--until", until or "")
     verb = Verb(("queued",), "rescheduled")
-    with session.queue() as source:
-        if dry_run:
-            foretell(session, source, queue, selection, verb)
-        else:
-            tell(session, queue, verb, source.reschedule(queue, selection, when))
+    decide(session, (queue, selection, dry_run), verb, lambda source, its: source.reschedule(its, selection, when))
 
 
 @selecting(LIVE_STATES, "reprioritise", all_jobs="Every live job of the queue: queued, running and held")
 def reprioritise(
     session: Session,
-    queue: Queue,
+    queue: str | None,
     selection: Selection,
     dry_run: bool,
     priority: Annotated[int | None, typer.Option(metavar="0..9", show_default=False, help="Higher runs first.")] = None,
@@ -196,11 +189,34 @@ def reprioritise(
     if not 0 <= priority <= 9:
         raise InvalidInput(f"--priority is {priority}; it must be 0 to 9, higher runs first")
     verb = Verb(LIVE_STATES, f"set to priority {priority}")
+    decide(
+        session, (queue, selection, dry_run), verb, lambda source, its: source.reprioritise(its, selection, priority)
+    )
+
+
+def decide(
+    session: Session,
+    asked: tuple[str | None, Selection, bool],
+    verb: Verb,
+    act: Callable[[SqlQueue, str], Decided],
+    limit: int | None = None,
+) -> None:
+    """Decide about jobs and show what was done, or only show what would be.
+
+    Args:
+        session: the options that every command takes.
+        asked: what `selecting` gives: the queue, or None for that of the ids; which jobs; whether to change nothing.
+        verb: in words.
+        act: decides about the jobs of the queue of that name.
+        limit: the most jobs.
+    """
+    queue, selection, dry_run = asked
     with session.queue() as source:
+        its = queue or queue_of(source, selection.job_ids)
         if dry_run:
-            foretell(session, source, queue, selection, verb)
+            foretell(session, source, its, selection, verb, limit)
         else:
-            tell(session, queue, verb, source.reprioritise(queue, selection, priority))
+            tell(session, its, verb, act(source, its))
 
 
 def tell(session: Session, queue: str, verb: Verb, decided: Decided) -> None:

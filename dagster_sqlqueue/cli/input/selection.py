@@ -4,11 +4,14 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Annotated, Any
+from uuid import UUID
 
 import typer
 
 from dagster_sqlqueue.cli.input import options
-from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.errors import InvalidInput, UnknownJob
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.queue.search import MAX_LIST
 from dagster_sqlqueue.queue.selection import ARCHIVE_STATES, LIVE_STATES, Selection
 
 _PANEL = "Which jobs (every condition that is given must hold)"
@@ -18,9 +21,14 @@ def _option(*names: str, metavar: str | None, help_text: str) -> Any:
     return typer.Option(*names, metavar=metavar, show_default=False, rich_help_panel=_PANEL, help=help_text)
 
 
-_IDS = Annotated[
+_WHICH = Annotated[
     list[str] | None,
-    typer.Argument(metavar="ID", show_default=False, help="Jobs by their ids; else give a condition, or --all."),
+    typer.Argument(
+        metavar="[QUEUE] [ID]...",
+        show_default=False,
+        help="Jobs by their ids, all of one queue, because an answer is about one queue; or a queue's name and its jobs by"
+        " their ids, by conditions, or --all.",
+    ),
 ]
 _CONDITIONS: dict[str, Any] = {
     "tag": Annotated[
@@ -69,7 +77,8 @@ def filtered(function: Callable[..., Any]) -> Callable[..., Any]:
 def selecting(states: Sequence[str], verb: str, *, all_jobs: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Have a command that decides about jobs take ids, conditions, `--all` and `--dry-run`.
 
-    It is called with a `selection` and with `dry_run`.
+    It is called with a `selection`, with `dry_run`, and with the `queue` that was named; None where ids alone were given:
+    see `queue_of`.
 
     Args:
         states: those that it is about; with more than one it also takes `--state`.
@@ -79,16 +88,21 @@ def selecting(states: Sequence[str], verb: str, *, all_jobs: str) -> Callable[[C
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         def run(
-            session: Any, *, ids: list[str] | None, everything: bool, state: str | None = None, **given: Any
+            session: Any, *, which: list[str] | None, everything: bool, state: str | None = None, **given: Any
         ) -> Any:
             if state is not None and state not in states:
                 raise InvalidInput(f"--state is {state!r}; {verb} is about jobs that are {' or '.join(states)}")
+            queue, ids = _named(which or [])
             found = _selection(ids, state, {name: given.pop(name) for name in _CONDITIONS}, everything=everything)
             if found is None:
                 raise InvalidInput(
                     f"no jobs are named: give ids, a condition, or --all for every job that is {' or '.join(states)}"
                 )
-            return function(session, selection=found, **given)
+            if queue is None and not ids:
+                raise InvalidInput(
+                    "no queue is named, and conditions and --all are about the jobs of one: name it first"
+                )
+            return function(session, queue=queue, selection=found, **given)
 
         asked = {"state": (_state(states), None)} if len(states) > 1 else {}
         after = {
@@ -97,9 +111,49 @@ def selecting(states: Sequence[str], verb: str, *, all_jobs: str) -> Callable[[C
             "everything": (_all(all_jobs), False),
             "dry_run": (_DRY_RUN, False),
         }
-        return _with(function, run, before={"ids": (_IDS, None)}, after=after)
+        return _with(function, run, before={"which": (_WHICH, None)}, after=after)
 
     return decorate
+
+
+def queue_of(source: SqlQueue, ids: Sequence[UUID]) -> str:
+    """The queue that has all of the jobs, live or ended.
+
+    Raises:
+        InvalidInput: they are of several queues; the message names two.
+        UnknownJob: one is of none.
+    """
+    queue = _queue_of(source, ids[0], alone=len(ids) == 1)
+    left = dict.fromkeys(ids[1:])
+    for archived in (False, True):
+        wanted = list(left)
+        for at in range(0, len(wanted), MAX_LIST):
+            some = Selection(ids=wanted[at : at + MAX_LIST])
+            for job in source.jobs(queue, some, limit=MAX_LIST, archived=archived):
+                left.pop(job.id, None)
+    for id_ in left:  # of another queue, of none, or brought back between the two looks
+        if (other := _queue_of(source, id_, alone=False)) != queue:
+            raise InvalidInput(
+                f"the jobs are of several queues: {ids[0]} is of {queue}, {id_} of {other}; nothing was changed. Decide"
+                " about those of each queue by themselves"
+            )
+    return queue
+
+
+def _queue_of(source: SqlQueue, id_: UUID, *, alone: bool) -> str:
+    try:
+        return source.job(id_).queue
+    except UnknownJob as error:
+        if alone:
+            raise
+        raise UnknownJob(
+            f"{error}; nothing was changed. With the queue's name in front of the ids, those that it has are decided about"
+        ) from None
+
+
+def _named(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The queue and the ids: no queue's name has a hyphen, and each id that people see has four."""
+    return (words[0], list(words[1:])) if words and "-" not in words[0] else (None, list(words))
 
 
 def _selection(
@@ -147,13 +201,14 @@ def _with(
 ) -> Callable[..., Any]:
     """`run` with the name, the help and the parameters of `function`, those that it fills in replaced by options."""
     own = inspect.signature(function).parameters
-    session, queue, *rest = [parameter for name, parameter in own.items() if name not in ("selection", "dry_run")]
+    replaced = ("selection", "dry_run", *(["queue"] if before else []))
+    session, *rest = [parameter for name, parameter in own.items() if name not in replaced]
 
     def parameters(found: dict[str, tuple[Any, Any]]) -> list[inspect.Parameter]:
         kind = inspect.Parameter.KEYWORD_ONLY
         return [inspect.Parameter(name, kind, default=value, annotation=a) for name, (a, value) in found.items()]
 
-    keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (queue, *parameters(before or {}), *rest)]
+    keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*parameters(before or {}), *rest)]
     run.__signature__ = inspect.Signature([session, *keyword, *parameters(after)])  # type: ignore[attr-defined]
     run.__name__ = function.__name__
     run.__doc__ = function.__doc__
