@@ -3,6 +3,9 @@
 The first process that opens a directory makes its database and starts the server; the last one that lets go of it, or
 dies, stops the server. It listens on a Unix socket that only its owner and root can reach, and on no port.
 
+Root's server runs as an account that can do little, also where root's directories are closed to that: no mode of a directory
+that was there is changed.
+
 `python -m dagster_sqlqueue.embedded stop DIRECTORY` stops a server whoever uses it.
 """
 
@@ -15,7 +18,7 @@ from typing import Self
 from urllib.parse import quote
 
 from dagster_sqlqueue.embedded import launch, supervisor
-from dagster_sqlqueue.embedded.launch import Refused
+from dagster_sqlqueue.embedded.access import Refused
 from dagster_sqlqueue.errors import EmbeddedServerError
 
 with contextlib.suppress(ImportError):  # not on Windows, which `start` refuses by name

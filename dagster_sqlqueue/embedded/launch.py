@@ -15,18 +15,15 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TypeAlias
 
-from dagster_sqlqueue.embedded import supervisor
+from dagster_sqlqueue.embedded import access, supervisor
+from dagster_sqlqueue.embedded.access import Account, Refused
 from dagster_sqlqueue.errors import EmbeddedServerError
 
 with contextlib.suppress(ImportError):
     import pwd
 
 logger = logging.getLogger("dagster_sqlqueue")
-
-Account: TypeAlias = tuple[int, int] | None
-"""The user and group to run the server under; None for our own."""
 
 MAJOR = "18"
 UNFINISHED = ".initdb"
@@ -49,10 +46,6 @@ jit = off
 timezone = 'UTC'
 log_timezone = 'UTC'
 """
-
-
-class Refused(Exception):
-    """Why a server does not start, and what to do."""
 
 
 def programs() -> Path:
@@ -85,9 +78,9 @@ def launch(programs: Path, directory: Path) -> tuple[int, int]:
         OSError: the directory cannot be written to.
     """
     account = _account(directory)
+    programs = access.runnable(programs, account)
+    named = access.data_directory(directory, account)
     if account:
-        _open_to_others(programs)
-        _let_through(directory)
         os.chown(directory, *account)
     if not (directory / "PG_VERSION").exists():
         _initialise(programs, directory, account)
@@ -108,7 +101,7 @@ def launch(programs: Path, directory: Path) -> tuple[int, int]:
                 *(sys.executable, "-I", "-S", supervisor.__file__, str(directory)),
                 sockets if sockets != str(directory) else "",
                 ":".join(map(str, account or ())),
-                *(str(programs / "postgres"), "-D", str(directory), "-k", sockets, "-p", "5432"),
+                *(str(programs / "postgres"), "-D", str(named), "-k", sockets, "-p", "5432"),
                 *("-c", "listen_addresses=", "-c", "unix_socket_permissions=0700"),
             ],
             stdin=subprocess.DEVNULL,
@@ -143,16 +136,17 @@ def _initialise(programs: Path, directory: Path, account: Account) -> None:
     unfinished.mkdir(mode=0o700)
     if account:
         os.chown(unfinished, *account)
+    named = access.data_directory(unfinished, account)
     made = subprocess.run(
         [
-            *(str(programs / "initdb"), "-D", str(unfinished), "-U", "postgres", "--auth=trust", "--encoding=UTF8"),
+            *(str(programs / "initdb"), "-D", str(named), "-U", "postgres", "--auth=trust", "--encoding=UTF8"),
             *("--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--no-instructions"),
         ],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         errors="replace",
-        cwd="/",
+        cwd=unfinished,
         env=_environment(),
         user=account[0] if account else None,
         group=account[1] if account else None,
@@ -186,16 +180,17 @@ def _account(directory: Path) -> Account:
 
 
 def _socket_directory(directory: Path, account: Account) -> str:
-    """The data directory, or a temporary one where its path is too long for a socket or special in a URL."""
+    """The data directory, or a temporary one where its path is too long for a socket, special in a URL, or closed to the
+    server's account.
+    """
     plain = re.compile(r"[A-Za-z0-9/._-]+")
-    if plain.fullmatch(str(directory)) and len(str(directory / _SOCKET)) <= _SOCKET_BYTES:
+    short = len(str(directory / _SOCKET)) <= _SOCKET_BYTES
+    if plain.fullmatch(str(directory)) and short and not access.closed(directory, account):
         return str(directory)
-    base = tempfile.gettempdir()
-    made = Path(tempfile.mkdtemp(prefix="sqlqueue-", dir=base if plain.fullmatch(base) and len(base) < 70 else "/tmp"))
+    made = tempfile.mkdtemp(prefix="sqlqueue-", dir=access.temporary_directory(account))
     if account:
-        _let_through(made)
         os.chown(made, *account)
-    return str(made)
+    return made
 
 
 def _environment() -> dict[str, str]:
@@ -204,7 +199,9 @@ def _environment() -> dict[str, str]:
 
 
 def _open_to_others(programs: Path) -> None:
-    """Let the server's account run the programs: root may have installed them for itself alone."""
+    """Let everybody run the programs where they are, for servers that tests make of them; the library itself changes no mode
+    of what is there: see `access`.
+    """
     _let_through(programs)
     if (programs / "postgres").stat().st_mode & 0o005 == 0o005:
         return

@@ -92,6 +92,7 @@ def supervise(directory: Path, socket_directory: str, account: str, command: lis
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
+            cwd=directory,  # entered as ourselves: the account may have no way there
             user=int(uid) if uid else None,
             group=int(gid) if gid else None,
             extra_groups=[] if gid else None,
