@@ -211,7 +211,9 @@ def test_the_command_stops_a_server_whoever_uses_it(data: Path) -> None:
 def test_the_end_of_the_log_is_quoted(data: Path) -> None:
     with (data / "postgresql.conf").open("a") as settings:
         settings.write("no_such_setting = 1\n")
-    with pytest.raises(EmbeddedServerError, match=r"the server ended; its log says: .*no_such_setting.*make clean"):
+    with pytest.raises(
+        EmbeddedServerError, match=r"the server ended; its log says: .*no_such_setting.*damaged, remove /"
+    ):
         EmbeddedPostgres(data).start()
     assert down(data)
 

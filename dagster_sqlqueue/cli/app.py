@@ -28,6 +28,7 @@ from dagster_sqlqueue.cli.commands import (
     setup,
     stats,
     topics,
+    up,
     work,
 )
 from dagster_sqlqueue.cli.exit_codes import MEANINGS, Code, code_of
@@ -37,8 +38,8 @@ from dagster_sqlqueue.display import printable
 from dagster_sqlqueue.errors import QueueError
 
 _EPILOG = (
-    "First steps: sqlqueue migrate, then sqlqueue create orders, then sqlqueue enqueue orders '{\"order\": 1}', then"
-    " sqlqueue peek orders and sqlqueue stats.\n\nExit codes: "
+    "First steps: sqlqueue migrate (or, without a database of yours, sqlqueue up), then sqlqueue create orders, then"
+    " sqlqueue enqueue orders '{\"order\": 1}', then sqlqueue peek orders and sqlqueue stats.\n\nExit codes: "
     + "; ".join(f"{code:d} {meaning}" for code, meaning in MEANINGS.items())
     + ". An error is one line on standard error.\n\nTIME is a length of time: 90 for seconds, or 500ms, 5m, 2h, 7d. MOMENT"
     " is a date and time with its zone: 2026-01-31T08:00:00Z."
@@ -121,6 +122,7 @@ def _shared(
 
 
 for room in (
+    up,
     setup,
     functions,
     enqueue,

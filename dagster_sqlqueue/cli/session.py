@@ -28,7 +28,7 @@ Url = Annotated[
         rich_help_panel=PANEL,
         help="The database: postgresql://user:password@host:5432/database. Other users of the machine can read a"
         " command line: prefer the environment variable SQLQUEUE_URL. With neither, the embedded server"
-        " is used, if it has been started once (SQLQUEUE_HOME, or .sqlqueue in this directory).",
+        " of `sqlqueue up` is used, if it has been started once (SQLQUEUE_HOME, or .sqlqueue in this directory).",
     ),
 ]
 Schema = Annotated[
@@ -135,7 +135,7 @@ def _embedded() -> Iterator[EmbeddedPostgres]:
     if not (directory / "PG_VERSION").exists():
         raise InvalidInput(
             "no database is named: set SQLQUEUE_URL, or give --url postgresql://user:password@host:5432/database (and"
-            f" there is no embedded server in {directory}, which the demo makes)"
+            f" there is no embedded server in {directory}, which this starts: sqlqueue up)"
         )
     with EmbeddedPostgres(directory) as server:
         yield server

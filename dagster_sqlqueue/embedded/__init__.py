@@ -148,7 +148,7 @@ class EmbeddedPostgres:
                 time.sleep(0.2)  # workers of a server that was killed are still on their way out
                 continue
             what = f"it was not ready after {START_SECONDS:.0f} s" if late else "the server ended"
-            raise Refused(f"{what}; its log says: {tail}. If the data is damaged, `make clean` removes it")
+            raise Refused(f"{what}; its log says: {tail}. If the data is damaged, remove {self.directory}")
 
     def _ready(self, pid: int, end: float) -> str | None:
         """Wait until a server takes connections; None when it ended, or its time was up."""

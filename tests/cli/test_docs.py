@@ -16,6 +16,8 @@ from tests.cli.support import CALLBACKS, COMMANDS, PROJECT, Cli, command_of
 _PAGE = (PROJECT / "docs" / "cli.md").read_text(encoding="utf-8")
 _EXAMPLES = [line for block in re.findall(r"```shell\n(.*?)```", _PAGE, re.DOTALL) for line in block.splitlines()]
 _PIPE = re.compile(r"printf '(?P<stdin>[^']*)' \| (?P<command>.*)")
+_ENDLESS = (["schedule", "run"], ["metrics", "--port", "9187"], ["up"])
+"""They go on until they are stopped: tests/cli/test_schedules.py, tests/metrics/test_http.py, tests/cli/test_up.py."""
 _MAY_FAIL = {"doctor": {Code.DONE, Code.FAILED}}
 
 
@@ -54,6 +56,8 @@ def test_the_examples_work(bare: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(PROJECT / "deploy")
     for example in _EXAMPLES:
         words, stdin = _words(example)
+        if words in _ENDLESS:
+            continue
         result = bare.run(*words, stdin=stdin)
         assert result.exit_code in _MAY_FAIL.get(words[0], {Code.DONE}), (example, result.output)
         assert result.stderr == ""
@@ -74,7 +78,7 @@ def test_every_example_of_the_help_is_understood(cli: Cli, monkeypatch: pytest.M
         text = " ".join((callback.__doc__ or "").split())
         for example in re.findall(r"sqlqueue .*?(?= sqlqueue |$)", text.split("Example", 1)[-1]):
             words = shlex.split(example.partition(" < ")[0])[1:]
-            if words in (["schedule", "run"], ["metrics", "--port", "9187"]):
-                continue  # they go on for ever: tests/cli/test_schedules.py, tests/metrics/test_http.py
+            if words in _ENDLESS:
+                continue
             result = cli.run(*words, *(["--count", "1"] if "--watch" in words else []), stdin='{"order": 1}\n')
             assert result.exit_code != Code.INPUT, (example, result.output)

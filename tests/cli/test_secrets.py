@@ -3,6 +3,7 @@
 import pytest
 
 from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue.cli.exit_codes import Code
 from tests.cli.support import COMMANDS, Cli
 from tests.support import rows
 
@@ -85,6 +86,8 @@ _ARGUMENTS = {
 
 # One needs no database; the other waits for it, and is tested in a process of its own.
 _NOT_REFUSED = {"schema", "metrics"}
+_CODES = {"up": Code.INPUT}
+"""What refuses any database but its own does not ask whether it is there."""
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:1", pytest.param("no-such-host.invalid", marks=pytest.mark.prove)])
@@ -96,8 +99,9 @@ def test_no_command_shows_the_password(host: str) -> None:
         if command in _NOT_REFUSED:
             continue
         arguments = [*command.split(), *_ARGUMENTS.get(command, [])]
-        assert _SECRET not in cli.refused(3, *arguments)
-        assert _SECRET not in cli.refused(3, *arguments, "--json")
+        code = _CODES.get(command, Code.DATABASE)
+        assert _SECRET not in cli.refused(code, *arguments)
+        assert _SECRET not in cli.refused(code, *arguments, "--json")
 
 
 def test_what_nobody_foresaw_is_one_line_without_the_password(bare: Cli, fresh: SqlQueue) -> None:

