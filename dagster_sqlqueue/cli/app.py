@@ -5,33 +5,12 @@ import re
 import sys
 from typing import Annotated, Any
 
-import psycopg
 import typer
-from sqlalchemy.exc import SQLAlchemyError
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from dagster_sqlqueue import __version__
-from dagster_sqlqueue.cli.commands import (
-    doctor,
-    enqueue,
-    followers,
-    functions,
-    job_admin,
-    jobs,
-    maintenance,
-    metrics,
-    people,
-    queue_admin,
-    results,
-    schedules,
-    schema,
-    setup,
-    stats,
-    topics,
-    up,
-    work,
-)
-from dagster_sqlqueue.cli.exit_codes import MEANINGS, Code, code_of
+from dagster_sqlqueue.cli.catalog import ENTRIES
+from dagster_sqlqueue.cli.exit_codes import MEANINGS, Code, code_of, of_database
 from dagster_sqlqueue.cli.output.render import say
 from dagster_sqlqueue.cli.session import Json, Schema, Session, Url, refusal
 from dagster_sqlqueue.display import printable
@@ -44,6 +23,7 @@ _EPILOG = (
     + ". An error is one line on standard error.\n\nTIME is a length of time: 90 for seconds, or 500ms, 5m, 2h, 7d. MOMENT"
     " is a date and time with its zone: 2026-01-31T08:00:00Z."
 )
+_ENTRIES = {entry.name: entry for entry in ENTRIES}
 _TRACEBACK = "SQLQUEUE_TRACEBACK"
 _CREDENTIALS = re.compile(r"://(?!user:password@)[^\s/]*@")
 
@@ -64,14 +44,27 @@ class Commands(TyperGroup):
             code = Code.INTERRUPTED
         sys.exit(code if isinstance(code, int) else 0)
 
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names of the commands, in the order of the help."""
+        return list(_ENTRIES)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> TyperCommand | None:
+        """What help and completion say about a command; its module is not imported."""
+        entry = _ENTRIES.get(cmd_name)
+        return entry.listed() if entry else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """The command that was named, to be run or to be completed; its module is imported."""
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, _ENTRIES[name].load() if name else listed, rest
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was named."""
         try:
             super().invoke(ctx)
             sys.stdout.flush()
-        except (QueueError, psycopg.Error, SQLAlchemyError) as error:
-            message = str(error) if isinstance(error, QueueError) else refusal(error)
-            raise typer.Exit(_report(message, code_of(error), ctx.obj)) from None
+        except QueueError as error:
+            raise typer.Exit(_report(str(error), code_of(error), ctx.obj)) from None
         except BrokenPipeError:
             # Whoever read our output has gone; the interpreter must not try to write the rest at its exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -79,6 +72,8 @@ class Commands(TyperGroup):
         except (typer.Exit, typer.Abort, typer.TyperException):
             raise
         except Exception as error:
+            if of_database(error):
+                raise typer.Exit(_report(refusal(error), Code.DATABASE, ctx.obj)) from None
             if os.environ.get(_TRACEBACK):
                 raise
             message = f"unexpected {type(error).__name__}: {error}; this is a defect, {_TRACEBACK}=1 shows where"
@@ -89,7 +84,6 @@ app = typer.Typer(
     name="sqlqueue",
     cls=Commands,
     invoke_without_command=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -119,29 +113,6 @@ def _shared(
     context.obj = Session(url, schema, as_json)
     if context.invoked_subcommand is None:
         say(context.get_help())
-
-
-for room in (
-    up,
-    setup,
-    functions,
-    enqueue,
-    schema,
-    topics,
-    followers,
-    work,
-    jobs,
-    results,
-    stats,
-    metrics,
-    job_admin,
-    people,
-    queue_admin,
-    schedules,
-    maintenance,
-    doctor,
-):
-    room.register(app)
 
 
 def main() -> None:

@@ -2,9 +2,6 @@
 
 import enum
 
-import psycopg
-from sqlalchemy.exc import SQLAlchemyError
-
 from dagster_sqlqueue.errors import (
     AccessRefused,
     DatabaseUnavailable,
@@ -65,11 +62,18 @@ _CODES: list[tuple[type[Exception], Code]] = [
     (SchemaTooNew, Code.SCHEMA),
     (WaitTimedOut, Code.TIMED_OUT),
     (LookupError, Code.UNKNOWN),
-    (psycopg.Error, Code.DATABASE),
-    (SQLAlchemyError, Code.DATABASE),
 ]
 
 
 def code_of(error: Exception) -> Code:
     """The exit code of an error that is the library's, or the database's."""
-    return next((code for kind, code in _CODES if isinstance(error, kind)), Code.FAILED)
+    usual = Code.DATABASE if of_database(error) else Code.FAILED
+    return next((code for kind, code in _CODES if isinstance(error, kind)), usual)
+
+
+def of_database(error: Exception) -> bool:
+    """Whether an error is the driver's, or SQLAlchemy's."""
+    import psycopg
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return isinstance(error, psycopg.Error | SQLAlchemyError)

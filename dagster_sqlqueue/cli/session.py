@@ -5,17 +5,18 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
-from sqlalchemy.exc import SQLAlchemyError
 
-from dagster_sqlqueue.db.database import Database, default_schema, parse_url
 from dagster_sqlqueue.db.statements import DEFAULT_SCHEMA
-from dagster_sqlqueue.embedded import EmbeddedPostgres, home
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.schema import migrations
+
+if TYPE_CHECKING:
+    from dagster_sqlqueue.embedded import EmbeddedPostgres
+    from dagster_sqlqueue.queue import SqlQueue
+
+# What only some commands need is imported where they need it: half of a start was spent on imports.
 
 PANEL = "Database and output"
 
@@ -72,6 +73,8 @@ class Session:
 
     def secrets(self) -> list[str]:
         """What must not appear in any message."""
+        from dagster_sqlqueue.db.database import parse_url
+
         url = self.url or os.environ.get("SQLQUEUE_URL") or ""
         try:
             password = parse_url(url).password if url else None
@@ -80,7 +83,7 @@ class Session:
         return [url, str(password)] if password else []
 
     @contextmanager
-    def queue(self, *, checked: bool = True, pool_size: int = 2, connect_timeout: int = 10) -> Iterator[SqlQueue]:
+    def queue(self, *, checked: bool = True, pool_size: int = 2, connect_timeout: int = 10) -> "Iterator[SqlQueue]":
         """The queues of the database, for the block.
 
         Args:
@@ -93,6 +96,10 @@ class Session:
             EmbeddedServerError: the embedded server does not start.
             SchemaMissing, SchemaTooOld, SchemaTooNew: `checked`, and so it is.
         """
+        from dagster_sqlqueue.db.database import Database
+        from dagster_sqlqueue.queue import SqlQueue
+        from dagster_sqlqueue.schema import migrations
+
         with ExitStack() as stack:
             database = Database(
                 self._url or stack.enter_context(_embedded()).url,
@@ -106,9 +113,17 @@ class Session:
                 migrations.check(database)
             yield queue
 
+    def reachable(self) -> bool:
+        """Whether a database is named, or the embedded server runs: `queue` starts none."""
+        from dagster_sqlqueue.embedded import home, supervisor
+
+        return self._url is not None or supervisor.postmaster(home() / "postgres") is not None
+
     @property
     def schema_name(self) -> str:
         """The schema that holds the queue's tables."""
+        from dagster_sqlqueue.db.database import default_schema
+
         return self.schema or default_schema()
 
     @property
@@ -123,6 +138,8 @@ class Session:
 
 
 def _database_of(url: str) -> str:
+    from dagster_sqlqueue.db.database import parse_url
+
     try:
         return parse_url(url).database or ""
     except InvalidInput:
@@ -130,7 +147,9 @@ def _database_of(url: str) -> str:
 
 
 @contextmanager
-def _embedded() -> Iterator[EmbeddedPostgres]:
+def _embedded() -> "Iterator[EmbeddedPostgres]":
+    from dagster_sqlqueue.embedded import EmbeddedPostgres, home
+
     directory = home() / "postgres"
     if not (directory / "PG_VERSION").exists():
         raise InvalidInput(
@@ -141,15 +160,12 @@ def _embedded() -> Iterator[EmbeddedPostgres]:
         yield server
 
 
-def command(
-    app: typer.Typer, name: str | None = None, *, panel: str | None = None
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def command(app: typer.Typer, name: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function of a `Session` and its own options as a command that takes the shared options as well.
 
     Args:
         app: the program.
         name: of the command, when it is not the function's.
-        panel: under which heading the program's help lists it.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -173,7 +189,7 @@ def command(
         run.__annotations__ = {p.name: p.annotation for p in [context, *keyword, *shared]}
         run.__doc__ = _reflowed(function)
         run.__name__ = function.__name__
-        app.command(name, rich_help_panel=panel)(run)
+        app.command(name)(run)
         return function
 
     return register
@@ -186,6 +202,6 @@ def _reflowed(function: Callable[..., Any]) -> str:
 
 def refusal(error: Exception) -> str:
     """What the database said, when it refused a statement for a reason that has no class of its own."""
-    original = (getattr(error, "orig", None) or error) if isinstance(error, SQLAlchemyError) else error
+    original = getattr(error, "orig", None) or error  # SQLAlchemy's errors have the driver's
     lines = str(original).strip().splitlines() or [type(original).__name__]
     return f"the database refused: {lines[0]}"

@@ -1,6 +1,7 @@
 """Runs the command line in this process, or in one of its own."""
 
 import functools
+import importlib
 import json
 import os
 import subprocess
@@ -15,10 +16,12 @@ from typer import testing
 from typer.testing import CliRunner, Result
 
 from dagster_sqlqueue.cli import app
+from dagster_sqlqueue.cli.catalog import ENTRIES, Entry
 from tests.gate.patience import PATIENCE
 
-# Building all commands takes longer than most of them run.
+# Building commands takes longer than most of them run.
 testing._get_command = functools.cache(testing._get_command)
+Entry.load = functools.cache(Entry.load)  # type: ignore[method-assign]
 
 
 def _named(program: typer.Typer, *groups: str) -> Iterator[tuple[str, Callable[..., Any]]]:
@@ -30,8 +33,15 @@ def _named(program: typer.Typer, *groups: str) -> Iterator[tuple[str, Callable[.
         yield from _named(group.typer_instance, *groups, str(group.typer_instance.info.name))
 
 
-CALLBACKS = dict(_named(app))
-"""What each command runs, in the order of the help; a command of a group by both names."""
+def _everything() -> typer.Typer:
+    program = typer.Typer()
+    for module in dict.fromkeys(entry.module for entry in ENTRIES):
+        importlib.import_module(f"dagster_sqlqueue.cli.commands.{module}").register(program)
+    return program
+
+
+CALLBACKS = dict(_named(_everything()))
+"""What each command runs; a command of a group by both names."""
 
 COMMANDS = list(CALLBACKS)
 

@@ -15,7 +15,7 @@ _STYLES = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "bold red"
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    command(app, panel="Keep")(doctor)
+    command(app)(doctor)
 
 
 def doctor(session: Session) -> None:

@@ -14,6 +14,7 @@ from dagster_sqlqueue.cli.commands.followers import Callbacks, Context, callback
 from dagster_sqlqueue.cli.exit_codes import Code
 from dagster_sqlqueue.cli.input import options
 from dagster_sqlqueue.cli.input.json_lines import Lines, parsed, progress, say_rejected
+from dagster_sqlqueue.cli.input.options import Queue
 from dagster_sqlqueue.cli.output import render
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
@@ -30,12 +31,12 @@ _NOTHING = "; nothing was enqueued"
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    command(app, panel="Put in")(enqueue)
+    command(app)(enqueue)
 
 
 def enqueue(
     session: Session,
-    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")],
+    queue: Queue,
     payload: Annotated[
         str | None,
         typer.Argument(

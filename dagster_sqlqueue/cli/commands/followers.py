@@ -17,8 +17,6 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.followers import Callback, Follower, Followers, Group, Groups
 from dagster_sqlqueue.followers.model import ALL_STATES
 
-_PANEL = "Be told"
-
 GroupId = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
 Context = Annotated[
     str | None,
@@ -42,14 +40,14 @@ Callbacks = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the command and the group with its commands."""
-    command(app, panel=_PANEL)(follow)
+    command(app)(follow)
     group = typer.Typer(name="group", invoke_without_command=True, callback=_group)
     command(group, "open")(open_group)
     command(group, "add")(add)
     command(group, "close")(close)
     command(group, "list")(list_groups)
     command(group, "show")(show)
-    app.add_typer(group, rich_help_panel=_PANEL)
+    app.add_typer(group)
 
 
 def _group(context: typer.Context) -> None:

@@ -10,7 +10,7 @@ from dagster_sqlqueue.schema import functions as installed
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    command(app, panel="Set up")(functions)
+    command(app)(functions)
 
 
 def functions(session: Session) -> None:

@@ -17,7 +17,6 @@ from dagster_sqlqueue.queue import SqlQueue, preview
 from dagster_sqlqueue.queue.redaction import discreet
 from dagster_sqlqueue.queue.selection import LIVE_STATES, Decided, Selection
 
-_PANEL = "Decide about jobs"
 _ENDED = ("failed", "cancelled")
 _LOOK_AT = 5_000
 _SHOWN = 20
@@ -30,7 +29,7 @@ Reason = Annotated[
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     for function in (retry, cancel, hold, release, reschedule, reprioritise):
-        command(app, panel=_PANEL)(function)
+        command(app)(function)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,16 +22,14 @@ from dagster_sqlqueue.queue.redaction import discreet
 from dagster_sqlqueue.queue.selection import ARCHIVE_STATES, LIVE_STATES, Selection
 from dagster_sqlqueue.results import Results
 
-_PANEL = "Look"
-
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    command(app, panel=_PANEL)(peek)
-    command(app, "list", panel=_PANEL)(list_jobs)
-    command(app, panel=_PANEL)(show)
-    command(app, panel=_PANEL)(explain)
-    command(app, panel=_PANEL)(dead)
+    command(app)(peek)
+    command(app, "list")(list_jobs)
+    command(app)(show)
+    command(app)(explain)
+    command(app)(dead)
 
 
 def peek(session: Session, queue: Queue, limit: Limit = 20) -> None:

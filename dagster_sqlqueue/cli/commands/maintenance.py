@@ -9,6 +9,7 @@ import typer
 
 from dagster_sqlqueue.cli.exit_codes import Code
 from dagster_sqlqueue.cli.input import options
+from dagster_sqlqueue.cli.input.options import OneQueue
 from dagster_sqlqueue.cli.output import render
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.queue.maintenance import Trimmed
@@ -17,8 +18,8 @@ from dagster_sqlqueue.schema.partitions import DAYS_AHEAD
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    command(app, panel="Keep")(maintain)
-    command(app, panel="Keep")(trim)
+    command(app)(maintain)
+    command(app)(trim)
 
 
 def maintain(
@@ -76,9 +77,7 @@ def maintain(
 
 def trim(
     session: Session,
-    queue: Annotated[
-        str | None, typer.Argument(metavar="QUEUE", show_default=False, help="One queue; else all of them.")
-    ] = None,
+    queue: OneQueue = None,
 ) -> None:
     """Remove finished jobs that are older than their queue keeps them (--retention-days of `create`).
 

@@ -26,7 +26,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    command(app, panel="Look")(metrics)
+    command(app)(metrics)
 
 
 def metrics(

@@ -71,7 +71,7 @@ def register(app: typer.Typer) -> None:
         history,
     ):
         command(group, function.__name__.replace("_", "-"))(function)
-    app.add_typer(group, rich_help_panel="People")
+    app.add_typer(group)
 
 
 def tasks(

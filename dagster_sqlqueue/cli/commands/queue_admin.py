@@ -14,14 +14,13 @@ from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import MAX_BUCKETS
 
-_PANEL = "Run a queue"
 _SPAN = re.compile(r"\s*([0-9]{1,4})\s*(?:-\s*([0-9]{1,4})\s*)?")
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     for function in (pause, resume, rebucket, region):
-        command(app, panel=_PANEL)(function)
+        command(app)(function)
 
 
 def pause(

@@ -18,7 +18,7 @@ from dagster_sqlqueue.results import JobOutcome, Results
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    command(app, panel="Look")(wait)
+    command(app)(wait)
 
 
 def wait(

@@ -9,7 +9,7 @@ from dagster_sqlqueue import display
 from dagster_sqlqueue.cli.commands.scheduler import run
 from dagster_sqlqueue.cli.input import options
 from dagster_sqlqueue.cli.input.json_lines import parsed
-from dagster_sqlqueue.cli.input.options import Queue
+from dagster_sqlqueue.cli.input.options import OneQueue, Queue
 from dagster_sqlqueue.cli.output import render, views
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.model.job import NewJob
@@ -32,7 +32,7 @@ def register(app: typer.Typer) -> None:
     command(group, "next")(next_ticks)
     for function in (pause, resume, remove, run):
         command(group)(function)
-    app.add_typer(group, rich_help_panel="Schedule")
+    app.add_typer(group)
 
 
 def _group(context: typer.Context) -> None:
@@ -162,9 +162,7 @@ def put(
 
 def list_schedules(
     session: Session,
-    queue: Annotated[
-        str | None, typer.Argument(metavar="QUEUE", show_default=False, help="One queue; else all of them.")
-    ] = None,
+    queue: OneQueue = None,
 ) -> None:
     """List schedules: their rules, their next and their last ticks, and those that are paused, with the reason.
 

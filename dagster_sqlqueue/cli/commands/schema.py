@@ -12,7 +12,7 @@ from dagster_sqlqueue.worker.handlers import load_spec, look_here
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    command(app, panel="Put in")(schema)
+    command(app)(schema)
 
 
 def schema(

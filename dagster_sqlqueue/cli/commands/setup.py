@@ -8,6 +8,7 @@ import typer
 from dagster_sqlqueue import display
 from dagster_sqlqueue.cli.commands.enqueue import AnyObject
 from dagster_sqlqueue.cli.input import options
+from dagster_sqlqueue.cli.input.options import OneQueue
 from dagster_sqlqueue.cli.output import render, views
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
@@ -15,7 +16,6 @@ from dagster_sqlqueue.model.queue import Backoff, QueueSettings, QueueSpec, chec
 from dagster_sqlqueue.schema import migrations
 from dagster_sqlqueue.schema.roles import script_for_dba
 
-_PANEL = "Set up"
 _NEW = QueueSpec("new", AnyObject)
 _TRIES = "Leases and retries (TIME: seconds, or 500ms, 5m, 2h, 7d)"
 _LIMITS = f"Limits ({options.NONE} takes one away)"
@@ -23,9 +23,9 @@ _LIMITS = f"Limits ({options.NONE} takes one away)"
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    command(app, panel=_PANEL)(migrate)
-    command(app, panel=_PANEL)(create)
-    command(app, panel=_PANEL)(queues)
+    command(app)(migrate)
+    command(app)(create)
+    command(app)(queues)
 
 
 Roles = Annotated[
@@ -236,9 +236,7 @@ def create(
 
 def queues(
     session: Session,
-    queue: Annotated[
-        str | None, typer.Argument(metavar="QUEUE", show_default=False, help="One queue; else all of them.")
-    ] = None,
+    queue: OneQueue = None,
 ) -> None:
     """Show the queues and their settings.
 

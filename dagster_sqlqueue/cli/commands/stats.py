@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from dagster_sqlqueue import display
-from dagster_sqlqueue.cli.input import options
+from dagster_sqlqueue.cli.input import completion, options
 from dagster_sqlqueue.cli.output import render
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
@@ -28,14 +28,19 @@ _SHORTEST_SECONDS = 0.1
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    command(app, panel="Look")(stats)
+    command(app)(stats)
 
 
 def stats(
     session: Session,
     queue: Annotated[
         str | None,
-        typer.Argument(metavar="QUEUE", show_default=False, help="One queue in full; else all, a line each."),
+        typer.Argument(
+            metavar="QUEUE",
+            show_default=False,
+            help="One queue in full; else all, a line each.",
+            autocompletion=completion.queue_names,
+        ),
     ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", show_default=False, help="Look again and again, until Ctrl-C (exit code 130).")

@@ -8,7 +8,7 @@ import typer
 
 from dagster_sqlqueue import display
 from dagster_sqlqueue.cli.exit_codes import Code
-from dagster_sqlqueue.cli.input import options
+from dagster_sqlqueue.cli.input import completion, options
 from dagster_sqlqueue.cli.input.json_lines import Lines, parsed, progress, say_rejected
 from dagster_sqlqueue.cli.output import render, views
 from dagster_sqlqueue.cli.session import Session, command
@@ -16,7 +16,6 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.topics import Message, Published, PublishedMany, Subscription, SubscriptionMode, Topics
 
-_PANEL = "Topics"
 _NOTHING = "; nothing was published"
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
@@ -26,7 +25,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The subscription's na
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     for function in (publish, subscribe, unsubscribe, subscriptions):
-        command(app, panel=_PANEL)(function)
+        command(app)(function)
 
 
 def publish(
@@ -124,7 +123,10 @@ def subscribe(
     session: Session,
     topic: Topic,
     name: Name,
-    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue that its jobs go to.")],
+    queue: Annotated[
+        str,
+        typer.Argument(metavar="QUEUE", help="The queue that its jobs go to.", autocompletion=completion.queue_names),
+    ],
     payload: Annotated[
         str | None,
         typer.Option(

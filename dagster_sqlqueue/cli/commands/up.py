@@ -27,7 +27,7 @@ _LOOK_SECONDS = 0.5
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    command(app, panel="Set up")(up)
+    command(app)(up)
 
 
 def up(session: Session) -> None:

@@ -30,7 +30,7 @@ Scraped: TypeAlias = Callable[[Callable[[], list[Figures]], Progress], AbstractC
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    command(app, panel="Work off")(work)
+    command(app)(work)
 
 
 def work(

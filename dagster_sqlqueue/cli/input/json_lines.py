@@ -4,7 +4,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pydantic
 from rich.console import Console
@@ -14,7 +14,9 @@ from dagster_sqlqueue import display
 from dagster_sqlqueue.cli.output import render
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload
 from dagster_sqlqueue.payload.serialization import MAX_PAYLOAD_BYTES, AnyObject
-from dagster_sqlqueue.queue.intake import OnBadRow, Rejected
+
+if TYPE_CHECKING:
+    from dagster_sqlqueue.queue.intake import OnBadRow, Rejected
 
 Item = TypeVar("Item")
 
@@ -53,6 +55,8 @@ class Lines(Generic[Item]):
         self.on_bad_row: OnBadRow = "skip" if skip_bad else "raise"
 
     def __iter__(self) -> Iterator[Item]:
+        from dagster_sqlqueue.queue.intake import Rejected
+
         row = 0
         for number, line in enumerate(iter(lambda: sys.stdin.buffer.readline(_LONGEST_LINE), b""), 1):
             if len(line) == _LONGEST_LINE:
@@ -77,8 +81,10 @@ class Lines(Generic[Item]):
             if row % _PROGRESS_EVERY == 0:
                 self._advance(row)
 
-    def with_lines(self, rejected: Sequence[Rejected]) -> list[Rejected]:
+    def with_lines(self, rejected: "Sequence[Rejected]") -> "list[Rejected]":
         """Rows that were rejected, and the lines that were left out here, by the numbers of their lines."""
+        from dagster_sqlqueue.queue.intake import Rejected
+
         found = [Rejected(self._line(bad.row), bad.error) for bad in rejected]
         return sorted([*self._rejected, *found], key=lambda bad: bad.row)
 
@@ -109,7 +115,7 @@ def parsed(text: str | bytes, where: str, nothing: str) -> AnyObject:
     raise InvalidPayload(f"{where} is not a JSON object: {problem.removeprefix('Value error, ')}{nothing}")
 
 
-def say_rejected(rejected: Sequence[Rejected]) -> None:
+def say_rejected(rejected: "Sequence[Rejected]") -> None:
     """The first of the lines that were rejected, to standard output."""
     for bad in rejected[:_SHOWN]:
         render.say(display.printable(f"line {bad.row}: {bad.error}"))

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import typer
 
+from dagster_sqlqueue.cli.input import completion
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import RateLimit
 
@@ -21,7 +22,16 @@ _LARGEST = 2**31 - 1
 
 Value = TypeVar("Value")
 
-Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
+Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.", autocompletion=completion.queue_names)]
+OneQueue = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="QUEUE",
+        show_default=False,
+        help="One queue; else all of them.",
+        autocompletion=completion.queue_names,
+    ),
+]
 Limit = Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="The most to show.")]
 
 

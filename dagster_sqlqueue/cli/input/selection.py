@@ -3,16 +3,17 @@
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 import typer
 
-from dagster_sqlqueue.cli.input import options
+from dagster_sqlqueue.cli.input import completion, options
 from dagster_sqlqueue.errors import InvalidInput, UnknownJob
-from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.queue.search import MAX_LIST
 from dagster_sqlqueue.queue.selection import ARCHIVE_STATES, LIVE_STATES, Selection
+
+if TYPE_CHECKING:
+    from dagster_sqlqueue.queue import SqlQueue
 
 _PANEL = "Which jobs (every condition that is given must hold)"
 
@@ -25,6 +26,7 @@ _WHICH = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[QUEUE] [ID]...",
+        autocompletion=completion.queue_names,
         show_default=False,
         help="Jobs by their ids, all of one queue, because an answer is about one queue; or a queue's name and its jobs by"
         " their ids, by conditions, or --all.",
@@ -116,13 +118,15 @@ def selecting(states: Sequence[str], verb: str, *, all_jobs: str) -> Callable[[C
     return decorate
 
 
-def queue_of(source: SqlQueue, ids: Sequence[UUID]) -> str:
+def queue_of(source: "SqlQueue", ids: Sequence[UUID]) -> str:
     """The queue that has all of the jobs, live or ended.
 
     Raises:
         InvalidInput: they are of several queues; the message names two.
         UnknownJob: one is of none.
     """
+    from dagster_sqlqueue.queue.search import MAX_LIST
+
     queue = _queue_of(source, ids[0], alone=len(ids) == 1)
     left = dict.fromkeys(ids[1:])
     for archived in (False, True):
@@ -140,7 +144,7 @@ def queue_of(source: SqlQueue, ids: Sequence[UUID]) -> str:
     return queue
 
 
-def _queue_of(source: SqlQueue, id_: UUID, *, alone: bool) -> str:
+def _queue_of(source: "SqlQueue", id_: UUID, *, alone: bool) -> str:
     try:
         return source.job(id_).queue
     except UnknownJob as error:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
@@ -12,8 +12,10 @@ from dagster_sqlqueue.model.job import DeadLetter, WaitingJob
 from dagster_sqlqueue.model.queue import QueueSettings, RateLimit
 from dagster_sqlqueue.payload import json_text
 from dagster_sqlqueue.queue.selection import JobRow
-from dagster_sqlqueue.results import Progress
-from dagster_sqlqueue.schedules import Schedule, Ticked
+
+if TYPE_CHECKING:
+    from dagster_sqlqueue.results import Progress
+    from dagster_sqlqueue.schedules import Schedule, Ticked
 
 
 def settings_json(settings: QueueSettings) -> dict[str, Any]:
@@ -126,12 +128,12 @@ def job_table(jobs: Sequence[JobRow]) -> None:
     )
 
 
-def progress_json(progress: Progress | None) -> dict[str, Any] | None:
+def progress_json(progress: "Progress | None") -> dict[str, Any] | None:
     """How far a job is; None where nothing was said."""
     return None if progress is None else asdict(progress)
 
 
-def job_rows(job: JobRow, progress: Progress | None = None) -> Iterator[tuple[str, Any]]:
+def job_rows(job: JobRow, progress: "Progress | None" = None) -> Iterator[tuple[str, Any]]:
     """Everything about a job: names and words, leaving out what is not there."""
     yield "queue", f"{job.queue}, bucket {job.bucket}, priority {job.priority}"
     yield "state", job.state + (", asked to end" if job.cancel_requested_at else "")
@@ -168,7 +170,7 @@ def job_rows(job: JobRow, progress: Progress | None = None) -> Iterator[tuple[st
         yield "error", Text(display.printable(job.error.rstrip(), lines=True), style="red")
 
 
-def _progress(progress: Progress) -> str:
+def _progress(progress: "Progress") -> str:
     message = display.printable(f" {progress.message}") if progress.message else ""
     return f"{progress.percent:g} %{message}, {display.moment(progress.updated_at)}"
 
@@ -193,19 +195,19 @@ def _when(job: JobRow) -> str:
     return f"{'lease ends' if job.state == 'running' else 'due'} {display.moment(job.available_at)}"
 
 
-def schedule_json(schedule: Schedule) -> dict[str, Any]:
+def schedule_json(schedule: "Schedule") -> dict[str, Any]:
     """Everything about a schedule."""
     return asdict(schedule)
 
 
-def schedule_rule(schedule: Schedule) -> str:
+def schedule_rule(schedule: "Schedule") -> str:
     """When a schedule ticks, in words."""
     if schedule.cron is not None:
         return f"{schedule.cron} in {schedule.time_zone}"
     return f"every {length(schedule.every_seconds or 0)}"
 
 
-def schedule_table(schedules: Sequence[Schedule]) -> None:
+def schedule_table(schedules: "Sequence[Schedule]") -> None:
     """Schedules to standard output, a line each."""
     render.table(
         ["queue", "schedule", "when", "catch up", "next", "last", "paused", "because"],
@@ -225,7 +227,7 @@ def schedule_table(schedules: Sequence[Schedule]) -> None:
     )
 
 
-def ticked_json(done: Ticked) -> dict[str, Any]:
+def ticked_json(done: "Ticked") -> dict[str, Any]:
     """What a look at the schedules did."""
     return {
         "enqueued": [{"queue": queue, "name": name, "ticks": ticks} for (queue, name), ticks in done.enqueued.items()],

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -18,8 +18,10 @@ from dagster_sqlqueue import display
 from dagster_sqlqueue.cli.output import render
 from dagster_sqlqueue.errors import QueueError
 from dagster_sqlqueue.model.job import Depth
-from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.worker.stats import Figures
+
+if TYPE_CHECKING:
+    from dagster_sqlqueue.queue import SqlQueue
+    from dagster_sqlqueue.worker.stats import Figures
 
 DEFAULT_EVERY_SECONDS = 10.0
 _SCREEN_SECONDS = 1.0
@@ -53,10 +55,10 @@ class Progress:
 
     def __init__(
         self,
-        queue: SqlQueue,
+        queue: "SqlQueue",
         every_seconds: float,
         event: Callable[[str, dict[str, Any]], None],
-        figures: Callable[[list[Figures], dict[str, float], dict[str, Depth | None]], None],
+        figures: "Callable[[list[Figures], dict[str, float], dict[str, Depth | None]], None]",
     ) -> None:
         self._queue = queue
         self._every = every_seconds
@@ -72,7 +74,7 @@ class Progress:
             self._event(name, facts)
 
     @contextmanager
-    def of(self, source: Callable[[], list[Figures]]) -> Iterator[None]:
+    def of(self, source: "Callable[[], list[Figures]]") -> Iterator[None]:
         """Show the figures of a source while the block runs, and at its end."""
         self._seen.append((time.monotonic(), {figures.queue: figures.handled for figures in source()}))
 
@@ -89,7 +91,7 @@ class Progress:
             thread.join()
             self._look(source)
 
-    def _look(self, source: Callable[[], list[Figures]]) -> None:
+    def _look(self, source: "Callable[[], list[Figures]]") -> None:
         found, now = source(), time.monotonic()
         handled = {figures.queue: figures.handled for figures in found}
         while len(self._seen) > 1 and now - self._seen[1][0] >= _RATE_SECONDS:
@@ -108,7 +110,7 @@ class Progress:
 
 
 @contextmanager
-def log(queue: SqlQueue, *, as_json: bool, every_seconds: float | None) -> Iterator[Progress]:
+def log(queue: "SqlQueue", *, as_json: bool, every_seconds: float | None) -> Iterator[Progress]:
     """A line for each event, and one for each queue's figures when they changed."""
     last: dict[str, dict[str, int]] = {}
 
@@ -124,7 +126,7 @@ def log(queue: SqlQueue, *, as_json: bool, every_seconds: float | None) -> Itera
     def event(name: str, facts: dict[str, Any]) -> None:
         write(name, facts, _sentence(name, facts))
 
-    def figures(found: list[Figures], rates: dict[str, float], backlog: dict[str, Depth | None]) -> None:
+    def figures(found: "list[Figures]", rates: dict[str, float], backlog: dict[str, Depth | None]) -> None:
         for one in found:
             if last.get(one.queue) == one.counts:
                 continue
@@ -149,7 +151,7 @@ def log(queue: SqlQueue, *, as_json: bool, every_seconds: float | None) -> Itera
 
 
 @contextmanager
-def screen(queue: SqlQueue, *, as_json: bool, every_seconds: float | None) -> Iterator[Progress]:
+def screen(queue: "SqlQueue", *, as_json: bool, every_seconds: float | None) -> Iterator[Progress]:
     """A table that is drawn anew, events above it."""
     console: Console = render.console()
     with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
@@ -161,13 +163,13 @@ def screen(queue: SqlQueue, *, as_json: bool, every_seconds: float | None) -> It
             if name == "abandoned":
                 live.stop()
 
-        def figures(found: list[Figures], rates: dict[str, float], backlog: dict[str, Depth | None]) -> None:
+        def figures(found: "list[Figures]", rates: dict[str, float], backlog: dict[str, Depth | None]) -> None:
             live.update(drawn(found, rates, backlog), refresh=True)
 
         yield Progress(queue, every_seconds or _SCREEN_SECONDS, event, figures)
 
 
-def drawn(found: Sequence[Figures], rates: dict[str, float], backlog: dict[str, Depth | None]) -> RenderableType:
+def drawn(found: "Sequence[Figures]", rates: dict[str, float], backlog: dict[str, Depth | None]) -> RenderableType:
     """The figures as a table, the last errors below it."""
     shown = [name for name in _OUTCOMES if name == "succeeded" or any(one.counts[name] for one in found)]
     depths = [backlog[one.queue] for one in found]

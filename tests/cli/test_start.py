@@ -1,0 +1,70 @@
+"""How the program starts: it imports what the command needs, and its help says what the commands say themselves."""
+
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+from dagster_sqlqueue.cli import commands
+from dagster_sqlqueue.cli.catalog import ENTRIES, Entry
+from tests.cli.support import COMMANDS, PROJECT
+from tests.gate.patience import PATIENCE
+
+_HEAVY = {"sqlalchemy", "psycopg", "dagster", "pyspark", "prometheus_client"}
+
+_IMPORTED = """
+import sys
+from dagster_sqlqueue.cli import main
+sys.argv = ["sqlqueue", *sys.argv[1:]]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+sys.stderr.write(" ".join({name.partition(".")[0] for name in sys.modules}))
+"""
+
+
+def _imported(*arguments: str, **environment: str) -> set[str]:
+    """The packages that a command line has imported when it ends."""
+    done = subprocess.run(
+        [sys.executable, "-c", _IMPORTED, *arguments],
+        cwd=PROJECT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    assert done.stdout
+    return set(done.stderr.split())
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_what_needs_no_command_imports_none(option: str) -> None:
+    assert not _imported(option) & {*_HEAVY, "pydantic"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment"),
+    [
+        (["--show-completion", "zsh"], {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}),
+        ([], {"_SQLQUEUE_COMPLETE": "complete_bash", "COMP_WORDS": "sqlqueue re", "COMP_CWORD": "1"}),
+    ],
+    ids=["script", "names of commands"],
+)
+def test_completion_imports_no_command(arguments: list[str], environment: dict[str, str]) -> None:
+    assert not _imported(*arguments, **environment) & _HEAVY  # Typer reads what it is given by Pydantic
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=[entry.name for entry in ENTRIES])
+def test_the_help_says_what_the_command_says(entry: Entry) -> None:
+    assert (entry.load().help or "").split("\n\n")[0] == entry.summary
+
+
+def test_every_module_and_every_command_is_in_the_help() -> None:
+    named = {entry.module for entry in ENTRIES}
+    assert {entry.name for entry in ENTRIES} == {command.split()[0] for command in COMMANDS}
+    for module in pkgutil.iter_modules(commands.__path__, f"{commands.__name__}."):
+        found = __import__(module.name, fromlist=["register"])
+        assert (module.name.rpartition(".")[2] in named) == hasattr(found, "register")
