@@ -127,19 +127,19 @@ def _drawn(found: list[QueueStats], queue: str | None) -> RenderableType:
     if queue:
         return Group(Text(f"queue {queue}"), render.names_and_values(_in_full(found[0])))
     counts = ["ready", "running", "scheduled", "held"]
-    others = ["oldest", "in/min", "out/min", "wait p95", "run p95", "dead"]
+    others = ["dead", "oldest", "in/min", "out/min", "wait p95", "run p95"]
     return render.grid(
         ["queue", *counts, *others],
         [
             [
                 _name(row),
                 *(display.count(getattr(row, name), row.counted_up_to) for name in counts),
+                display.count(row.dead_letters, row.counted_up_to),
                 display.duration(row.oldest_ready_seconds),
                 _rate(row.in_per_minute),
                 _rate(row.out_per_minute),
                 display.duration(row.wait_seconds_p95),
                 display.duration(row.run_seconds_p95),
-                display.count(row.dead_letters, row.counted_up_to),
             ]
             for row in found
         ],

@@ -6,18 +6,14 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from dagster_sqlqueue import display
+from dagster_sqlqueue.cli.output.grid import Grid
 
 _PIPED_WIDTH = 180
-_CUT = {"keys", "error", "payload"}
-"""Columns that are cut where the terminal ends: a job is one line, and `show` has the rest."""
-_FOLDED = {"found", "what to do", "because", "limits"}
-"""Columns that go on in the next line; all others are never broken."""
 
 
 class _Output(Console):
@@ -40,21 +36,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Seque
     console().print(grid(columns, rows, right=right))
 
 
-def grid(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> Table:
+def grid(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> Grid:
     """A table; cells are text, never markup, unless they are `Text` already. Columns without any text are left out."""
     cells = [[cell if isinstance(cell, Text) else Text(display.printable(str(cell))) for cell in row] for row in rows]
     shown = [place for place in range(len(columns)) if not cells or any(row[place].plain for row in cells)]
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for place in shown:
-        name = columns[place]
-        side: Any = "right" if name in right else "left"
-        drawn.add_column(name, justify=side, overflow="fold", no_wrap=name not in _CUT | _FOLDED)
-    for row in cells:
-        for place in shown:
-            if columns[place] in _CUT:
-                row[place].no_wrap, row[place].overflow = True, "ellipsis"
-        drawn.add_row(*(row[place] for place in shown))
-    return drawn
+    return Grid([columns[place] for place in shown], [[row[place] for place in shown] for row in cells], right)
 
 
 def pairs(rows: Iterable[tuple[str, object]]) -> None:
