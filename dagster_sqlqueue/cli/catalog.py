@@ -155,6 +155,18 @@ ENTRIES = [
         "Give jobs another priority. For a running job it counts when it goes back to the queue.",
     ),
     Entry(
+        "delete",
+        "job_admin",
+        "Decide about jobs",
+        "Delete jobs for good, with payload, result, error and history: ended ones, or live ones that do not run.",
+    ),
+    Entry(
+        "purge",
+        "job_admin",
+        "Decide about jobs",
+        "Empty a queue: delete every job that waits, due, scheduled or held. What runs goes on, the archive stays.",
+    ),
+    Entry(
         "pause",
         "queue_admin",
         "Run a queue",

@@ -1,11 +1,11 @@
 """Which jobs a verb would decide about, before it does: for dry runs, and for whatever has to name its jobs first."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.queue.selection import ARCHIVE_STATES, JobRow, Selection
+from dagster_sqlqueue.queue.selection import ARCHIVE_STATES, LIVE_STATES, JobRow, Selection
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +30,20 @@ def foretell(source: SqlQueue, queue: str, selection: Selection, states: Sequenc
         source: the queues of the schema.
         queue: the queue's name.
         selection: which jobs.
-        states: those of the jobs that the verb is about: all of live jobs, or all of ended ones.
+        states: those of the jobs that the verb is about.
         limit: the most jobs, 1 to 10,000; of jobs that are named by their ids, all are looked at.
 
     Raises:
         InvalidInput: an argument is not usable.
         UnknownQueue: there is no such queue.
     """
-    archived = states[0] in ARCHIVE_STATES
     if not selection.ids:
-        return Foretold(source.jobs(queue, _of(selection, states), limit=limit, archived=archived))
+        found: list[JobRow] = []
+        for archived, some in _looks(selection, states):
+            if found and len(found) >= limit:
+                break
+            found += source.jobs(queue, some, limit=limit - len(found), archived=archived)
+        return Foretold(found)
     ids = selection.job_ids
     now: dict[UUID, JobRow] = {}
     for ended in (False, True):
@@ -50,10 +54,14 @@ def foretell(source: SqlQueue, queue: str, selection: Selection, states: Sequenc
         for id_ in ids
         if id_ not in now or now[id_].state not in states
     }
-    found = [job for job in now.values() if job.id not in skipped]
-    return Foretold(found, skipped, tuple(id_ for id_ in ids if id_ not in now))
+    left = [job for job in now.values() if job.id not in skipped]
+    return Foretold(left, skipped, tuple(id_ for id_ in ids if id_ not in now))
 
 
-def _of(selection: Selection, states: Sequence[str]) -> Selection:
-    """The selection, of jobs in the one state that a verb is about."""
-    return replace(selection, all=False, state=states[0]) if len(states) == 1 else selection
+def _looks(selection: Selection, states: Sequence[str]) -> Iterator[tuple[bool, Selection]]:
+    """What to list, in the archive or not: all live jobs together, as they are due; else one state after another."""
+    if set(states) == set(LIVE_STATES):
+        yield False, selection
+        return
+    for state in selection.states(states, "this"):
+        yield state in ARCHIVE_STATES, replace(selection, all=False, state=state)

@@ -118,6 +118,26 @@ def test_reprioritise(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     assert [job["priority"] for job in (cli.json("show", one), cli.json("show", two))] == [0, 9]
 
 
+def test_delete_and_purge(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    failed, *_ = _put(queue, spec, "a")
+    _fail(queue)
+    running, *_ = _put(queue, spec, "a")
+    _claimed(queue)
+    one, two, three = _put(queue, spec, "a", "b", "c")
+    done = cli.run("delete", failed, one, running)
+    assert (done.exit_code, done.stdout.splitlines()[0]) == (6, "queue work: deleted 2 jobs; left 1 job as before")
+    assert "it is running" in done.stdout
+    assert cli.run("show", failed).exit_code != 0
+    assert cli.json("delete", "work", "--tag", "b")["changed"] == [two]
+    assert cli.run("delete", "work", "--state", "succeeded").stdout == "queue work: deleted 0 jobs\n"
+    assert cli.run("purge", "work").stdout == "queue work: deleted 1 job\n"
+    assert cli.run("show", three).exit_code != 0
+    assert _states(cli, running) == ["running"]
+    refused = cli.run("delete", "work")
+    assert "no jobs are named: give ids, a condition, or --all" in refused.stderr
+    assert "delete is about jobs that are queued" in cli.run("delete", "work", "--state", "running").stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "would"),
     [
@@ -132,6 +152,10 @@ def test_reprioritise(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
         (["release", "--all"], (1, 0)),
         (["reschedule", "--all", "--for", "5min"], (3, 0)),
         (["reprioritise", "--all", "--priority", "3"], (5, 0)),
+        (["delete", "--all"], (7, 0)),
+        (["delete", "--state", "failed"], (2, 0)),
+        (["delete", "--tag", "a"], (1, 0)),
+        (["purge"], (4, 0)),
     ],
 )
 def test_dry_run_names_the_jobs_and_changes_nothing(
@@ -181,7 +205,7 @@ def test_many_jobs(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
 def test_no_selection_is_no_wish_for_everything(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     _put(queue, spec, "a")
     before = _everything(queue)
-    for verb in ("retry", "cancel", "hold", "release", "reschedule", "reprioritise"):
+    for verb in ("retry", "cancel", "hold", "release", "reschedule", "reprioritise", "delete"):
         _refuses_vague_selections(cli, verb)
     assert _everything(queue) == before
 

@@ -20,6 +20,17 @@ def test_pause_and_resume(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> N
     assert len(claim(queue)) == 1
 
 
+def test_pause_until_a_moment(cli: Cli, queue: SqlQueue) -> None:
+    assert "until 2037-01-31 08:00:00" in cli.run("pause", "work", "--until", "2037-01-31T08:00:00Z").stdout
+    assert "until 2037-01-31 08:00:00" in cli.run("queues", "work").stdout
+    assert cli.json("pause", "work", "--for", "2h")["paused_until"] is not None
+    assert queue.settings("work").paused_until is not None
+    assert cli.json("pause", "work")["paused_until"] is None
+    both = cli.run("pause", "work", "--for", "2h", "--until", "2037-01-31T08:00:00Z")
+    assert (both.exit_code, "give one of --until and --for" in both.stderr) == (2, True)
+    assert "until is" in cli.run("pause", "work", "--until", "2001-01-31T08:00:00Z").stderr
+
+
 def test_pause_waits_for_what_runs(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     queue.enqueue(spec, Work(n=1))
     (job,) = claim(queue)

@@ -55,6 +55,8 @@ _ARGUMENTS = {
     "release": ["orders", "--all"],
     "reschedule": ["orders", "--all", "--for", "5"],
     "reprioritise": ["orders", "--all", "--priority", "5"],
+    "delete": ["orders", "--all"],
+    "purge": ["orders"],
     "pause": ["orders"],
     "resume": ["orders"],
     "rebucket": ["orders", "8"],

@@ -1,4 +1,4 @@
-"""The commands that decide about jobs: `retry`, `cancel`, `hold`, `release`, `reschedule`, `reprioritise`."""
+"""The commands that decide about jobs, from `retry` to `purge`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,13 +9,15 @@ import typer
 
 from dagster_sqlqueue.cli.exit_codes import Code
 from dagster_sqlqueue.cli.input import options
+from dagster_sqlqueue.cli.input.options import Queue
 from dagster_sqlqueue.cli.input.selection import queue_of, selecting
 from dagster_sqlqueue.cli.output import render, views
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.queue import SqlQueue, preview
+from dagster_sqlqueue.queue.deletion import DELETABLE, WAITING
 from dagster_sqlqueue.queue.redaction import discreet
-from dagster_sqlqueue.queue.selection import LIVE_STATES, Decided, Selection
+from dagster_sqlqueue.queue.selection import EVERYTHING, LIVE_STATES, Decided, Selection
 
 _ENDED = ("failed", "cancelled")
 _LOOK_AT = 5_000
@@ -28,7 +30,7 @@ Reason = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for function in (retry, cancel, hold, release, reschedule, reprioritise):
+    for function in (retry, cancel, hold, release, reschedule, reprioritise, delete, purge):
         command(app)(function)
 
 
@@ -191,6 +193,42 @@ def reprioritise(
     decide(
         session, (queue, selection, dry_run), verb, lambda source, its: source.reprioritise(its, selection, priority)
     )
+
+
+@selecting(
+    DELETABLE,
+    "delete",
+    all_jobs="Every job of the queue that does not run: what waits, and the archive. See also purge",
+)
+def delete(session: Session, queue: str | None, selection: Selection, dry_run: bool) -> None:
+    """Delete jobs for good, with payload, result, error and history: ended ones, or live ones that do not run.
+
+    Without --state the conditions are about jobs in any of these states. Who follows a live job is told that it was
+    cancelled. Ids stay known for a week, so that a producer who sends a job again does not bring it back.
+
+    Examples: sqlqueue delete orders --state failed --before 2026-01-31T00:00:00Z --dry-run
+
+    sqlqueue delete orders --payload '{"customer": 7}'
+
+    sqlqueue delete 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b
+    """
+    verb = Verb(DELETABLE, "deleted")
+    decide(session, (queue, selection, dry_run), verb, lambda source, its: source.delete(its, selection))
+
+
+def purge(
+    session: Session,
+    queue: Queue,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", show_default=False, help="Change nothing; show which jobs it would be.")
+    ] = False,
+) -> None:
+    """Empty a queue: delete every job that waits, due, scheduled or held. What runs goes on, the archive stays.
+
+    Example: sqlqueue purge orders --dry-run
+    """
+    verb = Verb(WAITING, "deleted")
+    decide(session, (queue, EVERYTHING, dry_run), verb, lambda source, its: source.purge(its))
 
 
 def decide(

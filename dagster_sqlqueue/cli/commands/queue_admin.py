@@ -37,6 +37,20 @@ def pause(
             help="With --wait: for so long at most, in seconds or as 5m; then exit code 6.",
         ),
     ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MOMENT",
+            show_default=False,
+            help="When it goes on by itself: 2026-01-31T08:00:00Z, or with +02:00.",
+        ),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--for", metavar="TIME", show_default=False, help="Instead of --until, so long from now: 90, 5m, 2h."
+        ),
+    ] = None,
 ) -> None:
     """Hand out no more jobs of a queue. What runs goes on; jobs can still be enqueued.
 
@@ -44,19 +58,26 @@ def pause(
 
     Examples: sqlqueue pause orders
 
+    sqlqueue pause orders --for 2h
+
     sqlqueue pause orders --wait --timeout 5m
     """
+    if until is not None and by is not None:
+        raise InvalidInput("give one of --until and --for: when the queue goes on by itself")
+    end = options.seconds("--for", by) if by is not None else options.moment("--until", until) if until else None
     limit = None if timeout is None else options.seconds("--timeout", timeout)
     if timeout is not None and not wait:
         raise InvalidInput("--timeout says how long to wait; give --wait as well")
     with session.queue() as source:
-        settings = source.pause(queue)
+        settings = source.pause(queue, until=end)
         drained = source.drain(queue, timeout_seconds=limit) if wait else None
     if session.as_json:
         render.emit_json({**views.settings_json(settings), "drained": drained})
     else:
         assert settings.paused_at
         since = f"queue {queue} is paused since {display.moment(settings.paused_at)}"
+        if settings.paused_until:
+            since += f" until {display.moment(settings.paused_until)}"
         ending = {
             None: "what runs goes on",
             True: "nothing of it runs any more",
