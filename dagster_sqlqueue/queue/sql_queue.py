@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Self
 
-from dagster_sqlqueue.db import statements
-from dagster_sqlqueue.db.database import Database
+from dagster_sqlqueue.db.database import Database, Unnamed
 from dagster_sqlqueue.queue.enqueue import EnqueueVerbs
 from dagster_sqlqueue.queue.hooks import EnqueueHooks
 from dagster_sqlqueue.queue.job_admin import JobAdminVerbs
@@ -22,7 +21,7 @@ class SqlQueue(EnqueueVerbs, LeaseVerbs, StatsVerbs, QueueAdminVerbs, JobAdminVe
     Args:
         database: the URL of the database, or a `Database`, which has settings of its own: all that follow but the hooks go
             with a URL.
-        schema: where the queue's tables are.
+        schema: where the queue's tables are; not given: the environment variable `SQLQUEUE_SCHEMA`, else `sqlqueue`.
         pool_size: the most connections kept and opened at a time.
         application_name: what `pg_stat_activity` shows.
         connect_timeout: seconds to wait for the server, or for a connection of the pool to become free.
@@ -43,7 +42,7 @@ class SqlQueue(EnqueueVerbs, LeaseVerbs, StatsVerbs, QueueAdminVerbs, JobAdminVe
         self,
         database: str | Database,
         *,
-        schema: str = statements.DEFAULT_SCHEMA,
+        schema: str | Unnamed = Unnamed.UNNAMED,
         pool_size: int = 5,
         application_name: str = "dagster-sqlqueue",
         connect_timeout: int = 10,

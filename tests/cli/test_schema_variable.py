@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dagster_sqlqueue import Database
+from dagster_sqlqueue import Database, SqlQueue
 from dagster_sqlqueue.cli.session import Session
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration import SqlQueueResource
@@ -20,11 +20,15 @@ def _of_database(schema: str | None = None) -> str:
     return (Database(_URL, schema=schema) if schema else Database(_URL)).schema
 
 
+def _of_queues(schema: str | None = None) -> str:
+    return (SqlQueue(_URL, schema=schema) if schema else SqlQueue(_URL)).database.schema
+
+
 def _of_resource(schema: str | None = None) -> str:
     return (SqlQueueResource(url=_URL, schema_name=schema) if schema else SqlQueueResource(url=_URL)).schema_name
 
 
-@pytest.mark.parametrize("named", [_of_command_line, _of_database, _of_resource])
+@pytest.mark.parametrize("named", [_of_command_line, _of_database, _of_queues, _of_resource])
 def test_the_argument_goes_before_the_variable_and_that_before_the_name(
     named: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -49,3 +53,5 @@ def test_an_argument_that_names_nothing_is_a_mistake_and_not_the_variable(
     monkeypatch.setenv("SQLQUEUE_SCHEMA", "theirs")
     with pytest.raises(InvalidInput, match="is not usable"):
         Database(_URL, schema=nothing)
+    with pytest.raises(InvalidInput, match="is not usable"):
+        SqlQueue(_URL, schema=nothing)
