@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from dagster_sqlqueue.embedded import EmbeddedPostgres
     from dagster_sqlqueue.queue import SqlQueue
 
-# What only some commands need is imported where they need it: half of a start was spent on imports.
+# The driver, SQLAlchemy and what needs them are imported by functions, here and in the commands: help and completion do
+# without them, and would take three times as long.
 
 PANEL = "Database and output"
 

@@ -4,21 +4,24 @@ import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from dagster_sqlqueue.errors import UnknownJob
 from dagster_sqlqueue.payload import json_text
 from dagster_sqlqueue.payload.redaction import redacted, redacted_text, scrubbed, values_in
 from dagster_sqlqueue.people.model import JobEvent, Task
-from dagster_sqlqueue.queue import SqlQueue
+
+if TYPE_CHECKING:
+    from dagster_sqlqueue.queue import SqlQueue
 
 
-def discreet_tasks(source: SqlQueue, tasks: Sequence[Task]) -> list[Task]:
+def discreet_tasks(source: "SqlQueue", tasks: Sequence[Task]) -> list[Task]:
     """Tasks of people, as they may be shown: payload and result redacted."""
     names = {queue: source.catalog.sensitive_names(queue) for queue in {task.queue for task in tasks}}
     return [_redacted_task(task, names[task.queue]) if names[task.queue] else task for task in tasks]
 
 
-def discreet_events(source: SqlQueue, events: Sequence[JobEvent]) -> list[JobEvent]:
+def discreet_events(source: "SqlQueue", events: Sequence[JobEvent]) -> list[JobEvent]:
     """A job's history, as it may be shown: results redacted, nothing in it that its payload hides."""
     names = source.catalog.sensitive_names(events[0].queue) if events else frozenset()
     if not names:

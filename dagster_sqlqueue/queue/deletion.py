@@ -6,15 +6,12 @@ from uuid import UUID
 from dagster_sqlqueue.db.executors import Executor
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import ArchiveState
-from dagster_sqlqueue.model.lifecycle import LiveState
 from dagster_sqlqueue.model.queue import check_queue_name
 from dagster_sqlqueue.queue.catalog import Catalog
 from dagster_sqlqueue.queue.decision import BATCH, Decision, Decisions
 from dagster_sqlqueue.queue.search import Ended, Search
-from dagster_sqlqueue.queue.selection import Decided, Selection
+from dagster_sqlqueue.queue.selection import DELETABLE_STATES, WAITING_STATES, Decided, Selection
 
-WAITING = (str(LiveState.QUEUED), str(LiveState.HELD))
-DELETABLE = (*WAITING, *map(str, ArchiveState))
 _REASON = "deleted by an operator"
 
 
@@ -36,15 +33,15 @@ class Deletion:
     def delete(self, queue: str, selection: Selection, states: Sequence[str]) -> Decided:
         """Delete the jobs that fit: `SqlQueue.delete`."""
         wanted = [str(state) for state in ([states] if isinstance(states, str) else states)]
-        if not wanted or set(wanted) - set(DELETABLE):
+        if not wanted or set(wanted) - set(DELETABLE_STATES):
             raise InvalidInput(
-                f"states is {wanted}; what can be deleted is {' or '.join(DELETABLE)}: cancel jobs that run, and delete them"
+                f"states is {wanted}; what can be deleted is {' or '.join(DELETABLE_STATES)}: cancel jobs that run, and delete them"
                 " when they have ended"
             )
         self._catalog.check_exists(check_queue_name(queue))
         wanted = selection.states(wanted, "delete")
         decided = Decided()
-        if waiting := [state for state in wanted if state in WAITING]:
+        if waiting := [state for state in wanted if state in WAITING_STATES]:
             statements = dict.fromkeys(waiting, "cancel_waiting")
 
             def also(executor: Executor, jobs: Sequence[UUID]) -> None:
@@ -52,7 +49,7 @@ class Deletion:
 
             decision = Decision("delete", statements, {"reason": _REASON}, turns=True, also=also)
             decided = self._decisions.decide(queue, selection, decision)
-        if over := [state for state in wanted if state not in WAITING]:
+        if over := [state for state in wanted if state not in WAITING_STATES]:
             for ended in self._search.ended(queue, selection, over, "delete"):
                 for at in range(0, len(ended.ids), BATCH):
                     part = Ended(ended.ids[at : at + BATCH], ended.since, ended.until)

@@ -20,10 +20,17 @@ from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS, check_queue_name
 from dagster_sqlqueue.payload.serialization import result_text, storable_text, unstorable_text
 from dagster_sqlqueue.queue.base import Verbs
 from dagster_sqlqueue.queue.decision import BATCH, Also, Decision
-from dagster_sqlqueue.queue.deletion import DELETABLE, WAITING, Deletion
+from dagster_sqlqueue.queue.deletion import Deletion
 from dagster_sqlqueue.queue.odd_jobs import ROW_ERRORS, refused
 from dagster_sqlqueue.queue.search import Ended
-from dagster_sqlqueue.queue.selection import EVERYTHING, Decided, Selection, moment_in_utc
+from dagster_sqlqueue.queue.selection import (
+    DELETABLE_STATES,
+    EVERYTHING,
+    WAITING_STATES,
+    Decided,
+    Selection,
+    moment_in_utc,
+)
 
 _REDRIVABLE = (str(ArchiveState.FAILED), str(ArchiveState.CANCELLED))
 
@@ -252,7 +259,7 @@ class JobAdminVerbs(Verbs):
             self._decisions.explain(queue, selection.job_ids, decided)
         return decided
 
-    def delete(self, queue: str, selection: Selection, *, states: Sequence[str] = DELETABLE) -> Decided:
+    def delete(self, queue: str, selection: Selection, *, states: Sequence[str] = DELETABLE_STATES) -> Decided:
         """Remove jobs for good: payload, result, error, the task and the history that people had with them. What runs stays.
 
         Whoever follows a live one is told that it was cancelled, and in an ordered queue its key goes on. Its unique key is
@@ -281,7 +288,7 @@ class JobAdminVerbs(Verbs):
             UnknownQueue: there is no such queue.
             AccessRefused: the user is neither an operator nor the owner of the schema.
         """
-        return self.delete(queue, EVERYTHING, states=WAITING)
+        return self.delete(queue, EVERYTHING, states=WAITING_STATES)
 
     def _redrive(self, queue: str, ended: Ended, states: Sequence[str], decided: Decided) -> None:
         parameters = {"queue": queue, "states": states, "ids": ended.ids, "since": ended.since, "until": ended.until}

@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 from uuid import UUID
 
-from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.selection import ARCHIVE_STATES, LIVE_STATES, JobRow, Selection
+
+if TYPE_CHECKING:
+    from dagster_sqlqueue.queue import SqlQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,7 @@ class Foretold:
     unknown: tuple[UUID, ...] = ()
 
 
-def foretell(source: SqlQueue, queue: str, selection: Selection, states: Sequence[str], *, limit: int) -> Foretold:
+def foretell(source: "SqlQueue", queue: str, selection: Selection, states: Sequence[str], *, limit: int) -> Foretold:
     """Look which jobs a verb would decide about.
 
     Args:

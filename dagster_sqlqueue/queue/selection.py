@@ -13,6 +13,8 @@ from dagster_sqlqueue.payload.serialization import object_text, unstorable_text
 
 LIVE_STATES = tuple(str(state) for state in LiveState)
 ARCHIVE_STATES = tuple(str(state) for state in ArchiveState)
+WAITING_STATES = (str(LiveState.QUEUED), str(LiveState.HELD))
+DELETABLE_STATES = (*WAITING_STATES, *ARCHIVE_STATES)
 _CONDITIONS = ("tags", "payload", "ordering_key", "state", "error_contains", "since", "before")
 
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 from uuid import UUID
 
 from pydantic import BaseModel
@@ -13,7 +13,9 @@ from pydantic import BaseModel
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import Payload
 from dagster_sqlqueue.payload.serialization import AnyObject
-from dagster_sqlqueue.queue.intake import Rejected
+
+if TYPE_CHECKING:
+    from dagster_sqlqueue.queue.intake import Rejected
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,199}")
 
@@ -195,4 +197,4 @@ class PublishedMany:
     unmatched: int
     inserted: int
     duplicates: int
-    rejected: list[Rejected] = field(default_factory=list)
+    rejected: "list[Rejected]" = field(default_factory=list)

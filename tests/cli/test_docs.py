@@ -8,9 +8,8 @@ from typer.testing import CliRunner
 
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.cli import app
-from dagster_sqlqueue.cli.commands import doctor
 from dagster_sqlqueue.cli.exit_codes import MEANINGS, Code
-from dagster_sqlqueue.doctor import server_checks
+from dagster_sqlqueue.doctor import examine, server_checks
 from tests.cli.support import CALLBACKS, COMMANDS, PROJECT, Cli, command_of
 
 _PAGE = (PROJECT / "docs" / "cli.md").read_text(encoding="utf-8")
@@ -46,7 +45,7 @@ def test_every_exit_code_is_there() -> None:
 
 
 def test_every_check_of_doctor_is_there(queue: SqlQueue) -> None:
-    names = ", ".join(check.name for check in doctor.examine(queue.database))
+    names = ", ".join(check.name for check in examine(queue.database))
     assert f"looks at: {names}." in " ".join(_PAGE.split())
     for verdict in server_checks.Verdict:
         assert f"`{verdict}`" in _PAGE

@@ -4,6 +4,7 @@ import psycopg
 import pytest
 
 from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue.schema.partitions import DAYS_AHEAD
 from tests.cli.support import Cli
 from tests.support import rows, value
 
@@ -72,3 +73,7 @@ def test_an_archive_in_use_is_left_for_the_next_time(cli: Cli, queue: SqlQueue, 
 def test_what_is_refused(cli: Cli) -> None:
     for days in ("-1", "400", "soon"):
         assert "days" in cli.refused(2, "maintain", "--days-ahead", days)
+
+
+def test_the_help_says_how_many_days_ahead_partitions_are_made(cli: Cli) -> None:
+    assert f"Default: {DAYS_AHEAD}." in " ".join(cli.run("maintain", "--help").stdout.replace("│", " ").split())

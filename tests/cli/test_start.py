@@ -6,9 +6,10 @@ import sys
 
 import pytest
 
+from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.cli import commands
 from dagster_sqlqueue.cli.catalog import ENTRIES, Entry
-from tests.cli.support import COMMANDS, PROJECT
+from tests.cli.support import COMMANDS, PROJECT, Cli
 from tests.gate.patience import PATIENCE
 
 _HEAVY = {"sqlalchemy", "psycopg", "dagster", "pyspark", "prometheus_client"}
@@ -22,6 +23,14 @@ try:
 except SystemExit as end:
     assert not end.code, end.code
 sys.stderr.write(" ".join({name.partition(".")[0] for name in sys.modules}))
+"""
+
+_LOADED = """
+import sys
+from dagster_sqlqueue.cli.catalog import ENTRIES
+for entry in ENTRIES:
+    entry.load()
+print(*sys.modules)
 """
 
 
@@ -55,6 +64,18 @@ def test_what_needs_no_command_imports_none(option: str) -> None:
 )
 def test_completion_imports_no_command(arguments: list[str], environment: dict[str, str]) -> None:
     assert not _imported(*arguments, **environment) & _HEAVY  # Typer reads what it is given by Pydantic
+
+
+def test_the_help_of_a_command_needs_no_driver() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _LOADED], cwd=PROJECT, capture_output=True, timeout=PATIENCE, check=True
+    )
+    assert not set(done.stdout.decode().split()) & _HEAVY
+    assert not _imported("list", "--help") & _HEAVY
+
+
+def test_a_command_imports_what_it_needs(cli: Cli, queue: SqlQueue) -> None:
+    assert not _imported("stats", **cli.environment) & (_HEAVY - {"sqlalchemy", "psycopg"})
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=[entry.name for entry in ENTRIES])

@@ -6,14 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
-from dagster_sqlqueue import display
+from dagster_sqlqueue import display, people
 from dagster_sqlqueue.cli.commands.job_admin import Verb, decide, tell
 from dagster_sqlqueue.cli.input import options
 from dagster_sqlqueue.cli.input.options import Queue
 from dagster_sqlqueue.cli.input.selection import selecting
 from dagster_sqlqueue.cli.output import render
 from dagster_sqlqueue.cli.session import Session
-from dagster_sqlqueue.people import AutomationRule, HumanWork
+from dagster_sqlqueue.people.model import AutomationRule
 from dagster_sqlqueue.queue.selection import Selection
 
 By = Annotated[
@@ -64,11 +64,11 @@ def rule(
     sqlqueue people rule orders --automatic 20 --always '{"country": "NZ"}' --four-eyes
     """
     with session.queue() as source:
-        people = HumanWork(source)
-        found = people.rule(queue)
+        work = people.HumanWork(source)
+        found = work.rule(queue)
         if (automatic, always, review, four_eyes) != (None,) * 4:
             eyes = found.four_eyes and review is not False if four_eyes is None else four_eyes
-            found = people.set_rule(
+            found = work.set_rule(
                 queue,
                 automatic_percent=found.automatic_percent if automatic is None else automatic,
                 always_people=options.removable("--always", always, found.always_people, lambda _, text: text),
@@ -101,7 +101,7 @@ def hand_over(
         session,
         (queue, selection, dry_run),
         Verb(("queued",), "handed over"),
-        lambda source, its: HumanWork(source).hand_over(
+        lambda source, its: people.HumanWork(source).hand_over(
             its, selection, by=by, reason=reason, review=review, four_eyes=four_eyes
         ),
     )
@@ -120,7 +120,9 @@ def route(
     Example: sqlqueue people route orders --by router
     """
     with session.queue() as source:
-        tell(session, queue, Verb(("queued",), "handed over"), HumanWork(source).route(queue, by=by, limit=limit))
+        tell(
+            session, queue, Verb(("queued",), "handed over"), people.HumanWork(source).route(queue, by=by, limit=limit)
+        )
 
 
 def adopt(
@@ -139,7 +141,9 @@ def adopt(
     Example: sqlqueue people adopt orders --by clerk
     """
     with session.queue() as source:
-        ids = HumanWork(source).adopt(queue, by=by, reason=reason, review=review, four_eyes=four_eyes, limit=limit)
+        ids = people.HumanWork(source).adopt(
+            queue, by=by, reason=reason, review=review, four_eyes=four_eyes, limit=limit
+        )
     if session.as_json:
         render.emit_json({"queue": queue, "adopted": [str(id_) for id_ in ids]})
     else:

@@ -8,9 +8,8 @@ from rich.text import Text
 from dagster_sqlqueue.cli.exit_codes import Code
 from dagster_sqlqueue.cli.output import render
 from dagster_sqlqueue.cli.session import Session, command
-from dagster_sqlqueue.doctor import Verdict, examine
 
-_STYLES = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "bold red"}
+_STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def register(app: typer.Typer) -> None:
@@ -25,6 +24,8 @@ def doctor(session: Session) -> None:
 
     Example: sqlqueue doctor --json
     """
+    from dagster_sqlqueue.doctor import Verdict, examine
+
     with session.queue(checked=False) as queue:
         found = list(examine(queue.database))
         where = f"schema {queue.database.schema} of {queue.database.where}"

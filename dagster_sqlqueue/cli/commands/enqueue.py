@@ -1,15 +1,16 @@
 """`sqlqueue enqueue`: one job from the command line, or many from standard input."""
 
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from dataclasses import replace as replaced
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 from uuid import UUID
 
 import typer
 from uuid_utils.compat import uuid7
 
+from dagster_sqlqueue import followers
 from dagster_sqlqueue.cli.commands.followers import Callbacks, Context, callbacks_of, group_id
 from dagster_sqlqueue.cli.exit_codes import Code
 from dagster_sqlqueue.cli.input import options
@@ -18,13 +19,15 @@ from dagster_sqlqueue.cli.input.options import Queue
 from dagster_sqlqueue.cli.output import render
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.followers import Followers
-from dagster_sqlqueue.followers.insert import OnConflict as OnFollowedConflict
 from dagster_sqlqueue.model.job import NewJob
 from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS, QueueSpec
 from dagster_sqlqueue.payload.serialization import AnyObject as AnyObject
-from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.queue.insert import Enqueued, OnConflict
+
+if TYPE_CHECKING:
+    from dagster_sqlqueue.followers.insert import OnConflict as OnFollowedConflict
+    from dagster_sqlqueue.queue import SqlQueue
+    from dagster_sqlqueue.queue.insert import OnConflict
+    from dagster_sqlqueue.queue.intake import Rejected
 
 _NOTHING = "; nothing was enqueued"
 
@@ -211,7 +214,7 @@ def _delay(text: str) -> timedelta:
     return timedelta(seconds=seconds)
 
 
-def _due(queue: SqlQueue, delay: timedelta | None, run_at: datetime | None) -> datetime | None:
+def _due(queue: "SqlQueue", delay: timedelta | None, run_at: datetime | None) -> datetime | None:
     """The moment that was named, or by the database's clock the one that comes after the delay."""
     if delay is None:
         return run_at
@@ -220,51 +223,57 @@ def _due(queue: SqlQueue, delay: timedelta | None, run_at: datetime | None) -> d
 
 
 @dataclass(frozen=True)
-class _Done(Enqueued):
-    """With jobs that were merged into others; None: that was not asked for."""
+class _Done:
+    """What became of the jobs: as the library's `Enqueued`, and how many were merged into others; None: nobody asked."""
 
+    inserted: int
+    duplicates: int
+    replaced: int = 0
+    rejected: "list[Rejected]" = field(default_factory=list)
     merged: int | None = None
 
 
 class _Put(Protocol):
     """How jobs are put on the queue."""
 
-    def one(self, queue: SqlQueue, spec: QueueSpec[AnyObject], job: NewJob[AnyObject]) -> tuple[UUID | None, _Done]: ...
+    def one(
+        self, queue: "SqlQueue", spec: QueueSpec[AnyObject], job: NewJob[AnyObject]
+    ) -> tuple[UUID | None, _Done]: ...
 
-    def many(self, queue: SqlQueue, spec: QueueSpec[AnyObject], lines: "Lines[NewJob[AnyObject]]") -> _Done: ...
+    def many(self, queue: "SqlQueue", spec: QueueSpec[AnyObject], lines: "Lines[NewJob[AnyObject]]") -> _Done: ...
 
 
 @dataclass(frozen=True)
 class _Plain:
-    on_conflict: OnConflict
+    on_conflict: "OnConflict"
 
-    def one(self, queue: SqlQueue, spec: QueueSpec[AnyObject], job: NewJob[AnyObject]) -> tuple[UUID | None, _Done]:
+    def one(self, queue: "SqlQueue", spec: QueueSpec[AnyObject], job: NewJob[AnyObject]) -> tuple[UUID | None, _Done]:
         made = queue.enqueue(spec, job, on_conflict=self.on_conflict)
         return made, _Done(int(made == job.id), int(made is None), int(made not in (None, job.id)))
 
-    def many(self, queue: SqlQueue, spec: QueueSpec[AnyObject], lines: "Lines[NewJob[AnyObject]]") -> _Done:
+    def many(self, queue: "SqlQueue", spec: QueueSpec[AnyObject], lines: "Lines[NewJob[AnyObject]]") -> _Done:
         done = queue.enqueue_many(spec, lines, on_conflict=self.on_conflict, on_bad_row=lines.on_bad_row)
         return _Done(done.inserted, done.duplicates, done.replaced, done.rejected)
 
 
 @dataclass(frozen=True)
 class _Followed:
-    on_conflict: OnFollowedConflict
+    on_conflict: "OnFollowedConflict"
     wishes: dict[str, Any]
 
-    def one(self, queue: SqlQueue, spec: QueueSpec[AnyObject], job: NewJob[AnyObject]) -> tuple[UUID | None, _Done]:
-        sent = Followers(queue).enqueue(spec, job, on_conflict=self.on_conflict, **self.wishes)
+    def one(self, queue: "SqlQueue", spec: QueueSpec[AnyObject], job: NewJob[AnyObject]) -> tuple[UUID | None, _Done]:
+        sent = followers.Followers(queue).enqueue(spec, job, on_conflict=self.on_conflict, **self.wishes)
         left_out = not sent.inserted and not sent.merged
         return sent.job_id, _Done(int(sent.inserted), int(left_out), merged=int(sent.merged))
 
-    def many(self, queue: SqlQueue, spec: QueueSpec[AnyObject], lines: "Lines[NewJob[AnyObject]]") -> _Done:
-        done = Followers(queue).enqueue_many(
+    def many(self, queue: "SqlQueue", spec: QueueSpec[AnyObject], lines: "Lines[NewJob[AnyObject]]") -> _Done:
+        done = followers.Followers(queue).enqueue_many(
             spec, lines, on_conflict=self.on_conflict, on_bad_row=lines.on_bad_row, **self.wishes
         )
         return _Done(done.inserted, done.duplicates, 0, done.rejected, done.merged)
 
 
-def _from_lines(queue: SqlQueue, spec: QueueSpec[AnyObject], lines: "Lines[NewJob[AnyObject]]", put: _Put) -> _Done:
+def _from_lines(queue: "SqlQueue", spec: QueueSpec[AnyObject], lines: "Lines[NewJob[AnyObject]]", put: _Put) -> _Done:
     try:
         done = put.many(queue, spec, lines)
     except InvalidInput as error:

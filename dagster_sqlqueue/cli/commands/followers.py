@@ -3,19 +3,21 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 import typer
 
-from dagster_sqlqueue import display
+from dagster_sqlqueue import display, followers
 from dagster_sqlqueue.cli.input import options
 from dagster_sqlqueue.cli.input.options import Limit
 from dagster_sqlqueue.cli.output import render
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.followers import Callback, Follower, Followers, Group, Groups
-from dagster_sqlqueue.followers.model import ALL_STATES
+from dagster_sqlqueue.followers.model import ALL_STATES, Callback
+
+if TYPE_CHECKING:
+    from dagster_sqlqueue.followers import Follower, Group
 
 GroupId = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
 Context = Annotated[
@@ -91,7 +93,7 @@ def follow(
         raise InvalidInput("there is no --callback; name the queue that is to be told")
     job_id = options.job_id("the job", job)
     with session.queue() as source:
-        live = Followers(source).follow(job_id, wanted)
+        live = followers.Followers(source).follow(job_id, wanted)
     if session.as_json:
         render.emit_json({"id": job_id, "live": live, "callbacks": [str(one.queue) for one in wanted]})
     else:
@@ -120,8 +122,8 @@ def open_group(
     given = callbacks_of(None if callback is None else [callback], told)
     own = None if own_id is None else group_id("--id", own_id)
     with session.queue() as source:
-        made = Groups(source).open(given[0] if given else None, id=own)
-        found = Groups(source).group(made)
+        made = followers.Groups(source).open(given[0] if given else None, id=own)
+        found = followers.Groups(source).group(made)
     if session.as_json:
         render.emit_json(asdict(found))
     else:
@@ -139,8 +141,8 @@ def add(
     """
     id = group_id("the group", group)
     with session.queue() as source:
-        Groups(source).add(id, [options.job_id("the job", job) for job in jobs])
-        found = Groups(source).group(id)
+        followers.Groups(source).add(id, [options.job_id("the job", job) for job in jobs])
+        found = followers.Groups(source).group(id)
     _tell(session, found)
 
 
@@ -151,8 +153,8 @@ def close(session: Session, group: GroupId) -> None:
     """
     id = group_id("the group", group)
     with session.queue() as source:
-        Groups(source).close(id)
-        found = Groups(source).group(id)
+        followers.Groups(source).close(id)
+        found = followers.Groups(source).group(id)
     _tell(session, found)
 
 
@@ -162,7 +164,7 @@ def list_groups(session: Session, limit: Limit = 50) -> None:
     Example: sqlqueue group list
     """
     with session.queue() as source:
-        found = Groups(source).groups(limit)
+        found = followers.Groups(source).groups(limit)
     if session.as_json:
         render.emit_json([asdict(one) for one in found])
     elif not found:
@@ -203,7 +205,7 @@ def show(
     """
     id = group_id("the group", group)
     with session.queue() as source:
-        groups = Groups(source)
+        groups = followers.Groups(source)
         found, members = groups.group(id), groups.members(id, states=None if state is None else [state], limit=limit)
     if session.as_json:
         render.emit_json({**asdict(found), "jobs": [asdict(one) for one in members]})
@@ -215,10 +217,10 @@ def show(
         render.say(f"(the first {limit:,}; --limit shows more)")
 
 
-def followed_by(followers: Sequence[Follower]) -> str:
+def followed_by(following: "Sequence[Follower]") -> str:
     """Those who follow a job, in words."""
     words = []
-    for one in followers:
+    for one in following:
         if one.group_id:
             words.append(f"group {one.group_id}")
         elif one.queue:
@@ -244,20 +246,20 @@ def group_id(option: str, text: str) -> UUID:
         ) from None
 
 
-def _tell(session: Session, group: Group) -> None:
+def _tell(session: Session, group: "Group") -> None:
     if session.as_json:
         render.emit_json(asdict(group))
     else:
         render.say(_line(group))
 
 
-def _line(group: Group) -> str:
+def _line(group: "Group") -> str:
     jobs = f"{group.members:,} {'job' if group.members == 1 else 'jobs'}"
     ends = f"{group.succeeded:,} succeeded, {group.failed:,} failed, {group.cancelled:,} cancelled"
     return f"group {group.id} {_state(group)}: {jobs}, {group.pending:,} pending, {ends}"
 
 
-def _state(group: Group) -> str:
+def _state(group: "Group") -> str:
     if group.ended_at:
         return "has ended"
     return "is closed" if group.closed_at else "is open"

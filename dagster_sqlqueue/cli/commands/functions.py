@@ -5,7 +5,6 @@ import typer
 from dagster_sqlqueue.cli.exit_codes import Code
 from dagster_sqlqueue.cli.output import render
 from dagster_sqlqueue.cli.session import Session, command
-from dagster_sqlqueue.schema import functions as installed
 
 
 def register(app: typer.Typer) -> None:
@@ -20,6 +19,8 @@ def functions(session: Session) -> None:
 
     Example: sqlqueue functions
     """
+    from dagster_sqlqueue.schema import functions as installed
+
     with session.queue() as queue:
         state = installed.state(queue.database)
         schema, where = queue.database.schema, queue.database.where

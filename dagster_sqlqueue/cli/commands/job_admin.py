@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 import typer
@@ -14,10 +14,12 @@ from dagster_sqlqueue.cli.input.selection import queue_of, selecting
 from dagster_sqlqueue.cli.output import render, views
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.queue import SqlQueue, preview
-from dagster_sqlqueue.queue.deletion import DELETABLE, WAITING
+from dagster_sqlqueue.queue import preview
 from dagster_sqlqueue.queue.redaction import discreet
 from dagster_sqlqueue.queue.selection import EVERYTHING, LIVE_STATES, Decided, Selection
+
+if TYPE_CHECKING:
+    from dagster_sqlqueue.queue import SqlQueue
 
 _ENDED = ("failed", "cancelled")
 _LOOK_AT = 5_000
@@ -235,7 +237,7 @@ def decide(
     session: Session,
     asked: tuple[str | None, Selection, bool],
     verb: Verb,
-    act: Callable[[SqlQueue, str], Decided],
+    act: "Callable[[SqlQueue, str], Decided]",
     limit: int | None = None,
 ) -> None:
     """Decide about jobs and show what was done, or only show what would be.
@@ -273,7 +275,7 @@ def tell(session: Session, queue: str, verb: Verb, decided: Decided) -> None:
 
 
 def foretell(
-    session: Session, source: SqlQueue, queue: str, selection: Selection, verb: Verb, limit: int | None = None
+    session: Session, source: "SqlQueue", queue: str, selection: Selection, verb: Verb, limit: int | None = None
 ) -> None:
     """Show what the verb would do, of at most so many jobs; nothing is changed."""
     foretold = preview.foretell(source, queue, selection, verb.states, limit=min(limit or _LOOK_AT, _LOOK_AT))

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from dagster_sqlqueue import display
+from dagster_sqlqueue import display, followers, results
 from dagster_sqlqueue.cli.commands.followers import followed_by
 from dagster_sqlqueue.cli.input import options
 from dagster_sqlqueue.cli.input.options import Limit, Queue
@@ -14,13 +14,11 @@ from dagster_sqlqueue.cli.input.selection import filtered
 from dagster_sqlqueue.cli.output import render, views
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.followers import Followers
 from dagster_sqlqueue.model.job import DeadLetter, WaitingJob
 from dagster_sqlqueue.model.lifecycle import LiveState
 from dagster_sqlqueue.payload import json_text
 from dagster_sqlqueue.queue.redaction import discreet
 from dagster_sqlqueue.queue.selection import ARCHIVE_STATES, LIVE_STATES, Selection
-from dagster_sqlqueue.results import Results
 
 
 def register(app: typer.Typer) -> None:
@@ -119,15 +117,15 @@ def show(
     with session.queue() as source:
         found = source.job(options.job_id("the job", job))
         (found,) = discreet(source, found.queue, [found])
-        followers = Followers(source).of(found.id)
-        progress = Results(source).outcome(found.id).progress if found.state == LiveState.RUNNING else None
+        following = followers.Followers(source).of(found.id)
+        progress = results.Results(source).outcome(found.id).progress if found.state == LiveState.RUNNING else None
     if session.as_json:
-        more = {"followers": [asdict(one) for one in followers], "progress": views.progress_json(progress)}
+        more = {"followers": [asdict(one) for one in following], "progress": views.progress_json(progress)}
         render.emit_json({**views.job_json(found), **more})
         return
     render.say(f"job {found.id}")
     rows = list(views.job_rows(found, progress))
-    render.pairs([*rows, ("followed by", followed_by(followers))] if followers else rows)
+    render.pairs([*rows, ("followed by", followed_by(following))] if following else rows)
 
 
 def explain(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import date
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,8 +12,9 @@ from dagster_sqlqueue.cli.input import options
 from dagster_sqlqueue.cli.input.options import OneQueue
 from dagster_sqlqueue.cli.output import render
 from dagster_sqlqueue.cli.session import Session, command
-from dagster_sqlqueue.queue.maintenance import Trimmed
-from dagster_sqlqueue.schema.partitions import DAYS_AHEAD
+
+if TYPE_CHECKING:
+    from dagster_sqlqueue.queue.maintenance import Trimmed
 
 
 def register(app: typer.Typer) -> None:
@@ -29,7 +30,7 @@ def maintain(
         typer.Option(
             metavar="DAYS",
             show_default=False,
-            help=f"Make the partitions of so many days after today. Default: {DAYS_AHEAD}.",
+            help="Make the partitions of so many days after today. Default: 7.",
         ),
     ] = None,
 ) -> None:
@@ -41,9 +42,11 @@ def maintain(
 
     Example: sqlqueue maintain
     """
-    ahead = options.kept("--days-ahead", days_ahead, DAYS_AHEAD, options.whole)
+    from dagster_sqlqueue.queue.maintenance import Trimmed
+
+    given = {} if days_ahead is None else {"days_ahead": options.whole("--days-ahead", days_ahead)}
     with session.queue() as source:
-        done = source.maintain(days_ahead=ahead)
+        done = source.maintain(**given)
     if session.as_json:
         render.emit_json(asdict(done))
     elif not done.ran:
@@ -96,7 +99,7 @@ def trim(
         raise typer.Exit(Code.PARTLY)
 
 
-def _say_trimmed(done: Trimmed) -> None:
+def _say_trimmed(done: "Trimmed") -> None:
     render.say(f"dropped {_partitions(done.partitions_dropped) or 'no partition: none is old enough'}")
     for queue, rows in done.rows_deleted.items():
         render.say(f"deleted {_rows(rows)} of queue {queue}")

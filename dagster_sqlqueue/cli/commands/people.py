@@ -3,12 +3,12 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 import typer
 
-from dagster_sqlqueue import display
+from dagster_sqlqueue import display, people
 from dagster_sqlqueue.cli.commands.automation import By, Reason, adopt, hand_over, route, rule
 from dagster_sqlqueue.cli.input import options
 from dagster_sqlqueue.cli.input.options import Limit, Queue
@@ -16,9 +16,11 @@ from dagster_sqlqueue.cli.output import render
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.payload import json_text
-from dagster_sqlqueue.people import HumanWork, JobEvent, Stage, Task
+from dagster_sqlqueue.people.model import JobEvent, Stage, Task
 from dagster_sqlqueue.people.redaction import discreet_events, discreet_tasks
-from dagster_sqlqueue.queue import SqlQueue
+
+if TYPE_CHECKING:
+    from dagster_sqlqueue.queue import SqlQueue
 
 _SHORT = 80
 
@@ -85,7 +87,7 @@ def tasks(
     Example: sqlqueue people tasks orders --stage in_review
     """
     with session.queue() as source:
-        _show(session, source, HumanWork(source).tasks(queue, stage, limit=limit))
+        _show(session, source, people.HumanWork(source).tasks(queue, stage, limit=limit))
 
 
 def take(
@@ -100,7 +102,7 @@ def take(
     Example: sqlqueue people take orders --operator anna
     """
     with session.queue() as source:
-        _show(session, source, HumanWork(source).take(operator, queue, limit=limit, reason=reason))
+        _show(session, source, people.HumanWork(source).take(operator, queue, limit=limit, reason=reason))
 
 
 def my_jobs(
@@ -114,7 +116,7 @@ def my_jobs(
     Example: sqlqueue people my-jobs anna
     """
     with session.queue() as source:
-        _show(session, source, HumanWork(source).my_jobs(operator, queue=queue, limit=limit))
+        _show(session, source, people.HumanWork(source).my_jobs(operator, queue=queue, limit=limit))
 
 
 def assign(
@@ -130,7 +132,7 @@ def assign(
     Example: sqlqueue people assign 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --to anna --by boss
     """
     with session.queue() as source:
-        _show(session, source, HumanWork(source).assign(_ids(jobs), to, by=by, reason=reason, revision=revision))
+        _show(session, source, people.HumanWork(source).assign(_ids(jobs), to, by=by, reason=reason, revision=revision))
 
 
 def unassign(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision: Revision = None) -> None:
@@ -139,7 +141,7 @@ def unassign(session: Session, jobs: Jobs, by: By, reason: Reason = None, revisi
     Example: sqlqueue people unassign 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by anna --reason "on leave"
     """
     with session.queue() as source:
-        _show(session, source, HumanWork(source).unassign(_ids(jobs), by=by, reason=reason, revision=revision))
+        _show(session, source, people.HumanWork(source).unassign(_ids(jobs), by=by, reason=reason, revision=revision))
 
 
 def hold(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision: Revision = None) -> None:
@@ -148,7 +150,7 @@ def hold(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision: 
     Example: sqlqueue people hold 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by anna --reason "asked the customer"
     """
     with session.queue() as source:
-        _show(session, source, HumanWork(source).hold(_ids(jobs), by=by, reason=reason, revision=revision))
+        _show(session, source, people.HumanWork(source).hold(_ids(jobs), by=by, reason=reason, revision=revision))
 
 
 def resume(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision: Revision = None) -> None:
@@ -157,7 +159,7 @@ def resume(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision
     Example: sqlqueue people resume 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by anna
     """
     with session.queue() as source:
-        _show(session, source, HumanWork(source).resume(_ids(jobs), by=by, reason=reason, revision=revision))
+        _show(session, source, people.HumanWork(source).resume(_ids(jobs), by=by, reason=reason, revision=revision))
 
 
 def reschedule(
@@ -190,7 +192,11 @@ def reschedule(
         raise InvalidInput("give one of --until and --for: from when on the tasks are to be offered")
     when = options.seconds("--for", length) if length is not None else options.moment("--until", until or "")
     with session.queue() as source:
-        _show(session, source, HumanWork(source).reschedule(_ids(jobs), when, by=by, reason=reason, revision=revision))
+        _show(
+            session,
+            source,
+            people.HumanWork(source).reschedule(_ids(jobs), when, by=by, reason=reason, revision=revision),
+        )
 
 
 def submit(
@@ -212,7 +218,11 @@ def submit(
     except ValueError as error:
         raise InvalidInput(f"--result {result!r} is not JSON: {error}") from None
     with session.queue() as source:
-        _show(session, source, HumanWork(source).submit(_ids(jobs), operator, found, reason=reason, revision=revision))
+        _show(
+            session,
+            source,
+            people.HumanWork(source).submit(_ids(jobs), operator, found, reason=reason, revision=revision),
+        )
 
 
 def approve(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision: Revision = None) -> None:
@@ -221,7 +231,7 @@ def approve(session: Session, jobs: Jobs, by: By, reason: Reason = None, revisio
     Example: sqlqueue people approve 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by bert
     """
     with session.queue() as source:
-        _show(session, source, HumanWork(source).approve(_ids(jobs), by=by, reason=reason, revision=revision))
+        _show(session, source, people.HumanWork(source).approve(_ids(jobs), by=by, reason=reason, revision=revision))
 
 
 def reject(
@@ -243,7 +253,7 @@ def reject(
         _show(
             session,
             source,
-            HumanWork(source).reject(_ids(jobs), by=by, reason=reason, reopen=reopen, revision=revision),
+            people.HumanWork(source).reject(_ids(jobs), by=by, reason=reason, reopen=reopen, revision=revision),
         )
 
 
@@ -253,7 +263,7 @@ def give_back(session: Session, jobs: Jobs, by: By, reason: Reason = None, revis
     Example: sqlqueue people give-back 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by anna
     """
     with session.queue() as source:
-        _show(session, source, HumanWork(source).give_back(_ids(jobs), by=by, reason=reason, revision=revision))
+        _show(session, source, people.HumanWork(source).give_back(_ids(jobs), by=by, reason=reason, revision=revision))
 
 
 def history(session: Session, job: Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]) -> None:
@@ -262,7 +272,7 @@ def history(session: Session, job: Annotated[str, typer.Argument(metavar="ID", h
     Example: sqlqueue people history 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b
     """
     with session.queue() as source:
-        events = discreet_events(source, HumanWork(source).history(options.job_id("the job", job)))
+        events = discreet_events(source, people.HumanWork(source).history(options.job_id("the job", job)))
     if session.as_json:
         render.emit_json([asdict(event) for event in events])
     elif not events:
@@ -279,7 +289,7 @@ def _ids(jobs: Sequence[str]) -> list[UUID]:
     return [options.job_id("the job", text) for text in jobs]
 
 
-def _show(session: Session, source: SqlQueue, tasks: Sequence[Task]) -> None:
+def _show(session: Session, source: "SqlQueue", tasks: Sequence[Task]) -> None:
     found = discreet_tasks(source, tasks)
     if session.as_json:
         render.emit_json([_json(task) for task in found])

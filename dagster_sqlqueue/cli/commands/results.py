@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from dagster_sqlqueue import display
+from dagster_sqlqueue import display, results
 from dagster_sqlqueue.cli.exit_codes import Code
 from dagster_sqlqueue.cli.input import options
 from dagster_sqlqueue.cli.output import render, views
@@ -13,7 +13,7 @@ from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.payload import json_text
 from dagster_sqlqueue.queue.redaction import discreet
-from dagster_sqlqueue.results import JobOutcome, Results
+from dagster_sqlqueue.results.model import JobOutcome
 
 
 def register(app: typer.Typer) -> None:
@@ -40,8 +40,8 @@ def wait(
     """
     id = options.job_id("the job", job)
     seconds = options.kept("--timeout", timeout, None, options.seconds)
-    with session.queue() as source, Results(source) as results:
-        outcome = results.wait(id, timeout_seconds=seconds)
+    with session.queue() as source, results.Results(source) as waiting:
+        outcome = waiting.wait(id, timeout_seconds=seconds)
         found = source.job(id)
         (found,) = discreet(source, found.queue, [found])
     if session.as_json:

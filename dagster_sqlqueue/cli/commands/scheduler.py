@@ -7,17 +7,19 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dagster_sqlqueue import display
+from dagster_sqlqueue import display, schedules
 from dagster_sqlqueue.cli.exit_codes import Code
 from dagster_sqlqueue.cli.input import options
 from dagster_sqlqueue.cli.output import render, views
 from dagster_sqlqueue.cli.session import Session
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.schedules import Scheduler, Schedules, Ticked
+
+if TYPE_CHECKING:
+    from dagster_sqlqueue.schedules import Schedules, Ticked
 
 _POLL_SECONDS = 1.0
 
@@ -49,11 +51,13 @@ def run(
     if once and poll is not None:
         raise InvalidInput("--poll is about going on, and --once was given")
     with session.queue() as source:
-        schedules = Schedules(source)
+        found = schedules.Schedules(source)
         if once:
-            _tick_once(session, schedules)
+            _tick_once(session, found)
             return
-        scheduler = Scheduler(schedules, poll_seconds=seconds, told=_emit_line if session.as_json else _say_ticked)
+        scheduler = schedules.Scheduler(
+            found, poll_seconds=seconds, told=_emit_line if session.as_json else _say_ticked
+        )
         # In a thread: a handler must not set an event whose lock the thread that it interrupts may hold.
         with _stopped_by_signals() as (stopping, received), ThreadPoolExecutor(1) as pool:
             pool.submit(scheduler.run, stopping).result()
@@ -61,19 +65,19 @@ def run(
         raise typer.Exit(Code.INTERRUPTED)
 
 
-def _tick_once(session: Session, schedules: Schedules) -> None:
+def _tick_once(session: Session, found: "Schedules") -> None:
     enqueued: dict[tuple[str, str], int] = {}
     failed: dict[tuple[str, str], str] = {}
     duplicates = 0
     more = True
     while more:
-        done = schedules.tick()
+        done = found.tick()
         for key, ticks in done.enqueued.items():
             enqueued[key] = enqueued.get(key, 0) + ticks
         failed |= done.failed
         duplicates += done.duplicates
         more = done.more
-    total = Ticked(enqueued, duplicates, failed)
+    total = schedules.Ticked(enqueued, duplicates, failed)
     if session.as_json:
         render.emit_json(views.ticked_json(total))
     elif enqueued or failed:
@@ -102,7 +106,7 @@ def _stopped_by_signals() -> Iterator[tuple[threading.Event, list[int]]]:
             signal.signal(number, handler)
 
 
-def _say_ticked(done: Ticked) -> None:
+def _say_ticked(done: "Ticked") -> None:
     for (queue, name), ticks in done.enqueued.items():
         jobs = "1 job" if ticks == 1 else f"{ticks:,} jobs"
         render.say(display.printable(f"enqueued {jobs} of schedule {name} on {queue}"))
@@ -113,6 +117,6 @@ def _say_ticked(done: Ticked) -> None:
     sys.stdout.flush()
 
 
-def _emit_line(done: Ticked) -> None:
+def _emit_line(done: "Ticked") -> None:
     sys.stdout.write(json.dumps(views.ticked_json(done)) + "\n")
     sys.stdout.flush()

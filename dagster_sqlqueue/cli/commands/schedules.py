@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 import typer
 
-from dagster_sqlqueue import display
+from dagster_sqlqueue import display, schedules
 from dagster_sqlqueue.cli.commands.scheduler import run
 from dagster_sqlqueue.cli.input import options
 from dagster_sqlqueue.cli.input.json_lines import parsed
@@ -15,8 +15,7 @@ from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.model.job import NewJob
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.payload.serialization import AnyObject
-from dagster_sqlqueue.schedules import CatchUp, Schedule, Schedules
-from dagster_sqlqueue.schedules.model import GRACE_SECONDS
+from dagster_sqlqueue.schedules.model import GRACE_SECONDS, CatchUp, Schedule
 from dagster_sqlqueue.schedules.redaction import discreet_schedule
 
 _JOBS = "The jobs"
@@ -144,7 +143,7 @@ def put(
         max_attempts=None if max_attempts is None else options.whole("--max-attempts", max_attempts),
     )
     with session.queue() as source:
-        made = Schedules(source).put(
+        made = schedules.Schedules(source).put(
             QueueSpec(queue, AnyObject),
             name,
             job,
@@ -169,7 +168,7 @@ def list_schedules(
     Example: sqlqueue schedule list orders
     """
     with session.queue() as source:
-        found = [discreet_schedule(source, schedule) for schedule in Schedules(source).schedules(queue)]
+        found = [discreet_schedule(source, schedule) for schedule in schedules.Schedules(source).schedules(queue)]
     if session.as_json:
         render.emit_json([views.schedule_json(schedule) for schedule in found])
     elif found:
@@ -189,9 +188,9 @@ def next_ticks(
     Example: sqlqueue schedule next orders nightly --count 3
     """
     with session.queue() as source:
-        schedules = Schedules(source)
-        schedule = schedules.schedule(queue, name)
-        ticks = schedules.next_ticks(queue, name, options.whole("--count", count))
+        found = schedules.Schedules(source)
+        schedule = found.schedule(queue, name)
+        ticks = found.next_ticks(queue, name, options.whole("--count", count))
     if session.as_json:
         paused = schedule.paused_at
         render.emit_json({"queue": queue, "name": name, "paused_at": paused, "ticks": ticks})
@@ -211,7 +210,7 @@ def pause(session: Session, queue: Queue, name: Name) -> None:
     Example: sqlqueue schedule pause orders nightly
     """
     with session.queue() as source:
-        paused = discreet_schedule(source, Schedules(source).pause(queue, name))
+        paused = discreet_schedule(source, schedules.Schedules(source).pause(queue, name))
     assert paused.paused_at
     _tell(session, paused, f"is paused since {display.moment(paused.paused_at)}")
 
@@ -222,7 +221,7 @@ def resume(session: Session, queue: Queue, name: Name) -> None:
     Example: sqlqueue schedule resume orders nightly
     """
     with session.queue() as source:
-        resumed = discreet_schedule(source, Schedules(source).resume(queue, name))
+        resumed = discreet_schedule(source, schedules.Schedules(source).resume(queue, name))
     _tell(session, resumed, f"goes on from its tick at {display.moment(resumed.next_tick)}")
 
 
@@ -232,7 +231,7 @@ def remove(session: Session, queue: Queue, name: Name) -> None:
     Example: sqlqueue schedule remove orders nightly
     """
     with session.queue() as source:
-        Schedules(source).remove(queue, name)
+        schedules.Schedules(source).remove(queue, name)
     if session.as_json:
         render.emit_json({"queue": queue, "name": name, "removed": True})
     else:

@@ -13,8 +13,6 @@ from dagster_sqlqueue.cli.output import render, views
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import Backoff, QueueSettings, QueueSpec, check_queue_name
-from dagster_sqlqueue.schema import migrations
-from dagster_sqlqueue.schema.roles import script_for_dba
 
 _NEW = QueueSpec("new", AnyObject)
 _TRIES = "Leases and retries (TIME: seconds, or 500ms, 5m, 2h, 7d)"
@@ -58,6 +56,8 @@ def migrate(session: Session, roles: Roles = False, print_only: Print = False) -
 
     sqlqueue migrate --roles
     """
+    from dagster_sqlqueue.schema import migrations
+
     if print_only:
         _print_roles(session, roles)
         return
@@ -83,6 +83,8 @@ def migrate(session: Session, roles: Roles = False, print_only: Print = False) -
 def _print_roles(session: Session, roles: bool) -> None:
     if not roles:
         raise InvalidInput("--print was given without --roles; it prints the SQL that makes the roles")
+    from dagster_sqlqueue.schema.roles import script_for_dba
+
     script = script_for_dba(session.schema_name)
     if session.as_json:
         render.emit_json({"schema": session.schema_name, "sql": script})

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
@@ -19,8 +19,10 @@ from dagster_sqlqueue.cli.input import completion, options
 from dagster_sqlqueue.cli.output import render
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.queue.stats import QueueStats
+
+if TYPE_CHECKING:
+    from dagster_sqlqueue.queue import SqlQueue
+    from dagster_sqlqueue.queue.stats import QueueStats
 
 _EVERY_SECONDS = 2.0
 _SHORTEST_SECONDS = 0.1
@@ -92,13 +94,13 @@ def stats(
                 time.sleep(pause)
 
 
-def _look(source: SqlQueue, queue: str | None) -> list[QueueStats]:
+def _look(source: "SqlQueue", queue: str | None) -> "list[QueueStats]":
     names = [queue] if queue else [settings.name for settings in source.queues()]
     return [source.stats(name) for name in names]
 
 
 @contextmanager
-def _output(session: Session, queue: str | None, pause: float) -> Iterator[Callable[[list[QueueStats]], None]]:
+def _output(session: Session, queue: str | None, pause: float) -> "Iterator[Callable[[list[QueueStats]], None]]":
     """What each look is given to: a line of JSON, a screen that is drawn anew, or one after the other into a pipe."""
     console = render.console()
     if session.as_json:
@@ -112,7 +114,7 @@ def _output(session: Session, queue: str | None, pause: float) -> Iterator[Calla
         yield lambda found: console.print(Group(_headline(""), _drawn(found, queue)))
 
 
-def _emit_line(found: list[QueueStats]) -> None:
+def _emit_line(found: "list[QueueStats]") -> None:
     sys.stdout.write(json.dumps([asdict(figures) for figures in found], default=render.plain) + "\n")
     sys.stdout.flush()
 
@@ -121,7 +123,7 @@ def _headline(note: str) -> Text:
     return Text(f"{display.moment(datetime.now(UTC))}  {note}".rstrip(), style="dim")
 
 
-def _drawn(found: list[QueueStats], queue: str | None) -> RenderableType:
+def _drawn(found: "list[QueueStats]", queue: str | None) -> RenderableType:
     if not found:
         return Text("there is no queue yet; make one with: sqlqueue create NAME")
     if queue:
@@ -147,11 +149,11 @@ def _drawn(found: list[QueueStats], queue: str | None) -> RenderableType:
     )
 
 
-def _name(row: QueueStats) -> Text:
+def _name(row: "QueueStats") -> Text:
     return Text(f"{row.queue} (paused)", style="yellow") if row.paused_at else Text(row.queue)
 
 
-def _in_full(row: QueueStats) -> Iterator[tuple[str, Any]]:
+def _in_full(row: "QueueStats") -> Iterator[tuple[str, Any]]:
     def counted(figure: int) -> str:
         return display.count(figure, row.counted_up_to)
 

@@ -6,15 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
-from dagster_sqlqueue import display
+from dagster_sqlqueue import display, topics
 from dagster_sqlqueue.cli.exit_codes import Code
 from dagster_sqlqueue.cli.input import completion, options
 from dagster_sqlqueue.cli.input.json_lines import Lines, parsed, progress, say_rejected
 from dagster_sqlqueue.cli.output import render, views
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.queue.claim_filter import ClaimFilter
-from dagster_sqlqueue.topics import Message, Published, PublishedMany, Subscription, SubscriptionMode, Topics
+from dagster_sqlqueue.topics.model import Message, Published, PublishedMany, Subscription, SubscriptionMode
 
 _NOTHING = "; nothing was published"
 
@@ -101,7 +100,7 @@ def publish(
         found = parsed(payload, "the payload", _NOTHING)
         with session.queue() as target:
             try:
-                done = Topics(target).publish(topic, found, **settings)
+                done = topics.Topics(target).publish(topic, found, **settings)
             except InvalidInput as error:
                 raise InvalidInput(f"{str(error).removeprefix('row 0: ')}{_NOTHING}") from None
         _tell(session, done)
@@ -110,7 +109,7 @@ def publish(
     with session.queue() as target, progress("messages") as advance:
         lines = Lines(lambda found: Message(found, **settings), _NOTHING, advance, skip_bad=skip_bad, only=only)
         try:
-            many = Topics(target).publish_many(topic, lines, on_bad_row=lines.on_bad_row)
+            many = topics.Topics(target).publish_many(topic, lines, on_bad_row=lines.on_bad_row)
         except InvalidInput as error:
             raise InvalidInput(lines.with_line(str(error))) from None
     many = replace(many, rejected=lines.with_lines(many.rejected))
@@ -171,10 +170,12 @@ def subscribe(
 
     sqlqueue subscribe orders.paid courier-a parcels --mode move --group couriers
     """
+    from dagster_sqlqueue.queue.claim_filter import ClaimFilter
+
     filter = ClaimFilter(payload=payload, tags=tag or ())
     seconds = 0.0 if delay is None else options.seconds("--delay", delay)
     with session.queue() as source:
-        made = Topics(source).subscribe(
+        made = topics.Topics(source).subscribe(
             topic, name, queue, filter=filter, mode=mode, group=group, priority=priority, delay_seconds=seconds
         )
     if session.as_json:
@@ -189,7 +190,7 @@ def unsubscribe(session: Session, topic: Topic, name: Name) -> None:
     Example: sqlqueue unsubscribe orders.paid invoices
     """
     with session.queue() as source:
-        was = Topics(source).unsubscribe(topic, name)
+        was = topics.Topics(source).unsubscribe(topic, name)
     if session.as_json:
         render.emit_json(asdict(was))
     else:
@@ -212,7 +213,7 @@ def subscriptions(
     sqlqueue subscriptions orders.paid
     """
     with session.queue() as source:
-        found = Topics(source).subscriptions(topic, queue=queue)
+        found = topics.Topics(source).subscriptions(topic, queue=queue)
     if session.as_json:
         render.emit_json([asdict(one) for one in found])
     elif not found:

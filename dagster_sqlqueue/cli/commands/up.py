@@ -16,11 +16,9 @@ from dagster_sqlqueue import display
 from dagster_sqlqueue.cli.exit_codes import Code
 from dagster_sqlqueue.cli.output import render
 from dagster_sqlqueue.cli.session import Session, command
-from dagster_sqlqueue.db.database import SCHEMA_VARIABLE, Database, parse_url
 from dagster_sqlqueue.db.statements import DEFAULT_SCHEMA
 from dagster_sqlqueue.embedded import EmbeddedPostgres, supervisor
 from dagster_sqlqueue.errors import EmbeddedServerError, InvalidInput
-from dagster_sqlqueue.queue import SqlQueue
 
 _LOOK_SECONDS = 0.5
 
@@ -39,6 +37,9 @@ def up(session: Session) -> None:
 
     Example: sqlqueue up
     """
+    from dagster_sqlqueue.db.database import Database
+    from dagster_sqlqueue.queue import SqlQueue
+
     server = EmbeddedPostgres()
     _refuse_another(session, server.directory)
     with server:
@@ -55,6 +56,8 @@ def up(session: Session) -> None:
 
 
 def _refuse_another(session: Session, directory: Path) -> None:
+    from dagster_sqlqueue.db.database import Database, parse_url
+
     given = session.url or os.environ.get("SQLQUEUE_URL")
     if not given:
         return
@@ -71,6 +74,8 @@ def _refuse_another(session: Session, directory: Path) -> None:
 
 
 def _tell(session: Session, server: EmbeddedPostgres) -> None:
+    from dagster_sqlqueue.db.database import SCHEMA_VARIABLE
+
     url = server.url.replace("+psycopg", "", 1)
     schema = session.schema_name
     if session.as_json:

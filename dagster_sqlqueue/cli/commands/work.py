@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -14,17 +14,19 @@ from dagster_sqlqueue.cli.output.worker_log import DEFAULT_EVERY_SECONDS, Progre
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import Mode
-from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.worker.handlers import QueueHandler, load, look_here
 from dagster_sqlqueue.worker.shutdown import GRACE_SECONDS, CutOff, Signals, Stopper
-from dagster_sqlqueue.worker.stats import Figures
-from dagster_sqlqueue.worker.supervisor import Assignment, Supervisor
-from dagster_sqlqueue.worker.worker import POOL_SIZE, Resident, WorkOptions, check_handlers
+
+if TYPE_CHECKING:
+    from dagster_sqlqueue.queue import SqlQueue
+    from dagster_sqlqueue.worker.stats import Figures
+    from dagster_sqlqueue.worker.supervisor import Assignment
+    from dagster_sqlqueue.worker.worker import WorkOptions
 
 _SHORTEST_SECONDS = 0.1
 _METRICS = "Metrics"
 
-Scraped: TypeAlias = Callable[[Callable[[], list[Figures]], Progress], AbstractContextManager[None]]
+Scraped: TypeAlias = "Callable[[Callable[[], list[Figures]], Progress], AbstractContextManager[None]]"
 """Serves the figures of a worker while a block runs."""
 
 
@@ -141,6 +143,9 @@ def work(
 
     sqlqueue work handlers:send_email --metrics-port 9188
     """
+    from dagster_sqlqueue.worker.supervisor import Assignment
+    from dagster_sqlqueue.worker.worker import POOL_SIZE, WorkOptions, check_handlers
+
     chosen = WorkOptions(
         batch_size=None if batch is None else options.whole("--batch", batch),
         mode=_mode(mode),
@@ -182,13 +187,15 @@ def work(
 
 
 def _work_here(
-    queue: SqlQueue,
-    handlers: list[tuple[QueueHandler[Any], float]],
-    chosen: WorkOptions,
+    queue: "SqlQueue",
+    handlers: "list[tuple[QueueHandler[Any], float]]",
+    chosen: "WorkOptions",
     signals: Signals,
     progress: Progress,
     scraped: Scraped,
 ) -> int:
+    from dagster_sqlqueue.worker.worker import Resident
+
     resident = Resident(queue, handlers, chosen, signals=signals, tell=progress.tell)
     stopper = Stopper(
         resident,
@@ -205,7 +212,9 @@ def _work_here(
     return Code.DONE
 
 
-def _supervise(assignment: Assignment, count: int, signals: Signals, progress: Progress, scraped: Scraped) -> int:
+def _supervise(assignment: "Assignment", count: int, signals: Signals, progress: Progress, scraped: Scraped) -> int:
+    from dagster_sqlqueue.worker.supervisor import Supervisor
+
     supervisor = Supervisor(assignment, count, signals=signals, tell=progress.tell)
     with scraped(supervisor.figures, progress), progress.of(supervisor.figures):
         return supervisor.run()
@@ -223,7 +232,7 @@ def _scraped(port: int | None, address: str) -> Scraped:
     from prometheus_client import CollectorRegistry
 
     @contextmanager
-    def serving(figures: Callable[[], list[Figures]], progress: Progress) -> Iterator[None]:
+    def serving(figures: "Callable[[], list[Figures]]", progress: Progress) -> Iterator[None]:
         registry = CollectorRegistry()
         registry.register(room.WorkerCollector(figures))
         with room.serve(registry, port=port, address=address) as listening:
