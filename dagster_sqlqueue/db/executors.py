@@ -3,23 +3,25 @@
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Union
 
 import psycopg
 import sqlalchemy as sa
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
-from sqlalchemy.orm import Session, scoped_session
 
 from dagster_sqlqueue.db import odd_values, plan_settings, statements
 from dagster_sqlqueue.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session, scoped_session
 
 Row: TypeAlias = tuple[Any, ...]
 Parameters: TypeAlias = Mapping[str, object]
 Step: TypeAlias = tuple[str, Parameters]
 """The name of an SQL file, and what its statement is given."""
 
-CallerConnection: TypeAlias = psycopg.Connection[Any] | sa.Connection | Session | scoped_session[Any]
+CallerConnection: TypeAlias = Union[psycopg.Connection[Any], sa.Connection, "Session", "scoped_session[Any]"]
 """What a caller may hand in to have a verb run inside his own transaction."""
 
 
