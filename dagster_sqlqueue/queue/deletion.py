@@ -35,8 +35,8 @@ class Deletion:
         wanted = [str(state) for state in ([states] if isinstance(states, str) else states)]
         if not wanted or set(wanted) - set(DELETABLE_STATES):
             raise InvalidInput(
-                f"states is {wanted}; what can be deleted is {' or '.join(DELETABLE_STATES)}: cancel jobs that run, and delete them"
-                " when they have ended"
+                f"states is {wanted}; what can be deleted is {' or '.join(DELETABLE_STATES)}: cancel jobs that run, and"
+                " delete them when they have ended"
             )
         self._catalog.check_exists(check_queue_name(queue))
         wanted = selection.states(wanted, "delete")

@@ -16,7 +16,14 @@ from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.queue import preview
 from dagster_sqlqueue.queue.redaction import discreet
-from dagster_sqlqueue.queue.selection import EVERYTHING, LIVE_STATES, Decided, Selection
+from dagster_sqlqueue.queue.selection import (
+    DELETABLE_STATES,
+    EVERYTHING,
+    LIVE_STATES,
+    WAITING_STATES,
+    Decided,
+    Selection,
+)
 
 if TYPE_CHECKING:
     from dagster_sqlqueue.queue import SqlQueue
@@ -198,7 +205,7 @@ def reprioritise(
 
 
 @selecting(
-    DELETABLE,
+    DELETABLE_STATES,
     "delete",
     all_jobs="Every job of the queue that does not run: what waits, and the archive. See also purge",
 )
@@ -214,7 +221,7 @@ def delete(session: Session, queue: str | None, selection: Selection, dry_run: b
 
     sqlqueue delete 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b
     """
-    verb = Verb(DELETABLE, "deleted")
+    verb = Verb(DELETABLE_STATES, "deleted")
     decide(session, (queue, selection, dry_run), verb, lambda source, its: source.delete(its, selection))
 
 
@@ -229,7 +236,7 @@ def purge(
 
     Example: sqlqueue purge orders --dry-run
     """
-    verb = Verb(WAITING, "deleted")
+    verb = Verb(WAITING_STATES, "deleted")
     decide(session, (queue, EVERYTHING, dry_run), verb, lambda source, its: source.purge(its))
 
 

@@ -19,10 +19,9 @@ from dagster_sqlqueue.orchestration.launchpad.config import (
 from dagster_sqlqueue.orchestration.launchpad.reporting import Report, job_table, jobs, skipped_table
 from dagster_sqlqueue.people.model import check_reason
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.queue.deletion import DELETABLE
 from dagster_sqlqueue.queue.preview import foretell
 from dagster_sqlqueue.queue.search import MAX_LIST
-from dagster_sqlqueue.queue.selection import LIVE_STATES, Decided, Selection
+from dagster_sqlqueue.queue.selection import DELETABLE_STATES, LIVE_STATES, Decided, Selection
 
 _ANY = "any"
 _REDRIVABLE = ("failed", "cancelled")
@@ -101,7 +100,7 @@ def reprioritise(source: SqlQueue, config: ReprioritiseConfig) -> Report:
 
 def delete(source: SqlQueue, config: DeleteConfig) -> Report:
     """Deletes jobs for good, with what is kept of them: ended ones, or live ones that do not run."""
-    states = DELETABLE if config.ids else (config.state,)
+    states = DELETABLE_STATES if config.ids else (config.state,)
 
     def act(selection: Selection) -> Decided:
         return source.delete(config.queue, selection, states=states)
