@@ -23,7 +23,7 @@ REVOKE ALL ON
 REVOKE ALL ON SEQUENCE sqlqueue.job_order
     FROM PUBLIC, sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 REVOKE ALL ON FUNCTION
-    sqlqueue.begin_archive_partition(date), sqlqueue.attach_archive_partition(date), sqlqueue.make_archive_partition(date),
+    sqlqueue.archive_partition_name(date), sqlqueue.begin_archive_partition(date), sqlqueue.attach_archive_partition(date), sqlqueue.make_archive_partition(date),
     sqlqueue.archive_day_is_over(date, text), sqlqueue.drop_archive_partition(date, text), sqlqueue.queue_figures(text),
     sqlqueue.tell_followers(uuid, timestamp with time zone, boolean), sqlqueue.job_ended(), sqlqueue.fold_group_tally(),
     sqlqueue.ended_now(uuid),
@@ -241,3 +241,4 @@ GRANT EXECUTE ON FUNCTION
 -- nothing on begin_archive_partition(date), attach_archive_partition(date): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
 -- nothing on make_archive_partition(date), archive_day_is_over(date, text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
 -- nothing on drop_archive_partition(date, text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
+-- nothing on archive_partition_name(date): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer

@@ -4,7 +4,25 @@
 -- all those wait who come after him. The caller tries again a little later. Days are UTC's.
 --
 -- Partitions belong to the owner of the archive, whoever has them made. Whoever calls these functions runs as the owner, and
--- so every name in them is taken from where it is written to be: their search_path is the system's.
+-- so every name in them is taken from where it is written to be: their search_path is the system's. The bounds of a day are
+-- written as texts, and so datestyle and timezone are not the caller's: in India's time, IST would be read as Israel's.
+
+-- The name of a day's partition.
+--
+-- A name has no room for an era, or for a fifth digit of the year: 2026-01-01 BC, which is before every retention, would be
+-- called like the day that is open. So what is no day of the archive is refused (SQLSTATE 22008), null among it.
+CREATE FUNCTION sqlqueue.archive_partition_name(day date) RETURNS text
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF (day BETWEEN '0001-01-01' AND '9999-12-31') IS NOT TRUE THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'datetime_field_overflow',
+            MESSAGE = concat(COALESCE(CAST(day AS text), 'null'), ' is no day of the archive'),
+            HINT = 'Days of the archive are of the years 1 to 9999.';
+    END IF;
+    RETURN 'job_archive_' || to_char(day, 'YYYYMMDD');
+END
+$$;
 
 -- Begin a day's partition, as a table of its own: no reader sees it. What lies in the default partition for that day is
 -- moved into it meanwhile, while consumers go on finishing jobs. attach_archive_partition follows in the same
@@ -12,9 +30,10 @@
 --
 -- Returns: how many rows were moved; null: the day has its partition.
 CREATE FUNCTION sqlqueue.begin_archive_partition(day date) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' SET search_path = pg_catalog, pg_temp
+SET datestyle = 'ISO, YMD' SET timezone = 'UTC' AS $$
 DECLARE
-    partition text := 'job_archive_' || to_char(day, 'YYYYMMDD');
+    partition text := sqlqueue.archive_partition_name(day);
     opens timestamptz := timezone('UTC', CAST(day AS timestamp));
     closes timestamptz := timezone('UTC', CAST(day + 1 AS timestamp));
     moved bigint;
@@ -46,9 +65,10 @@ $$;
 -- Locks: the default partition against everybody; the archive against writers, unless the day is still to come. Both
 --   until the transaction ends, for as long as it takes to look through the default partition once.
 CREATE FUNCTION sqlqueue.attach_archive_partition(day date) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' SET search_path = pg_catalog, pg_temp
+SET datestyle = 'ISO, YMD' SET timezone = 'UTC' AS $$
 DECLARE
-    partition text := 'job_archive_' || to_char(day, 'YYYYMMDD');
+    partition text := sqlqueue.archive_partition_name(day);
     opens timestamptz := timezone('UTC', CAST(day AS timestamp));
     closes timestamptz := timezone('UTC', CAST(day + 1 AS timestamp));
     moved bigint;
@@ -102,14 +122,18 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp A
 DECLARE
     today date := timezone('UTC', statement_timestamp());
     longest integer := (SELECT max(q.retention_days) FROM sqlqueue.queue AS q);
+    partition text := sqlqueue.archive_partition_name(day);
     owner text;
     retention integer;
     there boolean := false;
 BEGIN
+    IF day >= today THEN
+        RETURN false;
+    END IF;
     LOOP
         EXECUTE format(
             'SELECT a.queue FROM %I.%I AS a WHERE a.queue > %L ORDER BY a.queue LIMIT 1',
-            'sqlqueue', 'job_archive_' || to_char(day, 'YYYYMMDD'), COALESCE(owner, '')
+            'sqlqueue', partition, COALESCE(owner, '')
         ) INTO owner;
         EXIT WHEN owner IS NULL;
         there := true;
@@ -134,7 +158,7 @@ $$;
 CREATE FUNCTION sqlqueue.drop_archive_partition(day date, only_queue text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    partition text := 'job_archive_' || to_char(day, 'YYYYMMDD');
+    partition text := sqlqueue.archive_partition_name(day);
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtext('job_archive'), hashtext('sqlqueue'));
     IF to_regclass(format('%I.%I', 'sqlqueue', partition)) IS NULL
@@ -152,7 +176,7 @@ END
 $$;
 
 REVOKE ALL ON FUNCTION
-    sqlqueue.begin_archive_partition(date), sqlqueue.attach_archive_partition(date),
+    sqlqueue.archive_partition_name(date), sqlqueue.begin_archive_partition(date), sqlqueue.attach_archive_partition(date),
     sqlqueue.drop_archive_partition(date, text), sqlqueue.archive_day_is_over(date, text)
 FROM PUBLIC;
 
