@@ -18,6 +18,7 @@ _NOT_STATEMENTS = {"api", "migrations"}
 """Folders whose files are definitions, and are not looked up by name."""
 
 _SCHEMA = re.compile(r"[A-Za-z_][A-Za-z0-9_$]{0,62}")
+_SYSTEM = re.compile(r"information_schema\Z|pg_", re.IGNORECASE)
 _RESERVED = re.compile(
     r"all|analyse|analyze|and|any|array|as|asc|asymmetric|authorization|binary|both|case|cast|check|collate|"
     r"collation|column|concurrently|constraint|create|cross|current_catalog|current_date|current_role|"
@@ -45,12 +46,17 @@ def quote_schema(schema: str) -> str:
 
     Raises:
         InvalidInput: it is empty, longer than 63 characters, begins with `pg_`, holds anything but letters, digits,
-            `_` and `$`, or is a word that SQL reserves.
+            `_` and `$`, is a word that SQL reserves, or is PostgreSQL's own.
     """
-    if not isinstance(schema, str) or not _SCHEMA.fullmatch(schema) or schema.lower().startswith("pg_"):
+    if isinstance(schema, str) and _SYSTEM.match(schema):
         raise InvalidInput(
-            f"schema {schema!r} is not usable: a schema name has 1 to 63 letters, digits, '_' or '$', begins with a"
-            " letter or '_', and not with 'pg_'"
+            f"schema {schema!r} is not usable: information_schema, and whatever begins with 'pg_', is PostgreSQL's own;"
+            f" choose another name: {DEFAULT_SCHEMA}, say"
+        )
+    if not isinstance(schema, str) or not _SCHEMA.fullmatch(schema):
+        raise InvalidInput(
+            f"schema {schema!r} is not usable: a schema name has 1 to 63 letters, digits, '_' or '$', and begins with a"
+            " letter or '_'"
         )
     if _RESERVED.fullmatch(schema):
         raise InvalidInput(

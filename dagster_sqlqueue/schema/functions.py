@@ -28,7 +28,10 @@ VERSION = "v1"
 _LONGEST = 63
 _INCLUDED = re.compile(r"\{\{([a-z_]+)\}\}")
 _FUNCTION = re.compile(r"^CREATE OR REPLACE FUNCTION sqlqueue_v1\.([a-z_]+)\(", re.MULTILINE)
-_PURPOSE = "functions of the queues in schema {}: version 1"
+PURPOSE = "functions of the queues in schema "
+"""How the comment of a schema begins that holds such functions."""
+
+_PURPOSE = PURPOSE + "{}: version 1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +99,6 @@ def install(connection: "psycopg.Connection[Any]", database: Database) -> bool:
     transaction = Transaction(connection, database)
     found, purpose = _look(transaction, schema), _PURPOSE.format(schema)
     pinned = pinned_schema(schema)
-    if found.own_is is not None and found.own_is.startswith(_PURPOSE.partition("{}")[0]):
-        raise InvalidInput(f"schema {schema!r} is not usable: it holds the {found.own_is}; choose another")
     if found.pinned_used and found.pinned_is != purpose:
         raise InvalidInput(
             f"schema {pinned!r}, where the SQL functions of schema {schema!r} are to be, holds something else"
@@ -135,7 +136,6 @@ class _Found:
     own_functions: list[str]
     pinned_is: str | None
     pinned_used: bool
-    own_is: str | None
 
 
 def _look(transaction: Transaction, schema: str) -> _Found:

@@ -16,11 +16,12 @@ import psycopg
 from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.db.executors import Transaction
-from dagster_sqlqueue.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
+from dagster_sqlqueue.errors import InvalidInput, SchemaMissing, SchemaTooNew, SchemaTooOld
 from dagster_sqlqueue.schema import functions, partitions, roles
 
 _NAME = re.compile(r"(\d{4})_([a-z0-9_]+)(\.sql)?")
 _LOCK = 0x73716C71756575
+_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def migrate(database: Database) -> list[Migration]:
         The migrations that this call applied.
 
     Raises:
-        InvalidInput: the schema, or the one of its SQL functions, is in use for something else.
+        InvalidInput: the schema, or the one of its SQL functions, is in use for something else; nothing was made in it.
         SchemaTooNew: the schema has migrations that this library does not know.
         AccessRefused: the user does not own the schema, or may not make it.
         DatabaseUnavailable: see the class.
@@ -67,6 +68,7 @@ def migrate(database: Database) -> list[Migration]:
         database.naming_schema("prepare_schema", connection=connection),
         _locked(connection),
     ):
+        _refuse_strangers(connection, database)
         _prepare(connection, database.schema)
         present = _versions(connection, database.schema)
         _refuse_newer(present, database)
@@ -148,6 +150,22 @@ def _refuse_newer(present: set[int], database: Database) -> None:
         raise SchemaTooNew(
             f"schema {database.schema!r} of {database.where} is at version {max(present)}, this library knows versions up"
             f" to {newest}. Upgrade it with: pip install --upgrade dagster-sqlqueue"
+        )
+
+
+def _refuse_strangers(connection: "psycopg.Connection[Any]", database: Database) -> None:
+    """Make no tables among somebody else's: a name that both have would be taken for the queue's, or stop the migration."""
+    found = connection.execute(statements.load("schema_strangers").encode(), {"schema": database.schema}).fetchall()
+    if found:
+        purpose = found[0][2]
+        if purpose and purpose.startswith(functions.PURPOSE):
+            held = f"the {purpose}"
+        else:
+            held = ", ".join(f"the {kind} {name}" for kind, name, _ in found[:_NAMED])
+            held += f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        raise InvalidInput(
+            f"schema {database.schema!r} of {database.where} is not usable: it holds {held}, and not the queue's tables,"
+            " which want a schema of their own; choose a name that is free (--schema, SQLQUEUE_SCHEMA), and migrate makes it"
         )
 
 

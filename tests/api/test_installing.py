@@ -106,6 +106,7 @@ def test_queues_do_not_move_in_with_functions(queue: SqlQueue, url: str, schema:
         pytest.raises(InvalidInput, match=f"it holds the functions of the queues in schema {schema}: version 1"),
     ):
         other.migrate()
+    assert value(queue, "SELECT to_regclass(%s)", f"{schema}_v1.schema_version") is None
     assert functions.state(queue.database).usable
 
 

@@ -2,7 +2,7 @@
 --
 -- Parameters: name, pinned text (the schema of the set).
 -- Returns: one row: digest and library of the last installation (null: none); the names of the functions in the set's
---   schema, and of those in the queues' own, each once; what the two schemas are said to be for; whether the set's holds anything. Locks: none.
+--   schema, and of those in the queues' own, each once; what the set's is said to be for, and whether it holds anything. Locks: none.
 -- Roles: producer, consumer, operator, observer.
 SELECT
     s.digest, s.library,
@@ -28,7 +28,6 @@ SELECT
             EXISTS (SELECT FROM pg_catalog.pg_class AS c WHERE c.relnamespace = n.oid)
             OR EXISTS (SELECT FROM pg_catalog.pg_proc AS p WHERE p.pronamespace = n.oid)
         )
-    ) AS pinned_used,
-    (SELECT obj_description(n.oid, 'pg_namespace') FROM pg_catalog.pg_namespace AS n WHERE n.nspname = 'sqlqueue') AS own_is
+    ) AS pinned_used
 FROM (VALUES (1)) AS one (row)
 LEFT JOIN sqlqueue.function_set AS s ON s.name = :name
