@@ -24,14 +24,21 @@ from tests.support import Work, on_sigterm
 PLANTS = {
     "a follower who does not lock": (
         "follow",
-        "ORDER BY j.id\n    FOR KEY SHARE",
-        "OFFSET (SELECT 0 FROM pg_sleep(0.02))",
+        "AS kept (id)\n)",
+        "AS kept (id) WHERE false UNION SELECT j.id FROM {job} AS j WHERE j.id = ANY (CAST(%(job_ids)s AS uuid[]))"
+        " OFFSET (SELECT 0 FROM pg_sleep(0.02))\n), marked AS (UPDATE {job} AS j SET followed = true"
+        " WHERE j.id = ANY (ARRAY(SELECT live.id FROM live)) AND NOT j.followed)",
     ),
-    "a merge that does not lock": ("merge_lock", "ORDER BY j.id FOR KEY SHARE", ""),
+    "a merge that does not lock": (
+        "merge_lock",
+        "AS live (id)",
+        "AS live (id) WHERE false UNION SELECT j.id FROM {job} AS j WHERE j.id = ANY (CAST(%(ids)s AS uuid[]))",
+    ),
     "a job that is not always marked": (
         "follow",
-        "SET followed = true",
-        "SET followed = hashtext(j.id::text) %% 9 <> 0",
+        "true) AS kept (id)\n)",
+        "false) AS kept (id)\n), marked AS (UPDATE {job} AS j SET followed = true"
+        " WHERE j.id = ANY (ARRAY(SELECT live.id FROM live)) AND hashtext(j.id::text) %% 9 <> 0)",
     ),
     "a follower who is not noted again": (
         "merge_note",

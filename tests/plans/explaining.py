@@ -199,6 +199,11 @@ class Explainer:
         (only,) = rows
         return only
 
+    def read_whole(self, table: str) -> int:
+        """Rows of a table that were read otherwise than by an index in this transaction, also by functions."""
+        query = "SELECT seq_tup_read FROM pg_stat_xact_all_tables WHERE schemaname = %s AND relname = %s"
+        return int(self.run(query, self._schema, table)[0][0])
+
     def run(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
         """Rows of a query in the transaction that is undone, with `{s}` for the schema."""
         cursor = self._connection.execute(query.replace("{s}", f'"{self._schema}"').encode(), parameters)

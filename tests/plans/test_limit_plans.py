@@ -126,27 +126,29 @@ def test_promote_in_an_ordered_queue(explain: Explainer, count: int) -> None:
     explain.run(
         "UPDATE {s}.job SET state = 'queued', available_at = 'infinity' WHERE queue = 'keyed' AND state = 'running'"
     )
+    before = explain.read_whole("job")
     plan = explain("key_promote", queue="keyed", keys=["big", *(f"key {n}" for n in range(count - 1))])
     promotes(plan, count)
+    assert explain.read_whole("job") == before
 
 
 @pytest.mark.parametrize("count", [1, 100, 500])
 def test_promote_under_a_limit_for_each_key(explain: Explainer, count: int) -> None:
     explain.run("UPDATE {s}.queue SET ordered = false, max_running_per_key = 800 WHERE name = 'keyed'")
+    before = explain.read_whole("job")
     plan = explain("key_promote", queue="keyed", keys=["big"] * count)
     promotes(plan, count)
+    assert explain.read_whole("job") == before
 
 
 def promotes(plan: Plan, count: int) -> None:
     assert plan.root["Actual Rows"] == count
-    assert {index for _, index in plan.scans()} - {None} <= {"job_parked", "job_key", "job_key_running", "job_pkey"}
-    assert plan.rows_read <= 4 * count
     assert plan.buffers <= 40 * count + SLACK
 
 
 def test_promote_of_keys_without_jobs(explain: Explainer) -> None:
     plan = explain("key_promote", queue="keyed", keys=[f"gone {n}" for n in range(100)])
-    assert plan.rows_read == 0
+    assert plan.root["Actual Rows"] == 0
     assert plan.buffers <= 5 * 100 + SLACK
 
 

@@ -83,7 +83,6 @@ def _lay(owner: SqlQueue, spec: QueueSpec[Work]) -> None:
         "UPDATE {s}.replaceable_job SET priority = 9 WHERE payload ->> 'note' LIKE 'the%'",
         "UPDATE {s}.replaceable_job SET unique_key = error",
         "INSERT INTO {s}.replaceable_job (id) VALUES (gen_random_uuid())",
-        "UPDATE {s}.parked_job SET run_at = now()",
         "DELETE FROM {s}.new_job AS n USING {s}.job AS j WHERE n.id = j.id AND j.payload IS NOT NULL",
         "INSERT INTO {s}.job ({c}) {v} RETURNING payload",
         "INSERT INTO {s}.job ({c}) {v} RETURNING *",

@@ -206,8 +206,8 @@ def test_a_migration_that_makes_a_table_anew_leaves_the_roles_what_they_need(
 ) -> None:
     again = (
         "CREATE TABLE sqlqueue.waiter_2 (LIKE sqlqueue.waiter INCLUDING ALL); DROP TABLE sqlqueue.waiter;"
-        " ALTER TABLE sqlqueue.waiter_2 RENAME TO waiter; CREATE OR REPLACE VIEW sqlqueue.parked_job AS"
-        " SELECT j.id, j.available_at, j.run_at FROM sqlqueue.job AS j WHERE false"
+        " ALTER TABLE sqlqueue.waiter_2 RENAME TO waiter; CREATE OR REPLACE VIEW sqlqueue.own_follower AS"
+        " SELECT f.id, f.submitted_id, f.group_id FROM sqlqueue.follower AS f WHERE false"
     )
     _with_migration(monkeypatch, again)
     assert [migration.version for migration in staff.owner.migrate()] == [9999]

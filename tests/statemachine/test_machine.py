@@ -63,8 +63,8 @@ PLANTS: dict[str, tuple[str, str, str, str]] = {
     "a key that nobody brings back": (
         "ordered",
         "key_promote",
-        "LIMIT CASE WHEN q.ordered THEN 1",
-        "LIMIT CASE WHEN q.ordered THEN 0",
+        "AS promoted (id)",
+        "AS promoted (id) LIMIT 0",
     ),
     "a turn for every job of a key": (
         "ordered",

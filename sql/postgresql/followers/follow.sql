@@ -19,15 +19,7 @@ WITH given AS MATERIALIZED (
         CAST(:group_ids AS uuid[]), CAST(:notifies AS boolean[])
     ) AS new (id, job_id, states, queue, priority, ordering_key, context, group_id, notify)
 ), live AS MATERIALIZED (
-    SELECT j.id, j.followed
-    FROM sqlqueue.job AS j
-    WHERE j.id = ANY (CAST(:job_ids AS uuid[]))
-    ORDER BY j.id
-    FOR KEY SHARE
-), marked AS (
-    UPDATE sqlqueue.job AS j
-    SET followed = true
-    WHERE j.id = ANY (ARRAY(SELECT live.id FROM live WHERE NOT live.followed)) AND NOT j.followed
+    SELECT kept.id FROM sqlqueue.keep_live(CAST(:job_ids AS uuid[]), true) AS kept (id)
 ), put AS (
     INSERT INTO sqlqueue.follower (
         id, job_id, states, queue, priority, ordering_key, context, group_id, notify
@@ -37,7 +29,7 @@ WITH given AS MATERIALIZED (
         g.group_id, g.notify
     FROM given AS g
     WHERE g.job_id IN (SELECT live.id FROM live)
-    ON CONFLICT (id) DO NOTHING
+    ON CONFLICT DO NOTHING
     RETURNING group_id
 ), tallied AS (
     INSERT INTO sqlqueue.group_tally AS t (group_id, members)

@@ -26,7 +26,7 @@ WITH given AS MATERIALIZED (
         g.group_id, g.notify
     FROM given AS g
     WHERE g.job_id IN (SELECT ended.id FROM ended)
-    ON CONFLICT (id) DO NOTHING
+    ON CONFLICT DO NOTHING
     RETURNING group_id
 ), tallied AS (
     INSERT INTO sqlqueue.group_tally AS t (group_id, members)

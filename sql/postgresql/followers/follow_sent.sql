@@ -1,9 +1,9 @@
 -- Note under which ids jobs were sent that were merged into those that are followed. In the transaction that follows them.
 --
--- Parameters: ids uuid[] (of the followers); submitted_ids uuid[]. Locks: the followers, which are this transaction's own, or
---   were noted before and are left alone. Plan: the primary key, as an array.
+-- Parameters: ids uuid[] (of the followers); submitted_ids uuid[]. Locks: the followers, which are this transaction's own;
+--   those that were noted before, or put there by another user, are left alone. Plan: the primary key, as an array.
 -- Roles: producer, operator.
-UPDATE sqlqueue.follower AS f
+UPDATE sqlqueue.own_follower AS f
 SET submitted_id = sent.submitted_id
 FROM unnest(CAST(:ids AS uuid[]), CAST(:submitted_ids AS uuid[])) AS sent (id, submitted_id)
 WHERE f.id = ANY (CAST(:ids AS uuid[])) AND f.id = sent.id AND f.submitted_id IS NULL

@@ -2,4 +2,4 @@
 --
 -- Parameters: ids uuid[]. Returns: the ids. Locks: none. Plan: the primary key.
 -- Roles: producer, operator, observer.
-SELECT f.id FROM sqlqueue.follower AS f WHERE f.id = ANY (CAST(:ids AS uuid[]))
+SELECT known.id FROM sqlqueue.known_followers(CAST(:ids AS uuid[])) AS known (id)

@@ -3,4 +3,4 @@
 -- Parameters: ids uuid[]. Returns: the ids of those that are live; one that ends meanwhile is waited for, and is none of them.
 -- Locks: the jobs, in the order of their ids, as follow does. Guards: I2. Plan: the primary key, as an array.
 -- Roles: producer, consumer, operator.
-SELECT j.id FROM sqlqueue.job AS j WHERE j.id = ANY (CAST(:ids AS uuid[])) ORDER BY j.id FOR KEY SHARE
+SELECT live.id FROM sqlqueue.keep_live(CAST(:ids AS uuid[]), false) AS live (id)

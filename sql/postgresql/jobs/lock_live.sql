@@ -4,7 +4,7 @@
 -- Parameters: queue text; ids uuid[].
 -- Returns: id; state; its ordering key if it stands in its line, else null; whether it waits there for its turn.
 -- Locks: the rows returned, until the transaction ends; with keys in line, it holds key_wait of them. Reads the primary key.
--- Roles: producer, consumer, operator.
+-- Roles: consumer, operator.
 SELECT
     j.id, j.state, CASE WHEN j.order_no IS NOT NULL THEN j.ordering_key END AS line,
     j.order_no IS NOT NULL AND j.state = 'queued' AND j.available_at = 'infinity' AS waits

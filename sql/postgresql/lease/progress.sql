@@ -12,15 +12,11 @@ WITH mine AS MATERIALIZED (
     FROM sqlqueue.job AS j
     WHERE j.id = CAST(:id AS uuid) AND j.lease_no = :lease_no AND j.state = 'running'
     FOR KEY SHARE
-), marked AS (
-    UPDATE sqlqueue.job AS j
-    SET followed = true
-    FROM mine
-    WHERE j.id = mine.id AND NOT mine.followed
 )
 INSERT INTO sqlqueue.job_progress AS p (job_id, lease_no, percent, message, updated_at)
 SELECT mine.id, mine.lease_no, :percent, CAST(:message AS text), statement_timestamp()
 FROM mine
+WHERE mine.followed OR EXISTS (SELECT FROM sqlqueue.keep_live(ARRAY[mine.id], true))
 ON CONFLICT (job_id) DO UPDATE
 SET lease_no = EXCLUDED.lease_no, percent = EXCLUDED.percent, message = EXCLUDED.message,
     updated_at = EXCLUDED.updated_at

@@ -16,7 +16,7 @@ REVOKE ALL ON
     sqlqueue.batch_outcome,
     sqlqueue.subscription, sqlqueue.schedule, sqlqueue.human_task, sqlqueue.job_event, sqlqueue.automation_rule,
     sqlqueue.sensitive_field, sqlqueue.live_bucket, sqlqueue.lane, sqlqueue.bucket_heads, sqlqueue.stray_job, sqlqueue.job_all,
-    sqlqueue.queue_stats, sqlqueue.new_job, sqlqueue.replaceable_job, sqlqueue.parked_job, sqlqueue.job_replaced_long_ago,
+    sqlqueue.queue_stats, sqlqueue.new_job, sqlqueue.replaceable_job, sqlqueue.own_follower, sqlqueue.job_replaced_long_ago,
     sqlqueue.event_of_no_job, sqlqueue.follower, sqlqueue.job_group, sqlqueue.group_tally, sqlqueue.job_progress,
     sqlqueue.reply_queue, sqlqueue.spark_write, sqlqueue.staged_attempt, sqlqueue.staged_job
     FROM PUBLIC, sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
@@ -28,6 +28,7 @@ REVOKE ALL ON FUNCTION
     sqlqueue.tell_followers(uuid, timestamp with time zone, boolean), sqlqueue.job_ended(), sqlqueue.fold_group_tally(),
     sqlqueue.ended_now(uuid),
     sqlqueue.put_callbacks(uuid[], text[], smallint[], text[], jsonb[], boolean), sqlqueue.uuid_at(timestamp with time zone, text),
+    sqlqueue.promote_keys(text, text[]), sqlqueue.keep_live(uuid[], boolean), sqlqueue.known_followers(uuid[]),
     sqlqueue.bucket_hash(uuid, text), sqlqueue.hold_unclaimable(text), sqlqueue.listen_to_ends(),
     sqlqueue.remove_reply_queue(text, boolean), sqlqueue.settle_batch(uuid, text, text), sqlqueue.sweep_batch(text, double precision),
     sqlqueue.forget_batches(text), sqlqueue.drop_staged(uuid), sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint)
@@ -52,9 +53,8 @@ GRANT SELECT, INSERT, UPDATE ON sqlqueue.bucket TO sqlqueue_operator;
 -- job: a producer says what a job is, not how it fares; it sees that jobs are there, under which keys and when they are
 -- due, and not what is in them. A consumer says how jobs fare and ends them, and leaves what they are. An operator decides
 -- when and whether they run, and brings ended ones back.
-GRANT SELECT (id, queue, bucket, state, available_at, run_at, unique_key, ordering_key, order_no, followed)
+GRANT SELECT (id, queue, bucket, state, available_at, run_at, unique_key, ordering_key, order_no)
     ON sqlqueue.job TO sqlqueue_producer;
-GRANT UPDATE (followed) ON sqlqueue.job TO sqlqueue_producer;
 GRANT INSERT (
     id, queue, bucket, priority, available_at, run_at, max_attempts, unique_key, ordering_key, order_no, region,
     timeout_seconds, backoff, tags, payload
@@ -62,16 +62,24 @@ GRANT INSERT (
 GRANT INSERT (lease_no, created_at, error) ON sqlqueue.job TO sqlqueue_operator;
 GRANT SELECT, DELETE ON sqlqueue.job TO sqlqueue_consumer, sqlqueue_operator;
 GRANT UPDATE (
-    state, available_at, lease_no, attempt, alone, started_at, claimed_by, claim_token, batch_id, limited, error, followed
+    state, available_at, lease_no, attempt, alone, started_at, claimed_by, claim_token, batch_id, limited, error
 ) ON sqlqueue.job TO sqlqueue_consumer;
-GRANT UPDATE (state, available_at, run_at, bucket, priority, error, cancel_requested_at, order_no, limited, followed)
+GRANT UPDATE (state, available_at, run_at, bucket, priority, error, cancel_requested_at, order_no, limited)
     ON sqlqueue.job TO sqlqueue_operator;
 GRANT SELECT ON sqlqueue.job TO sqlqueue_observer;
 -- hold_unclaimable runs as its owner: it sets aside what keeps a consumer from its claims.
 GRANT EXECUTE ON FUNCTION sqlqueue.hold_unclaimable(text) TO sqlqueue_consumer, sqlqueue_operator;
 -- nothing on hold_unclaimable(text): sqlqueue_producer, sqlqueue_observer
 
--- new_job, replaceable_job, parked_job: the rows that an enqueue may change. key_promote lets parked ones in for everybody.
+-- promote_keys runs as its owner: it lets the next job of a key in, and changes no other, nor to another moment.
+GRANT EXECUTE ON FUNCTION sqlqueue.promote_keys(text, text[]) TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator;
+-- nothing on promote_keys(text, text[]): sqlqueue_observer
+
+-- keep_live runs as its owner: it marks jobs as followed, and nobody takes the mark away again.
+GRANT EXECUTE ON FUNCTION sqlqueue.keep_live(uuid[], boolean) TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator;
+-- nothing on keep_live(uuid[], boolean): sqlqueue_observer
+
+-- new_job, replaceable_job: the rows that an enqueue may change.
 GRANT SELECT, DELETE ON sqlqueue.new_job TO sqlqueue_producer, sqlqueue_operator;
 GRANT SELECT (id, queue, unique_key, available_at, ordering_key, order_no) ON sqlqueue.replaceable_job
     TO sqlqueue_producer, sqlqueue_operator;
@@ -79,9 +87,7 @@ GRANT UPDATE (
     payload, priority, run_at, available_at, max_attempts, timeout_seconds, backoff, tags, attempt, error,
     cancel_requested_at
 ) ON sqlqueue.replaceable_job TO sqlqueue_producer, sqlqueue_operator;
-GRANT SELECT, UPDATE (available_at) ON sqlqueue.parked_job TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator;
 -- nothing on new_job, replaceable_job: sqlqueue_consumer, sqlqueue_observer
--- nothing on parked_job: sqlqueue_observer
 
 -- job_replaced: ids that were sent before, or deleted. They are forgotten when a week has passed.
 GRANT SELECT (id, merged_into), INSERT (id, merged_into) ON sqlqueue.job_replaced TO sqlqueue_producer, sqlqueue_operator;
@@ -167,7 +173,11 @@ GRANT SELECT ON sqlqueue.sensitive_field TO sqlqueue_observer;
 
 -- follower, job_group, group_tally: whoever puts jobs in says who is to be told of their ends, and fills groups; he reads
 -- neither what others are told nor how it went. (Locking a group's row asks for the right to change some column of it.)
-GRANT SELECT (id, job_id, submitted_id, group_id), UPDATE (submitted_id), DELETE ON sqlqueue.follower TO sqlqueue_producer;
+GRANT SELECT (group_id) ON sqlqueue.follower TO sqlqueue_producer;
+GRANT SELECT, UPDATE (submitted_id), DELETE ON sqlqueue.own_follower TO sqlqueue_producer, sqlqueue_operator;
+GRANT EXECUTE ON FUNCTION sqlqueue.known_followers(uuid[]) TO sqlqueue_producer, sqlqueue_operator, sqlqueue_observer;
+-- nothing on own_follower: sqlqueue_consumer, sqlqueue_observer
+-- nothing on known_followers(uuid[]): sqlqueue_consumer
 GRANT INSERT (
     id, job_id, states, queue, priority, ordering_key, context, group_id, notify
 ) ON sqlqueue.follower TO sqlqueue_producer, sqlqueue_operator;

@@ -25,7 +25,8 @@ CREATE INDEX job_group_ended ON sqlqueue.job_group (ended_at) WHERE ended_at IS 
 
 -- One row for each who follows a job. It goes when he has been told; a member of a group stays, with the state in which its
 -- job ended, so that the same job added again is not counted again. The id is made by the client: what is sent again lands
--- once. submitted_id is the id under which he sent a job that was merged into this one.
+-- once. submitted_id is the id under which he sent a job that was merged into this one. put_by is the user who put the row there:
+-- nobody else with the same role may take it away.
 --
 -- Nothing refers to the job's row: its deletion, the hottest write of all, would have to look here each time.
 CREATE TABLE sqlqueue.follower (
@@ -43,6 +44,7 @@ CREATE TABLE sqlqueue.follower (
     notify       boolean     NOT NULL DEFAULT false,
     state        text        CHECK (state IN ('succeeded', 'failed', 'cancelled')),
     created_at   timestamptz NOT NULL DEFAULT statement_timestamp(),
+    put_by       text        NOT NULL DEFAULT current_user,
     CHECK (queue IS NULL OR group_id IS NULL),
     CHECK (state IS NULL OR group_id IS NOT NULL),
     CONSTRAINT follower_ordering_key_has_at_most_2500_bytes CHECK (octet_length(ordering_key) <= 2500)

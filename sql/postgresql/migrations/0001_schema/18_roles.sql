@@ -10,8 +10,8 @@ COMMENT ON VIEW sqlqueue.new_job IS 'jobs that were put on a queue by the transa
 
 -- Jobs that wait under a unique key: their content may be replaced, that of no other.
 --
--- Here, and in parked_job, the condition is written so that the planner does not take it for that of a partial index: what
--- changes these rows has their ids, and is to go by them.
+-- The condition is written so that the planner does not take it for that of a partial index: what changes these rows has their
+-- ids, and is to go by them.
 CREATE VIEW sqlqueue.replaceable_job AS
 SELECT
     j.id, j.queue, j.unique_key, j.available_at, j.run_at, j.priority, j.max_attempts, j.attempt, j.timeout_seconds,
@@ -21,16 +21,99 @@ WHERE j.state = 'queued' AND num_nonnulls(j.unique_key) <> 0;
 
 COMMENT ON VIEW sqlqueue.replaceable_job IS 'jobs that wait under a unique key: an enqueue may replace their content';
 
--- Jobs that wait for others of their ordering key. To call one too early does no harm: a claim that meets it puts it back.
-CREATE VIEW sqlqueue.parked_job AS
-SELECT j.id, j.available_at, j.run_at
-FROM sqlqueue.job AS j
-WHERE num_nonnulls(j.order_no) <> 0 AND j.state = 'queued' AND j.available_at = 'infinity';
+-- Bring back the next jobs of keys that have room again: key_promote, which says more.
+--
+-- With the owner's rights: a producer who puts off a job makes room for the next of its key, and is to let that one in, at the
+-- moment that this writes and no other, without a right to change when jobs are due. To let one in too early does no harm: a
+-- claim that meets it puts it back.
+--
+-- Plan: as the functions that people call have theirs. The condition on the job itself is written so that the planner does not
+--   take it for that of a partial index.
+CREATE FUNCTION sqlqueue.promote_keys(wanted text, keys text[]) RETURNS SETOF uuid
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    clock timestamptz := clock_timestamp();
+BEGIN
+    RETURN QUERY
+    UPDATE sqlqueue.job AS j
+    SET available_at = GREATEST(NULLIF(j.run_at, 'infinity'), clock)
+    WHERE j.state = 'queued' AND j.available_at = 'infinity' AND num_nonnulls(j.order_no) <> 0
+      AND j.id = ANY (ARRAY(
+        SELECT next.id
+        FROM (
+            SELECT name, count(*) AS places FROM unnest(keys) AS name GROUP BY name
+        ) AS key
+        JOIN sqlqueue.queue AS q ON q.name = wanted
+        CROSS JOIN LATERAL (
+            SELECT p.id, p.order_no
+            FROM sqlqueue.job AS p
+            WHERE p.queue = wanted AND p.ordering_key = key.name AND p.order_no IS NOT NULL
+              AND p.state = 'queued' AND p.available_at = 'infinity'
+            ORDER BY p.order_no
+            LIMIT CASE WHEN q.ordered THEN 1 ELSE key.places END
+        ) AS next
+        WHERE CASE WHEN q.ordered THEN next.order_no = (
+            SELECT f.order_no
+            FROM sqlqueue.job AS f
+            WHERE f.queue = wanted AND f.ordering_key = key.name AND f.order_no > 0
+            ORDER BY f.order_no
+            LIMIT 1
+        ) AND NOT EXISTS (
+            SELECT FROM sqlqueue.job AS r
+            WHERE r.queue = wanted AND r.ordering_key = key.name AND r.order_no IS NOT NULL
+              AND r.state = 'running' AND r.available_at > clock
+        ) ELSE true END
+    ))
+    RETURNING j.id;
+END
+$$;
 
-COMMENT ON VIEW sqlqueue.parked_job IS 'jobs that wait for others of their ordering key';
+REVOKE ALL ON FUNCTION sqlqueue.promote_keys(text, text[]) FROM PUBLIC;
 
 -- Ids that need not be known any more.
 CREATE VIEW sqlqueue.job_replaced_long_ago AS
 SELECT r.id, r.noted_at FROM sqlqueue.job_replaced AS r WHERE r.noted_at < statement_timestamp() - interval '7 days';
 
 COMMENT ON VIEW sqlqueue.job_replaced_long_ago IS 'replaced or deleted more than a week ago: they may be forgotten';
+
+-- The followers that whoever asks has put there.
+CREATE VIEW sqlqueue.own_follower WITH (security_barrier) AS
+SELECT f.id, f.submitted_id, f.group_id FROM sqlqueue.follower AS f WHERE f.put_by = current_user;
+
+COMMENT ON VIEW sqlqueue.own_follower IS 'followers that were put there by the user who asks';
+
+-- Keep live jobs from ending before this transaction does, and on request mark them as followed, so that their ends are told.
+--
+-- Returns: the ids of those that are live. Locks: the jobs, in the order of their ids: see follow, and merge_lock.
+-- With the owner's rights: whoever follows a job, or says how far it is, has its end told, and cannot keep others from being
+-- told of it.
+CREATE FUNCTION sqlqueue.keep_live(job_ids uuid[], mark boolean) RETURNS SETOF uuid
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    live uuid[];
+BEGIN
+    live := ARRAY(
+        SELECT j.id FROM sqlqueue.job AS j WHERE j.id = ANY (job_ids) ORDER BY j.id FOR KEY SHARE
+    );
+    IF mark THEN
+        UPDATE sqlqueue.job AS j SET followed = true WHERE j.id = ANY (live) AND NOT j.followed;
+    END IF;
+    RETURN QUERY SELECT unnest(live);
+END
+$$;
+
+REVOKE ALL ON FUNCTION sqlqueue.keep_live(uuid[], boolean) FROM PUBLIC;
+
+-- Which of these followers are there, whoever put them there: for who knows their ids, and may not read those of others.
+CREATE FUNCTION sqlqueue.known_followers(ids uuid[]) RETURNS SETOF uuid
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    RETURN QUERY SELECT f.id FROM sqlqueue.follower AS f WHERE f.id = ANY (ids);
+END
+$$;
+
+REVOKE ALL ON FUNCTION sqlqueue.known_followers(uuid[]) FROM PUBLIC;
