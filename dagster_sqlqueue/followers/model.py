@@ -35,6 +35,7 @@ class JobEnded(BaseModel):
         unique_key: of the job.
         submitted_id: the id under which the follower sent it; not the job's where it was merged into another one.
         context: what was given with the `Callback`.
+        withheld: whether result and error are left out: a user who may not read them followed the job after its end.
     """
 
     job_id: UUID
@@ -47,6 +48,7 @@ class JobEnded(BaseModel):
     unique_key: str | None
     submitted_id: UUID
     context: JsonValue
+    withheld: bool = False
 
 
 class GroupEnded(BaseModel):

@@ -38,6 +38,7 @@ def test_what_runs_as_the_owner_is_pinned_and_not_for_everybody(shared: Staff) -
         "remove_reply_queue",
         "sweep_batch",
         "tell_followers",
+        "tell_late_followers",
     ]
     for _, settings, everybody in found:
         assert "search_path=pg_catalog, pg_temp" in settings

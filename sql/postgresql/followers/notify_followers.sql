@@ -2,6 +2,7 @@
 --
 -- Parameters: ids uuid[]; finished_ats timestamptz[]: the jobs, and the moments of their ends.
 -- Returns: how many followers of each job were told. Locks, notifies and guards: as the function tell_followers.
+--   Who may not read how a job ended tells his own followers alone, without result and error.
 -- Roles: producer, operator.
-SELECT sqlqueue.tell_followers(ended.id, ended.finished_at, true) AS told
+SELECT sqlqueue.tell_late_followers(ended.id, ended.finished_at) AS told
 FROM unnest(CAST(:ids AS uuid[]), CAST(:finished_ats AS timestamptz[])) AS ended (id, finished_at)

@@ -21,7 +21,7 @@ WITH looked AS MATERIALIZED (
     FROM looked
     WHERE NOT EXISTS (SELECT FROM sqlqueue.job AS j WHERE j.id = looked.job_id OFFSET 0)
 ), told AS MATERIALIZED (
-    SELECT sqlqueue.tell_followers(lost.job_id, lost.ended_at, true) AS followers
+    SELECT sqlqueue.tell_late_followers(lost.job_id, lost.ended_at) AS followers
     FROM lost
     WHERE lost.ended_at IS NOT NULL
 ), gone AS (

@@ -25,7 +25,8 @@ REVOKE ALL ON SEQUENCE sqlqueue.job_order
 REVOKE ALL ON FUNCTION
     sqlqueue.archive_partition_name(date), sqlqueue.begin_archive_partition(date), sqlqueue.attach_archive_partition(date), sqlqueue.make_archive_partition(date),
     sqlqueue.archive_day_is_over(date, text), sqlqueue.drop_archive_partition(date, text), sqlqueue.queue_figures(text),
-    sqlqueue.tell_followers(uuid, timestamp with time zone, boolean), sqlqueue.job_ended(), sqlqueue.fold_group_tally(),
+    sqlqueue.tell_followers(uuid, timestamp with time zone, boolean, text),
+    sqlqueue.tell_late_followers(uuid, timestamp with time zone), sqlqueue.refuse_lease_no(), sqlqueue.job_ended(), sqlqueue.fold_group_tally(),
     sqlqueue.ended_now(uuid),
     sqlqueue.put_callbacks(uuid[], text[], smallint[], text[], jsonb[], boolean), sqlqueue.uuid_at(timestamp with time zone, text),
     sqlqueue.promote_keys(text, text[]), sqlqueue.keep_live(uuid[], boolean), sqlqueue.known_followers(uuid[]),
@@ -101,11 +102,16 @@ GRANT USAGE ON SEQUENCE sqlqueue.job_order TO sqlqueue_producer, sqlqueue_operat
 -- nothing on job_order: sqlqueue_consumer, sqlqueue_observer
 
 -- job_archive: a consumer adds to it, and sees how and when jobs ended and by whom, not what was in them; only operators take
--- rows out, to bring them back and to trim. (Locking a row asks for the right to change some column of it.)
+-- rows out, to bring them back and to trim. (Locking a row asks for the right to change some column of it.) Nobody says in which
+-- transaction a job ended: a stream that goes by that would miss the row.
 GRANT SELECT (id, queue, finished_at) ON sqlqueue.job_archive TO sqlqueue_producer;
-GRANT SELECT (id, queue, state, lease_no, order_no, started_at, finished_at, claimed_by), INSERT ON sqlqueue.job_archive
+GRANT SELECT (id, queue, state, lease_no, order_no, started_at, finished_at, claimed_by) ON sqlqueue.job_archive
     TO sqlqueue_consumer;
-GRANT SELECT, INSERT, UPDATE (region), DELETE ON sqlqueue.job_archive TO sqlqueue_operator;
+GRANT INSERT (
+    id, queue, bucket, priority, state, lease_no, attempt, max_attempts, run_at, created_at, started_at, finished_at, claimed_by,
+    batch_id, unique_key, ordering_key, order_no, region, timeout_seconds, backoff, tags, payload, result, error
+) ON sqlqueue.job_archive TO sqlqueue_consumer, sqlqueue_operator;
+GRANT SELECT, UPDATE (region), DELETE ON sqlqueue.job_archive TO sqlqueue_operator;
 GRANT SELECT ON sqlqueue.job_archive TO sqlqueue_observer;
 GRANT SELECT ON sqlqueue.job_archive_default TO sqlqueue_operator, sqlqueue_observer;
 -- nothing on job_archive_default: sqlqueue_producer, sqlqueue_consumer
@@ -202,8 +208,8 @@ GRANT SELECT, UPDATE (expires_at) ON sqlqueue.reply_queue TO sqlqueue_consumer;
 GRANT SELECT ON sqlqueue.reply_queue TO sqlqueue_observer;
 -- nothing on reply_queue: sqlqueue_producer
 
--- tell_followers runs as its owner, for those who follow a job that has ended already. The triggers call the others so.
-GRANT EXECUTE ON FUNCTION sqlqueue.tell_followers(uuid, timestamp with time zone, boolean)
+-- tell_late_followers runs as its owner, for those who follow a job that has ended already. The triggers call the others so.
+GRANT EXECUTE ON FUNCTION sqlqueue.tell_late_followers(uuid, timestamp with time zone)
     TO sqlqueue_producer, sqlqueue_operator;
 GRANT EXECUTE ON FUNCTION sqlqueue.listen_to_ends()
     TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
@@ -211,9 +217,10 @@ GRANT EXECUTE ON FUNCTION sqlqueue.remove_reply_queue(text, boolean) TO sqlqueue
 -- bucket_hash: the SQL functions that put jobs in call it with the rights of their caller.
 GRANT EXECUTE ON FUNCTION sqlqueue.bucket_hash(uuid, text) TO sqlqueue_producer, sqlqueue_operator;
 -- nothing on bucket_hash(uuid, text): sqlqueue_consumer, sqlqueue_observer
--- nothing on tell_followers(uuid, timestamp with time zone, boolean): sqlqueue_consumer, sqlqueue_observer
+-- nothing on tell_late_followers(uuid, timestamp with time zone): sqlqueue_consumer, sqlqueue_observer
+-- nothing on tell_followers(uuid, timestamp with time zone, boolean, text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on remove_reply_queue(text, boolean): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
--- nothing on job_ended(), ended_now(uuid), fold_group_tally(): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
+-- nothing on job_ended(), ended_now(uuid), refuse_lease_no(), fold_group_tally(): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on put_callbacks(uuid[], text[], smallint[], text[], jsonb[], boolean): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on uuid_at(timestamp with time zone, text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 

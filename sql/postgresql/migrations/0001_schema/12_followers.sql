@@ -44,7 +44,7 @@ CREATE TABLE sqlqueue.follower (
     notify       boolean     NOT NULL DEFAULT false,
     state        text        CHECK (state IN ('succeeded', 'failed', 'cancelled')),
     created_at   timestamptz NOT NULL DEFAULT statement_timestamp(),
-    put_by       text        NOT NULL DEFAULT current_user,
+    put_by       text        NOT NULL DEFAULT session_user,
     CHECK (queue IS NULL OR group_id IS NULL),
     CHECK (state IS NULL OR group_id IS NOT NULL),
     CONSTRAINT follower_ordering_key_has_at_most_2500_bytes CHECK (octet_length(ordering_key) <= 2500)

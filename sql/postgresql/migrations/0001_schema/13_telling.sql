@@ -3,15 +3,16 @@
 -- Tell those who follow a job how it ended.
 --
 -- Parameters: ended_id, ended_at: the job, and the moment of its end: its row in the archive. Where there is none, nobody is
---   told and nothing is changed. again: some may have been told of that end before; they are not told twice.
+--   told and nothing is changed. again: some may have been told of that end before; they are not told twice. only_of: only the
+--   followers that this user has put there are told, without result and error; null: all are told everything.
 -- Returns: how many followers were told, or counted in their groups.
 -- Notifies, on the channel of the schema's name (cut to 57 characters) and _ended, with the job's id, if a follower asks for
 --   it.
 -- Locks: the queues that are told, against their deletion, before the followers: as whoever deletes a queue has them.
 -- Guards: I1, I2: it is one transaction with the job's end.
 -- With the owner's rights: it says how a job ended, and takes the rows of those who were to be told; both are not for
--- everybody who follows a job that has ended already.
-CREATE FUNCTION sqlqueue.tell_followers(ended_id uuid, ended_at timestamptz, again boolean) RETURNS bigint
+-- everybody who ends a job.
+CREATE FUNCTION sqlqueue.tell_followers(ended_id uuid, ended_at timestamptz, again boolean, only_of text) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     ended record;
@@ -30,17 +31,18 @@ BEGIN
     FOR KEY SHARE;
     WITH gone AS (
         DELETE FROM sqlqueue.follower AS f
-        WHERE f.job_id = ended_id AND f.group_id IS NULL
+        WHERE f.job_id = ended_id AND f.group_id IS NULL AND (only_of IS NULL OR f.put_by = only_of)
         RETURNING
             f.queue, f.priority, f.ordering_key,
             ended.state = ANY (f.states) AS wanted,
             ended.state = ANY (f.states) AND f.notify AS notify,
             sqlqueue.uuid_at(ended_at, f.id || ' ' || extract(epoch FROM ended_at)) AS callback,
             jsonb_build_object(
-                'job_id', ended_id, 'queue', ended.queue, 'state', ended.state, 'result', ended.result,
-                'error', ended.error, 'attempts', ended.attempt, 'finished_at', ended_at,
+                'job_id', ended_id, 'queue', ended.queue, 'state', ended.state,
+                'result', CASE WHEN only_of IS NULL THEN ended.result END,
+                'error', CASE WHEN only_of IS NULL THEN ended.error END, 'attempts', ended.attempt, 'finished_at', ended_at,
                 'unique_key', ended.unique_key, 'submitted_id', COALESCE(f.submitted_id, ended_id), 'context', f.context
-            ) AS payload
+            ) || CASE WHEN only_of IS NULL THEN '{}' ELSE jsonb '{"withheld": true}' END AS payload
     )
     SELECT
         count(*) AS followers,
@@ -90,7 +92,7 @@ BEGIN
 END
 $$;
 
-REVOKE ALL ON FUNCTION sqlqueue.tell_followers(uuid, timestamptz, boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION sqlqueue.tell_followers(uuid, timestamptz, boolean, text) FROM PUBLIC;
 
 -- When this statement ended a job: every one that does writes its end at its own time, or, inside of a function, at a later
 -- one. One that takes a job back which had ended before (drop_already_finished) leaves no such end: null.
@@ -108,7 +110,7 @@ CREATE FUNCTION sqlqueue.job_ended() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     DELETE FROM sqlqueue.job_progress AS p WHERE p.job_id = OLD.id;
-    PERFORM sqlqueue.tell_followers(OLD.id, sqlqueue.ended_now(OLD.id), false);
+    PERFORM sqlqueue.tell_followers(OLD.id, sqlqueue.ended_now(OLD.id), false, NULL);
     RETURN NULL;
 END
 $$;

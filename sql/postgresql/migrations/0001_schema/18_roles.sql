@@ -80,7 +80,7 @@ COMMENT ON VIEW sqlqueue.job_replaced_long_ago IS 'replaced or deleted more than
 
 -- The followers that whoever asks has put there.
 CREATE VIEW sqlqueue.own_follower WITH (security_barrier) AS
-SELECT f.id, f.submitted_id, f.group_id FROM sqlqueue.follower AS f WHERE f.put_by = current_user;
+SELECT f.id, f.submitted_id, f.group_id FROM sqlqueue.follower AS f WHERE f.put_by = session_user;
 
 COMMENT ON VIEW sqlqueue.own_follower IS 'followers that were put there by the user who asks';
 
@@ -117,3 +117,45 @@ END
 $$;
 
 REVOKE ALL ON FUNCTION sqlqueue.known_followers(uuid[]) FROM PUBLIC;
+
+-- Tell those who follow a job that had ended before, and were not told yet.
+--
+-- How it ended is for those who may read that in the archive. For anybody else only his own followers are told, and of result
+-- and error the callback says that they are withheld: a job that ended long ago is followed by its id, which producers see, and
+-- a consumer reads the callback.
+--
+-- Parameters, returns, locks: as tell_followers, whose again is true. With the owner's rights, as that.
+CREATE FUNCTION sqlqueue.tell_late_followers(ended_id uuid, ended_at timestamptz) RETURNS bigint
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT sqlqueue.tell_followers(
+        ended_id, ended_at, true,
+        CASE WHEN NOT has_column_privilege(session_user, 'sqlqueue.job_archive', 'result', 'SELECT') THEN session_user END
+    )
+$$;
+
+REVOKE ALL ON FUNCTION sqlqueue.tell_late_followers(uuid, timestamptz) FROM PUBLIC;
+
+-- Refuse a change of a job's lease number that is no claim: lease_no grows by one, and only for a job that is due. Else every
+-- lease of others could be ended by a number, or a fence that has passed on be made the current one.
+--
+-- The jobs of a batch are under a lease without an end; whoever goes on with the batch takes them over (batch_renew). The
+-- owner's functions bring odd numbers into range (hold_unclaimable).
+CREATE FUNCTION sqlqueue.refuse_lease_no() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF pg_has_role(current_user, (SELECT c.relowner FROM pg_class AS c WHERE c.oid = TG_RELID), 'USAGE')
+        OR NEW.lease_no - 1 = OLD.lease_no AND OLD.batch_id IS NOT NULL AND OLD.state = 'running'
+    THEN
+        RETURN NULL;
+    END IF;
+    RAISE EXCEPTION USING
+        ERRCODE = 'insufficient_privilege',
+        MESSAGE = format('permission denied: lease_no of job %s goes from %s to %s', OLD.id, OLD.lease_no, NEW.lease_no),
+        HINT = 'It grows by one, when a job that is due is claimed.';
+END
+$$;
+
+-- The condition is looked at for each job of a claim, the function is not called.
+CREATE TRIGGER lease_no_is_claimed AFTER UPDATE OF lease_no ON sqlqueue.job
+FOR EACH ROW WHEN (NEW.lease_no - 1 <> OLD.lease_no OR OLD.available_at > clock_timestamp())
+EXECUTE FUNCTION sqlqueue.refuse_lease_no();

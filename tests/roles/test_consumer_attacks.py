@@ -1,0 +1,150 @@
+"""What a consumer tries with SQL of his own, alone or with a producer's role beside it: what is refused, and what is not."""
+
+from collections.abc import Iterator
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from dagster_sqlqueue import QueueSpec, SqlQueue
+from dagster_sqlqueue.db.permissions import Role, role_name
+from dagster_sqlqueue.followers import Callback, Followers, JobEnded
+from dagster_sqlqueue.model.job import ArchiveState
+from dagster_sqlqueue.queue.complete import Ending
+from tests.roles.support import Staff, dropping_roles, staff_of, url_of
+from tests.support import Work, rows, value
+
+WORK = QueueSpec("work", Work, bucket_count=1)
+LIVE = QueueSpec("live", Work, bucket_count=1)
+SECRET = "the password is swordfish"
+
+
+@pytest.fixture(scope="module")
+def mill(any_server: str) -> Iterator[Staff]:
+    """Users of a schema with a job that is due, one under a lease of the owner's, and one that has ended."""
+    schema = f"r_{uuid4().hex[:12]}"
+    with dropping_roles(any_server, schema), SqlQueue(any_server, schema=schema) as owner:
+        owner.migrate()
+        owner.install_roles()
+        owner.create_queue(WORK)
+        owner.create_queue(LIVE)
+        owner.create_queue(QueueSpec("ended", JobEnded))
+        owner.enqueue_many(WORK, [Work(n=n) for n in range(3)])
+        ended, _ = owner.claim("work", limit=2, worker="w", lease_seconds=600)
+        owner.finish([Ending(ended, ArchiveState.FAILED, {"was": SECRET}, SECRET)])
+        with staff_of(owner, any_server) as staff:
+            yield staff
+
+
+@pytest.mark.parametrize("which", ["state = 'running'", "state = 'queued'", "true"])
+@pytest.mark.parametrize("number", ["lease_no + 1", "lease_no + 2", "lease_no - 1", "0", "9223372036854775807"])
+def test_a_lease_number_grows_by_one_when_a_due_job_is_claimed_and_no_otherwise(
+    mill: Staff, which: str, number: str
+) -> None:
+    numbers = "SELECT id, lease_no FROM {s}.job ORDER BY id"
+    before = rows(mill.owner, numbers)
+    if (which, number) in (("state = 'queued'", "lease_no + 1"), ("state = 'queued'", "0")):
+        number = "lease_no + 3"
+    with mill.connected(Role.CONSUMER) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege) as refused:
+        connection.execute(mill.text(f"UPDATE {{s}}.job SET lease_no = {number} WHERE {which}"))
+    assert "lease_no of job" in str(refused.value)
+    assert rows(mill.owner, numbers) == before
+
+
+def test_a_lease_is_taken_over_in_two_steps_as_that_of_a_dead_worker_is(mill: Staff) -> None:
+    """Cannot be prevented: consumers end the leases of workers that are dead, and claim what is due."""
+    with mill.connected(Role.CONSUMER) as connection, connection.transaction(force_rollback=True):
+        for query in (
+            "UPDATE {s}.job SET available_at = statement_timestamp() WHERE state = 'running'",
+            "UPDATE {s}.job SET lease_no = lease_no + 1 WHERE state = 'running'",
+        ):
+            assert connection.execute(mill.text(query)).rowcount == 1
+
+
+def test_what_a_consumer_says_of_ends_is_believed(mill: Staff) -> None:
+    """Cannot be prevented: a job ends by being moved to the archive, by a statement of the consumer's."""
+    with mill.connected(Role.CONSUMER) as connection, connection.transaction(force_rollback=True):
+        forged = (
+            "INSERT INTO {s}.job_archive (id, queue, bucket, priority, state, lease_no, attempt, max_attempts, run_at,"
+            " created_at, finished_at, region, tags, payload) SELECT gen_random_uuid(), 'work', 0, 0, 'succeeded', 1, 1, 1,"
+            " now(), now(), now(), 'local', '{}', '{\"n\": 1}'"
+        )
+        assert connection.execute(mill.text(forged)).rowcount == 1
+        assert connection.execute(mill.text("DELETE FROM {s}.job")).rowcount == 2
+    with mill.connected(Role.CONSUMER) as connection:
+        for query in (
+            "DELETE FROM {s}.job_archive",
+            "UPDATE {s}.job_archive SET state = 'succeeded'",
+            "INSERT INTO {s}.job_archive (id, ended_in) VALUES (gen_random_uuid(), '3')",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(mill.text(query))
+
+
+@pytest.fixture(scope="module")
+def both(mill: Staff, any_server: str) -> Iterator[SqlQueue]:
+    """A user who is a producer and a consumer."""
+    name = f"{mill.schema}_both"
+    roles = sql.SQL(", ").join(sql.Identifier(role_name(mill.schema, role)) for role in (Role.PRODUCER, Role.CONSUMER))
+    with psycopg.connect(any_server, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE ROLE {} LOGIN IN ROLE {}").format(sql.Identifier(name), roles))
+    with SqlQueue(url_of(any_server, name), schema=mill.schema) as queue:
+        yield queue
+
+
+def _callbacks(queue: SqlQueue, job: UUID) -> list[JobEnded]:
+    found = queue.claim("ended", limit=100, worker="w")
+    queue.complete(found)
+    return [ended for ended in (JobEnded.model_validate_json(one.payload) for one in found) if ended.job_id == job]
+
+
+def test_who_follows_an_ended_job_is_not_told_what_he_may_not_read(
+    mill: Staff, both: SqlQueue, any_server: str
+) -> None:
+    job = value(mill.owner, "SELECT id FROM {s}.job_archive WHERE state = 'failed'")
+    assert not Followers(both).follow(job, Callback("ended"))
+    (told,) = _callbacks(both, job)
+    assert (told.state, told.result, told.error, told.withheld) == (ArchiveState.FAILED, None, None, True)
+    with psycopg.connect(url_of(any_server, f"{mill.schema}_both")) as connection:
+        ended_at = value(mill.owner, "SELECT finished_at FROM {s}.job_archive WHERE id = %s", job)
+        for query in (
+            "SELECT {s}.tell_followers(%s, %s, true, NULL)",
+            "SELECT * FROM {s}.job(%s) WHERE %s IS NOT NULL",
+            "SELECT result FROM {s}.job_archive WHERE id = %s AND finished_at = %s",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege), connection.transaction():
+                connection.execute(mill.text(query), (job, ended_at))
+
+
+def test_an_operator_who_follows_an_ended_job_is_told_everything(mill: Staff) -> None:
+    job = value(mill.owner, "SELECT id FROM {s}.job_archive WHERE state = 'failed'")
+    assert not Followers(mill.users[Role.OPERATOR]).follow(job, Callback("ended", context={"by": "the operator"}))
+    (told,) = _callbacks(mill.owner, job)
+    assert (told.result, told.error, told.withheld) == ({"was": SECRET}, SECRET, False)
+
+
+def test_nobody_takes_the_result_away_from_who_was_to_be_told_and_was_not(mill: Staff, both: SqlQueue) -> None:
+    """A follower that was left behind, as by a lost transaction, is told by maintenance, and in full."""
+    job, ended_at = rows(mill.owner, "SELECT id, finished_at FROM {s}.job_archive WHERE state = 'failed'")[0]
+    rows(
+        mill.owner,
+        "INSERT INTO {s}.follower (id, job_id, states, queue) VALUES (gen_random_uuid(), %s, '{{failed}}', 'ended')",
+        job,
+    )
+    both.database.run("notify_followers", {"ids": [job], "finished_ats": [ended_at]})
+    assert _callbacks(mill.owner, job) == []
+    mill.users[Role.OPERATOR].maintain()
+    (told,) = _callbacks(mill.owner, job)
+    assert (told.result, told.withheld) == ({"was": SECRET}, False)
+
+
+def test_who_follows_a_live_job_is_told_its_result(mill: Staff, both: SqlQueue) -> None:
+    """Cannot be prevented: it is what following is for, and no job says whose it is."""
+    job = mill.owner.enqueue(LIVE, Work(n=9))
+    assert job
+    assert Followers(both).follow(job, Callback("ended"))
+    (held,) = [one for one in mill.owner.claim("live", limit=1, worker="w") if one.id == job]
+    mill.owner.finish([Ending(held, ArchiveState.SUCCEEDED, {"is": SECRET}, None)])
+    (told,) = _callbacks(both, job)
+    assert told.result == {"is": SECRET}
