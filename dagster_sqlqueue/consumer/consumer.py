@@ -14,30 +14,27 @@ from uuid_utils.compat import uuid7
 from dagster_sqlqueue.consumer.batch_size import BatchSize
 from dagster_sqlqueue.consumer.bucket_order import Lanes
 from dagster_sqlqueue.consumer.caller import Caller, Shape
+from dagster_sqlqueue.consumer.claimer import Claimer
 from dagster_sqlqueue.consumer.concurrent import SideBySide
 from dagster_sqlqueue.consumer.handler import AnyHandler
 from dagster_sqlqueue.consumer.heartbeat import LeaseKeeper
 from dagster_sqlqueue.consumer.hooks import ConsumerHooks, around_work, hooked, watched
+from dagster_sqlqueue.consumer.idle import Idle
 from dagster_sqlqueue.consumer.leased import Work, work_leased
 from dagster_sqlqueue.consumer.manager import Source
 from dagster_sqlqueue.consumer.presence import Presence
+from dagster_sqlqueue.consumer.queue_view import QueueView
 from dagster_sqlqueue.consumer.settlement import DrainSummary
 from dagster_sqlqueue.consumer.transactional import work_locked
-from dagster_sqlqueue.consumer.waiter import Waiter
-from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.model.job import ClaimedJob, Mode
-from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS, Payload, QueueSettings, QueueSpec
+from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS, Payload, QueueSpec
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.queue.complete import Ending
-from dagster_sqlqueue.queue.head_hints import HeadHints
 from dagster_sqlqueue.queue.maintenance import Maintenance
 from dagster_sqlqueue.queue.strategies import check_buckets
 
-_POLL_SECONDS = 0.2
-_LISTENING_POLL_SECONDS = 1.0
-_LOOK_SECONDS = 5.0
 MAX_CONCURRENCY = 1_000
 
 
@@ -102,18 +99,11 @@ class Consumer(Generic[Payload]):
         self._leases = watched(queue.leases, spec.name, self._hooks)
         self._catalog = queue.catalog
         self._spec = spec
-        self._ask_buckets = buckets if callable(buckets) else None
         first = buckets() if callable(buckets) else buckets
-        self._lanes = Lanes(None if first is None else list(check_buckets(first)), region)
+        lanes = Lanes(None if first is None else list(check_buckets(first)), region)
         self._lease_seconds = spec.lease_seconds if lease_seconds is None else lease_seconds
-        self._filter = filter
-        self._source = source
-        self._hints = HeadHints()
-        self._settings: QueueSettings | None = None
-        self._looked_at = 0.0
         self._idle = False
         self._ahead: list[ClaimedJob] = []
-        self._waiter: Waiter | None = None
         self.worker = worker or f"{socket.gethostname()}/{os.getpid()}/{str(uuid7())[-8:]}"
         if not 0 < self._lease_seconds <= MAX_DELAY_SECONDS:
             raise InvalidInput(f"lease_seconds is {lease_seconds}; it must be positive, at most a hundred years")
@@ -146,22 +136,35 @@ class Consumer(Generic[Payload]):
             side_by_side=caller.shape is Shape.ASYNC or concurrency is not None,
             beat=self._beat,
         )
-        self._side_by_side = (
-            None if concurrency is None else SideBySide(self._work, self._keeper, concurrency, self._claim_for_slots)
-        )
         self._presence = (
             Presence(queue.database, spec.name, self.worker, first, self._size.now, self._lease_seconds)
             if self._mode is Mode.TRANSACTIONAL
             else None
         )
+        looking = source is None
+        self._view = QueueView(
+            self._work,
+            self._catalog,
+            lanes,
+            ask_buckets=buckets if callable(buckets) else None,
+            presence=self._presence,
+            hinted=looking,
+        )
+        self._claimer = Claimer(
+            self._work, self._view, lease_seconds=self._lease_seconds, filter=filter, source=source, on_claim=on_claim
+        )
+        self._waits = Idle(self._work, self._catalog, self._view, looking=looking)
+        self._side_by_side = (
+            None
+            if concurrency is None
+            else SideBySide(self._work, self._keeper, concurrency, self._claimer.take_for_slots)
+        )
         self._also_beat = beat
-        self._on_claim = on_claim
 
     def stop(self) -> None:
         """End the drain after the job in hand; what was claimed and not begun is given back. May come from any thread."""
         self._stopping.set()
-        if (waiter := self._waiter) is not None:
-            waiter.wake()
+        self._waits.wake()
 
     def give_back(self, *, begun: bool = False) -> int:
         """Give claimed jobs back at once, while a handler is still at another one: for a consumer that is stopped, and
@@ -176,12 +179,6 @@ class Consumer(Generic[Payload]):
         """
         jobs = self._keeper.part_with(begun=begun)
         return len(self._leases.release(jobs)) if jobs else 0
-
-    @property
-    def _wanted(self) -> int:
-        """How many jobs the next claim is to take."""
-        settings = self._settings
-        return self._size.shared() if settings is None or settings.limited or settings.keyed else self._size.now
 
     @property
     def stopping(self) -> threading.Event:
@@ -210,7 +207,7 @@ class Consumer(Generic[Payload]):
         """
         began = time.monotonic()
         idle_since: float | None = None
-        with self.working(), self._waiting(linger_seconds):
+        with self.working(), self._waits.listening(linger_seconds):
             while not self._stopping.is_set():
                 now = time.monotonic()
                 if budget_seconds is not None and now - began >= budget_seconds:
@@ -226,14 +223,16 @@ class Consumer(Generic[Payload]):
                 left = idle_since + linger_seconds - time.monotonic()
                 if left <= 0:
                     break
-                self._wait(left if budget_seconds is None else min(left, began + budget_seconds - time.monotonic()))
+                self._waits.wait(
+                    left if budget_seconds is None else min(left, began + budget_seconds - time.monotonic())
+                )
         return self.summary
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
         """Keep leases alive while the block calls `work_batch`."""
         began = time.monotonic()
-        self._look()
+        self._view.look()
         self._catalog.keep_sensitive_names(self._spec)
         Maintenance(self._catalog).ensure_partitions()
         with (
@@ -246,7 +245,7 @@ class Consumer(Generic[Payload]):
                     yield
             finally:
                 ahead, self._ahead = self._ahead, []
-                self._count_taken(ahead)
+                self._claimer.count(ahead)
                 self.summary.released += len(self._leases.release(ahead))
                 self.summary.seconds = time.monotonic() - began
                 if self._presence is not None:
@@ -261,107 +260,22 @@ class Consumer(Generic[Payload]):
                 for the next call; None for always.
         """
         while not self._stopping.is_set():
-            if time.monotonic() - self._looked_at >= _LOOK_SECONDS:
-                self._look()
+            if self._view.old:
+                self._view.look()
             taken = self._take_and_work(ahead_until)
-            self._notice_new_settings()
+            self._view.notice_new_settings()
             if taken:
                 self._idle = False
                 return taken
-            if self._nothing_left():
+            if self._claimer.nothing_left(idle=self._idle):
                 self._idle = True
                 return 0
-            self._hints.sweep_next()
+            self._view.hints.sweep_next()
         return 0
-
-    @contextlib.contextmanager
-    def _waiting(self, linger_seconds: float) -> Iterator[None]:
-        """Be told of new jobs while the block runs, where there is going to be a wait for them."""
-        if linger_seconds <= 0 or self._source is not None:
-            yield
-            return
-        with Waiter(self._catalog, self._spec.name, self.worker) as waiter:
-            self._waiter = waiter
-            try:
-                yield
-            finally:
-                self._waiter = None
-
-    def _wait(self, seconds: float) -> None:
-        """Until there may be something to do: a notification came, the next job is due, or it is time for a look."""
-        if self._waiter is None or not self._waiter.listening:
-            self._stopping.wait(max(min(seconds, _POLL_SECONDS), 0.0))
-            return
-        for attempt in self._work.patiently():
-            with attempt:
-                later = [-head.due_seconds for head in self._leases.peek_heads(self._spec.name) if head.due_seconds < 0]
-        self._waiter.wait(max(min(seconds, _LISTENING_POLL_SECONDS, *later), 0.0))
-
-    def _nothing_left(self) -> bool:
-        if self._source is not None:
-            return True
-        if self._filter is not None:
-            return not self._filter.unfinished
-        return self._hints.swept or (self._idle and self._hints.fresh)
-
-    def _look(self) -> None:
-        for attempt in self._work.patiently():
-            with attempt:
-                settings = self._catalog.settings(self._spec.name)
-        self._looked_at = time.monotonic()
-        self._settings = settings
-        if self._ask_buckets is not None:
-            with contextlib.suppress(DatabaseUnavailable):
-                self._cover(check_buckets(self._ask_buckets()))
-        if self._presence is not None:
-            for attempt in self._work.patiently():
-                with attempt:
-                    self._presence.note_and_look()
-        if self._source is None:
-            with contextlib.suppress(DatabaseUnavailable):
-                self._leases.note_sweep(self._spec.name)
-                self._hints.know(self._leases.head_hints(self._spec.name))
-        self._lanes.arrange(settings)
-
-    def _cover(self, buckets: Sequence[int]) -> None:
-        self._lanes.cover(buckets)
-        if self._presence is not None:
-            self._presence.buckets = buckets
-
-    def _notice_new_settings(self) -> None:
-        seen = self._catalog.last_seen(self._spec.name)
-        if seen is not self._settings:
-            self._settings = seen
-            self._lanes.arrange(seen)
 
     def wait_if_limited(self) -> bool:
         """Wait a moment if jobs are due that a limit, or the turn of a key, keeps from running."""
-        settings = self._settings
-        limited = settings is not None and (settings.limited or settings.keyed)
-        if not limited or self._source is not None or settings is None or settings.paused_at is not None:
-            return False
-        due = False
-        for attempt in self._work.patiently():
-            with attempt:
-                due = any(head.due_seconds >= 0 for head in self._leases.peek_heads(self._spec.name))
-        if due:
-            self._stopping.wait(_POLL_SECONDS)
-        return due
-
-    def _count_taken(self, jobs: list[ClaimedJob]) -> None:
-        if jobs:
-            self.summary.claimed += len(jobs)
-            self.summary.batches += 1
-            self._taken(jobs)
-
-    def _count_spent(
-        self, dead: Sequence[ClaimedJob], held: Sequence[ClaimedJob], cancelled: Sequence[ClaimedJob]
-    ) -> None:
-        self._work.count_buried(dead, held)
-        self.summary.claimed += len(dead) + len(held) + len(cancelled)
-        self.summary.failed += len(dead)
-        self.summary.held += len(held)
-        self.summary.cancelled += len(cancelled)
+        return self._waits.wait_if_limited()
 
     def _beat(self) -> None:
         self._work.reporter.flush()
@@ -385,93 +299,33 @@ class Consumer(Generic[Payload]):
     def _take_and_work(self, ahead_until: float | None) -> int:
         def go_on() -> bool:
             """Whether the next batch may be taken while this one is ended."""
-            now = time.monotonic()
-            in_time = (ahead_until is None or now < ahead_until) and now - self._looked_at < _LOOK_SECONDS
-            return in_time and not self._stopping.is_set()
+            in_time = ahead_until is None or time.monotonic() < ahead_until
+            return in_time and not self._view.old and not self._stopping.is_set()
 
+        claimer = self._claimer
         if self._side_by_side is not None:
             return self._side_by_side.step(may_claim=not self._stopping.is_set())
         if self._mode is Mode.TRANSACTIONAL:
             return work_locked(
-                self._work, self._lock, lambda *ended: self._finish_and_lock(*ended) if go_on() else None
+                self._work,
+                claimer.lock,
+                lambda *ended: claimer.finish_and_lock(*ended) if go_on() else None,
             )
         jobs, self._ahead = self._ahead, []
         if not jobs:
-            for attempt in self._work.patiently():
-                with attempt:
-                    jobs = self._claim() if self._source is None else self._source.take(self._wanted)
-        self._count_taken(jobs)
+            jobs = claimer.take()
+        claimer.count(jobs)
         if not jobs:
             return 0
 
         def finish(endings: Sequence[Ending]) -> set[UUID]:
-            if self._source is not None or self._filter is not None or not go_on():
+            if claimer.chosen or not go_on():
                 return self._leases.finish(endings)
-            accepted, self._ahead = self._leases.finish_and_claim(
-                endings,
-                self._spec.name,
-                buckets=self._lanes.order,
-                limit=self._wanted,
-                lease_seconds=self._lease_seconds,
-                worker=self.worker,
-                hints=self._hints,
-                on_spent=self._count_spent,
-            )
+            accepted, self._ahead = claimer.finish_and_take(endings)
             return accepted
 
         work_leased(self._work, jobs, self._keeper, finish)
         return len(jobs)
-
-    def _lock(self, transaction: Transaction) -> list[ClaimedJob]:
-        jobs = self._leases.lock_due(
-            transaction,
-            self._spec.name,
-            limit=self._wanted,
-            worker=self.worker,
-            buckets=self._lanes.order,
-            hints=self._hints,
-        )
-        return self._taken(jobs)
-
-    def _finish_and_lock(self, transaction: Transaction, endings: Sequence[Ending]) -> list[ClaimedJob]:
-        jobs = self._leases.finish_and_lock(
-            transaction,
-            endings,
-            self._spec.name,
-            limit=self._wanted,
-            worker=self.worker,
-            buckets=self._lanes.order,
-            hints=self._hints,
-        )
-        return self._taken(jobs)
-
-    def _taken(self, jobs: list[ClaimedJob]) -> list[ClaimedJob]:
-        if jobs:
-            self._lanes.turn(after=jobs[0].bucket)
-            if self._on_claim is not None:
-                self._on_claim(jobs)
-        return jobs
-
-    def _claim_for_slots(self, free: int, joining: bool) -> list[ClaimedJob]:
-        jobs: list[ClaimedJob] = []
-        for attempt in self._work.patiently():
-            with attempt:
-                jobs = self._claim(min(free, self._wanted), joining=joining)
-        self._count_taken(jobs)
-        return jobs
-
-    def _claim(self, limit: int | None = None, *, joining: bool = False) -> list[ClaimedJob]:
-        return self._leases.claim(
-            self._spec.name,
-            buckets=self._lanes.order,
-            limit=limit or self._wanted,
-            lease_seconds=self._lease_seconds,
-            worker=self.worker,
-            hints=self._hints,
-            filter=self._filter,
-            on_spent=self._count_spent,
-            joining=joining,
-        )
 
 
 def _check_concurrency(spec: QueueSpec[Any], concurrency: int, shape: Shape, mode: Mode, source: Source | None) -> None:

@@ -1,0 +1,157 @@
+"""How a consumer takes its jobs: from where, how many, and who is told."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID
+
+from dagster_sqlqueue.consumer.leased import Work
+from dagster_sqlqueue.consumer.manager import Source
+from dagster_sqlqueue.consumer.queue_view import QueueView
+from dagster_sqlqueue.db.executors import Transaction
+from dagster_sqlqueue.model.job import ClaimedJob
+from dagster_sqlqueue.queue.claim_filter import ClaimFilter
+from dagster_sqlqueue.queue.complete import Ending
+
+
+class Claimer:
+    """Takes the jobs of one consumer, under leases or locked by a transaction, and counts those that are under leases.
+
+    Args:
+        work: what is worked off.
+        view: what the consumer knows of the queue.
+        lease_seconds: the length of a lease.
+        filter: takes only jobs that fit.
+        source: hands jobs out, so that nothing is looked for.
+        on_claim: called with the jobs that were taken, before any of them is worked on.
+    """
+
+    def __init__(
+        self,
+        work: Work[Any],
+        view: QueueView,
+        *,
+        lease_seconds: float,
+        filter: ClaimFilter | None,
+        source: Source | None,
+        on_claim: Callable[[Sequence[ClaimedJob]], None] | None,
+    ) -> None:
+        self._work = work
+        self._view = view
+        self._lease_seconds = lease_seconds
+        self._filter = filter
+        self._source = source
+        self._on_claim = on_claim
+
+    @property
+    def chosen(self) -> bool:
+        """Whether the jobs are chosen by more than their turn: by a filter, or by a source that hands them out."""
+        return self._source is not None or self._filter is not None
+
+    @property
+    def wanted(self) -> int:
+        """How many jobs the next claim is to take."""
+        return self._work.size.shared() if self._view.shared else self._work.size.now
+
+    def nothing_left(self, *, idle: bool) -> bool:
+        """After a claim that found nothing: whether that means that nothing is there.
+
+        Args:
+            idle: whether the claim before it found nothing either.
+        """
+        if self._source is not None:
+            return True
+        if self._filter is not None:
+            return not self._filter.unfinished
+        return self._view.hints.swept or (idle and self._view.hints.fresh)
+
+    def take(self) -> list[ClaimedJob]:
+        """The next batch, under leases; a database that is away is waited for."""
+        jobs: list[ClaimedJob] = []
+        for attempt in self._work.patiently():
+            with attempt:
+                jobs = self._claim(self.wanted) if self._source is None else self._source.take(self.wanted)
+        return jobs
+
+    def take_for_slots(self, free: int, joining: bool) -> list[ClaimedJob]:
+        """Jobs for so many free slots; `joining`: others that are under way, so that none is taken whose lease ran out."""
+        jobs: list[ClaimedJob] = []
+        for attempt in self._work.patiently():
+            with attempt:
+                jobs = self._claim(min(free, self.wanted), joining=joining)
+        self.count(jobs)
+        return jobs
+
+    def finish_and_take(self, endings: Sequence[Ending]) -> tuple[set[UUID], list[ClaimedJob]]:
+        """End jobs and take the next batch: the ids whose ending was accepted, and the batch."""
+        return self._work.leases.finish_and_claim(
+            endings,
+            self._work.spec.name,
+            buckets=self._view.buckets,
+            limit=self.wanted,
+            lease_seconds=self._lease_seconds,
+            worker=self._work.worker,
+            hints=self._view.hints,
+            on_spent=self._count_spent,
+        )
+
+    def lock(self, transaction: Transaction) -> list[ClaimedJob]:
+        """Lock a batch for the rest of the transaction."""
+        jobs = self._work.leases.lock_due(
+            transaction,
+            self._work.spec.name,
+            limit=self.wanted,
+            worker=self._work.worker,
+            buckets=self._view.buckets,
+            hints=self._view.hints,
+        )
+        return self._taken(jobs)
+
+    def finish_and_lock(self, transaction: Transaction, endings: Sequence[Ending]) -> list[ClaimedJob]:
+        """End what the transaction has locked, commit, and lock the next batch in the transaction that follows."""
+        jobs = self._work.leases.finish_and_lock(
+            transaction,
+            endings,
+            self._work.spec.name,
+            limit=self.wanted,
+            worker=self._work.worker,
+            buckets=self._view.buckets,
+            hints=self._view.hints,
+        )
+        return self._taken(jobs)
+
+    def count(self, jobs: list[ClaimedJob]) -> None:
+        """Count a batch under leases, and tell of it."""
+        if jobs:
+            self._work.summary.claimed += len(jobs)
+            self._work.summary.batches += 1
+            self._taken(jobs)
+
+    def _claim(self, limit: int, *, joining: bool = False) -> list[ClaimedJob]:
+        return self._work.leases.claim(
+            self._work.spec.name,
+            buckets=self._view.buckets,
+            limit=limit,
+            lease_seconds=self._lease_seconds,
+            worker=self._work.worker,
+            hints=self._view.hints,
+            filter=self._filter,
+            on_spent=self._count_spent,
+            joining=joining,
+        )
+
+    def _taken(self, jobs: list[ClaimedJob]) -> list[ClaimedJob]:
+        if jobs:
+            self._view.turn(after=jobs[0].bucket)
+            if self._on_claim is not None:
+                self._on_claim(jobs)
+        return jobs
+
+    def _count_spent(
+        self, dead: Sequence[ClaimedJob], held: Sequence[ClaimedJob], cancelled: Sequence[ClaimedJob]
+    ) -> None:
+        self._work.count_buried(dead, held)
+        summary = self._work.summary
+        summary.claimed += len(dead) + len(held) + len(cancelled)
+        summary.failed += len(dead)
+        summary.held += len(held)
+        summary.cancelled += len(cancelled)

@@ -1,0 +1,80 @@
+"""How a consumer waits while nothing is due, or nothing may run."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from dagster_sqlqueue.consumer.leased import Work
+from dagster_sqlqueue.consumer.queue_view import QueueView
+from dagster_sqlqueue.consumer.waiter import Waiter
+from dagster_sqlqueue.queue.catalog import Catalog
+
+_POLL_SECONDS = 0.2
+_LISTENING_POLL_SECONDS = 1.0
+
+
+class Idle:
+    """The waits of one consumer.
+
+    Args:
+        work: what is worked off.
+        catalog: the queues of the schema.
+        view: what the consumer knows of the queue.
+        looking: whether it looks for jobs by itself; if not, nobody notifies it.
+    """
+
+    def __init__(self, work: Work[Any], catalog: Catalog, view: QueueView, *, looking: bool) -> None:
+        self._work = work
+        self._catalog = catalog
+        self._view = view
+        self._looking = looking
+        self._waiter: Waiter | None = None
+
+    @contextlib.contextmanager
+    def listening(self, linger_seconds: float) -> Iterator[None]:
+        """Be told of new jobs while the block runs, where there is going to be a wait for them."""
+        if linger_seconds <= 0 or not self._looking:
+            yield
+            return
+        with Waiter(self._catalog, self._work.spec.name, self._work.worker) as waiter:
+            self._waiter = waiter
+            try:
+                yield
+            finally:
+                self._waiter = None
+
+    def wake(self) -> None:
+        """End the wait that is going on. May come from any thread."""
+        if (waiter := self._waiter) is not None:
+            waiter.wake()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until there may be something to do: a notification came, the next job is due, or it is time for a look.
+
+        Args:
+            seconds: how long at most.
+
+        Raises:
+            DatabaseUnavailable: the database stayed away for longer than a lease.
+        """
+        if self._waiter is None or not self._waiter.listening:
+            self._work.stopping.wait(max(min(seconds, _POLL_SECONDS), 0.0))
+            return
+        for attempt in self._work.patiently():
+            with attempt:
+                heads = self._work.leases.peek_heads(self._work.spec.name)
+        later = [-head.due_seconds for head in heads if head.due_seconds < 0]
+        self._waiter.wait(max(min(seconds, _LISTENING_POLL_SECONDS, *later), 0.0))
+
+    def wait_if_limited(self) -> bool:
+        """Wait a moment if jobs are due that a limit, or the turn of a key, keeps from running. Gives whether some are."""
+        settings = self._view.settings
+        if not self._looking or settings is None or not self._view.shared or settings.paused_at is not None:
+            return False
+        due = False
+        for attempt in self._work.patiently():
+            with attempt:
+                due = any(head.due_seconds >= 0 for head in self._work.leases.peek_heads(self._work.spec.name))
+        if due:
+            self._work.stopping.wait(_POLL_SECONDS)
+        return due

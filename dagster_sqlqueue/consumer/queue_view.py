@@ -1,0 +1,110 @@
+"""What a consumer knows of its queue: the settings, its buckets and the order in which it looks at them, and their heads."""
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dagster_sqlqueue.consumer.bucket_order import Lanes
+from dagster_sqlqueue.consumer.leased import Work
+from dagster_sqlqueue.consumer.presence import Presence
+from dagster_sqlqueue.errors import DatabaseUnavailable
+from dagster_sqlqueue.model.queue import QueueSettings
+from dagster_sqlqueue.queue.catalog import Catalog
+from dagster_sqlqueue.queue.head_hints import HeadHints
+from dagster_sqlqueue.queue.strategies import check_buckets
+
+_LOOK_SECONDS = 5.0
+
+
+class QueueView:
+    """One consumer's view of its queue, looked up anew every five seconds, between two batches.
+
+    Args:
+        work: what is worked off.
+        catalog: the queues of the schema.
+        lanes: the consumer's buckets.
+        ask_buckets: which buckets they are by now; None: they stay.
+        presence: the consumer's sign in transactional mode.
+        hinted: whether the consumer looks for jobs by itself, and is to know where to begin.
+
+    Attributes:
+        hints: where its claims begin.
+        settings: the queue's, as they were seen last; None before the first look.
+    """
+
+    def __init__(
+        self,
+        work: Work[Any],
+        catalog: Catalog,
+        lanes: Lanes,
+        *,
+        ask_buckets: Callable[[], Sequence[int]] | None,
+        presence: Presence | None,
+        hinted: bool,
+    ) -> None:
+        self._work = work
+        self._catalog = catalog
+        self._lanes = lanes
+        self._ask_buckets = ask_buckets
+        self._presence = presence
+        self._hinted = hinted
+        self._looked_at = 0.0
+        self.hints = HeadHints()
+        self.settings: QueueSettings | None = None
+
+    @property
+    def buckets(self) -> list[int]:
+        """The buckets in the order of the next claim."""
+        return self._lanes.order
+
+    @property
+    def shared(self) -> bool:
+        """Whether the queue's consumers share a limit, or the turns of keys; so until the first look it is not known."""
+        return self.settings is None or self.settings.limited or self.settings.keyed
+
+    @property
+    def old(self) -> bool:
+        """Whether it is time for another look."""
+        return time.monotonic() - self._looked_at >= _LOOK_SECONDS
+
+    def turn(self, after: int) -> None:
+        """Begin behind this bucket next time."""
+        self._lanes.turn(after)
+
+    def look(self) -> None:
+        """Look everything up that others may have changed.
+
+        Raises:
+            UnknownQueue: the queue does not exist.
+            DatabaseUnavailable: the database stayed away for longer than a lease.
+        """
+        for attempt in self._work.patiently():
+            with attempt:
+                settings = self._catalog.settings(self._work.spec.name)
+        self._looked_at = time.monotonic()
+        self.settings = settings
+        if self._ask_buckets is not None:
+            with contextlib.suppress(DatabaseUnavailable):
+                self._cover(check_buckets(self._ask_buckets()))
+        if self._presence is not None:
+            for attempt in self._work.patiently():
+                with attempt:
+                    self._presence.note_and_look()
+        if self._hinted:
+            with contextlib.suppress(DatabaseUnavailable):
+                self._work.leases.note_sweep(self._work.spec.name)
+                self.hints.know(self._work.leases.head_hints(self._work.spec.name))
+        self._lanes.arrange(settings)
+
+    def notice_new_settings(self) -> None:
+        """Take over what a verb of this process has seen since the last look."""
+        seen = self._catalog.last_seen(self._work.spec.name)
+        if seen is not self.settings:
+            self.settings = seen
+            self._lanes.arrange(seen)
+
+    def _cover(self, buckets: Sequence[int]) -> None:
+        self._lanes.cover(buckets)
+        if self._presence is not None:
+            self._presence.buckets = buckets
