@@ -1,5 +1,7 @@
 """How many jobs a consumer claims at a time."""
 
+import math
+
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.queue.strategies import MAX_BATCH
 
@@ -20,16 +22,21 @@ class BatchSize:
         measured: whether it goes by the handler's time where nothing was given: a batch is to take a tenth of a second, and
             has 1 to 1,000 jobs. The first one has 100.
 
+    Attributes:
+        now: the size.
+        seconds: how long the handler was at the last batch; infinity before the first one.
+
     Raises:
         InvalidInput: what was given is out of range.
     """
 
-    __slots__ = ("_measured", "now")
+    __slots__ = ("_measured", "now", "seconds")
 
     def __init__(self, given: int | None, *, measured: bool = False) -> None:
         if given is not None and not 1 <= given <= MAX_BATCH:
             raise InvalidInput(f"batch_size is {given}; it must be 1 to {MAX_BATCH:,}")
         self.now = _FIRST if given is None else given
+        self.seconds = math.inf
         self._measured = measured and given is None
 
     def shared(self) -> int:
@@ -40,6 +47,8 @@ class BatchSize:
 
     def took(self, jobs: int, seconds: float) -> None:
         """Note how long the handler was at so many jobs."""
+        if jobs:
+            self.seconds = seconds
         if self._measured and jobs:
             fitting = _MOST if seconds <= 0 else round(_BATCH_SECONDS * jobs / seconds)
             self.now = min(max(fitting, self.now // _STEP, 1), self.now * _STEP, _MOST)

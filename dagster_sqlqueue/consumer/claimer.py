@@ -7,8 +7,10 @@ from uuid import UUID
 from dagster_sqlqueue.consumer.leased import Work
 from dagster_sqlqueue.consumer.manager import Source
 from dagster_sqlqueue.consumer.queue_view import QueueView
+from dagster_sqlqueue.db.channel import Channel
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.model.job import ClaimedJob
+from dagster_sqlqueue.queue.claim_ahead import SentClaim
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.queue.complete import Ending
 
@@ -23,6 +25,9 @@ class Claimer:
         filter: takes only jobs that fit.
         source: hands jobs out, so that nothing is looked for.
         on_claim: called with the jobs that were taken, before any of them is worked on.
+
+    Attributes:
+        filled: whether the last claim of a batch under leases took as many jobs as it was to, so that there may be more.
     """
 
     def __init__(
@@ -41,6 +46,7 @@ class Claimer:
         self._filter = filter
         self._source = source
         self._on_claim = on_claim
+        self.filled = False
 
     @property
     def chosen(self) -> bool:
@@ -67,9 +73,12 @@ class Claimer:
     def take(self) -> list[ClaimedJob]:
         """The next batch, under leases; a database that is away is waited for."""
         jobs: list[ClaimedJob] = []
+        wanted = self.wanted
         for attempt in self._work.patiently():
             with attempt:
-                jobs = self._claim(self.wanted) if self._source is None else self._source.take(self.wanted)
+                jobs = self._claim(wanted) if self._source is None else self._source.take(wanted)
+        self.filled = len(jobs) >= wanted
+        self.count(jobs)
         return jobs
 
     def take_for_slots(self, free: int, joining: bool) -> list[ClaimedJob]:
@@ -83,16 +92,50 @@ class Claimer:
 
     def finish_and_take(self, endings: Sequence[Ending]) -> tuple[set[UUID], list[ClaimedJob]]:
         """End jobs and take the next batch: the ids whose ending was accepted, and the batch."""
-        return self._work.leases.finish_and_claim(
+        wanted = self.wanted
+        accepted, jobs = self._work.leases.finish_and_claim(
             endings,
             self._work.spec.name,
             buckets=self._view.buckets,
-            limit=self.wanted,
+            limit=wanted,
             lease_seconds=self._lease_seconds,
             worker=self._work.worker,
             hints=self._view.hints,
             on_spent=self._count_spent,
         )
+        self.filled = len(jobs) >= wanted
+        self.count(jobs)
+        return accepted, jobs
+
+    def send_ahead(self, channel: Channel, endings: Sequence[Ending]) -> SentClaim:
+        """Send ends, and a claim of the batch that is to follow those under lease.
+
+        Raises:
+            DatabaseUnavailable, psycopg.Error: see `Channel.send`.
+        """
+        buckets = self._view.buckets
+        # The answer says where the claim began. The one after it does not wait for that: it begins one bucket further.
+        self._view.turn(after=buckets[0])
+        return self._work.leases.send_claim_ahead(
+            channel,
+            endings,
+            self._work.spec.name,
+            limit=self.wanted,
+            worker=self._work.worker,
+            buckets=buckets,
+            lease_seconds=self._lease_seconds,
+            hints=self._view.hints,
+        )
+
+    def handed_out(self, sent: SentClaim, claimed: list[ClaimedJob]) -> list[ClaimedJob]:
+        """Of jobs that were claimed ahead those that are to be worked on; the others are ended. All are counted."""
+        jobs = claimed
+        for attempt in self._work.patiently():
+            with attempt:
+                jobs = self._work.leases.without_spent(claimed, on_spent=self._count_spent)
+        sent.noted(claimed, jobs)
+        self.count(jobs, ahead=True)
+        return jobs
 
     def lock(self, transaction: Transaction) -> list[ClaimedJob]:
         """Lock a batch for the rest of the transaction."""
@@ -119,12 +162,17 @@ class Claimer:
         )
         return self._taken(jobs)
 
-    def count(self, jobs: list[ClaimedJob]) -> None:
-        """Count a batch under leases, and tell of it."""
+    def count(self, jobs: list[ClaimedJob], *, ahead: bool = False) -> None:
+        """Count a batch under leases, and tell of it.
+
+        Args:
+            jobs: the batch.
+            ahead: it was claimed ahead, so that the buckets' turn has passed on since.
+        """
         if jobs:
             self._work.summary.claimed += len(jobs)
             self._work.summary.batches += 1
-            self._taken(jobs)
+            self._taken(jobs, turns=not ahead)
 
     def _claim(self, limit: int, *, joining: bool = False) -> list[ClaimedJob]:
         return self._work.leases.claim(
@@ -139,9 +187,10 @@ class Claimer:
             joining=joining,
         )
 
-    def _taken(self, jobs: list[ClaimedJob]) -> list[ClaimedJob]:
+    def _taken(self, jobs: list[ClaimedJob], *, turns: bool = True) -> list[ClaimedJob]:
         if jobs:
-            self._view.turn(after=jobs[0].bucket)
+            if turns:
+                self._view.turn(after=jobs[0].bucket)
             if self._on_claim is not None:
                 self._on_claim(jobs)
         return jobs

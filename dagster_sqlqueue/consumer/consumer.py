@@ -11,6 +11,7 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
+from dagster_sqlqueue.consumer.ahead import VERB, Ahead
 from dagster_sqlqueue.consumer.batch_size import BatchSize
 from dagster_sqlqueue.consumer.bucket_order import Lanes
 from dagster_sqlqueue.consumer.caller import Caller, Shape
@@ -18,7 +19,7 @@ from dagster_sqlqueue.consumer.claimer import Claimer
 from dagster_sqlqueue.consumer.concurrent import SideBySide
 from dagster_sqlqueue.consumer.handler import AnyHandler
 from dagster_sqlqueue.consumer.heartbeat import LeaseKeeper
-from dagster_sqlqueue.consumer.hooks import ConsumerHooks, around_work, hooked, watched
+from dagster_sqlqueue.consumer.hooks import ConsumerHooks, around_claim, around_work, hooked, watched
 from dagster_sqlqueue.consumer.idle import Idle
 from dagster_sqlqueue.consumer.leased import Work, work_leased
 from dagster_sqlqueue.consumer.manager import Source
@@ -54,7 +55,8 @@ class Consumer(Generic[Payload]):
         buckets: which ones to work off; None for all. Of a function the answer counts; it is asked anew every five seconds,
             between two batches.
         batch_size: jobs for each claim, 1 to 10,000. None: 100; where a plain handler takes one job after another under
-            leases, 100 for the first one, and then as many as it handles in a tenth of a second, 1 to 1,000.
+            leases, 100 for the first one, and then as many as it handles in a tenth of a second, 1 to 1,000. Beside a batch
+            of a quick handler the next one is under lease, unless others would have less by it; not with 1.
         concurrency: how many jobs are worked on at a time: by a plain handler in as many threads, by an async one on its
             event loop. A job is claimed when it can begin at once. None: one after another, or all async ones of a claim.
             Not for handlers of a batch, nor in transactional mode, which has one connection for all.
@@ -103,7 +105,7 @@ class Consumer(Generic[Payload]):
         lanes = Lanes(None if first is None else list(check_buckets(first)), region)
         self._lease_seconds = spec.lease_seconds if lease_seconds is None else lease_seconds
         self._idle = False
-        self._ahead: list[ClaimedJob] = []
+        self._next: list[ClaimedJob] = []
         self.worker = worker or f"{socket.gethostname()}/{os.getpid()}/{str(uuid7())[-8:]}"
         if not 0 < self._lease_seconds <= MAX_DELAY_SECONDS:
             raise InvalidInput(f"lease_seconds is {lease_seconds}; it must be positive, at most a hundred years")
@@ -153,6 +155,13 @@ class Consumer(Generic[Payload]):
         self._claimer = Claimer(
             self._work, self._view, lease_seconds=self._lease_seconds, filter=filter, source=source, on_claim=on_claim
         )
+        self._ahead = Ahead(
+            self._work,
+            self._keeper,
+            self._claimer,
+            lease_seconds=self._lease_seconds,
+            around=lambda: around_claim(self._hooks, spec.name, VERB),
+        )
         self._waits = Idle(self._work, self._catalog, self._view, looking=looking)
         self._side_by_side = (
             None
@@ -177,6 +186,7 @@ class Consumer(Generic[Payload]):
         Raises:
             DatabaseUnavailable: the leases end by themselves then.
         """
+        self._ahead.stop()
         jobs = self._keeper.part_with(begun=begun)
         return len(self._leases.release(jobs)) if jobs else 0
 
@@ -240,14 +250,15 @@ class Consumer(Generic[Payload]):
             contextlib.closing(self._work.caller),
             self._keeper,
         ):
+            self._ahead.open()
             try:
                 with self._under_way():
                     yield
             finally:
-                ahead, self._ahead = self._ahead, []
-                self._claimer.count(ahead)
-                self.summary.released += len(self._leases.release(ahead))
-                self.summary.seconds = time.monotonic() - began
+                try:
+                    self._give_back_ahead()
+                finally:
+                    self.summary.seconds = time.monotonic() - began
                 if self._presence is not None:
                     with contextlib.suppress(DatabaseUnavailable):
                         self._presence.leave()
@@ -269,6 +280,7 @@ class Consumer(Generic[Payload]):
                 return taken
             if self._claimer.nothing_left(idle=self._idle):
                 self._idle = True
+                self._ahead.rest()
                 return 0
             self._view.hints.sweep_next()
         return 0
@@ -296,6 +308,15 @@ class Consumer(Generic[Payload]):
         if self._side_by_side is not None:
             self._side_by_side.finish()
 
+    def _give_back_ahead(self) -> None:
+        """Give back what was claimed for the next batch. What another thread has given back meanwhile is counted here."""
+        ahead, self._next = self._next, []
+        ahead += self._ahead.close()
+        self.summary.released += sum(self._keeper.parted_with(job) for job in ahead)
+        mine = self._keeper.part_with(of=ahead)
+        self._keeper.forget(ahead)
+        self.summary.released += len(self._leases.release(mine))
+
     def _take_and_work(self, ahead_until: float | None) -> int:
         def go_on() -> bool:
             """Whether the next batch may be taken while this one is ended."""
@@ -311,17 +332,22 @@ class Consumer(Generic[Payload]):
                 claimer.lock,
                 lambda *ended: claimer.finish_and_lock(*ended) if go_on() else None,
             )
-        jobs, self._ahead = self._ahead, []
-        if not jobs:
-            jobs = claimer.take()
-        claimer.count(jobs)
+        jobs, self._next = self._next, []
+        jobs = jobs or self._ahead.take() or claimer.take()
         if not jobs:
             return 0
+        if go_on():
+            self._ahead.begin(jobs)
 
-        def finish(endings: Sequence[Ending]) -> set[UUID]:
-            if claimer.chosen or not go_on():
+        def finish(endings: Sequence[Ending]) -> set[UUID] | None:
+            accepted: set[UUID] | None
+            if self._ahead.under_way:
+                sent, self._next = self._ahead.exchange(endings, go_on=go_on())
+                return None if sent else self._leases.finish(endings)
+            if claimer.chosen or self._next or not go_on():
                 return self._leases.finish(endings)
-            accepted, self._ahead = claimer.finish_and_take(endings)
+            accepted, self._next = claimer.finish_and_take(endings)
+            self._keeper.hold(self._next)
             return accepted
 
         work_leased(self._work, jobs, self._keeper, finish)

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Self
 
 from dagster_sqlqueue.errors import QueueError
@@ -64,13 +64,19 @@ class LeaseKeeper:
         if self._thread is not None:
             self._thread.join()
 
-    def hold(self, jobs: Sequence[ClaimedJob]) -> None:
-        """Take charge of freshly claimed jobs, beside those in hand."""
+    def hold(self, jobs: Sequence[ClaimedJob], *, since: float | None = None) -> None:
+        """Take charge of freshly claimed jobs, beside those in hand. Those that were lost or given back stay so.
+
+        Args:
+            jobs: the jobs.
+            since: a moment of `time.monotonic` from which on their leases count, or before; None for now.
+        """
+        moment = time.monotonic() if since is None else since
         with self._lock:
-            if not self._held:
-                self._extended_at = time.monotonic()
+            self._extended_at = min(self._extended_at, moment) if self._held else moment
             for job in jobs:
-                self._held[id(job)] = job
+                if id(job) not in self._parted and id(job) not in self._lost:
+                    self._held[id(job)] = job
 
     def cancel_all(self) -> None:
         """Tell the handlers of the jobs in hand that these are not wanted any more."""
@@ -127,15 +133,17 @@ class LeaseKeeper:
                     for job in jobs:
                         keyed.pop(id(job), None)
 
-    def part_with(self, *, begun: bool = False) -> list[ClaimedJob]:
+    def part_with(self, *, begun: bool = False, of: Iterable[ClaimedJob] | None = None) -> list[ClaimedJob]:
         """Take out of this charge the jobs that no handler has begun, to be given back; none of them can begin any more.
         May come from any thread.
 
         Args:
             begun: those that have begun as well.
+            of: only of these; None for all.
         """
         with self._lock:
-            parted = {key: job for key, job in self._held.items() if begun or key not in self._begun}
+            among = self._held if of is None else {key for key in map(id, of) if key in self._held}
+            parted = {key: self._held[key] for key in among if begun or key not in self._begun}
             for key in parted:
                 del self._held[key]
             self._parted |= parted
@@ -166,9 +174,15 @@ class LeaseKeeper:
             if not self._side_by_side and hanging and len(hanging) == len(self._may_take_until):
                 return
             jobs = [job for key, job in self._held.items() if not (self._side_by_side and key in hanging)]
-        kept = self._leases.heartbeat(jobs, lease_seconds=self._lease_seconds)
+            # Before the statement: what is held while it runs is not extended by it, and may count from earlier.
+            before, self._extended_at = self._extended_at, now
+        try:
+            kept = self._leases.heartbeat(jobs, lease_seconds=self._lease_seconds)
+        except BaseException:
+            with self._lock:
+                self._extended_at = min(before, self._extended_at)
+            raise
         with self._lock:
-            self._extended_at = now
             for job in jobs:
                 key = id(job)
                 # Given back or ended meanwhile, it is not this thread's to judge.

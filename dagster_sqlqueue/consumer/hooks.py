@@ -53,7 +53,8 @@ class ConsumerHooks:
         Args:
             queue: the queue's name.
             verb: of `Leases`: `claim`, `finish_and_claim`, which ends the jobs before as well, `lock_due` or
-                `finish_and_lock`.
+                `finish_and_lock`; or `claim_ahead`, where only the answer to a claim is waited for that was sent before the
+                last batch was begun.
         """
         return nullcontext()
 
@@ -105,7 +106,7 @@ def watched(leases: Leases, queue: str, hooks: Sequence[ConsumerHooks]) -> Lease
 
     def around(verb: str, call: Callable[P, R]) -> Callable[P, R]:
         def called(*given: P.args, **how: P.kwargs) -> R:
-            with _all([hook.around_claim(queue, verb) for hook in hooks]):
+            with around_claim(hooks, queue, verb):
                 return call(*given, **how)
 
         return called
@@ -121,6 +122,11 @@ def watched(leases: Leases, queue: str, hooks: Sequence[ConsumerHooks]) -> Lease
 def around_work(hooks: Sequence[ConsumerHooks], queue: str, summary: DrainSummary) -> AbstractContextManager[object]:
     """`around_work` of all of these, the first the outermost."""
     return _all([hook.around_work(queue, summary) for hook in hooks])
+
+
+def around_claim(hooks: Sequence[ConsumerHooks], queue: str, verb: str) -> AbstractContextManager[object]:
+    """`around_claim` of all of these, the first the outermost."""
+    return _all([hook.around_claim(queue, verb) for hook in hooks])
 
 
 @contextmanager

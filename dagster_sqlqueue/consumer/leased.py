@@ -121,9 +121,11 @@ def while_away(about: str, seconds: float, stopping: threading.Event | None = No
     )
 
 
-def work_leased(
-    work: Work[Any], jobs: Sequence[ClaimedJob], keeper: LeaseKeeper, finish: Callable[[Sequence[Ending]], set[UUID]]
-) -> None:
+Finish = Callable[[Sequence[Ending]], set[UUID] | None]
+"""Ends jobs. Gives the ids whose ending was accepted; None: that is under way, and they are counted when it is known."""
+
+
+def work_leased(work: Work[Any], jobs: Sequence[ClaimedJob], keeper: LeaseKeeper, finish: Finish) -> None:
     """Work a claimed batch off. Outcomes are written once a second and at the end; what was not begun is given back.
 
     Args:
@@ -162,7 +164,7 @@ def work_leased(
             _settle(work, settled, keeper, work.leases.finish)
         finally:
             # Whoever takes them out of the keeper gives them back: this, or `Consumer.give_back` from another thread.
-            mine = [job for job in keeper.part_with(begun=True) if id(job) in open_jobs]
+            mine = keeper.part_with(begun=True, of=open_jobs.values())
             work.summary.released += sum(keeper.parted_with(job) for job in open_jobs.values()) - len(mine)
             keeper.forget(jobs)
             if mine:
@@ -178,7 +180,7 @@ def _settle(
     work: Work[Any],
     settled: Sequence[tuple[ClaimedJob, Outcome]],
     keeper: LeaseKeeper,
-    finish: Callable[[Sequence[Ending]], set[UUID]],
+    finish: Finish,
 ) -> None:
     writes = settle(settled, work.leases.stops_key)
     if writes.endings:
@@ -193,12 +195,19 @@ def _settle(
     keeper.let_go([job for job, _ in settled])
 
 
-def _finish(work: Work[Any], endings: Sequence[Ending], finish: Callable[[Sequence[Ending]], set[UUID]]) -> None:
-    accepted: set[UUID] = set()
+def finish_uncertain(work: Work[Any], endings: Sequence[Ending]) -> None:
+    """End jobs that may have ended already: the answer to what was sent got lost, or never came."""
+    _finish(work, endings, work.leases.finish, again=True)
+
+
+def _finish(work: Work[Any], endings: Sequence[Ending], finish: Finish, *, again: bool = False) -> None:
+    accepted: set[UUID] | None = set()
     for attempt in work.patiently():
         with attempt:
             accepted = finish(endings)
-    if attempt.retry_state.attempt_number > 1 and len(accepted) < len(endings):
+    if accepted is None:
+        return
+    if (again or attempt.retry_state.attempt_number > 1) and len(accepted) < len(endings):
         accepted |= work.leases.ended_by_us([e.job for e in endings if e.job.id not in accepted])
     work.count_ended(endings, accepted)
     work.count_stale(len(endings) - len(accepted))

@@ -254,7 +254,7 @@ def execute(connection: "psycopg.Connection[Any]", sql: str, parameters: Paramet
     with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
         # In binary, times need not be written and read as text.
         cursor.execute(sql.encode(), parameters, binary=True)
-        return _rows(cursor)
+        return rows_of(cursor)
 
 
 def _copy_in(connection: "psycopg.Connection[Any]", sql: str) -> Iterator[Send]:
@@ -278,10 +278,10 @@ def execute_together(connection: "psycopg.Connection[Any]", steps: Sequence[Step
         # What was to be prepared after the error is not there, and the driver believes that it is, for good.
         connection.close()
         raise
-    return [_rows(cursor) for cursor in cursors]
+    return [rows_of(cursor) for cursor in cursors]
 
 
-def _rows(cursor: "psycopg.Cursor[Row]") -> Sequence[Row]:
+def rows_of(cursor: "psycopg.Cursor[Row]") -> Sequence[Row]:
     """What a statement gave; asks the result itself, as a description of the columns would be made only to be dropped."""
     if not (cursor.pgresult and cursor.pgresult.nfields):
         return []

@@ -78,7 +78,7 @@ class Claims:
         while True:
             wanted = wanted_of(settings, buckets, limit, lease_seconds, worker, hints, filter, joining)
             jobs, again = despite_odd_jobs(self.database, queue, partial(self._claim, settings, wanted))
-            handed_out = self._without_spent(jobs, on_spent=on_spent)
+            handed_out = self.without_spent(jobs, on_spent=on_spent)
             if handed_out:
                 # Not before: what this claim did not look at yet may have been due earlier than what it buried.
                 if settings.strategy in FROM_THE_HEAD:
@@ -155,7 +155,7 @@ class Claims:
         except ROW_ERRORS:
             # Nothing was written. Apart from each other they show which of the two it was.
             return one_after_the_other()
-        claimed = self._without_spent(found, on_spent=on_spent)
+        claimed = self.without_spent(found, on_spent=on_spent)
         if settings.strategy in FROM_THE_HEAD:
             hints.note(claimed)
         return self._writes.accepted(step, jobs, ended, None), claimed
@@ -191,7 +191,7 @@ class Claims:
         settings = self._catalog.settings(queue, executor=executor)
         wanted = wanted_of(settings, buckets, limit, lease_seconds, worker, HeadHints(), None)
         jobs, _ = self._claim_by_steps(executor, settings, wanted)
-        return self._without_spent(jobs, executor)
+        return self.without_spent(jobs, executor)
 
     def _next_claim(self, settings: QueueSettings, wanted: Wanted) -> list[Step]:
         """The statements that claim in a transaction that has ended other jobs, for a queue whose keys take no turns."""
@@ -309,9 +309,17 @@ class Claims:
             return dict(executor.run("grant_assign", parameters))
         return dict(executor.run("grant", parameters))
 
-    def _without_spent(
+    def without_spent(
         self, jobs: list[ClaimedJob], executor: Executor | None = None, on_spent: OnSpent | None = None
     ) -> list[ClaimedJob]:
+        """Of claimed jobs those that are to be handed out. The others are ended: those that were to be cancelled, and those
+        whose last attempt is spent, which are held where they stop their key.
+
+        Args:
+            jobs: of one claim.
+            executor: the transaction of the claim, where that is not over.
+            on_spent: told of the others.
+        """
         spent = [job for job in jobs if job.attempt > job.max_attempts and not job.cancel_requested]
         unwanted = [job for job in jobs if job.cancel_requested]
         if not spent and not unwanted:

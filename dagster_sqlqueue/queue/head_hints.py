@@ -59,11 +59,12 @@ class HeadHints:
             return []
         return [None if old else self._texts.get(bucket) for bucket, old in zip(buckets, over, strict=True)]
 
-    def saw(self, buckets: Iterable[int]) -> None:
-        """Note that the last claim looked at the heads of these buckets."""
+    def saw(self, buckets: Iterable[int], *, asked_at: float | None = None) -> None:
+        """Note that the last claim looked at the heads of these buckets; or one that had asked at that moment."""
+        at = self._asked_at if asked_at is None else asked_at
         for bucket in buckets:
-            if self._asked_at - self._swept_at.get(bucket, -math.inf) >= self._sweep_seconds:
-                self._swept_at[bucket] = self._asked_at
+            if at - self._swept_at.get(bucket, -math.inf) >= self._sweep_seconds:
+                self._swept_at[bucket] = at
 
     def saw_all(self) -> None:
         """Note that the last claim came to the end of all its buckets."""
@@ -71,9 +72,7 @@ class HeadHints:
 
     def saw_up_to(self, buckets: Collection[int]) -> None:
         """Note that the last claim went through its buckets one after the other, and came to the last one of these."""
-        found = set(buckets)
-        last = max((place for place, bucket in enumerate(self._asked) if bucket in found), default=-1)
-        self.saw(self._asked[: last + 1])
+        self.saw(up_to(self._asked, buckets))
 
     def _over(self, moment: float, buckets: Sequence[int]) -> list[bool]:
         """Of each bucket whether it was swept at that moment the last time, or before."""
@@ -91,3 +90,10 @@ class HeadHints:
             starts = self._starts.setdefault(bucket, [_BEGINNING] * 10)
             starts[9 - priority] = (job.due_at.isoformat(), job.id.hex)
             self._texts[bucket] = "{" + ",".join(part for parts in zip(*starts, strict=True) for part in parts) + "}"
+
+
+def up_to(asked: Sequence[int], found: Collection[int]) -> Sequence[int]:
+    """Of buckets that were asked one after the other, those up to the last one in which something was found."""
+    among = set(found)
+    last = max((place for place, bucket in enumerate(asked) if bucket in among), default=-1)
+    return asked[: last + 1]

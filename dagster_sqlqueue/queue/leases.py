@@ -2,6 +2,7 @@
 
 from dagster_sqlqueue.queue.catalog import Catalog
 from dagster_sqlqueue.queue.claim import Claims
+from dagster_sqlqueue.queue.claim_ahead import ClaimsAhead
 from dagster_sqlqueue.queue.complete import FencedWrites
 from dagster_sqlqueue.queue.heads import Heads
 from dagster_sqlqueue.queue.lock import Locks
@@ -22,6 +23,7 @@ class Leases:
         self.database = catalog.database
         writes = FencedWrites(catalog)
         claims = Claims(catalog, writes)
+        ahead = ClaimsAhead(catalog, writes)
         locks = Locks(catalog)
         heads = Heads(catalog)
 
@@ -29,6 +31,9 @@ class Leases:
         self.claim = claims.claim
         self.claim_within = claims.claim_within
         self.finish_and_claim = claims.finish_and_claim
+        self.may_claim_ahead = ahead.may
+        self.send_claim_ahead = ahead.send
+        self.without_spent = claims.without_spent
         self.lock_due = locks.lock_due
         self.finish_and_lock = locks.finish_and_lock
         self.lock_again = locks.lock_again

@@ -23,6 +23,7 @@ import psycopg
 from psycopg import sql
 
 from dagster_sqlqueue import Backoff, Done, Job, QueueSpec, SqlQueue
+from dagster_sqlqueue.db.channel import Channel
 from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.db.executors import Row, Step
 from dagster_sqlqueue.model.job import ClaimedJob
@@ -33,6 +34,8 @@ from dagster_sqlqueue.orchestration import (
     build_cleanup_sensors,
     queue_consumer,
 )
+from dagster_sqlqueue.queue import Ending
+from dagster_sqlqueue.queue.claim_ahead import SentClaim
 from tests.faults.gates import Gates
 from tests.faults.worker import History, Witness
 from tests.support import Work
@@ -115,6 +118,12 @@ class WatchedLeases(Witness):
         done = super().finish_and_claim(*arguments, **named)
         pass_by("ended")
         return done
+
+    def send_claim_ahead(self, channel: Channel, endings: Sequence[Ending], *arguments: Any, **named: Any) -> SentClaim:
+        pass_by("ending")
+        sent = super().send_claim_ahead(channel, endings, *arguments, **named)
+        pass_by("ended")
+        return sent
 
     def finish_and_lock(self, *arguments: Any, **named: Any) -> list[ClaimedJob]:
         pass_by("ending")

@@ -72,6 +72,22 @@ def test_a_hundred_kills_lose_nothing_and_end_nothing_twice(fleet: Fleet) -> Non
         assert untold > 0
 
 
+def test_a_kill_beside_a_batch_claimed_ahead_loses_neither_and_spends_no_attempt(fleet: Fleet, tmp_path: Path) -> None:
+    jobs, size = 60, 10
+    fleet.enqueue(jobs)
+    victim = fleet.start(batch_size=size, quick=True, hang_until=tmp_path / "never", hang_at=2 * size + 5)
+    running = "SELECT count(*) FROM {s}.job WHERE state = 'running'"
+    until(lambda: len(fleet.read(victim, "handled")) == 2 * size + 5 and value(fleet.queue, running) == 2 * size)
+    fleet.kill(victim)
+    others = [fleet.start(batch_size=size, quick=True, linger_seconds=LINGER) for _ in range(2)]
+    fleet.forget_leases()
+    fleet.drained()
+    fleet.dismiss(others)
+    assert fleet.verdict() == []
+    assert fleet.queue.archived("work", since_seconds=SINCE) == {"succeeded": jobs}
+    assert value(fleet.queue, "SELECT max(attempt) FROM {s}.job_archive") == 1
+
+
 def supplied(fleet: Fleet) -> bool:
     """Have something for every consumer to do, however soon the others are done; true once the database answers."""
     with contextlib.suppress(DatabaseUnavailable):

@@ -19,16 +19,21 @@ from psycopg import sql
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import Consumer, Job, Mode, NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue.consumer import ahead
 from dagster_sqlqueue.db import statements
+from dagster_sqlqueue.db.channel import Channel
 from dagster_sqlqueue.errors import DatabaseUnavailable, LeaseLost
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.queue import Ending, Kept
+from dagster_sqlqueue.queue.claim_ahead import SentClaim
 from dagster_sqlqueue.queue.leases import Leases
 from dagster_sqlqueue.results import Results
 from tests.gate.patience import PATIENCE
 from tests.support import Work, on_sigterm
 from tests.support.around import Around
+
+LONG = 1_000_000.0
 
 PLANTS: dict[str, tuple[str, str, str]] = {
     "an ending without the fence": ("complete_plain", "AND j.lease_no = %(lease_no)s", "AND 0 <= %(lease_no)s"),
@@ -94,6 +99,7 @@ class Task:
         ids: the jobs that a process waits for.
         reports: it says that it begins, and after a hang that it is nearly done.
         dies: the process kills itself at a random moment of the nth call of this verb.
+        quick: its batches count as quick ones, however slow the machine is, so that the next one is claimed beside each.
         burn_until: the handler computes until this file exists.
         mode: the consumer's; in transactional mode the handler writes the job's id into the table `effect`.
         seed: of its luck.
@@ -120,6 +126,7 @@ class Task:
     ids: Sequence[str] = ()
     reports: bool = False
     dies: tuple[str, int] | None = None
+    quick: bool = False
     burn_until: Path | None = None
     mode: Mode = Mode.LEASED
     seed: int = 0
@@ -182,6 +189,26 @@ class Witness(Around):
         if jobs:
             self._history.note("claimed", jobs=[(str(job.id), job.lease_no) for job in jobs])
         return accepted, jobs
+
+    def send_claim_ahead(self, channel: Channel, endings: Sequence[Ending], *arguments: Any, **named: Any) -> SentClaim:
+        self._begin("ahead" if self._dies == "ahead" else "finish" if endings and self._dies == "finish" else "claim")
+        sent = self.inner.send_claim_ahead(channel, endings, *arguments, **named)
+        claimed, ended = sent.claimed, sent.ended
+
+        def noted_claim() -> list[ClaimedJob]:
+            jobs = claimed()
+            if jobs:
+                self._history.note("claimed", jobs=[(str(job.id), job.lease_no) for job in jobs])
+            return jobs
+
+        def noted_ends() -> set[UUID]:
+            accepted = ended()
+            if endings:
+                self._ended(endings, accepted)
+            return accepted
+
+        sent.claimed, sent.ended = noted_claim, noted_ends  # type: ignore[method-assign]
+        return sent
 
     def lock_due(self, *arguments: Any, **named: Any) -> list[ClaimedJob]:
         self._begin("claim")
@@ -283,6 +310,8 @@ def consume(task: Task) -> None:
     """Drain the queue; SIGTERM ends it after the job in hand."""
     if task.plant:
         plant(task.plant)
+    if task.quick:
+        ahead._QUICK_SECONDS = LONG
     history = History(task.history)
     pause = threading.Event()
     luck = random.Random(task.seed)

@@ -1,0 +1,274 @@
+"""The batch after the next one, claimed while the next one is worked on, together with the ends of the one before.
+
+Two batches are under lease then: the one in hand, and one that nobody has begun. The server works while the handler does.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import psycopg
+
+from dagster_sqlqueue.consumer.claimer import Claimer
+from dagster_sqlqueue.consumer.heartbeat import LeaseKeeper
+from dagster_sqlqueue.consumer.leased import Work, finish_uncertain
+from dagster_sqlqueue.db.channel import Channel
+from dagster_sqlqueue.errors import DatabaseUnavailable, QueueError
+from dagster_sqlqueue.model.job import ClaimedJob
+from dagster_sqlqueue.queue.claim_ahead import SentClaim
+from dagster_sqlqueue.queue.complete import Ending
+
+logger = logging.getLogger("dagster_sqlqueue")
+
+VERB = "claim_ahead"
+"""What hooks are told that the wait for an answer is."""
+
+_QUICK_SECONDS = 0.25
+"""A batch that takes longer has little from it that the next one is there at once, and others could have that."""
+_AGAIN_SECONDS = 5.0
+_UNCOLLECTED_SECONDS = 1.0
+"""So long an answer waits for whoever sent the claim, who may be in a handler that hangs, until a thread takes it."""
+
+
+class _UnderWay:
+    """One claim that was sent, with ends.
+
+    Attributes:
+        at: the moment of `time.monotonic` before it was sent.
+        endings: the ends.
+        sent: what was sent; None: that failed.
+        received: whether there is an answer, or none will come.
+        failed: whether it is not known what was done, or nothing was.
+        filled: whether it claimed as many jobs as it was to.
+        jobs: what it claimed, in the keeper's charge.
+    """
+
+    __slots__ = ("at", "endings", "failed", "filled", "jobs", "received", "sent")
+
+    def __init__(self, endings: Sequence[Ending]) -> None:
+        self.at = time.monotonic()
+        self.endings = endings
+        self.sent: SentClaim | None = None
+        self.received = self.failed = self.filled = False
+        self.jobs: list[ClaimedJob] | None = None
+
+
+class Ahead:
+    """Claims ahead for one consumer, one batch at a time.
+
+    Args:
+        work: what is worked off.
+        keeper: keeps the leases, also those of jobs that nobody has begun.
+        claimer: how the consumer takes jobs.
+        lease_seconds: the length of a lease.
+        around: entered and left around the wait for an answer.
+    """
+
+    def __init__(
+        self,
+        work: Work[Any],
+        keeper: LeaseKeeper,
+        claimer: Claimer,
+        *,
+        lease_seconds: float,
+        around: Callable[[], AbstractContextManager[object]],
+    ) -> None:
+        self._work = work
+        self._keeper = keeper
+        self._claimer = claimer
+        self._around = around
+        self._quick_seconds = min(_QUICK_SECONDS, lease_seconds / 8)
+        self._uncollected_seconds = min(_UNCOLLECTED_SECONDS, lease_seconds / 8)
+        self._channel = Channel(work.leases.database)
+        # Whoever sends or takes an answer has it: the consumer, the thread that collects, or one that gives jobs back.
+        self._lock = threading.Lock()
+        self._may_send = False
+        self._not_before = 0.0
+        self._under_way: _UnderWay | None = None
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a claim was sent whose jobs were not taken yet."""
+        return self._under_way is not None
+
+    def open(self) -> None:
+        """Allow claims until `stop` or `close`."""
+        self._closing.clear()
+        self._may_send = True
+
+    def begin(self, jobs: Sequence[ClaimedJob]) -> None:
+        """Claim beside these, which are to be worked on now, if that is worth it.
+
+        Args:
+            jobs: a batch as it was claimed.
+        """
+        # Nothing is to be beside a job that its consumer may have died of.
+        if self.under_way or not self._claimer.filled or any(job.alone for job in jobs) or not self._worth(()):
+            return
+        with self._lock:
+            if not self._may_send:
+                return
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._collect, name="sqlqueue-ahead", daemon=True)
+                self._thread.start()
+            if self._send(()).failed:
+                self._under_way = None
+
+    def exchange(self, endings: Sequence[Ending], *, go_on: bool) -> tuple[bool, list[ClaimedJob]]:
+        """Take the jobs that were claimed ahead, and send ends with the next claim, if there is to be one.
+
+        Args:
+            endings: how the jobs in hand end.
+            go_on: whether there may be another batch.
+
+        Returns:
+            Whether the ends were sent, or are done; and the jobs.
+
+        Raises:
+            DatabaseUnavailable: the database stayed away for longer than a lease.
+        """
+        following: _UnderWay | None = None
+        with self._around(), self._lock:
+            last = self._under_way
+            assert last is not None
+            self._receive(last)
+            if go_on and self._may_send and last.filled and self._worth(endings):
+                # Before they are ended, so that no heartbeat looks for them.
+                self._keeper.let_go([ending.job for ending in endings])
+                following = self._send(endings)
+            else:
+                self._under_way = None
+            # The server is at work again by now: reading the rows is half of what a batch costs here.
+            self._read(last)
+        jobs = self._settled(last)
+        if following is not None and following.failed:
+            self._under_way = None
+            self._finish_again(following)
+        return following is not None, jobs
+
+    def take(self) -> list[ClaimedJob]:
+        """The jobs that were claimed ahead; nothing more is sent.
+
+        Raises:
+            DatabaseUnavailable: as for `exchange`.
+        """
+        return self.exchange((), go_on=False)[1] if self.under_way else []
+
+    def stop(self) -> None:
+        """Claim no more, and have the keeper take charge of what is under way. May come from any thread."""
+        with self._lock:
+            self._may_send = False
+            if self._under_way is not None:
+                self._receive(self._under_way)
+                self._read(self._under_way)
+
+    def rest(self) -> None:
+        """Give the connection back while there is nothing to do."""
+        with self._lock:
+            if self._under_way is None:
+                self._channel.close()
+
+    def close(self) -> list[ClaimedJob]:
+        """Claim no more; gives the jobs that are under way.
+
+        Raises:
+            DatabaseUnavailable: as for `exchange`.
+        """
+        self._may_send = False
+        try:
+            return self.take()
+        finally:
+            self._closing.set()
+            thread, self._thread = self._thread, None
+            if thread is not None:
+                thread.join()
+            self._channel.close()
+
+    def _worth(self, endings: Sequence[Ending]) -> bool:
+        # One that takes a job at a time counts on each being the only one of its claim, whose attempt is spent if it dies.
+        if self._claimer.wanted < 2 or self._claimer.chosen:
+            return False
+        if self._work.size.seconds > self._quick_seconds or time.monotonic() < self._not_before:
+            return False
+        return self._work.leases.may_claim_ahead(self._work.spec.name, endings)
+
+    def _send(self, endings: Sequence[Ending]) -> _UnderWay:
+        """Send ends and a claim. An error is not raised: what became of it is found out when the answer is taken."""
+        claim = self._under_way = _UnderWay(endings)
+        # Until it is known: an interrupt may come in between.
+        claim.failed = claim.received = True
+        try:
+            claim.sent = self._claimer.send_ahead(self._channel, endings)
+        except (psycopg.Error, QueueError) as error:
+            self._lost(error)
+        else:
+            claim.failed = claim.received = False
+        return claim
+
+    def _receive(self, claim: _UnderWay) -> None:
+        """Wait for the answer, if nobody has it yet."""
+        if claim.received or claim.sent is None:
+            return
+        claim.failed = claim.received = True
+        try:
+            claim.filled = claim.sent.receive() >= claim.sent.limit
+        except (psycopg.Error, QueueError) as error:
+            self._lost(error)
+        else:
+            claim.failed = False
+
+    def _lost(self, error: Exception) -> None:
+        """Do without for a while: there may be no connection to be had, and each attempt at one waits for it."""
+        self._not_before = time.monotonic() + _AGAIN_SECONDS
+        logger.info("%s: a claim that was sent ahead got lost: %s", self._work.spec.name, error)
+
+    def _read(self, claim: _UnderWay) -> None:
+        """Put the jobs of an answer in the keeper's charge, if nobody has done it yet."""
+        if claim.failed or claim.jobs is not None or claim.sent is None:
+            return
+        claim.jobs = claim.sent.claimed()
+        self._keeper.hold(claim.jobs, since=claim.at)
+
+    def _settled(self, claim: _UnderWay) -> list[ClaimedJob]:
+        """Count the ends of an answer. Gives the jobs that it claimed and that are to be handed out."""
+        work, claimed = self._work, claim.jobs
+        if claim.failed or claim.sent is None or claimed is None:
+            self._claimer.filled = False
+            self._finish_again(claim)
+            return []
+        self._claimer.filled = claim.filled
+        if claim.endings:
+            try:
+                accepted = claim.sent.ended()
+            except DatabaseUnavailable:
+                self._finish_again(claim)
+            else:
+                work.count_ended(claim.endings, accepted)
+                work.count_stale(len(claim.endings) - len(accepted))
+        jobs = self._claimer.handed_out(claim.sent, claimed)
+        if len(jobs) < len(claimed):
+            self._keeper.forget([job for job in claimed if not any(job is one for one in jobs)])
+        return jobs
+
+    def _finish_again(self, claim: _UnderWay) -> None:
+        """End jobs of which it is not known whether they have ended."""
+        if claim.endings:
+            finish_uncertain(self._work, claim.endings)
+
+    def _collect(self) -> None:
+        """Take answers that are left where they are, as their consumer is in a handler that takes longer than those before:
+        there are leases to be kept, and a large answer holds its transaction open.
+        """
+        while not self._closing.wait(self._uncollected_seconds):
+            claim = self._under_way
+            if claim is None or claim.jobs is not None or time.monotonic() - claim.at < self._uncollected_seconds:
+                continue
+            with self._lock:
+                if claim is self._under_way:
+                    self._receive(claim)
+                    self._read(claim)

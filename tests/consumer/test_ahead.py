@@ -1,0 +1,291 @@
+"""The batch that is claimed while another one is worked on: two are under lease, and nothing is lost of either."""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+import pytest
+
+from dagster_sqlqueue import Consumer, Job, NewJob, QueueSpec, RateLimit, Retry, SqlQueue, Strategy
+from dagster_sqlqueue.db.channel import Channel
+from dagster_sqlqueue.queue import Ending
+from dagster_sqlqueue.queue.claim_ahead import SentClaim
+from dagster_sqlqueue.queue.claim_filter import ClaimFilter
+from tests.gate.patience import PATIENCE
+from tests.support import Work, claim, leases_go_on, make_due, rows, until, value
+from tests.support.around import Around
+
+SIZE = 10
+LONG = 100_000.0
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is, a batch of these tests is a quick one."""
+    monkeypatch.setattr("dagster_sqlqueue.consumer.ahead._QUICK_SECONDS", LONG)
+
+
+def running(queue: SqlQueue) -> int:
+    count: int = value(queue, "SELECT count(*) FROM {s}.job WHERE state = 'running' AND available_at > now()")
+    return count
+
+
+def fill(queue: SqlQueue, spec: QueueSpec[Work], jobs: int, **settings: Any) -> None:
+    queue.enqueue_many(spec, [NewJob(Work(n=n), **settings) for n in range(jobs)])
+
+
+class AtJob:
+    """A handler that does something at one job, counted from 1; at the others nothing."""
+
+    def __init__(self, number: int, act: Callable[[], object]) -> None:
+        self.seen: list[int] = []
+        self._number, self._act = number, act
+
+    def __call__(self, job: Job[Work]) -> None:
+        self.seen.append(job.payload.n)
+        if len(self.seen) == self._number:
+            self._act()
+
+
+class Sending(Around):
+    """Leases that note each claim that is sent ahead, and lose the one that is told to get lost."""
+
+    sent = 0
+    lost_at = 0
+    lose: Callable[[Channel, Callable[[], SentClaim]], SentClaim]
+
+    def send_claim_ahead(self, channel: Channel, endings: Sequence[Ending], *given: Any, **named: Any) -> SentClaim:
+        self.sent += 1
+        send = lambda: self.inner.send_claim_ahead(channel, endings, *given, **named)  # noqa: E731
+        return self.lose(channel, send) if self.sent == self.lost_at else send()
+
+
+@pytest.fixture
+def sending(queue: SqlQueue) -> Any:
+    """The queue's leases, watched for the test."""
+    watched = Sending(queue.leases)
+    queue.leases = watched  # type: ignore[assignment]
+    yield watched
+    queue.leases = watched.inner
+
+
+def consumer_of(queue: SqlQueue, spec: QueueSpec[Work], handler: Any, **settings: Any) -> Consumer[Work]:
+    return Consumer(queue, spec, handler, **{"batch_size": SIZE, "lease_seconds": LONG, **settings})
+
+
+def test_while_a_batch_is_worked_on_the_next_one_is_claimed(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    fill(queue, spec, 6 * SIZE + 5)
+    handler = AtJob(3 * SIZE + 1, lambda: until(lambda: running(queue) == 2 * SIZE, "two batches under lease"))
+    summary = consumer_of(queue, spec, handler).drain()
+    assert sorted(handler.seen) == list(range(6 * SIZE + 5))
+    assert (summary.claimed, summary.succeeded, summary.stale, summary.released) == (65, 65, 0, 0)
+    assert rows(queue, "SELECT DISTINCT state, lease_no, attempt FROM {s}.job_archive") == [("succeeded", 1, 1)]
+
+
+def test_ends_are_seen_while_the_next_batch_is_worked_on(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    """The server commits without waiting for the consumer, who may be in a handler for hours."""
+    fill(queue, spec, 6 * SIZE)
+    archived = "SELECT count(*) FROM {s}.job_archive"
+    handler = AtJob(3 * SIZE + 1, lambda: until(lambda: value(queue, archived) == 3 * SIZE, "the ends"))
+    assert consumer_of(queue, spec, handler).drain().succeeded == 6 * SIZE
+
+
+def test_a_stop_gives_back_both_batches(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    fill(queue, spec, 6 * SIZE)
+    handler = AtJob(3 * SIZE + 3, lambda: consumer.stop())
+    consumer = consumer_of(queue, spec, handler)
+    summary = consumer.drain()
+    assert (summary.succeeded, summary.released, summary.claimed) == (33, 17, 50)
+    assert rows(queue, "SELECT state, attempt, count(*) FROM {s}.job GROUP BY 1, 2") == [("queued", 0, 27)]
+
+
+def test_an_interrupt_gives_back_both_batches(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    fill(queue, spec, 6 * SIZE)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    consumer = consumer_of(queue, spec, AtJob(3 * SIZE + 3, interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        consumer.drain()
+    assert (consumer.summary.succeeded, consumer.summary.released) == (32, 18)
+    assert rows(queue, "SELECT state, attempt, count(*) FROM {s}.job GROUP BY 1, 2") == [("queued", 0, 28)]
+
+
+def test_both_batches_are_given_back_while_a_handler_is_at_it(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    fill(queue, spec, 6 * SIZE)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        begun.set()
+        go_on.wait(2 * PATIENCE)
+
+    consumer = consumer_of(queue, spec, AtJob(3 * SIZE + 1, hang))
+    with ThreadPoolExecutor(1) as pool:
+        draining = pool.submit(consumer.drain)
+        assert begun.wait(PATIENCE)
+        consumer.stop()
+        assert consumer.give_back() == 2 * SIZE - 1
+        assert running(queue) == 1
+        go_on.set()
+        summary = draining.result(PATIENCE)
+    assert (summary.succeeded, summary.released, summary.stale, summary.claimed) == (31, 19, 0, 50)
+    assert rows(queue, "SELECT state, attempt, count(*) FROM {s}.job GROUP BY 1, 2") == [("queued", 0, 29)]
+
+
+def test_the_leases_of_both_batches_are_extended(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    fill(queue, spec, 5 * SIZE)
+
+    def hang() -> None:
+        until(lambda: running(queue) == 2 * SIZE, "two batches under lease")
+        until(leases_go_on(queue), "leases that go on")
+
+    consumer = consumer_of(queue, spec, AtJob(3 * SIZE + 1, hang), lease_seconds=0.8, job_timeout_seconds=3_600)
+    consumer._ahead._quick_seconds = LONG
+    summary = consumer.drain()
+    assert (summary.succeeded, summary.stale) == (50, 0)
+    assert rows(queue, "SELECT DISTINCT lease_no FROM {s}.job_archive") == [(1,)]
+
+
+def test_a_batch_that_others_took_meanwhile_is_not_begun_or_is_refused(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    """The fence holds for a batch that nobody has begun as for any other."""
+    fill(queue, spec, 4 * SIZE)
+    taken: list[Any] = []
+
+    def overtake() -> None:
+        until(lambda: running(queue) == 2 * SIZE, "two batches under lease")
+        make_due(queue)
+        while jobs := claim(queue):
+            taken.extend(jobs)
+
+    consumer = consumer_of(queue, spec, AtJob(SIZE + 1, overtake))
+    summary = consumer.drain()
+    assert (summary.succeeded, summary.stale) == (SIZE, 2 * SIZE)
+    queue.complete(taken)
+    assert rows(queue, "SELECT count(*), count(DISTINCT id) FROM {s}.job_archive") == [(40, 40)]
+
+
+def gone_before(channel: Channel, send: Callable[[], SentClaim]) -> SentClaim:
+    raise psycopg.OperationalError("the connection was lost before anything was sent")
+
+
+def gone_after(channel: Channel, send: Callable[[], SentClaim]) -> SentClaim:
+    sent = send()
+    receive = sent.receive
+
+    def lose() -> int:
+        receive()
+        channel.close()
+        raise psycopg.OperationalError("the connection was lost, and the answer with it")
+
+    sent.receive = lose  # type: ignore[method-assign]
+    return sent
+
+
+def gone_meanwhile(channel: Channel, send: Callable[[], SentClaim]) -> SentClaim:
+    sent = send()
+    assert channel._connection is not None
+    channel._connection.pgconn.finish()
+    return sent
+
+
+@pytest.mark.parametrize("lose", [gone_before, gone_after, gone_meanwhile])
+def test_a_connection_that_is_lost_loses_nothing_and_ends_nothing_twice(
+    queue: SqlQueue, spec: QueueSpec[Work], sending: Sending, lose: Any
+) -> None:
+    fill(queue, spec, 8 * SIZE)
+    sending.lost_at, sending.lose = 3, lose
+    summary = consumer_of(queue, spec, lambda job: None).drain()
+    # What it claimed and nobody was told of is due when its lease is over.
+    left = running(queue)
+    assert left == (0 if lose is gone_before else SIZE) or (lose is gone_meanwhile and left == 0)
+    assert (summary.succeeded, summary.stale, summary.claimed) == (8 * SIZE - left, 0, 8 * SIZE - left)
+    make_due(queue)
+    assert consumer_of(queue, spec, lambda job: None).drain().succeeded == left
+    assert rows(queue, "SELECT DISTINCT state, attempt FROM {s}.job_archive") == [("succeeded", 1)]
+    assert value(queue, "SELECT count(*) FROM {s}.job_archive") == 8 * SIZE
+
+
+def test_a_job_whose_lease_ran_out_has_nothing_beside_it(
+    queue: SqlQueue, spec: QueueSpec[Work], sending: Sending
+) -> None:
+    fill(queue, spec, 4 * SIZE)
+    dead = {job.id for job in queue.claim("work", limit=3, worker="dead")}
+    make_due(queue)
+    beside: list[int] = []
+
+    def handler(job: Job[Work]) -> None:
+        if job.id in dead:
+            beside.append(running(queue))
+
+    summary = consumer_of(queue, spec, handler).drain()
+    assert (summary.succeeded, beside) == (4 * SIZE, [1, 1, 1])
+    assert rows(queue, "SELECT DISTINCT attempt FROM {s}.job_archive") == [(1,)]
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "limited": {"max_running": 1_000},
+    "a rate": {"rate": RateLimit(1_000_000, 1.0)},
+    "ordered": {"ordered": True},
+    "a limit of keys": {"max_running_per_key": 100},
+    "fifo": {"strategy": Strategy.FIFO},
+    "token": {"strategy": Strategy.TOKEN},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_claimed_ahead_where_others_could_do_less_by_it(
+    queue: SqlQueue, spec: QueueSpec[Work], sending: Sending, kind: str
+) -> None:
+    other = replace(spec, **KINDS[kind])
+    queue.create_queue(other)
+    fill(queue, other, 4 * SIZE)
+    assert consumer_of(queue, other, lambda job: None).drain().succeeded == 4 * SIZE
+    assert sending.sent == 0
+
+
+def test_nothing_is_claimed_ahead_by_a_filter_or_of_a_slow_handler(
+    queue: SqlQueue, spec: QueueSpec[Work], sending: Sending, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(queue, spec, 4 * SIZE, tags=["a"])
+    assert consumer_of(queue, spec, lambda job: None, filter=ClaimFilter(tags=["a"])).drain().succeeded == 4 * SIZE
+    monkeypatch.setattr("dagster_sqlqueue.consumer.ahead._QUICK_SECONDS", 0.0)
+    fill(queue, spec, 4 * SIZE)
+    assert consumer_of(queue, spec, lambda job: None).drain().succeeded == 4 * SIZE
+    assert sending.sent == 0
+
+
+def test_one_job_at_a_time_is_the_only_one(queue: SqlQueue, spec: QueueSpec[Work], sending: Sending) -> None:
+    fill(queue, spec, 5)
+    most: list[int] = []
+    assert consumer_of(queue, spec, lambda job: most.append(running(queue)), batch_size=1).drain().succeeded == 5
+    assert (most, sending.sent) == ([1] * 5, 0)
+
+
+def test_a_claim_that_was_not_filled_is_followed_by_none_ahead(
+    queue: SqlQueue, spec: QueueSpec[Work], sending: Sending
+) -> None:
+    """What little there is belongs to whoever has nothing to do."""
+    fill(queue, spec, 2 * SIZE - 1)
+    assert consumer_of(queue, spec, lambda job: None).drain().succeeded == 2 * SIZE - 1
+    assert sending.sent == 0
+
+
+def test_a_batch_that_nothing_of_ends_is_followed_by_the_one_claimed_ahead(
+    queue: SqlQueue, spec: QueueSpec[Work]
+) -> None:
+    fill(queue, spec, 5 * SIZE)
+    summary = consumer_of(queue, spec, lambda job: Retry("later", 3_600)).drain()
+    assert (summary.retried, summary.claimed, summary.released) == (50, 50, 0)
+    assert rows(queue, "SELECT DISTINCT state, attempt FROM {s}.job") == [("queued", 1)]
+
+
+def test_an_answer_that_nobody_takes_is_taken_for_the_consumer(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    """One that is larger than what is on its way would hold its transaction open, and the ends in it."""
+    queue.enqueue_many(spec, [Work(n=n, note="x" * 900_000) for n in range(4 * SIZE)])
+    archived = "SELECT count(*) FROM {s}.job_archive"
+    handler = AtJob(2 * SIZE + 1, lambda: until(lambda: value(queue, archived) == 2 * SIZE, "the ends"))
+    assert consumer_of(queue, spec, handler).drain().succeeded == 4 * SIZE
