@@ -36,12 +36,17 @@ class Work(BaseModel):
 
 
 def until(condition: Callable[[], T], what: str = "the condition", seconds: float = PATIENCE) -> T:
-    """The condition's first true value; fails when it does not come in time."""
-    deadline = time.monotonic() + seconds
+    """The condition's first true value; fails when it does not come in time.
+
+    It is looked at less often the longer it takes, four times a second at last: a look may be a query of a server, or one at
+    all processes of the machine, and would take the time of those that are waited for.
+    """
+    began = time.monotonic()
     pause = threading.Event()
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what} did not come within {seconds} s"
-        pause.wait(0.01)
+        waited = time.monotonic() - began
+        assert waited < seconds, f"{what} did not come within {seconds} s"
+        pause.wait(min(max(0.01, waited / 20), 0.25))
     return value
 
 
