@@ -24,11 +24,12 @@ from tests.faults.checker import audited
 from tests.faults.gates import Caught, Gates
 from tests.faults.location import BOOKED, LEASED
 from tests.faults.worker import History
-from tests.gate.patience import PATIENCE
+from tests.gate.patience import PATIENCE, sized
 from tests.support import OwnServer, Work, rows, until, value
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("leased", "booked")
+_DAGSTER = sized("tests.support.forked_runs", "dagster")
 INSTANCE = """
 run_coordinator:
   module: tests.faults.daemonic
@@ -142,7 +143,7 @@ class Deployment:
         """Start the code server, and wait until it serves."""
         self._socket.unlink(missing_ok=True)
         where = ["--socket", str(self._socket), "--location-name", "faults"]
-        self.code = self._start("code", "-m", "dagster", "api", "grpc", "-m", "tests.faults.location", *where)
+        self.code = self._start("code", "-m", _DAGSTER, "api", "grpc", "-m", "tests.faults.location", *where)
         client = DagsterGrpcClient(socket=str(self._socket))
 
         def serves() -> bool:
