@@ -1,4 +1,7 @@
-"""The Python of each page, run from top to bottom: pages of a kind in one process, in `make prove` each in its own."""
+"""The Python of each page, run from top to bottom: pages of a kind in one process, in `make prove` each in its own.
+
+Those of Spark run in the session of `tests/spark`.
+"""
 
 import os
 import re
@@ -58,9 +61,7 @@ def run(*arguments: object, **environment: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(
-    "pages", [PLAIN, DAGSTER, ["spark_consuming", "spark_cluster"]], ids=["plain", "dagster", "spark"]
-)
+@pytest.mark.parametrize("pages", [PLAIN, DAGSTER], ids=["plain", "dagster"])
 def test_every_block_runs(url: str, schema: str, tmp_path: Path, pages: Iterable[str]) -> None:
     scripts = [written(tmp_path, page) for page in pages]
     run("-c", RUN_ALL, *scripts, SQLQUEUE_URL=url, SCHEMAS=schema)

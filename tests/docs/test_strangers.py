@@ -88,6 +88,7 @@ def test_a_file_of_python(project: DgProject, url: str, schema: str, tmp_path: P
         worked_off(dev, queue, {"account": "ada@example.org", "text": "Stand up"}, '{"sent": true}')
 
 
+@pytest.mark.prove
 @pytest.mark.timeout(12 * PATIENCE)
 def test_a_project_of_yaml(project: DgProject, url: str, schema: str) -> None:
     """docs/component.md: its command, and what it says of the sensor and of making the queue."""

@@ -17,16 +17,33 @@ from dagster_sqlqueue.spark.session import SparkSettings, open_spark
 from dagster_sqlqueue.spark.source import register_source
 from tests.faults.gates import Gates
 from tests.gate.patience import sized
+from tests.spark import forking
 from tests.spark.cluster import Cluster
 from tests.spark.support import emptied
 from tests.support import Work, rows
+
+SHORT: dict[str, str] = sized(
+    {
+        "spark.python.daemon.module": forking.__name__,
+        # Code is compiled for a query that runs once, on a few rows: the compiler takes longer than the rows.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    },
+    {},
+)
+"""What lets hundreds of short queries take less time; `make prove` does without."""
 
 
 @pytest.fixture(scope="session")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session; it knows the format of no queue yet."""
     settings = SparkSettings(
-        fast_start=True, app_name="tests", master="local[2]", driver_memory="1g", shuffle_partitions=2
+        fast_start=True,
+        app_name="tests",
+        master="local[2]",
+        driver_memory="1g",
+        shuffle_partitions=2,
+        conf=SHORT,
     )
     with open_spark(settings) as spark:
         yield spark
