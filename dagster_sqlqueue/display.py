@@ -7,6 +7,8 @@ def printable(text: str, *, lines: bool = False) -> str:
     """The text with every character that cannot be seen, or could steer a terminal or turn others around, written as an
     escape; `lines` keeps line breaks and tabs.
     """
+    if text.isprintable():
+        return text
     return "".join(
         c if c.isprintable() or (lines and c in "\n\t") else c.encode("unicode_escape").decode() for c in text
     )
