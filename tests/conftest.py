@@ -15,6 +15,8 @@ from typing import Any
 
 import psycopg
 import pytest
+from alembic.config import Config
+from alembic.script import ScriptDirectory
 from psycopg.rows import dict_row
 
 from dagster_sqlqueue import Backoff, QueueSpec, SqlQueue
@@ -32,11 +34,11 @@ pytest_plugins = ["tests.gate.plugin"]
 
 _FIRST = (
     ("spark",),
-    ("faults", "statemachine"),
+    ("plans", "faults", "statemachine"),
     ("demo", "browser", "gate", "docs", "orchestration", "worker"),
 )
 """The folders with the longest tests, as each process of a run begins with some of them: one of them with all that share its
-Spark session.
+Spark session, and one with all plans, whose tables take longer to be filled than any of them.
 """
 
 _TESTS = Path(__file__).parent
@@ -47,13 +49,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that prove a promise: with the whole numbers, all of a module that sizes its own. And deal the tests
-    out to the processes, in the random order within each folder.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """Mark the tests that prove a promise: with the whole numbers, all of a module that sizes its own. And deal what is left
+    of them after the choice of the command line out to the processes, in the random order within each folder.
     """
     for item in items:
         if FULL and isinstance(item, pytest.Function) and hasattr(item.module, "sized"):
             item.add_marker(pytest.mark.prove)
+    yield
     items[:] = dealt(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 
 
@@ -87,8 +91,27 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             # The files die with the run: waiting for the disk would only slow it. What a crash of the server leaves
             # behind is tested on a server of its own, with its own defaults.
             connection.execute("ALTER SYSTEM SET fsync = off")
+            # As often as any server looks at its tables, and not as often as one that a person just started.
+            connection.execute("ALTER SYSTEM SET autovacuum_naptime = '1min'")
             connection.execute("SELECT pg_reload_conf()")
         yield plain
+
+
+@pytest.fixture(scope="session", autouse=True)
+def migrations_of_dagster() -> Iterator[None]:
+    """What is in the files of Dagster's migrations is read once, and not for each storage of each instance."""
+    read = ScriptDirectory.from_config
+    known: dict[str | None, ScriptDirectory] = {}
+
+    def remembered(config: Config) -> ScriptDirectory:
+        place = config.get_main_option("script_location")
+        if place not in known:
+            known[place] = read(config)
+        return known[place]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ScriptDirectory, "from_config", remembered)
+        yield
 
 
 @pytest.fixture(scope="session")
