@@ -15,6 +15,9 @@ from dagster_sqlqueue import QueueSpec, SqlQueue
 from tests.cli.support import PROJECT, Cli
 from tests.gate.patience import PATIENCE
 from tests.support import Work, until
+from tests.support.shared_schema import queue, shared
+
+__all__ = ["queue", "shared"]
 
 
 class Worker:
