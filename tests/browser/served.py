@@ -74,8 +74,14 @@ class Served:
 
 
 @contextmanager
-def served(home: Path, first: date, last: date) -> Iterator[Served]:
-    """`make ui` on a directory of its own, with the days' flights and the last one's reminders on their queues."""
+def served(home: Path, first: date, last: date, *, whole: bool) -> Iterator[Served]:
+    """`make ui` on a directory of its own, with the days' flights on their queue.
+
+    Args:
+        home: the directory.
+        first, last: the days.
+        whole: also with the last day's reminders, and with analytics every minute, and not every hour.
+    """
     port = free_port()
     with EmbeddedPostgres(home / "postgres") as server, (home / "ui.log").open("wb") as log:
         url = server.url.replace("postgres@", f"postgres:{PASSWORD}@")
@@ -88,8 +94,8 @@ def served(home: Path, first: date, last: date) -> Iterator[Served]:
                 "SQLQUEUE_URL": url,
                 "SQLQUEUE_HOME": str(home),
                 "SQLQUEUE_UI_PORT": str(port),
-                "SQLQUEUE_FANOUT_CRON": "* * * * *",
                 "FLIGHTS": f"{first}..{last}",
+                **({"SQLQUEUE_FANOUT_CRON": "* * * * *"} if whole else {}),
             },
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -102,7 +108,8 @@ def served(home: Path, first: date, last: date) -> Iterator[Served]:
                 until(lambda: _loaded(site, process), "the UI with its code locations", 2 * PATIENCE)
                 flights = (NewJob(flight, id=job_id(flight)) for flight in read_flights(first, last))
                 queue.enqueue_many(events, flights)
-                put_reminders(queue, last)
+                if whole:
+                    put_reminders(queue, last)
                 yield site
         finally:
             end_group(process)

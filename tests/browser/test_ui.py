@@ -19,7 +19,7 @@ from definitions.expected import expected_numbers, expected_reminders
 from definitions.flights import source_file
 from tests.browser.served import Served, served
 from tests.browser.viewing import View
-from tests.gate.patience import PATIENCE, sized
+from tests.gate.patience import FULL, PATIENCE, sized
 from tests.orchestration.dg_dev import WARNINGS
 from tests.support import until, value
 
@@ -33,7 +33,7 @@ AIRPORT = "SJU"  # not in the airports table, so that its reminders have no addr
 
 @pytest.mark.timeout(10 * PATIENCE)
 def test_the_pages_show_what_was_done(tab: Callable[[], AbstractContextManager[View]], tmp_path: Path) -> None:
-    with served(tmp_path, FIRST, LAST) as site:
+    with served(tmp_path, FIRST, LAST, whole=FULL) as site:
         until(lambda: not site.queue.depth("events").live, "the end of the events")
         until(lambda: site.settled("drain_events"), "the end of the drain runs")
         for page in PAGES:
