@@ -5,9 +5,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tests import conftest
 from tests.gate.patience import PATIENCE
 from tests.support import until
 
@@ -107,6 +109,34 @@ def test_a_failure_is_tried_once_more_alone_and_a_verdict_is_not(tmp_path: Path)
     assert "test_plants_a_bug" not in closing[closing.index("UNSTEADY") :]
     assert "1 unsteady, where at most 5 may be" in closing
     assert closing.rstrip().endswith("3 passed, 2 failed, 0 skipped")
+
+
+def test_each_process_begins_with_long_tests_whatever_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "3")
+    sizes = {
+        "api": 40,
+        "browser": 1,
+        "cli": 50,
+        "demo": 8,
+        "faults": 20,
+        "plans": 30,
+        "queue": 60,
+        "spark": 25,
+        "worker": 5,
+    }
+    tests = [
+        SimpleNamespace(path=PROJECT / "tests" / folder / "test_it.py", proves=folder == "faults" and number % 2 == 0)
+        for folder, size in sizes.items()
+        for number in range(size)
+    ]
+    dealing = conftest.pytest_collection_modifyitems(tests)  # type: ignore[arg-type]
+    next(dealing)
+    tests[:] = [test for test in tests if not test.proves]
+    next(dealing, None)
+    # As worksteal gives them out: to each process its share of those that are left.
+    first = len(tests) // 3
+    second = first + (len(tests) - first) // 2
+    assert [tests[at].path.parent.name for at in (0, first, second)] == ["spark", "plans", "demo"]
 
 
 IN_WHOLE = {"faults", "model", "spark", "browser", "orchestration", "definitions", "demo"}
