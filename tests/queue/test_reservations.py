@@ -1,5 +1,6 @@
 """Room that is reserved far from the limits of a queue: it counts, it is used up, it expires, and nothing goes beyond it."""
 
+from collections.abc import Iterator
 from uuid import UUID
 
 import psycopg
@@ -10,6 +11,7 @@ from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.model.queue import RateLimit
 from dagster_sqlqueue.queue.complete import Ending
 from tests.support import Work, rows, value
+from tests.support.cleared import cleared
 
 LIMIT = 100
 LIMITS = {"max_running": {"max_running": LIMIT}, "rate": {"rate": RateLimit(LIMIT, 3600.0)}}
@@ -18,9 +20,11 @@ RESERVED = 10 * BATCH
 
 
 @pytest.fixture
-def queue(fresh: SqlQueue) -> SqlQueue:
+def queue(shared: SqlQueue, spec: QueueSpec[Work], url: str) -> Iterator[SqlQueue]:
     """Which holds no reservation of another test."""
-    return fresh
+    cleared(shared, spec)
+    with SqlQueue(url, schema=shared.database.schema) as queue:
+        yield queue
 
 
 @pytest.fixture(params=list(LIMITS))
