@@ -44,6 +44,7 @@ class Channel:
         self._database = database
         self._connection: psycopg.Connection[Any] | None = None
         self._pipeline: Any = None
+        self._names: list[str] = []
         self._cursors: list[psycopg.Cursor[Row]] = []
 
     def send(self, *steps: Step) -> None:
@@ -53,6 +54,7 @@ class Channel:
             DatabaseUnavailable, psycopg.Error: there is no connection, or none any more; it may be done all the same.
         """
         texts = [(statements.load(name, self._database.schema), given) for name, given in steps]
+        self._names = [name for name, _ in steps]
         try:
             connection = self._open()
             self._pipeline = connection.pipeline()
@@ -60,8 +62,9 @@ class Channel:
             # By statements of their own: what psycopg ends a pipeline with waits for the answer.
             all_texts = [("BEGIN", {}), *self._database.first_steps(), *texts, ("COMMIT", {})]
             cursors = [psycopg.Cursor(connection, row_factory=tuple_row) for _ in all_texts]
-            for cursor, (sql, given) in zip(cursors, all_texts, strict=True):
-                cursor.execute(sql.encode(), given, binary=True)
+            with self._database.naming_schema(*self._names, connection=connection):
+                for cursor, (sql, given) in zip(cursors, all_texts, strict=True):
+                    cursor.execute(sql.encode(), given, binary=True)
             self._cursors = cursors[-1 - len(texts) : -1]
         except BaseException:
             self.close()
@@ -72,10 +75,11 @@ class Channel:
 
         Raises:
             psycopg.OperationalError: the connection was lost; the transaction may be committed, or not.
-            psycopg.Error: a statement failed, and nothing of the transaction is left.
+            SchemaMissing, AccessRefused, psycopg.Error: a statement failed, and nothing of the transaction is left.
         """
         try:
-            self._pipeline.__exit__(None, None, None)
+            with self._database.naming_schema(*self._names, connection=self._connection):
+                self._pipeline.__exit__(None, None, None)
         except BaseException:
             # After an error the driver believes that statements are prepared which the server skipped.
             self.close()

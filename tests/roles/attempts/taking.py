@@ -1,5 +1,6 @@
 """The verbs about taking jobs and ending them, as attempts of somebody with one role."""
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
@@ -7,10 +8,12 @@ from uuid import uuid4
 from dagster_sqlqueue import Consumer, Done, Mode, QueueSpec, RateLimit, SqlQueue
 from dagster_sqlqueue.consumer.manager import AssignedSource, Manager
 from dagster_sqlqueue.consumer.waiter import Waiter
+from dagster_sqlqueue.db.channel import Channel
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.model.outcome import Retry
 from dagster_sqlqueue.orchestration import slots
 from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.head_hints import HeadHints
 from dagster_sqlqueue.spark import batches
 from tests.gate.patience import PATIENCE
 from tests.roles.desk import B, C, Desk, O, Secret, verb
@@ -81,6 +84,20 @@ def finish_and_claim(queue: SqlQueue, desk: Desk) -> Any:
         [Ending(job, ArchiveState.SUCCEEDED) for job in jobs], desk.name, limit=3, worker="w"
     )
     assert len(ended) == len(found) == 3
+
+
+@verb(C)
+def claim_ahead(queue: SqlQueue, desk: Desk) -> Any:
+    jobs = desk.claimed()
+    desk.filled()
+    endings = [Ending(job, ArchiveState.SUCCEEDED) for job in jobs]
+    queue.settings(desk.name)
+    assert queue.leases.may_claim_ahead(desk.name, endings)
+    where: dict[str, Any] = {"buckets": [0, 1], "lease_seconds": 300, "hints": HeadHints()}
+    with contextlib.closing(Channel(queue.database)) as channel:
+        sent = queue.leases.send_claim_ahead(channel, endings, desk.name, limit=3, worker="w", **where)
+        assert sent.receive() == 3
+        assert len(queue.leases.without_spent(sent.claimed())) == len(sent.ended()) == 3
 
 
 @verb(C, O)
