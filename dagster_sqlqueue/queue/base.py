@@ -23,12 +23,11 @@ class Verbs:
         database: where the queues are.
         catalog: which queues there are, and the settings of each as this process saw them last.
         leases: everything that is done under a lease, or to get one.
-        hooks: entered and left around enqueues and publications, the first the outermost.
     """
 
     def __init__(self, database: Database, hooks: Sequence[EnqueueHooks] = ()) -> None:
         self.database = database
-        self.hooks = tuple(hooks)
+        self._hooks = tuple(hooks)
         self.catalog = Catalog(database)
         self.leases = Leases(self.catalog)
         self._search = Search(self.catalog)

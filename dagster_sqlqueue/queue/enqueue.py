@@ -108,9 +108,9 @@ class EnqueueVerbs(Verbs):
             InvalidPayload, InvalidInput: nothing was enqueued.
             UnknownQueue: the queue does not exist.
         """
-        if not self.hooks:
+        if not self._hooks:
             return self._enqueue(spec, job, connection, on_conflict)
-        with around_enqueue(self.hooks, spec.name, "send") as call:
+        with around_enqueue(self._hooks, spec.name, "send") as call:
             return call.done(self._enqueue(spec, call.changed(job), connection, on_conflict))
 
     def _enqueue(
@@ -165,9 +165,9 @@ class EnqueueVerbs(Verbs):
             TransactionLost: others were in the way again and again, or of a generator whose first chunk was in; nothing
                 was enqueued.
         """
-        if not self.hooks:
+        if not self._hooks:
             return self._enqueue_many(spec, jobs, connection, on_conflict, on_bad_row)
-        with around_enqueue(self.hooks, spec.name, "send") as call:
+        with around_enqueue(self._hooks, spec.name, "send") as call:
             changed = mapped(jobs, call.changed)
             return call.done(self._enqueue_many(spec, changed, connection, on_conflict, on_bad_row))
 
@@ -261,9 +261,9 @@ class EnqueueVerbs(Verbs):
             InvalidPayload, InvalidInput: nothing was enqueued.
             UnknownQueue: the queue does not exist.
         """
-        if not self.hooks:
+        if not self._hooks:
             return await self._aenqueue(spec, job, connection, on_conflict)
-        with around_enqueue(self.hooks, spec.name, "send") as call:
+        with around_enqueue(self._hooks, spec.name, "send") as call:
             return call.done(await self._aenqueue(spec, call.changed(job), connection, on_conflict))
 
     async def _aenqueue(
@@ -304,9 +304,9 @@ class EnqueueVerbs(Verbs):
             InvalidPayload, InvalidInput: the message names the row, counted from 0; nothing was enqueued.
             UnknownQueue: the queue does not exist.
         """
-        if not self.hooks:
+        if not self._hooks:
             return await self._aenqueue_many(spec, jobs, connection, on_conflict, on_bad_row)
-        with around_enqueue(self.hooks, spec.name, "send") as call:
+        with around_enqueue(self._hooks, spec.name, "send") as call:
             changed = each(jobs, call.changed)
             return call.done(await self._aenqueue_many(spec, changed, connection, on_conflict, on_bad_row))
 

@@ -25,8 +25,6 @@ from dagster_sqlqueue.queue.odd_jobs import ROW_ERRORS, refused
 from dagster_sqlqueue.queue.search import Ended
 from dagster_sqlqueue.queue.selection import (
     DELETABLE_STATES,
-    EVERYTHING,
-    WAITING_STATES,
     Decided,
     Selection,
     moment_in_utc,
@@ -269,7 +267,8 @@ class JobAdminVerbs(Verbs):
         Args:
             queue: its name.
             selection: which jobs; `since` and `before` are about when live ones were enqueued, and ended ones ended.
-            states: of those that fit, only jobs in these: `queued`, `held`, `succeeded`, `failed`, `cancelled`.
+            states: of those that fit, only jobs in these: `queued`, `held`, `succeeded`, `failed`, `cancelled`. The first two
+                of all jobs empty a queue of what waits.
 
         Returns:
             What was deleted; and of jobs that were named by their ids, those that were not, with the reason.
@@ -280,15 +279,6 @@ class JobAdminVerbs(Verbs):
             AccessRefused: the user is neither an operator nor the owner of the schema.
         """
         return Deletion(self.catalog, self._search, self._decisions).delete(queue, selection, states)
-
-    def purge(self, queue: str) -> Decided:
-        """Empty a queue: delete every job that waits, due, scheduled or held. What runs goes on, the archive stays.
-
-        Raises:
-            UnknownQueue: there is no such queue.
-            AccessRefused: the user is neither an operator nor the owner of the schema.
-        """
-        return self.delete(queue, EVERYTHING, states=WAITING_STATES)
 
     def _redrive(self, queue: str, ended: Ended, states: Sequence[str], decided: Decided) -> None:
         parameters = {"queue": queue, "states": states, "ids": ended.ids, "since": ended.since, "until": ended.until}

@@ -32,7 +32,6 @@ class SqlQueue(EnqueueVerbs, LeaseVerbs, StatsVerbs, QueueAdminVerbs, JobAdminVe
         database: where the queues are.
         catalog: which queues there are, and the settings of each as this process saw them last.
         leases: everything that is done under a lease, or to get one.
-        hooks: as they were given.
 
     Raises:
         InvalidInput: the URL or a setting is not usable. Nothing is connected before the first verb.

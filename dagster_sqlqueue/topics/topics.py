@@ -63,9 +63,9 @@ class Topics(SubscriptionVerbs):
             InvalidPayload, InvalidInput: nothing was published.
         """
         message = Message(payload, id, tags, run_at, priority, ordering_key)
-        if not self.queue.hooks:
+        if not self.queue._hooks:
             return self._publish(topic, message, connection)
-        with around_enqueue(self.queue.hooks, topic_of(topic).name, "publish") as call:
+        with around_enqueue(self.queue._hooks, topic_of(topic).name, "publish") as call:
             return call.done(self._publish(topic, call.changed(message), connection))
 
     def _publish(
@@ -108,9 +108,9 @@ class Topics(SubscriptionVerbs):
             InvalidPayload, InvalidInput: the message names the row, counted from 0; nothing was published.
             TransactionLost: as for `SqlQueue.enqueue_many`.
         """
-        if not self.queue.hooks:
+        if not self.queue._hooks:
             return self._publish_many(topic, messages, connection, on_bad_row, on_published)
-        with around_enqueue(self.queue.hooks, topic_of(topic).name, "publish") as call:
+        with around_enqueue(self.queue._hooks, topic_of(topic).name, "publish") as call:
             changed = mapped(messages, call.changed)
             return call.done(self._publish_many(topic, changed, connection, on_bad_row, on_published))
 
@@ -174,9 +174,9 @@ class Topics(SubscriptionVerbs):
             InvalidPayload, InvalidInput: nothing was published.
         """
         message = Message(payload, id, tags, run_at, priority, ordering_key)
-        if not self.queue.hooks:
+        if not self.queue._hooks:
             return await self._apublish(topic, message, connection)
-        with around_enqueue(self.queue.hooks, topic_of(topic).name, "publish") as call:
+        with around_enqueue(self.queue._hooks, topic_of(topic).name, "publish") as call:
             return call.done(await self._apublish(topic, call.changed(message), connection))
 
     async def _apublish(
@@ -213,9 +213,9 @@ class Topics(SubscriptionVerbs):
         Raises:
             InvalidPayload, InvalidInput: the message names the row, counted from 0; nothing was published.
         """
-        if not self.queue.hooks:
+        if not self.queue._hooks:
             return await self._apublish_many(topic, messages, connection, on_bad_row, on_published)
-        with around_enqueue(self.queue.hooks, topic_of(topic).name, "publish") as call:
+        with around_enqueue(self.queue._hooks, topic_of(topic).name, "publish") as call:
             changed = each(messages, call.changed)
             return call.done(await self._apublish_many(topic, changed, connection, on_bad_row, on_published))
 

@@ -45,6 +45,7 @@ _NEW = {
     "rate": None,
     "retention_days": None,
     "paused_at": None,
+    "paused_until": None,
     "revision": 1,
     "regions": ["local"] * 16,
 }

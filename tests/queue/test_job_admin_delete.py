@@ -140,7 +140,7 @@ def test_a_producer_does_not_bring_a_deleted_job_back_and_no_zombie_is_believed(
 
 def test_what_is_known_of_deleted_jobs_is_forgotten_after_a_week(queue: SqlQueue) -> None:
     put(queue, PLAIN, 2)
-    queue.purge("work")
+    queue.delete("work", ALL)
     rows(queue, "UPDATE {s}.job_replaced SET noted_at = noted_at - interval '6 days'")
     assert queue.maintain().expired_removed == 0
     rows(queue, "UPDATE {s}.job_replaced SET noted_at = noted_at - interval '2 days'")
@@ -148,13 +148,13 @@ def test_what_is_known_of_deleted_jobs_is_forgotten_after_a_week(queue: SqlQueue
     assert value(queue, "SELECT count(*) FROM {s}.job_replaced") == 0
 
 
-def test_purge_empties_what_waits(queue: SqlQueue) -> None:
+def test_a_queue_is_emptied_of_what_waits(queue: SqlQueue) -> None:
     put(queue, PLAIN, 3)
     (failed,) = kill(queue)
     (running,) = take(queue, 1)
     put(queue, PLAIN, 2, run_at=LATER)
     queue.hold_queued("work", Selection(payload={"n": 2}), "look")
-    assert len(queue.purge("work").changed) == 3
+    assert len(queue.delete("work", ALL, states=["queued", "held"]).changed) == 3
     assert {job.id for job in (*queue.jobs("work"), *queue.jobs("work", archived=True))} == {failed.id, running.id}
 
 
@@ -167,7 +167,6 @@ def test_what_cannot_be_asked_for(queue: SqlQueue) -> None:
         queue.delete("work", Selection(state="failed"), states=["queued"])
     with pytest.raises(InvalidInput, match="delete is about jobs that are"):
         queue.delete("work", Selection(state="running"))
-    for verb in (lambda: queue.delete("nope", ALL), lambda: queue.purge("nope")):
-        with pytest.raises(UnknownQueue):
-            verb()
+    with pytest.raises(UnknownQueue):
+        queue.delete("nope", ALL)
     assert left(queue) == {"job": 1}

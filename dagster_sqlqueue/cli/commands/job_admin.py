@@ -237,7 +237,12 @@ def purge(
     Example: sqlqueue purge orders --dry-run
     """
     verb = Verb(WAITING_STATES, "deleted")
-    decide(session, (queue, EVERYTHING, dry_run), verb, lambda source, its: source.purge(its))
+    decide(
+        session,
+        (queue, EVERYTHING, dry_run),
+        verb,
+        lambda source, its: source.delete(its, EVERYTHING, states=WAITING_STATES),
+    )
 
 
 def decide(

@@ -113,12 +113,6 @@ def delete(queue: SqlQueue, desk: Desk) -> Any:
 
 
 @verb(O)
-def purge(queue: SqlQueue, desk: Desk) -> Any:
-    desk.filled()
-    assert len(queue.purge(desk.name).changed) == 3
-
-
-@verb(O)
 def maintain(queue: SqlQueue, desk: Desk) -> Any:
     desk.change(ordered=True)
     desk.filled(2, ordering_key="k")
