@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dagster_sqlqueue.consumer import WeightedConsumers as WeightedConsumers
     from dagster_sqlqueue.db.database import Database as Database
     from dagster_sqlqueue.errors import QueueError as QueueError
+    from dagster_sqlqueue.model.backoff import Backoff as Backoff
     from dagster_sqlqueue.model.ids import stable_id as stable_id
     from dagster_sqlqueue.model.job import ClaimedJob as ClaimedJob
     from dagster_sqlqueue.model.job import Job as Job
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from dagster_sqlqueue.model.outcome import Reject as Reject
     from dagster_sqlqueue.model.outcome import Retry as Retry
     from dagster_sqlqueue.model.outcome import Snooze as Snooze
-    from dagster_sqlqueue.model.queue import Backoff as Backoff
     from dagster_sqlqueue.model.queue import PoisonPolicy as PoisonPolicy
     from dagster_sqlqueue.model.queue import QueueSettings as QueueSettings
     from dagster_sqlqueue.model.queue import QueueSpec as QueueSpec
@@ -51,10 +51,11 @@ else:
             "consumer": ["AssignedSource", "Consumer", "DrainSummary", "Manager", "WeightedConsumers"],
             "db.database": ["Database"],
             "errors": ["QueueError"],
+            "model.backoff": ["Backoff"],
             "model.ids": ["stable_id"],
             "model.job": ["ClaimedJob", "Job", "Mode", "NewJob"],
             "model.outcome": ["Cancel", "Done", "Hold", "Reject", "Retry", "Snooze"],
-            "model.queue": ["Backoff", "PoisonPolicy", "QueueSettings", "QueueSpec", "RateLimit", "Strategy"],
+            "model.queue": ["PoisonPolicy", "QueueSettings", "QueueSpec", "RateLimit", "Strategy"],
             "orchestration.component": ["SqlQueueComponent"],
             "payload.redaction": ["Sensitive"],
             "payload.versions": ["versioned"],

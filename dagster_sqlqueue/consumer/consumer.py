@@ -28,8 +28,9 @@ from dagster_sqlqueue.consumer.queue_view import QueueView
 from dagster_sqlqueue.consumer.settlement import DrainSummary
 from dagster_sqlqueue.consumer.transactional import work_locked
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
+from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
 from dagster_sqlqueue.model.job import ClaimedJob, Mode
-from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS, Payload, QueueSpec
+from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.queue.complete import Ending

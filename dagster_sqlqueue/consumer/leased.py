@@ -17,9 +17,10 @@ from dagster_sqlqueue.consumer.heartbeat import LeaseKeeper
 from dagster_sqlqueue.consumer.progress import Reporter
 from dagster_sqlqueue.consumer.settlement import DrainSummary, settle
 from dagster_sqlqueue.errors import DatabaseUnavailable
+from dagster_sqlqueue.model.backoff import Backoff, BackoffPolicy
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.model.outcome import Outcome, Retry, Snooze
-from dagster_sqlqueue.model.queue import Backoff, BackoffPolicy, Payload, QueueSpec
+from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.queue.complete import Ending
 from dagster_sqlqueue.queue.leases import Leases
 

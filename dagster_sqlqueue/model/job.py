@@ -9,7 +9,8 @@ from typing import Any, Generic, NamedTuple, Protocol
 from uuid import UUID
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.queue import Backoff, Payload
+from dagster_sqlqueue.model.backoff import Backoff
+from dagster_sqlqueue.model.queue import Payload
 
 
 class Mode(enum.StrEnum):

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS
+from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
 
 Json: TypeAlias = "dict[str, Any] | list[Any] | str | int | float | bool | None"
 

@@ -10,7 +10,8 @@ from typing import Any
 import dagster as dg
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.queue import Backoff, QueueSpec
+from dagster_sqlqueue.model.backoff import Backoff
+from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.orchestration import markdown
 from dagster_sqlqueue.orchestration.columns import payload_columns
 

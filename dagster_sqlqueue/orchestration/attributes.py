@@ -7,7 +7,7 @@ import dagster as dg
 from dagster.components.utils.translation import TranslationFnResolver
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.queue import Backoff
+from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.orchestration.assets import QueueAssetData
 from dagster_sqlqueue.orchestration.checks import CheckThresholds
 

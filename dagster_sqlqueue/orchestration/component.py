@@ -11,7 +11,8 @@ from dagster.components.utils.translation import TranslationFn
 from pydantic import BaseModel, ConfigDict
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.queue import Backoff, PoisonPolicy, QueueSpec, RateLimit, Strategy
+from dagster_sqlqueue.model.backoff import Backoff
+from dagster_sqlqueue.model.queue import PoisonPolicy, QueueSpec, RateLimit, Strategy
 from dagster_sqlqueue.orchestration.assets import QueueAssetData, build_sqlqueue_asset_spec
 from dagster_sqlqueue.orchestration.attributes import (
     AssetResolver,

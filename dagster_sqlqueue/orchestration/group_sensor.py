@@ -11,9 +11,10 @@ import dagster as dg
 
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, QueueError
 from dagster_sqlqueue.followers import GroupEnded
+from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.outcome import Done, Outcome, Reject, Retry, Snooze
-from dagster_sqlqueue.model.queue import Backoff, QueueSpec
+from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.orchestration.joining import GROUP_TAG, GroupConfig
 from dagster_sqlqueue.orchestration.leasing import settle_claimed
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource

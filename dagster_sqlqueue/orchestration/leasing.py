@@ -11,9 +11,10 @@ from pydantic import BaseModel
 
 from dagster_sqlqueue.consumer.settlement import settle
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownVersion, UnreadablePayload
+from dagster_sqlqueue.model.backoff import BackoffPolicy
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
-from dagster_sqlqueue.model.queue import BackoffPolicy, QueueSpec
+from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.payload import json_text, quoting, serialization
 from dagster_sqlqueue.payload.redaction import scrubbed, values_in
 from dagster_sqlqueue.queue.complete import Ending

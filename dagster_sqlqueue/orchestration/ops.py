@@ -7,8 +7,9 @@ import dagster as dg
 from pydantic import Field
 
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.backoff import Backoff, BackoffPolicy
 from dagster_sqlqueue.model.outcome import Done, Outcome, Retry
-from dagster_sqlqueue.model.queue import Backoff, BackoffPolicy, Payload, QueueSpec
+from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.orchestration import leasing
 from dagster_sqlqueue.orchestration.giving_back import note_claim, run_worker
 from dagster_sqlqueue.orchestration.leasing import LeasedJob as LeasedJob

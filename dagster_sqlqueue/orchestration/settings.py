@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from dagster_sqlqueue.model.queue import Backoff, QueueSettings, QueueSpec
+from dagster_sqlqueue.model.backoff import Backoff
+from dagster_sqlqueue.model.queue import QueueSettings, QueueSpec
 
 _COMPARED = (
     "bucket_count",

@@ -6,8 +6,9 @@ from typing import Any
 
 from dagster_sqlqueue.db.executors import CallerConnection
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
 from dagster_sqlqueue.model.outcome import Json
-from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS, check_queue_name
+from dagster_sqlqueue.model.queue import check_queue_name
 from dagster_sqlqueue.payload.serialization import result_text
 from dagster_sqlqueue.people.model import Action, Stage, Task, check_name, check_reason, task_of
 from dagster_sqlqueue.people.rules import RuleVerbs, check_flag, check_limit

@@ -6,15 +6,8 @@ from typing import Any
 from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.db.executors import Executor
 from dagster_sqlqueue.errors import UnknownQueue
-from dagster_sqlqueue.model.queue import (
-    Backoff,
-    PoisonPolicy,
-    QueueSettings,
-    QueueSpec,
-    RateLimit,
-    Strategy,
-    check_queue_name,
-)
+from dagster_sqlqueue.model.backoff import Backoff
+from dagster_sqlqueue.model.queue import PoisonPolicy, QueueSettings, QueueSpec, RateLimit, Strategy, check_queue_name
 from dagster_sqlqueue.payload import quoting
 
 

@@ -15,8 +15,8 @@ from dagster_sqlqueue.queue.catalog import Catalog
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.queue.complete import Ending, FencedWrites, ending_step
 from dagster_sqlqueue.queue.head_hints import HeadHints
+from dagster_sqlqueue.queue.limits import Reservations
 from dagster_sqlqueue.queue.odd_jobs import ROW_ERRORS, despite_odd_jobs
-from dagster_sqlqueue.queue.reservations import Reservations
 from dagster_sqlqueue.queue.strategies import (
     FROM_THE_HEAD,
     KEY,

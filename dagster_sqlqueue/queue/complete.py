@@ -11,9 +11,10 @@ from uuid import UUID
 from dagster_sqlqueue.db.executors import Executor, Parameters, Row, Step
 from dagster_sqlqueue.db.isolation import check_sees_others
 from dagster_sqlqueue.errors import InvalidInput, LeaseLost
+from dagster_sqlqueue.model.backoff import Backoff, BackoffPolicy
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.model.outcome import Retry, Snooze
-from dagster_sqlqueue.model.queue import Backoff, BackoffPolicy, PoisonPolicy
+from dagster_sqlqueue.model.queue import PoisonPolicy
 from dagster_sqlqueue.payload import serialization
 from dagster_sqlqueue.queue.catalog import Catalog
 from dagster_sqlqueue.queue.odd_jobs import despite_odd_jobs

@@ -13,10 +13,11 @@ from uuid import UUID
 
 from dagster_sqlqueue.db.executors import CallerConnection, Executor, Row
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
 from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.model.lifecycle import LiveState
 from dagster_sqlqueue.model.outcome import Json
-from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS, check_queue_name
+from dagster_sqlqueue.model.queue import check_queue_name
 from dagster_sqlqueue.payload.serialization import result_text, storable_text, unstorable_text
 from dagster_sqlqueue.queue.base import Verbs
 from dagster_sqlqueue.queue.decision import BATCH, Also, Decision

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from dagster_sqlqueue.db.executors import Executor
+from dagster_sqlqueue.model.backoff import BackoffPolicy
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.outcome import Retry, Snooze
-from dagster_sqlqueue.model.queue import BackoffPolicy
 from dagster_sqlqueue.queue.base import Verbs
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.queue.complete import Ending, Kept

@@ -12,15 +12,8 @@ import tenacity
 
 from dagster_sqlqueue.db.executors import Executor
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.queue import (
-    MAX_DELAY_SECONDS,
-    Backoff,
-    QueueSettings,
-    QueueSpec,
-    Strategy,
-    check_bucket_count,
-    check_queue_name,
-)
+from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS, Backoff
+from dagster_sqlqueue.model.queue import QueueSettings, QueueSpec, Strategy, check_bucket_count, check_queue_name
 from dagster_sqlqueue.payload import quoting
 from dagster_sqlqueue.payload.serialization import unstorable_text
 from dagster_sqlqueue.queue.base import Verbs

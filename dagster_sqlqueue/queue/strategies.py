@@ -7,8 +7,9 @@ from typing import Any
 
 from dagster_sqlqueue.db.executors import Executor, Row, Step
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
 from dagster_sqlqueue.model.job import ClaimedJob
-from dagster_sqlqueue.model.queue import MAX_BUCKETS, MAX_DELAY_SECONDS, QueueSettings, Strategy
+from dagster_sqlqueue.model.queue import MAX_BUCKETS, QueueSettings, Strategy
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.queue.head_hints import HeadHints
 

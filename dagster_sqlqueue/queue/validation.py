@@ -9,9 +9,10 @@ from uuid import UUID
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS, Backoff
 from dagster_sqlqueue.model.ids import bucket_hash
 from dagster_sqlqueue.model.job import NewJob
-from dagster_sqlqueue.model.queue import MAX_ATTEMPTS, MAX_DELAY_SECONDS, Backoff
+from dagster_sqlqueue.model.queue import MAX_ATTEMPTS
 from dagster_sqlqueue.payload.serialization import Declared, payload_text, unstorable_text
 
 _PLURALS = {

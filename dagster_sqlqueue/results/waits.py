@@ -12,8 +12,8 @@ from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.errors import AccessRefused, DatabaseUnavailable, InvalidInput, WaitTimedOut
+from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
 from dagster_sqlqueue.model.job import ArchiveState
-from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS
 from dagster_sqlqueue.results.model import JobOutcome
 
 _AT_ONCE = 1_000

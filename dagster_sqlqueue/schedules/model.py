@@ -11,9 +11,10 @@ from uuid import UUID
 from pydantic import JsonValue, RootModel
 
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.model.ids import stable_id
 from dagster_sqlqueue.model.job import NewJob
-from dagster_sqlqueue.model.queue import Backoff, QueueSpec
+from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.payload import serialization
 from dagster_sqlqueue.queue.validation import values
 from dagster_sqlqueue.schedules.cron import Timing, latest, timing_of, zone_of

@@ -9,8 +9,9 @@ from typing import Any
 
 from dagster_sqlqueue.db.executors import Executor, Transaction
 from dagster_sqlqueue.errors import InvalidInput, UnknownSchedule
+from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
 from dagster_sqlqueue.model.job import NewJob
-from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS, Payload, QueueSpec, check_queue_name
+from dagster_sqlqueue.model.queue import Payload, QueueSpec, check_queue_name
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.intake import Terms, no_bucket
 from dagster_sqlqueue.queue.selection import moment_in_utc

@@ -8,7 +8,8 @@ from typing import Any
 import dagster as dg
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.queue import Backoff, QueueSpec
+from dagster_sqlqueue.model.backoff import Backoff
+from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.orchestration.assets import asset_key_among
 from dagster_sqlqueue.orchestration.fanout import DailyAccount
 from dagster_sqlqueue.spark import sinks

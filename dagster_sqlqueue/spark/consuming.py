@@ -16,8 +16,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.model.job import Mode
-from dagster_sqlqueue.model.queue import Backoff, QueueSpec
+from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.schema import migrations
 from dagster_sqlqueue.spark import batches, outputs, remote, staging

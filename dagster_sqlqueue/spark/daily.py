@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.queue import Backoff
+from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.schema import migrations
 from dagster_sqlqueue.spark import batches, fields, finishing, remote, sinks

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from dagster_sqlqueue.model.queue import Backoff
+from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark import contents, sinks
 from dagster_sqlqueue.spark.closed_days import check_begun

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dagster_sqlqueue.model.queue import Backoff
+from dagster_sqlqueue.model.backoff import Backoff
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from typing import Any
 
 from dagster_sqlqueue.db.executors import CallerConnection, Executor
 from dagster_sqlqueue.errors import InvalidInput, UnknownSubscription
-from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS, check_queue_name
+from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
+from dagster_sqlqueue.model.queue import check_queue_name
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.topics.model import (

@@ -23,7 +23,7 @@ from dagster_sqlqueue.errors import (
     SchemaTooOld,
     UnknownQueue,
 )
-from dagster_sqlqueue.model.queue import Backoff
+from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.worker.handlers import load
 from dagster_sqlqueue.worker.shutdown import CUT_OFF, SIGNALS, CutOff, Signals, Stopper

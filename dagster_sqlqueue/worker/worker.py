@@ -10,9 +10,9 @@ from dagster_sqlqueue.consumer import Consumer
 from dagster_sqlqueue.consumer.settlement import DrainSummary
 from dagster_sqlqueue.consumer.weighted import WeightedConsumers
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
+from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS, Backoff
 from dagster_sqlqueue.model.job import Job, Mode
 from dagster_sqlqueue.model.outcome import Hold, Outcome, Reject, Retry
-from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS, Backoff
 from dagster_sqlqueue.payload import quoting
 from dagster_sqlqueue.queue import MAX_BATCH, SqlQueue
 from dagster_sqlqueue.worker.handlers import QueueHandler

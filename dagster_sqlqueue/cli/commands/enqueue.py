@@ -19,8 +19,9 @@ from dagster_sqlqueue.cli.input.options import Queue
 from dagster_sqlqueue.cli.output import render
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
 from dagster_sqlqueue.model.job import NewJob
-from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS, QueueSpec
+from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.payload.serialization import AnyObject as AnyObject
 
 if TYPE_CHECKING:

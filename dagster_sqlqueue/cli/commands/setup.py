@@ -12,7 +12,8 @@ from dagster_sqlqueue.cli.input.options import OneQueue
 from dagster_sqlqueue.cli.output import render, views
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.queue import Backoff, QueueSettings, QueueSpec, check_queue_name
+from dagster_sqlqueue.model.backoff import Backoff
+from dagster_sqlqueue.model.queue import QueueSettings, QueueSpec, check_queue_name
 
 _NEW = QueueSpec("new", AnyObject)
 _TRIES = "Leases and retries (TIME: seconds, or 500ms, 5m, 2h, 7d)"

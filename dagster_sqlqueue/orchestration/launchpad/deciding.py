@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from dagster_sqlqueue.errors import InvalidInput, UnknownJob
-from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS
+from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
 from dagster_sqlqueue.orchestration.launchpad.config import (
     CancelConfig,
     DeleteConfig,

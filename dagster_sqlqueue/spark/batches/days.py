@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.model.job import Mode
-from dagster_sqlqueue.model.queue import Backoff
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark.batches.leasing import leased_days
 from dagster_sqlqueue.spark.batches.model import Batch

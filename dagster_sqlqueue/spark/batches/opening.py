@@ -10,8 +10,8 @@ from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue.db.executors import Row, Transaction
 from dagster_sqlqueue.errors import BatchLost, InvalidInput, QueuePaused
+from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
 from dagster_sqlqueue.model.job import Mode
-from dagster_sqlqueue.model.queue import MAX_DELAY_SECONDS
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.unpublished_batches import give_back
 from dagster_sqlqueue.spark.batches.wanted import Opened, Wanted

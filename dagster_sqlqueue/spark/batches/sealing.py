@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 
 from dagster_sqlqueue.db.executors import Transaction
+from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.model.job import Mode
-from dagster_sqlqueue.model.queue import Backoff
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.stuck_keys import heal_keys
 from dagster_sqlqueue.queue.unpublished_batches import Swept, sweep
