@@ -268,8 +268,8 @@ class JobAdminVerbs(Verbs):
         Args:
             queue: its name.
             selection: which jobs; `since` and `before` are about when live ones were enqueued, and ended ones ended.
-            states: of those that fit, only jobs in these: `queued`, `held`, `succeeded`, `failed`, `cancelled`. The first two
-                of all jobs empty a queue of what waits.
+            states: of those that fit, only jobs in these: `queued`, `held`, `succeeded`, `failed`, `cancelled`. Of
+                all jobs the first two empty a queue of what waits.
 
         Returns:
             What was deleted; and of jobs that were named by their ids, those that were not, with the reason.

@@ -92,8 +92,3 @@ def test_what_an_enqueue_raises_goes_by_the_hooks(queue: SqlQueue, spec: QueueSp
 def test_hooks_that_say_nothing_change_nothing(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     SqlQueue(queue.database, hooks=[EnqueueHooks()]).enqueue(spec, Work(n=1))
     assert tags(queue) == [[]]
-
-
-def test_a_queue_has_no_hooks_unless_it_is_given_some(queue: SqlQueue) -> None:
-    hooks = [Tagging("x")]
-    assert (queue.hooks, SqlQueue(queue.database, hooks=hooks).hooks) == ((), tuple(hooks))

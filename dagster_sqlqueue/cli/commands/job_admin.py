@@ -237,12 +237,8 @@ def purge(
     Example: sqlqueue purge orders --dry-run
     """
     verb = Verb(WAITING_STATES, "deleted")
-    decide(
-        session,
-        (queue, EVERYTHING, dry_run),
-        verb,
-        lambda source, its: source.delete(its, EVERYTHING, states=WAITING_STATES),
-    )
+    asked = (queue, EVERYTHING, dry_run)
+    decide(session, asked, verb, lambda source, its: source.delete(its, EVERYTHING, states=WAITING_STATES))
 
 
 def decide(
