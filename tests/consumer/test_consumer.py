@@ -10,7 +10,7 @@ import pytest
 from dagster_sqlqueue import Consumer, Done, Job, NewJob, QueueSpec, Snooze, SqlQueue
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput, UnknownQueue
 from tests.gate.patience import PATIENCE
-from tests.support import Work, asked, claim, leases_go_on, make_due, own_server, rows, until
+from tests.support import Work, claim, leases_go_on, make_due, own_server, rows, until, value
 from tests.support.around import Around
 from tests.support.drained import Clock, archive, drain
 
@@ -47,8 +47,10 @@ def test_stop_ends_a_lingering_drain_at_once(queue: SqlQueue, spec: QueueSpec[Wo
     consumer = Consumer(queue, spec, lambda job: None)
     with ThreadPoolExecutor(1) as pool:
         draining = pool.submit(consumer.drain, linger_seconds=3_600)
-        until(lambda: asked(queue, "unnest"))
-        consumer.stop()
+        try:
+            until(lambda: value(queue, "SELECT count(*) FROM {s}.waiter"), "the wait for jobs")
+        finally:
+            consumer.stop()
         assert draining.result(PATIENCE).claimed == 0
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pwd
+import random
 import shutil
 import signal
 import subprocess
@@ -39,14 +40,15 @@ def until(condition: Callable[[], T], what: str = "the condition", seconds: floa
     """The condition's first true value; fails when it does not come in time.
 
     It is looked at less often the longer it takes, four times a second at last: a look may be a query of a server, or one at
-    all processes of the machine, and would take the time of those that are waited for.
+    all processes of the machine, and would take the time of those that are waited for. No two pauses are alike: what is
+    waited for may come and go at intervals of its own.
     """
     began = time.monotonic()
     pause = threading.Event()
     while not (value := condition()):
         waited = time.monotonic() - began
         assert waited < seconds, f"{what} did not come within {seconds} s"
-        pause.wait(min(max(0.01, waited / 20), 0.25))
+        pause.wait(min(max(0.01, waited / 20), 0.25) * random.uniform(0.5, 1.0))
     return value
 
 
