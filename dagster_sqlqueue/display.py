@@ -26,6 +26,11 @@ def moment(when: datetime) -> str:
     return f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
 
 
+def span(since: datetime, until: datetime | None) -> str:
+    """From when on, and until when if there is an end."""
+    return f"since {moment(since)}" + (f" until {moment(until)}" if until else "")
+
+
 def duration(seconds: float | None) -> str:
     """For people: two units at most."""
     if seconds is None:

@@ -10,7 +10,6 @@ import logging
 import os
 import re
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
@@ -196,30 +195,6 @@ def _socket_directory(directory: Path, account: Account) -> str:
 def _environment() -> dict[str, str]:
     """Ours, less what would steer the server: a PGPORT, a PGDATA, PGOPTIONS."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PG")}
-
-
-def _open_to_others(programs: Path) -> None:
-    """Let everybody run the programs where they are, for servers that tests make of them; the library itself changes no mode
-    of what is there: see `access`.
-    """
-    _let_through(programs)
-    if (programs / "postgres").stat().st_mode & 0o005 == 0o005:
-        return
-    wheel = programs.parent.parent
-    for tree in (programs.parent, wheel.with_name(f"{wheel.name}.libs")):
-        for path in (tree, *tree.rglob("*")):
-            if path.exists() and not path.is_symlink():
-                mode = path.stat().st_mode
-                path.chmod(mode | stat.S_IROTH | (stat.S_IXOTH if mode & stat.S_IXUSR else 0))
-
-
-def _let_through(path: Path) -> None:
-    """Let the server's account pass through the directories above a path, without listing what is in them."""
-    for directory in path.parents:
-        mode = directory.stat().st_mode
-        if not mode & stat.S_IXOTH:
-            logger.warning("%s is opened for passing through (o+x) to the embedded PostgreSQL's account", directory)
-            directory.chmod(mode | stat.S_IXOTH)
 
 
 def _in_one_line(text: str) -> str:

@@ -66,5 +66,5 @@ def _looks(selection: Selection, states: Sequence[str]) -> Iterator[tuple[bool, 
     if set(states) == set(LIVE_STATES):
         yield False, selection
         return
-    for state in selection.states(states, "this"):
+    for state in selection.states(states, "the verb"):
         yield state in ARCHIVE_STATES, replace(selection, all=False, state=state)

@@ -321,6 +321,9 @@ def test_schedules_of_a_paused_queue(queue: SqlQueue, spec: QueueSpec[Work]) -> 
     found = _found(queue)["schedules"]
     assert (found.verdict, found.found) == (Verdict.WARN, "work is paused, and 2 schedules go on putting jobs on it")
     assert found.cure == "let it go on with: sqlqueue resume work; or: sqlqueue schedule pause work NAME"
+    queue.pause("work", until=3600)
+    assert _found(queue)["schedules"].verdict is Verdict.OK, "it goes on by itself"
+    queue.pause("work")
     schedules.pause("work", "a")
     assert "a schedule goes on" in _found(queue)["schedules"].found
     schedules.pause("work", "b")

@@ -1,5 +1,6 @@
 """Many real processes, killed, stopped and cut off: every job is finished once all the same."""
 
+import contextlib
 import signal
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,8 @@ def race(fleet: Fleet, go: Path, plant: str) -> None:
         ended = len(fleet.all("ended"))
         until(lambda: len(fleet.all("ended")) > ended + 20)
         for history in histories:
-            fleet.signal(history, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):  # it came to the end by itself
+                fleet.signal(history, signal.SIGTERM)
     fleet.join()
 
 

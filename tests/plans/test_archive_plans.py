@@ -341,11 +341,12 @@ def test_what_was_sent_again_after_its_end(explain: Explainer, count: int) -> No
     assert plan.buffers <= 5 * count * (PARTITIONS + 2) + SLACK
 
 
+@pytest.mark.parametrize("verb", ["redrive", "delete_ended"])
 @pytest.mark.parametrize("count", [1, 100, 1_000])
-def test_redriving(explain: Explainer, count: int) -> None:
+def test_taking_out_of_the_archive(explain: Explainer, verb: str, count: int) -> None:
     chosen = ended(explain, count)
     plan = explain(
-        "redrive",
+        verb,
         queue="events",
         ids=[id for id, _ in chosen],
         states=["succeeded", "failed"],
@@ -357,24 +358,6 @@ def test_redriving(explain: Explainer, count: int) -> None:
     # Each is looked at, locked, and deleted.
     assert plan.rows_of("job_archive") <= 3 * count
     assert plan.buffers <= 8 * count * PARTITIONS + 40 * count + SLACK
-
-
-@pytest.mark.parametrize("count", [1, 100, 1_000])
-def test_deleting_what_ended(explain: Explainer, count: int) -> None:
-    chosen = ended(explain, count)
-    plan = explain(
-        "delete_ended",
-        queue="events",
-        ids=[id for id, _ in chosen],
-        states=["succeeded", "failed"],
-        since=min(at for _, at in chosen).isoformat(),
-        until=max(at for _, at in chosen).isoformat(),
-    )
-    assert plan.root["Actual Rows"] == count
-    assert not plan.read_whole("job_archive")
-    # Each is looked at, locked, and deleted.
-    assert plan.rows_of("job_archive") <= 3 * count
-    assert plan.buffers <= 8 * count * PARTITIONS + 20 * count + SLACK
 
 
 @pytest.mark.parametrize("verb", ["select_archived", "select_dead"])

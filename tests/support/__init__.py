@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.db.executors import Transaction
-from dagster_sqlqueue.embedded.launch import _open_to_others
+from dagster_sqlqueue.embedded import access
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.schema.functions import pinned_schema
 from tests.gate.patience import PATIENCE
@@ -181,8 +181,8 @@ class OwnServer:
         secret.write_text(password or "none")
         if self._user:
             ensure_user_exists(self._user)
-            _open_to_others(self._bin)
             entry = pwd.getpwnam(self._user)
+            self._bin = access.runnable(self._bin, (entry.pw_uid, entry.pw_gid))
             for path in (self.home, secret):
                 os.chown(path, entry.pw_uid, entry.pw_gid)
         if primary:

@@ -75,9 +75,7 @@ def pause(
         render.emit_json({**views.settings_json(settings), "drained": drained})
     else:
         assert settings.paused_at
-        since = f"queue {queue} is paused since {display.moment(settings.paused_at)}"
-        if settings.paused_until:
-            since += f" until {display.moment(settings.paused_until)}"
+        since = f"queue {queue} is paused {display.span(settings.paused_at, settings.paused_until)}"
         ending = {
             None: "what runs goes on",
             True: "nothing of it runs any more",

@@ -3,10 +3,7 @@
 import json
 import signal
 import sys
-import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +13,7 @@ from dagster_sqlqueue.cli.exit_codes import Code
 from dagster_sqlqueue.cli.input import options
 from dagster_sqlqueue.cli.output import render, views
 from dagster_sqlqueue.cli.session import Session
+from dagster_sqlqueue.cli.signals import stopped_by_signals
 from dagster_sqlqueue.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -58,8 +56,7 @@ def run(
         scheduler = schedules.Scheduler(
             found, poll_seconds=seconds, told=_emit_line if session.as_json else _say_ticked
         )
-        # In a thread: a handler must not set an event whose lock the thread that it interrupts may hold.
-        with _stopped_by_signals() as (stopping, received), ThreadPoolExecutor(1) as pool:
+        with stopped_by_signals() as (stopping, received), ThreadPoolExecutor(1) as pool:
             pool.submit(scheduler.run, stopping).result()
     if signal.SIGINT in received:
         raise typer.Exit(Code.INTERRUPTED)
@@ -86,24 +83,6 @@ def _tick_once(session: Session, found: "Schedules") -> None:
         render.say("nothing is due")
     if failed:
         raise typer.Exit(Code.PARTLY)
-
-
-@contextmanager
-def _stopped_by_signals() -> Iterator[tuple[threading.Event, list[int]]]:
-    """An event that SIGTERM and SIGINT set while the block runs, and which of them came."""
-    stopping = threading.Event()
-    received: list[int] = []
-
-    def stop(number: int, _frame: object) -> None:
-        received.append(number)
-        stopping.set()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stopping, received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _say_ticked(done: "Ticked") -> None:

@@ -270,7 +270,7 @@ def queues(
                     settings.max_attempts,
                     views.limits(settings) or "–",
                     f"{settings.retention_days} days" if settings.retention_days else "for ever",
-                    f"since {display.moment(settings.paused_at)}" if settings.paused_at else "–",
+                    display.span(settings.paused_at, settings.paused_until) if settings.paused_at else "–",
                 ]
                 for settings in found
             ],

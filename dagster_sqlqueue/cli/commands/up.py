@@ -6,8 +6,6 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import typer
@@ -16,6 +14,7 @@ from dagster_sqlqueue import display
 from dagster_sqlqueue.cli.exit_codes import Code
 from dagster_sqlqueue.cli.output import render
 from dagster_sqlqueue.cli.session import Session, command
+from dagster_sqlqueue.cli.signals import stopped_by_signals
 from dagster_sqlqueue.db.statements import DEFAULT_SCHEMA
 from dagster_sqlqueue.embedded import EmbeddedPostgres, supervisor
 from dagster_sqlqueue.errors import EmbeddedServerError, InvalidInput
@@ -46,7 +45,7 @@ def up(session: Session) -> None:
         with SqlQueue(Database(server.url, schema=session.schema_name, application_name="sqlqueue")) as queue:
             queue.migrate()
         _tell(session, server)
-        with _signals() as received:
+        with stopped_by_signals() as (_, received):
             while supervisor.postmaster(server.directory) is not None and not received:
                 time.sleep(_LOOK_SECONDS)
     if signal.SIGINT in received:
@@ -103,19 +102,3 @@ def _tell(session: Session, server: EmbeddedPostgres) -> None:
     for line in lines:
         render.say(display.printable(line))
     sys.stdout.flush()
-
-
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Which of SIGTERM and SIGINT came while the block ran."""
-    received: list[int] = []
-
-    def receive(number: int, _frame: object) -> None:
-        received.append(number)
-
-    before = {number: signal.signal(number, receive) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

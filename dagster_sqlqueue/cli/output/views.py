@@ -47,10 +47,9 @@ def settings_rows(settings: QueueSettings) -> Iterator[tuple[str, str]]:
     if any(region != "local" for region in settings.regions):
         yield "regions", regions(settings)
     if settings.paused_at:
-        until = f" until {display.moment(settings.paused_until)}" if settings.paused_until else ""
         yield (
             "paused",
-            f"since {display.moment(settings.paused_at)}{until}; go on with: sqlqueue resume {settings.name}",
+            f"{display.span(settings.paused_at, settings.paused_until)}; go on with: sqlqueue resume {settings.name}",
         )
 
 

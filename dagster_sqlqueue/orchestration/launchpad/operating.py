@@ -22,8 +22,7 @@ def pause(source: SqlQueue, config: PauseConfig) -> Report:
     rest = "what runs goes on"
     if config.wait_seconds:
         rest = "nothing of it runs any more" if drained else "jobs of it still run, or somebody resumed it"
-    until = f" until {display.moment(after.paused_until)}" if after.paused_until else ""
-    said = f"queue {config.queue} is paused since {display.moment(after.paused_at)}{until}; {rest}"
+    said = f"queue {config.queue} is paused {display.span(after.paused_at, after.paused_until)}; {rest}"
     counts = {"drained": int(drained)} if config.wait_seconds else {}
     return Report(config.queue, said, counts, {"queue": _settings(before, after)}, before.revision != after.revision)
 
@@ -58,8 +57,7 @@ def rebucket(source: SqlQueue, config: RebucketConfig) -> Report:
 
 def _settings(before: QueueSettings, after: QueueSettings) -> str:
     def of(settings: QueueSettings) -> list[object]:
-        until = f" until {display.moment(settings.paused_until)}" if settings.paused_until else ""
-        paused = f"since {display.moment(settings.paused_at)}{until}" if settings.paused_at else "no"
+        paused = display.span(settings.paused_at, settings.paused_until) if settings.paused_at else "no"
         return [settings.bucket_count, settings.lanes, paused]
 
     names = ["buckets", "buckets that may hold jobs", "paused"]

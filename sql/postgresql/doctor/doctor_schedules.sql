@@ -3,8 +3,8 @@
 --
 -- Parameters: seconds float8 (for how long a tick is due, before it is worth a word).
 -- Returns, by queue: queue; ticking (how many of its schedules are not paused); overdue (of those, how many have an overdue
---   tick), overdue_seconds and overdue_name (of the longest overdue; null: none is); queue_paused (whether the queue is, and
---   schedules tick); failed (how many are paused with a reason), failed_name, failed_error (of the first by name; null: none).
+--   tick), overdue_seconds and overdue_name (of the longest overdue; null: none is); queue_paused (whether the queue is,
+--   until somebody resumes it, and schedules tick); failed (how many are paused with a reason), failed_name, failed_error (of the first by name; null: none).
 --   Only queues of which one of the last three things is so. Locks: none. For people: it reads all schedules.
 -- Roles: operator, observer.
 SELECT found.*
@@ -15,7 +15,7 @@ FROM (
         count(*) FILTER (WHERE late.seconds IS NOT NULL) AS overdue,
         max(late.seconds) AS overdue_seconds,
         (array_agg(s.name ORDER BY s.next_tick, s.name) FILTER (WHERE late.seconds IS NOT NULL))[1] AS overdue_name,
-        bool_or(q.paused_at IS NOT NULL AND s.paused_at IS NULL) AS queue_paused,
+        bool_or(q.paused_at IS NOT NULL AND q.paused_until IS NULL AND s.paused_at IS NULL) AS queue_paused,
         count(*) FILTER (WHERE failed.error IS NOT NULL) AS failed,
         (array_agg(s.name ORDER BY s.name) FILTER (WHERE failed.error IS NOT NULL))[1] AS failed_name,
         (array_agg(failed.error ORDER BY s.name) FILTER (WHERE failed.error IS NOT NULL))[1] AS failed_error
