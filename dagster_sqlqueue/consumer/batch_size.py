@@ -5,8 +5,10 @@ import math
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.queue.strategies import MAX_BATCH
 
+MOST_MEASURED = 1_000
+"""The largest batch that goes by the handler's time."""
+
 _FIRST = 100
-_MOST = 1_000
 _BATCH_SECONDS = 0.1
 """What a batch is to take: so long that the round trip for the next one is little beside it, and so short that neither an
 end nor another consumer that has nothing to do waits for it."""
@@ -50,5 +52,5 @@ class BatchSize:
         if jobs:
             self.seconds = seconds
         if self._measured and jobs:
-            fitting = _MOST if seconds <= 0 else round(_BATCH_SECONDS * jobs / seconds)
-            self.now = min(max(fitting, self.now // _STEP, 1), self.now * _STEP, _MOST)
+            fitting = MOST_MEASURED if seconds <= 0 else round(_BATCH_SECONDS * jobs / seconds)
+            self.now = min(max(fitting, self.now // _STEP, 1), self.now * _STEP, MOST_MEASURED)

@@ -65,7 +65,9 @@ class DrainConfig(dg.Config):
 
     buckets: list[int] = Field(default=[], description="The buckets to work off; none named: all of them.")
     tags: list[str] = Field(default=[], description="Take only jobs that have all of these tags.")
-    batch_size: int = Field(default=100, ge=1, le=10_000, description="Jobs for each claim.")
+    batch_size: int | None = Field(
+        default=None, ge=1, le=10_000, description="Jobs for each claim; unset: by the time that the handler takes."
+    )
     budget_seconds: float | None = Field(
         default=None, gt=0, description="Take no new batch after that long; unset: by the consumer's mode."
     )

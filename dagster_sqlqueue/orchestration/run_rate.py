@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from dagster_sqlqueue.consumer.batch_size import MOST_MEASURED
 from dagster_sqlqueue.orchestration.giving_back import run_worker
 from dagster_sqlqueue.queue import SqlQueue
 
@@ -37,17 +38,17 @@ class RunRate:
         return f"{self.per_second:,.{1 if self.per_second < 100 else 0}f} jobs a second in a run"
 
 
-def measured(queue: SqlQueue, name: str, *, batch_size: int) -> RunRate | None:
+def measured(queue: SqlQueue, name: str, *, batch_size: int | None) -> RunRate | None:
     """The rate of the queue's runs by the latest jobs that they ended within an hour, also of runs that are not over; None:
     there are none.
 
     Args:
         queue: where the queue is.
         name: the queue's.
-        batch_size: of the runs' claims. Jobs that were claimed together may have ended together, and one such batch says
-            nothing about the time between two.
+        batch_size: of the runs' claims; None: by the handler's time. Jobs that were claimed together may have ended
+            together, and one such batch says nothing about the time between two.
     """
-    limit = max(_LATEST, 2 * batch_size + 1)
+    limit = max(_LATEST, 2 * (MOST_MEASURED if batch_size is None else batch_size) + 1)
     wanted = {"queue": name, "runs": run_worker(""), "seconds": _LOOKED_BACK_SECONDS, "limit": limit}
     ((jobs, seconds),) = queue.database.run("run_rate", wanted)
     return RunRate(jobs, round(seconds, 3)) if jobs and seconds >= 0.001 else None

@@ -51,7 +51,7 @@ class SensorSettings:
             The time that it waits in Dagster's own run queue does not count. A run that comes later still works, too.
         budget_seconds, linger_seconds, hand_over_seconds: passed on to the runs, see `DrainConfig`; None: by the
             consumer's mode.
-        batch_size: jobs for each claim.
+        batch_size: jobs for each claim; None: as `Consumer` chooses, by the time that the handler takes.
         share: where live runs cover all buckets with work, and the backlog is worth more of them, or they have not got to a
             bucket for ten seconds, start further runs that share their buckets; else no bucket has two runs of the sensor
             at a time.
@@ -70,7 +70,7 @@ class SensorSettings:
     budget_seconds: float | None = None
     linger_seconds: float | None = None
     hand_over_seconds: float | None = None
-    batch_size: int = 100
+    batch_size: int | None = None
     share: bool = True
     region: str | None = None
     tags: Sequence[str] = ()

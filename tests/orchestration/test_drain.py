@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -74,6 +75,24 @@ def test_a_run_has_as_many_events_for_many_jobs_as_for_one(
     # A line of progress in ten seconds is the only thing that there may be more of.
     assert [event for event in one if event != "LOG"] == [event for event in many if event != "LOG"]
     assert many.count("LOG") - one.count("LOG") <= 1 + seconds / 10
+
+
+def test_a_run_claims_by_the_time_that_its_handler_takes_unless_it_is_given_a_size(
+    queue: SqlQueue, deployment: Deployment, spec: QueueSpec[Work]
+) -> None:
+    """At five milliseconds a job the first batch, of a hundred, takes five times as long as a batch is to take."""
+
+    @queue_consumer(spec)
+    def slow(job: Job[Work]) -> None:
+        time.sleep(0.005)
+
+    for config, sizes in (({}, [100, 25]), ({"batch_size": 60}, [60, 60, 5])):
+        deployment.enqueue_many(125)
+        assert done_by(deployment.drain(slow, linger_seconds=0, **config))["succeeded"] == 125
+        claims = (
+            "SELECT count(*) FROM {s}.job_archive GROUP BY claimed_by, started_at ORDER BY started_at DESC LIMIT %s"
+        )
+        assert [size for (size,) in rows(queue, claims % len(sizes))] == sizes[::-1]
 
 
 def test_a_run_takes_only_its_buckets(queue: SqlQueue, deployment: Deployment, consumer: QueueConsumer[Work]) -> None:
