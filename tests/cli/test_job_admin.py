@@ -186,7 +186,7 @@ def test_dry_run_of_ids_says_which_would_be_left(cli: Cli, queue: SqlQueue, spec
     (live,) = _put(queue, spec, "a")
     foretold = cli.run("cancel", "work", dead, live, _NOBODY, "--dry-run")
     assert foretold.exit_code == 6
-    assert "cancelled would be 1 job; left as before 2 jobs" in foretold.stdout
+    assert "1 job would be cancelled; 2 jobs left as before" in foretold.stdout
     assert "it is failed" in foretold.stdout
     assert "queue work has no such job" in foretold.stdout
     assert _states(cli, dead, live) == ["failed", "queued"]
@@ -195,7 +195,7 @@ def test_dry_run_of_ids_says_which_would_be_left(cli: Cli, queue: SqlQueue, spec
 def test_many_jobs(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     queue.enqueue_many(spec, [Work(n=n) for n in range(2_500)])
     foretold = cli.run("cancel", "work", "--all", "--dry-run").stdout
-    assert "cancelled would be 2,500 jobs" in foretold
+    assert "queue work: 2,500 jobs would be cancelled. Nothing was changed (--dry-run)" in foretold
     assert "(the first 20 of 2,500)" in foretold
     assert cli.run("cancel", "work", "--all").stdout == "queue work: cancelled 2,500 jobs\n"
     assert cli.run("retry", "work", "--state", "cancelled").stdout == "queue work: put back 2,500 jobs\n"
@@ -292,7 +292,7 @@ def test_ids_that_need_no_queue_are_said_to_be_of_theirs(cli: Cli, queue: SqlQue
     (job,) = _put(queue, spec, "a")
     assert cli.run("hold", job).stdout == "queue work: held 1 job\n"
     ended = cli.run("cancel", job, "--dry-run")
-    assert ended.stdout.startswith("queue work: cancelled would be 1 job. Nothing was changed (--dry-run)")
+    assert ended.stdout.startswith("queue work: 1 job would be cancelled. Nothing was changed (--dry-run)")
     again = cli.run("hold", job)
     assert (again.exit_code, "left 1 job as before" in again.stdout) == (6, True)
 

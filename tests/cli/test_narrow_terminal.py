@@ -62,6 +62,8 @@ TABLES = {
     f"show {IDS['dead']}": ["no address of the customer"],
     f"retry {IDS['dead']} {IDS['dead']} --dry-run": [IDS["dead"]],
     f"cancel {QUEUE} {IDS['dead']} --dry-run": [IDS["dead"], "because"],
+    f"delete {QUEUE} {IDS['dead']} {IDS['live']} --dry-run": [IDS["dead"], IDS["live"]],
+    f"purge {QUEUE} --dry-run": ["at least 5,000 jobs would be deleted", "(the first 20 of at least 5,000)"],
     "schedule list": ["0 3 * * * in Europe/Berlin", "a-name-of-a-schedule", "next"],
     f"schedule next {QUEUE} a-name-of-a-schedule": ["Europe/Berlin", "03:00:00 +0"],
     "subscriptions": ["topic-of-many-words", "name-of-a-subscription", QUEUE, '{"country": "NZ"}', "delay 5 min"],

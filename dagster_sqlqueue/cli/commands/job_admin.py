@@ -296,11 +296,11 @@ def foretell(
         render.emit_json({**values, "dry_run": True, "complete": not more})
     else:
         least = "at least " if more else ""
-        said = [f"{verb.done} would be {least}{_jobs(len(changed))}"]
+        said = [f"{least}{_jobs(len(changed))} would be {verb.done}"]
         if requested:
-            said.append(f"asked to end {least}{_jobs(len(requested), 'running ')}")
+            said.append(f"{least}{_jobs(len(requested), 'running ')} asked to end")
         if skipped:
-            said.append(f"left as before {_jobs(len(skipped))}")
+            said.append(f"{_jobs(len(skipped))} left as before")
         render.say(f"queue {queue}: {'; '.join(said)}. Nothing was changed (--dry-run)")
         if found:
             views.job_table(discreet(source, queue, found[:_SHOWN]))
