@@ -43,6 +43,9 @@ def _in_column(
     connection: "psycopg.Connection[tuple[str, str]]", table: str, where: str, column: Column
 ) -> tuple[str, str] | None:
     query = f"SELECT CAST(id AS text), {column.sql} FROM {table} WHERE {where} AND {column.sql} IS NOT NULL"  # noqa: S608
+    if column.local_day is not None:
+        found = connection.execute(f"{query} AND {column.local_day} IS NULL LIMIT 1".encode()).fetchone()
+        return found and (found[0], found[1])
     with connection.transaction(), connection.cursor(name="suspects") as cursor:
         cursor.execute(query.encode())
         while some := cursor.fetchmany(_TOGETHER):

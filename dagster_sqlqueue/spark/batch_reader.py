@@ -33,7 +33,7 @@ class Reader(DataSourceReader):
         self._server = server(url, schema)
         self._options = options
         self._asked = asked
-        self._known = fields.columns(options)
+        self._known = fields.columns(options, schema)
         fields.check_schema(asked, self._known)
         conditions.scope(options)
         conditions.tests(options, self._known)

@@ -13,6 +13,8 @@ from dagster_sqlqueue.spark.contents import Days, Held
 
 SETTLED = timedelta(minutes=1)
 """A job that finished just before midnight may be committed a little later."""
+_ZONE_LAST = "Etc/GMT+12"
+"""Where a day ends last."""
 
 
 def begins(day: str, zone: str) -> datetime:
@@ -44,23 +46,25 @@ def check_closed(queue: SqlQueue, about: Days, days: Sequence[str], now: datetim
     """See that nothing is added any more to the archive of some days.
 
     Raises:
-        InvalidInput: a day lies in the future, is not over, or has jobs on the queue.
+        InvalidInput: a day lies in the future, is not over by the clocks that say which day it is, or has jobs on the queue.
     """
+    zone, field = about.clocks
+    # By clocks that each job names for itself, a day is over when it is wherever it ends last.
+    zone = zone or (_ZONE_LAST if field is not None else about.zone)
     for day in days:
-        if now < begins(day, about.zone):
+        if now < begins(day, zone):
             raise InvalidInput(
-                f"{day} lies in the future: it begins at {moment(begins(day, about.zone))} ({about.zone}). Materialise days"
+                f"{day} lies in the future: it begins at {moment(begins(day, zone))} ({zone}). Materialise days"
                 " that are over"
             )
-        if now < (until := ends(day, about.zone) + SETTLED):
+        if now < (until := ends(day, zone) + SETTLED):
             raise InvalidInput(
-                f"{day} is not over: it ends at {moment(ends(day, about.zone))} ({about.zone}), and can be materialised from"
+                f"{day} is not over: it ends at {moment(ends(day, zone))} ({zone}), and can be materialised from"
                 f" {moment(until)} on"
             )
     if about.day is None:
         return
-    path = about.parameters(days)["day_path"]
-    rows = queue.database.run("live_by_day", {"queue": about.queue, "day_path": path, "days": list(days)})
+    rows = queue.database.run("live_by_day", about.parameters(days))
     open_days: dict[str, int] = {str(day): int(jobs) for day, jobs in rows}
     if open_days:
         first = min(open_days)

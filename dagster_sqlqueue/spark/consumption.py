@@ -253,7 +253,7 @@ class Consumption:
         self, columns: Mapping[str, Mapping[str, str]] | None, payload: bool | None, on_bad_value: OnBadValue
     ) -> tuple[SealedRead, list[str]]:
         if columns is not None:
-            asked = fields.named(columns, sealed.TAKEN, live=True)
+            asked = fields.named(columns, sealed.TAKEN, live=True, schema=self.queue.database.schema)
         else:
             asked = {} if self.spec is None else sealed.columns_of(self.spec.payload)
         with_payload = not asked if payload is None else payload

@@ -8,7 +8,8 @@ from typing import Any
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.spark import finishing
+from dagster_sqlqueue.spark import finishing, local_days
+from dagster_sqlqueue.spark.local_days import NONE, Clocks
 
 PERCENTILES = (50, 95, 99)
 
@@ -26,6 +27,7 @@ class Days:
         zone: of hours, and of days where `day` is None.
         day: where a job's day is, `payload.day` say; None: it is the one on which the job finished.
         account: where its account is; None: there are no accounts.
+        clocks: where the day's field is an instant: by which clocks it is the day, as `local_days.of_column` gives it.
         since: jobs that finished before do not count; None: all do.
         until: nor those that finished then or later.
         within: nor those that finished so long after the end of their day, or before its beginning: see `finishing`; None:
@@ -37,6 +39,7 @@ class Days:
     zone: str
     day: str | None = None
     account: str | None = None
+    clocks: Clocks = NONE
     since: datetime | None = None
     until: datetime | None = None
     within: timedelta | None = None
@@ -50,6 +53,7 @@ class Days:
             "days": list(days),
             "in_result": in_result,
             "day_path": day_path,
+            **local_days.parameters(self.clocks),
             "zone": self.zone,
             "from_time": self.since,
             "until_time": self.until,
@@ -66,15 +70,18 @@ class Upstream:
         queue: its name.
         day: path of the field with the day.
         account: path of the field with the account.
+        clocks: as for `Days`.
     """
 
     queue: str
     day: Sequence[str]
     account: Sequence[str]
+    clocks: Clocks = NONE
 
     def parameters(self) -> dict[str, Any]:
         """For the statements that look at its live jobs."""
-        return {"queue": self.queue, "day_path": list(self.day), "account_path": list(self.account)}
+        paths = {"day_path": list(self.day), "account_path": list(self.account)}
+        return {"queue": self.queue, **paths, **local_days.parameters(self.clocks)}
 
 
 def upstream_of(queue: str, columns: Mapping[str, Mapping[str, str]]) -> Upstream | None:
@@ -89,7 +96,7 @@ def upstream_of(queue: str, columns: Mapping[str, Mapping[str, str]]) -> Upstrea
     if any(in_result or not path for in_result, path in places):
         return None
     (_, day), (_, account) = places
-    return Upstream(queue, day or [], account or [])
+    return Upstream(queue, day or [], account or [], local_days.of_column("day", columns["day"]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from dagster_sqlqueue.spark import day_checks
 from dagster_sqlqueue.spark.batches import BACKOFF
 from dagster_sqlqueue.spark.contents import READS, Upstream, upstream_of
 from dagster_sqlqueue.spark.day_requests import DueDay, next_range
+from dagster_sqlqueue.spark.local_days import NO_EVENTS
 
 _CAP = 50_000
 """The most jobs that are looked at: with more events than that on their queue, the days are not over."""
@@ -163,12 +164,12 @@ class _Look:
 
     def _parameters(self, keys: Sequence[str]) -> Mapping[str, Any]:
         known = self._upstream
+        events = NO_EVENTS if known is None else known.parameters()
         return {
+            **events,
+            "events": events["queue"],
             "queue": self._daily,
             "prefix": f"{self._key.path[-1]}/",
-            "events": known and known.queue,
-            "day_path": known and list(known.day),
-            "account_path": known and list(known.account),
             # Where an account's day ends before the partitions' one does, its jobs are due before their partition is there.
             "earliest": keys[0] if keys else "",
             "latest": keys[-1] if keys else "",

@@ -7,8 +7,9 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
+from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.spark import kinds
+from dagster_sqlqueue.spark import kinds, local_days
 from dagster_sqlqueue.spark.literals import literal
 from dagster_sqlqueue.spark.options import json_option, null_for_bad, state_of
 
@@ -21,11 +22,14 @@ class Column:
         sql: the expression; of a field, one that gives its text.
         kind: Spark's name of its type.
         field: where in the JSON it is, like `payload.account`; None for a column of every job.
+        local_day: of a day by the clocks of a zone: an expression that gives its text, and NULL where there is no such day.
+            `sql` then shows what it is made of.
     """
 
     sql: str
     kind: str
     field: str | None = None
+    local_day: str | None = None
 
     def value(self, server: int | None) -> str:
         """The typed expression.
@@ -35,6 +39,10 @@ class Column:
         """
         if self.field is None:
             return self.sql
+        if self.local_day is not None:
+            found = kinds.cast(self.local_day, self.kind)
+            # What a column shows of it is no date, and so says in the error what was there.
+            return found if server is not None else f"COALESCE({found}, {kinds.cast(self.sql, self.kind)})"
         return kinds.cast(self.sql, self.kind) if server is None else kinds.cast_or_null(self.sql, self.kind, server)
 
     def selected(self, server: int | None) -> str:
@@ -61,10 +69,14 @@ _ARCHIVE_ONLY = {"finished_at": "CAST(NULL AS timestamptz)", "result": "CAST(NUL
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 
-def columns(options: Mapping[str, str]) -> dict[str, Column]:
+def columns(options: Mapping[str, str], schema: str = statements.DEFAULT_SCHEMA) -> dict[str, Column]:
     """Every column that can be asked for, by its name.
 
     One of the option `columns` takes the place of the payload's field of its name.
+
+    Args:
+        options: those of the read.
+        schema: where the queue's tables are.
 
     Raises:
         InvalidInput: the option `columns`, `payload` or `payload_prefix` is not usable.
@@ -72,7 +84,7 @@ def columns(options: Mapping[str, str]) -> dict[str, Column]:
     live = state_of(options) != "archive"
     plain = of_every_job(live=live)
     empty: dict[str, Any] = {}
-    asked = named(json_option(options, "columns", empty), plain, live=live)
+    asked = named(json_option(options, "columns", empty), plain, live=live, schema=schema)
     names = set(map(str.lower, asked))
     typed = {name: column for name, column in _typed(options, plain).items() if name.lower() not in names}
     return plain | typed | asked
@@ -87,16 +99,19 @@ def of_every_job(*, live: bool) -> dict[str, Column]:
     return {name: Column(_ARCHIVE_ONLY.get(name, sql) if live else sql, kind) for name, (sql, kind) in _PLAIN.items()}
 
 
-def named(asked: Mapping[str, Any], plain: Collection[str], *, live: bool) -> dict[str, Column]:
+def named(
+    asked: Mapping[str, Any], plain: Collection[str], *, live: bool, schema: str = statements.DEFAULT_SCHEMA
+) -> dict[str, Column]:
     """The columns that the option `columns` names.
 
     Args:
-        asked: name → {"path": …, "type": …}.
+        asked: name → {"path": …, "type": …}, and for a day by the clocks of a zone {"path": …, "type": "date", "zone": …}.
         plain: the columns that every job has, in lower case.
         live: as for `of_every_job`.
+        schema: where the queue's tables are.
 
     Raises:
-        InvalidInput: a name, path or type is not usable, or the name is taken.
+        InvalidInput: a name, path, type or zone is not usable, or the name is taken.
     """
     known: dict[str, Column] = {}
     for name, column in asked.items():
@@ -118,8 +133,30 @@ def named(asked: Mapping[str, Any], plain: Collection[str], *, live: bool) -> di
                 f"column {name!r} is {column}; write path as payload.field or result.field, and type as one of"
                 f" {', '.join(kinds.NAMES)}"
             )
-        known[name] = Column("CAST(NULL AS text)" if live and base == "result" else _text(base, fields), kind, path)
+        nothing = live and base == "result"
+        if "zone" in given and not nothing:
+            known[name] = _local_day(name, given, base, fields, schema)
+        else:
+            known[name] = Column("CAST(NULL AS text)" if nothing else _text(base, fields), kind, path)
     return known
+
+
+def _local_day(name: str, given: Mapping[str, Any], base: str, fields: list[str], schema: str) -> Column:
+    zone, path = local_days.of_column(name, given)
+    instant = _text(base, fields)
+    if path is None:
+        by = literal(zone or "")
+        known = by
+    else:
+        by = _text(base, path)
+        known = f"CASE WHEN {by} IN (SELECT name FROM pg_catalog.pg_timezone_names) THEN {by} END"  # noqa: S608 quoted
+    return Column(
+        # NULL where either is.
+        f"({instant} || ' in the time zone ' || {by})",
+        "date",
+        given["path"],
+        f"{statements.quote_schema(schema)}.local_day({instant}, {known})",
+    )
 
 
 def _typed(options: Mapping[str, str], plain: Mapping[str, Column]) -> dict[str, Column]:

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.schema import migrations
-from dagster_sqlqueue.spark import contents, day_checks, finishing, published, remote, showing
+from dagster_sqlqueue.spark import contents, day_checks, finishing, local_days, published, remote, showing
 from dagster_sqlqueue.spark.closed_days import begins, ends
 from dagster_sqlqueue.spark.computing import Compute
 from dagster_sqlqueue.spark.contents import Accounts, Days, Held, Upstream
@@ -232,6 +232,7 @@ class DayWork(ABC):
             self.zone,
             day=places.get("day"),
             account=places.get("account"),
+            clocks=local_days.of_column("day", self.reads.columns.get("day", {})),
             since=window and window[0],
             until=window and window[1],
             within=within,

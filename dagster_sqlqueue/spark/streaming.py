@@ -103,7 +103,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"the option {unusable[0]!r} is for batch reads; a stream begins where the option 'startingPosition' says,"
                 " and maxRowsPerBatch bounds what it reads at once"
             )
-        known = fields.columns(options)
+        known = fields.columns(options, where[1])
         fields.check_schema(schema, known)
         conditions.tests(options, known)
         self._where = where

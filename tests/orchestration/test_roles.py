@@ -206,6 +206,7 @@ def test_an_asset_of_spark_is_a_consumer_and_reads_the_archive_as_an_observer(
     migrations.check(queue.database)
     events = {"events": "work", "day_path": ["day"], "account_path": ["account"], "prefix": "sizes/"}
     span = {"queue": "work", "earliest": "2013-01-01", "latest": "2013-01-02", **events}
+    span |= {"zoned": True, "day_zone": None, "zone_path": ["zone"]}
     queue.database.run("due_days", {**span, "cap": 10, "late": []})
     batch = batches.seal(queue, "work", "k", owner="run")
     read = _read(staff, Role.CONSUMER, state="batch", batch_id=str(batch.id))

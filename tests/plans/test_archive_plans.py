@@ -174,11 +174,16 @@ def test_the_bounds_and_slices_of_a_small_queue(explain: Explainer) -> None:
     assert plan.buffers <= 3 * ROWS / 20 / 100 + 5 * PARTITIONS + SLACK
 
 
+PLAIN: dict[str, Any] = {"zoned": False, "day_zone": None, "zone_path": None}
+ZONED: dict[str, Any] = {"zoned": True, "day_zone": None, "zone_path": ["zone"], "day_path": ["at"]}
+
+
 def about(**more: Any) -> dict[str, Any]:
     return {
         "states": ["succeeded", "failed"],
         "in_result": False,
         "day_path": None,
+        **PLAIN,
         "zone": "UTC",
         "account_in_result": False,
         "account_path": ["account"],
@@ -243,11 +248,12 @@ DUE: dict[str, Any] = {
     "day_path": ["day"],
     "account_path": ["account"],
     "late": [],
+    **PLAIN,
 }
 
 LIVE_DAYS: dict[str, dict[str, Any]] = {
-    "live_by_day": {"day_path": ["day"]},
-    "open_accounts": {"day_path": ["day"], "account_path": ["account"]},
+    "live_by_day": {"day_path": ["day"], **PLAIN},
+    "open_accounts": {"day_path": ["day"], "account_path": ["account"], **PLAIN},
     "due_days": {"events": None, **DUE, "cap": ROWS},
     "spark_live_buckets": {},
 }
@@ -262,6 +268,29 @@ def test_days_of_live_jobs_read_the_rows_of_the_queue_alone(explain: Explainer, 
     assert not plan.read_whole("job")
     assert plan.rows_read <= DAILY + LOOKS
     assert plan.buffers <= 2 * DAILY + SLACK
+
+
+def test_days_of_instants_cost_one_look_at_the_zones_beside_the_rows(explain: Explainer) -> None:
+    """And the function that finds the day is part of the statement, whatever is given to it."""
+    first, until = whole_days(explain, 1)
+    explained = {
+        "archive_by_day": about(from_time=None, until_time=None),
+        "archive_day_figures": about(from_time=None, until_time=None),
+        **{verb: LIVE_DAYS[verb] for verb in ("live_by_day", "open_accounts")},
+    }
+    for verb, asked in explained.items():
+        plan = explain(verb, **{**asked, **ZONED, "queue": "daily", "days": names(first, until)})
+        assert not plan.read_whole("job_archive")
+        assert not plan.read_whole("job")
+        zones = [node for node in plan.nodes if node.get("Function Name") == "pg_timezone_names"]
+        assert sum(node["Actual Loops"] for node in zones) <= 1
+        assert plan.buffers <= 2 * DAILY + 5 * PARTITIONS + SLACK
+    call = (
+        "EXPLAIN (VERBOSE) SELECT {s}.local_day(CASE WHEN id IS NULL THEN result ELSE payload END #>> CAST(%s AS text[]),"
+        " (SELECT jsonb_object_agg(name, name) FROM pg_timezone_names) ->> (payload #>> CAST(%s AS text[])))"
+        " FROM {s}.job_archive"
+    )
+    assert not any("local_day" in line for (line,) in explain.run(call, ["at"], ["zone"]))
 
 
 def test_a_sensor_stops_looking_at_its_cap(explain: Explainer) -> None:

@@ -90,6 +90,7 @@ def test_seal_of_days(explain: Explainer) -> None:
     )
     asked = {"ids": made, "tokens": [1] * 20, "days": days, "queue": "work", "worker": "w", "lease_seconds": 60.0}
     events = {"events": "other", "day_path": ["day"], "account_path": ["account"]}
+    events |= {"zoned": False, "day_zone": None, "zone_path": None}
     plan = explain("batch_seal_days", buckets=[2, 3], **asked, **events)
     found = explain.run("SELECT count(*) FROM {s}.job WHERE batch_id = ANY (%s) GROUP BY batch_id", made)
     sealed = sum(count for (count,) in found)

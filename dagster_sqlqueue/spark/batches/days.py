@@ -38,7 +38,7 @@ def seal_days(
         patience_seconds: as for `seal`.
         backoff: as for `seal`.
         closed: take only jobs whose account has no live job of its day on the queue `queue`, whose payloads have their day
-            at the path `day_path` and their account at `account_path`. None: all.
+            at the path `day_path` and their account at `account_path`; see `leased_days`. None: all.
 
     Raises:
         UnknownQueue, QueuePaused, InvalidInput, BatchLost: as for `seal`.

@@ -15,6 +15,7 @@ from dagster_sqlqueue.queue.odd_jobs import despite_odd_jobs
 from dagster_sqlqueue.spark.batches.loss import lost
 from dagster_sqlqueue.spark.batches.model import Batch
 from dagster_sqlqueue.spark.batches.wanted import Opened, Wanted
+from dagster_sqlqueue.spark.local_days import NO_EVENTS
 
 logger = logging.getLogger("dagster_sqlqueue")
 
@@ -49,7 +50,8 @@ def leased_days(
         days: ISO dates, as the payloads have them in their field `day`, and what is to be sealed for each.
         opened: the batches, in the same order.
         closed: take only jobs whose account has no live job of its day on the queue `queue`, whose payloads have their day
-            at the path `day_path` and their account at `account_path`. None: all.
+            at the path `day_path` and their account at `account_path`; with what `local_days.parameters` gives, that day is
+            one of a zone's clocks, and has to be over by them. None: all.
 
     Raises:
         BatchLost: a batch was taken over.
@@ -61,9 +63,9 @@ def leased_days(
         # Of new ones none has jobs yet.
         if not buckets or batch.token > 1:
             buckets.update(row[0] for row in _prepared(queue, wanted, batch))
-    nothing = {"queue": None, "day_path": None, "account_path": None}
-    events = dict(closed or nothing)
+    events = {**NO_EVENTS, **(closed or {})}
     asked = {
+        **events,
         "ids": [batch.id for batch in opened],
         "tokens": [batch.token for batch in opened],
         "days": list(days),
@@ -72,13 +74,15 @@ def leased_days(
         "worker": first.owner,
         "lease_seconds": first.lease_seconds,
         "events": events["queue"],
-        "day_path": events["day_path"],
-        "account_path": events["account_path"],
     }
     rows = despite_odd_jobs(queue.database, first.queue, partial(queue.database.run, "batch_seal_days", asked))
     if left := sum(row[2] for row in rows):
         logger.warning(
-            "%d jobs of %d days of %r are left: events of theirs are on %r", left, len(days), first.key, events["queue"]
+            "%d jobs of %d days of %r are left: events of theirs are on %r, or their day is not over",
+            left,
+            len(days),
+            first.key,
+            events["queue"],
         )
     return _sealed(queue, all_wanted, opened, [{"day": day} for day in days])
 

@@ -3,9 +3,12 @@
 -- state it is in: it may still change the day. What is looked at and what is leased is of one snapshot. The batches' own leases
 -- are extended by it.
 --
--- Parameters: ids uuid[], tokens bigint[], days text[] (of the batches, and the day of each); queue text; buckets smallint[] (of
---   the daily jobs); worker text; lease_seconds float8; events text (the other queue; null: none), day_path, account_path text[]
---   (where its payloads have their day and their account).
+-- Parameters: ids uuid[], tokens bigint[], days text[] (of the batches, and the day of each); queue text; buckets smallint[]
+--   (of the daily jobs); worker text; lease_seconds float8; events text (the other queue; null: none), day_path,
+--   account_path text[] (where its payloads have their day and their account); zoned boolean (whether that field is an
+--   instant, and the day the one on which it lies by the clocks of a zone), day_zone text, zone_path text[] (that zone, or
+--   else the field that names it). Of such days an account's is left as well until it has ended by these clocks, or by those
+--   of the zone that its job names.
 -- Returns: for each batch its id; how many jobs were leased; how many were left because their day is open. A batch that was
 --   taken over has no row.
 -- Locks: the batches' rows, then the jobs; jobs locked by others are skipped and stay for later.
@@ -23,7 +26,7 @@ WITH mine AS MATERIALIZED (
     -- To be looked up for each job: joined, each job was compared with each day.
     SELECT jsonb_object_agg(mine.day, mine.id) AS ids, min(mine.sealed_at) AS due FROM mine
 ), head AS MATERIALIZED (
-    SELECT j.id, j.payload ->> 'day' AS day, j.payload ->> 'account' AS account
+    SELECT j.id, j.payload ->> 'day' AS day, j.payload ->> 'account' AS account, j.payload ->> 'zone' AS zone
     FROM sqlqueue.job AS j
     WHERE j.queue = :queue
       AND j.bucket = ANY (CAST(:buckets AS smallint[]))
@@ -36,7 +39,17 @@ WITH mine AS MATERIALIZED (
     FROM sqlqueue.live_bucket AS b
     CROSS JOIN LATERAL (
         SELECT
-            left(j.payload #>> CAST(:day_path AS text[]), 10) AS day,
+            CASE
+                WHEN :zoned THEN sqlqueue.local_day(
+                    j.payload #>> CAST(:day_path AS text[]),
+                    COALESCE(
+                        CAST(:day_zone AS text),
+                        (SELECT jsonb_object_agg(z.name, z.name) FROM pg_timezone_names AS z)
+                            ->> (j.payload #>> CAST(:zone_path AS text[]))
+                    )
+                )
+                ELSE left(j.payload #>> CAST(:day_path AS text[]), 10)
+            END AS day,
             j.payload #>> CAST(:account_path AS text[]) AS account
         FROM sqlqueue.job AS j
         WHERE j.queue = CAST(:events AS text) AND j.bucket = b.bucket
@@ -47,6 +60,21 @@ WITH mine AS MATERIALIZED (
     SELECT head.id
     FROM head
     WHERE NOT EXISTS (SELECT FROM unfinished AS u WHERE u.day = head.day AND u.account = head.account)
+      AND (
+          NOT :zoned
+          -- Of a zone that there is not, the one where days end last.
+          OR head.day < to_char(
+              timezone(
+                  COALESCE(
+                      CAST(:day_zone AS text),
+                      (SELECT jsonb_object_agg(z.name, z.name) FROM pg_timezone_names AS z) ->> head.zone,
+                      'Etc/GMT+12'
+                  ),
+                  (SELECT wanted.due FROM wanted)
+              ),
+              'YYYY-MM-DD'
+          )
+      )
 ), leased AS (
     UPDATE sqlqueue.job AS j
     SET state = 'running',

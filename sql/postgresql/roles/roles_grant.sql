@@ -32,7 +32,8 @@ REVOKE ALL ON FUNCTION
     sqlqueue.promote_keys(text, text[]), sqlqueue.keep_live(uuid[], boolean), sqlqueue.known_followers(uuid[]),
     sqlqueue.bucket_hash(uuid, text), sqlqueue.hold_unclaimable(text), sqlqueue.listen_to_ends(),
     sqlqueue.remove_reply_queue(text, boolean), sqlqueue.settle_batch(uuid, text, text), sqlqueue.sweep_batch(text, double precision),
-    sqlqueue.forget_batches(text), sqlqueue.drop_staged(uuid), sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint)
+    sqlqueue.forget_batches(text), sqlqueue.drop_staged(uuid), sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint),
+    sqlqueue.local_day(text, text)
     FROM PUBLIC, sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 
 GRANT USAGE ON SCHEMA sqlqueue TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
@@ -240,6 +241,10 @@ GRANT EXECUTE ON FUNCTION
     TO sqlqueue_producer, sqlqueue_operator;
 -- nothing on drop_staged(uuid): sqlqueue_consumer, sqlqueue_observer
 -- nothing on enqueue_staged(uuid, text, text, bigint, uuid[], bigint): sqlqueue_consumer, sqlqueue_observer
+
+-- local_day reads nothing: whoever reads the jobs of a day calls it.
+GRANT EXECUTE ON FUNCTION sqlqueue.local_day(text, text) TO sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
+-- nothing on local_day(text, text): sqlqueue_producer
 
 -- The views about lanes and heads show no payload; job_all shows everything.
 GRANT SELECT ON sqlqueue.live_bucket, sqlqueue.lane, sqlqueue.bucket_heads, sqlqueue.stray_job

@@ -2,9 +2,11 @@
 -- of a job is a field of its payload or result, or else the one on which it finished, by the clocks of a time zone.
 --
 -- Parameters: queue text; states text[]; days text[] (ISO dates); in_result boolean, day_path text[] (the field of the day;
---   null: when it finished); zone text (of that day); account_in_result boolean, account_path text[] (null: no accounts);
---   from_time, until_time timestamptz (of finished_at; null: open); lead_seconds, lag_seconds float8 (null: open; each day's
---   jobs finished from so long before its midnight in UTC until so long after it).
+--   null: when it finished); zone text (of that day); zoned boolean (whether that field is an instant, and the day the one
+--   on which it lies by the clocks of a zone), day_zone text, zone_path text[] (that zone, or else the field that names it);
+--   account_in_result boolean, account_path text[] (null: no accounts); from_time, until_time timestamptz (of finished_at;
+--   null: open); lead_seconds, lag_seconds float8 (null: open; each day's jobs finished from so long before its midnight in
+--   UTC until so long after it).
 -- Returns: day, account (null: none), jobs, last. Locks: none.
 -- Plan: with a range of time the index on (queue, finished_at); without one every archived job of the queue.
 -- Roles: operator, observer.
@@ -14,10 +16,19 @@ FROM (
         a.finished_at,
         CASE
             WHEN CAST(:day_path AS text[]) IS NULL THEN to_char(a.finished_at AT TIME ZONE :zone, 'YYYY-MM-DD')
-            ELSE left((CASE WHEN :in_result THEN a.result ELSE a.payload END) #>> CAST(:day_path AS text[]), 10)
+            WHEN :zoned THEN sqlqueue.local_day(
+                said.document #>> CAST(:day_path AS text[]),
+                COALESCE(
+                    CAST(:day_zone AS text),
+                    (SELECT jsonb_object_agg(z.name, z.name) FROM pg_timezone_names AS z)
+                        ->> (said.document #>> CAST(:zone_path AS text[]))
+                )
+            )
+            ELSE left(said.document #>> CAST(:day_path AS text[]), 10)
         END AS day,
         (CASE WHEN :account_in_result THEN a.result ELSE a.payload END) #>> CAST(:account_path AS text[]) AS account
     FROM sqlqueue.job_archive AS a
+    CROSS JOIN LATERAL (SELECT CASE WHEN :in_result THEN a.result ELSE a.payload END AS document) AS said
     WHERE a.queue = :queue
       AND a.state = ANY (CAST(:states AS text[]))
       AND a.finished_at >= COALESCE(CAST(:from_time AS timestamptz), '-infinity')

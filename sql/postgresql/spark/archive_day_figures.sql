@@ -2,9 +2,10 @@
 -- payload or result, or else the one on which it finished, by the clocks of a time zone.
 --
 -- Parameters: queue text; states text[]; days text[] (ISO dates); in_result boolean, day_path text[] (the field of the day;
---   null: when it finished); zone text (of days and hours); from_time, until_time timestamptz (of finished_at; null: open);
---   lead_seconds, lag_seconds float8 (null: open; each day's jobs finished from so long before its midnight in UTC until so
---   long after it).
+--   null: when it finished); zone text (of days and hours); zoned boolean (whether that field is an instant, and the day the
+--   one on which it lies by the clocks of a zone), day_zone text, zone_path text[] (that zone, or else the field that names
+--   it); from_time, until_time timestamptz (of finished_at; null: open); lead_seconds, lag_seconds float8 (null: open; each
+--   day's jobs finished from so long before its midnight in UTC until so long after it).
 -- Returns: of each day one row with hour null, and one for each hour in which a job finished: day, hour (0 to 23), jobs,
 --   failed, attempts, waits and runs (float8[], seconds: the 50th, 95th and 99th percentile, of jobs that were started).
 -- Locks: none.
@@ -23,9 +24,18 @@ FROM (
         CAST(GREATEST(extract(epoch FROM a.finished_at - a.started_at), 0) AS float8) AS ran,
         CASE
             WHEN CAST(:day_path AS text[]) IS NULL THEN to_char(a.finished_at AT TIME ZONE :zone, 'YYYY-MM-DD')
-            ELSE left((CASE WHEN :in_result THEN a.result ELSE a.payload END) #>> CAST(:day_path AS text[]), 10)
+            WHEN :zoned THEN sqlqueue.local_day(
+                said.document #>> CAST(:day_path AS text[]),
+                COALESCE(
+                    CAST(:day_zone AS text),
+                    (SELECT jsonb_object_agg(z.name, z.name) FROM pg_timezone_names AS z)
+                        ->> (said.document #>> CAST(:zone_path AS text[]))
+                )
+            )
+            ELSE left(said.document #>> CAST(:day_path AS text[]), 10)
         END AS day
     FROM sqlqueue.job_archive AS a
+    CROSS JOIN LATERAL (SELECT CASE WHEN :in_result THEN a.result ELSE a.payload END AS document) AS said
     WHERE a.queue = :queue
       AND a.state = ANY (CAST(:states AS text[]))
       AND a.finished_at >= COALESCE(CAST(:from_time AS timestamptz), '-infinity')

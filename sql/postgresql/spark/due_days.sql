@@ -3,8 +3,10 @@
 --
 -- Parameters: queue text; prefix text (what the keys of the asset's batches have before the day); events text, day_path,
 --   account_path text[] (the queue whose live jobs tell that an account's day is open, and where they have both; null: there
---   is none); earliest, latest text (ISO dates); cap integer (the most jobs of either queue that are looked at); late text[]
---   (the days that are named).
+--   is none); zoned boolean (whether their day_path is an instant, and the day the one on which it lies by the clocks of a
+--   zone), day_zone text, zone_path text[] (that zone, or else the field that names it) (an account's day is then open as
+--   well until it has ended by these clocks, those that its job names where it is no zone for all); earliest, latest text
+--   (ISO dates); cap integer (the most jobs of either queue that are looked at); late text[] (the days that are named).
 -- Returns: day; jobs (that are due, and whose account's day is closed); waiting (that are due, and whose is not); unmoved
 --   (whether files are to be moved); of the last batch of the day, nulls where there is none: state, attempt, backoff, ago (how
 --   many seconds ago its lease ended, or it was given up), error, owner; seen (how many events were looked at: as many as the
@@ -14,10 +16,16 @@
 --   Batches by the small indexes of those that are open or unmoved, and for each day one by its key.
 -- Roles: consumer, operator, observer.
 WITH due AS MATERIALIZED (
-    SELECT of_bucket.day, of_bucket.account
+    SELECT of_bucket.day, of_bucket.account, of_bucket.ended
     FROM sqlqueue.live_bucket AS b
     CROSS JOIN LATERAL (
-        SELECT j.payload ->> 'day' AS day, j.payload ->> 'account' AS account
+        SELECT
+            j.payload ->> 'day' AS day, j.payload ->> 'account' AS account,
+            NOT :zoned OR j.payload ->> 'day' < to_char(timezone(COALESCE(
+                CAST(:day_zone AS text),
+                (SELECT jsonb_object_agg(z.name, z.name) FROM pg_timezone_names AS z) ->> (j.payload ->> 'zone'),
+                'Etc/GMT+12'
+            ), statement_timestamp()), 'YYYY-MM-DD') AS ended
         FROM sqlqueue.job AS j
         WHERE j.queue = :queue
           AND j.bucket = b.bucket
@@ -29,7 +37,17 @@ WITH due AS MATERIALIZED (
     LIMIT :cap
 ), seen AS MATERIALIZED (
     SELECT
-        left(j.payload #>> CAST(:day_path AS text[]), 10) AS day, j.payload #>> CAST(:account_path AS text[]) AS account
+        CASE
+            WHEN :zoned THEN sqlqueue.local_day(
+                j.payload #>> CAST(:day_path AS text[]),
+                COALESCE(
+                    CAST(:day_zone AS text),
+                    (SELECT jsonb_object_agg(z.name, z.name) FROM pg_timezone_names AS z)
+                        ->> (j.payload #>> CAST(:zone_path AS text[]))
+                )
+            )
+            ELSE left(j.payload #>> CAST(:day_path AS text[]), 10)
+        END AS day, j.payload #>> CAST(:account_path AS text[]) AS account
     FROM sqlqueue.job AS j
     WHERE j.queue = :events AND (SELECT count(*) FROM due) > 0
     ORDER BY j.bucket
@@ -38,7 +56,8 @@ WITH due AS MATERIALIZED (
     SELECT DISTINCT seen.day, seen.account FROM seen
 ), by_day AS MATERIALIZED (
     SELECT
-        due.day, count(*) FILTER (WHERE u.day IS NULL) AS jobs, count(*) FILTER (WHERE u.day IS NOT NULL) AS waiting
+        due.day, count(*) FILTER (WHERE u.day IS NULL AND due.ended) AS jobs,
+        count(*) FILTER (WHERE u.day IS NOT NULL OR NOT due.ended) AS waiting
     FROM due
     LEFT JOIN unfinished AS u ON u.day = due.day AND u.account = due.account
     GROUP BY due.day

@@ -1,8 +1,10 @@
 -- The events that ended between two looks, and whose account was done with their day already: the day is to be computed again.
 --
 -- Parameters: events text, states text[], day_path, account_path text[] (the queue of the events, which of them count, and
---   where their payloads have day and account); queue text (of the daily jobs); prefix text (what the keys of the asset's
---   batches have before the day); earliest, latest text (ISO dates); after, until text (each a pg_snapshot).
+--   where their payloads have day and account); zoned boolean (whether that field is an instant, and the day the one on
+--   which it lies by the clocks of a zone), day_zone text, zone_path text[] (that zone, or else the field that names it);
+--   queue text (of the daily jobs); prefix text (what the keys of the asset's batches have before the day); earliest, latest
+--   text (ISO dates); after, until text (each a pg_snapshot).
 -- Returns: day, jobs (such events), accounts (that have some). An event that ended while its day was being computed is among
 --   them, whether it was computed or not. Locks: none.
 -- Plan: the index of the archive by transaction, from the oldest that ran at the first look on. Only if such a day was
@@ -12,7 +14,17 @@ WITH fresh AS MATERIALIZED (
     SELECT ended.day, ended.account, count(*) AS jobs
     FROM (
         SELECT
-            left(a.payload #>> CAST(:day_path AS text[]), 10) AS day,
+            CASE
+                WHEN :zoned THEN sqlqueue.local_day(
+                    a.payload #>> CAST(:day_path AS text[]),
+                    COALESCE(
+                        CAST(:day_zone AS text),
+                        (SELECT jsonb_object_agg(z.name, z.name) FROM pg_timezone_names AS z)
+                            ->> (a.payload #>> CAST(:zone_path AS text[]))
+                    )
+                )
+                ELSE left(a.payload #>> CAST(:day_path AS text[]), 10)
+            END AS day,
             a.payload #>> CAST(:account_path AS text[]) AS account
         FROM sqlqueue.job_archive AS a
         WHERE a.queue = :events

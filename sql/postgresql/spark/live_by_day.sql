@@ -1,6 +1,8 @@
 -- How many live jobs of a queue are about each of some days, by a field of their payload: a day is closed when there is none.
 --
--- Parameters: queue text; day_path text[] (the field); days text[] (ISO dates).
+-- Parameters: queue text; day_path text[] (the field); zoned boolean (whether that field is an instant, and the day the one
+--   on which it lies by the clocks of a zone), day_zone text, zone_path text[] (that zone, or else the field that names it);
+--   days text[] (ISO dates).
 -- Returns: day, jobs. Locks: none.
 -- Plan: every live job of the queue, bucket by bucket through the claim index: asked for a queue alone, the planner reads the
 --   whole table, however few of the jobs are that queue's.
@@ -10,7 +12,17 @@ FROM (
     SELECT of_bucket.day
     FROM sqlqueue.live_bucket AS b
     CROSS JOIN LATERAL (
-        SELECT left(j.payload #>> CAST(:day_path AS text[]), 10) AS day
+        SELECT CASE
+            WHEN :zoned THEN sqlqueue.local_day(
+                j.payload #>> CAST(:day_path AS text[]),
+                COALESCE(
+                    CAST(:day_zone AS text),
+                    (SELECT jsonb_object_agg(z.name, z.name) FROM pg_timezone_names AS z)
+                        ->> (j.payload #>> CAST(:zone_path AS text[]))
+                )
+            )
+            ELSE left(j.payload #>> CAST(:day_path AS text[]), 10)
+        END AS day
         FROM sqlqueue.job AS j
         WHERE j.queue = :queue AND j.bucket = b.bucket
         OFFSET 0

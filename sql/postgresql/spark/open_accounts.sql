@@ -1,6 +1,8 @@
 -- The accounts of some days that have live jobs on a queue of events, by two fields of their payloads: their day is open.
 --
--- Parameters: queue text; day_path, account_path text[] (the fields); days text[] (ISO dates).
+-- Parameters: queue text; day_path, account_path text[] (the fields); zoned boolean (whether that field is an instant, and
+--   the day the one on which it lies by the clocks of a zone), day_zone text, zone_path text[] (that zone, or else the field
+--   that names it); days text[] (ISO dates).
 -- Returns: day, account, jobs. Locks: none.
 -- Plan: every live job of the queue, bucket by bucket through the claim index: asked for a queue alone, the planner reads the
 --   whole table, however few of the jobs are that queue's.
@@ -9,7 +11,17 @@ SELECT live.day, live.account, count(*) AS jobs
 FROM sqlqueue.live_bucket AS b
 CROSS JOIN LATERAL (
     SELECT
-        left(j.payload #>> CAST(:day_path AS text[]), 10) AS day,
+        CASE
+            WHEN :zoned THEN sqlqueue.local_day(
+                j.payload #>> CAST(:day_path AS text[]),
+                COALESCE(
+                    CAST(:day_zone AS text),
+                    (SELECT jsonb_object_agg(z.name, z.name) FROM pg_timezone_names AS z)
+                        ->> (j.payload #>> CAST(:zone_path AS text[]))
+                )
+            )
+            ELSE left(j.payload #>> CAST(:day_path AS text[]), 10)
+        END AS day,
         j.payload #>> CAST(:account_path AS text[]) AS account
     FROM sqlqueue.job AS j
     WHERE j.queue = :queue AND j.bucket = b.bucket

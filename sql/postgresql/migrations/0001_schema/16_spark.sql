@@ -175,3 +175,26 @@ $$;
 REVOKE ALL ON FUNCTION
     sqlqueue.drop_staged(uuid), sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint)
 FROM PUBLIC;
+
+-- The day, as 2013-01-31, on which an instant lies by the clocks of a time zone; null where the text is no instant. An instant is
+-- an ISO date and time; one that does not say how far from UTC its clocks are is of UTC. It never fails, but for a zone that there
+-- is not, and so can stand in a condition. One expression, so that it becomes part of the statement that uses it.
+CREATE FUNCTION sqlqueue.local_day(instant text, zone text) RETURNS text
+LANGUAGE sql STABLE PARALLEL SAFE AS $$
+    SELECT CASE
+        WHEN instant ~ '^(?!0000)[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])[T ]([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9]([.][0-9]{1,9})?)?( ?([zZ]|[-+](0[0-9]|1[0-4])(:?[0-5][0-9])?))?$'
+        THEN CASE
+            -- The month has that day.
+            WHEN CAST(substr(instant, 9, 2) AS integer)
+                <= extract(day FROM CAST(substr(instant, 1, 7) || '-01' AS date) + interval '1 month - 1 day')
+            -- Cut to microseconds, which a cast rounds: to the next day, at its end.
+            THEN to_char(
+                timezone(zone, CAST(
+                    regexp_replace(instant, '([.][0-9]{6})[0-9]+', '\1')
+                    || CASE WHEN substr(instant, 12) ~ '[-+zZ]' THEN '' ELSE 'Z' END AS timestamptz
+                )),
+                'YYYY-MM-DD'
+            )
+        END
+    END
+$$;
