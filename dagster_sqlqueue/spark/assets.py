@@ -14,6 +14,7 @@ from dagster_sqlqueue.orchestration.assets import asset_key_among
 from dagster_sqlqueue.orchestration.fanout import DailyAccount
 from dagster_sqlqueue.spark import sinks
 from dagster_sqlqueue.spark.batches import BACKOFF
+from dagster_sqlqueue.spark.batches.opening import checked_lease
 from dagster_sqlqueue.spark.computing import Compute
 from dagster_sqlqueue.spark.daily import KEY, ArchiveRead
 from dagster_sqlqueue.spark.daily_run import Daily
@@ -37,6 +38,7 @@ def sqlqueue_daily_asset(
     columns: Mapping[str, str] | None = None,
     code_version: str | None = None,
     backoff: Backoff = BACKOFF,
+    lease_seconds: float = 60.0,
     pool: str | None = "spark",
     asset_keys: Mapping[str, dg.AssetKey] | None = None,
 ) -> Callable[[Compute], dg.AssetsDefinition]:
@@ -65,18 +67,21 @@ def sqlqueue_daily_asset(
         columns: what the columns of the results mean, by their names.
         code_version: of the function. With another one every day is computed again.
         backoff: how long the sensor waits before it asks again for a day whose run failed or died.
+        lease_seconds: how long a day's batch holds when its run is gone, before another run may take it over. It is extended
+            four times as often.
         pool: the concurrency pool; a second Spark session would only take the first one's memory.
         asset_keys: of the queues whose assets are not `queues/<name>`, by queue; see `asset_key_of`.
 
     Raises:
         InvalidInput: there is neither table nor output, the partitions are not whole days, `reads` has no `day` or no
-            `account`, or the table's name, a column or the deadline is not usable.
+            `account`, or the table's name, a column, the deadline or the lease is not usable.
     """
     sinks.check_given(f"the daily asset of {spec.name!r}", table, output)
     check_days(partitions_def)
     check_reads(reads, needed=KEY)
     if deadline is not None and (not isinstance(deadline, time) or deadline.tzinfo is not None):
         raise InvalidInput(f"deadline is {deadline!r}; give a time of day without a zone: it is each account's own")
+    checked_lease(lease_seconds)
     upstream = [asset_key_among(asset_keys, queue) for queue in (reads.queue, spec.name)]
 
     def decorate(compute: Compute) -> dg.AssetsDefinition:
@@ -85,6 +90,7 @@ def sqlqueue_daily_asset(
             compute=compute,
             daily_queue=spec.name,
             backoff=backoff,
+            lease_seconds=lease_seconds,
             reads=reads,
             zone=partitions_def.timezone,
             table=table,

@@ -22,10 +22,12 @@ class Daily(DayWork):
     Attributes:
         daily_queue: of the daily jobs.
         backoff: of the batches.
+        lease_seconds: of the batches.
     """
 
     daily_queue: str
     backoff: Backoff
+    lease_seconds: float
 
     @property
     def consumes(self) -> bool:
@@ -90,6 +92,7 @@ class Daily(DayWork):
             table=self.table,
             output=found.directory,
             backoff=self.backoff,
+            lease_seconds=self.lease_seconds,
         )
         shown = {one.day: {"jobs_consumed": one.jobs} for one in done}
         return Made(rows, {one.day: one.rows for one in done}, shown)

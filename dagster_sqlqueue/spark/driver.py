@@ -53,7 +53,7 @@ def own_driver(
         InvalidInput: Spark does not start with these settings.
     """
     with scratch_directory() as scratch:
-        conf = {**_conf(settings, Path(scratch), java_options), **settings.conf}
+        conf = {**conf_of(settings, Path(scratch), java_options), **settings.conf}
         environment = {
             "JAVA_HOME": str(java.path),
             "SPARK_LOCAL_DIRS": scratch,
@@ -124,7 +124,14 @@ def _interrupts() -> Iterator[None]:
             signal.signal(signal.SIGINT, before)
 
 
-def _conf(settings: SparkSettings, scratch: Path, java_options: Sequence[str]) -> dict[str, str]:
+def conf_of(settings: SparkSettings, scratch: Path, java_options: Sequence[str]) -> dict[str, str]:
+    """What Spark is told, beside what the user says.
+
+    Args:
+        settings: of the session.
+        scratch: a directory of the session's own.
+        java_options: of the driver's JVM, beside those that every driver has.
+    """
     logging_conf = scratch / "log4j2.properties"
     logging_conf.write_text(_LOGGING.format(level=settings.log_level.lower()))
     options = [
@@ -154,6 +161,8 @@ def _conf(settings: SparkSettings, scratch: Path, java_options: Sequence[str]) -
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
             "spark.pyspark.python": worker_python(scratch),
         }
+    elif settings.driver_host is not None:
+        conf["spark.driver.host"] = settings.driver_host
     return conf
 
 

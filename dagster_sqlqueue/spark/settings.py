@@ -12,6 +12,7 @@ CONNECT_PORT = 15002
 
 _LOCAL = re.compile(r"local(\[(\*|\d+)(, *\d+)?\])?|local-cluster\[\d+, *\d+, *\d+\]")
 _CLUSTER = re.compile(r"(spark://|k8s://).+")
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]")
 _MEMORY = re.compile(r"\d+[kmgt]b?", re.IGNORECASE)
 
 
@@ -25,6 +26,8 @@ class SparkSettings:
         remote: the URL of a Spark Connect server, `sc://host:15002`, with its parameters (`;token=…`, `;use_ssl=true`);
             None: this process is the driver, under `master`. What belongs to the driver's JVM (memory, UI, log level) is
             then the server's own affair.
+        driver_host: the host name or address by which a cluster's executors find this process; None: as the machine calls
+            itself. Local runs do without.
         driver_memory: the heap of the driver's JVM.
         shuffle_partitions: partitions of a shuffle.
         fast_start: compile with the first JIT tier only: a third less start-up, and reading takes a sixth longer, so it is
@@ -42,6 +45,7 @@ class SparkSettings:
     app_name: str = "dagster-sqlqueue"
     master: str = "local[*]"
     remote: str | None = None
+    driver_host: str | None = None
     driver_memory: str = "2g"
     shuffle_partitions: int = 4
     fast_start: bool = False
@@ -58,8 +62,14 @@ class SparkSettings:
             raise InvalidInput(f"reach_seconds is {self.reach_seconds!r}; it must be more than 0")
         if not self.away_seconds >= 0:
             raise InvalidInput(f"away_seconds is {self.away_seconds!r}; it must not be negative")
+        if self.driver_host is not None and not _HOST.fullmatch(self.driver_host):
+            raise InvalidInput(f"driver_host is {self.driver_host!r}; write a host name or an address, without a port")
         if self.remote is not None:
             connect_address(self.remote)
+            if self.driver_host is not None:
+                raise InvalidInput(
+                    "driver_host is given beside remote: a Spark Connect server is the driver itself; leave it out"
+                )
         else:
             check_master(self.master)
             if not _MEMORY.fullmatch(self.driver_memory):

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from dagster_sqlqueue import NewJob, Selection, SqlQueue
 from dagster_sqlqueue.orchestration import queue_asset_key
 from dagster_sqlqueue.orchestration.fanout import DailyAccount
+from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.spark.assets import sqlqueue_daily_asset
 from tests.spark.asset_support import PARTITIONS, Run, checks, daily_asset, shown, versions
 from tests.spark.daily_support import (
@@ -306,16 +307,27 @@ def test_a_failed_computation_fails_the_run_and_says_why(
     queue: SqlQueue, session: SparkSession, output: Path, resources: dict[str, Any], instance: dg.DagsterInstance
 ) -> None:
     prepare(queue, DAYS[:1])
+    long: list[Any] = []
 
     @sqlqueue_daily_asset(
-        DAILY, reads=READS, partitions_def=PARTITIONS, table=table(queue), output=lambda: output, name="named"
+        DAILY,
+        reads=READS,
+        partitions_def=PARTITIONS,
+        table=table(queue),
+        output=lambda: output,
+        name="named",
+        lease_seconds=900,
     )
     def closed(events: DataFrame) -> DataFrame:
+        long.extend(rows(queue, "SELECT lease_until > now() + interval '10 minutes' FROM {s}.batch"))
         raise RuntimeError("the café is closed")
 
+    with pytest.raises(InvalidInput, match="lease_seconds is 0; give seconds"):
+        daily_asset(queue, output, lease_seconds=0)
     assert closed.key == dg.AssetKey("named")
     done = dg.materialize([closed], partition_key=DAYS[0], resources=resources, instance=instance, raise_on_error=False)
     assert not done.success
+    assert long == [(True,)]
     assert in_table(queue) == in_files(output) == []
     errors = rows(queue, "SELECT DISTINCT error FROM {s}.job WHERE queue = 'daily'")
     assert errors == [("the batch's run failed: RuntimeError: the café is closed",)]

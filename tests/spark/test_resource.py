@@ -9,13 +9,15 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.spark import resource
+from dagster_sqlqueue.spark import driver, resource
 from dagster_sqlqueue.spark.connect import remote_session
 from dagster_sqlqueue.spark.reaching import check_reachable
 from dagster_sqlqueue.spark.resource import LONG_RUN, SparkResource
@@ -125,6 +127,8 @@ def test_a_grpc_server_of_something_else_is_named() -> None:
         ({"remote": "sc://me:hush@host"}, "remote for host is not usable"),
         ({"remote": "sc://host/path"}, "remote for host is not usable"),
         ({"remote": "sc://host/;token"}, "a parameter without a value, 'token'"),
+        ({"driver_host": "host:4040"}, "driver_host is 'host:4040'; write a host name or an address, without a port"),
+        ({"driver_host": "h", "remote": "sc://h"}, "driver_host is given beside remote"),
         ({"driver_memory": "lots"}, "driver_memory is 'lots'; write a number with a unit"),
         ({"log_level": "loud"}, "log_level is 'loud'; it is one of OFF, "),
         ({"reach_seconds": 0.0}, "reach_seconds is 0.0; it must be more than 0"),
@@ -181,6 +185,60 @@ def test_a_factory_that_gives_something_else_is_named() -> None:
         SparkResource(session_factory="builtins:int", remote="sc://h").session("any"),
     ):
         pass
+
+
+@dg.op
+def counted(spark: SparkResource) -> int:
+    with spark.session("the op") as found:
+        seen.append(found)
+        return found.range(3).count()
+
+
+@dg.job
+def counting() -> None:
+    counted()
+
+
+seen: list[SparkSession] = []
+
+
+@pytest.mark.parametrize("by_function", [False, True])
+def test_a_session_that_is_given_is_used_by_runs_and_left_running(
+    session: SparkSession, instance: dg.DagsterInstance, by_function: bool
+) -> None:
+    asked: list[str] = []
+
+    def mine() -> SparkSession:
+        asked.append("for it")
+        return session
+
+    given = SparkResource(session=mine if by_function else session)
+    for _ in range(2):
+        assert counting.execute_in_process(resources={"spark": given}, instance=instance).success
+    assert all(found is session for found in seen[-2:])
+    assert asked == ["for it"] * 2 * by_function
+    assert session.range(4).count() == 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"session": 7}, "session is a int; give a Spark session, or a function"),
+        ({"session": int, "remote": "sc://h"}, "session is given beside session_factory, master or remote"),
+        ({"session": int, "master": "yarn"}, "session is given beside session_factory, master or remote"),
+        ({"session": int, "session_factory": "builtins:int"}, "session is given beside session_factory"),
+        ({"session": int}, "session gave a int; it must give a Spark session"),
+    ],
+)
+def test_a_session_that_is_none_is_named(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidInput, match=said), SparkResource(**settings).session("any"):
+        pass
+
+
+@pytest.mark.parametrize("master", ["spark://a:1", "yarn", "local[2]"])
+def test_executors_are_told_the_host_of_the_driver(master: str, tmp_path: Path) -> None:
+    conf = driver.conf_of(SparkSettings(master=master, driver_host="dagster.internal"), tmp_path, [])
+    assert conf["spark.driver.host"] == ("127.0.0.1" if master == "local[2]" else "dagster.internal")
 
 
 RUN = """
