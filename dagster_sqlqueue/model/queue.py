@@ -15,6 +15,8 @@ Payload = TypeVar("Payload", bound=BaseModel)
 
 MAX_ATTEMPTS = 1_000_000
 MAX_BUCKETS = 1_024
+RETENTION_DAYS = 30
+"""How long a queue keeps its finished jobs that does not say so itself."""
 
 _QUEUE_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
@@ -95,7 +97,7 @@ class QueueSpec(Generic[Payload]):
         max_running_per_key: live leases of one ordering key at any moment, and also the jobs of one key that stand in
             line: what bounds how long another key's job waits. None for no limit.
         rate: starts within an interval; None for no limit.
-        retention_days: how long finished jobs are kept; None for ever.
+        retention_days: how many whole days finished jobs are kept; 0 for ever.
 
     Raises:
         InvalidInput: a value out of range.
@@ -114,7 +116,7 @@ class QueueSpec(Generic[Payload]):
     max_running: int | None = None
     max_running_per_key: int | None = None
     rate: RateLimit | None = None
-    retention_days: int | None = None
+    retention_days: int = RETENTION_DAYS
 
     def __post_init__(self) -> None:
         check_queue_name(self.name)
@@ -126,12 +128,17 @@ class QueueSpec(Generic[Payload]):
             )
         if self.timeout_seconds is not None:
             check_seconds("timeout_seconds", self.timeout_seconds, self.name)
-        for setting in ("max_running", "max_running_per_key", "retention_days"):
+        for setting in ("max_running", "max_running_per_key"):
             value = getattr(self, setting)
             if value is not None and not _whole(value, 1):
                 raise InvalidInput(
                     f"{setting} of queue {self.name!r} is {value!r}; it must be a whole number of at least 1, or None"
                 )
+        if not _whole(self.retention_days, 0):
+            raise InvalidInput(
+                f"retention_days of queue {self.name!r} is {self.retention_days!r}; it must be a whole number of days, or 0"
+                " for ever"
+            )
         object.__setattr__(self, "strategy", _one_of(Strategy, self.strategy, "strategy", self.name))
         object.__setattr__(self, "on_poison", _one_of(PoisonPolicy, self.on_poison, "on_poison", self.name))
         limited = self.ordered or self.max_running or self.max_running_per_key or self.rate
@@ -228,7 +235,7 @@ class QueueSettings:
     max_running: int | None
     max_running_per_key: int | None
     rate: RateLimit | None
-    retention_days: int | None
+    retention_days: int
     paused_at: datetime | None
     paused_until: datetime | None
     revision: int

@@ -186,7 +186,7 @@ def _rows(spec: QueueSpec[Any]) -> Iterator[tuple[str, str]]:
         yield "running at a time, for each key", f"{spec.max_running_per_key:,}"
     if spec.rate is not None:
         yield "rate", f"{spec.rate.starts:,} starts in {spec.rate.seconds:g} s"
-    yield "finished jobs", "kept for ever" if spec.retention_days is None else f"kept {spec.retention_days} days"
+    yield "finished jobs", f"kept {spec.retention_days} days" if spec.retention_days else "kept for ever"
 
 
 def _settings(spec: QueueSpec[Any]) -> dict[str, Any]:

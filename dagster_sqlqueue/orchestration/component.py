@@ -106,7 +106,9 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
     rate: Annotated[
         RateAttributes | None, said("Jobs that begin within an interval. Unset: no limit.", {"starts": 100})
     ] = None
-    retention_days: Annotated[int | None, said("How long finished jobs are kept. Unset: for ever.", 30)] = None
+    retention_days: Annotated[int | None, said("How many days finished jobs are kept; 0: for ever. Unset: 30.", 90)] = (
+        None
+    )
 
     mode: Annotated[
         DrainMode | None,

@@ -167,7 +167,7 @@ class Maintenance:
         deleted: dict[str, int] = {}
         events: dict[str, int] = {}
         for settings in map(settings_of, at.run("queues", {"name": queue})):
-            if settings.retention_days is None:
+            if not settings.retention_days:
                 continue
             parameters = {"queue": settings.name, "limit": _TRIMMED_AT_ONCE}
             while rows := at.run("archive_trim", parameters)[0][0]:

@@ -106,7 +106,7 @@ class SqlQueue(EnqueueVerbs, LeaseVerbs, StatsVerbs, QueueAdminVerbs, JobAdminVe
         """Remove finished jobs that no retention keeps.
 
         A job is kept while the UTC day in which it ended is one of the last `retention_days` whole days of its queue:
-        for at least that long, and at most a day more. A queue without retention keeps everything. A day that nobody
+        for at least that long, and at most a day more. With a retention of 0 everything is kept. A day that nobody
         keeps is dropped as a whole; only where queues differ are rows deleted, 10,000 at a time. Rows of a queue that
         does not exist any more go with their day, once the longest retention that any queue has is over.
 

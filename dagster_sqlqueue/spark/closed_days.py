@@ -90,7 +90,7 @@ def check_kept(
         InvalidInput: a day is older than the archive's jobs are kept, and has fewer than it had.
     """
     kept = queue.settings(about.queue).retention_days
-    if kept is None or about.day is not None:
+    if not kept or about.day is not None:
         return
     for day, one in held.items():
         if one.total() < before.get(day, 0) and begins(day, about.zone) < now - timedelta(days=kept):

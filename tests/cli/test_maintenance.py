@@ -31,6 +31,7 @@ def _archived(queue: SqlQueue) -> int:
 
 
 def test_maintain_makes_partitions_and_trims(cli: Cli, queue: SqlQueue) -> None:
+    cli.run("create", "work", "--retention-days", "0")
     _finish_days_ago(queue, 1, 3, 40, 50)
     first = cli.json("maintain", "--days-ahead", "9")
     assert first["ran"] is True
@@ -59,9 +60,9 @@ def test_trim_deletes_what_others_keep_the_day_for(cli: Cli, queue: SqlQueue) ->
 
 
 def test_an_archive_in_use_is_left_for_the_next_time(cli: Cli, queue: SqlQueue, url: str, schema: str) -> None:
-    _finish_days_ago(queue, 40)
+    _finish_days_ago(queue, 20)
     cli.run("maintain")
-    cli.run("create", "work", "--retention-days", "30")
+    cli.run("create", "work", "--retention-days", "10")
     with psycopg.connect(url) as reader:
         reader.execute(f"SELECT FROM {schema}.job_archive".encode())
         busy = cli.run("trim")

@@ -43,7 +43,7 @@ _NEW = {
     "max_running": None,
     "max_running_per_key": None,
     "rate": None,
-    "retention_days": None,
+    "retention_days": 30,
     "paused_at": None,
     "paused_until": None,
     "revision": 1,
@@ -59,7 +59,7 @@ def test_create_makes_a_queue_and_then_changes_only_what_is_named(cli: Cli) -> N
         "max_attempts": 2,
         "max_running": 8,
         "max_running_per_key": 3,
-        "retention_days": 30,
+        "retention_days": 90,
     }
     named = [text for name, value in options.items() for text in (f"--{name.replace('_', '-')}", str(value))]
     times = ["--lease", "5min", "--timeout", "1.5h", "--backoff", "500ms", "--backoff-max", "1d", "--rate", "100/60s"]
@@ -82,9 +82,9 @@ def test_create_makes_a_queue_and_then_changes_only_what_is_named(cli: Cli) -> N
     assert cli.json("create", "orders") == changed
     assert cli.json("create", "orders", "--strategy", "fifo") == {**changed, "strategy": "fifo", "revision": 3}
     nothing = [text for name in ("max-running", "max-running-per-key", "rate") for text in (f"--{name}", "none")]
-    limitless = cli.json("create", "orders", "--unordered", "--retention-days", "none", "--timeout", "none", *nothing)
+    limitless = cli.json("create", "orders", "--unordered", "--retention-days", "0", "--timeout", "none", *nothing)
     assert [limitless[name] for name in ("rate", "max_running", "max_running_per_key")] == [None] * 3
-    assert (limitless["ordered"], limitless["retention_days"], limitless["timeout_seconds"]) == (False, None, None)
+    assert (limitless["ordered"], limitless["retention_days"], limitless["timeout_seconds"]) == (False, 0, None)
     assert limitless["lease_seconds"] == 300.0
 
 
@@ -100,12 +100,12 @@ def test_create_says_what_the_queue_is_like_now(cli: Cli, queue: SqlQueue) -> No
 
 
 def test_queues(cli: Cli) -> None:
-    cli.run("create", "orders", "--retention-days", "30", "--max-running-per-key", "2")
+    cli.run("create", "orders", "--retention-days", "9", "--max-running-per-key", "2")
     assert [found["name"] for found in cli.json("queues")] == ["orders", "work"]
-    assert [found["retention_days"] for found in cli.json("queues", "orders")] == [30]
+    assert [found["retention_days"] for found in cli.json("queues", "orders")] == [9]
     shown = " ".join(cli.run("queues").stdout.split())
-    assert "2 running per key 30 days" in shown
-    assert "kept 30 days" in cli.run("queues", "orders").stdout
+    assert "2 running per key 9 days" in shown
+    assert "kept 9 days" in cli.run("queues", "orders").stdout
     assert "there is no queue 'nosuch'" in cli.refused(5, "queues", "nosuch")
 
 
@@ -140,7 +140,8 @@ def test_create_refuses(cli: Cli) -> None:
         (["orders", "--rate", "100/"], "write starts/interval"),
         (["orders", "--rate", "0/s"], "starts must be a whole number of at least 1"),
         (["orders", "--rate", "1/0s"], "seconds positive"),
-        (["orders", "--retention-days", "-3"], "at least 1"),
+        (["orders", "--retention-days", "-3"], "or 0 for ever"),
+        (["orders", "--retention-days", "none"], "must be a whole number"),
         (["orders", "--ordered", "--unordered"], "were both given"),
         (["orders", "--ordered", "--strategy", "token"], "choose another strategy"),
         ([], "Missing argument 'NAME'"),

@@ -12,7 +12,7 @@ from tests.people.support import handed_over
 from tests.support import Work, rows, value
 
 
-def retain(queue: SqlQueue, name: str, days: int | None) -> None:
+def retain(queue: SqlQueue, name: str, days: int) -> None:
     queue.create_queue(QueueSpec(name, Work, bucket_count=4, retention_days=days))
 
 
@@ -39,6 +39,7 @@ def with_events(queue: SqlQueue) -> dict[UUID, int]:
 @pytest.mark.parametrize("verb", ["trim", "maintain"])
 def test_the_steps_of_a_job_go_when_it_is_gone(people: HumanWork, queue: SqlQueue, verb: str) -> None:
     retain(queue, "work", 30)
+    retain(queue, "mail", 0)
     gone, kept, live = done(people, 2), done(people, 1), handed_over(people, 1)
     ever = done(people, 1, "mail")
     age(queue, [*gone, *live, *ever], 40)

@@ -74,11 +74,11 @@ def test_rows_without_a_partition_are_moved_into_one(queue: SqlQueue, spec: Queu
     drop_day(queue, today)
     queue.enqueue_many(spec, [Work(n=n) for n in range(50)])
     queue.complete(claim(queue))
-    archive(queue, today - timedelta(days=40))
+    archive(queue, today - timedelta(days=20))
     assert strays(queue) == 53
     before = rows(queue, "SELECT to_jsonb(a) FROM {s}.job_archive AS a ORDER BY id")
     done = queue.maintain()
-    assert (done.partitions_made, done.rows_moved) == (ahead(today, -40, 0), 53)
+    assert (done.partitions_made, done.rows_moved) == (ahead(today, -20, 0), 53)
     assert strays(queue) == 0
     assert rows(queue, "SELECT to_jsonb(a) FROM {s}.job_archive AS a ORDER BY id") == before
     assert value(queue, f"SELECT count(*) FROM {{s}}.job_archive_{today:%Y%m%d}") == 50

@@ -3,11 +3,12 @@
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
+from typing import Any
 
 import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
-from dagster_sqlqueue.errors import UnknownQueue
+from dagster_sqlqueue.errors import InvalidInput, UnknownQueue
 from tests.gate.patience import sized
 from tests.support import Work, rows
 from tests.support.archived import ahead, archive, days_with_partitions, kept, strays
@@ -21,7 +22,7 @@ def queue(fresh: SqlQueue) -> SqlQueue:
     return fresh
 
 
-def retain(queue: SqlQueue, **days: int | None) -> None:
+def retain(queue: SqlQueue, **days: int) -> None:
     for name, kept_days in days.items():
         queue.create_queue(QueueSpec(name, Work, retention_days=kept_days))
 
@@ -71,7 +72,24 @@ def test_one_queue_is_trimmed_alone(queue: SqlQueue, today: date) -> None:
         queue.trim("missing")
 
 
-def test_without_retention_everything_stays(queue: SqlQueue, today: date) -> None:
+def test_a_queue_that_says_nothing_keeps_its_jobs_for_thirty_days(queue: SqlQueue, today: date) -> None:
+    assert queue.settings("work").retention_days == 30
+    for back in (30, 31):
+        archive(queue, today - timedelta(days=back))
+    assert queue.trim().rows_deleted == {"work": 3}
+    assert set(kept(queue)) == {("work", today - timedelta(days=30))}
+
+
+@pytest.mark.parametrize("wrong", [None, -1, 1.5, True, "30"])
+def test_a_retention_is_a_number_of_days(wrong: Any) -> None:
+    with pytest.raises(
+        InvalidInput, match=r"retention_days of queue 'work' is .*; it must be a whole number of days, or 0"
+    ):
+        QueueSpec("work", Work, retention_days=wrong)
+
+
+def test_a_retention_of_zero_keeps_everything(queue: SqlQueue, today: date) -> None:
+    retain(queue, work=0)
     for back in (1, 400):
         archive(queue, today - timedelta(days=back))
     done = queue.maintain()
@@ -86,6 +104,7 @@ def test_without_retention_everything_stays(queue: SqlQueue, today: date) -> Non
 def test_rows_of_a_queue_that_is_gone_go_with_the_longest_retention(queue: SqlQueue, today: date) -> None:
     rows(queue, "DELETE FROM {s}.bucket WHERE queue = 'work'")
     rows(queue, "DELETE FROM {s}.queue WHERE name = 'work'")
+    retain(queue, ever=0)
     for back in (10, 21):
         rows(queue, "SELECT {s}.make_archive_partition(%s)", today - timedelta(days=back))
         archive(queue, today - timedelta(days=back))
@@ -116,7 +135,7 @@ def test_many_jobs_over_ten_days(queue: SqlQueue, today: date, monkeypatch: pyte
     """Finished through the verbs, spread over days with and without a partition, trimmed: exactly what each queue keeps."""
     jobs_each, batch = sized((1_500, 1_000), (16_667, 10_000))
     monkeypatch.setattr("dagster_sqlqueue.queue.maintenance._TRIMMED_AT_ONCE", batch)
-    keeps = {"short": 1, "long": 5, "ever": None}
+    keeps = {"short": 1, "long": 5, "ever": 0}
     retain(queue, **keeps)
     for name in keeps:
         spec = QueueSpec(name, Work)
@@ -141,7 +160,7 @@ def test_many_jobs_over_ten_days(queue: SqlQueue, today: date, monkeypatch: pyte
     expected = {
         (name, day): count
         for (name, day), count in before.items()
-        if (days := keeps[name]) is None or day >= today - timedelta(days=days)
+        if not (days := keeps[name]) or day >= today - timedelta(days=days)
     }
     assert kept(queue) == expected
     assert len(expected) == 2 + 6 + 7

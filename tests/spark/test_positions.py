@@ -216,7 +216,7 @@ def test_a_job_that_is_brought_back_and_ends_again_comes_again(
     assert stream.everything() == [[1]]
 
 
-def keeping(queue: SqlQueue, days: int | None) -> None:
+def keeping(queue: SqlQueue, days: int) -> None:
     rows(queue, "UPDATE {s}.queue SET retention_days = %s", days)
 
 
@@ -240,7 +240,7 @@ def test_a_stream_says_when_it_was_overtaken_by_the_trimming(queue: SqlQueue, be
 def test_a_batch_that_is_trimmed_before_it_is_read_says_so(queue: SqlQueue, begin: Begin) -> None:
     for options, fails in (({}, True), ({"failOnDataLoss": "false"}, False)):
         archive(queue, done(3, at=LONG_AGO))
-        keeping(queue, None)
+        keeping(queue, 0)
         stream = begin(startingPosition=(LONG_AGO - timedelta(days=1)).isoformat(), **options)
         start = stream.offset
         assert stream.batch() == [0, 1, 2]

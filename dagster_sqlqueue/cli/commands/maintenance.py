@@ -84,7 +84,7 @@ def trim(
 ) -> None:
     """Remove finished jobs that are older than their queue keeps them (--retention-days of `create`).
 
-    A day that no queue keeps any more is dropped as a whole. A queue without retention keeps everything. `maintain` does
+    A day that no queue keeps any more is dropped as a whole. A queue whose retention is 0 keeps everything. `maintain` does
     this as well. The steps that people took with a job go with it.
 
     Example: sqlqueue trim

@@ -144,7 +144,7 @@ def create(
     ] = None,
     retention_days: Annotated[
         str | None,
-        _option(f"How long finished jobs are kept; {options.NONE}: for ever.", "DAYS", options.NONE),
+        _option("How many days finished jobs are kept; 0: for ever.", "DAYS", _NEW.retention_days),
     ] = None,
     lease: Annotated[
         str | None,
@@ -188,7 +188,7 @@ def create(
 
     Examples: sqlqueue create orders --lease 30 --max-attempts 3
 
-    sqlqueue create mails --rate 100/60s --max-running 8 --retention-days 30
+    sqlqueue create mails --rate 100/60s --max-running 8 --retention-days 90
     """
     check_queue_name(name)
     if ordered and unordered:
@@ -218,7 +218,7 @@ def create(
                 "--max-running-per-key", max_running_per_key, old.max_running_per_key, options.whole
             ),
             rate=options.removable("--rate", rate, old.rate, options.rate),
-            retention_days=options.removable("--retention-days", retention_days, old.retention_days, options.whole),
+            retention_days=options.kept("--retention-days", retention_days, old.retention_days, options.whole),
         )
         settings = queue.create_queue(spec)
     if session.as_json:

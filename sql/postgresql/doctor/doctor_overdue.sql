@@ -13,5 +13,5 @@ CROSS JOIN LATERAL (
       AND a.finished_at < statement_timestamp() - make_interval(days => q.retention_days + CAST(:grace AS integer))
     LIMIT 1
 ) AS overdue
-WHERE q.retention_days IS NOT NULL
+WHERE q.retention_days > 0
 ORDER BY 1

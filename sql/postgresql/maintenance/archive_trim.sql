@@ -11,7 +11,7 @@ WITH over AS MATERIALIZED (
     WHERE a.queue = :queue
       AND a.finished_at < (
           SELECT timezone('UTC', CAST(
-              CAST(timezone('UTC', statement_timestamp()) AS date) - q.retention_days AS timestamp
+              CAST(timezone('UTC', statement_timestamp()) AS date) - NULLIF(q.retention_days, 0) AS timestamp
           ))
           FROM sqlqueue.queue AS q
           WHERE q.name = :queue

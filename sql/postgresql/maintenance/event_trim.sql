@@ -19,7 +19,7 @@ WITH old AS MATERIALIZED (
       )
       AND e.at < (
           SELECT timezone('UTC', CAST(
-              CAST(timezone('UTC', statement_timestamp()) AS date) - q.retention_days AS timestamp
+              CAST(timezone('UTC', statement_timestamp()) AS date) - NULLIF(q.retention_days, 0) AS timestamp
           ))
           FROM sqlqueue.queue AS q
           WHERE q.name = :queue

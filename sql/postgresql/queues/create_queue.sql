@@ -4,7 +4,7 @@
 -- Parameters: name, strategy, on_poison text; ordered boolean; bucket_count, max_attempts integer; lease_seconds,
 --   backoff_seconds, backoff_factor, backoff_max_seconds, backoff_jitter float8; timeout_seconds float8 (null: none);
 --   max_running, max_running_per_key integer (null: no limit); rate_limit integer and rate_seconds float8 (null: no
---   limit); retention_days integer (null: for ever).
+--   limit); retention_days integer (0: for ever).
 -- Returns: the revision. Locks: the queue's row. Jobs already enqueued keep their max_attempts.
 -- Roles: operator.
 WITH made AS (

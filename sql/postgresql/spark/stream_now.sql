@@ -20,7 +20,7 @@ SELECT
     ) >= pg_snapshot_xmax(pg_current_snapshot()), false) AS foreign,
     (
         SELECT timezone('UTC', CAST(
-            CAST(timezone('UTC', statement_timestamp()) AS date) - q.retention_days AS timestamp
+            CAST(timezone('UTC', statement_timestamp()) AS date) - NULLIF(q.retention_days, 0) AS timestamp
         ))
         FROM sqlqueue.queue AS q
         WHERE q.name = :queue

@@ -357,6 +357,7 @@ def test_batches_are_forgotten_with_their_jobs_but_for_the_last(queue: SqlQueue,
         publish(queue, seal(queue))
     for key in ("k", "k", "other"):
         batches.abandon(queue, seal(queue, key), "no more")
+    rows(queue, "UPDATE {s}.queue SET retention_days = 0")
     rows(queue, "UPDATE {s}.batch SET created_at = created_at - interval '40 days'")
     batches.sweep_batches(queue)
     assert value(queue, "SELECT count(*) FROM {s}.batch") == 6
@@ -368,4 +369,4 @@ def test_batches_are_forgotten_with_their_jobs_but_for_the_last(queue: SqlQueue,
     kept = rows(queue, "SELECT key, state FROM {s}.batch ORDER BY created_at")
     assert kept == [("k", "published"), ("k", "abandoned"), ("other", "abandoned")]
     assert seal(queue).attempt == 3
-    rows(queue, "UPDATE {s}.queue SET retention_days = NULL WHERE name = 'work'")
+    rows(queue, "UPDATE {s}.queue SET retention_days = 0 WHERE name = 'work'")

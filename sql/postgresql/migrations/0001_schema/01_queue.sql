@@ -2,6 +2,7 @@
 
 -- A queue is keyed when the jobs that share an ordering key take turns: one at a time and in order, or so many at once.
 -- The revision grows with every change of the settings; a claim names the one it knows, and takes nothing under another.
+-- Its ended jobs are kept for retention_days whole days, for ever where that is 0.
 -- A queue is paused from paused_at on, until paused_until if there is one: whoever reads the one looks at the other.
 CREATE TABLE sqlqueue.queue (
     name                text        PRIMARY KEY CHECK (name ~ '^[a-z][a-z0-9_]{0,62}$'),
@@ -20,7 +21,7 @@ CREATE TABLE sqlqueue.queue (
     max_running_per_key integer     CHECK (max_running_per_key >= 1),
     rate_limit          integer     CHECK (rate_limit >= 1),
     rate_seconds        float8      CHECK (rate_seconds > 0 AND rate_seconds <= 3162240000),
-    retention_days      integer     CHECK (retention_days >= 1),
+    retention_days      integer     NOT NULL DEFAULT 30 CHECK (retention_days >= 0),
     paused_at           timestamptz,
     paused_until        timestamptz CHECK (isfinite(paused_until)),
     revision            bigint      NOT NULL DEFAULT 1,

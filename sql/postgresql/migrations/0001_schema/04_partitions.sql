@@ -112,7 +112,7 @@ END
 $$;
 
 -- Whether nothing in a day's partition has to be kept any more. A queue's rows are kept while the day is one of its last
--- retention_days whole days, for ever where that is null. A queue that is not there any more is treated like the one
+-- retention_days whole days, for ever where that is 0. A queue that is not there any more is treated like the one
 -- with the longest retention that is set. A day in which nothing ended may go two days later.
 --
 -- Parameters: only_queue: whether that queue alone has rows there, and need not keep them; null: all queues.
@@ -121,7 +121,7 @@ CREATE FUNCTION sqlqueue.archive_day_is_over(day date, only_queue text) RETURNS 
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     today date := timezone('UTC', statement_timestamp());
-    longest integer := (SELECT max(q.retention_days) FROM sqlqueue.queue AS q);
+    longest integer := (SELECT max(NULLIF(q.retention_days, 0)) FROM sqlqueue.queue AS q);
     partition text := sqlqueue.archive_partition_name(day);
     owner text;
     retention integer;
@@ -137,7 +137,7 @@ BEGIN
         ) INTO owner;
         EXIT WHEN owner IS NULL;
         there := true;
-        SELECT q.retention_days INTO retention FROM sqlqueue.queue AS q WHERE q.name = owner;
+        SELECT NULLIF(q.retention_days, 0) INTO retention FROM sqlqueue.queue AS q WHERE q.name = owner;
         IF NOT FOUND THEN
             retention := longest;
         END IF;

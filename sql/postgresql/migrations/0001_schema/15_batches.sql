@@ -170,7 +170,7 @@ END
 $$;
 
 -- Forget the batches that are over for longer than their queue keeps its jobs: as long as the day on which one was opened is
--- among the queue's last retention_days whole days it stays, for ever where that is null. Of each key the last one stays, the
+-- among the queue's last retention_days whole days it stays, for ever where that is 0. Of each key the last one stays, the
 -- last that was published, and those whose files are not in their place. With the rights of the tables' owner: nobody else
 -- removes batches.
 --
@@ -186,7 +186,7 @@ WITH forgotten AS (
       AND b.state IN ('published', 'abandoned')
       AND NOT b.unmoved
       AND b.created_at < timezone('UTC', CAST(
-          CAST(timezone('UTC', statement_timestamp()) AS date) - q.retention_days AS timestamp
+          CAST(timezone('UTC', statement_timestamp()) AS date) - NULLIF(q.retention_days, 0) AS timestamp
       ))
       AND EXISTS (
           SELECT
