@@ -27,6 +27,7 @@ from dagster_sqlqueue.consumer.presence import Presence
 from dagster_sqlqueue.consumer.queue_view import QueueView
 from dagster_sqlqueue.consumer.settlement import DrainSummary
 from dagster_sqlqueue.consumer.transactional import work_locked
+from dagster_sqlqueue.consumer.upkeep import Upkeep
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
 from dagster_sqlqueue.model.job import ClaimedJob, Mode
@@ -72,6 +73,7 @@ class Consumer(Generic[Payload]):
         beat: called from the heartbeat's thread, four times a lease.
         on_claim: called with the jobs that were taken, before any of them is worked on.
         hooks: entered and left around what it does; the first is the outermost.
+        maintain: whether it maintains the schema when that is due, in a thread of its own; see `SqlQueue.maintain`.
 
     Raises:
         InvalidInput: an argument is out of range.
@@ -97,6 +99,7 @@ class Consumer(Generic[Payload]):
         beat: Callable[[], object] | None = None,
         on_claim: Callable[[Sequence[ClaimedJob]], None] | None = None,
         hooks: Sequence[ConsumerHooks] = (),
+        maintain: bool = True,
     ) -> None:
         self._hooks = tuple(hooks)
         self._leases = watched(queue.leases, spec.name, self._hooks)
@@ -139,6 +142,7 @@ class Consumer(Generic[Payload]):
             side_by_side=caller.shape is Shape.ASYNC or concurrency is not None,
             beat=self._beat,
         )
+        self._upkeep = Upkeep(queue.database, self._stopping, allowed=maintain)
         self._presence = (
             Presence(queue.database, spec.name, self.worker, first, self._size.now, self._lease_seconds)
             if self._mode is Mode.TRANSACTIONAL
@@ -249,6 +253,7 @@ class Consumer(Generic[Payload]):
         with (
             around_work(self._hooks, self._spec.name, self.summary),
             contextlib.closing(self._work.caller),
+            self._upkeep.going_on(),
             self._keeper,
         ):
             self._ahead.open()
@@ -274,6 +279,7 @@ class Consumer(Generic[Payload]):
         while not self._stopping.is_set():
             if self._view.old:
                 self._view.look()
+                self._upkeep.look()
             taken = self._take_and_work(ahead_until)
             self._view.notice_new_settings()
             if taken:

@@ -120,6 +120,12 @@ class Database:
         self.schema = schema
         self.shared = False
         self._url = parse_url(url)
+        self._given: dict[str, Any] = {
+            "schema": schema,
+            "application_name": application_name,
+            "connect_timeout": connect_timeout,
+            "statement_timeout": statement_timeout,
+        }
         self._settings = [
             "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
             "SET TIME ZONE 'UTC'",
@@ -272,6 +278,14 @@ class Database:
             assert isinstance(driver, psycopg.Connection)
             pooled.detach()
             return driver
+
+    def beside(self, *, pool_size: int = 1) -> "Database":
+        """The same database with a pool of its own. Whoever asked for it closes it.
+
+        Args:
+            pool_size: the most connections kept and opened at a time.
+        """
+        return Database(self._url.render_as_string(hide_password=False), pool_size=pool_size, **self._given)
 
     def joined(self, connection: CallerConnection | None) -> "Database | Transaction | SqlAlchemyExecutor":
         """Where to run a statement: the caller's transaction if he gives one, else this pool.

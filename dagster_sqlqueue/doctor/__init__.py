@@ -38,6 +38,7 @@ def examine(database: Database) -> Iterator[Check]:
         yield schema_checks.indexes(database)
         yield from schema_checks.archive(database)
         yield schema_checks.retention(database)
+        yield schema_checks.maintenance(database)
         yield schema_checks.queues(database)
         yield schema_checks.strays(database)
         yield schema_checks.keys(database)

@@ -28,6 +28,7 @@ _DAYS_AHEAD = 3
 _STRAYS = 10_000
 _GRACE_DAYS = 2
 _STILL_SECONDS = 900.0
+_UNMAINTAINED_SECONDS = 86_400.0
 _OVERDUE_SECONDS = 60.0
 _LEFT_SECONDS = 3_600.0
 _ATTEMPTS = 3
@@ -207,6 +208,18 @@ def retention(database: Database) -> Check:
         found = "; ".join(f"queue {queue} still holds jobs that finished on {oldest}" for queue, oldest in rows)
         return Check("retention", Verdict.WARN, found, "drop them with: sqlqueue maintain (run it daily)")
     return Check("retention", Verdict.OK, "nothing is kept for longer than its queue says")
+
+
+def maintenance(database: Database) -> Check:
+    """Whether somebody maintains the schema."""
+    rows = database.run("doctor_maintenance", {})
+    done, by, late, at_it = rows[0] if rows else (None, None, 0.0, None)
+    found = "never done yet" if done is None else f"last done {display.duration(done)} ago by {by}"
+    found += f"; {at_it} is at it" if at_it else ""
+    if late >= _UNMAINTAINED_SECONDS:
+        cure = "run a consumer without --no-maintain, or sqlqueue maintain once a day: nothing expired is removed meanwhile"
+        return Check("maintenance", Verdict.WARN, f"{found}; due for {display.duration(late)}", cure)
+    return Check("maintenance", Verdict.OK, found)
 
 
 def queues(database: Database) -> Check:

@@ -2,9 +2,10 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from datetime import date
+from typing import TypeVar
 from uuid import UUID
 
 import psycopg
@@ -13,12 +14,15 @@ from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import AccessRefused, InvalidInput, QueueError
 from dagster_sqlqueue.model.queue import check_queue_name
 from dagster_sqlqueue.queue.catalog import Catalog, settings_of
+from dagster_sqlqueue.queue.maintenance_run import MaintenanceRun, Stopped, begin
 from dagster_sqlqueue.queue.odd_jobs import first_line, move_strays
 from dagster_sqlqueue.queue.stuck_keys import heal_keys
-from dagster_sqlqueue.queue.unpublished_batches import sweep
+from dagster_sqlqueue.queue.unpublished_batches import Swept, sweep
 from dagster_sqlqueue.schema import partitions
 
 logger = logging.getLogger("dagster_sqlqueue")
+
+T = TypeVar("T")
 
 MAX_DAYS_AHEAD = 366
 _TRIMMED_AT_ONCE = 10_000
@@ -101,21 +105,56 @@ class Maintenance:
             raise InvalidInput(
                 f"days_ahead is {days_ahead!r}; it must be a whole number of days, 0 to {MAX_DAYS_AHEAD}"
             )
-        with self._alone() as at:
-            if at is None:
+        with self.database.connection() as connection:
+            run = begin(connection, self.database, forced=True)
+            if run is None:
                 return Maintained(ran=False)
-            # The days ahead come first: they are what consumers will need. Rows that are to go are not moved before.
-            ahead = partitions.make_missing(at, days_ahead=days_ahead, strays=False)
-            trimmed = self._trim(at, None)
-            strays = partitions.make_missing(at, days_ahead=days_ahead, strays=True)
-            expired = int(at.run("forget_expired", {})[0][0])
-            expired += sum(_page_by_page(at, verb) for verb in _BY_PAGE)
-            expired += sum(_while_any(at, verb) for verb in _WHILE_ANY)
-            swept = sweep(at)
-            removed = _remove_reply_queues(at)
-            moved = move_strays(at)
+            done = self._maintain(run, days_ahead)
         # On a connection of its own, which this one may be the only one to have.
-        healed = heal_keys(self.database)
+        return replace(done, keys_healed=heal_keys(self.database))
+
+    def maintain_if_due(self, *, stopping: Callable[[], bool]) -> Maintained:
+        """The same, if it is due, with what a consumer may do: a step that the user has no right to is left to an operator.
+
+        Args:
+            stopping: asked before each statement; once it says yes, the rest is left to whoever comes next.
+        """
+        with self.database.connection() as connection:
+            run = begin(connection, self.database, forced=False, stopping=stopping)
+            if run is None:
+                return Maintained(ran=False)
+            try:
+                done = self._maintain(run, partitions.DAYS_AHEAD, narrow=True)
+            except Stopped:
+                return Maintained(ran=True)
+        return replace(done, keys_healed=heal_keys(self.database))
+
+    def _maintain(self, at: MaintenanceRun, days_ahead: int, *, narrow: bool = False) -> Maintained:
+        """Everything there is to do, in this run, which ends."""
+
+        def step(work: Callable[[], T], otherwise: T) -> T:
+            try:
+                return work()
+            except AccessRefused:
+                if not narrow:
+                    raise
+                return otherwise
+
+        def made(strays: bool) -> partitions.PartitionsMade:
+            return partitions.make_missing(at, days_ahead=days_ahead, strays=strays, narrow=narrow)
+
+        no_days = partitions.PartitionsMade((), 0, ())
+        with at.ending():
+            # The days ahead come first: they are what consumers will need. Rows that are to go are not moved before.
+            ahead = step(lambda: made(strays=False), no_days)
+            trimmed = step(lambda: self._trim(at, None), Trimmed((), {}, {}, ()))
+            strays = step(lambda: made(strays=True), no_days)
+            expired = step(lambda: int(at.run("forget_expired", {})[0][0]), 0)
+            expired += sum(step(lambda verb=verb: _page_by_page(at, verb), 0) for verb in _BY_PAGE)  # type: ignore[misc]
+            expired += sum(step(lambda verb=verb: _while_any(at, verb), 0) for verb in _WHILE_ANY)  # type: ignore[misc]
+            swept = step(lambda: sweep(at), Swept())
+            removed = step(lambda: _remove_reply_queues(at), tuple[str, ...]())
+            moved = step(lambda: move_strays(at), 0)
         return Maintained(
             ran=True,
             partitions_made=tuple(sorted({*ahead.days, *strays.days})),
@@ -125,7 +164,6 @@ class Maintenance:
             events_deleted=trimmed.events_deleted,
             expired_removed=expired,
             batches_swept=swept.batches,
-            keys_healed=healed,
             jobs_moved=moved,
             queues_removed=removed,
             busy=tuple(sorted({*strays.busy, *trimmed.busy})),
@@ -151,9 +189,9 @@ class Maintenance:
         try:
             if self.database.run("archive_day_ahead", {})[0][0]:
                 return True
-            with self._alone() as at:
-                if at is not None:
-                    partitions.make_missing(at, days_ahead=1, strays=False, attempts=2)
+            with self.database.connection() as connection:
+                at = Transaction(connection, self.database)
+                partitions.make_missing(at, days_ahead=1, strays=False, attempts=2, narrow=True)
             return bool(self.database.run("archive_day_ahead", {})[0][0])
         except AccessRefused:
             reason = "this user may not make one; have an operator or the owner of the schema run: sqlqueue maintain"
@@ -176,19 +214,6 @@ class Maintenance:
             if gone := _trim_events(at, settings.name):
                 events[settings.name] = gone
         return Trimmed(dropped.days, deleted, events, dropped.busy)
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[Transaction | None]:
-        with self.database.connection() as connection:
-            at = Transaction(connection, self.database)
-            if not at.run("maintenance_lock", {})[0][0]:
-                yield None
-                return
-            try:
-                yield at
-            finally:
-                if not connection.broken:
-                    at.run("maintenance_unlock", {})
 
 
 def _trim_events(at: Transaction, queue: str) -> int:
@@ -229,7 +254,7 @@ def _remove_reply_queues(at: Transaction) -> tuple[str, ...]:
         for queue, expires_at in over:
             after = expires_at, queue
             with contextlib.suppress(psycopg.errors.DeadlockDetected):
-                while (gone := at.run("reply_queue_remove", {"queue": queue, "expired": True})[0][0]) is None:
+                while (gone := at.run("reply_queue_expire", {"queue": queue})[0][0]) is None:
                     pass
                 removed += [queue] if gone else []
     return tuple(removed)

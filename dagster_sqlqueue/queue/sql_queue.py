@@ -90,8 +90,9 @@ class SqlQueue(EnqueueVerbs, LeaseVerbs, StatsVerbs, QueueAdminVerbs, JobAdminVe
         the jobs of batches that were left behind, let go on the keys whose jobs wait for a turn that nobody gives them, move
         jobs to buckets in which they are looked for.
 
-        To be called once a day or more often. One process at a time does it; a second one returns at once. Consumers go
-        on meanwhile: nobody waits for a lock of this for longer than a fifth of a second at a time.
+        Consumers do it by themselves, once an hour; to be called where there are none, or where it is to be done now. One
+        process at a time does it over the whole schema; a second one returns at once. Consumers go on meanwhile: nobody
+        waits for a lock of this for longer than a fifth of a second at a time.
 
         Args:
             days_ahead: for how many days after today there are to be partitions, 0 to 366.

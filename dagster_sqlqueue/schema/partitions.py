@@ -38,7 +38,9 @@ class PartitionsDropped:
     busy: tuple[date, ...]
 
 
-def make_missing(at: Transaction, *, days_ahead: int = DAYS_AHEAD, strays: bool, attempts: int = 8) -> PartitionsMade:
+def make_missing(
+    at: Transaction, *, days_ahead: int = DAYS_AHEAD, strays: bool, attempts: int = 8, narrow: bool = False
+) -> PartitionsMade:
     """Make the partitions from yesterday's to that of `days_ahead` days ahead, where they are not there.
 
     Args:
@@ -47,14 +49,22 @@ def make_missing(at: Transaction, *, days_ahead: int = DAYS_AHEAD, strays: bool,
         strays: also make those of other days with rows in the default partition. If not, a day that has rows there is
             left out: moving them may take long.
         attempts: how often each is tried while the archive is busy.
+        narrow: make each in one go, as a consumer may; rows that were moved are moved again should it be busy then.
 
     Raises:
-        AccessRefused: the user is neither an operator nor the owner of the schema.
+        AccessRefused: the user is neither an operator nor the owner of the schema, nor, if it is narrow, a consumer.
     """
     made: list[date] = []
     busy: list[date] = []
     moved = 0
     for (day,) in at.run("archive_days_missing", {"days": days_ahead, "strays": strays}):
+        if narrow:
+            with _unless_busy(day, busy):
+                kept = _patiently(at, "archive_day_keep", {"day": day}, attempts)
+                if kept is not None:
+                    moved += kept
+                    made.append(day)
+            continue
         with _unless_busy(day, busy), at.connection.transaction():
             begun = _patiently(at, "archive_day_begin", {"day": day}, attempts)
             if begun is not None:

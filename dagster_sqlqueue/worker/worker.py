@@ -37,6 +37,7 @@ class WorkOptions:
         budget_seconds: end after that long; None: never.
         drain_timeout_seconds: how long what runs may take once it is to stop; None: as long as it likes.
         grace_seconds: how long a handler that was interrupted may take to leave, before its process ends without it.
+        maintain: whether its consumers maintain the schema when that is due.
 
     Raises:
         InvalidInput: one of them is out of range.
@@ -49,6 +50,7 @@ class WorkOptions:
     budget_seconds: float | None = None
     drain_timeout_seconds: float | None = 30.0
     grace_seconds: float = GRACE_SECONDS
+    maintain: bool = True
 
     def __post_init__(self) -> None:
         if self.batch_size is not None and not 1 <= self.batch_size <= MAX_BATCH:
@@ -103,6 +105,7 @@ class Resident:
                 lease_seconds=declared.lease_seconds if options.lease_seconds is None else options.lease_seconds,
                 job_timeout_seconds=declared.job_timeout_seconds,
                 mode=options.mode,
+                maintain=options.maintain,
             )
             self._consumers[consumer] = weight
             self._names.append(declared.spec.name)

@@ -103,6 +103,7 @@ def test_all_is_well_on_a_fresh_schema(cli: Cli, url: str) -> None:
         "archive partitions",
         "archive default",
         "retention",
+        "maintenance",
         "queues",
         "strays",
         "keys",
@@ -244,6 +245,18 @@ def test_jobs_kept_for_too_long(cli: Cli, queue: SqlQueue, schema: str) -> None:
     found = _found(queue)["retention"]
     assert found.verdict is Verdict.WARN
     assert "queue work still holds jobs that finished on " in found.found
+
+
+def test_when_the_schema_was_last_maintained(cli: Cli, queue: SqlQueue) -> None:
+    assert _found(queue)["maintenance"].found == "never done yet"
+    rows(queue, "UPDATE {s}.maintenance SET due_at = now() - interval '2 days'")
+    late = _found(queue)["maintenance"]
+    assert (late.verdict, late.found) == (Verdict.WARN, "never done yet; due for 2 d")
+    assert "--no-maintain" in late.cure
+    cli.run("maintain")
+    done = _found(queue)["maintenance"]
+    assert done.verdict is Verdict.OK
+    assert re.fullmatch(r"last done \S+ \w+ ago by \S+/\d+", done.found)
 
 
 def test_queues_that_stand_still(queue: SqlQueue, schema: str, spec: QueueSpec[Work]) -> None:

@@ -12,9 +12,9 @@ import psycopg
 import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
-from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration import SqlQueueResource, build_maintenance_schedule
+from dagster_sqlqueue.queue.maintenance_run import begin
 from tests.orchestration.support import Deployment
 from tests.support import Work, rows, value
 from tests.support.archived import archive, days_with_partitions, kept
@@ -105,9 +105,11 @@ def test_a_run_that_finds_another_one_at_it_ends_as_success_and_says_so(
 ) -> None:
     rows(queue, f"DROP TABLE {{s}}.job_archive_{today:%Y%m%d}")
     with queue.database.connection() as other:
-        Transaction(other, queue.database).run("maintenance_lock", {})
+        run = begin(other, queue.database, forced=True)
+        assert run is not None
         done = maintain()
-        Transaction(other, queue.database).run("maintenance_unlock", {})
+        with run.ending():
+            pass
     assert done.success
     assert done.output_for_node("sqlqueue_maintenance_op") == {"ran": False}
     assert told(done) == {"result": "another process is at it; nothing was done here"}

@@ -6,6 +6,7 @@ from pathlib import Path
 from dagster_sqlqueue.db import statements
 
 WITHOUT: dict[str, str] = {
+    "removed a queue at a time, by a function that reply_queue_remove calls as well": "reply_queue_expire",
     "one or a few rows by the primary key of a table that has a row a queue, bucket, rule or reply queue": """
         buckets_asked buckets_served count_stale create_queue enqueue_terms head_hints pause queue_lock queue_steady
         rebucket reply_queue_put reply_queue_renew resume set_region
@@ -14,14 +15,15 @@ WITHOUT: dict[str, str] = {
         register_demand slot_acquire slot_extend slot_release slot_widen slots transactional_leave transactional_note
         waiter_leave waiter_notify waiter_register wanting_workers withdraw_worker
     """,
+    "the one row of its table": "doctor_maintenance maintenance_due maintenance_note maintenance_take",
     "one row put under its primary key": "group_open schedule_put subscribe unsubscribe",
     "the whole of a small table, for people": """
         doctor_batches doctor_schedules schedules sensitive_add sensitive_names subscriptions
     """,
     "locks, settings, savepoints, listening and snapshots: no table": """
-        ended_listen filter_matches isolation key_try key_wait limit_lock maintenance_lock maintenance_unlock merge_again
-        merge_begin merge_end migration_lock migration_unlock plan_settings slot_lock snapshot
-        spark_export_snapshot spark_keep_archive spark_keep_live waiter_listen open_writers batch_patience
+        ended_listen filter_matches isolation key_try key_wait limit_lock merge_again merge_begin merge_end migration_lock
+        migration_unlock plan_settings slot_lock snapshot spark_export_snapshot spark_keep_archive spark_keep_live
+        waiter_listen open_writers batch_patience
     """,
     "the catalog, and what the server says of itself": """
         doctor_autovacuum doctor_collation doctor_indexes doctor_job_table doctor_pins doctor_server function_set
@@ -30,7 +32,7 @@ WITHOUT: dict[str, str] = {
     """,
     "COPY: what comes is put in": "enqueue_copy stage_copy",
     "functions about partitions whose statements are made as they run": """
-        archive_day_attach archive_day_begin archive_day_drop
+        archive_day_attach archive_day_begin archive_day_drop archive_day_keep
     """,
     "every due job of a queue, once for each error that one of them caused, by a function": "hold_unclaimable",
     "one call a job of a function that the trigger calls as well, and whose statements are looked at there": """

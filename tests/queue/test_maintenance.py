@@ -15,6 +15,7 @@ from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import AccessRefused, InvalidInput
 from dagster_sqlqueue.queue.maintenance import Maintained, Maintenance
+from dagster_sqlqueue.queue.maintenance_run import Stopped, begin
 from dagster_sqlqueue.schema import partitions
 from tests.gate.patience import PATIENCE, sized
 from tests.support import Work, caller, claim, rows, until, value
@@ -209,14 +210,44 @@ def test_maintenance_says_which_days_it_left(queue: SqlQueue, today: date, reade
 def test_one_process_maintains_at_a_time(queue: SqlQueue, today: date) -> None:
     drop_day(queue, today)
     with queue.database.connection() as other:
-        Transaction(other, queue.database).run("maintenance_lock", {})
+        run = begin(other, queue.database, forced=True)
+        assert run is not None
         done = queue.maintain()
         assert (done.ran, done.partitions_made) == (False, ())
-        Transaction(other, queue.database).run("maintenance_unlock", {})
+        with run.ending():
+            pass
     with ThreadPoolExecutor(4) as pool:
         done_by_each = list(pool.map(lambda _: queue.maintain(), range(4)))
     assert [done.partitions_made for done in done_by_each if done.partitions_made] == [(today,)]
     assert value(queue, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == 0
+
+
+def test_a_run_that_was_killed_keeps_the_next_one_for_five_minutes_at_the_most(queue: SqlQueue) -> None:
+    with psycopg.connect(queue.database.engine.url.set(drivername="postgresql").render_as_string(False)) as killed:
+        killed.autocommit = True
+        run = begin(killed, queue.database, forced=True)
+        assert run is not None
+    assert not queue.maintain().ran
+    rows(queue, "UPDATE {s}.maintenance SET held_until = now()")
+    with queue.database.connection() as late:
+        lost = begin(late, queue.database, forced=True)
+        assert lost is not None
+        rows(queue, "UPDATE {s}.maintenance SET held_until = now()")
+        assert queue.maintain().ran
+        lost._said_at = -1e9
+        with pytest.raises(Stopped):
+            lost.run("forget_expired", {})
+
+
+def test_a_run_is_due_an_hour_after_the_last(queue: SqlQueue) -> None:
+    upkeep = Maintenance(queue.catalog)
+    assert not upkeep.maintain_if_due(stopping=lambda: False).ran, "due an hour after the schema was made"
+    rows(queue, "UPDATE {s}.maintenance SET due_at = now()")
+    assert upkeep.maintain_if_due(stopping=lambda: True).ran
+    assert value(queue, "SELECT done_at FROM {s}.maintenance") is None, "what is stopped is not done"
+    assert upkeep.maintain_if_due(stopping=lambda: False).ran
+    assert value(queue, "SELECT due_at - done_at FROM {s}.maintenance") == timedelta(hours=1)
+    assert not upkeep.maintain_if_due(stopping=lambda: False).ran
 
 
 def test_maintaining_takes_one_connection(queue: SqlQueue, url: str, today: date) -> None:

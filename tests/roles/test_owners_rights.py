@@ -31,12 +31,16 @@ def test_what_runs_as_the_owner_is_pinned_and_not_for_everybody(shared: Staff) -
         "forget_batches",
         "hold_unclaimable",
         "job_ended",
+        "keep_archive_day",
         "keep_live",
         "known_followers",
+        "note_maintenance",
         "promote_keys",
         "queue_figures",
+        "remove_expired_reply_queue",
         "remove_reply_queue",
         "sweep_batch",
+        "take_maintenance",
         "tell_followers",
         "tell_late_followers",
     ]
@@ -106,14 +110,16 @@ def _days(staff: Staff) -> list[str]:
     return [name for name, _ in relations(staff) if re.fullmatch(r"job_archive_\d{8}", name)]
 
 
-def test_a_consumer_works_with_the_default_partition_alone(
-    staff: Staff, spec: QueueSpec[Work], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_consumer_works_with_the_default_partition_alone(staff: Staff, spec: QueueSpec[Work]) -> None:
     rows(staff.owner, "DROP TABLE " + ", ".join(f"{{s}}.{name}" for name in _days(staff)))
     consumer = staff.users[Role.CONSUMER]
-    assert not Maintenance(consumer.catalog).ensure_partitions()
-    assert "have an operator or the owner of the schema run: sqlqueue maintain" in caplog.text
     staff.owner.enqueue(spec, Work(n=1))
     consumer.complete(consumer.claim("work", buckets=range(4), limit=1, worker="w"))
     assert value(staff.owner, "SELECT count(*) FROM ONLY {s}.job_archive_default") == 1
     assert staff.users[Role.OPERATOR].maintain().rows_moved == 1
+
+
+def test_a_consumer_makes_the_partition_of_tomorrow(staff: Staff) -> None:
+    rows(staff.owner, "DROP TABLE " + ", ".join(f"{{s}}.{name}" for name in _days(staff)))
+    assert Maintenance(staff.users[Role.CONSUMER].catalog).ensure_partitions()
+    assert len(_days(staff)) == 3

@@ -34,8 +34,8 @@ def maintain(
         ),
     ] = None,
 ) -> None:
-    """Do what should be done once a day: partitions of the coming days, trimming, removing what expired, healing
-    ordering keys that stand still.
+    """Do now what consumers do once an hour by themselves: partitions of the coming days, trimming, removing what expired,
+    healing ordering keys that stand still.
 
     Safe to run at any time and from several places; consumers go on meanwhile. With exit code 6 some days were in use and
     are left for the next time.

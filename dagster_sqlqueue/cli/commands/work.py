@@ -98,6 +98,14 @@ def work(
             f" Default: {GRACE_SECONDS:g}.",
         ),
     ] = None,
+    no_maintain: Annotated[
+        bool,
+        typer.Option(
+            "--no-maintain",
+            show_default=False,
+            help="Never maintain the schema: else this worker does so, beside its work, when that is due.",
+        ),
+    ] = False,
     every: Annotated[
         str | None,
         typer.Option(
@@ -154,6 +162,7 @@ def work(
         budget_seconds=None if budget is None else options.seconds("--budget", budget),
         drain_timeout_seconds=options.removable("--drain-timeout", drain_timeout, 30.0, options.seconds),
         grace_seconds=options.kept("--grace", grace, GRACE_SECONDS, options.seconds),
+        maintain=not no_maintain,
     )
     count = None if processes is None else options.whole("--processes", processes)
     if count is not None and count < 1:

@@ -2,7 +2,7 @@
 --
 -- Parameters: days integer (after today); cap integer. Returns: one row: missing (the days without a partition, as
 --   YYYY-MM-DD, in order), strays (rows of the default partition, counted up to the cap). Locks: none.
--- Roles: operator, observer.
+-- Roles: consumer, operator, observer.
 SELECT
     ARRAY(
         SELECT to_char(day, 'YYYY-MM-DD')

@@ -4,7 +4,7 @@
 -- Parameters: days integer; strays boolean (true: also days with rows in the default partition; false: not those, also
 --   if they are yesterday or later).
 -- Returns: day date, in order. Locks: none. Reads the default partition, which is empty where maintenance runs in time.
--- Roles: operator, observer.
+-- Roles: consumer, operator, observer.
 WITH stray AS MATERIALIZED (
     SELECT DISTINCT CAST(timezone('UTC', d.finished_at) AS date) AS day
     FROM sqlqueue.job_archive_default AS d

@@ -2,7 +2,7 @@
 --
 -- Parameters: only_queue text (null: whatever queues have rows there; else: that queue alone has).
 -- Returns: day date, in order. Locks: none. Reads an index entry or two for each partition and queue.
--- Roles: operator.
+-- Roles: consumer, operator.
 WITH day AS MATERIALIZED (
     -- Before the question is asked: of another schema's partition it has no answer.
     SELECT CAST(substring(c.relname FROM '^job_archive_(\d{8})$') AS date) AS date

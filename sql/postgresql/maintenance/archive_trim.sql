@@ -4,7 +4,7 @@
 -- Parameters: queue text; limit integer.
 -- Returns: one row: how many rows. Locks: the deleted rows.
 -- Plan: the index by finish time finds the oldest, the primary key of the partitions that hold them deletes them.
--- Roles: operator.
+-- Roles: consumer, operator.
 WITH over AS MATERIALIZED (
     SELECT a.id, a.finished_at
     FROM sqlqueue.job_archive AS a
@@ -19,7 +19,7 @@ WITH over AS MATERIALIZED (
     ORDER BY a.finished_at
     LIMIT :limit
 ), deleted AS (
-    DELETE FROM sqlqueue.job_archive AS a
+    DELETE FROM sqlqueue.archived_long_ago AS a
     WHERE a.id = ANY (ARRAY(SELECT over.id FROM over))
       AND a.finished_at >= (SELECT min(over.finished_at) FROM over)
       AND a.finished_at <= (SELECT max(over.finished_at) FROM over)

@@ -9,7 +9,7 @@
 -- Locks: the deleted rows. Guards: a job that ends, or is brought back, is in one of the two tables at every moment.
 -- Plan: job_event_oldest; for each job looked at the primary key of the live jobs, and, if it is not there, those of the
 --   archive's partitions. OFFSET 0 keeps them lookups: to join them, all jobs would be read.
--- Roles: operator.
+-- Roles: consumer, operator.
 WITH old AS MATERIALIZED (
     SELECT e.at, e.job_id, e.no
     FROM sqlqueue.job_event AS e
@@ -32,7 +32,7 @@ WITH old AS MATERIALIZED (
     WHERE NOT EXISTS (SELECT FROM sqlqueue.job AS j WHERE j.id = one.job_id OFFSET 0)
       AND NOT EXISTS (SELECT FROM sqlqueue.job_archive AS a WHERE a.id = one.job_id OFFSET 0)
 ), deleted AS (
-    DELETE FROM sqlqueue.event_of_no_job AS e
+    DELETE FROM sqlqueue.event_long_ago AS e
     USING old
     JOIN gone ON gone.job_id = old.job_id
     WHERE e.job_id = ANY (ARRAY(SELECT gone.job_id FROM gone)) AND e.job_id = old.job_id AND e.no = old.no

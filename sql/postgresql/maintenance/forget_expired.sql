@@ -4,7 +4,7 @@
 --
 -- Returns: one row: how many rows. Locks: the deleted rows; those that somebody has in hand are skipped.
 -- Plan: the jobs of grants are looked up one by one: joined, they made the planner read all live jobs.
--- Roles: operator.
+-- Roles: consumer, operator.
 WITH waiter AS (
     DELETE FROM sqlqueue.waiter AS w
     USING (

@@ -3,13 +3,12 @@
 -- Parameters: limit integer. Returns: one row: how many. Locks: the deleted rows; those that somebody has in hand are
 --   skipped.
 -- Plan: the index of groups that have ended, and of the followers that by group.
--- Roles: operator.
+-- Roles: consumer, operator.
 WITH gone AS (
-    DELETE FROM sqlqueue.job_group AS g
+    DELETE FROM sqlqueue.group_long_ago AS g
     WHERE g.id = ANY (ARRAY(
         SELECT old.id
-        FROM sqlqueue.job_group AS old
-        WHERE old.ended_at < statement_timestamp() - interval '30 days'
+        FROM sqlqueue.group_long_ago AS old
         ORDER BY old.ended_at
         LIMIT :limit
         FOR UPDATE SKIP LOCKED

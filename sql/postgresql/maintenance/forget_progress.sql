@@ -3,7 +3,7 @@
 -- Parameters: after uuid (where the call before ended; the nil UUID: from the beginning); limit integer.
 -- Returns: one row: how many rows were looked at, how many removed, the last job looked at (null: none).
 -- Locks: the removed rows. Plan: the primary keys, for so many rows.
--- Roles: operator.
+-- Roles: consumer, operator.
 WITH looked AS MATERIALIZED (
     SELECT p.job_id FROM sqlqueue.job_progress AS p WHERE p.job_id > CAST(:after AS uuid) ORDER BY p.job_id LIMIT :limit
 ), gone AS (

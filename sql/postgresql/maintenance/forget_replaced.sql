@@ -2,7 +2,7 @@
 --
 -- Parameters: limit integer. Returns: one row: how many rows. Locks: the removed rows; those that somebody has in hand are
 --   skipped. Plan: the index by their age.
--- Roles: producer, operator.
+-- Roles: producer, consumer, operator.
 WITH old AS MATERIALIZED (
     SELECT k.id FROM sqlqueue.job_replaced_long_ago AS k ORDER BY k.noted_at LIMIT :limit FOR UPDATE SKIP LOCKED
 ), gone AS (

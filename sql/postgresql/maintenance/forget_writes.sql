@@ -2,16 +2,15 @@
 --
 -- Parameters: limit integer. Returns: one row: how many. Locks: the deleted rows; those that somebody has in hand are
 --   skipped. Plan: the index by age, and the primary key, which begins with the name.
--- Roles: operator.
+-- Roles: consumer, operator.
 WITH old AS MATERIALIZED (
     SELECT w.queue, w.name
-    FROM sqlqueue.spark_write AS w
-    WHERE w.committed_at < statement_timestamp() - interval '30 days'
+    FROM sqlqueue.write_long_ago AS w
     ORDER BY w.committed_at
     LIMIT :limit
     FOR UPDATE SKIP LOCKED
 ), gone AS (
-    DELETE FROM sqlqueue.spark_write AS w
+    DELETE FROM sqlqueue.write_long_ago AS w
     USING old
     WHERE w.name = ANY (ARRAY(SELECT old.name FROM old)) AND w.name = old.name AND w.queue = old.queue
     RETURNING 1

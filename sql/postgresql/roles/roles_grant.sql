@@ -18,7 +18,9 @@ REVOKE ALL ON
     sqlqueue.sensitive_field, sqlqueue.live_bucket, sqlqueue.lane, sqlqueue.bucket_heads, sqlqueue.stray_job, sqlqueue.job_all,
     sqlqueue.queue_stats, sqlqueue.new_job, sqlqueue.replaceable_job, sqlqueue.own_follower, sqlqueue.job_replaced_long_ago,
     sqlqueue.event_of_no_job, sqlqueue.follower, sqlqueue.job_group, sqlqueue.group_tally, sqlqueue.job_progress,
-    sqlqueue.reply_queue, sqlqueue.spark_write, sqlqueue.staged_attempt, sqlqueue.staged_job
+    sqlqueue.reply_queue, sqlqueue.spark_write, sqlqueue.staged_attempt, sqlqueue.staged_job, sqlqueue.maintenance,
+    sqlqueue.archived_long_ago, sqlqueue.group_long_ago, sqlqueue.wait_long_ago, sqlqueue.staged_long_ago,
+    sqlqueue.staged_job_long_ago, sqlqueue.write_long_ago, sqlqueue.event_long_ago
     FROM PUBLIC, sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 REVOKE ALL ON SEQUENCE sqlqueue.job_order
     FROM PUBLIC, sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
@@ -33,7 +35,8 @@ REVOKE ALL ON FUNCTION
     sqlqueue.bucket_hash(uuid, text), sqlqueue.hold_unclaimable(text), sqlqueue.listen_to_ends(),
     sqlqueue.remove_reply_queue(text, boolean), sqlqueue.settle_batch(uuid, text, text), sqlqueue.sweep_batch(text, double precision),
     sqlqueue.forget_batches(text), sqlqueue.drop_staged(uuid), sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint),
-    sqlqueue.local_day(text, text)
+    sqlqueue.take_maintenance(text, boolean), sqlqueue.note_maintenance(bigint, boolean, boolean),
+    sqlqueue.keep_archive_day(date), sqlqueue.remove_expired_reply_queue(text), sqlqueue.local_day(text, text)
     FROM PUBLIC, sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 
 GRANT USAGE ON SCHEMA sqlqueue TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
@@ -94,9 +97,10 @@ GRANT UPDATE (
 -- job_replaced: ids that were sent before, or deleted. They are forgotten when a week has passed.
 GRANT SELECT (id, merged_into), INSERT (id, merged_into) ON sqlqueue.job_replaced TO sqlqueue_producer, sqlqueue_operator;
 GRANT SELECT ON sqlqueue.job_replaced TO sqlqueue_observer;
-GRANT SELECT, UPDATE (noted_at), DELETE ON sqlqueue.job_replaced_long_ago TO sqlqueue_producer, sqlqueue_operator;
+GRANT SELECT, UPDATE (noted_at), DELETE ON sqlqueue.job_replaced_long_ago
+    TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator;
 -- nothing on job_replaced: sqlqueue_consumer
--- nothing on job_replaced_long_ago: sqlqueue_consumer, sqlqueue_observer
+-- nothing on job_replaced_long_ago: sqlqueue_observer
 
 -- job_order numbers the jobs of a key as they arrive, and as they are brought back.
 GRANT USAGE ON SEQUENCE sqlqueue.job_order TO sqlqueue_producer, sqlqueue_operator;
@@ -115,7 +119,8 @@ GRANT INSERT (
 GRANT SELECT, UPDATE (region), DELETE ON sqlqueue.job_archive TO sqlqueue_operator;
 GRANT SELECT ON sqlqueue.job_archive TO sqlqueue_observer;
 GRANT SELECT ON sqlqueue.job_archive_default TO sqlqueue_operator, sqlqueue_observer;
--- nothing on job_archive_default: sqlqueue_producer, sqlqueue_consumer
+GRANT SELECT (finished_at) ON sqlqueue.job_archive_default TO sqlqueue_consumer;
+-- nothing on job_archive_default: sqlqueue_producer
 
 -- rate_start, limit_reservation: what limited queues have granted.
 GRANT SELECT, INSERT, DELETE ON sqlqueue.rate_start TO sqlqueue_consumer;
@@ -130,7 +135,7 @@ GRANT SELECT, UPDATE (expires_at), DELETE ON sqlqueue.waiter TO sqlqueue_operato
 GRANT SELECT ON sqlqueue.waiter TO sqlqueue_observer;
 
 -- stale_write, worker, assignment, transactional_consumer, consumer_slot: kept by consumers, managers and sensors; operators tidy them up.
-GRANT SELECT, INSERT, UPDATE ON sqlqueue.stale_write TO sqlqueue_consumer;
+GRANT SELECT, INSERT, UPDATE, DELETE ON sqlqueue.stale_write TO sqlqueue_consumer;
 GRANT SELECT, DELETE ON sqlqueue.stale_write TO sqlqueue_operator;
 GRANT SELECT, INSERT, UPDATE, DELETE
     ON sqlqueue.worker, sqlqueue.assignment, sqlqueue.transactional_consumer, sqlqueue.consumer_slot TO sqlqueue_consumer;
@@ -197,8 +202,8 @@ GRANT SELECT, INSERT (group_id, members, closes), UPDATE (members, closes) ON sq
 GRANT SELECT ON sqlqueue.follower, sqlqueue.job_group, sqlqueue.group_tally TO sqlqueue_observer;
 -- nothing on follower, job_group, group_tally: sqlqueue_consumer
 
--- job_progress: consumers say how far their jobs are; operators tidy up.
-GRANT SELECT, INSERT, UPDATE ON sqlqueue.job_progress TO sqlqueue_consumer;
+-- job_progress: consumers say how far their jobs are; operators tidy up too.
+GRANT SELECT, INSERT, UPDATE, DELETE ON sqlqueue.job_progress TO sqlqueue_consumer;
 GRANT SELECT, DELETE ON sqlqueue.job_progress TO sqlqueue_operator;
 GRANT SELECT ON sqlqueue.job_progress TO sqlqueue_observer;
 -- nothing on job_progress: sqlqueue_producer
@@ -256,11 +261,33 @@ GRANT SELECT ON sqlqueue.job_all, sqlqueue.queue_stats TO sqlqueue_operator, sql
 -- queue_figures runs as its owner, for the view queue_stats; the functions about partitions do so for maintenance.
 GRANT EXECUTE ON FUNCTION sqlqueue.queue_figures(text) TO sqlqueue_operator, sqlqueue_observer;
 GRANT EXECUTE ON FUNCTION
-    sqlqueue.begin_archive_partition(date), sqlqueue.attach_archive_partition(date), sqlqueue.make_archive_partition(date),
-    sqlqueue.archive_day_is_over(date, text), sqlqueue.drop_archive_partition(date, text)
+    sqlqueue.begin_archive_partition(date), sqlqueue.attach_archive_partition(date), sqlqueue.make_archive_partition(date)
     TO sqlqueue_operator;
+GRANT EXECUTE ON FUNCTION
+    sqlqueue.archive_day_is_over(date, text), sqlqueue.drop_archive_partition(date, text), sqlqueue.keep_archive_day(date)
+    TO sqlqueue_consumer, sqlqueue_operator;
 -- nothing on queue_figures(text): sqlqueue_producer, sqlqueue_consumer
 -- nothing on begin_archive_partition(date), attach_archive_partition(date): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
--- nothing on make_archive_partition(date), archive_day_is_over(date, text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
--- nothing on drop_archive_partition(date, text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
+-- nothing on make_archive_partition(date): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
+-- nothing on archive_day_is_over(date, text): sqlqueue_producer, sqlqueue_observer
+-- nothing on drop_archive_partition(date, text), keep_archive_day(date): sqlqueue_producer, sqlqueue_observer
 -- nothing on archive_partition_name(date): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
+
+-- maintenance: consumers do it when it is due, and remove what its time is over for and nothing else; operators do it at any time.
+-- (Locking a row asks for the right to change some column of it.)
+GRANT SELECT ON sqlqueue.maintenance TO sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
+GRANT EXECUTE ON FUNCTION
+    sqlqueue.take_maintenance(text, boolean), sqlqueue.note_maintenance(bigint, boolean, boolean),
+    sqlqueue.remove_expired_reply_queue(text)
+    TO sqlqueue_consumer, sqlqueue_operator;
+GRANT SELECT, DELETE ON sqlqueue.archived_long_ago, sqlqueue.staged_job_long_ago, sqlqueue.event_long_ago
+    TO sqlqueue_consumer, sqlqueue_operator;
+GRANT SELECT, UPDATE (ended_at), DELETE ON sqlqueue.group_long_ago TO sqlqueue_consumer, sqlqueue_operator;
+GRANT SELECT, UPDATE (created_at), DELETE ON sqlqueue.wait_long_ago TO sqlqueue_consumer, sqlqueue_operator;
+GRANT SELECT, UPDATE (staged_at), DELETE ON sqlqueue.staged_long_ago TO sqlqueue_consumer, sqlqueue_operator;
+GRANT SELECT, UPDATE (committed_at), DELETE ON sqlqueue.write_long_ago TO sqlqueue_consumer, sqlqueue_operator;
+-- nothing on maintenance: sqlqueue_producer
+-- nothing on take_maintenance(text, boolean), note_maintenance(bigint, boolean, boolean): sqlqueue_producer, sqlqueue_observer
+-- nothing on remove_expired_reply_queue(text): sqlqueue_producer, sqlqueue_observer
+-- nothing on archived_long_ago, staged_job_long_ago, event_long_ago: sqlqueue_producer, sqlqueue_observer
+-- nothing on group_long_ago, wait_long_ago, staged_long_ago, write_long_ago: sqlqueue_producer, sqlqueue_observer

@@ -7,7 +7,7 @@ from dagster_sqlqueue.queue.job_admin import Completed
 from dagster_sqlqueue.queue.maintenance import Maintenance
 from dagster_sqlqueue.queue.selection import Selection
 from tests.gate.patience import PATIENCE
-from tests.roles.desk import EVERYBODY, Desk, O, Secret, verb
+from tests.roles.desk import EVERYBODY, C, Desk, O, Secret, verb
 from tests.support import Work, rows
 
 
@@ -120,10 +120,16 @@ def maintain(queue: SqlQueue, desk: Desk) -> Any:
     assert queue.maintain().keys_healed
 
 
-@verb(O)
+@verb(C, O)
 def trim(queue: SqlQueue, desk: Desk) -> Any:
     desk.change(retention_days=1)
     queue.trim(desk.name)
+
+
+@verb(C, O)
+def maintain_if_due(queue: SqlQueue, desk: Desk) -> Any:
+    rows(desk.owner, "UPDATE {s}.maintenance SET due_at = now(), held_until = NULL")
+    assert Maintenance(queue.catalog).maintain_if_due(stopping=lambda: False).ran
 
 
 @verb(*EVERYBODY)
