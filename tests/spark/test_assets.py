@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from dagster_sqlqueue import NewJob, Selection, SqlQueue
+from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration import queue_asset_key
 from dagster_sqlqueue.orchestration.fanout import DailyAccount
-from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.spark.assets import sqlqueue_daily_asset
 from tests.spark.asset_support import PARTITIONS, Run, checks, daily_asset, shown, versions
 from tests.spark.daily_support import (
