@@ -11,6 +11,7 @@
 | `UnknownJob` | no job of that id, live or ended, in this schema | correct the id; ended jobs are trimmed in time |
 | `UnknownSubscription` | a topic has no subscription of that name | `subscribe`, or correct the name |
 | `UnknownSchedule` | the queue has no schedule of that name | correct the name, or put the schedule |
+| `UnknownBatch` | no batch of that id or key in this schema | correct it; batches are forgotten with their queue's jobs |
 | `UnknownGroup` | no group of jobs of that id in this schema | correct the id; groups are removed 30 days after their end |
 | `GroupClosed` | a job was to be added to a group that is closed | open another group |
 | `DecisionRefused` | it does not fit what has become of a task, or who did the work | look at the task again |
@@ -69,6 +70,10 @@ class UnknownSubscription(QueueError, LookupError):
 
 class UnknownSchedule(QueueError, LookupError):
     """The queue has no schedule of that name."""
+
+
+class UnknownBatch(QueueError, LookupError):
+    """No batch of that id or key exists in the schema."""
 
 
 class UnknownGroup(QueueError, LookupError):

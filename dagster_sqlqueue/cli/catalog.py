@@ -196,6 +196,12 @@ ENTRIES = [
         "Remove finished jobs that are older than their queue keeps them (--retention-days of `create`).",
     ),
     Entry(
+        "batch",
+        "batches",
+        "Keep",
+        "Look at the batches that Spark seals and publishes, and give up or forget some.",
+    ),
+    Entry(
         "doctor",
         "doctor",
         "Keep",

@@ -1,4 +1,4 @@
-"""How the queues are, as Prometheus reads it: one scrape is one statement, whose cost does not grow with the backlog."""
+"""How the queues are, as Prometheus reads it: a scrape is two statements, whose cost does not grow with the backlog."""
 
 import logging
 import time
@@ -9,6 +9,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from sqlalchemy.exc import SQLAlchemyError
 
+from dagster_sqlqueue.db.executors import Row
 from dagster_sqlqueue.errors import QueueError
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.stats import QueueStats
@@ -23,9 +24,10 @@ _QUANTILES = {"0.5": "p50", "0.95": "p95", "0.99": "p99"}
 class QueueCollector(Collector):
     """A collector for a registry of `prometheus_client`: the figures of every queue of the schema, at each scrape.
 
-    The figures are those of `SqlQueue.stats`, all of them gauges, in seconds, bytes and jobs a second. One that there is
-    nothing to say of, such as the waits of a queue in which no job ended, has no sample. A database that cannot be asked
-    gives `sqlqueue_up 0` and no figure; why is a warning in the log, once until it can be asked again.
+    The figures are those of `SqlQueue.stats`, and of the batches of queues that have some, all of them gauges, in seconds,
+    bytes and jobs a second. One that there is nothing to say of, such as the waits of a queue in which no job ended, has no
+    sample. A database that cannot be asked gives `sqlqueue_up 0` and no figure; why is a warning in the log, once until it
+    can be asked again.
 
     Args:
         queue: where the queues are. Scrapes that come at the same time need a connection of its pool each.
@@ -42,15 +44,17 @@ class QueueCollector(Collector):
 
     def describe(self) -> list[Metric]:
         """The metrics without samples: a registry that is given the collector asks no database."""
-        return [*_scrape(0, 0.0), *_figures([])]
+        return [*_scrape(0, 0.0), *_figures([]), *_of_batches([])]
 
     def collect(self) -> Iterator[Metric]:
         """The metrics as they are now."""
         began = time.perf_counter()
         found: Sequence[QueueStats] = ()
+        batches: Sequence[Row] = ()
         reason = None
         try:
             found = [QueueStats(*row) for row in self._database.run("queue_stats_all", {})]
+            batches = self._database.run("batch_figures", {})
         except (QueueError, psycopg.Error, SQLAlchemyError) as error:
             reason = _first_line(error)
         if reason is not None and self._was_up:
@@ -58,6 +62,7 @@ class QueueCollector(Collector):
         self._was_up = reason is None
         yield from _scrape(int(reason is None), time.perf_counter() - began)
         yield from _figures(found)
+        yield from _of_batches(batches)
 
 
 def _scrape(up: int, seconds: float) -> Iterator[Metric]:
@@ -144,6 +149,30 @@ def _figures(found: Sequence[QueueStats]) -> Iterator[Metric]:
         found,
         lambda row: row.stale_writes_today,
     )
+
+
+def _of_batches(found: Sequence[Row]) -> Iterator[Metric]:
+    """The figures of queues that have batches, as `batch_figures` gives them."""
+    states = ("sealing", "sealed", "published", "abandoned")
+    yield _by(
+        "sqlqueue_batches",
+        "Batches of Spark's that are open (sealing, sealed), and those of the last day that are over.",
+        [([row[0], state], count) for row in found for state, count in zip(states, row[1:5], strict=True)],
+        "state",
+    )
+    for place, name, meaning in (
+        (5, "sqlqueue_batches_unmoved", "Published batches with files that are not in their place."),
+        (6, "sqlqueue_batch_jobs", "Jobs that open batches hold."),
+        (
+            7,
+            "sqlqueue_batch_oldest_open_age_seconds",
+            "How long ago the first of the open batches was opened; 0: none is.",
+        ),
+    ):
+        family = GaugeMetricFamily(name, meaning, labels=["queue"], unit=_unit(name))
+        for row in found:
+            family.add_metric([row[0]], row[place] or 0)
+        yield family
 
 
 def _by(name: str, meaning: str, samples: Sequence[tuple[list[str], float]], label: str) -> Metric:

@@ -17,7 +17,8 @@ _EXAMPLES = [line for block in re.findall(r"```shell\n(.*?)```", _PAGE, re.DOTAL
 _PIPE = re.compile(r"printf '(?P<stdin>[^']*)' \| (?P<command>.*)")
 _ENDLESS = (["schedule", "run"], ["metrics", "--port", "9187"], ["up"])
 """They go on until they are stopped: tests/cli/test_schedules.py, tests/metrics/test_http.py, tests/cli/test_up.py."""
-_MAY_FAIL = {"doctor": {Code.DONE, Code.FAILED}}
+_MAY_FAIL = {"doctor": {Code.DONE, Code.FAILED}, "batch": {Code.DONE, Code.UNKNOWN}}
+"""A batch is there only where Spark has sealed one: tests/cli/test_batches.py."""
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def test_the_examples_work(bare: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
             continue
         result = bare.run(*words, stdin=stdin)
         assert result.exit_code in _MAY_FAIL.get(words[0], {Code.DONE}), (example, result.output)
-        assert result.stderr == ""
+        assert result.stderr == "" or result.exit_code == Code.UNKNOWN
 
 
 @pytest.mark.parametrize("command", COMMANDS)

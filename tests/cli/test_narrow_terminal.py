@@ -22,7 +22,7 @@ from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.queue import Ending
 from tests.cli.support import PROJECT, Cli
 from tests.gate.patience import PATIENCE
-from tests.support import Work
+from tests.support import Work, rows
 from tests.support.cleared import cleared
 
 WIDTH = 80
@@ -72,6 +72,8 @@ TABLES = {
     f"people tasks {QUEUE} --stage assigned": [IDS["task"], "assigned", "anna", "rev", "four eyes"],
     "people my-jobs anna": [IDS["task"]],
     f"people history {IDS['task']}": ["hand over", "anna", "take"],
+    "batch list": ["daily_sizes_by_account/2037-01-31", "sealed", "run/0199a1b2", "not moved", "no address of the customer"],
+    "batch show daily_sizes_by_account/2037-01-31": ["run/0199a1b2"],
     "doctor": ["isolation"],
 }  # fmt: skip
 """What must be in a line of each, unbroken."""
@@ -105,6 +107,13 @@ def _fill(queue: SqlQueue, spec: QueueSpec[Work], cli: Cli) -> None:
     cli.run("enqueue", QUEUE, '{"n": 4}', "--id", IDS["member"], "--group", IDS["group"])
     cli.run(
         "schedule", "put", QUEUE, "a-name-of-a-schedule", "{}", "--cron", "0 3 * * *", "--time-zone", "Europe/Berlin"
+    )
+    key = "daily_sizes_by_account/2037-01-31"
+    rows(
+        queue,
+        "INSERT INTO {s}.batch (id, key, queue, state, lease_until, owner, error, job_count, unmoved)"
+        " VALUES (gen_random_uuid(), %s, %s, 'sealed', now() + interval '1 hour', %s, %s, 1234567, true)",
+        *(key, QUEUE, "run/0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b", LONG),
     )
     words = ("--payload", '{"country": "NZ"}', "--tag", "eu", "--priority", "5", "--delay", "5m")
     cli.run("subscribe", "topic-of-many-words", "name-of-a-subscription", QUEUE, *words)

@@ -15,11 +15,12 @@ from sqlalchemy import make_url
 from dagster_sqlqueue import Backoff, Consumer, Job, NewJob, QueueSpec, Reject, SqlQueue
 from dagster_sqlqueue.metrics import QueueCollector
 from dagster_sqlqueue.model.job import ArchiveState
-from dagster_sqlqueue.queue import Ending
+from dagster_sqlqueue.queue import Ending, batch_admin
 from dagster_sqlqueue.queue.selection import Selection
+from dagster_sqlqueue.spark import batches
 from tests.gate.patience import PATIENCE
 from tests.metrics.support import key, scraped
-from tests.support import Work, claim, make_due, own_server
+from tests.support import Work, claim, make_due, own_server, rows
 from tests.support.cleared import own_schema
 
 OTHER = QueueSpec("other", Work, bucket_count=2, backoff=Backoff(0, jitter=0))
@@ -61,6 +62,29 @@ def busy(queue: SqlQueue, spec: QueueSpec[Work]) -> SqlQueue:
     queue.enqueue(spec, NewJob(Work(n=40), tags=["aside"]))
     queue.hold_queued("work", Selection(tags=["aside"]), reason="later")
     return queue
+
+
+def test_the_figures_of_batches(queue: SqlQueue, spec: QueueSpec[Work], registry: CollectorRegistry) -> None:
+    assert not [name for name, _ in scraped(registry) if name.startswith("sqlqueue_batch")]
+    for n, unmoved in enumerate((False, True)):
+        queue.enqueue(spec, Work(n=n))
+        batch = batches.seal(queue, "work", f"k/{n}", owner="me")
+        with batches.publication(queue, batch, output={}, unmoved=unmoved):
+            pass
+    queue.enqueue_many(spec, [Work(n=n) for n in range(3)])
+    batches.abandon(queue, batches.seal(queue, "work", "bad", owner="me"), "no")
+    open = batches.seal(queue, "work", "good", owner="me")
+    rows(queue, "UPDATE {s}.batch SET created_at = now() - interval '1 hour' WHERE id = %s", open.id)
+    figures = scraped(registry)
+    of = {state: figures[key("sqlqueue_batches", queue="work", state=state)] for state in batch_admin.STATES}
+    assert of == {"sealing": 0, "sealed": 1, "published": 2, "abandoned": 1}
+    assert figures[key("sqlqueue_batches_unmoved", queue="work")] == 1
+    assert figures[key("sqlqueue_batch_jobs", queue="work")] == 3
+    assert 3_600 <= figures[key("sqlqueue_batch_oldest_open_age_seconds", queue="work")] < 3_600 + PATIENCE
+    rows(queue, "UPDATE {s}.batch SET created_at = now() - interval '2 days'")
+    later = scraped(registry)
+    assert later[key("sqlqueue_batches", queue="work", state="published")] == 0
+    assert later[key("sqlqueue_batches", queue="work", state="sealed")] == 1
 
 
 def test_every_figure_is_that_of_stats(busy: SqlQueue, registry: CollectorRegistry) -> None:
@@ -128,7 +152,7 @@ def test_the_text_is_open_metrics_as_well(busy: SqlQueue, registry: CollectorReg
         assert family.unit == next((unit for unit in ("seconds", "bytes") if name.endswith(f"_{unit}")), ""), name
 
 
-def test_a_scrape_is_one_statement(
+def test_a_scrape_is_two_statements(
     busy: SqlQueue, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[str] = []
@@ -140,7 +164,7 @@ def test_a_scrape_is_one_statement(
 
     monkeypatch.setattr(type(busy.database), "run", listening)
     scraped(registry)
-    assert sent == ["queue_stats_all"]
+    assert sent == ["queue_stats_all", "batch_figures"]
 
 
 def test_counts_stop_at_their_cap(queue: SqlQueue, spec: QueueSpec[Work], registry: CollectorRegistry) -> None:

@@ -18,7 +18,7 @@ WITHOUT: dict[str, str] = {
     "the one row of its table": "doctor_maintenance maintenance_due maintenance_note maintenance_take",
     "one row put under its primary key": "group_open schedule_put subscribe unsubscribe",
     "the whole of a small table, for people": """
-        doctor_batches doctor_schedules schedules sensitive_add sensitive_names subscriptions
+        batch_list doctor_batches doctor_schedules schedules sensitive_add sensitive_names subscriptions
     """,
     "locks, settings, savepoints, listening and snapshots: no table": """
         ended_listen filter_matches isolation key_try key_wait limit_lock merge_again merge_begin merge_end migration_lock

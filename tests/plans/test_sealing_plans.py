@@ -166,6 +166,26 @@ def test_a_batch_by_its_id(explain: Explainer, verb: str) -> None:
     assert plan.buffers <= SLACK
 
 
+def test_an_operator_gives_up_a_batch_and_forgets_it(explain: Explainer) -> None:
+    batch = leased(explain)
+    before = read_whole(explain)
+    plan = explain("batch_give_up", batch_id=batch, error="x", held=True, dry_run=False)
+    assert plan.buffers <= 60 * SIZE + SLACK
+    removed = explain("batch_remove", batch_id=batch, unmoved=False)
+    assert removed.buffers <= SLACK
+    assert read_whole(explain) == before
+    assert explain.run("SELECT count(*) FROM {s}.batch WHERE id = %s", batch) == [(0,)]
+
+
+def test_figures_of_batches_cost_those_of_a_day(explain: Explainer) -> None:
+    """Of a hundred days."""
+    leased(explain)
+    plan = explain("batch_figures")
+    assert "Seq Scan batch" not in touched(plan)
+    assert plan.rows_of("batch") <= 1.1 * PUBLISHED / 100 + FEW
+    assert plan.buffers <= 2 * PUBLISHED / 100 + SLACK
+
+
 def test_holding_a_transactional_batch(published: SqlQueue) -> None:
     """The first statement of its transaction."""
     with published.database.connection() as connection:

@@ -36,7 +36,8 @@ REVOKE ALL ON FUNCTION
     sqlqueue.remove_reply_queue(text, boolean), sqlqueue.settle_batch(uuid, text, text), sqlqueue.sweep_batch(text, double precision),
     sqlqueue.forget_batches(text), sqlqueue.drop_staged(uuid), sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint),
     sqlqueue.take_maintenance(text, boolean), sqlqueue.note_maintenance(bigint, boolean, boolean),
-    sqlqueue.keep_archive_day(date), sqlqueue.remove_expired_reply_queue(text), sqlqueue.local_day(text, text)
+    sqlqueue.keep_archive_day(date), sqlqueue.remove_expired_reply_queue(text), sqlqueue.local_day(text, text),
+    sqlqueue.abandon_batch(uuid, text, boolean, boolean), sqlqueue.forget_batch(uuid, boolean)
     FROM PUBLIC, sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 
 GRANT USAGE ON SCHEMA sqlqueue TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
@@ -155,6 +156,10 @@ GRANT SELECT ON sqlqueue.batch, sqlqueue.batch_outcome TO sqlqueue_operator, sql
 GRANT EXECUTE ON FUNCTION sqlqueue.settle_batch(uuid, text, text) TO sqlqueue_consumer;
 GRANT EXECUTE ON FUNCTION sqlqueue.sweep_batch(text, double precision), sqlqueue.forget_batches(text)
     TO sqlqueue_consumer, sqlqueue_operator;
+-- abandon_batch, forget_batch: what an operator decides about a batch, whoever has it.
+GRANT EXECUTE ON FUNCTION sqlqueue.abandon_batch(uuid, text, boolean, boolean), sqlqueue.forget_batch(uuid, boolean)
+    TO sqlqueue_operator;
+-- nothing on abandon_batch(uuid, text, boolean, boolean), forget_batch(uuid, boolean): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
 -- nothing on batch, batch_outcome: sqlqueue_producer
 -- nothing on settle_batch(uuid, text, text): sqlqueue_producer, sqlqueue_operator, sqlqueue_observer
 -- nothing on sweep_batch(text, double precision), forget_batches(text): sqlqueue_producer, sqlqueue_observer

@@ -12,6 +12,7 @@ from dagster_sqlqueue.db.channel import Channel
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.model.outcome import Retry
 from dagster_sqlqueue.orchestration import slots
+from dagster_sqlqueue.queue import batch_admin
 from dagster_sqlqueue.queue.complete import Ending
 from dagster_sqlqueue.queue.head_hints import HeadHints
 from dagster_sqlqueue.spark import batches
@@ -287,6 +288,20 @@ def abandon_a_batch(queue: SqlQueue, desk: Desk) -> Any:
     with batches.kept(queue, [batch]):
         pass
     assert batches.abandon(queue, batch, "not now") == 3
+
+
+@verb(O)
+def give_up_a_batch_and_forget_it(queue: SqlQueue, desk: Desk) -> Any:
+    desk.filled()
+    batch = batches.seal(desk.owner, desk.name, desk.name, owner="me")
+    assert batch_admin.abandon(queue, [batch.id], reason="not now", held=True).returned == 3
+    assert batch_admin.forget(queue, [batch.id]).changed == [batch.id]
+
+
+@verb(C, O, B)
+def look_at_batches(queue: SqlQueue, desk: Desk) -> Any:
+    assert batch_admin.batches(queue.database, desk.name) == []
+    queue.database.run("batch_figures", {})
 
 
 @verb(C, O)

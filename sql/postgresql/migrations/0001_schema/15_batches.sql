@@ -39,6 +39,9 @@ CREATE INDEX batch_key ON sqlqueue.batch (key, created_at);
 -- Published ones whose files are to be moved into place yet: none, as a rule.
 CREATE INDEX batch_unmoved ON sqlqueue.batch (key, published_at) WHERE unmoved;
 
+-- Serves figures of the last day, and lists with the latest first.
+CREATE INDEX batch_created ON sqlqueue.batch (created_at);
+
 -- Serves the sweep.
 CREATE INDEX batch_lease ON sqlqueue.batch (lease_until, id) WHERE state IN ('sealing', 'sealed');
 
@@ -168,6 +171,56 @@ BEGIN
     SELECT s.ended, s.back INTO ended, back FROM sqlqueue.settle_batch(swept, 'queued', gone) AS s;
 END
 $$;
+
+-- Give up an open batch on behalf of an operator, and give its jobs back without an attempt spent. Its driver, if there is one,
+-- is refused from then on. With the rights of the tables' owner, as sweep_batch.
+--
+-- Parameters: batch; because: its error; held: also while its lease holds; dry_run: change
+--   nothing.
+-- Returns: the batch, and as settle_batch; nulls: it is over, or somebody holds it: by its lease, or by the transaction that seals
+--   or publishes it.
+-- Locks: the batch's row, if nobody has it; then the jobs.
+CREATE FUNCTION sqlqueue.abandon_batch(
+    batch uuid, because text, held boolean, dry_run boolean, OUT abandoned uuid, OUT ended bigint, OUT back bigint
+)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    SELECT b.id INTO abandoned
+    FROM sqlqueue.batch AS b
+    WHERE b.id = batch
+      AND b.state IN ('sealing', 'sealed')
+      AND (held OR b.lease_until <= statement_timestamp())
+    FOR NO KEY UPDATE SKIP LOCKED;
+    IF abandoned IS NULL OR dry_run THEN
+        RETURN;
+    END IF;
+    UPDATE sqlqueue.batch AS b
+    SET state = 'abandoned', error = because, lease_until = LEAST(b.lease_until, statement_timestamp())
+    WHERE b.id = abandoned;
+    SELECT s.ended, s.back INTO ended, back FROM sqlqueue.settle_batch(abandoned, 'queued', because) AS s;
+END
+$$;
+
+REVOKE ALL ON FUNCTION sqlqueue.abandon_batch(uuid, text, boolean, boolean) FROM PUBLIC;
+
+-- Forget a batch that is over, whatever its queue keeps, on behalf of an operator: with it goes how often its key failed, and
+-- whether files of its are to be moved. With the rights of the tables' owner, as forget_batches.
+--
+-- Parameters: batch; unmoved: also where files are not known to be in their place. Returns: whether it was forgotten.
+-- Locks: its row.
+CREATE FUNCTION sqlqueue.forget_batch(batch uuid, unmoved boolean) RETURNS boolean
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+WITH forgotten AS (
+    DELETE FROM sqlqueue.batch AS b
+    WHERE b.id = forget_batch.batch
+      AND b.state IN ('published', 'abandoned')
+      AND (forget_batch.unmoved OR NOT b.unmoved)
+    RETURNING 1
+)
+SELECT EXISTS (SELECT FROM forgotten)
+$$;
+
+REVOKE ALL ON FUNCTION sqlqueue.forget_batch(uuid, boolean) FROM PUBLIC;
 
 -- Forget the batches that are over for longer than their queue keeps its jobs: as long as the day on which one was opened is
 -- among the queue's last retention_days whole days it stays, for ever where that is 0. Of each key the last one stays, the
