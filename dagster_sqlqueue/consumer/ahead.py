@@ -63,7 +63,6 @@ class Ahead:
         work: what is worked off.
         keeper: keeps the leases, also those of jobs that nobody has begun.
         claimer: how the consumer takes jobs.
-        lease_seconds: the length of a lease.
         around: entered and left around the wait for an answer.
     """
 
@@ -73,15 +72,12 @@ class Ahead:
         keeper: LeaseKeeper,
         claimer: Claimer,
         *,
-        lease_seconds: float,
         around: Callable[[], AbstractContextManager[object]],
     ) -> None:
         self._work = work
         self._keeper = keeper
         self._claimer = claimer
         self._around = around
-        self._quick_seconds = min(_QUICK_SECONDS, lease_seconds / 8)
-        self._uncollected_seconds = min(_UNCOLLECTED_SECONDS, lease_seconds / 8)
         self._channel = Channel(work.leases.database)
         # Whoever sends or takes an answer has it: the consumer, the thread that collects, or one that gives jobs back.
         self._lock = threading.Lock()
@@ -90,6 +86,10 @@ class Ahead:
         self._under_way: _UnderWay | None = None
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
+
+    def _at_most(self, seconds: float) -> float:
+        """So long, or less where leases are short."""
+        return min(seconds, self._work.lease.pace / 8)
 
     @property
     def under_way(self) -> bool:
@@ -193,7 +193,7 @@ class Ahead:
         # One that takes a job at a time counts on each being the only one of its claim, whose attempt is spent if it dies.
         if self._claimer.wanted < 2 or self._claimer.chosen:
             return False
-        if self._work.size.seconds > self._quick_seconds or time.monotonic() < self._not_before:
+        if self._work.size.seconds > self._at_most(_QUICK_SECONDS) or time.monotonic() < self._not_before:
             return False
         return self._work.leases.may_claim_ahead(self._work.spec.name, endings)
 
@@ -249,7 +249,7 @@ class Ahead:
                 self._finish_again(claim)
             else:
                 work.count_ended(claim.endings, accepted)
-                work.count_stale(len(claim.endings) - len(accepted))
+                work.count_stale([ending.job for ending in claim.endings if ending.job.id not in accepted])
         jobs = self._claimer.handed_out(claim.sent, claimed)
         if len(jobs) < len(claimed):
             self._keeper.forget([job for job in claimed if not any(job is one for one in jobs)])
@@ -264,9 +264,13 @@ class Ahead:
         """Take answers that are left where they are, as their consumer is in a handler that takes longer than those before:
         there are leases to be kept, and a large answer holds its transaction open.
         """
-        while not self._closing.wait(self._uncollected_seconds):
+        while not self._closing.wait(self._at_most(_UNCOLLECTED_SECONDS)):
             claim = self._under_way
-            if claim is None or claim.jobs is not None or time.monotonic() - claim.at < self._uncollected_seconds:
+            if (
+                claim is None
+                or claim.jobs is not None
+                or time.monotonic() - claim.at < self._at_most(_UNCOLLECTED_SECONDS)
+            ):
                 continue
             with self._lock:
                 if claim is self._under_way:

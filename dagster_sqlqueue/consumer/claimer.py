@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
+from dagster_sqlqueue.consumer.failure_log import log_buried
 from dagster_sqlqueue.consumer.leased import Work
 from dagster_sqlqueue.consumer.manager import Source
 from dagster_sqlqueue.consumer.queue_view import QueueView
@@ -21,7 +22,6 @@ class Claimer:
     Args:
         work: what is worked off.
         view: what the consumer knows of the queue.
-        lease_seconds: the length of a lease.
         filter: takes only jobs that fit.
         source: hands jobs out, so that nothing is looked for.
         on_claim: called with the jobs that were taken, before any of them is worked on.
@@ -35,14 +35,12 @@ class Claimer:
         work: Work[Any],
         view: QueueView,
         *,
-        lease_seconds: float,
         filter: ClaimFilter | None,
         source: Source | None,
         on_claim: Callable[[Sequence[ClaimedJob]], None] | None,
     ) -> None:
         self._work = work
         self._view = view
-        self._lease_seconds = lease_seconds
         self._filter = filter
         self._source = source
         self._on_claim = on_claim
@@ -98,7 +96,7 @@ class Claimer:
             self._work.spec.name,
             buckets=self._view.buckets,
             limit=wanted,
-            lease_seconds=self._lease_seconds,
+            lease_seconds=self._work.lease.seconds,
             worker=self._work.worker,
             hints=self._view.hints,
             on_spent=self._count_spent,
@@ -123,7 +121,7 @@ class Claimer:
             limit=self.wanted,
             worker=self._work.worker,
             buckets=buckets,
-            lease_seconds=self._lease_seconds,
+            lease_seconds=self._work.lease.seconds,
             hints=self._view.hints,
         )
 
@@ -179,7 +177,7 @@ class Claimer:
             self._work.spec.name,
             buckets=self._view.buckets,
             limit=limit,
-            lease_seconds=self._lease_seconds,
+            lease_seconds=self._work.lease.seconds,
             worker=self._work.worker,
             hints=self._view.hints,
             filter=self._filter,
@@ -199,6 +197,7 @@ class Claimer:
         self, dead: Sequence[ClaimedJob], held: Sequence[ClaimedJob], cancelled: Sequence[ClaimedJob]
     ) -> None:
         self._work.count_buried(dead, held)
+        log_buried(dead, held)
         summary = self._work.summary
         summary.claimed += len(dead) + len(held) + len(cancelled)
         summary.failed += len(dead)

@@ -134,7 +134,7 @@ class SideBySide:
         if not self.keeper.begin(claimed):
             self._alone = False
             if not self.keeper.parted_with(claimed):
-                self.work.summary.stale += 1
+                self.work.count_lost(claimed)
             self.keeper.forget([claimed])
             return
         made = prepare(self.work.spec, claimed, UnderLease(self.work.spec, self.keeper, self.work.reporter))

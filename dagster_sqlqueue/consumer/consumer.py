@@ -1,6 +1,7 @@
 """The drain loop: claim a batch, handle it, finish it, until the buckets are empty or the time is up."""
 
 import contextlib
+import logging
 import os
 import socket
 import threading
@@ -21,11 +22,13 @@ from dagster_sqlqueue.consumer.handler import AnyHandler
 from dagster_sqlqueue.consumer.heartbeat import LeaseKeeper
 from dagster_sqlqueue.consumer.hooks import ConsumerHooks, around_claim, around_work, hooked, watched
 from dagster_sqlqueue.consumer.idle import Idle
+from dagster_sqlqueue.consumer.lease_length import LeaseLength
 from dagster_sqlqueue.consumer.leased import Work, work_leased
 from dagster_sqlqueue.consumer.manager import Source
 from dagster_sqlqueue.consumer.presence import Presence
 from dagster_sqlqueue.consumer.queue_view import QueueView
 from dagster_sqlqueue.consumer.settlement import DrainSummary
+from dagster_sqlqueue.consumer.start import compare_settings, ensure_queue
 from dagster_sqlqueue.consumer.transactional import work_locked
 from dagster_sqlqueue.consumer.upkeep import Upkeep
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
@@ -37,6 +40,8 @@ from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.queue.complete import Ending
 from dagster_sqlqueue.queue.maintenance import Maintenance
 from dagster_sqlqueue.queue.strategies import check_buckets
+
+logger = logging.getLogger("dagster_sqlqueue")
 
 MAX_CONCURRENCY = 1_000
 
@@ -62,7 +67,7 @@ class Consumer(Generic[Payload]):
         concurrency: how many jobs are worked on at a time: by a plain handler in as many threads, by an async one on its
             event loop. A job is claimed when it can begin at once. None: one after another, or all async ones of a claim.
             Not for handlers of a batch, nor in transactional mode, which has one connection for all.
-        lease_seconds: instead of the queue's.
+        lease_seconds: of its claims; None: the queue's, which is looked up as it runs.
         job_timeout_seconds: past it a job's lease is not extended any more, unless the job says otherwise; None for ten
             leases.
         mode: leased or transactional.
@@ -74,6 +79,9 @@ class Consumer(Generic[Payload]):
         on_claim: called with the jobs that were taken, before any of them is worked on.
         hooks: entered and left around what it does; the first is the outermost.
         maintain: whether it maintains the schema when that is due, in a thread of its own; see `SqlQueue.maintain`.
+        create: make the queue from the spec, if it is not there when the consumer begins.
+        warn: called at the beginning with a line that names the settings in which code and queue differ; None: it goes to
+            the log.
 
     Raises:
         InvalidInput: an argument is out of range.
@@ -100,18 +108,20 @@ class Consumer(Generic[Payload]):
         on_claim: Callable[[Sequence[ClaimedJob]], None] | None = None,
         hooks: Sequence[ConsumerHooks] = (),
         maintain: bool = True,
+        create: bool = True,
+        warn: Callable[[str], object] | None = None,
     ) -> None:
         self._hooks = tuple(hooks)
+        self._queue, self._create, self._warn = queue, create, warn
         self._leases = watched(queue.leases, spec.name, self._hooks)
         self._catalog = queue.catalog
         self._spec = spec
         first = buckets() if callable(buckets) else buckets
         lanes = Lanes(None if first is None else list(check_buckets(first)), region)
-        self._lease_seconds = spec.lease_seconds if lease_seconds is None else lease_seconds
         self._idle = False
         self._next: list[ClaimedJob] = []
         self.worker = worker or f"{socket.gethostname()}/{os.getpid()}/{str(uuid7())[-8:]}"
-        if not 0 < self._lease_seconds <= MAX_DELAY_SECONDS:
+        if lease_seconds is not None and not 0 < lease_seconds <= MAX_DELAY_SECONDS:
             raise InvalidInput(f"lease_seconds is {lease_seconds}; it must be positive, at most a hundred years")
         if job_timeout_seconds is not None and not job_timeout_seconds > 0:
             raise InvalidInput(f"job_timeout_seconds is {job_timeout_seconds}; it must be positive")
@@ -132,19 +142,20 @@ class Consumer(Generic[Payload]):
         # of a batch take their time together for handlers of another shape; and a source was told how many are wanted.
         one_by_one = self._mode is Mode.LEASED and caller.shape is Shape.JOB and concurrency is None and source is None
         self._size = BatchSize(batch_size, measured=one_by_one)
-        self._work = Work(self._leases, spec, caller, self.worker, self._lease_seconds, self._size)
+        lease = LeaseLength(lease_seconds)
+        self._work = Work(self._leases, spec, caller, self.worker, lease, self._size)
         self._stopping = self._work.stopping
         self.summary = self._work.summary
         self._keeper = LeaseKeeper(
             self._leases,
-            lease_seconds=self._lease_seconds,
-            job_timeout_seconds=10 * self._lease_seconds if job_timeout_seconds is None else job_timeout_seconds,
+            lease=lease,
+            job_timeout_seconds=job_timeout_seconds,
             side_by_side=caller.shape is Shape.ASYNC or concurrency is not None,
             beat=self._beat,
         )
         self._upkeep = Upkeep(queue.database, self._stopping, allowed=maintain)
         self._presence = (
-            Presence(queue.database, spec.name, self.worker, first, self._size.now, self._lease_seconds)
+            Presence(queue.database, spec.name, self.worker, first, self._size.now, lease)
             if self._mode is Mode.TRANSACTIONAL
             else None
         )
@@ -157,14 +168,11 @@ class Consumer(Generic[Payload]):
             presence=self._presence,
             hinted=looking,
         )
-        self._claimer = Claimer(
-            self._work, self._view, lease_seconds=self._lease_seconds, filter=filter, source=source, on_claim=on_claim
-        )
+        self._claimer = Claimer(self._work, self._view, filter=filter, source=source, on_claim=on_claim)
         self._ahead = Ahead(
             self._work,
             self._keeper,
             self._claimer,
-            lease_seconds=self._lease_seconds,
             around=lambda: around_claim(self._hooks, spec.name, VERB),
         )
         self._waits = Idle(self._work, self._catalog, self._view, looking=looking)
@@ -216,7 +224,7 @@ class Consumer(Generic[Payload]):
             after_batch: called after each batch with what was done so far.
 
         Raises:
-            UnknownQueue: the queue does not exist.
+            UnknownQueue: the queue does not exist, and is not to be made or may not be.
             DatabaseUnavailable: the database stayed away for longer than a lease.
             InvalidInput: transactional mode, and the queue's strategy, order or limits need leases.
         """
@@ -247,7 +255,7 @@ class Consumer(Generic[Payload]):
     def working(self) -> Iterator[None]:
         """Keep leases alive while the block calls `work_batch`."""
         began = time.monotonic()
-        self._view.look()
+        self._begin()
         self._catalog.keep_sensitive_names(self._spec)
         Maintenance(self._catalog).ensure_partitions()
         with (
@@ -295,6 +303,16 @@ class Consumer(Generic[Payload]):
     def wait_if_limited(self) -> bool:
         """Wait a moment if jobs are due that a limit, or the turn of a key, keeps from running."""
         return self._waits.wait_if_limited()
+
+    def _begin(self) -> None:
+        told = ""
+        for attempt in self._work.patiently():
+            with attempt:
+                settings = ensure_queue(self._queue, self._spec, create=self._create)
+                told = compare_settings(self._queue, self._spec, settings, self.worker)
+        if told:
+            (self._warn or logger.warning)(told)
+        self._view.look()
 
     def _beat(self) -> None:
         self._work.reporter.flush()

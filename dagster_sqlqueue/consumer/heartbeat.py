@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Self
 
+from dagster_sqlqueue.consumer.lease_length import LeaseLength
 from dagster_sqlqueue.errors import QueueError
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.queue.leases import Leases
@@ -18,10 +19,10 @@ class LeaseKeeper:
 
     Args:
         leases: where the jobs were claimed.
-        lease_seconds: the length of a lease.
-        job_timeout_seconds: how long a job may take that does not say so itself. Past it nothing in hand is extended any
-            more: the leases run out and other consumers take the jobs, while the fence keeps the hanging handler from
-            ending them. Where jobs run side by side it is the one job that is not extended any more.
+        lease: the length of a lease, which may change.
+        job_timeout_seconds: how long a job may take that does not say so itself; None: ten leases. Past it nothing in hand
+            is extended any more: the leases run out and other consumers take the jobs, while the fence keeps the hanging
+            handler from ending them. Where jobs run side by side it is the one job that is not extended any more.
         side_by_side: whether the jobs in hand run independently of each other, so that one that hangs keeps no other one
             from being begun and ended.
         beat: called from the thread four times a lease, also while no job is in hand.
@@ -31,13 +32,13 @@ class LeaseKeeper:
         self,
         leases: Leases,
         *,
-        lease_seconds: float,
-        job_timeout_seconds: float,
+        lease: LeaseLength,
+        job_timeout_seconds: float | None = None,
         side_by_side: bool = False,
         beat: Callable[[], None] | None = None,
     ) -> None:
         self._leases = leases
-        self._lease_seconds = lease_seconds
+        self._lease = lease
         self._job_timeout = job_timeout_seconds
         self._side_by_side = side_by_side
         self._beat = beat
@@ -55,12 +56,14 @@ class LeaseKeeper:
 
     def __enter__(self) -> Self:
         self._stopping.clear()
+        self._lease.changed.clear()
         self._thread = threading.Thread(target=self._run, name="sqlqueue-heartbeat", daemon=True)
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
+        self._lease.changed.set()
         if self._thread is not None:
             self._thread.join()
 
@@ -87,7 +90,8 @@ class LeaseKeeper:
     def begin(self, job: ClaimedJob) -> bool:
         """Note that a handler begins this job. False: its lease is lost or given back already and it must not begin."""
         key = id(job)
-        until = time.monotonic() + (self._job_timeout if job.timeout_seconds is None else job.timeout_seconds)
+        usual = 10 * self._lease.seconds if self._job_timeout is None else self._job_timeout
+        until = time.monotonic() + (usual if job.timeout_seconds is None else job.timeout_seconds)
         with self._lock:
             if key in self._lost or key in self._parted:
                 return False
@@ -155,7 +159,11 @@ class LeaseKeeper:
             return id(job) in self._parted
 
     def _run(self) -> None:
-        while not self._stopping.wait(self._lease_seconds / 4):
+        while True:
+            if self._lease.changed.wait(self._lease.pace / 4):
+                self._lease.changed.clear()
+            if self._stopping.is_set():
+                return
             try:
                 self._extend()
                 if self._beat is not None:
@@ -168,7 +176,7 @@ class LeaseKeeper:
     def _extend(self) -> None:
         with self._lock:
             now = time.monotonic()
-            if not self._held or now - self._extended_at < self._lease_seconds / 2:
+            if not self._held or now - self._extended_at < self._lease.pace / 2:
                 return
             hanging = {key for key, until in self._may_take_until.items() if now > until}
             if not self._side_by_side and hanging and len(hanging) == len(self._may_take_until):
@@ -177,7 +185,7 @@ class LeaseKeeper:
             # Before the statement: what is held while it runs is not extended by it, and may count from earlier.
             before, self._extended_at = self._extended_at, now
         try:
-            kept = self._leases.heartbeat(jobs, lease_seconds=self._lease_seconds)
+            kept = self._leases.heartbeat(jobs, lease_seconds=self._lease.seconds)
         except BaseException:
             with self._lock:
                 self._extended_at = min(before, self._extended_at)

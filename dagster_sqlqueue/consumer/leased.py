@@ -13,9 +13,11 @@ import tenacity
 
 from dagster_sqlqueue.consumer.batch_size import BatchSize
 from dagster_sqlqueue.consumer.caller import Caller, UnderLease
+from dagster_sqlqueue.consumer.failure_log import log_aside, log_back, log_endings, log_lost
 from dagster_sqlqueue.consumer.heartbeat import LeaseKeeper
+from dagster_sqlqueue.consumer.lease_length import LeaseLength
 from dagster_sqlqueue.consumer.progress import Reporter
-from dagster_sqlqueue.consumer.settlement import DrainSummary, settle
+from dagster_sqlqueue.consumer.settlement import DrainSummary, Settlement, settle
 from dagster_sqlqueue.errors import DatabaseUnavailable
 from dagster_sqlqueue.model.backoff import Backoff, BackoffPolicy
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
@@ -27,7 +29,6 @@ from dagster_sqlqueue.queue.leases import Leases
 logger = logging.getLogger("dagster_sqlqueue")
 
 _FLUSH_SECONDS = 1.0
-_NAMED = 5
 
 
 @dataclass(slots=True)
@@ -37,7 +38,7 @@ class Work(Generic[Payload]):
     Attributes:
         leases: where the queue is.
         caller: how the handler is called.
-        patience_seconds: how long a database that went away is waited for.
+        lease: how long a claim holds; a database that went away is waited for as long.
         size: of a batch; it is told how long the handler takes.
         reporter: writes what handlers say of their progress.
     """
@@ -46,7 +47,7 @@ class Work(Generic[Payload]):
     spec: QueueSpec[Payload]
     caller: Caller[Payload]
     worker: str
-    patience_seconds: float
+    lease: LeaseLength
     size: BatchSize
     stopping: threading.Event = field(default_factory=threading.Event)
     summary: DrainSummary = field(default_factory=DrainSummary)
@@ -54,6 +55,11 @@ class Work(Generic[Payload]):
 
     def __post_init__(self) -> None:
         self.reporter = Reporter(self.leases)
+
+    @property
+    def patience_seconds(self) -> float:
+        """How long a database that went away is waited for."""
+        return self.lease.seconds
 
     @property
     def custom_backoff(self) -> BackoffPolicy | None:
@@ -67,6 +73,7 @@ class Work(Generic[Payload]):
     def count_ended(self, endings: Sequence[Ending], accepted: set[UUID]) -> None:
         """Count what was archived."""
         everything = len(accepted) == len(endings)
+        failed: list[Ending] = []
         for ending in endings:
             if not everything and ending.job.id not in accepted:
                 continue
@@ -75,11 +82,19 @@ class Work(Generic[Payload]):
                     self.summary.succeeded += 1
                 case ArchiveState.FAILED:
                     self.summary.failed += 1
+                    failed.append(ending)
                 case ArchiveState.CANCELLED:
                     self.summary.cancelled += 1
+        log_endings(failed, accepted)
 
-    def count_back(self, back: Sequence[tuple[ClaimedJob, Retry | Snooze]], accepted: set[UUID]) -> None:
-        """Count what went back to the queue."""
+    def count_back(
+        self,
+        back: Sequence[tuple[ClaimedJob, Retry | Snooze]],
+        delays: Sequence[float | None],
+        accepted: set[UUID],
+    ) -> None:
+        """Count what went back to the queue, each after its delay."""
+        log_back(back, delays, accepted)
         retried = sum(isinstance(how, Retry) for job, how in back if job.id in accepted)
         self.summary.retried += retried
         self.summary.snoozed += len(accepted) - retried
@@ -88,21 +103,21 @@ class Work(Generic[Payload]):
         """Count jobs whose last attempt was spent when they were met; what became of them is counted elsewhere."""
         if jobs := [*dead, *held]:
             self.summary.buried += len(jobs)
-            named = ", ".join(str(job.id) for job in jobs[:_NAMED]) + (", …" if len(jobs) > _NAMED else "")
-            where = "held, and their keys stopped" if not dead else "sent to the dead letter"
-            logger.warning(
-                "%s: %d jobs were %s: the consumer that had them died or hung on their last attempt (%s)",
-                self.spec.name,
-                len(jobs),
-                where,
-                named,
-            )
 
-    def count_stale(self, jobs: int) -> None:
+    def count_aside(self, writes: Settlement, accepted: set[UUID]) -> None:
+        """Count what was set aside."""
+        self.summary.held += len(accepted)
+        log_aside(writes, accepted)
+
+    def count_stale(self, jobs: Sequence[ClaimedJob]) -> None:
         """Count writes that were refused."""
-        if jobs:
-            self.summary.stale += jobs
-            logger.warning("%s: %d writes were refused: their leases had passed on", self.spec.name, jobs)
+        self.summary.stale += len(jobs)
+        log_lost(jobs)
+
+    def count_lost(self, job: ClaimedJob) -> None:
+        """Count a job whose lease had passed on before a handler began it."""
+        self.summary.stale += 1
+        log_lost([job], "no handler began it")
 
 
 def while_away(about: str, seconds: float, stopping: threading.Event | None = None) -> tenacity.Retrying:
@@ -146,7 +161,7 @@ def work_leased(work: Work[Any], jobs: Sequence[ClaimedJob], keeper: LeaseKeeper
                 if outcome is None:
                     if not keeper.parted_with(claimed):
                         del open_jobs[id(claimed)]
-                        work.summary.stale += 1
+                        work.count_lost(claimed)
                     continue
                 work.reporter.forget(claimed)
                 del open_jobs[id(claimed)]
@@ -188,11 +203,12 @@ def _settle(
         _finish(work, writes.endings, finish)
     if writes.back:
         jobs = [job for job, _ in writes.back]
-        requeue = lambda: work.leases.requeue(writes.back, backoff=work.custom_backoff)  # noqa: E731
-        work.count_back(writes.back, _accepted(work, jobs, requeue))
+        delays = work.leases.delays(writes.back, backoff=work.custom_backoff)
+        accepted = _accepted(work, jobs, lambda: work.leases.requeue(writes.back, delays=delays))
+        work.count_back(writes.back, delays, accepted)
     if writes.aside:
         jobs = [job for job, _ in writes.aside]
-        work.summary.held += len(_accepted(work, jobs, lambda: work.leases.hold(writes.aside)))
+        work.count_aside(writes, _accepted(work, jobs, lambda: work.leases.hold(writes.aside)))
     keeper.let_go([job for job, _ in settled])
 
 
@@ -211,7 +227,7 @@ def _finish(work: Work[Any], endings: Sequence[Ending], finish: Finish, *, again
     if (again or attempt.retry_state.attempt_number > 1) and len(accepted) < len(endings):
         accepted |= work.leases.ended_by_us([e.job for e in endings if e.job.id not in accepted])
     work.count_ended(endings, accepted)
-    work.count_stale(len(endings) - len(accepted))
+    work.count_stale([ending.job for ending in endings if ending.job.id not in accepted])
 
 
 def _accepted(work: Work[Any], jobs: Sequence[ClaimedJob], write: Callable[[], set[UUID]]) -> set[UUID]:
@@ -221,5 +237,5 @@ def _accepted(work: Work[Any], jobs: Sequence[ClaimedJob], write: Callable[[], s
             accepted = write()
     if attempt.retry_state.attempt_number > 1:
         accepted = {job.id for job in jobs}
-    work.count_stale(len(jobs) - len(accepted))
+    work.count_stale([job for job in jobs if job.id not in accepted])
     return accepted

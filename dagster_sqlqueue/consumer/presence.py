@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dagster_sqlqueue.consumer.lease_length import LeaseLength
 from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.queue.odd_jobs import despite_odd_jobs
 
@@ -17,7 +18,7 @@ class Presence:
         worker: the consumer.
         buckets: where it takes jobs from; None for all.
         batch_size: how many it takes at once.
-        seconds: for how long it is believed to live, where its connection cannot be seen, without another word.
+        lease: for how long it is believed to live, where its connection cannot be seen, without another word.
     """
 
     database: Database
@@ -25,7 +26,7 @@ class Presence:
     worker: str
     buckets: Sequence[int] | None
     batch_size: int
-    seconds: float
+    lease: LeaseLength
 
     def note(self) -> None:
         """Say that the consumer is at work."""
@@ -51,5 +52,5 @@ class Presence:
             "queue": self.name,
             "buckets": None if self.buckets is None else list(self.buckets),
             "batch_size": self.batch_size,
-            "seconds": self.seconds,
+            "seconds": self.lease.seconds,
         }

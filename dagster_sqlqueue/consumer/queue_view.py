@@ -83,7 +83,7 @@ class QueueView:
             with attempt:
                 settings = self._catalog.settings(self._work.spec.name)
         self._looked_at = time.monotonic()
-        self.settings = settings
+        self._take_over(settings)
         if self._ask_buckets is not None:
             with contextlib.suppress(DatabaseUnavailable):
                 self._cover(check_buckets(self._ask_buckets()))
@@ -101,8 +101,12 @@ class QueueView:
         """Take over what a verb of this process has seen since the last look."""
         seen = self._catalog.last_seen(self._work.spec.name)
         if seen is not self.settings:
-            self.settings = seen
+            self._take_over(seen)
             self._lanes.arrange(seen)
+
+    def _take_over(self, settings: QueueSettings) -> None:
+        self.settings = settings
+        self._work.lease.follow(settings.lease_seconds)
 
     def _cover(self, buckets: Sequence[int]) -> None:
         self._lanes.cover(buckets)

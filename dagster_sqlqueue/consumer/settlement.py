@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from dagster_sqlqueue.consumer.handler import brief
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
@@ -58,11 +59,16 @@ class DrainSummary:
 
 @dataclass(slots=True)
 class Settlement:
-    """What is to be written for a batch: jobs that end, that go back, and that are set aside."""
+    """What is to be written for a batch: jobs that end, that go back, and that are set aside.
+
+    Attributes:
+        stopped: the ids of those set aside that failed for good, and stop their ordering key.
+    """
 
     endings: list[Ending] = field(default_factory=list)
     back: list[tuple[ClaimedJob, Retry | Snooze]] = field(default_factory=list)
     aside: list[tuple[ClaimedJob, str]] = field(default_factory=list)
+    stopped: set[UUID] = field(default_factory=set)
 
 
 def settle(settled: Iterable[tuple[ClaimedJob, Outcome]], stops_key: Callable[[ClaimedJob], bool]) -> Settlement:
@@ -86,6 +92,7 @@ def settle(settled: Iterable[tuple[ClaimedJob, Outcome]], stops_key: Callable[[C
             case Retry(error, after) if not job.last_attempt:
                 made.back.append((job, Retry(brief(error), after)))
             case Retry(reason, _) | Reject(reason) if stops_key(job):
+                made.stopped.add(job.id)
                 made.aside.append((job, brief(reason)))
             case Retry(reason, _) | Reject(reason):
                 made.endings.append(Ending(job, ArchiveState.FAILED, error=brief(reason)))

@@ -16,6 +16,7 @@ from dagster_sqlqueue.consumer.settlement import Settlement, settle
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.outcome import Cancel, Done, Outcome, Reject, Retry, Snooze
+from dagster_sqlqueue.payload import quoting
 from dagster_sqlqueue.queue.complete import Ending
 from dagster_sqlqueue.queue.odd_jobs import ROW_ERRORS, hold_unclaimable
 
@@ -83,6 +84,7 @@ class _Batches:
         jobs: those in hand.
         settled: those of them that were handled, with their outcomes.
         writes: what is to be written for them.
+        delays: in how many seconds each of those that go back is due.
         ending: whether they were all handled, and what is left are the queue's own writes and the commit.
         taken: how many jobs were taken and committed.
     """
@@ -91,6 +93,7 @@ class _Batches:
     jobs: list[ClaimedJob] = field(default_factory=list)
     settled: list[tuple[ClaimedJob, Outcome]] = field(default_factory=list)
     writes: Settlement = field(default_factory=Settlement)
+    delays: list[float | None] = field(default_factory=list)
     ending: bool = False
     taken: int = 0
 
@@ -134,7 +137,7 @@ class _Batches:
             self._have([])
             if self.work.leases.lock_again(transaction, job):
                 self._have([job])
-                self.settled = [(job, Retry(reason))]
+                self.settled = [(job, Retry(quoting.scrub(self.work.spec.payload, reason, job.payload)))]
                 self.writes = settle(self.settled, self.work.leases.stops_key)
                 self._write(transaction)
 
@@ -157,13 +160,13 @@ class _Batches:
         work.summary.batches += bool(jobs)
         work.summary.released += len(jobs) - len(self.settled)
         work.count_ended(writes.endings, {ending.job.id for ending in writes.endings})
-        work.count_back(writes.back, {job.id for job, _ in writes.back})
-        work.summary.held += len(writes.aside)
+        work.count_back(writes.back, self.delays, {job.id for job, _ in writes.back})
+        work.count_aside(writes, {job.id for job, _ in writes.aside})
         work.count_buried([job for job, outcome in self.settled if isinstance(outcome, Reject) and _spent(job)], [])
         self._have([])
 
     def _have(self, jobs: list[ClaimedJob]) -> None:
-        self.jobs, self.settled, self.writes, self.ending = jobs, [], Settlement(), False
+        self.jobs, self.settled, self.writes, self.delays, self.ending = jobs, [], Settlement(), [], False
 
     def _work_off_alone(self, transaction: Transaction, job: ClaimedJob) -> None:
         self._have([])
@@ -188,7 +191,8 @@ class _Batches:
         if writes.endings:
             leases.finish_locked(transaction, writes.endings, worker=self.work.worker)
         if writes.back or writes.aside:
-            leases.return_locked(transaction, writes.back, writes.aside, backoff=self.work.custom_backoff)
+            self.delays = leases.delays(writes.back, backoff=self.work.custom_backoff)
+            leases.return_locked(transaction, writes.back, writes.aside, delays=self.delays)
 
 
 def _spent(job: ClaimedJob) -> bool:

@@ -1,18 +1,25 @@
 """What is wrong with a database that holds queues, or soon will be, and what to do about it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from dagster_sqlqueue.db.database import Database
-from dagster_sqlqueue.doctor import schema_checks, server_checks
+from dagster_sqlqueue.doctor import declarations, schema_checks, server_checks
 from dagster_sqlqueue.doctor.server_checks import Check, Verdict
 from dagster_sqlqueue.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
+from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.schema import migrations
 
 __all__ = ["Check", "Verdict", "examine"]
 
 
-def examine(database: Database) -> Iterator[Check]:
+def examine(database: Database, specs: Sequence[QueueSpec[Any]] = ()) -> Iterator[Check]:
     """Every check, in the order of the report; those that need the tables only where the schema is the library's.
+
+    Args:
+        database: what is examined.
+        specs: queues as code declares them, to be compared with those that are there. Without one for a queue it is what its
+            consumers noted.
 
     Raises:
         DatabaseUnavailable: there is nothing to examine.
@@ -40,6 +47,7 @@ def examine(database: Database) -> Iterator[Check]:
         yield schema_checks.retention(database)
         yield schema_checks.maintenance(database)
         yield schema_checks.queues(database)
+        yield declarations.settings(database, specs)
         yield schema_checks.strays(database)
         yield schema_checks.keys(database)
         yield schema_checks.schedules(database)

@@ -66,8 +66,9 @@ def build_cleanup_sensors(
             drain = drains.get(run.job_name)
             given_back = give_back(queue, run)
             if drain is not None:
-                lease = drain.lease_seconds or drain.spec.lease_seconds
-                leases = queue.leases.end_leases(drain.spec.name, run_worker(run.run_id), lease_seconds=lease)
+                leases = queue.leases.end_leases(
+                    drain.spec.name, run_worker(run.run_id), lease_seconds=drain.lease_seconds
+                )
                 given_back[drain.spec.name] = len(leases)
                 tell_ended_run(context.instance, run, queue, given_back, drain.spec.name)
             slot = None if drain is None else slot_of(run, drain.op.name)

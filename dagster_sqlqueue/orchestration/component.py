@@ -43,8 +43,8 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
     """A SQL job queue: an asset, a job that works it off, and a sensor that starts the job's runs.
 
     Everything is made from one handler, a function of one job. Nothing is connected before a run or a tick: the database's
-    URL stands in an environment variable, of which only the name is written down. The queue itself is made by the job
-    `create_<queue>`, by `sqlqueue create`, or with `create: true` by the sensor.
+    URL stands in an environment variable, of which only the name is written down. The queue itself is made by the
+    sensor, unless `create: false`, by the job `create_<queue>`, or by `sqlqueue create`.
     """
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
@@ -83,8 +83,8 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
         ),
     ] = True
     create: Annotated[
-        bool, said("Have the sensor make the queue when it is not there. It never changes one that is.")
-    ] = False
+        bool, said("Whether the sensor makes the queue when it is not there. It never changes one that is.", False)
+    ] = True
 
     buckets: Annotated[int | None, said("Independent lanes, 1 to 1024, of a new queue. Unset: 16.", 16)] = None
     strategy: Annotated[Strategy | None, said("How a claim chooses its jobs. Unset: round_robin.", "fifo")] = None

@@ -62,7 +62,7 @@ def build_create_job(spec: QueueSpec[Any], *, resource_key: str = RESOURCE_KEY) 
         return dg.Output(_shown(settings), metadata=_shown(settings))
 
     @dg.job(
-        name=_job_name(spec, resource_key),
+        name=create_job_name(spec, resource_key),
         executor_def=dg.in_process_executor,
         description=f"Makes the queue {spec.name!r}, or brings its settings to what the code declares. Safe to run again.",
         tags={"sqlqueue/queue": spec.name},
@@ -99,7 +99,7 @@ def helping(
         except (SchemaMissing, UnknownQueue) as error:
             if not create or isinstance(error, SchemaMissing):
                 raise type(error)(
-                    f"{error}. Or launch the job {_job_name(spec, resource_key)}, which makes what is missing"
+                    f"{error}. Or launch the job {create_job_name(spec, resource_key)}, which makes what is missing"
                 ) from None
         sqlqueue.queue.create_queue(spec)
         context.log.info("made the queue %s", spec.name)
@@ -108,7 +108,8 @@ def helping(
     return tick
 
 
-def _job_name(spec: QueueSpec[Any], resource_key: str) -> str:
+def create_job_name(spec: QueueSpec[Any], resource_key: str) -> str:
+    """Of the job that makes a queue."""
     return f"create_{spec.name}" if resource_key == RESOURCE_KEY else f"{resource_key}_create_{spec.name}"
 
 

@@ -18,12 +18,12 @@ from dagster_sqlqueue.errors import QueueError
 from dagster_sqlqueue.model.job import ClaimedJob, Mode
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.orchestration import slots
+from dagster_sqlqueue.orchestration.creating import create_job_name
 from dagster_sqlqueue.orchestration.giving_back import run_worker
 from dagster_sqlqueue.orchestration.handlers import shape_of_handler
 from dagster_sqlqueue.orchestration.page_links import links_in_run
 from dagster_sqlqueue.orchestration.queue_page import figures_after_run
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY
-from dagster_sqlqueue.orchestration.settings import told_differences
 from dagster_sqlqueue.orchestration.summary import figures, told, told_buried
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
@@ -172,10 +172,8 @@ def build_drain_op(
     def drain(context: dg.OpExecutionContext, config: DrainConfig) -> dg.Output[None]:
         queue: SqlQueue = getattr(context.resources, resource_key).queue
         migrations.check(queue.database)
-        if differences := told_differences(spec, queue.settings(spec.name)):
-            context.log.warning("%s", differences)
         pace = config.pace(usual)
-        lease = lease_seconds or spec.lease_seconds
+        lease = lease_seconds or queue.settings(spec.name).lease_seconds
         reserved = config.reserved(spec.name)
         # The slot of a run that is killed is free when its leases are over: its heartbeat extends both.
         holder = _Holder(queue, reserved, context.run_id, config.buckets, seconds=lease, pace=pace)
@@ -195,13 +193,18 @@ def build_drain_op(
             buckets=holder.buckets if config.buckets else None,
             batch_size=config.batch_size,
             concurrency=concurrency,
-            lease_seconds=lease,
+            lease_seconds=lease_seconds,
             job_timeout_seconds=job_timeout_seconds,
             filter=ClaimFilter(tags=config.tags) if config.tags else None,
             worker=run_worker(context.run_id),
             # One that loses its slot goes on, and shares its buckets.
             beat=holder.keep,
             on_claim=_Served(queue, spec.name, config.buckets or None),
+            # Sensors make queues, where they are to.
+            create=False,
+            warn=lambda line: context.log.warning(
+                "%s, or launch the job %s", line, create_job_name(spec, resource_key)
+            ),
         )
         try:
             with holder.held():

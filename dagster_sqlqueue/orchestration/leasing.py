@@ -9,6 +9,7 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
+from dagster_sqlqueue.consumer.failure_log import log_aside, log_back, log_endings, log_lost
 from dagster_sqlqueue.consumer.settlement import settle
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownVersion, UnreadablePayload
 from dagster_sqlqueue.model.backoff import BackoffPolicy
@@ -172,17 +173,22 @@ def settle_claimed(
         done = _finish(leases, writes.endings)
         accepted |= done
         names = {ArchiveState.SUCCEEDED: "completed", ArchiveState.FAILED: "dead_lettered"}
+        log_endings(writes.endings, done)
         for ending in writes.endings:
             written.counts[names.get(ending.state, "cancelled")] += ending.job.id in done
     if writes.back:
-        done = leases.requeue(writes.back, backoff=backoff)
+        delays = leases.delays(writes.back, backoff=backoff)
+        done = leases.requeue(writes.back, delays=delays)
         accepted |= done
+        log_back(writes.back, delays, done)
         for job, how in writes.back:
             written.counts["retried" if isinstance(how, Retry) else "snoozed"] += job.id in done
     if writes.aside:
         done = leases.hold(writes.aside)
         accepted |= done
         written.counts["held"] += len(done)
+        log_aside(writes, done)
+    log_lost(job for job, _ in settled if job.id not in accepted)
     written.stale += [job.id for job, _ in settled if job.id not in accepted]
     return written
 

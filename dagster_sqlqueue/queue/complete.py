@@ -75,12 +75,13 @@ class FencedWrites:
         jobs: Sequence[tuple[ClaimedJob, Retry | Snooze]],
         *,
         backoff: BackoffPolicy | None = None,
+        delays: Sequence[float | None] | None = None,
         executor: Executor | None = None,
     ) -> set[UUID]:
-        """Give claimed jobs back to be due later: `SqlQueue.requeue`."""
+        """Give claimed jobs back to be due later: `SqlQueue.requeue`; after `delays`, if they were asked for before."""
         parameters = {
             **_fences([job for job, _ in jobs]),
-            "delays": [self._delay(job, back, backoff) for job, back in jobs],
+            "delays": list(self.delays(jobs, backoff=backoff) if delays is None else delays),
             "moments": [_moment(back) for _, back in jobs],
             "errors": [
                 serialization.storable_text(back.error) if isinstance(back, Retry) else None for _, back in jobs
@@ -161,16 +162,17 @@ class FencedWrites:
         back: Sequence[tuple[ClaimedJob, Retry | Snooze]],
         aside: Sequence[tuple[ClaimedJob, str]] = (),
         *,
-        backoff: BackoffPolicy | None = None,
+        delays: Sequence[float | None] | None = None,
     ) -> set[UUID]:
         """Give jobs that the transaction locked with `lock_due` back to be due later, or set them aside. Gives their ids."""
+        delays = self.delays(back) if delays is None else delays
         if any(job.alone for job, _ in (*back, *aside)):
-            return self.requeue(back, backoff=backoff, executor=executor) | self.hold(aside, executor=executor)
+            return self.requeue(back, delays=delays, executor=executor) | self.hold(aside, executor=executor)
         held = len(aside)
         parameters = {
             "ids": [job.id for job, _ in (*back, *aside)],
             "states": ["queued"] * len(back) + ["held"] * held,
-            "delays": [self._delay(job, how, backoff) for job, how in back] + [None] * held,
+            "delays": [*delays, *[None] * held],
             "moments": [_moment(how) for _, how in back] + [None] * held,
             "errors": [serialization.storable_text(how.error) if isinstance(how, Retry) else None for _, how in back]
             + [serialization.storable_text(reason) for _, reason in aside],
@@ -185,6 +187,14 @@ class FencedWrites:
     def stops_key(self, job: ClaimedJob) -> bool:
         """Whether the job's key stops when it has failed for good: it is held then, not archived."""
         return job.order_no is not None and self._catalog.last_seen(job.queue).on_poison is PoisonPolicy.STOP
+
+    def delays(
+        self, jobs: Sequence[tuple[ClaimedJob, Retry | Snooze]], *, backoff: BackoffPolicy | None = None
+    ) -> list[float | None]:
+        """In how many seconds jobs that go back are due, by their own backoff, this one or the queue's, in this order; None:
+        at a moment that was named.
+        """
+        return [self._delay(job, back, backoff) for job, back in jobs]
 
     def _delay(self, job: ClaimedJob, back: Retry | Snooze, backoff: BackoffPolicy | None) -> float | None:
         if isinstance(back, Snooze):

@@ -48,6 +48,7 @@ class Leases:
         self.complete = writes.complete
         self.fail = writes.fail
         self.requeue = writes.requeue
+        self.delays = writes.delays
         self.release = writes.release
         self.hold = writes.hold
         self.heartbeat = writes.heartbeat

@@ -35,12 +35,19 @@ _WRITES = ["RowShareLock", "RowExclusiveLock"]
 class QueueAdminVerbs(Verbs):
     """What the owner and the operators of a queue do with it as a whole."""
 
-    def create_queue(self, spec: QueueSpec[Any]) -> QueueSettings:
+    def create_queue(self, spec: QueueSpec[Any], *, change: bool = True) -> QueueSettings:
         """Make the queue, or bring the settings of an existing one up to date; its bucket count stays as it is.
 
         A change holds from the next claim on, also for consumers that run. A limit, or an order, holds once the leases
         that were granted without it have ended. When an order or a limit changes, this waits up to five seconds for the
         transactions that were enqueuing or claiming meanwhile; a warning in the log names what it did not wait for.
+
+        Args:
+            spec: the queue.
+            change: false: a queue that is there is left as it is, also if somebody makes it at the same moment.
+
+        Returns:
+            The settings as the database has them.
         """
         backoff = spec.backoff if isinstance(spec.backoff, Backoff) else Backoff()
         parameters = {
@@ -61,6 +68,7 @@ class QueueAdminVerbs(Verbs):
             "rate_limit": spec.rate and spec.rate.starts,
             "rate_seconds": spec.rate and spec.rate.seconds,
             "retention_days": spec.retention_days,
+            "change": change,
         }
         names = sorted(quoting.sensitive_names(spec.payload))
         before, after = self.database.transact(lambda executor: self._create(executor, parameters, names))
@@ -206,8 +214,8 @@ class QueueAdminVerbs(Verbs):
         executor.run("queue_lock", {"name": name})
         rows = executor.run("queues", {"name": name})
         before = settings_of(rows[0]) if rows else None
-        executor.run("create_queue", parameters)
-        if sensitive:
+        made = executor.run("create_queue", parameters)
+        if made and sensitive:
             executor.run("sensitive_add", {"queue": name, "names": sensitive})
         after = self.settings(name, executor=executor)
         if before and _counted(before) != _counted(after):

@@ -106,6 +106,8 @@ class Resident:
                 job_timeout_seconds=declared.job_timeout_seconds,
                 mode=options.mode,
                 maintain=options.maintain,
+                # Whoever starts residents has seen to their queues: one that is removed since is not made again.
+                create=False,
             )
             self._consumers[consumer] = weight
             self._names.append(declared.spec.name)

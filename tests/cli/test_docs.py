@@ -80,5 +80,6 @@ def test_every_example_of_the_help_is_understood(cli: Cli, monkeypatch: pytest.M
             words = shlex.split(example.partition(" < ")[0])[1:]
             if words in _ENDLESS:
                 continue
-            result = cli.run(*words, *(["--count", "1"] if "--watch" in words else []), stdin='{"order": 1}\n')
+            words += ["--count", "1"] if "--watch" in words else ["--drain"] if words[0] == "work" else []
+            result = cli.run(*words, stdin='{"order": 1}\n')
             assert result.exit_code != Code.INPUT, (example, result.output)

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue import Consumer, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.doctor import examine, schema_checks, server_checks
 from dagster_sqlqueue.doctor.server_checks import Check, Verdict
 from dagster_sqlqueue.schedules import Schedules
@@ -105,6 +105,7 @@ def test_all_is_well_on_a_fresh_schema(cli: Cli, url: str) -> None:
         "retention",
         "maintenance",
         "queues",
+        "settings",
         "strays",
         "keys",
         "schedules",
@@ -453,3 +454,22 @@ def test_batches_that_want_looking_after(queue: SqlQueue) -> None:
         " VALUES (gen_random_uuid(), 'f', 'work', 'published', now(), 'w', now() + interval '1 second')",
     )
     assert _found(queue)["batches"].verdict is Verdict.OK
+
+
+def test_settings_in_which_code_and_database_differ_are_found_with_and_without_the_code(
+    queue: SqlQueue, spec: QueueSpec[Work], bare: Cli
+) -> None:
+    assert _found(queue)["settings"].verdict is Verdict.OK
+    Consumer(queue, replace(spec, max_attempts=9), lambda job: None).drain()
+    check = _found(queue)["settings"]
+    assert check.verdict is Verdict.WARN
+    assert "queue 'work' has other settings than the code: max_attempts is 3 where the code says 9" in check.found
+    assert check.cure == "sqlqueue create work --max-attempts 9; else change the code"
+    cli = Cli({**bare.environment, "SQLQUEUE_SCHEMA": queue.database.schema})
+    assert cli.run(*check.cure.partition(";")[0].split()[1:]).exit_code == 0
+    assert _found(queue)["settings"].verdict is Verdict.OK
+    # Whatever else it finds of the tests' server.
+    report = json.loads(cli.run("doctor", "tests.worker.jobs:work", "tests.worker.jobs:other", "--json").stdout)
+    (found,) = (check["found"] for check in report["checks"] if check["name"] == "settings")
+    assert "there is no queue 'other'; queue 'work' has other settings" in found
+    assert "max_attempts is 9 where the code says 3" in found

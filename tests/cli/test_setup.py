@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.embedded import EmbeddedPostgres
 from tests.cli.support import Cli
+from tests.support import Work
 
 
 def test_migrate_says_what_it_applied_and_can_be_repeated(bare: Cli, schema: str) -> None:
@@ -144,7 +145,7 @@ def test_create_refuses(cli: Cli) -> None:
         (["orders", "--retention-days", "none"], "must be a whole number"),
         (["orders", "--ordered", "--unordered"], "were both given"),
         (["orders", "--ordered", "--strategy", "token"], "choose another strategy"),
-        ([], "Missing argument 'NAME'"),
+        ([], "Missing argument 'NAME|MODULE:SPEC'"),
     ):
         assert said in cli.refused(2, "create", *arguments)
     assert [found["name"] for found in cli.json("queues")] == ["work"]
@@ -205,3 +206,20 @@ def test_help_names_the_exit_codes_and_no_url(cli: Cli) -> None:
 
 def test_version(cli: Cli) -> None:
     assert cli.run("--version").stdout.startswith("sqlqueue 0.")
+
+
+def test_a_queue_gets_the_settings_that_the_code_declares(cli: Cli, queue: SqlQueue) -> None:
+    queue.create_queue(QueueSpec("other", Work, bucket_count=3, lease_seconds=11, max_attempts=1))
+    shown = cli.run("create", "tests.worker.jobs:other")
+    assert shown.exit_code == 0
+    assert "queue other is as follows" in shown.stdout
+    assert "(an existing queue keeps its 3 buckets; change them with: sqlqueue rebucket other 16)" in shown.stdout
+    there = queue.settings("other")
+    assert (there.lease_seconds, there.max_attempts, there.bucket_count) == (300, 5, 3)
+    assert "queue other was like this already" in cli.run("create", "tests.worker.jobs:handle_other").stdout
+
+
+def test_what_create_refuses_of_a_queue_of_the_code(cli: Cli) -> None:
+    told = cli.refused(2, "create", "tests.worker.jobs:other", "--lease", "30")
+    assert "options were given beside it; say it in the code" in told
+    assert "has no 'nosuch'" in cli.refused(2, "create", "tests.worker.jobs:nosuch")

@@ -61,8 +61,8 @@ def test_the_settings_in_yaml_are_those_of_the_queue(location: Location) -> None
     assert made.retention_days == 14
 
 
-def test_the_sensor_makes_a_missing_queue_if_it_is_told_to_and_changes_none(location: Location) -> None:
-    location.write(create=True, buckets=2, max_attempts=9)
+def test_the_sensor_makes_a_missing_queue_and_changes_none(location: Location) -> None:
+    location.write(buckets=2, max_attempts=9)
     with location.loaded() as defs:
         with pytest.raises(SchemaMissing, match="launch the job create_reminders"):
             location.tick(defs)
@@ -77,7 +77,7 @@ def test_the_sensor_makes_a_missing_queue_if_it_is_told_to_and_changes_none(loca
 
 def test_the_sensor_names_the_job_that_makes_the_queue(location: Location) -> None:
     location.queue.migrate()
-    location.write()
+    location.write(create=False)
     said = r"sqlqueue create\. Or launch the job create_reminders"
     with location.loaded() as defs, pytest.raises(UnknownQueue, match=said):
         location.tick(defs)
@@ -103,7 +103,7 @@ def test_tables_of_an_older_version_are_brought_up_to_date_only_when_told(
 
 def test_depth_progress_and_checks_are_reported_under_the_assets_key(location: Location) -> None:
     key = dg.AssetKey(["shop", "queues", "reminders"])
-    location.write(create=True, asset={"key_prefix": "shop"}, checks={"dead_letters": 7})
+    location.write(asset={"key_prefix": "shop"}, checks={"dead_letters": 7})
     location.queue.migrate()
     with location.loaded() as defs:
         dg.Definitions.validate_loadable(defs)

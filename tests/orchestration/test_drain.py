@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,7 @@ from dagster_sqlqueue import Done, Job, NewJob, QueueSpec, Sensitive, SqlQueue
 from dagster_sqlqueue.orchestration import QueueConsumer, queue_asset_key, queue_consumer, slots
 from tests.gate.patience import sized
 from tests.orchestration.support import Deployment, done_by, error_of
-from tests.support import Work, rows
+from tests.support import Work, rows, value
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -58,6 +59,21 @@ def test_a_run_shows_no_sensitive_value(
     told = [str(entry) for entry in deployment.instance.all_logs(result.run_id)]
     assert len(told) >= 5
     assert "horse" not in "".join([*told, caplog.text])
+    assert "attempt 3 of 3: dead letter: ValueError: refused ***" in caplog.text
+
+
+def test_the_leases_of_a_run_are_as_long_as_the_queue_says(queue: SqlQueue, deployment: Deployment) -> None:
+    lengths: list[float] = []
+
+    @queue_consumer(QueueSpec("work", Work, bucket_count=4, lease_seconds=300))
+    def handle(job: Job[Work]) -> Done:
+        lengths.append(value(queue, "SELECT extract(epoch FROM available_at - started_at)::float8 FROM {s}.job"))
+        return Done()
+
+    queue.create_queue(replace(handle.spec, lease_seconds=9_000))
+    deployment.enqueue(Work(n=1))
+    assert deployment.drain(handle, linger_seconds=0).success
+    assert lengths == [9_000]
 
 
 def test_a_run_has_as_many_events_for_many_jobs_as_for_one(

@@ -149,12 +149,15 @@ def overtaken(queue: SqlQueue, **config: Any) -> dg.JobDefinition:
     return graph
 
 
-def test_a_stale_completion_is_counted_and_shown(queue: SqlQueue, in_memory: Deployment) -> None:
+def test_a_stale_completion_is_counted_and_shown(
+    queue: SqlQueue, in_memory: Deployment, caplog: pytest.LogCaptureFixture
+) -> None:
     in_memory.enqueue_many(5)
     result = in_memory.execute(overtaken(queue))
     assert result.success
     assert result.output_for_node("complete_jobs") == {"completed": 3, "stale": 2}
     assert queue.depth("work").running == 2, "the other one's leases are not touched"
+    assert caplog.text.count("lease lost: what became of it was refused") == 2
 
 
 def test_a_stale_completion_fails_the_step_where_that_is_wanted(queue: SqlQueue, in_memory: Deployment) -> None:

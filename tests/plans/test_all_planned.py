@@ -8,8 +8,8 @@ from dagster_sqlqueue.db import statements
 WITHOUT: dict[str, str] = {
     "removed a queue at a time, by a function that reply_queue_remove calls as well": "reply_queue_expire",
     "one or a few rows by the primary key of a table that has a row a queue, bucket, rule or reply queue": """
-        buckets_asked buckets_served count_stale create_queue enqueue_terms head_hints pause queue_lock queue_steady
-        rebucket reply_queue_put reply_queue_renew resume set_region
+        buckets_asked buckets_served count_stale create_queue declaration_note enqueue_terms head_hints pause queue_lock
+        queue_steady rebucket reply_queue_put reply_queue_renew resume set_region
     """,
     "one or a few rows by the primary key of a table that has a row a worker, waiter, slot or grant": """
         register_demand slot_acquire slot_extend slot_release slot_widen slots transactional_leave transactional_note
@@ -18,7 +18,7 @@ WITHOUT: dict[str, str] = {
     "the one row of its table": "doctor_maintenance maintenance_due maintenance_note maintenance_take",
     "one row put under its primary key": "group_open schedule_put subscribe unsubscribe",
     "the whole of a small table, for people": """
-        batch_list doctor_batches doctor_schedules schedules sensitive_add sensitive_names subscriptions
+        batch_list doctor_batches doctor_declarations doctor_schedules schedules sensitive_add sensitive_names subscriptions
     """,
     "locks, settings, savepoints, listening and snapshots: no table": """
         ended_listen filter_matches isolation key_try key_wait limit_lock merge_again merge_begin merge_end migration_lock

@@ -150,6 +150,7 @@ def test_maintenance_removes_what_expired_with_all_that_is_in_it(
             ("consumer_slot", "queue, slot, token, buckets, expires_at", "%s, 1, gen_random_uuid(), '{{0}}', now()"),
             ("limit_reservation", "id, queue, jobs, expires_at", "gen_random_uuid(), %s, 1, now()"),
             ("sensitive_field", "queue, name", "%s, 'token'"),
+            ("queue_declaration", "queue, settings, worker, noted_at", "%s, '{{}}', 'w', now()"),
         ]:
             rows(queue, f"INSERT INTO {{s}}.{table} ({columns}) VALUES ({values})", reply.name)
         make_due(queue)
@@ -192,8 +193,8 @@ def test_every_table_that_refers_to_queues_is_known(queue: SqlQueue) -> None:
     schema = queue.database.schema
     known = {
         *("automation_rule", "batch", "bucket", "consumer_slot", "follower", "human_task", "job", "job_event"),
-        *("job_group", "limit_reservation", "rate_start", "schedule", "sensitive_field", "stale_write"),
-        *("subscription", "waiter", "worker"),
+        *("job_group", "limit_reservation", "queue_declaration", "rate_start", "schedule", "sensitive_field"),
+        *("stale_write", "subscription", "waiter", "worker"),
     }
     assert {row[0].removeprefix(f"{schema}.") for row in rows(queue, WHAT_REFERS)} == known
 

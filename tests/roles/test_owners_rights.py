@@ -6,8 +6,9 @@ from datetime import date, timedelta
 import psycopg
 import pytest
 
-from dagster_sqlqueue import QueueSpec
+from dagster_sqlqueue import Consumer, QueueSpec
 from dagster_sqlqueue.db.permissions import Role
+from dagster_sqlqueue.errors import UnknownQueue
 from dagster_sqlqueue.queue.maintenance import Maintenance
 from tests.roles.support import Staff, relations
 from tests.support import Work, rows, value
@@ -123,3 +124,13 @@ def test_a_consumer_makes_the_partition_of_tomorrow(staff: Staff) -> None:
     rows(staff.owner, "DROP TABLE " + ", ".join(f"{{s}}.{name}" for name in _days(staff)))
     assert Maintenance(staff.users[Role.CONSUMER].catalog).ensure_partitions()
     assert len(_days(staff)) == 3
+
+
+def test_a_consumer_without_the_right_to_make_its_queue_is_told_who_has_it(shared: Staff) -> None:
+    user = shared.users[Role.CONSUMER]
+    with pytest.raises(UnknownQueue) as caught:
+        Consumer(user, QueueSpec("not_made", Work), lambda job: None).drain()
+    message = str(caught.value)
+    assert "there is no queue 'not_made'" in message
+    assert f'it takes the role "{shared.schema}_operator"' in message
+    assert value(shared.owner, "SELECT count(*) FROM {s}.queue WHERE name = 'not_made'") == 0

@@ -30,6 +30,7 @@ from tests.support import Work, rows
 _UNCALLED = {
     "close",
     "stops_key",  # asks nothing of the database
+    "delays",
     "unknown",  # makes an error
     "not_among",
     "matches",  # asks the database about the values it is given, and no table

@@ -7,11 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import dagster_sqlqueue
-from dagster_sqlqueue import Job, QueueSpec, handles
+from dagster_sqlqueue import Backoff, Job, QueueSpec, handles
 from dagster_sqlqueue.worker.shutdown import GRACE_SECONDS
 from tests.support import Work
 
-work = QueueSpec("work", Work, lease_seconds=300)
+work = QueueSpec("work", Work, bucket_count=4, lease_seconds=300, max_attempts=3, backoff=Backoff(0, jitter=0))
 other = QueueSpec("other", Work, lease_seconds=300)
 
 

@@ -153,7 +153,12 @@ def test_what_the_command_refuses(cli: Cli) -> None:
         assert message in cli.refused(2, "work", known, *arguments)
     for weight in ("0", "-1", "much", "inf", "nan", ""):
         assert "it must be a positive number" in cli.refused(2, "work", f"{known}={weight}")
-    assert "there is no queue 'other'" in cli.refused(5, "work", known, other)
+    assert "there is no queue 'other'" in cli.refused(5, "work", known, other, "--no-create")
+
+
+def test_a_queue_that_is_not_there_is_made_as_the_handler_declares_it(cli: Cli, queue: SqlQueue) -> None:
+    assert cli.run("work", "tests.worker.jobs:handle_other", "--drain").exit_code == 0
+    assert queue.settings("other").lease_seconds == 300
 
 
 def test_a_payload_that_does_not_fit_is_a_dead_letter_and_hurts_no_other_job(shop: Shop, queue: SqlQueue) -> None:

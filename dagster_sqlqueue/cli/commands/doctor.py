@@ -1,6 +1,7 @@
 """`sqlqueue doctor`: what is wrong with the database, or soon will be, and what to do about it."""
 
 from dataclasses import asdict
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -17,17 +18,34 @@ def register(app: typer.Typer) -> None:
     command(app)(doctor)
 
 
-def doctor(session: Session) -> None:
+def doctor(
+    session: Session,
+    specs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="MODULE:SPEC",
+            show_default=False,
+            help="Queues as the code declares them, or handlers of them, to be compared with those in the database. Of the"
+            " others it is known what their consumers declared.",
+        ),
+    ] = None,
+) -> None:
     """Look for what is wrong with the database, or soon will be, and say what to do about it.
 
     Changes nothing. Each check is ok, warn (works, but look after it) or fail (exit code 1).
 
-    Example: sqlqueue doctor --json
+    Examples: sqlqueue doctor --json
+
+    sqlqueue doctor handlers:emails
     """
     from dagster_sqlqueue.doctor import Verdict, examine
+    from dagster_sqlqueue.worker.handlers import load_spec, look_here
 
+    if specs:
+        look_here()
+    declared = [load_spec(reference) for reference in specs or ()]
     with session.queue(checked=False) as queue:
-        found = list(examine(queue.database))
+        found = list(examine(queue.database, declared))
         where = f"schema {queue.database.schema} of {queue.database.where}"
     worst = max((check.verdict for check in found), key=list(Verdict).index)
     if session.as_json:

@@ -1,7 +1,7 @@
 """The commands that prepare: `migrate`, `create`, `queues`."""
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,10 @@ from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.model.queue import QueueSettings, QueueSpec, check_queue_name
+from dagster_sqlqueue.worker.handlers import load_spec, look_here
+
+if TYPE_CHECKING:
+    from dagster_sqlqueue.queue import SqlQueue
 
 _NEW = QueueSpec("new", AnyObject)
 _TRIES = "Leases and retries (TIME: seconds, or 500ms, 5m, 2h, 7d)"
@@ -101,7 +105,12 @@ def _option(help_text: str, metavar: str, default: object = None, panel: str | N
 def create(
     session: Session,
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Lower-case letters, digits and _, beginning with a letter.")
+        str,
+        typer.Argument(
+            metavar="NAME|MODULE:SPEC",
+            help="Lower-case letters, digits and _, beginning with a letter; or a QueueSpec of your code, or a handler bound"
+            " to one, whose settings the queue is to have.",
+        ),
     ],
     buckets: Annotated[
         str | None,
@@ -184,20 +193,33 @@ def create(
 ) -> None:
     """Make a queue, or change the settings of one, while it runs.
 
-    Of a queue that exists, what is not named here stays, and so does its number of buckets in any case.
+    Of a queue that exists, what is not named here stays, and so does its number of buckets in any case. From a QueueSpec the
+    queue gets every setting of it, but for the number of buckets if it exists.
 
-    Examples: sqlqueue create orders --lease 30 --max-attempts 3
+    Examples: sqlqueue create handlers:emails
+
+    sqlqueue create orders --lease 30 --max-attempts 3
 
     sqlqueue create mails --rate 100/60s --max-running 8 --retention-days 90
     """
+    if ":" in name:
+        texts = (buckets, strategy, on_poison, retention_days, lease, timeout, max_attempts, backoff, backoff_max)
+        limits = (max_running, max_running_per_key, rate)
+        if ordered or unordered or any(said is not None for said in (*texts, *limits, backoff_factor, backoff_jitter)):
+            raise InvalidInput(f"{name} says what the queue is, and options were given beside it; say it in the code")
+        look_here()
+        spec = load_spec(name)
+        with session.queue() as queue:
+            _create(session, queue, spec, _found(queue, spec.name), buckets_named=True)
+        return
     check_queue_name(name)
     if ordered and unordered:
         raise InvalidInput("--ordered and --unordered were both given; give one of them")
     with session.queue() as queue:
-        before = next((known for known in queue.queues() if known.name == name), None)
+        before = _found(queue, name)
         old: QueueSettings | QueueSpec[AnyObject] = before or _NEW
         pause = old.backoff if isinstance(old.backoff, Backoff) else Backoff()
-        spec = QueueSpec(
+        changed = QueueSpec(
             name,
             AnyObject,
             bucket_count=options.kept("--buckets", buckets, old.bucket_count, options.whole),
@@ -220,7 +242,17 @@ def create(
             rate=options.removable("--rate", rate, old.rate, options.rate),
             retention_days=options.kept("--retention-days", retention_days, old.retention_days, options.whole),
         )
-        settings = queue.create_queue(spec)
+        _create(session, queue, changed, before, buckets_named=buckets is not None)
+
+
+def _found(queue: "SqlQueue", name: str) -> QueueSettings | None:
+    return next((known for known in queue.queues() if known.name == name), None)
+
+
+def _create(
+    session: Session, queue: "SqlQueue", spec: QueueSpec[Any], before: QueueSettings | None, *, buckets_named: bool
+) -> None:
+    settings = queue.create_queue(spec)
     if session.as_json:
         render.emit_json(views.settings_json(settings))
         return
@@ -228,11 +260,11 @@ def create(
         done = "was made"
     else:
         done = "is as follows" if settings.revision != before.revision else "was like this already"
-    render.say(f"queue {name} {done}")
+    render.say(f"queue {spec.name} {done}")
     render.pairs(views.settings_rows(settings))
-    if before and buckets is not None and spec.bucket_count != settings.bucket_count:
+    if before and buckets_named and spec.bucket_count != settings.bucket_count:
         render.say(
-            f"(an existing queue keeps its {settings.bucket_count} buckets; change them with: sqlqueue rebucket {name}"
+            f"(an existing queue keeps its {settings.bucket_count} buckets; change them with: sqlqueue rebucket {spec.name}"
             f" {spec.bucket_count})"
         )
 

@@ -106,6 +106,15 @@ def work(
             help="Never maintain the schema: else this worker does so, beside its work, when that is due.",
         ),
     ] = False,
+    no_create: Annotated[
+        bool,
+        typer.Option(
+            "--no-create",
+            show_default=False,
+            help="Refuse to begin where a queue is not there. Without it, it is made as the code declares it; one that is"
+            " there is never changed.",
+        ),
+    ] = False,
     every: Annotated[
         str | None,
         typer.Option(
@@ -151,6 +160,7 @@ def work(
 
     sqlqueue work handlers:send_email --metrics-port 9188
     """
+    from dagster_sqlqueue.consumer.start import ensure_queue
     from dagster_sqlqueue.worker.supervisor import Assignment
     from dagster_sqlqueue.worker.worker import POOL_SIZE, WorkOptions, check_handlers
 
@@ -181,7 +191,7 @@ def work(
     check_handlers(loaded)
     with session.queue(pool_size=POOL_SIZE) as queue:
         for declared, _ in loaded:
-            queue.catalog.check_exists(declared.spec.name)
+            ensure_queue(queue, declared.spec, create=not no_create)
         show = screen if not session.as_json and sys.stdout.isatty() else log
         with Signals() as signals, show(queue, as_json=session.as_json, every_seconds=pause) as progress:
             if count is None:

@@ -4,8 +4,8 @@
 -- Parameters: name, strategy, on_poison text; ordered boolean; bucket_count, max_attempts integer; lease_seconds,
 --   backoff_seconds, backoff_factor, backoff_max_seconds, backoff_jitter float8; timeout_seconds float8 (null: none);
 --   max_running, max_running_per_key integer (null: no limit); rate_limit integer and rate_seconds float8 (null: no
---   limit); retention_days integer (0: for ever).
--- Returns: the revision. Locks: the queue's row. Jobs already enqueued keep their max_attempts.
+--   limit); retention_days integer (0: for ever); change boolean (false: a queue that exists is left as it is).
+-- Returns: the revision; no row: the queue exists, and is not to be changed. Locks: the queue's row. Jobs already enqueued keep their max_attempts.
 -- Roles: operator.
 WITH made AS (
     INSERT INTO sqlqueue.queue AS q (
@@ -44,6 +44,7 @@ WITH made AS (
              EXCLUDED.backoff_jitter, EXCLUDED.max_running, EXCLUDED.max_running_per_key, EXCLUDED.rate_limit,
              EXCLUDED.rate_seconds, EXCLUDED.retention_days)
             THEN 1 ELSE 0 END
+    WHERE :change
     RETURNING q.name, q.bucket_count, q.revision
 ), buckets AS (
     INSERT INTO sqlqueue.bucket (queue, bucket)

@@ -15,7 +15,7 @@ REVOKE ALL ON
     sqlqueue.batch,
     sqlqueue.batch_outcome,
     sqlqueue.subscription, sqlqueue.schedule, sqlqueue.human_task, sqlqueue.job_event, sqlqueue.automation_rule,
-    sqlqueue.sensitive_field, sqlqueue.live_bucket, sqlqueue.lane, sqlqueue.bucket_heads, sqlqueue.stray_job, sqlqueue.job_all,
+    sqlqueue.sensitive_field, sqlqueue.queue_declaration, sqlqueue.live_bucket, sqlqueue.lane, sqlqueue.bucket_heads, sqlqueue.stray_job, sqlqueue.job_all,
     sqlqueue.queue_stats, sqlqueue.new_job, sqlqueue.replaceable_job, sqlqueue.own_follower, sqlqueue.job_replaced_long_ago,
     sqlqueue.event_of_no_job, sqlqueue.follower, sqlqueue.job_group, sqlqueue.group_tally, sqlqueue.job_progress,
     sqlqueue.reply_queue, sqlqueue.spark_write, sqlqueue.staged_attempt, sqlqueue.staged_job, sqlqueue.maintenance,
@@ -187,6 +187,11 @@ GRANT SELECT ON sqlqueue.human_task, sqlqueue.job_event, sqlqueue.automation_rul
 GRANT SELECT, INSERT ON sqlqueue.sensitive_field TO sqlqueue_consumer, sqlqueue_operator;
 GRANT SELECT ON sqlqueue.sensitive_field TO sqlqueue_observer;
 -- nothing on sensitive_field: sqlqueue_producer
+
+-- queue_declaration: consumers say which settings their code declares; those of the queue hold.
+GRANT SELECT, INSERT, UPDATE ON sqlqueue.queue_declaration TO sqlqueue_consumer, sqlqueue_operator;
+GRANT SELECT ON sqlqueue.queue_declaration TO sqlqueue_observer;
+-- nothing on queue_declaration: sqlqueue_producer
 
 -- follower, job_group, group_tally: whoever puts jobs in says who is to be told of their ends, and fills groups; he reads
 -- neither what others are told nor how it went. (Locking a group's row asks for the right to change some column of it.)

@@ -54,3 +54,12 @@ CREATE TABLE sqlqueue.sensitive_field (
     name  text NOT NULL CHECK (name <> ''),
     PRIMARY KEY (queue, name)
 );
+
+-- Which settings the code of a queue's consumers declares, as the one noted it that began last with others than before:
+-- compared with the queue's, which are the ones that hold.
+CREATE TABLE sqlqueue.queue_declaration (
+    queue    text        PRIMARY KEY REFERENCES sqlqueue.queue (name) ON DELETE CASCADE,
+    settings jsonb       NOT NULL CHECK (jsonb_typeof(settings) = 'object'),
+    worker   text        NOT NULL,
+    noted_at timestamptz NOT NULL
+);

@@ -1,0 +1,59 @@
+"""What a consumer sees to before it takes its first job: that its queue is there, and has the settings of the code."""
+
+import json
+import logging
+from typing import Any
+
+from dagster_sqlqueue.errors import AccessRefused, UnknownQueue
+from dagster_sqlqueue.model.declaration import declared, difference_cure, difference_line
+from dagster_sqlqueue.model.queue import QueueSettings, QueueSpec
+from dagster_sqlqueue.queue import SqlQueue
+
+logger = logging.getLogger("dagster_sqlqueue")
+
+
+def ensure_queue(queue: SqlQueue, spec: QueueSpec[Any], *, create: bool = True) -> QueueSettings:
+    """The settings of a queue, which is made as the code declares it if it is not there. One that is there is not changed.
+
+    Args:
+        queue: where it is, or is to be.
+        spec: the queue.
+        create: whether it may be made.
+
+    Raises:
+        UnknownQueue: it is not there, and may not be made: the message says by whom it can be.
+        DatabaseUnavailable: the database is away.
+    """
+    try:
+        return queue.settings(spec.name)
+    except UnknownQueue as missing:
+        if not create:
+            raise
+        try:
+            made = queue.create_queue(spec, change=False)
+        except AccessRefused as refused:
+            raise UnknownQueue(
+                f"{missing}. A consumer makes its queue from the code where it may, and {refused}"
+            ) from None
+    logger.info("%s was made, as the code declares it", spec.label)
+    return made
+
+
+def compare_settings(queue: SqlQueue, spec: QueueSpec[Any], settings: QueueSettings, worker: str) -> str:
+    """One line about the settings in which code and database differ, with what to do; empty: there are none. What the code
+    declares is noted in the database, so that `sqlqueue doctor` knows it without the code.
+
+    Args:
+        queue: where the queue is.
+        spec: the queue as the code declares it.
+        settings: the queue as the database has it.
+        worker: who declares it.
+
+    Raises:
+        DatabaseUnavailable: the database is away.
+    """
+    code = declared(spec)
+    parameters = {"queue": spec.name, "settings": json.dumps(code), "worker": worker}
+    queue.database.run("declaration_note", parameters)
+    line = difference_line(code, settings)
+    return line and f"{line}. To have those of the code: {difference_cure(code, settings)}; else change the code"
