@@ -22,8 +22,8 @@
 | `DatabaseUnavailable` | no connection, or the server refused it | the message says what was tried, never the password |
 | `AccessRefused` | the user may not do that in the schema | the message names the role to be granted |
 | `SchemaMissing` | the schema's tables are not there | `sqlqueue migrate` |
-| `SchemaTooOld` | the tables are older than this library | `sqlqueue migrate` |
-| `SchemaTooNew` | the tables are newer than this library | upgrade the package |
+| `SchemaTooOld` | the tables are older than this library works on | `sqlqueue migrate` |
+| `SchemaTooNew` | the tables are newer, and do not serve this library any more | upgrade the package |
 | `BatchLost` | a batch was taken over, or its jobs were | run the consumption again: it finds the new state |
 | `EmbeddedServerError` | the embedded PostgreSQL does not start | the message quotes its log |
 | `JavaNotFound` | no Java that Spark can use | the message names the three ways to provide one |
@@ -131,7 +131,7 @@ class SchemaTooOld(QueueError):
 
 
 class SchemaTooNew(QueueError):
-    """The schema has migrations that this library does not know."""
+    """The schema is newer, and does not serve this library any more."""
 
 
 class BatchLost(LeaseLost):

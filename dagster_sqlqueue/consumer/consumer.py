@@ -40,6 +40,7 @@ from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.queue.complete import Ending
 from dagster_sqlqueue.queue.maintenance import Maintenance
 from dagster_sqlqueue.queue.strategies import check_buckets
+from dagster_sqlqueue.schema import migrations
 
 logger = logging.getLogger("dagster_sqlqueue")
 
@@ -225,6 +226,7 @@ class Consumer(Generic[Payload]):
 
         Raises:
             UnknownQueue: the queue does not exist, and is not to be made or may not be.
+            SchemaTooOld, SchemaTooNew: the schema does not serve this code any more; what was claimed is given back.
             DatabaseUnavailable: the database stayed away for longer than a lease.
             InvalidInput: transactional mode, and the queue's strategy, order or limits need leases.
         """
@@ -266,7 +268,7 @@ class Consumer(Generic[Payload]):
         ):
             self._ahead.open()
             try:
-                with self._under_way():
+                with migrations.explaining(self._catalog.database), self._under_way():
                     yield
             finally:
                 try:

@@ -13,6 +13,7 @@ from dagster_sqlqueue.model.queue import QueueSettings
 from dagster_sqlqueue.queue.catalog import Catalog
 from dagster_sqlqueue.queue.head_hints import HeadHints
 from dagster_sqlqueue.queue.strategies import check_buckets
+from dagster_sqlqueue.schema import migrations
 
 _LOOK_SECONDS = 5.0
 
@@ -77,10 +78,13 @@ class QueueView:
 
         Raises:
             UnknownQueue: the queue does not exist.
+            SchemaMissing, SchemaTooOld, SchemaTooNew: the schema and this code do not work together, or not any more.
             DatabaseUnavailable: the database stayed away for longer than a lease.
         """
         for attempt in self._work.patiently():
             with attempt:
+                # The schema may have been upgraded since, and not serve this code any more.
+                migrations.check(self._catalog.database)
                 settings = self._catalog.settings(self._work.spec.name)
         self._looked_at = time.monotonic()
         self._take_over(settings)

@@ -5,7 +5,6 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cache
 
 from dagster_sqlqueue import display
 from dagster_sqlqueue.db import statements
@@ -35,8 +34,8 @@ _ATTEMPTS = 3
 """So often a batch of Spark's has to fail in a row before it is worth a word."""
 _KEY_LENGTH = 60
 
-_INDEX = re.compile(r"CREATE (UNIQUE )?INDEX (\w+)\s+ON sqlqueue\.(\w+)([^;]*);")
-_INDEX_DROPPED = re.compile(r"DROP INDEX (?:IF EXISTS )?sqlqueue\.(\w+)")
+_INDEX = re.compile(r"CREATE (UNIQUE )?INDEX (?:CONCURRENTLY )?(\w+)\s+ON sqlqueue\.(\w+)([^;]*);")
+_INDEX_DROPPED = re.compile(r"DROP INDEX (?:CONCURRENTLY )?(?:IF EXISTS )?sqlqueue\.(\w+)")
 _PARTITIONED = re.compile(r"CREATE TABLE sqlqueue\.(\w+) \([^;]*\) PARTITION BY")
 _COMMENT = re.compile(r"--[^\n]*")
 
@@ -129,9 +128,10 @@ def indexes(database: Database) -> Check:
     """Whether every index is there, used, and no larger than it needs to be."""
     rows = database.run("doctor_indexes", {})
     present = {name for name, *_ in rows}
-    missing = [name for name in known_indexes() if name not in present]
+    known = known_indexes(migrations.standing(database).schema)
+    missing = [name for name in known if name not in present]
     if missing:
-        cure = "; ".join(statements.in_schema(known_indexes()[name], database.schema) for name in missing)
+        cure = "; ".join(statements.in_schema(known[name], database.schema) for name in missing)
         return Check("indexes", Verdict.FAIL, f"missing: {', '.join(missing)}", cure)
     broken = [quoted for _, quoted, usable, _, _ in rows if not usable]
     if broken:
@@ -150,12 +150,13 @@ def _is_swollen(size: int | None, entries: float | None) -> bool:
     return size is not None and entries is not None and size > _SWOLLEN_BYTES + _SWOLLEN_BYTES_PER_ENTRY * entries
 
 
-@cache
-def known_indexes() -> dict[str, str]:
-    """The indexes that the migrations make, each with the statement that makes it again."""
+def known_indexes(version: int) -> dict[str, str]:
+    """The indexes that the migrations make up to a version of the schema, each with the statement that makes it again."""
     known: dict[str, str] = {}
     partitioned: set[str] = set()
     for migration in migrations.available():
+        if migration.version > version:
+            break
         text = _COMMENT.sub("", migration.text)
         partitioned.update(_PARTITIONED.findall(text))
         for unique, name, table, rest in _INDEX.findall(text):

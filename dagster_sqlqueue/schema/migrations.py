@@ -1,13 +1,10 @@
 """The schema's versions: numbered migrations, applied in order, under a lock, in one transaction with the SQL functions.
 
-A migration is a file `0002_name.sql`, or a folder `0001_name` of files that are one text in the order of their names.
-One that was released is never changed: what comes later is one more.
+What a migration is: see `migration_files`. Which versions of schema and code work together: see `window`.
 """
 
 import contextlib
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -17,32 +14,17 @@ from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import InvalidInput, SchemaMissing, SchemaTooNew, SchemaTooOld
-from dagster_sqlqueue.schema import functions, partitions, roles
+from dagster_sqlqueue.schema import functions, migration_files, partitions, roles, window
+from dagster_sqlqueue.schema.migration_files import Migration as Migration
 
-_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)(\.sql)?")
 _LOCK = 0x73716C71756575
 _NAMED = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Migration:
-    """One numbered file or folder under `sql/<dialect>/migrations/`."""
-
-    version: int
-    name: str
-    text: str
 
 
 @cache
 def available() -> tuple[Migration, ...]:
     """Every migration of this library, in order."""
-    found = []
-    for entry in (statements.folder() / "migrations").iterdir():
-        if match := _NAME.fullmatch(entry.name):
-            files = sorted(entry.iterdir(), key=lambda file: file.name) if entry.is_dir() else [entry]
-            text = "\n".join(file.read_text(encoding="utf-8") for file in files)
-            found.append(Migration(int(match[1]), match[2], text))
-    return tuple(sorted(found, key=lambda migration: migration.version))
+    return migration_files.read(statements.folder() / "migrations")
 
 
 def migrate(database: Database) -> list[Migration]:
@@ -51,14 +33,14 @@ def migrate(database: Database) -> list[Migration]:
     Safe to call again and from several processes at once: one applies, the others wait and find nothing to do. It is one
     transaction: whoever calls the SQL functions meanwhile finds the old tables with the old functions, or the new ones with
     the new, and a migration that fails leaves everything as it was. Where the schema has roles, they are granted what they
-    need in it; see `roles`.
+    need in it; see `roles`. A schema that is newer than this library and still serves it is left as it is.
 
     Returns:
         The migrations that this call applied.
 
     Raises:
         InvalidInput: the schema, or the one of its SQL functions, is in use for something else; nothing was made in it.
-        SchemaTooNew: the schema has migrations that this library does not know.
+        SchemaTooNew: the schema does not serve this library any more.
         AccessRefused: the user does not own the schema, or may not make it.
         DatabaseUnavailable: see the class.
     """
@@ -70,9 +52,13 @@ def migrate(database: Database) -> list[Migration]:
     ):
         _refuse_strangers(connection, database)
         _prepare(connection, database.schema)
-        present = _versions(connection, database.schema)
-        _refuse_newer(present, database)
         at = Transaction(connection, database)
+        rows = [(version, serves_from) for version, serves_from in at.run("versions", {})]
+        standing = window.compare(rows, available(), database, migrating=True)
+        if standing.schema > standing.code:
+            window.note_once(standing, database)
+            return []
+        present = {version for version, _ in rows}
         with connection.transaction():
             for migration in available():
                 if migration.version in present:
@@ -80,7 +66,7 @@ def migrate(database: Database) -> list[Migration]:
                 connection.execute(statements.in_schema(migration.text, database.schema).encode())
                 connection.execute(
                     statements.load("record_version", database.schema).encode(),
-                    {"version": migration.version, "name": migration.name},
+                    {"version": migration.version, "name": migration.name, "serves_from": migration.serves_from},
                 )
                 applied.append(migration)
             changed = functions.install(connection, database)
@@ -118,39 +104,54 @@ def install_roles(database: Database) -> list[roles.InstalledRole]:
 
 
 def check(database: Database) -> int:
-    """The schema's version, when it is the one of this library.
+    """The schema's version, when it and this library work together. That they differ is logged once.
 
     Raises:
         SchemaMissing: the tables are not there.
-        SchemaTooOld: migrations are missing.
-        SchemaTooNew: it has migrations that this library does not know.
+        SchemaTooOld: the schema has to be upgraded first.
+        SchemaTooNew: this package has to be upgraded first.
     """
+    found = standing(database)
+    window.note_once(found, database)
+    return found.schema
+
+
+def standing(database: Database) -> window.Standing:
+    """The schema's version beside the library's, when they work together.
+
+    Raises:
+        SchemaMissing, SchemaTooOld, SchemaTooNew: as `check`.
+    """
+    return window.compare(_applied(database), available(), database)
+
+
+@contextlib.contextmanager
+def explaining(database: Database) -> Iterator[None]:
+    """Say which version is to be upgraded, when a statement of the block fails as the schema does not serve this library any
+    more.
+
+    Raises:
+        SchemaMissing, SchemaTooOld, SchemaTooNew: in place of the driver's error.
+    """
+    try:
+        yield
+    except (psycopg.ProgrammingError, SchemaMissing) as error:
+        try:
+            check(database)
+        except (SchemaTooOld, SchemaTooNew) as outside:
+            raise outside from error
+        raise
+
+
+def _applied(database: Database) -> list[tuple[int, int]]:
     with database.connection() as connection:
         try:
-            present: set[int] = {row[0] for row in Transaction(connection, database).run("versions", {})}
+            return [(version, serves) for version, serves in Transaction(connection, database).run("versions", {})]
         except (psycopg.errors.UndefinedTable, SchemaMissing):
             raise SchemaMissing(
                 f"schema {database.schema!r} of {database.where} does not hold the queue's tables."
                 " Make them with: sqlqueue migrate"
             ) from None
-    _refuse_newer(present, database)
-    missing = [m for m in available() if m.version not in present]
-    if missing:
-        names = ", ".join(f"{m.version:04}_{m.name}" for m in missing)
-        raise SchemaTooOld(
-            f"schema {database.schema!r} of {database.where} is at version {max(present, default=0)} and lacks {names}."
-            " Apply them with: sqlqueue migrate"
-        )
-    return max(present)
-
-
-def _refuse_newer(present: set[int], database: Database) -> None:
-    newest = available()[-1].version
-    if present and max(present) > newest:
-        raise SchemaTooNew(
-            f"schema {database.schema!r} of {database.where} is at version {max(present)}, this library knows versions up"
-            f" to {newest}. Upgrade it with: pip install --upgrade dagster-sqlqueue"
-        )
 
 
 def _refuse_strangers(connection: "psycopg.Connection[Any]", database: Database) -> None:
@@ -167,10 +168,6 @@ def _refuse_strangers(connection: "psycopg.Connection[Any]", database: Database)
             f"schema {database.schema!r} of {database.where} is not usable: it holds {held}, and not the queue's tables,"
             " which want a schema of their own; choose a name that is free (--schema, SQLQUEUE_SCHEMA), and migrate makes it"
         )
-
-
-def _versions(connection: "psycopg.Connection[Any]", schema: str) -> set[int]:
-    return {row[0] for row in connection.execute(statements.load("versions", schema).encode())}
 
 
 def _prepare(connection: "psycopg.Connection[Any]", schema: str) -> None:

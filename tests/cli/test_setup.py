@@ -185,7 +185,7 @@ def test_a_missing_schema_says_how_to_make_it(bare: Cli) -> None:
     ("statement", "cure"),
     [
         ("DELETE FROM {}.schema_version", "sqlqueue migrate"),
-        ("INSERT INTO {}.schema_version (version, name) VALUES (9999, 'later')", "pip install --upgrade"),
+        ("INSERT INTO {}.schema_version VALUES (9999, 'later', 9999)", "pip install --upgrade"),
     ],
 )
 def test_another_version_of_the_schema_is_refused(

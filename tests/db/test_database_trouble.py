@@ -18,7 +18,7 @@ from dagster_sqlqueue.errors import (
     SchemaTooNew,
     SchemaTooOld,
 )
-from dagster_sqlqueue.schema import migrations
+from dagster_sqlqueue.schema import migrations, window
 from dagster_sqlqueue.schema.migrations import Migration
 from tests.gate.patience import sized
 from tests.support import OwnServer, Work, claim, drop, narrow_queue, own_server, rows, until, value
@@ -164,7 +164,8 @@ def test_an_older_schema_is_told_with_its_cure_and_mended_by_it(
     assert migrations.check(queue.database) == known[-1].version
     later = Migration(known[-1].version + 1, "later", "CREATE TABLE sqlqueue.later (n integer)")
     monkeypatch.setattr(migrations, "available", lambda: (*known, later))
-    lacks = rf"is at version {known[-1].version} and lacks {later.version:04}_later\. Apply .*: sqlqueue migrate"
+    monkeypatch.setattr(window, "OLDEST_SCHEMA", later.version)
+    lacks = rf"is at version {known[-1].version} and lacks {later.version:04}_later; .* The schema .*: sqlqueue migrate"
     with pytest.raises(SchemaTooOld, match=lacks):
         migrations.check(queue.database)
     assert queue.migrate() == [later]
@@ -173,7 +174,7 @@ def test_an_older_schema_is_told_with_its_cure_and_mended_by_it(
 
 
 def test_a_newer_schema_is_told_with_its_cure(queue: SqlQueue) -> None:
-    rows(queue, "INSERT INTO {s}.schema_version (version, name) VALUES (9999, 'future')")
+    rows(queue, "INSERT INTO {s}.schema_version (version, name, serves_from) VALUES (9999, 'future', 9999)")
     for call in (lambda: migrations.check(queue.database), queue.migrate):
         with pytest.raises(SchemaTooNew, match=r"is at version 9999, .*pip install --upgrade dagster-sqlqueue"):
             call()

@@ -7,7 +7,7 @@ from dagster_sqlqueue import Backoff, QueueSpec, RateLimit
 from dagster_sqlqueue.errors import SchemaMissing, UnknownQueue
 from dagster_sqlqueue.orchestration import queue_asset_key
 from dagster_sqlqueue.payload.serialization import AnyObject
-from dagster_sqlqueue.schema import migrations
+from dagster_sqlqueue.schema import migrations, window
 from dagster_sqlqueue.schema.migrations import Migration
 from tests.orchestration.component_support import WARNINGS, Location, Reminder
 from tests.orchestration.support import error_of
@@ -91,6 +91,7 @@ def test_tables_of_an_older_version_are_brought_up_to_date_only_when_told(
     later = Migration(9999, "later", "CREATE TABLE sqlqueue.later (n integer)")
     known = (*migrations.available(), later)
     monkeypatch.setattr(migrations, "available", lambda: known)
+    monkeypatch.setattr(window, "OLDEST_SCHEMA", later.version)
     location.write()
     with location.loaded() as defs:
         result = location.run(defs, "create_reminders", raise_on_error=False)

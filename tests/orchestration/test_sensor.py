@@ -153,7 +153,7 @@ def test_a_database_that_is_away_fails_the_tick_and_hides_the_password(
     ("change", "error", "cure"),
     [
         ("DELETE FROM {s}.schema_version", SchemaTooOld, "sqlqueue migrate"),
-        ("INSERT INTO {s}.schema_version VALUES (9999, 'future')", SchemaTooNew, "pip install --upgrade"),
+        ("INSERT INTO {s}.schema_version VALUES (9999, 'future', 9999)", SchemaTooNew, "pip install --upgrade"),
         ("DROP SCHEMA {s} CASCADE", SchemaMissing, "sqlqueue migrate"),
     ],
 )

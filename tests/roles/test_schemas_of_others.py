@@ -41,7 +41,7 @@ def test_a_schema_of_the_server_is_refused(any_server: str, schema: str) -> None
             "the table a, the table b, the table c and 2 more",
         ),
         (
-            "CREATE TABLE {0}.schema_version (version integer, name text, applied_at timestamptz);"
+            "CREATE TABLE {0}.schema_version (version integer, name text, serves_from integer, applied_at timestamptz);"
             " CREATE TABLE {0}.queue (name text)",
             "the table queue",
         ),

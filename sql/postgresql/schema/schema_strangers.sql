@@ -20,7 +20,7 @@ WITH place AS MATERIALIZED (
 ), record AS MATERIALIZED (
     SELECT r.oid
     FROM relation AS r
-    WHERE r.name = 'schema_version' AND r.kind = 'r' AND r.columns = CAST('{version,name,applied_at}' AS text[])
+    WHERE r.name = 'schema_version' AND r.kind = 'r' AND r.columns = CAST('{version,name,serves_from,applied_at}' AS text[])
 ), other AS (
     SELECT
         CASE r.kind WHEN 'S' THEN 'sequence' WHEN 'v' THEN 'view' WHEN 'm' THEN 'view' ELSE 'table' END AS kind, r.name,

@@ -1,3 +1,6 @@
+-- Serves: 0001
+-- Locks: none
+--
 -- Queues: their settings, their buckets, and what their models declare.
 
 -- A queue is keyed when the jobs that share an ordering key take turns: one at a time and in order, or so many at once.
