@@ -143,7 +143,7 @@ class Consumer(Generic[Payload]):
         # of a batch take their time together for handlers of another shape; and a source was told how many are wanted.
         one_by_one = self._mode is Mode.LEASED and caller.shape is Shape.JOB and concurrency is None and source is None
         self._size = BatchSize(batch_size, measured=one_by_one)
-        lease = LeaseLength(lease_seconds)
+        lease = LeaseLength(lease_seconds, until_known=spec.lease_seconds)
         self._work = Work(self._leases, spec, caller, self.worker, lease, self._size)
         self._stopping = self._work.stopping
         self.summary = self._work.summary

@@ -66,20 +66,15 @@ def log_aside(writes: Settlement, accepted: Collection[UUID]) -> None:
 def log_buried(dead: Iterable[ClaimedJob], held: Iterable[ClaimedJob]) -> None:
     """Tell of jobs that a claim met with their last attempt spent: dead letters, and those held with their keys stopped."""
     for job in dead:
-        _log(logging.ERROR, _before(job), "dead letter", _DIED)
+        _log(logging.ERROR, job, "dead letter", _DIED)
     for job in held:
-        _log(logging.ERROR, _before(job), "held, its key stopped", _DIED)
+        _log(logging.ERROR, job, "held, its key stopped", _DIED)
 
 
 def log_lost(jobs: Iterable[ClaimedJob], what: str = "what became of it was refused") -> None:
     """Tell of jobs whose lease had passed on, to another consumer or by somebody's decision."""
     for job in jobs:
         _log(logging.WARNING, job, "lease lost", what)
-
-
-def _before(job: ClaimedJob) -> ClaimedJob:
-    """The job with the attempt that was spent, not the one that its claim began to count."""
-    return job._replace(attempt=min(job.attempt, job.max_attempts))
 
 
 def _log(level: int, job: ClaimedJob, outcome: str, error: str | None) -> None:
@@ -89,7 +84,8 @@ def _log(level: int, job: ClaimedJob, outcome: str, error: str | None) -> None:
             "queue %s, job %s, attempt %d of %d: %s: %s",
             job.queue,
             job.id,
-            job.attempt,
+            # A claim that meets a job with its last attempt spent counts one more.
+            min(job.attempt, job.max_attempts),
             job.max_attempts,
             outcome,
             one_line(error or "no reason was given"),

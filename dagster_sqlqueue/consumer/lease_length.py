@@ -9,15 +9,16 @@ class LeaseLength:
 
     Args:
         override: in seconds, whatever the queue says; None: the queue's.
+        until_known: before the queue was looked at: how long a database that is away is waited for then.
 
     Attributes:
         seconds: of a lease that is granted or extended now.
         changed: set when it changed, for who waits for a part of it.
     """
 
-    def __init__(self, override: float | None = None) -> None:
+    def __init__(self, override: float | None, *, until_known: float) -> None:
         self._override = override
-        self.seconds = _UNKNOWN_SECONDS if override is None else override
+        self.seconds = until_known if override is None else override
         self.changed = threading.Event()
         self._known = override is not None
         self._before = self.seconds
@@ -39,7 +40,3 @@ class LeaseLength:
         self.seconds = seconds
         self._known = True
         self.changed.set()
-
-
-_UNKNOWN_SECONDS = 60.0
-"""Before the queue was looked at: how long a database that is away is waited for."""

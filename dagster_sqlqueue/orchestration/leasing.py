@@ -9,7 +9,7 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from dagster_sqlqueue.consumer.failure_log import log_aside, log_back, log_endings, log_lost
+from dagster_sqlqueue.consumer.failure_log import log_aside, log_back, log_buried, log_endings, log_lost
 from dagster_sqlqueue.consumer.settlement import settle
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownVersion, UnreadablePayload
 from dagster_sqlqueue.model.backoff import BackoffPolicy
@@ -119,7 +119,14 @@ def take(
     """
     jobs: list[LeasedJob[Any]] = []
     unreadable: list[tuple[ClaimedJob, Outcome]] = []
-    for claimed in leases.claim(name, limit=limit, worker=worker, buckets=buckets, lease_seconds=lease_seconds):
+    for claimed in leases.claim(
+        name,
+        limit=limit,
+        worker=worker,
+        buckets=buckets,
+        lease_seconds=lease_seconds,
+        on_spent=lambda dead, held, _: log_buried(dead, held),
+    ):
         try:
             payload = (
                 json_text.strictly(claimed.payload) if spec is None else serialization.parse(spec, claimed.payload)

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -94,6 +94,7 @@ def test_what_was_noted_is_written_again_only_when_it_changes(queue: SqlQueue, s
 
 
 def test_every_setting_is_compared_and_the_cure_gives_the_code_s(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    assert {field.name for field in fields(QueueSpec)} == {"name", "payload", *OTHER}, "a new one is compared as well"
     other = QueueSpec("work", Work, **OTHER)
     there = queue.settings("work")
     code = declared(other)

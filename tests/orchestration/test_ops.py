@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 from pydantic import BaseModel
 
-from dagster_sqlqueue import Cancel, Done, Hold, QueueSpec, Reject, Retry, Sensitive, Snooze, SqlQueue
+from dagster_sqlqueue import Cancel, Done, Hold, NewJob, QueueSpec, Reject, Retry, Sensitive, Snooze, SqlQueue
 from dagster_sqlqueue.orchestration import (
     LeasedJob,
     build_claim_op,
@@ -158,6 +158,20 @@ def test_a_stale_completion_is_counted_and_shown(
     assert result.output_for_node("complete_jobs") == {"completed": 3, "stale": 2}
     assert queue.depth("work").running == 2, "the other one's leases are not touched"
     assert caplog.text.count("lease lost: what became of it was refused") == 2
+
+
+def test_a_claim_op_tells_of_a_job_whose_last_attempt_killed_its_run(
+    queue: SqlQueue, in_memory: Deployment, caplog: pytest.LogCaptureFixture
+) -> None:
+    @dg.job
+    def graph() -> None:
+        complete_jobs(claim_work())
+
+    queue.enqueue(WORK, NewJob(Work(n=1), max_attempts=1))
+    assert len(claim(queue)) == 1
+    make_due(queue)
+    assert in_memory.execute(graph).success
+    assert "attempt 1 of 1: dead letter: its consumer died or hung on the last attempt" in caplog.text
 
 
 def test_a_stale_completion_fails_the_step_where_that_is_wanted(queue: SqlQueue, in_memory: Deployment) -> None:
