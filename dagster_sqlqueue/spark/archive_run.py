@@ -4,15 +4,18 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from uuid import uuid4
 
 import dagster as dg
-from pyspark.sql import SparkSession
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.spark import outputs, sinks
+from dagster_sqlqueue.spark import outputs, sinks, staging
 from dagster_sqlqueue.spark.archive_reading import archived
 from dagster_sqlqueue.spark.closed_days import check_closed, check_kept
 from dagster_sqlqueue.spark.computing import computed
+from dagster_sqlqueue.spark.consuming import url_of
 from dagster_sqlqueue.spark.contents import Accounts, Days, Held
 from dagster_sqlqueue.spark.materializing import DayWork, Found, Made, together
 
@@ -53,17 +56,31 @@ class ArchiveDays(DayWork):
         jobs = archived(session, self.reads, found.about, days)
         made = computed(self.compute, jobs, self.key, dates, table=self.table is not None)
         with contextlib.ExitStack() as stack:
+            stack.enter_context(contextlib.closing(made))
             files = None
             if found.directory is not None:
                 name = stack.enter_context(outputs.own_name(found.directory, self.name, run_id))
                 files = outputs.staged_files(found.directory, name, made.stage)
                 stack.callback(files.drop)
             if self.table is not None:
+                rows: pa.Table | staging.Staged = made.rows
+                if made.frame is not None:
+                    rows = self._staged(queue, made.frame, self.table, days[0])
+                written = outputs.TableRows(self.table, rows, rows.schema, self.key, ("day", dates))
+                stack.callback(written.drop)
                 with queue.database.transaction() as transaction:
-                    sinks.replace_days(transaction.connection, self.table, made.rows, "day", self.key, dates)
+                    written.write(transaction.connection)
             if files is not None:
                 files.finish()
         return Made(made.rows, made.counts)
+
+    def _staged(self, queue: SqlQueue, frame: DataFrame, table: str, day: str) -> staging.Staged:
+        """The rows of a day, written by the tasks beside the table. What a killed run of the day left there goes first; if
+        another run of the day is at work, it is told that its rows are gone, and publishes nothing.
+        """
+        key = f"{self.name}/{day}"
+        staging.sweep(queue, [key])
+        return staging.stage(frame, url_of(queue), table, key, uuid4().hex[:12])
 
 
 def _jobs_of(last: Mapping[str, dg.AssetMaterialization | None]) -> dict[str, int]:

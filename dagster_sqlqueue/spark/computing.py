@@ -7,7 +7,9 @@ from datetime import date
 from pathlib import Path
 
 import pyarrow as pa
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.spark import parquet, sinks
@@ -23,13 +25,19 @@ class Computed:
         dates: the days.
         rows: in the order of their key; only the columns where the driver does not hold the rows.
         counts: how many rows each day has, by its ISO date; of rows that the tasks write, once they are staged.
-        frame: what the tasks write; None: the driver has all rows.
+        frame: what the tasks write; None: the driver has all rows. Where they write it more than once they keep it on their
+            disks until `close`.
     """
 
     dates: Sequence[date]
     rows: pa.Table
     counts: dict[str, int]
     frame: DataFrame | None = None
+
+    def close(self) -> None:
+        """Have the tasks forget the rows that they kept."""
+        if self.frame is not None:
+            self.frame.unpersist()
 
     def stage(self, staged: Path) -> list[str]:
         """Write Parquet files, a directory for each day. Gives the names of the directories.
@@ -53,10 +61,11 @@ def computed(compute: Compute, jobs: DataFrame, key: Sequence[str], dates: Seque
         jobs: of these days.
         key: the columns that tell one row from another, `day` first.
         dates: the days.
-        table: whether they go to a SQL table. If not, more rows than the driver should hold are left to the tasks, which
-            compute them a second time as they write them.
+        table: whether they go to a SQL table. More rows than the driver should hold are left to the tasks: of one day; of
+            several, where there is no table. These compute them a second time as they write them.
 
     Raises:
+        TooManyRows: they go to a table, and are those of several days: fewer days have to be published at once.
         InvalidInput: they are not usable.
     """
     frame = compute(jobs)
@@ -64,11 +73,42 @@ def computed(compute: Compute, jobs: DataFrame, key: Sequence[str], dates: Seque
         raise InvalidInput(f"the computation gave a {type(frame).__name__}; it must give a Spark DataFrame")
     # One row more than may be published: enough to tell, and never more than the driver can hold.
     rows = frame.limit(sinks.MAX_ROWS + 1).toArrow()
-    if rows.num_rows > sinks.MAX_ROWS and not table:
+    if rows.num_rows > sinks.MAX_ROWS and (not table or len(dates) == 1):
         sinks.check_columns(rows.schema, key)
-        return Computed(dates, rows.slice(0, 0), {}, frame)
+        if not table:
+            return Computed(dates, rows.slice(0, 0), {}, frame)
+        made = Computed(dates, rows.slice(0, 0), {}, frame.persist(StorageLevel.DISK_ONLY))
+        try:
+            made.counts[dates[0].isoformat()] = _one_day(frame, key, dates[0])
+        except BaseException:
+            made.close()
+            raise
+        return made
     sinks.check(rows, key, dates)
     return of_rows(rows.sort_by([(name, "ascending") for name in key]), dates)
+
+
+def _one_day(frame: DataFrame, key: Sequence[str], day: date) -> int:
+    """How many rows a day has, that only the tasks hold.
+
+    Raises:
+        InvalidInput: one is of another day, or has no value in a column of the key; or two have the same key.
+    """
+    first, missing = key[0], " OR ".join(f"`{name}` IS NULL" for name in key)
+    ((rows, strange, keys),) = frame.agg(
+        sf.count("*"),
+        sf.count_if(sf.expr(f"({missing}) OR `{first}` <> DATE '{day}'")),
+        sf.count_distinct(*(sf.col(f"`{name}`") for name in key)),
+    ).collect()
+    if strange:
+        raise InvalidInput(
+            f"{strange:,} of {rows:,} rows of the result are of another day than {day}, or lack one of {', '.join(key)}"
+        )
+    if keys < rows:
+        raise InvalidInput(
+            f"the result has {rows:,} rows of {day}, and {keys:,} of {', '.join(key)}; there may be one for each"
+        )
+    return int(rows)
 
 
 def of_rows(rows: pa.Table, dates: Sequence[date]) -> Computed:

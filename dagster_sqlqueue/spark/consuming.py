@@ -145,7 +145,7 @@ def consume_all(
             held[0] = batches.as_leased(queue, held[0], owner=owner, lease_seconds=lease_seconds)
             return held[0]
 
-        work = Consumption(queue, spark, spec, tuple(held), _url_of(queue), lease_instead if chosen else None)
+        work = Consumption(queue, spark, spec, tuple(held), url_of(queue), lease_instead if chosen else None)
         try:
             yield work
             still_ours()
@@ -198,5 +198,6 @@ def _check_writes(queue: SqlQueue, writes: Sequence[str | Path]) -> None:
             outputs.check_table(queue, target)
 
 
-def _url_of(queue: SqlQueue) -> str:
+def url_of(queue: SqlQueue) -> str:
+    """The URL of a queue's database, with its password: for tasks, and nothing that is shown."""
     return queue.database.engine.url.render_as_string(hide_password=False)

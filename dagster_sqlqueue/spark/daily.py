@@ -6,6 +6,7 @@ before it and moved into place after it. A run that is killed at any point leave
 that was overtaken is refused.
 """
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -112,7 +113,7 @@ def consume_days(
         backoff: how long schedulers should wait before they consume a day again after a run that failed or died.
 
     Returns:
-        What was done for each day, and the rows; none where they go to files only and are too many for the driver.
+        What was done for each day, and the rows; none where they are too many for the driver.
 
     Raises:
         BatchLost: somebody else consumes one of the days.
@@ -139,10 +140,13 @@ def consume_days(
     with consume_all(queue, spark, daily_queue, keys, owner=owner, **settings) as work:  # type: ignore[arg-type]
         events = _events(spark, read, _accounts(spark, daily_queue, work.batches, ordered), ordered)
         made = computed(compute, events, KEY, dates, table=table is not None)
-        if output is not None:
-            work.stage_files(output, made.stage)
-        if table is not None:
-            work.write_sql(made.rows, table, replace={"day": dates}, key=KEY)
+        with contextlib.closing(made):
+            if output is not None:
+                work.stage_files(output, made.stage)
+            if table is not None:
+                by_tasks = made.frame is not None
+                rows = made.rows if made.frame is None else made.frame
+                work.write_sql(rows, table, replace={"day": dates}, key=KEY, by_tasks=by_tasks)
     done = [DayDone(day, batch.job_count, made.counts[day]) for day, batch in zip(ordered, work.batches, strict=True)]
     return done, made.rows
 

@@ -109,8 +109,8 @@ def check(rows: pa.Table, key: Sequence[str], days: Sequence[date]) -> None:
     """
     if rows.num_rows > MAX_ROWS:
         raise TooManyRows(
-            f"the result has more than {MAX_ROWS:,} rows, the limit for the publishing transaction; aggregate further, or"
-            " write to files only"
+            f"the results of {len(days)} days have more than {MAX_ROWS:,} rows, the most that one transaction publishes of"
+            " several days: publish fewer days at once, or write to files only"
         )
     check_columns(rows.schema, key)
     seen = set()

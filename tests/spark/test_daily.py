@@ -18,8 +18,10 @@ from pyspark.sql import functions as sf
 
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.errors import BatchLost, InvalidInput, OutputNotWritable, UnknownQueue
-from dagster_sqlqueue.spark import batches, daily, sinks
+from dagster_sqlqueue.spark import batches, daily, sinks, staging
 from dagster_sqlqueue.spark.batches import days as day_batches
+from dagster_sqlqueue.spark.batches import keeper
+from dagster_sqlqueue.spark.consumption import Consumption
 from tests.gate.patience import PATIENCE
 from tests.spark.consuming_support import NO_HEARTBEAT
 from tests.spark.daily_support import (
@@ -190,15 +192,64 @@ def test_a_computation_that_raises_gives_the_jobs_back_at_once(
     assert endings(queue) == once()
 
 
-def too_many(events: DataFrame) -> DataFrame:
-    spread = compute(events).withColumn("n", sf.explode(sf.sequence(sf.lit(1), sf.lit(sinks.MAX_ROWS))))
-    return spread.withColumn("account", sf.concat("account", "n"))
+def kept_frames(spark: SparkSession) -> int:
+    """How many frames the tasks keep."""
+    return int(spark.sparkContext._jsc.sc().getPersistentRDDs().size())  # type: ignore[union-attr]
+
+
+def test_a_day_with_more_rows_than_the_driver_should_hold_is_published_as_a_whole(
+    queue: SqlQueue, spark: SparkSession, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By tasks, which stage them; a driver that is killed before it has published leaves the rows that were there."""
+    prepare(queue, DAYS[:1])
+    day = date.fromisoformat(DAYS[0])
+    before = kept_frames(spark)
+    monkeypatch.setattr(sinks, "MAX_ROWS", 2)
+    for bad, said in (
+        (
+            lambda events: compute(events).withColumn("account", sf.lit("all")),
+            "3 rows of 2013-01-01, and 1 of day, account",
+        ),
+        (lambda events: compute(events).withColumn("day", sf.date_add("day", 7)), "3 of 3 rows .* are of another day"),
+        (
+            lambda events: compute(events).withColumn("account", sf.expr("nullif(account, 'ATL')")),
+            "1 of 3 rows .* or lack",
+        ),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            consume(queue, spark, output, DAYS[:1], compute=bad)
+    nothing_was_done(queue, output)
+    rows(queue, "CREATE TABLE {s}.results (day date, account text, events bigint, size bigint)")
+    rows(queue, "INSERT INTO {s}.results VALUES (%s, 'old', 1, 1), (%s, 'old', 1, 1)", day, date(2012, 12, 31))
+
+    def killed(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        # What a killed driver does not do any more.
+        patched.setattr(staging.Staged, "move", killed)
+        patched.setattr(Consumption, "drop", lambda self: None)
+        patched.setattr(keeper, "abandon", lambda *arguments: 0)
+        with pytest.raises(KeyboardInterrupt):
+            consume(queue, spark, output, DAYS[:1])
+    assert [account for _, account, *_ in in_table(queue)] == ["old", "old"]
+    stages = "SELECT count(*) FROM pg_tables WHERE schemaname = %s AND tablename LIKE 'sqlqueue_stage%%'"
+    assert rows(queue, stages, queue.database.schema) == [(1,)]
+    assert endings(queue) == in_files(output) == []
+    make_due(queue)
+    done, computed = consume(queue, spark, output, DAYS[:1])
+    assert [(one.jobs, one.rows) for one in done] == [(3, 3)]
+    assert computed.num_rows == 0
+    assert in_table(queue) == [(date(2012, 12, 31), "old", 1, 1), *expected(DAYS[:1])]
+    assert in_files(output) == expected(DAYS[:1])
+    assert endings(queue) == once(DAYS[:1])
+    assert rows(queue, stages, queue.database.schema) == [(0,)]
+    assert kept_frames(spark) == before
 
 
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
-        (too_many, "more than 100,000 rows"),
         (lambda events: events.count(), "gave a int; it must give a Spark DataFrame"),
         (lambda events: compute(events).drop("account"), "no column 'account'; it has day, events, size"),
         (lambda events: compute(events).withColumn("list", sf.array("size")), "column 'list' .* has the type list"),
