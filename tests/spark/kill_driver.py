@@ -23,12 +23,16 @@ from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.consumer.consumer import Mode
 from dagster_sqlqueue.db import database, executors
 from dagster_sqlqueue.db.database import Database
-from dagster_sqlqueue.spark import sealed_read
+from dagster_sqlqueue.spark import computing, daily, sealed_read
 from dagster_sqlqueue.spark.consuming import consume
 from tests.gate.patience import PATIENCE
+from tests.spark import daily_support
 from tests.spark.consuming_support import SALES
+from tests.spark.daily_support import DAYS, as_arrow, expected
 
 APPLICATION = "a driver to be killed"
+DAILY = "daily"
+"""In place of a mode: days of the daily asset."""
 DRIVER_SECONDS = PATIENCE
 """How long a driver may take; alone it takes one."""
 
@@ -57,6 +61,15 @@ def consume_once(url: str, schema: str, output: str, mode: str) -> int:
             bad = jobs.filter(pc.less_equal(jobs["amount"], 0))
             work.fail(bad["id"].to_pylist(), "a sale of nothing")
         return work.job_count
+
+
+def consume_some_days(url: str, schema: str, output: str) -> int:
+    """What a run of the daily asset does, of three days. What Spark would compute is there. Gives the number of jobs."""
+    daily._accounts = daily._events = lambda *arguments: None  # type: ignore[assignment]
+    daily.computed = lambda compute, jobs, key, dates, **options: computing.of_rows(as_arrow(expected(DAYS)), dates)
+    with SqlQueue(Database(url, schema=schema, application_name=APPLICATION)) as queue:
+        done, _ = daily_support.consume(queue, None, Path(output), lease_seconds=600.0)  # type: ignore[arg-type]
+        return sum(day.jobs for day in done)
 
 
 def run(url: str, schema: str, output: str, mode: str, last: int | None, log: str) -> None:
@@ -91,7 +104,7 @@ def run(url: str, schema: str, output: str, mode: str, last: int | None, log: st
         (shutil, "rmtree"),
     ):
         stepping(place, name)
-    jobs = consume_once(url, schema, output, mode)
+    jobs = consume_some_days(url, schema, output) if mode == DAILY else consume_once(url, schema, output, mode)
     Path(log).write_text("\n".join([str(jobs), *steps]))
 
 

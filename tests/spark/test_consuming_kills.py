@@ -23,7 +23,7 @@ from dagster_sqlqueue.consumer.consumer import Mode
 from tests.cli.support import PROJECT
 from tests.gate.patience import PATIENCE, sized
 from tests.gate.plugin import note_figures, verdict
-from tests.spark import kill_driver
+from tests.spark import daily_support, kill_driver
 from tests.spark.consuming_support import endings, in_table, prepare, sales, wrong_in
 from tests.support import make_due, rows, until, value
 
@@ -58,7 +58,7 @@ class Drivers:
                 text=True,
             )
 
-    def __call__(self, queue: SqlQueue, url: str, output: Path, mode: Mode, last: int | None) -> int:
+    def __call__(self, queue: SqlQueue, url: str, output: Path, mode: str, last: int | None) -> int:
         """The exit code of a driver that dies before step `last`; None: of one that does not."""
         assert self._server.stdin
         assert self._server.stdout
@@ -182,4 +182,42 @@ def test_a_driver_that_is_killed_at_any_step_is_finished_by_the_next(
         assert driver(queue, url, output, mode, None) == 0
         assert wrong_in(queue, output, sales()) == [], (last, steps[last - 1])
     note_figures(mode=mode, steps=len(steps), kills=kills)
+    assert published == {False, True}
+
+
+def test_a_run_of_the_same_days_that_is_killed_at_any_step_is_finished_by_the_next(
+    driver: Drivers, queue: SqlQueue, url: str, output: Path
+) -> None:
+    """From before the lease until the files are in their place, with the statements of the seal among the steps. No kill
+    spends an attempt of a job, and the table has all of the three days or nothing.
+    """
+    log = output.with_name("log")
+    tables = "TRUNCATE {s}.job, {s}.job_archive, {s}.batch, {s}.batch_outcome; DROP TABLE IF EXISTS {s}.results"
+    daily_support.prepare(queue)
+    assert driver(queue, url, output, kill_driver.DAILY, None) == 0
+    assert daily_support.wrong_in(queue, output) == []
+    jobs, *steps = log.read_text().split()
+    assert (int(jobs), len(steps) > 20) == (9, True)
+    published, kills = set(), 0
+    for last in points(len(steps)):
+        rows(queue, f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'; {tables}")
+        for path in sorted(output.rglob("*"), reverse=True):
+            path.unlink() if path.is_file() else path.rmdir()
+        daily_support.prepare(queue)
+        if driver(queue, url, output, kill_driver.DAILY, last) == 0:
+            assert daily_support.wrong_in(queue, output) == []
+            continue
+        gone(queue)
+        kills += 1
+        there, ended = daily_support.in_table(queue), daily_support.endings(queue)
+        assert (there, ended) in [
+            ([], []),
+            (daily_support.expected(daily_support.DAYS), daily_support.once()),
+        ], f"killed before step {last}, {steps[last - 1]}"
+        published.add(bool(there))
+        make_due(queue)
+        assert driver(queue, url, output, kill_driver.DAILY, None) == 0
+        assert daily_support.wrong_in(queue, output) == [], (last, steps[last - 1])
+        assert rows(queue, "SELECT DISTINCT attempt FROM {s}.job_archive WHERE queue = 'daily'") == [(1,)]
+    note_figures(steps=len(steps), kills=kills)
     assert published == {False, True}
