@@ -74,7 +74,7 @@ class Session:
 
     def secrets(self) -> list[str]:
         """What must not appear in any message."""
-        from dagster_sqlqueue.db.database import parse_url
+        from dagster_sqlqueue.db.urls import parse_url
 
         url = self.url or os.environ.get("SQLQUEUE_URL") or ""
         try:
@@ -139,7 +139,7 @@ class Session:
 
 
 def _database_of(url: str) -> str:
-    from dagster_sqlqueue.db.database import parse_url
+    from dagster_sqlqueue.db.urls import parse_url
 
     try:
         return parse_url(url).database or ""

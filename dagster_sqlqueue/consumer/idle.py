@@ -33,7 +33,8 @@ class Idle:
     @contextlib.contextmanager
     def listening(self, linger_seconds: float) -> Iterator[None]:
         """Be told of new jobs while the block runs, where there is going to be a wait for them."""
-        if linger_seconds <= 0 or not self._looking:
+        # Behind a pooler in transaction mode nothing is heard: it looks.
+        if linger_seconds <= 0 or not self._looking or self._catalog.database.shared:
             yield
             return
         with Waiter(self._catalog, self._work.spec.name, self._work.worker) as waiter:

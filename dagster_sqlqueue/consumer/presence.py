@@ -53,4 +53,5 @@ class Presence:
             "buckets": None if self.buckets is None else list(self.buckets),
             "batch_size": self.batch_size,
             "seconds": self.lease.seconds,
+            "own": not self.database.shared,
         }

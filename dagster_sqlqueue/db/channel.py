@@ -60,7 +60,7 @@ class Channel:
             self._pipeline = connection.pipeline()
             self._pipeline.__enter__()
             # By statements of their own: what psycopg ends a pipeline with waits for the answer.
-            all_texts = [("BEGIN", {}), *self._database.first_steps(), *texts, ("COMMIT", {})]
+            all_texts = self._database.whole(texts)
             cursors = [psycopg.Cursor(connection, row_factory=tuple_row) for _ in all_texts]
             with self._database.naming_schema(*self._names, connection=connection):
                 for cursor, (sql, given) in zip(cursors, all_texts, strict=True):

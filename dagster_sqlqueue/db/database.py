@@ -2,7 +2,7 @@
 
 A statement runs on a connection of the pool in autocommit (one round trip), in a transaction of ours, or inside the
 caller's own transaction. Every connection of the pool is READ COMMITTED, in UTC, and carries an application name. How
-statements are planned is a setting of its session, or behind a pooler of each transaction (see `planning`).
+statements are planned is a setting of its session, or behind a pooler of each transaction (see `session_settings`).
 """
 
 import contextlib
@@ -16,9 +16,8 @@ from typing import Any, TypeVar
 import psycopg
 import sqlalchemy as sa
 from psycopg.pq import TransactionStatus
-from sqlalchemy.engine import make_url
 
-from dagster_sqlqueue.db import driver_errors, permissions, plan_settings, statements
+from dagster_sqlqueue.db import driver_errors, permissions, session_settings, statements
 from dagster_sqlqueue.db.executors import (
     AsyncTransaction,
     CallerConnection,
@@ -32,6 +31,8 @@ from dagster_sqlqueue.db.executors import (
     execute_together,
     user_of,
 )
+from dagster_sqlqueue.db.session_settings import Pooler
+from dagster_sqlqueue.db.urls import parse_url, pooler_of
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 
 logger = logging.getLogger("dagster_sqlqueue")
@@ -50,34 +51,9 @@ class Unnamed(enum.Enum):
 _TRUSTED_SECONDS = 0.5
 """A connection that idled for longer is tested before it is used: one round trip, which a busy one is spared."""
 
-_BEGIN = b"BEGIN; SET LOCAL idle_in_transaction_session_timeout = '5s'"
+_IDLE_TIMEOUT = b"SET LOCAL idle_in_transaction_session_timeout = '5s'"
 """A process that is stopped, or cut off, between two statements of a verb would keep the verb's locks, and everybody else
 from a limited queue, until the network gives its connection up: hours."""
-
-
-def parse_url(url: str) -> sa.URL:
-    """Read a database URL and name the driver in it.
-
-    Args:
-        url: `postgresql://user:password@host:port/database`, with or without `+psycopg`.
-
-    Raises:
-        InvalidInput: it does not parse, or names another database or driver. The message never holds the password.
-    """
-    try:
-        parsed = make_url(url)
-    except (sa.exc.ArgumentError, ValueError):
-        raise InvalidInput(
-            "the database URL does not parse; it is written postgresql://user:password@host:5432/database"
-        ) from None
-    if "@" in (parsed.host or ""):
-        raise InvalidInput("the database URL holds more than one '@'; write one that is part of the password as %40")
-    if parsed.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
-        raise InvalidInput(
-            f"the database URL begins with {parsed.drivername!r}; this release works with PostgreSQL through psycopg 3:"
-            " begin it with postgresql://"
-        )
-    return parsed.set(drivername="postgresql+psycopg")
 
 
 def default_schema() -> str:
@@ -97,9 +73,16 @@ class Database:
         application_name: what `pg_stat_activity` shows.
         connect_timeout: seconds to wait for the server, or for a connection of the pool to become free.
         statement_timeout: seconds; None for the server's own.
+        pooler: what stands between here and the server, see `Pooler`; None: as the URL says (`?pooler=transaction`), or else
+            as it is found when a connection is made.
 
     Raises:
         InvalidInput: a setting is not usable. Nothing is connected before the first statement.
+
+    Attributes:
+        schema: where the queue's tables are.
+        pooler: what was said; None: nothing was.
+        shared: whether sessions are lent for one transaction at a time, as was said, or found.
     """
 
     def __init__(
@@ -111,6 +94,7 @@ class Database:
         application_name: str = "dagster-sqlqueue",
         connect_timeout: int = 10,
         statement_timeout: float | None = None,
+        pooler: Pooler | str | None = None,
     ) -> None:
         if isinstance(schema, Unnamed):
             schema = default_schema()
@@ -118,20 +102,18 @@ class Database:
         if pool_size < 1:
             raise InvalidInput(f"pool_size is {pool_size}; it must be at least 1")
         self.schema = schema
-        self.shared = False
-        self._url = parse_url(url)
+        self._url, in_url = pooler_of(parse_url(url))
+        self.pooler = in_url if pooler is None else session_settings.pooler(pooler)
+        self.shared = self.pooler is Pooler.TRANSACTION
+        self._settings = session_settings.Settings(
+            application_name[:63], None if statement_timeout is None else round(statement_timeout * 1000)
+        )
         self._given: dict[str, Any] = {
             "schema": schema,
             "application_name": application_name,
             "connect_timeout": connect_timeout,
             "statement_timeout": statement_timeout,
         }
-        self._settings = [
-            "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
-            "SET TIME ZONE 'UTC'",
-        ]
-        if statement_timeout is not None:
-            self._settings.append(f"SET statement_timeout = {round(statement_timeout * 1000)}")
         self.engine = sa.create_engine(
             self._url,
             pool_size=pool_size,
@@ -142,7 +124,8 @@ class Database:
             pool_reset_on_return=None,
             connect_args={
                 "connect_timeout": connect_timeout,
-                "application_name": application_name[:63],
+                # A pooler would leave it in the session, for whoever has no name of his own.
+                **({} if self.shared else {"application_name": application_name[:63]}),
                 "keepalives_idle": 30,
                 "keepalives_interval": 10,
                 "keepalives_count": 3,
@@ -162,6 +145,12 @@ class Database:
         port = f":{self._url.port}" if self._url.port else ""
         return f"{host}{port}/{self._url.database or ''}"
 
+    @property
+    def url(self) -> str:
+        """The URL with its password, and with what was said about a pooler: for a process that is to connect as this one."""
+        said = {} if self.pooler is None else {"pooler": self.pooler.value}
+        return self._url.update_query_dict(said).render_as_string(hide_password=False)
+
     def close(self) -> None:
         """Close the pool's connections."""
         self.engine.dispose()
@@ -179,7 +168,7 @@ class Database:
         with self.connection() as connection:
             try:
                 if self.shared:
-                    return execute_together(connection, [*self.first_steps(), (sql, parameters)])[-1]
+                    return execute_together(connection, self.whole([(sql, parameters)]))[-2]
                 return execute(connection, sql, parameters)
             except psycopg.errors.InsufficientPrivilege as error:
                 raise permissions.refusal(self.schema, (name,), self._user(connection), str(error)) from None
@@ -199,7 +188,9 @@ class Database:
         names = [name for name, _ in steps]
         with self.connection() as connection, self.naming_schema(*names, connection=connection):
             texts = [(statements.load(name, self.schema), given) for name, given in steps]
-            return execute_together(connection, [*self.first_steps(), *texts])[-len(texts) :]
+            if self.shared:
+                return execute_together(connection, self.whole(texts))[-1 - len(texts) : -1]
+            return execute_together(connection, texts)
 
     def transact(self, work: "Callable[[Transaction], T]", *, idling: bool = False) -> T:
         """Run `work` in one transaction of ours; a serialization failure or deadlock begins it again from the start.
@@ -234,8 +225,8 @@ class Database:
     def _begun(self, idling: bool) -> "Iterator[psycopg.Connection[Any]]":
         """A connection of the pool in a transaction, which ends with the block."""
         with self.connection() as connection:
-            begin = [b"BEGIN" if idling else _BEGIN, *([plan_settings.OF_TRANSACTION] if self.shared else [])]
-            connection.execute(b"; ".join(begin))
+            begin = [self._settings.begin] + ([] if idling else [_IDLE_TIMEOUT])
+            connection.execute(b"; ".join([*begin, *([self._settings.of_transaction] if self.shared else [])]))
             try:
                 yield connection
                 connection.commit()
@@ -250,7 +241,13 @@ class Database:
 
     def first_steps(self) -> list[tuple[str, Parameters]]:
         """What is to be sent in front of the first statement of a transaction."""
-        return [(statements.load(plan_settings.STATEMENT, self.schema), {})] if self.shared else []
+        if not self.shared:
+            return []
+        return [(statements.load(session_settings.STATEMENT, self.schema), self._settings.parameters)]
+
+    def whole(self, texts: Sequence[tuple[str, Parameters]]) -> list[tuple[str, Parameters]]:
+        """Statements that are sent in one go, as one transaction that says itself where it begins and ends."""
+        return [(self._settings.begin.decode(), {}), *self.first_steps(), *texts, ("COMMIT", {})]
 
     @contextlib.contextmanager
     def connection(self) -> "Iterator[psycopg.Connection[Any]]":
@@ -285,7 +282,7 @@ class Database:
         Args:
             pool_size: the most connections kept and opened at a time.
         """
-        return Database(self._url.render_as_string(hide_password=False), pool_size=pool_size, **self._given)
+        return Database(self.url, pool_size=pool_size, **self._given)
 
     def joined(self, connection: CallerConnection | None) -> "Database | Transaction | SqlAlchemyExecutor":
         """Where to run a statement: the caller's transaction if he gives one, else this pool.
@@ -322,11 +319,14 @@ class Database:
         return None if isinstance(joined, Database) else joined
 
     def _prepare_connection(self, driver: "psycopg.Connection[Any]", _record: object) -> None:
-        driver.execute("; ".join(self._settings).encode())
-        if plan_settings.is_shared(driver):
+        if self.pooler is None and session_settings.is_shared(driver):
             self.shared = True
+        if self.shared:
+            # Its session is somebody else's in the next transaction: nothing is prepared or set in it.
+            driver.prepare_threshold = None
+            driver.adapters.register_loader("timestamptz", session_settings.LoadedInUtc)
         else:
-            driver.execute(plan_settings.OF_SESSION)
+            driver.execute(self._settings.of_session)
         if not driver.autocommit:
             driver.commit()
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
-from dagster_sqlqueue.db import odd_values, plan_settings, statements
+from dagster_sqlqueue.db import odd_values, session_settings, statements
 from dagster_sqlqueue.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -92,14 +92,14 @@ class Transaction:
         set. `take_back` it before the next statement of ours, which go by indexes.
         """
         if not self._lent:
-            self.connection.execute(plan_settings.OF_SERVER)
+            self.connection.execute(session_settings.OF_SERVER)
             self._lent = True
         return self.connection
 
     def take_back(self) -> None:
         """Plan by indexes again, if the connection was lent."""
         if self._lent:
-            self.connection.execute(plan_settings.OF_TRANSACTION)
+            self.connection.execute(session_settings.OF_TRANSACTION)
             self._lent = False
 
     @contextlib.contextmanager
@@ -267,7 +267,7 @@ def _copy_in(connection: "psycopg.Connection[Any]", sql: str) -> Iterator[Send]:
 def execute_together(connection: "psycopg.Connection[Any]", steps: Sequence[Step]) -> list[Sequence[Row]]:
     """Run prepared texts one after the other, sent in one go: in autocommit, one transaction. Gives the rows of each.
 
-    After an error the connection is closed.
+    After an error the connection is closed, or, where nothing is prepared, its transaction rolled back.
     """
     cursors = [psycopg.Cursor(connection, row_factory=tuple_row) for _ in steps]
     try:
@@ -275,8 +275,11 @@ def execute_together(connection: "psycopg.Connection[Any]", steps: Sequence[Step
             for cursor, (sql, parameters) in zip(cursors, steps, strict=True):
                 cursor.execute(sql.encode(), parameters, binary=True)
     except psycopg.Error:
-        # What was to be prepared after the error is not there, and the driver believes that it is, for good.
-        connection.close()
+        if connection.prepare_threshold is None and not connection.closed:
+            connection.rollback()
+        else:
+            # What was to be prepared after the error is not there, and the driver believes that it is, for good.
+            connection.close()
         raise
     return [rows_of(cursor) for cursor in cursors]
 

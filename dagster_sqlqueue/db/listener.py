@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import selectors
 import socket
 import time
@@ -80,6 +81,10 @@ class Listener:
                 assert isinstance(connection, psycopg.Connection)
                 pooled.detach()
                 unless_it_listens.callback(_close, connection)
+                if self._database.shared:
+                    # The session that would listen is somebody else's in the next transaction.
+                    self._try_again_at = math.inf
+                    return False
                 connection.execute(statements.load(self._statement, self._database.schema).encode())
             except (sa.exc.DBAPIError, psycopg.Error) as error:
                 self.lose(self._why(getattr(error, "orig", None) or error))

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dagster_sqlqueue.db.database import Database
-from dagster_sqlqueue.doctor import declarations, schema_checks, server_checks
+from dagster_sqlqueue.doctor import declarations, pooler_checks, schema_checks, server_checks
 from dagster_sqlqueue.doctor.server_checks import Check, Verdict
 from dagster_sqlqueue.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
 from dagster_sqlqueue.model.queue import QueueSpec
@@ -27,6 +27,7 @@ def examine(database: Database, specs: Sequence[QueueSpec[Any]] = ()) -> Iterato
     schema = _schema(database)
     server = schema_checks.server(database)
     yield schema
+    yield pooler_checks.pooler(database)
     for check in (
         server_checks.version,
         server_checks.isolation,

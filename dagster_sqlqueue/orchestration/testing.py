@@ -148,7 +148,7 @@ def _resource(queue: QueueForTest | SqlQueue | SqlQueueResource) -> SqlQueueReso
         case SqlQueueResource():
             return queue
         case SqlQueue():
-            url = queue.database.engine.url.render_as_string(hide_password=False)
+            url = queue.database.url
             return SqlQueueResource(url=url, schema_name=queue.database.schema)
     raise InvalidInput(
         f"the queue is a {type(queue).__name__}; give what queue_for_test gave, or its queue or resource"

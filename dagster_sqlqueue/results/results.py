@@ -156,7 +156,7 @@ class Results(ReplyVerbs):
     @contextlib.contextmanager
     def _watching(self, waiting: Wait, wake: Callable[[], None]) -> Iterator[None]:
         """Be told of ends while the block runs, and leave nobody to be told after it."""
-        if not self._listen:
+        if not self._listen or self.queue.database.shared:
             yield
             return
         with self._ends.watch(waiting.open, wake):

@@ -107,7 +107,7 @@ class Wait:
     def _follow(self) -> None:
         """Have the database tell of the ends from now on, and say once an hour that somebody still waits."""
         with self._lock:
-            if not self._follows or time.monotonic() - self._followed_at < _REGISTERED_SECONDS:
+            if not self._follows or self._database.shared or time.monotonic() - self._followed_at < _REGISTERED_SECONDS:
                 return
             before, self._followers = self._followers, []
             for at in range(0, len(self.open), _AT_ONCE):

@@ -39,7 +39,8 @@ def migrate(database: Database) -> list[Migration]:
         The migrations that this call applied.
 
     Raises:
-        InvalidInput: the schema, or the one of its SQL functions, is in use for something else; nothing was made in it.
+        InvalidInput: the schema, or the one of its SQL functions, is in use for something else, or the connection is a
+            pooler's in transaction mode; nothing was made.
         SchemaTooNew: the schema does not serve this library any more.
         AccessRefused: the user does not own the schema, or may not make it.
         DatabaseUnavailable: see the class.
@@ -48,7 +49,7 @@ def migrate(database: Database) -> list[Migration]:
     with (
         database.connection() as connection,
         database.naming_schema("prepare_schema", connection=connection),
-        _locked(connection),
+        _locked(connection, database),
     ):
         _refuse_strangers(connection, database)
         _prepare(connection, database.schema)
@@ -95,7 +96,7 @@ def install_roles(database: Database) -> list[roles.InstalledRole]:
         SchemaMissing, SchemaTooOld, SchemaTooNew: see the classes.
     """
     check(database)
-    with database.connection() as connection, _locked(connection):
+    with database.connection() as connection, _locked(connection, database):
         at = Transaction(connection, database)
         installed = roles.make(at, database.schema)
         with connection.transaction():
@@ -176,7 +177,12 @@ def _prepare(connection: "psycopg.Connection[Any]", schema: str) -> None:
 
 
 @contextlib.contextmanager
-def _locked(connection: "psycopg.Connection[Any]") -> Iterator[None]:
+def _locked(connection: "psycopg.Connection[Any]", database: Database) -> Iterator[None]:
+    if database.shared:
+        raise InvalidInput(
+            f"{database.where} is a pooler that lends sessions for a transaction, and a migration locks for longer: give"
+            " migrate the URL of the database itself (--url), without pooler=transaction"
+        )
     connection.execute(statements.load("migration_lock").encode(), {"key": _LOCK})
     try:
         yield

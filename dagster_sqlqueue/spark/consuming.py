@@ -200,4 +200,4 @@ def _check_writes(queue: SqlQueue, writes: Sequence[str | Path]) -> None:
 
 def url_of(queue: SqlQueue) -> str:
     """The URL of a queue's database, with its password: for tasks, and nothing that is shown."""
-    return queue.database.engine.url.render_as_string(hide_password=False)
+    return queue.database.url

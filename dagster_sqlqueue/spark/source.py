@@ -68,7 +68,7 @@ def register_source(
 
     Args:
         spark: the session.
-        url: see `dagster_sqlqueue.db.database.parse_url`; None: each read names its database by an option.
+        url: see `dagster_sqlqueue.db.urls.parse_url`; None: each read names its database by an option.
         schema: where the queue's tables are.
         payload: the queues' payload model, or one for each queue by its name. Its fields are columns of every read
             without the option `payload`, see `payload_schema`; and every row that is written to the queue must fit it.
@@ -80,7 +80,7 @@ def register_source(
         InvalidInput: the URL, the schema's name or a model is not usable. That a model's fields are no columns, a read says.
     """
     if url is not None:
-        from dagster_sqlqueue.db.database import parse_url
+        from dagster_sqlqueue.db.urls import parse_url
 
         parse_url(url)
     statements.quote_schema(schema)

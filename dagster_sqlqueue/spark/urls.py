@@ -2,7 +2,9 @@
 
 from psycopg.conninfo import make_conninfo
 
-from dagster_sqlqueue.db.database import Database, parse_url
+from dagster_sqlqueue.db.database import Database
+from dagster_sqlqueue.db.session_settings import Pooler
+from dagster_sqlqueue.db.urls import parse_url, pooler_of
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark.connecting import APPLICATION, Server
@@ -10,7 +12,12 @@ from dagster_sqlqueue.spark.connecting import APPLICATION, Server
 
 def libpq(url: str) -> str:
     """The URL as libpq's `name=value` list: it takes any password, where a URI wants it encoded in libpq's own way."""
-    parsed = parse_url(url)
+    parsed, pooler = pooler_of(parse_url(url))
+    if pooler is Pooler.TRANSACTION:
+        raise InvalidInput(
+            "the database URL says pooler=transaction, and Spark's tasks set what belongs to their session: give Spark a URL"
+            " that goes to the database itself, or to a pooler in session mode"
+        )
     # SQLAlchemy's own reading: host=a:1&host=b:2 are several hosts, each with its port.
     _, named = parsed.get_dialect()().create_connect_args(parsed)
     settings = {"connect_timeout": "10", "application_name": APPLICATION, **named}

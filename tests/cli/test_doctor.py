@@ -88,6 +88,7 @@ def test_all_is_well_on_a_fresh_schema(cli: Cli, url: str) -> None:
     assert report["verdict"] == "ok"
     assert [check["name"] for check in report["checks"]] == [
         "schema",
+        "pooler",
         "server",
         "isolation",
         "durability",

@@ -22,8 +22,8 @@ WITHOUT: dict[str, str] = {
     """,
     "locks, settings, savepoints, listening and snapshots: no table": """
         ended_listen filter_matches isolation key_try key_wait limit_lock merge_again merge_begin merge_end migration_lock
-        migration_unlock plan_settings slot_lock snapshot spark_export_snapshot spark_keep_archive spark_keep_live
-        waiter_listen open_writers batch_patience
+        migration_unlock slot_lock snapshot spark_export_snapshot spark_keep_archive spark_keep_live
+        transaction_settings waiter_listen open_writers batch_patience
     """,
     "the catalog, and what the server says of itself": """
         doctor_autovacuum doctor_collation doctor_indexes doctor_job_table doctor_pins doctor_server function_set

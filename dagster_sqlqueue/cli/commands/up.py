@@ -55,7 +55,8 @@ def up(session: Session) -> None:
 
 
 def _refuse_another(session: Session, directory: Path) -> None:
-    from dagster_sqlqueue.db.database import Database, parse_url
+    from dagster_sqlqueue.db.database import Database
+    from dagster_sqlqueue.db.urls import parse_url
 
     given = session.url or os.environ.get("SQLQUEUE_URL")
     if not given:

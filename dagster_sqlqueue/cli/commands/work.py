@@ -197,7 +197,7 @@ def work(
             if count is None:
                 code = _work_here(queue, loaded, chosen, signals, progress, scraped)
             else:
-                url = queue.database.engine.url.render_as_string(hide_password=False)
+                url = queue.database.url
                 assignment = Assignment(url, queue.database.schema, tuple(named), chosen)
                 code = _supervise(assignment, count, signals, progress, scraped)
             progress.tell("stopped", exit_code=code)

@@ -1,7 +1,7 @@
 -- Make suspects of the jobs that a consumer which died in a transaction may have had: they look like jobs of one claim whose
 -- lease ran out, and are taken by themselves. No attempt is spent by that.
 --
--- A consumer died if its connection is gone, or, where that cannot be seen, if nothing was noted of it for too long. Which
+-- A consumer died if its connection is gone, or, where that cannot be seen or is not its own, if nothing was noted of it for too long. Which
 -- jobs it had went with its transaction: they are among the first of each lane that it worked on, one batch of it.
 --
 -- Parameters: queue, worker text (of whoever looks). Returns: one row: how many jobs.
@@ -16,7 +16,7 @@ WITH dead AS (
           AND old.worker <> :worker
           AND (
               old.believed_until < statement_timestamp()
-              OR NOT EXISTS (
+              OR old.backend IS NOT NULL AND NOT EXISTS (
                   SELECT FROM pg_stat_get_activity(old.backend) AS a
                   WHERE a.backend_start IS NULL OR a.backend_start = old.backend_since
               )

@@ -62,7 +62,7 @@ CREATE TABLE sqlqueue.transactional_consumer (
     worker         text        NOT NULL,
     buckets        smallint[],
     batch_size     integer     NOT NULL CHECK (batch_size >= 1),
-    backend        integer     NOT NULL,
+    backend        integer,
     backend_since  timestamptz,
     believed_until timestamptz NOT NULL,
     PRIMARY KEY (queue, worker)

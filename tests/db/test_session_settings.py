@@ -73,23 +73,30 @@ def test_so_is_the_one_that_follows_in_the_same_round_trip(either: SqlQueue, spe
     assert len(states(either)) == 4
 
 
-def test_and_what_is_committed_by_itself(either: SqlQueue, spec: QueueSpec[Work]) -> None:
+def test_and_what_is_committed_by_itself(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     """A plan of its own for each run would be counted."""
-    either.enqueue_many(spec, [Work(n=n) for n in range(100)])
-    with either.database.connection() as connection:
+    queue.enqueue_many(spec, [Work(n=n) for n in range(100)])
+    with queue.database.connection() as connection:
         connection.execute("DISCARD PLANS")
-    jobs = [job for _ in range(10) for job in claim(either, 1)]
+    jobs = [job for _ in range(10) for job in claim(queue, 1)]
     for job in jobs:
-        either.heartbeat([job], lease_seconds=300)
+        queue.heartbeat([job], lease_seconds=300)
     for job in jobs:
-        either.leases.finish_and_claim([Ending(job, ArchiveState.SUCCEEDED)], "work", limit=1, worker="w")
+        queue.leases.finish_and_claim([Ending(job, ArchiveState.SUCCEEDED)], "work", limit=1, worker="w")
     query = (
         "SELECT sum(generic_plans), sum(custom_plans) FROM pg_prepared_statements"
         " WHERE strpos(statement, %s) > 0 AND statement ~ 'claimed_by = |archive|available_at = '"
     )
-    ((generic, custom),) = rows(either, query, either.database.schema)
+    ((generic, custom),) = rows(queue, query, queue.database.schema)
     assert generic >= 15
     assert custom == 0
+
+
+def test_nothing_is_prepared_behind_a_pooler(pooled: SqlQueue, spec: QueueSpec[Work]) -> None:
+    pooled.enqueue_many(spec, [Work(n=n) for n in range(20)])
+    for job in [job for _ in range(10) for job in claim(pooled, 1)]:
+        pooled.leases.finish_and_claim([Ending(job, ArchiveState.SUCCEEDED)], "work", limit=1, worker="w")
+    assert rows(pooled, "SELECT statement FROM pg_prepared_statements") == []
 
 
 @pytest.mark.parametrize("mode", list(Mode))
