@@ -186,8 +186,8 @@ ENTRIES = [
         "maintain",
         "maintenance",
         "Keep",
-        "Do what should be done once a day: partitions of the coming days, trimming, removing what expired, healing"
-        " ordering keys that stand still.",
+        "Do now what consumers do once an hour by themselves: partitions of the coming days, trimming, removing what"
+        " expired, healing ordering keys that stand still.",
     ),
     Entry(
         "trim",

@@ -33,6 +33,9 @@ def test_no_error_shows_the_password(url: str, code: int) -> None:
 
 _JOB = "0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b"
 _ARGUMENTS = {
+    "batch show": ["sizes/2013-07-04"],
+    "batch abandon": ["sizes/2013-07-04"],
+    "batch forget": ["sizes/2013-07-04"],
     "create": ["orders"],
     "enqueue": ["orders", "{}"],
     "publish": ["orders", "{}"],

@@ -24,7 +24,7 @@ OTHER: dict[str, Any] = {
     "max_running": 2,
     "max_running_per_key": 1,
     "rate": RateLimit(100, 60),
-    "retention_days": 30,
+    "retention_days": 90,
 }
 
 

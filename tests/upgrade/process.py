@@ -12,14 +12,14 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from dagster_sqlqueue import Consumer, Job, NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue import Backoff, Consumer, Job, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.cli.exit_codes import code_of
 from dagster_sqlqueue.errors import QueueError
 from dagster_sqlqueue.schema import capabilities, migrations
 from tests.support import Work, on_sigterm
 from tests.upgrade.made_up import MadeUp, become
 
-SPEC = QueueSpec("work", Work, bucket_count=4, lease_seconds=300, max_attempts=3)
+SPEC = QueueSpec("work", Work, bucket_count=4, lease_seconds=300, max_attempts=3, backoff=Backoff(0, jitter=0))
 
 
 def say(*words: object) -> None:
