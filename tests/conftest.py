@@ -5,6 +5,7 @@ installed; or on a database of one's own alone, if SQLQUEUE_TEST_URL names it.
 """
 
 import contextlib
+import gc
 import itertools
 import os
 import signal
@@ -47,6 +48,20 @@ _numbers = itertools.count(1)
 # Whatever started the tests in the background may have had them ignore Ctrl-C, and children inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Collecting makes a million objects that stay: to look through them again and again takes as long as to make them.
+gc.disable()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Iterator[None]:
+    """What has been collected is left out of every garbage collection of the tests."""
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
