@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +16,9 @@ from tests.support import until
 
 PROJECT = Path(__file__).resolve().parents[2]
 DAY = "2013-01-01"
+
+Refusal = Callable[..., str]
+"""Gives what the demo says that ends with 1."""
 
 
 def settings(home: Path, **more: str) -> dict[str, str]:

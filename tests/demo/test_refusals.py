@@ -1,16 +1,11 @@
 """What cannot be used is said in one line: by a call in this process, in `make prove` by a process of its own as well."""
 
-import signal
 import socket
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from definitions import demo, main_job, ui
-from tests.demo.running import finished, settings, start
-
-Refusal = Callable[..., str]
+from tests.demo.running import Refusal, finished, start
 
 
 def said_by_a_process(home: Path, module: str = "definitions.demo", **more: str) -> str:
@@ -18,26 +13,6 @@ def said_by_a_process(home: Path, module: str = "definitions.demo", **more: str)
     output = finished(process)
     assert process.returncode == 1, output
     return output
-
-
-@pytest.fixture
-def said_by_a_call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Refusal]:
-    """The modules that read their settings when they are imported were imported before."""
-    assert main_job
-    before = {sign: signal.getsignal(sign) for sign in (signal.SIGINT, signal.SIGTERM)}
-    for name in ("SQLQUEUE_URL", "SQLQUEUE_SCHEMA"):
-        monkeypatch.delenv(name, raising=False)
-
-    def called(home: Path, module: str = "definitions.demo", **more: str) -> str:
-        for name, value in settings(home, **more).items():
-            monkeypatch.setenv(name, value)
-        assert {"definitions.demo": demo, "definitions.ui": ui}[module].main() == 1
-        said = capsys.readouterr()
-        return said.out + said.err
-
-    yield called
-    for sign, handler in before.items():
-        signal.signal(sign, handler)
 
 
 @pytest.fixture(params=["call", pytest.param("process", marks=pytest.mark.prove)])
