@@ -11,6 +11,7 @@ from pyspark.sql import DataFrameReader, SparkSession
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.orchestration import SqlQueueResource
+from dagster_sqlqueue.spark import snapshot
 from dagster_sqlqueue.spark.options import FORMAT
 from dagster_sqlqueue.spark.resource import SparkResource
 from dagster_sqlqueue.spark.session import SparkSettings, open_spark
@@ -47,6 +48,15 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     with open_spark(settings) as spark:
         yield spark
+
+
+@pytest.fixture(scope="module", autouse=True)
+def snapshots() -> Iterator[None]:
+    """Reads that a test plans in this process leave their snapshots to its end, which is that of a whole run."""
+    yield
+    while snapshot._kept:
+        with snapshot._kept.pop() as process:
+            process.kill()
 
 
 @pytest.fixture(scope="session")
