@@ -71,6 +71,7 @@ def test_a_daemon_and_runs_that_are_killed_leave_each_effect_once(deployed: Depl
     assert aftermath.never_made(d) == []
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize(
     "deployed",
     [{"SQLQUEUE_FAULTS_LEASE": "600", "SQLQUEUE_FAULTS_CLEANUP": "no"}],
