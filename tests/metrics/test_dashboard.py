@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from dagster_sqlqueue import Consumer, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.metrics import ConsumerMetrics, QueueCollector
+from dagster_sqlqueue.spark import batches
 from tests.cli.support import PROJECT
 from tests.metrics.support import scraped
 from tests.support import Work
@@ -31,6 +32,7 @@ def given(queue: SqlQueue, spec: QueueSpec[Work]) -> dict[str, list[dict[str, st
     queue.enqueue_many(spec, [Work(n=n) for n in range(10)])
     Consumer(queue, spec, lambda job: None, hooks=[ConsumerMetrics(registry)]).drain()
     queue.enqueue(spec, NewJob(Work(n=10), run_at=datetime.now(UTC) + timedelta(hours=1)))
+    batches.seal(queue, "work", "sizes/2013-01-01", owner="run/7")
     found: dict[str, list[dict[str, str]]] = {}
     for name, labels in scraped(registry):
         found.setdefault(name, []).append(dict(labels))
