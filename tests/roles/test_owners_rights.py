@@ -22,6 +22,7 @@ def test_what_runs_as_the_owner_is_pinned_and_not_for_everybody(shared: Staff) -
         f'"{shared.schema}"',
     )
     assert [name for name, _, _ in found] == [
+        "abandon_batch",
         "archive_day_is_over",
         "attach_archive_partition",
         "begin_archive_partition",
@@ -29,6 +30,7 @@ def test_what_runs_as_the_owner_is_pinned_and_not_for_everybody(shared: Staff) -
         "drop_staged",
         "enqueue_staged",
         "fold_group_tally",
+        "forget_batch",
         "forget_batches",
         "hold_unclaimable",
         "job_ended",
