@@ -185,6 +185,7 @@ def test_a_driver_that_is_killed_at_any_step_is_finished_by_the_next(
     assert published == {False, True}
 
 
+@pytest.mark.timeout(10 * PATIENCE)
 def test_a_run_of_the_same_days_that_is_killed_at_any_step_is_finished_by_the_next(
     driver: Drivers, queue: SqlQueue, url: str, output: Path
 ) -> None:
