@@ -24,6 +24,7 @@
 | `SchemaMissing` | the schema's tables are not there | `sqlqueue migrate` |
 | `SchemaTooOld` | the tables are older than this library works on | `sqlqueue migrate` |
 | `SchemaTooNew` | the tables are newer, and do not serve this library any more | upgrade the package |
+| `SchemaBusy` | others held locks that a migration needs | end what the message names, and `sqlqueue migrate` again |
 | `BatchLost` | a batch was taken over, or its jobs were | run the consumption again: it finds the new state |
 | `EmbeddedServerError` | the embedded PostgreSQL does not start | the message quotes its log |
 | `JavaNotFound` | no Java that Spark can use | the message names the three ways to provide one |
@@ -132,6 +133,10 @@ class SchemaTooOld(QueueError):
 
 class SchemaTooNew(QueueError):
     """The schema is newer, and does not serve this library any more."""
+
+
+class SchemaBusy(QueueError):
+    """A migration did not get its locks in time; its step was undone, and the next `migrate` goes on from there."""
 
 
 class BatchLost(LeaseLost):

@@ -9,6 +9,7 @@ from dagster_sqlqueue.errors import (
     EmbeddedServerError,
     GroupClosed,
     InvalidInput,
+    SchemaBusy,
     SchemaMissing,
     SchemaTooNew,
     SchemaTooOld,
@@ -30,6 +31,7 @@ class Code(enum.IntEnum):
     CUT_OFF = 7
     NOT_SUCCEEDED = 8
     TIMED_OUT = 9
+    BUSY = 10
     INTERRUPTED = 130
     CLOSED_PIPE = 141
 
@@ -45,6 +47,7 @@ MEANINGS = {
     Code.CUT_OFF: "work stopped before running jobs had ended; they were given back",
     Code.NOT_SUCCEEDED: "the job that was waited for failed or was cancelled",
     Code.TIMED_OUT: "the job that was waited for has not ended in time; it goes on",
+    Code.BUSY: "migrate did not get its locks in time; run it again",
     Code.INTERRUPTED: "interrupted, with Ctrl-C",
     Code.CLOSED_PIPE: "whoever read the output went away",
 }
@@ -60,6 +63,7 @@ _CODES: list[tuple[type[Exception], Code]] = [
     (SchemaMissing, Code.SCHEMA),
     (SchemaTooOld, Code.SCHEMA),
     (SchemaTooNew, Code.SCHEMA),
+    (SchemaBusy, Code.BUSY),
     (WaitTimedOut, Code.TIMED_OUT),
     (LookupError, Code.UNKNOWN),
 ]

@@ -12,6 +12,7 @@ from dagster_sqlqueue.queue.maintenance import Maintained, Maintenance, Trimmed
 from dagster_sqlqueue.queue.queue_admin import QueueAdminVerbs
 from dagster_sqlqueue.queue.stats import StatsVerbs
 from dagster_sqlqueue.schema import migrations, partitions
+from dagster_sqlqueue.schema.lock_waits import LockWaits
 from dagster_sqlqueue.schema.roles import InstalledRole
 
 
@@ -69,9 +70,17 @@ class SqlQueue(EnqueueVerbs, LeaseVerbs, StatsVerbs, QueueAdminVerbs, JobAdminVe
         """Close the pool's connections."""
         self.database.close()
 
-    def migrate(self) -> list[migrations.Migration]:
-        """Make the schema or bring it to this library's version; gives the migrations that were applied."""
-        return migrations.migrate(self.database)
+    def migrate(self, waits: LockWaits | None = None) -> list[migrations.Migration]:
+        """Make the schema or bring it to this library's version; gives the migrations that were applied.
+
+        Args:
+            waits: how long locks are waited for; None: three seconds at a time, five minutes in all.
+
+        Raises:
+            SchemaBusy: others held locks for too long; the next call goes on from there.
+            SchemaTooNew: the schema does not serve this library any more.
+        """
+        return migrations.migrate(self.database, waits)
 
     def install_roles(self) -> list[InstalledRole]:
         """Make the schema's roles (producer, consumer, operator, observer) and grant each what it needs; see docs/roles.md.

@@ -1,11 +1,12 @@
-"""The schema's versions: numbered migrations, applied in order, under a lock, in one transaction with the SQL functions.
+"""The schema's versions: numbered migrations, applied in order by one process at a time, with the SQL functions.
 
 What a migration is: see `migration_files`. Which versions of schema and code work together: see `window`.
 """
 
 import contextlib
+import itertools
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import psycopg
@@ -14,10 +15,10 @@ from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import InvalidInput, SchemaMissing, SchemaTooNew, SchemaTooOld
-from dagster_sqlqueue.schema import functions, migration_files, partitions, roles, window
+from dagster_sqlqueue.schema import functions, migration_files, online_indexes, partitions, roles, window
+from dagster_sqlqueue.schema.lock_waits import LockWaits
 from dagster_sqlqueue.schema.migration_files import Migration as Migration
 
-_LOCK = 0x73716C71756575
 _NAMED = 3
 
 
@@ -27,13 +28,19 @@ def available() -> tuple[Migration, ...]:
     return migration_files.read(statements.folder() / "migrations")
 
 
-def migrate(database: Database) -> list[Migration]:
+def migrate(database: Database, waits: LockWaits | None = None) -> list[Migration]:
     """Bring the schema to this library's version, making it if it is not there.
 
-    Safe to call again and from several processes at once: one applies, the others wait and find nothing to do. It is one
-    transaction: whoever calls the SQL functions meanwhile finds the old tables with the old functions, or the new ones with
-    the new, and a migration that fails leaves everything as it was. Where the schema has roles, they are granted what they
-    need in it; see `roles`. A schema that is newer than this library and still serves it is left as it is.
+    Safe to call again and from several processes at once: one applies, the others wait and find nothing to do. Migrations
+    that follow each other are one transaction, the last of them with the SQL functions: whoever calls these meanwhile finds
+    the old tables with the old functions, or the new ones with the new, and a migration that fails leaves everything as it
+    was. One without a transaction makes its indexes while everybody goes on; what is left of it when it is interrupted, the
+    next call finishes. Where the schema has roles, they are granted what they need in it; see `roles`. A schema that is
+    newer than this library and still serves it is left as it is.
+
+    Args:
+        database: where the schema is. What a wait is for can be told if its pool has two connections.
+        waits: how long locks are waited for.
 
     Returns:
         The migrations that this call applied.
@@ -42,43 +49,112 @@ def migrate(database: Database) -> list[Migration]:
         InvalidInput: the schema, or the one of its SQL functions, is in use for something else, or the connection is a
             pooler's in transaction mode; nothing was made.
         SchemaTooNew: the schema does not serve this library any more.
+        SchemaBusy: others held locks for too long; what was applied before is kept, and the next call goes on from there.
         AccessRefused: the user does not own the schema, or may not make it.
         DatabaseUnavailable: see the class.
     """
-    applied = []
+    waits = waits or LockWaits()
+    applied: list[Migration] = []
+    while True:
+        done, online = waits.patiently(partial(_apply_together, database, waits))
+        applied += done
+        if online is None:
+            break
+        if waits.patiently(partial(_apply_online, database, online, waits)):
+            applied.append(online)
+    with database.connection() as connection:
+        # Days that already have rows in the default partition are the business of `maintain`.
+        partitions.make_missing(Transaction(connection, database), strays=False)
+    return applied
+
+
+def pending(database: Database) -> list[Migration]:
+    """The migrations that `migrate` would apply.
+
+    Raises:
+        InvalidInput, SchemaTooNew: as `migrate`.
+    """
+    with database.connection() as connection:
+        _refuse_strangers(connection, database)
+    try:
+        applied = _applied(database)
+    except SchemaMissing:
+        applied = []
+    window.compare(applied, available(), database, migrating=True)
+    return _lacking(applied)
+
+
+def _lacking(applied: list[tuple[int, int]]) -> list[Migration]:
+    done = {version for version, _ in applied}
+    return [migration for migration in available() if migration.version not in done]
+
+
+def _apply_together(database: Database, waits: LockWaits) -> tuple[list[Migration], Migration | None]:
+    """Apply what can be applied in one transaction; gives that, and the migration without one that is next."""
     with (
         database.connection() as connection,
         database.naming_schema("prepare_schema", connection=connection),
-        _locked(connection, database),
+        connection.transaction(),
     ):
-        _refuse_strangers(connection, database)
-        _prepare(connection, database.schema)
+        _refuse_pooler(database)
         at = Transaction(connection, database)
-        rows = [(version, serves_from) for version, serves_from in at.run("versions", {})]
-        standing = window.compare(rows, available(), database, migrating=True)
-        if standing.schema > standing.code:
-            window.note_once(standing, database)
-            return []
-        present = {version for version, _ in rows}
-        with connection.transaction():
-            for migration in available():
-                if migration.version in present:
-                    continue
+        with waits.watched(database, pid=waits.begin(at)):
+            at.run("migration_lock", {"schema": database.schema})
+            _refuse_strangers(connection, database)
+            connection.execute(statements.load("prepare_schema", database.schema).encode())
+            rows = [(version, serves_from) for version, serves_from in at.run("versions", {})]
+            standing = window.compare(rows, available(), database, migrating=True)
+            if standing.schema > standing.code:
+                window.note_once(standing, database)
+                return [], None
+            lacking = _lacking(rows)
+            group = list(itertools.takewhile(lambda migration: migration.transactional, lacking))
+            rest = lacking[len(group) :]
+            if rows:
+                waits.take(at, database.schema, group)
+            for migration in group:
                 connection.execute(statements.in_schema(migration.text, database.schema).encode())
-                connection.execute(
-                    statements.load("record_version", database.schema).encode(),
-                    {"version": migration.version, "name": migration.name, "serves_from": migration.serves_from},
-                )
-                applied.append(migration)
-            changed = functions.install(connection, database)
-            # A table that a consumer needs, and may not read, would stop it from the commit on.
-            if roles.in_use(at, database.schema) and (
-                applied or changed or roles.compared(at, database.schema).lacking
-            ):
-                roles.grant(at, database.schema)
-        # Days that already have rows in the default partition are the business of `maintain`.
-        partitions.make_missing(at, strays=False)
-    return applied
+                _record(at, migration)
+            # The functions and the grants are about tables, and these are there with the last transaction.
+            if not any(migration.transactional for migration in rest):
+                changed = functions.install(connection, database)
+                # A table that a consumer needs, and may not read, would stop it from the commit on.
+                if roles.in_use(at, database.schema) and (
+                    group or changed or roles.compared(at, database.schema).lacking
+                ):
+                    roles.grant(at, database.schema)
+    return group, rest[0] if rest else None
+
+
+def _apply_online(database: Database, migration: Migration, waits: LockWaits) -> bool:
+    """Apply a migration without a transaction, unless another process did so meanwhile.
+
+    An open transaction beside it holds the lock that keeps others from doing the same. It keeps no snapshot while it
+    idles: what makes an index does not wait for it.
+    """
+    with (
+        contextlib.closing(database.apart()) as guard,
+        database.naming_schema("prepare_schema", connection=guard),
+        guard.transaction(),
+    ):
+        at = Transaction(guard, database)
+        with waits.watched(database, pid=waits.begin(at)):
+            at.run("migration_lock", {"schema": database.schema})
+        if migration.version in {version for version, _ in at.run("versions", {})}:
+            return False
+        # The portal of the last statement keeps its snapshot, for which an index would wait for ever; one without parameters
+        # takes the portal's place, and leaves none.
+        guard.execute(b"SET LOCAL idle_in_transaction_session_timeout = 0")
+        online_indexes.apply(database, migration, waits)
+        _record(at, migration)
+    return True
+
+
+def _record(at: Transaction, migration: Migration) -> None:
+    at.run(
+        "record_version",
+        {"version": migration.version, "name": migration.name, "serves_from": migration.serves_from},
+    )
 
 
 def install_roles(database: Database) -> list[roles.InstalledRole]:
@@ -96,11 +172,12 @@ def install_roles(database: Database) -> list[roles.InstalledRole]:
         SchemaMissing, SchemaTooOld, SchemaTooNew: see the classes.
     """
     check(database)
-    with database.connection() as connection, _locked(connection, database):
+    with database.connection() as connection, connection.transaction():
+        _refuse_pooler(database)
         at = Transaction(connection, database)
+        at.run("migration_lock", {"schema": database.schema})
         installed = roles.make(at, database.schema)
-        with connection.transaction():
-            roles.grant(at, database.schema)
+        roles.grant(at, database.schema)
     return installed
 
 
@@ -171,21 +248,9 @@ def _refuse_strangers(connection: "psycopg.Connection[Any]", database: Database)
         )
 
 
-def _prepare(connection: "psycopg.Connection[Any]", schema: str) -> None:
-    with connection.transaction():
-        connection.execute(statements.load("prepare_schema", schema).encode())
-
-
-@contextlib.contextmanager
-def _locked(connection: "psycopg.Connection[Any]", database: Database) -> Iterator[None]:
+def _refuse_pooler(database: Database) -> None:
     if database.shared:
         raise InvalidInput(
-            f"{database.where} is a pooler that lends sessions for a transaction, and a migration locks for longer: give"
+            f"{database.where} is a pooler that lends sessions for a transaction, and a migration may need one for longer: give"
             " migrate the URL of the database itself (--url), without pooler=transaction"
         )
-    connection.execute(statements.load("migration_lock").encode(), {"key": _LOCK})
-    try:
-        yield
-    finally:
-        if not connection.broken:
-            connection.execute(statements.load("migration_unlock").encode(), {"key": _LOCK})

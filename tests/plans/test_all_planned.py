@@ -22,12 +22,13 @@ WITHOUT: dict[str, str] = {
     """,
     "locks, settings, savepoints, listening and snapshots: no table": """
         ended_listen filter_matches isolation key_try key_wait limit_lock merge_again merge_begin merge_end migration_lock
-        migration_unlock slot_lock snapshot spark_export_snapshot spark_keep_archive spark_keep_live
+        migration_patience slot_lock snapshot spark_export_snapshot spark_keep_archive spark_keep_live
         transaction_settings waiter_listen open_writers batch_patience
     """,
     "the catalog, and what the server says of itself": """
         doctor_autovacuum doctor_collation doctor_indexes doctor_job_table doctor_pins doctor_server function_set
-        function_set_note prepare_schema record_version roles_grant roles_granted roles_make roles_there spark_output_table
+        function_set_note migration_blockers migration_index migration_table
+        prepare_schema record_version roles_grant roles_granted roles_make roles_there spark_output_table
         schema_strangers spark_partitions_gone spark_server spark_stage_tables versions
     """,
     "COPY: what comes is put in": "enqueue_copy stage_copy",

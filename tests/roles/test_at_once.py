@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dagster_sqlqueue import Consumer, Done, QueueSpec, SqlQueue
+from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.db.permissions import Role, role_name
 from dagster_sqlqueue.schema import roles
 from tests.roles.support import Staff
@@ -87,8 +88,8 @@ def test_a_kill_leaves_all_of_the_grants_or_none(any_server: str, own_schema: st
                     threading.Event().wait(random.random() * 0.08)
                 child.send_signal(signal.SIGKILL)
             # What the killed session had begun is undone, or done, before another may install.
-            with owner.database.connection() as connection:
-                connection.execute("SELECT pg_advisory_lock(%s), pg_advisory_unlock(%s)", (_LOCK, _LOCK))
+            with owner.database.connection() as connection, connection.transaction():
+                Transaction(connection, owner.database).run("migration_lock", {"schema": own_schema})
             found = roles.examine(owner.database)
             assert found in (None, roles.Differences((), (), ())), number
             assert _marks(owner) <= {f"dagster-sqlqueue: {role} of schema {own_schema}" for role in Role}
@@ -96,10 +97,6 @@ def test_a_kill_leaves_all_of_the_grants_or_none(any_server: str, own_schema: st
             assert len(owner.install_roles()) == 4
             assert roles.examine(owner.database) == roles.Differences((), (), ())
     assert (False, 4) in seen
-
-
-_LOCK = 0x73716C71756575
-"""That of migrations."""
 
 
 def _marks(owner: SqlQueue) -> set[str]:

@@ -1,4 +1,4 @@
-"""A producer or a consumer in a process of its own, by code of a version that may be a later one's.
+"""A producer, a consumer or a migration in a process of its own, by code of a version that may be a later one's.
 
 python -m tests.upgrade.process ROLE VERSION URL SCHEMA: works until SIGTERM, and prints a line for each job that it put in
 or ended. It ends with 0, or as `sqlqueue work` would, with the error on standard error.
@@ -15,7 +15,8 @@ from psycopg import sql
 from dagster_sqlqueue import Backoff, Consumer, Job, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.cli.exit_codes import code_of
 from dagster_sqlqueue.errors import QueueError
-from dagster_sqlqueue.schema import capabilities, migrations
+from dagster_sqlqueue.schema import capabilities
+from dagster_sqlqueue.schema.lock_waits import LockWaits
 from tests.support import Work, on_sigterm
 from tests.upgrade.made_up import MadeUp, become
 
@@ -42,6 +43,12 @@ def produce(queue: SqlQueue, version: int, stopping: threading.Event) -> None:
             say("put", job, "labelled" if labels else "plain")
 
 
+def migrate(queue: SqlQueue) -> None:
+    """Bring the schema to this code's version, patiently."""
+    for migration in queue.migrate(LockWaits(0.2, 600.0)):
+        say("applied", migration.version, "-")
+
+
 def consume(queue: SqlQueue, stopping: threading.Event) -> None:
     """Work off until told to stop."""
 
@@ -61,9 +68,10 @@ def main(role: str, version: int, url: str, schema: str) -> int:
     with pytest.MonkeyPatch.context() as patch, SqlQueue(url, schema=schema) as queue:
         become(patch, version)
         try:
-            migrations.check(queue.database)
             if role == "producer":
                 produce(queue, version, stopping)
+            elif role == "migrate":
+                migrate(queue)
             else:
                 consume(queue, stopping)
         except QueueError as error:

@@ -11,7 +11,7 @@ from tests.support import Work, rows, until, value
 from tests.upgrade.crowd import Crowd
 from tests.upgrade.made_up import REAL, become
 
-OLD, NEW, FLOOR = REAL[-1].version, 2, 4
+OLD, NEW, FLOOR = REAL[-1].version, 3, 4
 JOBS = sized(60, 3_000)
 
 
@@ -28,7 +28,7 @@ def test_producers_and_consumers_go_on_while_the_schema_is_upgraded(
     consumers = [crowd.start("consumer", consumer) for _ in range(sized(1, 3))]
     until(lambda: len(crowd.said("ended")) > JOBS, "traffic on the last schema")
     become(monkeypatch, NEW)
-    assert [migration.version for migration in queue.migrate()] == [2]
+    assert [migration.version for migration in queue.migrate()] == [2, 3]
     before = len(crowd.said("ended"))
     until(lambda: len(crowd.said("ended")) > before + JOBS, "traffic on the next schema")
     if producer == NEW:
@@ -52,7 +52,7 @@ def test_a_consumer_that_the_schema_does_not_serve_any_more_ends_with_its_leases
     producer = crowd.start("producer", NEW)
     until(lambda: old.said("ended") and new.said("ended"), "traffic")
     become(monkeypatch, FLOOR)
-    assert [migration.version for migration in queue.migrate()] == [2, 4]
+    assert [migration.version for migration in queue.migrate()] == [2, 3, 4]
     assert old.ended() == 4
     assert "SchemaTooNew" in old.errors
     assert "The package is to be upgraded: pip install --upgrade dagster-sqlqueue" in old.errors

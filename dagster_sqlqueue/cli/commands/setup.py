@@ -51,10 +51,34 @@ Print = Annotated[
 ]
 
 
-def migrate(session: Session, roles: Roles = False, print_only: Print = False) -> None:
-    """Make the tables, or bring them up to date. Safe to run again.
+LockTimeout = Annotated[
+    str,
+    typer.Option(
+        "--lock-timeout",
+        metavar="TIME",
+        help="How long to wait for locks at a time: nobody waits behind it for longer. Then it lets go and tries again.",
+    ),
+]
+GiveUp = Annotated[
+    str,
+    typer.Option(
+        "--give-up-after",
+        metavar="TIME",
+        help="How long to try in all, before it ends with exit code 10. It says on standard error on whom it waits.",
+    ),
+]
 
-    Run it once before anything else, and again after each upgrade of the package; several at once wait for one another.
+
+def migrate(
+    session: Session,
+    roles: Roles = False,
+    print_only: Print = False,
+    lock_timeout: LockTimeout = "3s",
+    give_up_after: GiveUp = "5min",
+) -> None:
+    """Make the tables, or bring them up to date. Safe to run again, also while producers and consumers work.
+
+    Run it once before anything else, and again with each upgrade of the package; several at once wait for one another.
     It also makes the archive's partitions for the coming days, as `sqlqueue maintain` does.
 
     Examples: sqlqueue migrate
@@ -66,8 +90,15 @@ def migrate(session: Session, roles: Roles = False, print_only: Print = False) -
     if print_only:
         _print_roles(session, roles)
         return
+    from dagster_sqlqueue.schema.lock_waits import LockWaits
+
+    waits = LockWaits(
+        options.seconds("--lock-timeout", lock_timeout),
+        options.seconds("--give-up-after", give_up_after),
+        told=render.note,
+    )
     with session.queue(checked=False) as queue:
-        applied = queue.migrate()
+        applied = queue.migrate(waits)
         version = migrations.check(queue.database)
         installed = queue.install_roles() if roles else []
         schema = queue.database.schema

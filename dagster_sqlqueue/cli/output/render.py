@@ -31,6 +31,12 @@ def say(line: str | Text = "") -> None:
     console().print(line, markup=False, highlight=False, soft_wrap=True)
 
 
+def note(line: str) -> None:
+    """One line to standard error, beside the output."""
+    sys.stderr.write(f"{display.printable(line)}\n")
+    sys.stderr.flush()
+
+
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> None:
     """A table to standard output."""
     console().print(grid(columns, rows, right=right))

@@ -1,0 +1,9 @@
+-- Whether an index of the schema can be used: one that cannot is what an interrupted CREATE INDEX CONCURRENTLY left behind.
+--
+-- Parameters: name text. Returns: usable boolean; no row: there is none of that name. Locks: none.
+-- Roles: none but the owner.
+SELECT i.indisvalid AND i.indisready AND i.indislive AS usable
+FROM pg_index AS i
+JOIN pg_class AS c ON c.oid = i.indexrelid
+JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = 'sqlqueue' AND c.relname = :name
