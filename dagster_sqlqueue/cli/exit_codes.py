@@ -52,6 +52,11 @@ MEANINGS = {
     Code.CLOSED_PIPE: "whoever read the output went away",
 }
 
+MENDED_BY_HAND = frozenset({Code.INPUT})
+"""What `sqlqueue work` ends with when it would do so again, however the database changes: a command line, a setting or a
+handler has to be changed, and a service manager does not start it again. All others may do better later: a server comes
+back, a grant, a migration or a queue is made, a defect is met once."""
+
 _CODES: list[tuple[type[Exception], Code]] = [
     (InvalidInput, Code.INPUT),
     (DecisionRefused, Code.INPUT),

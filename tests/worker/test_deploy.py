@@ -14,14 +14,15 @@ import pytest
 import yaml
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
-from dagster_sqlqueue.cli.exit_codes import Code
+from dagster_sqlqueue.cli.exit_codes import MENDED_BY_HAND, Code
 from dagster_sqlqueue.worker.shutdown import GRACE_SECONDS
 from tests.cli.support import Cli
 from tests.gate.patience import PATIENCE
-from tests.support import until
+from tests.support import Work, rows, until
 from tests.worker.conftest import PROJECT
 
 DEPLOY = PROJECT / "deploy"
+DOCS = (PROJECT / "docs" / "deploying.md").read_text()
 UNIT = (DEPLOY / "sqlqueue@.service").read_text()
 CONTAINERFILE = (DEPLOY / "Containerfile").read_text()
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
@@ -74,7 +75,38 @@ def test_the_unit_waits_for_longer_than_the_drain_and_restarts_what_may_do_bette
     assert (setting("KillMode"), setting("KillSignal"), setting("Type")) == ("mixed", "SIGTERM", "exec")
     assert setting("Restart") == "always"
     prevented = {Code(int(code)) for code in setting("RestartPreventExitStatus").split()}
-    assert prevented == {Code.INPUT, Code.SCHEMA, Code.UNKNOWN}
+    assert prevented == MENDED_BY_HAND
+    documented = re.findall(r"^\| (\d+): .* \| (yes|no)[ ,|]", DOCS, re.MULTILINE)
+    assert {Code(int(code)) for code, restarts in documented if restarts == "no"} == prevented
+    assert {Code(int(code)) for code, _ in documented} >= {
+        Code.FAILED,
+        Code.DATABASE,
+        Code.SCHEMA,
+        Code.UNKNOWN,
+        Code.CUT_OFF,
+    }
+
+
+@pytest.mark.parametrize(
+    ("spoil", "code"),
+    [
+        ("INSERT INTO {s}.schema_version VALUES (9999, 'later', 9999)", Code.SCHEMA),
+        ("DELETE FROM {s}.schema_version", Code.SCHEMA),
+        ("DELETE FROM {s}.bucket WHERE queue = 'work'; DELETE FROM {s}.queue WHERE name = 'work'", Code.UNKNOWN),
+    ],
+)
+def test_what_the_database_mends_is_started_again(
+    url: str, fresh: SqlQueue, spec: QueueSpec[Work], spoil: str, code: Code
+) -> None:
+    for statement in spoil.split("; "):
+        rows(fresh, statement)
+    cli = Cli({"SQLQUEUE_URL": url, "SQLQUEUE_SCHEMA": fresh.database.schema})
+    cli.refused(code, "work", "tests.worker.jobs:handle", "--drain")
+    assert code not in MENDED_BY_HAND
+    if code is Code.SCHEMA:
+        return
+    fresh.create_queue(spec)
+    assert cli.run("work", "tests.worker.jobs:handle", "--drain").exit_code == 0
 
 
 def test_compose_waits_for_longer_than_the_drain() -> None:
