@@ -19,6 +19,10 @@ from dagster_sqlqueue.worker.handlers import load_spec, look_here
 if TYPE_CHECKING:
     from dagster_sqlqueue.queue import SqlQueue
 
+if TYPE_CHECKING:
+    from dagster_sqlqueue.db.database import Database
+    from dagster_sqlqueue.schema.migrations import Migration
+
 _NEW = QueueSpec("new", AnyObject)
 _TRIES = "Leases and retries (TIME: seconds, or 500ms, 5m, 2h, 7d)"
 _LIMITS = f"Limits ({options.NONE} takes one away)"
@@ -51,6 +55,15 @@ Print = Annotated[
 ]
 
 
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        show_default=False,
+        help="Change nothing: print the migrations that would be applied, the locks that they take on tables that are there,"
+        " and where to read their SQL (with --json, the SQL itself).",
+    ),
+]
 LockTimeout = Annotated[
     str,
     typer.Option(
@@ -73,6 +86,7 @@ def migrate(
     session: Session,
     roles: Roles = False,
     print_only: Print = False,
+    dry_run: DryRun = False,
     lock_timeout: LockTimeout = "3s",
     give_up_after: GiveUp = "5min",
 ) -> None:
@@ -84,6 +98,8 @@ def migrate(
     Examples: sqlqueue migrate
 
     sqlqueue migrate --roles
+
+    sqlqueue migrate --dry-run
     """
     from dagster_sqlqueue.schema import migrations
 
@@ -98,6 +114,9 @@ def migrate(
         told=render.note,
     )
     with session.queue(checked=False) as queue:
+        if dry_run:
+            _print_pending(session, migrations.pending(queue.database), queue.database)
+            return
         applied = queue.migrate(waits)
         version = migrations.check(queue.database)
         installed = queue.install_roles() if roles else []
@@ -114,6 +133,39 @@ def migrate(
         for role in installed:
             members = f"; its members: {', '.join(role.members)}" if role.members else ""
             render.say(f"role {role.name} {'was made' if role.made else 'was there'} and has what it needs{members}")
+
+
+def _print_pending(session: Session, pending: "list[Migration]", database: "Database") -> None:
+    from dagster_sqlqueue.db.statements import in_schema
+    from dagster_sqlqueue.schema.migration_files import LOCK_MODES
+
+    if session.as_json:
+        found = [
+            {
+                "version": migration.version,
+                "name": migration.name,
+                "transaction": migration.transactional,
+                "serves_from": migration.serves_from,
+                "locks": [{**lock._asdict(), "stops": LOCK_MODES[lock.mode]} for lock in migration.locks],
+                "sql": in_schema(migration.text, database.schema),
+            }
+            for migration in pending
+        ]
+        render.emit_json({"schema": database.schema, "pending": found})
+        return
+    render.say(
+        f"schema {database.schema} of {database.where}: migrations to apply: {len(pending)}; nothing was changed"
+    )
+    for migration in pending:
+        how = "in a transaction" if migration.transactional else "outside of a transaction, CONCURRENTLY"
+        render.say(f"{migration.label}: {how}")
+        render.say(f"  serves code from version {migration.serves_from} on")
+        for lock in migration.locks:
+            render.say(f"  locks {lock.table}: {lock.mode}")
+            render.say(f"    keeps waiting: {LOCK_MODES[lock.mode]}")
+        if not migration.locks:
+            render.say("  locks no table that is there")
+        render.say(f"  SQL: {migration.place}")
 
 
 def _print_roles(session: Session, roles: bool) -> None:
