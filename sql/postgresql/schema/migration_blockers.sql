@@ -3,7 +3,7 @@
 -- Parameters: pid integer (the session's; null: the one that runs a statement with the mark); mark text.
 -- Returns: pid integer; since timestamptz (the beginning of its transaction); idle boolean (it waits for its client); query text
 --   (null: hidden from this user). No row: the session waits for nobody. Locks: none.
--- Roles: none but the owner.
+-- Roles: producer, consumer, operator, observer.
 WITH waiting AS MATERIALIZED (
     SELECT a.pid
     FROM pg_stat_activity AS a

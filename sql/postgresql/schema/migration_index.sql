@@ -1,7 +1,7 @@
 -- Whether an index of the schema can be used: one that cannot is what an interrupted CREATE INDEX CONCURRENTLY left behind.
 --
 -- Parameters: name text. Returns: usable boolean; no row: there is none of that name. Locks: none.
--- Roles: none but the owner.
+-- Roles: producer, consumer, operator, observer.
 SELECT i.indisvalid AND i.indisready AND i.indislive AS usable
 FROM pg_index AS i
 JOIN pg_class AS c ON c.oid = i.indexrelid

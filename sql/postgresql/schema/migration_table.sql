@@ -1,5 +1,5 @@
 -- Whether a table of the schema is there to be locked. Parameters: name text. Returns: a row if it is. Locks: none.
--- Roles: none but the owner.
+-- Roles: producer, consumer, operator, observer.
 SELECT c.oid
 FROM pg_class AS c
 JOIN pg_namespace AS n ON n.oid = c.relnamespace
