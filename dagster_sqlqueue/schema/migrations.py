@@ -251,6 +251,6 @@ def _refuse_strangers(connection: "psycopg.Connection[Any]", database: Database)
 def _refuse_pooler(database: Database) -> None:
     if database.shared:
         raise InvalidInput(
-            f"{database.where} is a pooler that lends sessions for a transaction, and a migration may need one for longer: give"
-            " migrate the URL of the database itself (--url), without pooler=transaction"
+            f"{database.where} is a pooler that lends sessions for a transaction, and a migration may need one for longer:"
+            " give migrate the URL of the database itself (--url), without pooler=transaction"
         )
