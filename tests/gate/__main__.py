@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.gate.plugin import DIRECTORY
+from tests.gate import servers
+from tests.gate.servers import DIRECTORY
 
 WORKERS = "3"
 """Processes on two cores: much of a test is waiting."""
@@ -78,6 +79,7 @@ def run(arguments: list[str]) -> Run:
             code = process.wait()
         finally:
             _end_group(process)
+            servers.end_all(Path(directory))
         reports = Path(directory) / "reports.json"
         tests = json.loads(reports.read_text()) if reports.exists() else {}
         return Run(code, time.monotonic() - began, tests)

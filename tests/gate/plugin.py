@@ -15,8 +15,7 @@ from typing import Any, ParamSpec
 
 import pytest
 
-DIRECTORY = "SQLQUEUE_GATE_DIRECTORY"
-"""Names the directory that a run writes to; without it, this plugin only collects verdicts and figures."""
+from tests.gate.servers import DIRECTORY
 
 P = ParamSpec("P")
 

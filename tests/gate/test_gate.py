@@ -72,6 +72,21 @@ def test_passes():
 """
 
 
+KEEPS_A_SERVER = """
+import threading
+from pathlib import Path
+
+from tests.support import own_server
+
+
+def test_hangs():
+    with own_server() as server:
+        Path("server").write_text(str(server.home))
+        Path("begun").touch()
+        threading.Event().wait()
+"""
+
+
 def begun(directory: Path, text: str, **environment: str) -> "subprocess.Popen[str]":
     (directory / "pytest.ini").write_text(SETTINGS)
     (directory / "test_planted.py").write_text(text)
@@ -183,6 +198,17 @@ def test_a_run_that_is_terminated_says_in_which_test(tmp_path: Path) -> None:
     text = said(process)
     assert "ENDED by SIGTERM" in text
     check_where(text)
+
+
+def test_a_run_that_is_terminated_leaves_no_server_behind(tmp_path: Path) -> None:
+    process = begun(tmp_path, KEEPS_A_SERVER)
+    until((tmp_path / "begun").exists, "the test that keeps a server")
+    home = Path((tmp_path / "server").read_text())
+    server = int((home / "data" / "postmaster.pid").read_text().split()[0])
+    process.terminate()
+    assert "ENDED by SIGTERM" in said(process)
+    until(lambda: not Path(f"/proc/{server}").exists(), "the end of the server")
+    assert not home.exists()
 
 
 @pytest.mark.prove

@@ -24,6 +24,7 @@ from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.embedded import access
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.schema.functions import pinned_schema
+from tests.gate import servers
 from tests.gate.patience import PATIENCE
 
 T = TypeVar("T")
@@ -177,6 +178,7 @@ class OwnServer:
         self._settings = settings
         self._user = "pgserver" if os.geteuid() == 0 else None
         self.home = Path(tempfile.mkdtemp(prefix="sqlqueue-"))
+        servers.note(self.home)
         secret = self.home / "password"
         secret.write_text(password or "none")
         if self._user:
@@ -222,6 +224,7 @@ class OwnServer:
         with contextlib.suppress(subprocess.CalledProcessError):
             self.stop()
         shutil.rmtree(self.home, ignore_errors=True)
+        servers.forget(self.home)
 
     def _execute(self, command: str, *arguments: str) -> None:
         # The server inherits the pipes of pg_ctl: waiting for their end would be waiting for the server's.
