@@ -1,4 +1,4 @@
-"""Being told how jobs ended: callbacks, merged jobs whose submitters are all told, groups that are told of together."""
+"""Notify the ends of jobs: callbacks, merged jobs whose submitters are all notified, groups that are notified once."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The verbs that follow jobs which are there already, and look at who does."""
+"""Follow jobs that exist already, and list their followers."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ from dagster_sqlqueue.followers.model import Callback, FollowerRow, called_back
 
 @dataclass(frozen=True, slots=True)
 class Follower:
-    """Who follows a job.
+    """A follower of a job.
 
     Attributes:
         id: of the follower.
-        states: the ends of which it is told.
+        states: the ends of which it is notified.
         queue: where the callback goes; None: there is none.
         group_id: the group that the job is a member of; None: it is none's.
         notify: whether the end is notified to a connection that waits.

@@ -24,7 +24,7 @@ class Followed:
 
     Attributes:
         live: the jobs whose end is still to come.
-        ended: those that have ended, each with the moment of its end; their followers have been told.
+        ended: those that have ended, each with the moment of its end; their followers have been notified.
     """
 
     live: set[UUID] = field(default_factory=set)
@@ -32,11 +32,11 @@ class Followed:
 
 
 def follow(followers: Sequence[FollowerRow]) -> Steps[Followed]:
-    """Have somebody told of the ends of jobs; of one that has ended he is told at once. In one transaction.
+    """Add followers to jobs, in one transaction; followers of a job that has ended are notified at once.
 
     Raises:
         UnknownJob: a job is neither live nor in the archive; nothing of the transaction may stay.
-        InvalidInput: a callback is to follow a job that has ended, and the transaction may not see whether it was told
+        InvalidInput: a callback would follow a job that has ended, and the transaction may not see whether it was put
             before; nothing of the transaction may stay.
     """
     done = Followed()

@@ -23,7 +23,7 @@ _AWAITED = "aenqueue or aenqueue_many"
 
 
 class Followers(AttachmentVerbs):
-    """Who is told how jobs end.
+    """Enqueue jobs with callbacks, merge equal jobs, and follow jobs.
 
     Args:
         queue: the queues of the schema.
@@ -39,7 +39,7 @@ class Followers(AttachmentVerbs):
         on_conflict: OnConflict = "merge",
         connection: CallerConnection | None = None,
     ) -> Submitted:
-        """Put one job on the queue, and have somebody told how it ended, in one transaction.
+        """Enqueue one job together with the callbacks of its end, in one transaction.
 
         A job with an id of its producer's that is sent again lands once, and its callbacks are put on their queues once.
 
@@ -49,7 +49,7 @@ class Followers(AttachmentVerbs):
             callbacks: what is put on other queues when the job has ended.
             group: the group of which the job becomes a member.
             on_conflict: what becomes of a job whose unique key a live job has. `merge`: that one does its work, waiting or
-                running, and every submitter is told how it ended. `ignore`: it is left out, and nobody is told.
+                running, and every submitter's callbacks are put. `ignore`: the new job and its callbacks are left out.
             connection: as for `SqlQueue.enqueue`. Until that transaction ends, a job that was merged into cannot be
                 claimed, and one that runs cannot end: be short.
 
@@ -81,7 +81,7 @@ class Followers(AttachmentVerbs):
         on_submitted: OnSubmitted | None = None,
         connection: CallerConnection | None = None,
     ) -> SubmittedMany:
-        """Put many jobs on the queue, in one transaction: all of them or, if it fails, none.
+        """Enqueue many jobs in one transaction: all of them or, if it fails, none.
 
         Args:
             spec: the queue.
@@ -90,8 +90,8 @@ class Followers(AttachmentVerbs):
             group: as for `enqueue`.
             on_conflict: as for `enqueue`.
             on_bad_row: as for `SqlQueue.enqueue_many`.
-            on_submitted: is told what became of each job, in their order, before the transaction ends; from the first one
-                on if it has to begin again.
+            on_submitted: called with what became of each job, in their order, before the transaction ends; again from the
+                first one if the transaction has to begin again.
             connection: as for `enqueue`.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Groups: jobs that are told of together, once the last of them has ended."""
+"""Groups of jobs: one callback, put once the last of them has ended."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -28,7 +28,7 @@ class Group:
 
     Attributes:
         id: of the group.
-        queue: where its callback goes; None: nobody is told.
+        queue: where its callback goes; None: it has none.
         context: of the callback.
         members: how many jobs it has.
         pending: how many of them have not ended.
@@ -72,7 +72,7 @@ class Groups(FollowerVerbs):
         """Open a group. Jobs come into it by `Followers.enqueue(…, group=…)`, or by `add`, until it is closed.
 
         Args:
-            callback: what is put on a queue when the group has ended; its payload is a `GroupEnded`. None: nobody is told.
+            callback: what is put on a queue when the group has ended; its payload is a `GroupEnded`. None: no callback.
             id: the group's id, to be able to say the same again; made if None.
             connection: as for `SqlQueue.enqueue`.
 
@@ -97,9 +97,9 @@ class Groups(FollowerVerbs):
         self._within(lambda executor: drive(_add(group, ids), executor), connection)
 
     def close(self, group: UUID, *, connection: CallerConnection | None = None) -> None:
-        """Close a group: nothing is added to it any more, and it is told of when its last job has ended; at once, if all
-        have, or if it has none. It is closed when the transaction commits, and waits for those that are adding to it. A
-        closed one stays so.
+        """Close a group: nothing is added to it any more, and its callback is put when its last job has ended; at once, if
+        all have, or if it has none. It is closed when the transaction commits, which waits for those that are adding to it.
+        A closed one stays so.
 
         Raises:
             UnknownGroup: there is none of that id.
@@ -192,7 +192,7 @@ class Groups(FollowerVerbs):
 
 
 def _open(callback: object, id: object) -> tuple[UUID, list[str], Callable[[], Steps[None]]]:
-    """The group's id, the queue that is told, and what opens it."""
+    """Return the group's id, the callback's queue, and the steps that open it."""
     if callback is not None and not isinstance(callback, Callback):
         raise InvalidInput(f"callback is a {type(callback).__name__}; give a Callback(queue, …), or None")
     if id is not None and not isinstance(id, UUID):

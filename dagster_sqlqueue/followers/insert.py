@@ -58,7 +58,7 @@ class SubmittedMany:
 
 
 class Wishes(NamedTuple):
-    """What is to be done about the ends of the jobs of one call."""
+    """The callbacks and the group of the jobs of one call."""
 
     callbacks: Sequence[Callback] = ()
     group: UUID | None = None
@@ -85,7 +85,7 @@ def wishes_of(callbacks: Iterable[Callback] | Callback, group: object) -> Wishes
 
 
 def queues_of(wishes: Wishes) -> list[str]:
-    """The queues on which callbacks are to be put."""
+    """The queues on which the callbacks will be put."""
     return [str(callback.queue) for callback in wishes.callbacks]
 
 
@@ -96,7 +96,7 @@ def submit(queue: str, rows: Sequence[NewRow], on_conflict: OnConflict, wishes: 
         queue: its name.
         rows: the jobs, checked.
         on_conflict: what becomes of a job whose unique key a live job has.
-        wishes: who is to be told.
+        wishes: their callbacks and group.
 
     Raises:
         InvalidInput, GroupClosed, UnknownGroup: nothing of the transaction may stay.
@@ -142,9 +142,9 @@ def all_known(group: UUID | None, members: Sequence[FollowerRow]) -> Steps[None]
 def _placed(queue: str, rows: Sequence[NewRow], on_conflict: OnConflict) -> Steps[list[Submitted]]:
     """Find each job its place: on the queue, or in the job that has its key, which then does not end meanwhile.
 
-    Whoever is neither inserted nor merged met a job that has ended since: its key is free, and he comes again. Several begin
-    all anew then, and let go of what they had: so they wait for others only with the keys before, in their order, and for
-    jobs that end only while they keep none from ending. Nobody waits in a circle.
+    A job that is neither inserted nor merged met one that has ended since: its key is free, and it is sent again. Of several
+    jobs all are then sent anew and their locks released: so the call waits for other transactions only with the keys before,
+    in their order, and for jobs that end only while it keeps none from ending. No deadlock can arise.
     """
     merging = on_conflict == "merge" and any(row.unique_key is not None for row in rows)
     order = list(range(len(rows)))
@@ -194,7 +194,7 @@ def _put(
     holders: dict[str, UUID] = {}
     if on_conflict == "merge" and (keys := sorted({row.unique_key for row in left if row.unique_key is not None})):
         holders = dict((yield Statement("merge_into", {"queue": queue, "unique_keys": keys})))
-    # After the look at the keys: what sent it first has committed by the time its job has ended and made room.
+    # After the keys were read: what sent it first has committed by the time its job has ended and freed the key.
     known: dict[UUID, UUID | None] = {}
     if named := [row.id for row in left if row.named]:
         for job_id, their_queue, now in (yield Statement("submitted", {"ids": named})):

@@ -1,4 +1,4 @@
-"""Who is told how jobs end, and what he is told. No I/O."""
+"""Callbacks, their payloads and the rows of followers. No I/O."""
 
 import json
 from collections.abc import Collection, Sequence
@@ -78,7 +78,7 @@ class Callback:
 
     Args:
         queue: where it is put, by name or as declared; must exist. Its payload is a `JobEnded`, or a `GroupEnded`.
-        states: the ends of which to tell: `succeeded`, `failed`, `cancelled`. A group always tells.
+        states: the ends that put it: `succeeded`, `failed`, `cancelled`. A group's callback is always put.
         context: anything that JSON has; the payload has it too.
         priority: of the callback, 0 to 9, higher first.
         ordering_key: of the callback.
@@ -137,17 +137,17 @@ def _context_text(context: object) -> str | None:
 
 
 class FollowerRow(NamedTuple):
-    """A row of the table `follower` that is to be: who follows which job, and how he is told.
+    """A new row of the table `follower`: which job is followed, and how its end is notified.
 
     Attributes:
-        id: of the follower; the same follower has the same one when he is sent again.
+        id: of the follower; a follower that is sent again has the same one.
         job_id: the job.
-        states: the ends of which he wants to be told.
+        states: the ends of which the follower is notified.
         queue: where a callback is put; None: nowhere.
         priority, ordering_key, context: of the callback.
         group_id: the group of which the job becomes a member; None: of none.
-        notify: whether the end is notified to who listens to the ends of jobs, with the job's id.
-        submitted_id: the id under which he sent the job; None: its own.
+        notify: whether the end is notified, with the job's id, to connections that listen to the ends of jobs.
+        submitted_id: the id under which the producer sent the job; None: its own.
     """
 
     id: UUID
@@ -163,7 +163,7 @@ class FollowerRow(NamedTuple):
 
 
 def called_back(callback: Callback, job_id: UUID, submission: UUID) -> FollowerRow:
-    """The follower that a callback is.
+    """Return the follower that puts a callback.
 
     Args:
         callback: what to do.
@@ -185,5 +185,5 @@ def called_back(callback: Callback, job_id: UUID, submission: UUID) -> FollowerR
 
 
 def member(group_id: UUID, job_id: UUID) -> FollowerRow:
-    """The follower that a job's membership of a group is."""
+    """Return the follower that makes a job a member of a group."""
     return FollowerRow(derived_id(job_id, f"group {group_id}"), job_id, group_id=group_id)

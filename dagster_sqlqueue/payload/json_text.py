@@ -1,4 +1,4 @@
-"""JSON that came out of the database, whoever put it there: read for people and programs, whatever is in it. No I/O.
+"""Read JSON that the database returned, whatever wrote it and whatever is in it, for people and programs. No I/O.
 
 The database takes numbers of more digits than Python reads, and parts in parts more deeply than Python can follow.
 """

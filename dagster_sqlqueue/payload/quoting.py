@@ -24,7 +24,7 @@ def scrub(model: type[BaseModel], text: str, *shown: Any) -> str:
 
     Args:
         model: of the queue's payloads.
-        text: what is to be shown or stored.
+        text: what will be shown or stored.
         shown: the payload, as JSON text or as its model.
     """
     names = sensitive_names(model)

@@ -1,6 +1,6 @@
 """Fields that are not to be shown: which ones they are, and how what is shown does without their values. No I/O.
 
-A field is told by its name, wherever in a payload it stands: what has the name of a sensitive field is redacted at any
+A field is recognised by its name, wherever in a payload it stands: what has the name of a sensitive field is redacted at any
 depth, also where the model knows of no such field. That shows too little rather than too much, and needs no model: a tool
 that knows the names alone, as the database keeps them for each queue, redacts as the library does.
 """

@@ -26,7 +26,7 @@ _LONG_NUMBER = re.compile(rf"\d{{{_MOST_DIGITS + 1}}}")
 
 
 class Declared(Protocol):
-    """What takes payloads of one model: a queue, or what a room puts before one."""
+    """What takes payloads of one model: a queue, or what another package puts before one, such as a topic."""
 
     @property
     def payload(self) -> type[BaseModel]:
@@ -280,7 +280,7 @@ def unstorable(value: object, place: str = "") -> str | None:
 
 
 def object_text(what: str, value: object) -> str:
-    """A JSON object to look for in payloads, as text; `{}` for none.
+    """Return a JSON object to search for in payloads, as text; `{}` for none.
 
     Args:
         what: what it is to the caller, for messages.

@@ -20,7 +20,7 @@ _STAGES = (Stage.OPEN, Stage.ASSIGNED, Stage.IN_REVIEW)
 
 
 class HumanWork(RuleVerbs):
-    """The work of people in the queues of one schema: jobs that are held until somebody has done them.
+    """The work of people in the queues of one schema: jobs that are held until a person has done them.
 
     The verbs that take `jobs` decide about one job or several of one queue in one transaction, all of them or none, and note
     each step in the job's history. All of them raise:
@@ -123,7 +123,7 @@ class HumanWork(RuleVerbs):
         revision: int | None = None,
         connection: CallerConnection | None = None,
     ) -> list[Task]:
-        """Make tasks somebody's, whether they are open or somebody else's.
+        """Assign tasks to an operator, whether they are open or assigned to another one.
 
         Args:
             jobs: their ids.
@@ -158,7 +158,7 @@ class HumanWork(RuleVerbs):
         revision: int | None = None,
         connection: CallerConnection | None = None,
     ) -> list[Task]:
-        """Set tasks aside without a date: nobody takes or submits them before they are resumed. Arguments as for
+        """Put tasks on hold without a date: they cannot be taken or submitted before they are resumed. Arguments as for
         `assign`.
         """
         return self._step(jobs, Action.HOLD, by, reason, revision=revision, connection=connection)
@@ -220,7 +220,7 @@ class HumanWork(RuleVerbs):
         revision: int | None = None,
         connection: CallerConnection | None = None,
     ) -> list[Task]:
-        """Say that tasks are done. Their jobs end as succeeded, or wait for somebody to approve them.
+        """Submit tasks as done. Their jobs end as succeeded, or wait for an approval.
 
         Args:
             jobs: their ids.

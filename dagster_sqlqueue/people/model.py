@@ -25,13 +25,13 @@ class Stage(enum.StrEnum):
     ASSIGNED = "assigned"
     """One person does it."""
     IN_REVIEW = "in_review"
-    """It is done, and somebody has to approve or reject it."""
+    """It is done, and has to be approved or rejected."""
     DONE = "done"
     """Its job succeeded."""
     GIVEN_BACK = "given_back"
     """Its job is in the automatic line again."""
     WITHDRAWN = "withdrawn"
-    """Somebody released, cancelled or completed its job past the task."""
+    """Its job was released, cancelled or completed without the task."""
 
 
 ENDS = (Stage.DONE, Stage.GIVEN_BACK, Stage.WITHDRAWN)
@@ -63,9 +63,9 @@ class TaskState:
 
     Attributes:
         stage: where it is.
-        review: whether somebody has to approve what was done.
-        four_eyes: whether that has to be somebody else.
-        on_hold: set aside without a date: nobody can take or submit it before it is resumed.
+        review: whether what was done has to be approved.
+        four_eyes: whether by another person than the one who did it.
+        on_hold: set aside without a date: it cannot be taken or submitted before it is resumed.
         available_at: since when, or from when on, it is offered.
         revision: the number of its last event.
         assignee: whose it is; None while it is open.
@@ -94,7 +94,7 @@ class Task:
         state: where the task is.
         opened_at: since when it is people's.
         payload: the job's, as JSON text; None if the job is not live any more.
-        held: whether the job is still held. If not, somebody decided about it past the task, which is void.
+        held: whether the job is still held. If not, it was decided about without the task, which is void.
     """
 
     id: UUID
@@ -128,7 +128,7 @@ class JobEvent:
         at: when, by the database's clock.
         actor: who.
         action: what.
-        reason: why; None if nobody said.
+        reason: why; None if not given.
         details: what the step brought, by name.
     """
 
@@ -158,7 +158,7 @@ class AutomationRule:
             people to machines.
         always_people: JSON text; a job whose payload contains it is people's whatever the percentage is. None: no job.
         review: whether what people did has to be approved.
-        four_eyes: whether somebody else has to approve it.
+        four_eyes: whether another person has to approve it.
     """
 
     queue: str
@@ -191,7 +191,7 @@ def check_percent(value: object) -> float:
 
 
 def check_name(what: str, name: object) -> str:
-    """The name of a person, if he may have it.
+    """Return the name of a person, checked.
 
     Raises:
         InvalidInput: it is empty, too long, has spaces around it, or cannot be shown.
@@ -205,7 +205,7 @@ def check_name(what: str, name: object) -> str:
 
 
 def check_reason(reason: object, *, needed: bool = False) -> str | None:
-    """Why somebody did something, if it can be kept; None for nothing said.
+    """Return the reason of a step, checked; None if not given.
 
     Raises:
         InvalidInput: it cannot, or there has to be one.
@@ -222,7 +222,7 @@ def check_reason(reason: object, *, needed: bool = False) -> str | None:
 
 
 def same_person(one: str | None, other: str) -> bool:
-    """Whether two names are one person's, as far as spelling tells: capitals make nobody another person."""
+    """Return whether two names are the same person's: upper and lower case make no difference."""
     return one is not None and one.casefold() == other.casefold()
 
 

@@ -42,7 +42,7 @@ class RuleVerbs(TransitionVerbs):
             by: who hands them over.
             reason: why; also kept as the job's error.
             review: whether what is done has to be approved; None: as the queue's rule says.
-            four_eyes: whether somebody else has to approve it, which makes a review of it; None: as the queue's rule says.
+            four_eyes: whether another person has to approve it, which implies a review; None: as in the queue's rule.
             connection: the caller's, whose transaction it joins, for jobs that are named by their ids; None: transactions of
                 its own.
 
@@ -117,7 +117,7 @@ class RuleVerbs(TransitionVerbs):
             always_people: a JSON object; a job whose payload contains it, as `@>` of PostgreSQL sees it, is people's
                 whatever the percentage is.
             review: whether what people do has to be approved.
-            four_eyes: whether somebody else has to approve it, which makes a review of it.
+            four_eyes: whether another person has to approve it, which implies a review.
 
         Raises:
             InvalidInput: an argument is not usable; nothing was changed.
@@ -171,7 +171,7 @@ class RuleVerbs(TransitionVerbs):
     def route(self, queue: str, *, by: str, limit: int = 10_000) -> Decided:
         """Hand those of the queued jobs over that the queue's rule gives to people, without a consumer claiming them first.
 
-        It looks at all queued jobs, page by page; what comes in or moves meanwhile, the next call finds, or the handler that
+        It reads all queued jobs, page by page; what comes in or moves meanwhile, the next call finds, or the handler that
         asks `is_automatic`.
 
         Args:
@@ -268,7 +268,7 @@ def _opening(
         "action": str(action),
         "reason": reason,
         "review": review,
-        # Without a review there is nobody whose eyes could be the other two.
+        # Without a review there is no second person.
         "four_eyes": False if review is False else four_eyes,
     }
 

@@ -83,13 +83,13 @@ def after(state: TaskState | None, event: JobEvent) -> TaskState:
 
 
 def refusal(state: TaskState, action: Action, actor: str, *, assignee: str | None = None) -> str | None:
-    """Why somebody cannot take this step now, in words; None when he can.
+    """Return why this step is refused now, as a text; None if it is allowed.
 
     Args:
         state: of the task.
         action: the step.
         actor: who wants to take it.
-        assignee: to whom it is to be assigned.
+        assignee: the operator to assign it to.
     """
     if state.stage not in _FITS[action]:
         return f"it is {_words(state)}, and {action} is for tasks that are {_or(_FITS[action])}"

@@ -26,7 +26,7 @@ _NOTHING = "; nothing was changed"
 
 
 class _Busy(DecisionRefused):
-    """Some of the jobs were locked by somebody else for a moment."""
+    """Some of the jobs were locked by another transaction for a moment."""
 
 
 class TransitionVerbs:

@@ -83,7 +83,7 @@ def earliest_end(ids: Sequence[UUID]) -> str:
     """The moment, as the database reads it, before which none of these jobs is likely to have ended.
 
     A version 7 UUID begins with the time at which it was made. Where a producer makes such ids of anything else, a job may
-    have ended before that, so who finds nothing looks further back.
+    have ended before that, so a search that finds nothing goes further back.
     """
     made = [id.int >> 80 for id in ids if id.version == 7]
     try:

@@ -1,6 +1,6 @@
 """Hearing that jobs ended: one thread and one connection for all waits of a process.
 
-A notification only ever shortens a wait: it may be lost, or never be sent. Whoever waits looks by himself, too.
+A notification only ever shortens a wait: it may be lost, or never be sent. So each wait polls, too.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ class Ends:
     """Tells waits when their jobs end. May be used from any thread.
 
     Args:
-        database: lends one connection, while somebody waits and for half a minute after that.
+        database: lends one connection, while there are waits and for half a minute after that.
     """
 
     def __init__(self, database: Database) -> None:
@@ -46,7 +46,7 @@ class Ends:
 
     @contextlib.contextmanager
     def watch(self, ids: Collection[UUID], wake: Callable[[], None]) -> Iterator[None]:
-        """Have `wake` called, in the block, when it is worth to look: one of the jobs ended, or that may have been missed.
+        """Have `wake` called, in the block, when a check is due: one of the jobs ended, or that may have been missed.
 
         Args:
             ids: the jobs.
@@ -67,7 +67,7 @@ class Ends:
                 self._idle_since = time.monotonic()
 
     def close(self) -> None:
-        """Stop listening. Waits that are going on look from time to time."""
+        """Stop listening. Running waits poll from time to time."""
         with self._lock:
             thread, listener = self._thread, self._listener
             self._closing = True

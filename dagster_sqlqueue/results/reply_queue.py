@@ -36,10 +36,10 @@ class ReplyVerbs:
     def reply_queue(
         self, payload: type[Payload] | None = None, *, ttl_seconds: float = 3_600.0
     ) -> "ReplyQueue[Payload]":
-        """Make a queue with a name of its own, for the answers to whoever calls this.
+        """Create a queue with a name of its own, for answers to the caller.
 
         It is removed, with the jobs that are on it, by `close`, or by `maintain` once it has not been used for so long:
-        nothing was received from it or claimed, and nobody waits for its jobs.
+        nothing was received from it or claimed, and no wait for its jobs exists.
 
         Args:
             payload: the model that the answers fit; None: any JSON object.
@@ -96,7 +96,7 @@ class ReplyQueue(Generic[Payload]):
         never get the same one.
 
         Args:
-            timeout_seconds: how long to wait; None for as long as it takes, 0 to look once.
+            timeout_seconds: how long to wait; None for as long as it takes, 0 to check once.
 
         Raises:
             WaitTimedOut: none came in time.
@@ -130,8 +130,8 @@ class ReplyQueue(Generic[Payload]):
         self._renewed_at = time.monotonic()
 
     def close(self) -> bool:
-        """Remove the queue and the jobs on it. Gives whether it is gone: while somebody puts a job on it, or works on one in
-        a transaction, it is not, and `maintain` removes it later.
+        """Remove the queue and the jobs on it. Return whether it is gone: while a producer puts a job on it, or a consumer
+        works on one in a transaction, it is not, and `maintain` removes it later.
         """
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
@@ -153,7 +153,7 @@ class ReplyQueue(Generic[Payload]):
 
     def _wait(self, seconds: float) -> None:
         if self._waiter is None:
-            # The first wait looks again at once: what came before it was registered was not told.
+            # The first wait checks again at once: what came before it was registered was not notified.
             waiter = Waiter(self._leases.catalog, self.name, self._worker)
             self._waiter = waiter.__enter__()
             return

@@ -1,4 +1,4 @@
-"""The verbs of whoever wants to know what became of his jobs."""
+"""Read the outcomes of jobs, and wait for them."""
 
 import asyncio
 import contextlib
@@ -24,9 +24,9 @@ class Results(ReplyVerbs):
 
     Args:
         queue: the queues of the schema.
-        listen: whether waits are told of an end by the database. If not, or where that is not to be had (a pooler in
-            transaction mode, a standby), they look at it by themselves: after 0.05 seconds, and then less often, up to
-            once a second. Those that listen look at most once a second, and later every five.
+        listen: whether the database notifies waits of an end. If not, or where that is not possible (a pooler in
+            transaction mode, a standby), waits poll: after 0.05 seconds, and then less often, up to
+            once a second. Those that listen poll at most once a second, and later every five.
     """
 
     def __init__(self, queue: SqlQueue, *, listen: bool = True) -> None:
@@ -77,7 +77,7 @@ class Results(ReplyVerbs):
 
         Args:
             id: the job; it is committed.
-            timeout_seconds: how long to wait; None for as long as it takes, 0 to look once.
+            timeout_seconds: how long to wait; None for as long as it takes, 0 to check once.
 
         Raises:
             InvalidInput: an argument is not usable.
@@ -155,7 +155,7 @@ class Results(ReplyVerbs):
 
     @contextlib.contextmanager
     def _watching(self, waiting: Wait, wake: Callable[[], None]) -> Iterator[None]:
-        """Be told of ends while the block runs, and leave nobody to be told after it."""
+        """Listen for ends while the block runs, and unregister the wait after it."""
         if not self._listen or self.queue.database.shared:
             yield
             return

@@ -1,4 +1,4 @@
-"""What one wait for the ends of jobs knows and does, whoever sleeps between its looks."""
+"""The state and the steps of one wait for the ends of jobs; its caller sleeps between the checks."""
 
 import contextlib
 import random
@@ -34,13 +34,13 @@ class Wait:
         database: where they are.
         ids: the jobs.
         timeout_seconds: how long to wait; None for as long as it takes.
-        told: whether the database is to tell of the ends.
+        told: whether the database notifies the ends.
 
     Raises:
         InvalidInput: the timeout is not usable.
 
     Attributes:
-        open: the jobs that had not ended at the last look.
+        open: the jobs that had not ended at the last check.
         outcomes: by id, what was found; in the order of the ids once all have ended.
     """
 
@@ -79,7 +79,7 @@ class Wait:
         """
         try:
             if self.outcomes:
-                # An end before this is found by the look, one after it is told.
+                # An end before this is found by the check, one after it is notified.
                 self._follow()
             found = self._look(self.open)
         except DatabaseUnavailable:
@@ -99,13 +99,13 @@ class Wait:
         return False
 
     def unfollow(self) -> None:
-        """Leave nobody to be told, also by a look that is still going on in another thread."""
+        """Unregister the wait, also for a check that is still running in another thread."""
         with self._lock:
             self._follows = False
             self._unfollow(self._followers)
 
     def _follow(self) -> None:
-        """Have the database tell of the ends from now on, and say once an hour that somebody still waits."""
+        """Have the database notify the ends from now on, and renew that once an hour."""
         with self._lock:
             if not self._follows or self._database.shared or time.monotonic() - self._followed_at < _REGISTERED_SECONDS:
                 return
@@ -118,7 +118,7 @@ class Wait:
                 try:
                     self._database.run("follow", _told_of_every_end(followers, jobs))
                 except (AccessRefused, psycopg.errors.ReadOnlySqlTransaction):
-                    # Who may look, and leave no note that he waits, goes on looking.
+                    # A user who may read outcomes but not register a wait goes on polling.
                     del self._followers[-len(followers) :]
                     self._follows = False
                     return
@@ -131,14 +131,14 @@ class Wait:
                 self._database.run("unfollow", {"ids": followers[at : at + _AT_ONCE]})
 
     def pause(self, *, listening: bool) -> float:
-        """Seconds until the next look, if nothing is heard before."""
+        """Return the seconds until the next check, if no notification comes before."""
         first, last = (
             (_FIRST_LISTENING_SECONDS, _LAST_LISTENING_SECONDS)
             if listening and self._follows
             else (_FIRST_LOOK_SECONDS, _LAST_LOOK_SECONDS)
         )
         self._pause = min(max(2 * self._pause, first), last)
-        # Waits that began together do not look together for ever.
+        # Waits that began together do not poll together for ever.
         pause = self._pause * random.uniform(0.8, 1.0)
         return pause if self._deadline is None else max(min(pause, self._deadline - time.monotonic()), 0.0)
 

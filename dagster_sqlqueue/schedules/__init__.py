@@ -1,6 +1,6 @@
 """Scheduled work: jobs put on a queue by a cron expression or an interval, each tick once however many schedulers run.
 
-A room on top of the core's verbs, which do not know it.
+A layer on top of the core's verbs, which do not know it.
 """
 
 from typing import TYPE_CHECKING

@@ -133,7 +133,7 @@ class Cron:
 
 
 def latest(timing: Timing, since: datetime, until: datetime) -> datetime | None:
-    """The latest tick from `since` to `until`, both included; it looks at few of those before it, however many they are."""
+    """The latest tick from `since` to `until`, both included; it computes few of those before it, however many they are."""
     span = timedelta(hours=1)
     while True:
         begin = max(since, until - span)

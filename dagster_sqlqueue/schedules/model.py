@@ -1,4 +1,4 @@
-"""What a schedule is: its rule, the jobs that it makes, and what becomes of ticks that nobody enqueued in time. No I/O."""
+"""What a schedule is: its rule, the jobs that it makes, and what becomes of ticks that were not enqueued in time. No I/O."""
 
 import enum
 import json
@@ -27,14 +27,14 @@ _JUST_BEFORE = timedelta(microseconds=1)
 
 
 class CatchUp(enum.StrEnum):
-    """What becomes of the ticks that are due when a scheduler looks: several, after an outage or a pause."""
+    """What becomes of the ticks that are due when a scheduler polls: several, after an outage or a pause."""
 
     SKIP = "skip"
     """Those that are later than the schedule's grace are dropped; the others are enqueued."""
     ONE = "one"
     """The latest is enqueued, the others are dropped."""
     ALL = "all"
-    """Each is enqueued, in order; of very many, some at each look."""
+    """Each is enqueued, in order; of very many, some at each poll."""
 
 
 class AnyPayload(RootModel[JsonValue]):
@@ -48,7 +48,7 @@ class Schedule:
     Attributes:
         cron: the cron expression; None: an interval is set.
         every_seconds: the length of the interval; None: a cron expression is set.
-        time_zone: in which the cron expression is read, and in which jobs are told their tick.
+        time_zone: in which the cron expression is read, and in which jobs are given their tick.
         starting: the moment before which it does not tick, if one was named.
         anchor: from which an interval counts.
         grace_seconds: so much later a tick is still in time, where `catch_up` is `skip`.
@@ -132,7 +132,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What a look decided about a schedule: the ticks to be enqueued, and the first one that nothing was decided about."""
+    """What a poll decided about a schedule: the ticks to enqueue, and the first one that nothing was decided about."""
 
     schedule: Schedule
     ticks: list[datetime]
@@ -140,7 +140,7 @@ class Due:
 
 
 def due(schedule: Schedule, now: datetime, room: int) -> Due:
-    """What is to be enqueued of a schedule.
+    """Return the ticks of a schedule to enqueue.
 
     Args:
         schedule: one that is due.
@@ -186,7 +186,7 @@ def template(spec: QueueSpec[Any], name: str, job: Any, tick_field: str | None) 
     """What a schedule keeps about its jobs, as columns.
 
     Raises:
-        InvalidInput: the jobs could not be enqueued, or would not be told their tick.
+        InvalidInput: the jobs could not be enqueued, or would not be given their tick.
     """
     new = job if isinstance(job, NewJob) else NewJob(job)
     for setting in ("id", "run_at"):

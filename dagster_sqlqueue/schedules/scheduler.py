@@ -12,7 +12,7 @@ from dagster_sqlqueue.schedules.schedules import Schedules, Ticked
 logger = logging.getLogger("dagster_sqlqueue")
 
 _HELD_SECONDS = 0.05
-"""What is overdue after a look is in the hands of another scheduler: it is looked for again after so long."""
+"""Seconds until the next poll when schedules are still overdue, as another scheduler has locked them."""
 
 
 class Scheduler:
@@ -21,7 +21,7 @@ class Scheduler:
     Args:
         schedules: what is ticked.
         poll_seconds: a schedule that was made or changed meanwhile is seen after so long at the latest.
-        told: is given what each look that did something has done.
+        told: called with the result of each poll that did something.
 
     Raises:
         InvalidInput: poll_seconds is not positive.

@@ -35,14 +35,14 @@ _JUST_BEFORE = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """What a look at the schedules did.
+    """What a poll of the schedules did.
 
     Attributes:
         enqueued: how many ticks of each schedule, by queue and name, were put on their queues.
         duplicates: of those, how many were there already: a live job has the unique key, or an earlier database, of
             which this one is a copy, had enqueued the tick.
         failed: the schedules that cannot be used as they are, each with the reason. They are paused.
-        more: whether something may still be due; look again at once.
+        more: whether something may still be due; poll again at once.
     """
 
     enqueued: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class Schedules:
             time_zone: an IANA name; the cron expression is read in it.
             starting: there is no tick before it. An interval counts from it, and it is the first tick; without it, the first
                 tick is one interval from now.
-            catch_up: what becomes of ticks that nobody enqueued in time: `skip`, `one` or `all`.
+            catch_up: what becomes of ticks that were not enqueued in time: `skip`, `one` or `all`.
             grace_seconds: with `skip`, how late a tick may be enqueued.
             tick_field: a field of the payload, named as in its JSON, that each job is given its tick in: a time with the
                 offset of the time zone. In any case the tick is the job's `run_at`, and the job has the tag
@@ -223,7 +223,7 @@ class Schedules:
         room = _JOBS_AT_ONCE
         for place, (*row, now) in enumerate(rows):
             schedule = Schedule.of(row)
-            # What one leaves of its share goes to the others, so that a long backlog holds nobody up.
+            # What one leaves of its share goes to the others, so that a long backlog delays no other.
             share = max(room // (len(rows) - place), 1)
             try:
                 found = due(schedule, now, share)
@@ -250,7 +250,7 @@ class Schedules:
             try:
                 duplicates += self._enqueue_on(transaction, queue, group)
             except InvalidInput:
-                # One of them; the others are not to wait for somebody to put it right.
+                # One of them; the others must not wait until it is corrected.
                 for one in group:
                     try:
                         duplicates += self._enqueue_on(transaction, queue, [one])

@@ -24,9 +24,9 @@ class SubscriptionMode(enum.StrEnum):
     """Who gets a message that fits several subscriptions of a topic."""
 
     COPY = "copy"
-    """This one does, whoever else does."""
+    """This one gets it, whichever others do."""
     MOVE = "move"
-    """One of its group does: they compete, and have equal shares."""
+    """One of its group gets it: they compete, and have equal shares."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ class SubscriptionVerbs:
         delay_seconds: float = 0.0,
         connection: CallerConnection | None = None,
     ) -> Subscription:
-        """Make a subscription, or give the one of that name these settings. Publishers need not be told.
+        """Make a subscription, or give the one of that name these settings. Publishers need no change.
 
         Every message whose publishing begins after this has returned is matched by it.
 

@@ -1,4 +1,4 @@
-"""The verbs of topics that people call."""
+"""Publish messages to topics."""
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
@@ -50,7 +50,7 @@ class Topics(SubscriptionVerbs):
             connection: a psycopg or SQLAlchemy connection or an ORM session whose transaction the jobs join: rolled back
                 means never published. None: a transaction of its own, committed on return.
             id: the message's id, to be able to send it again: each receiver gets one job of it, also if that has ended
-                meanwhile. Costs a second statement, which looks into the archive for each job. Made if None.
+                meanwhile. Costs a second statement, which searches the archive for each job. Made if None.
             tags: words to filter by; the jobs have them too.
             run_at: the moment the jobs become due, with a time zone; None for at once.
             priority: of the jobs, 0 to 9, higher first.
@@ -101,8 +101,8 @@ class Topics(SubscriptionVerbs):
             connection: as for `publish`.
             on_bad_row: what becomes of a message that is not usable. `raise`: nothing is published. `skip`: it is left out
                 and reported in `rejected`, and all others are published.
-            on_published: is told what became of each message, in their order, before the transaction ends; from the
-                first one on if it has to begin again.
+            on_published: called with what became of each message, in their order, before the transaction ends; again
+                from the first one if the transaction has to begin again.
 
         Raises:
             InvalidPayload, InvalidInput: the message names the row, counted from 0; nothing was published.

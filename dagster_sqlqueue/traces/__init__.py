@@ -1,6 +1,6 @@
-"""Traces with OpenTelemetry: the context of whoever enqueues or publishes travels with the job to whoever handles it.
+"""Traces with OpenTelemetry: the producer's context travels with the job to its handler.
 
-A room on top of the core, which calls its hooks and does not know it. It needs the extra `traces`; where the spans go is up
+A layer on top of the core, which calls its hooks and does not know it. It needs the extra `traces`; where the spans go is up
 to the OpenTelemetry SDK of the application, without which nothing is recorded.
 """
 

@@ -20,7 +20,7 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 def inject(job: Any, *, context: Context | None = None) -> Any:
     """The job, or the message for a topic, with a trace context among its tags.
 
-    A job that has one already keeps it. So does one come back as it was that has no room for another tag, and every job
+    A job that has one already keeps it. A job that can take no further tag is returned unchanged, and every job
     where there is no span: nothing is refused because of a trace.
 
     Args:

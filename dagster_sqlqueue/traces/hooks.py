@@ -94,7 +94,7 @@ class TraceHooks(EnqueueHooks, ConsumerHooks):
 
 
 def _message(given: Any) -> Any:
-    # A job is no message: the room of topics refuses it, with words of its own.
+    # A job is no message: the package `topics` refuses it, with its own message.
     return given if isinstance(given, Message | NewJob) else Message(given)
 
 

@@ -7,7 +7,7 @@
 -- Returns: the job's id; woken: not null where a notification was sent. No row: a live job has the same id or unique key,
 --   or the queue does not exist. A region without a bucket violates the not-null constraint of the bucket.
 -- Notifies once, on the channel of the schema's name, if the job is due and a consumer waits for the queue: NOTIFY takes a
---   lock of the whole server at commit, which nobody is to pay for a queue that is polled.
+--   lock of the whole server at commit, which a queue that is polled does not need.
 -- Locks: the inserted row only. Guards: I1 (it is one transaction with whatever the caller does beside it), I5, I6.
 -- Roles: producer, operator.
 INSERT INTO sqlqueue.job (

@@ -10,9 +10,9 @@
 --   A region without a bucket violates the not-null constraint of the bucket.
 -- Notifies once if a job is due and a consumer waits for the queue: the subquery about waiters depends on no row, so it
 --   runs at most once, for the first due row.
--- Locks: the inserted rows only; waits for whoever inserts the same id or unique key. They are inserted in the order of their
---   unique keys, those without one in that of their ids: two who put in the same jobs in different orders do not wait for each
---   other in a circle. Guards: I1 (it is one transaction with whatever the caller does beside it), I5, I6.
+-- Locks: the inserted rows only; waits for a transaction that inserts the same id or unique key. They are inserted in the
+--   order of their unique keys, those without one in that of their ids: two that insert the same jobs in different orders do
+--   not wait for each other in a circle. Guards: I1 (it is one transaction with whatever the caller does beside it), I5, I6.
 -- Roles: producer, operator.
 INSERT INTO sqlqueue.job (
     id, queue, bucket, priority, available_at, run_at, max_attempts, unique_key, ordering_key, order_no, region,

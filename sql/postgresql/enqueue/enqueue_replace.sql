@@ -12,8 +12,8 @@
 -- Returns, for each job replaced: the new job's id; the id of the job that holds its content now; the ordering key of one
 --   that was due and is not any more (the caller promotes others of the key); woken: not null where a notification was
 --   sent.
--- Locks: the jobs, in the order of their unique keys; waits for whoever has them. The keys' locks were taken by an earlier
---   statement of the transaction. Guards: I1, I5, I6.
+-- Locks: the jobs, in the order of their unique keys; waits for transactions that have locked them. The keys' locks were
+--   taken by an earlier statement of the transaction. Guards: I1, I5, I6.
 -- Plan: each job by itself through the unique index; joined, a plan made for any number of keys compared all with all. Then
 --   by their ids as an array through the primary key.
 -- Roles: producer, operator.

@@ -1,10 +1,10 @@
 -- Follow live jobs: one row for each element of the arrays, whose job ends not before this transaction does.
 --
 -- Parameters: ids uuid[] (made by the client: what is sent again lands once); job_ids uuid[]; states text[] (each a text[]:
---   the ends of which the follower wants to be told); queues text[] (where a callback is put; null: none), priorities
+--   the ends of which the follower is notified); queues text[] (where a callback is put; null: none), priorities
 --   smallint[], ordering_keys text[] and contexts text[] (JSON or null) of the callbacks; group_ids uuid[] (the group of
 --   which the job becomes a member; null: none); notifies boolean[].
--- Returns: the ids of the jobs that are live: their followers are there. Those of others are not: follow_ended is for jobs
+-- Returns: the ids of the jobs that are live: their followers are inserted. Of others they are not: follow_ended is for jobs
 --   that have ended, as a statement after this one, whose newer snapshot sees an end that this one waited for.
 -- Locks: the jobs, in the order of their ids, against being ended, claimed or set aside; their heartbeats go on, unless the
 --   job is followed for the first time: then they wait for the end of this transaction. The lease and its number stay as

@@ -1,4 +1,4 @@
--- Follow jobs that have ended: one row for each element of the arrays, to be told at once, by notify_followers in the same
+-- Follow jobs that have ended: one row for each element of the arrays, which notify_followers notifies in the same
 -- transaction.
 --
 -- Parameters: as follow. Returns: the id of each job that has ended, and the moment of its latest end.

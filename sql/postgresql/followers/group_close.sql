@@ -1,5 +1,5 @@
--- Close a group when this transaction commits: nothing is added to it any more, and its end is told when its last member has
--- ended. Of a closed one nothing changes.
+-- Close a group when this transaction commits: nothing is added to it any more, and its callback is put when its last member
+-- has ended. A closed group does not change.
 --
 -- Parameters: id uuid. Returns: the id; no row: there is none.
 -- Locks: none now; the group's row while the transaction commits, which waits for those who are adding to it.

@@ -1,8 +1,8 @@
--- Open a group of jobs that are told of together.
+-- Open a group of jobs, whose end is notified once for all of them.
 --
 -- Parameters: id uuid (made by the client: what is sent again lands once); queue text (where its callback is put; null:
---   nobody is told), priority smallint, ordering_key text and context text (JSON or null) of the callback.
--- Returns: the id; no row: it is there already. Locks: none but that of the row it adds.
+--   no callback), priority smallint, ordering_key text and context text (JSON or null) of the callback.
+-- Returns: the id; no row: it exists already. Locks: none but that of the row it adds.
 -- Roles: producer, operator.
 INSERT INTO sqlqueue.job_group (id, queue, priority, ordering_key, context)
 VALUES (

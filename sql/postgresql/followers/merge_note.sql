@@ -2,7 +2,7 @@
 -- again because its commit got no answer, is known, also when the other one has ended.
 --
 -- Parameters: ids uuid[]; job_ids uuid[]. Locks: none but those of the rows it adds, and of at most 100 that it forgets; those
---   that somebody has in hand are skipped.
+--   that another transaction has locked are skipped.
 -- Plan: the primary key, and the index of what was noted when.
 -- Roles: producer, operator.
 WITH forgotten AS (

@@ -1,5 +1,5 @@
--- End held jobs as succeeded: somebody did by hand what they ask for. The transaction has locked them, and promotes the next
--- of their keys.
+-- Complete held jobs as succeeded: their work was done by hand. The transaction has locked them, and promotes the next of
+-- their keys.
 --
 -- Parameters: ids uuid[] (which); and of those and perhaps more: named uuid[]; results text[] (JSON or null); workers text[]
 --   (who did it). Returns: the ids.

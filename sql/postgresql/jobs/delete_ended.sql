@@ -5,7 +5,7 @@
 --   ended at the earliest and the latest; '-infinity' and 'infinity': at any time; 'now' is when this transaction began).
 -- Returns: the ids of which rows went.
 -- Locks: the archive's rows, in the order of their ids, as a redrive has them: of the two the later one finds nothing.
--- Guards: I1, I3: no second life of an id while somebody may still have its lease, or a commit without an answer.
+-- Guards: I1, I3: no second life of an id while a consumer may still have its lease, or a commit without an answer.
 -- Plan: the ids go to each partition that since and until leave over, through its primary key. The queue is compared so that
 --   no index serves it: the planner took the one of all that ended in between.
 -- Roles: operator.

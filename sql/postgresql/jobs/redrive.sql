@@ -1,8 +1,8 @@
 -- Bring ended jobs back to their queue, each the same job: its id, its place in its key's line, and its lease number, which
--- goes on from where it was, so that whoever held a lease before is refused as ever. It has all its attempts, and is due now.
+-- goes on from where it was, so that the holder of an earlier lease is still refused. It has all its attempts, and is due now.
 --
 -- Of an id that ended more than once the latest goes back. A bucket that new jobs do not use any more is exchanged for one
--- that they do, so that consumers that run look there.
+-- that they do, so that running consumers claim from it.
 --
 -- Parameters: queue text; ids uuid[]; states text[] (only jobs that ended so); since, until text (timestamptz: when they
 --   ended at the earliest and the latest; '-infinity' and 'infinity': at any time).

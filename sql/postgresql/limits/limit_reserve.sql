@@ -1,13 +1,13 @@
--- Reserve room for ten claims of a queue that is far from its limits, in a transaction of its own: limit_lock is held for
+-- Reserve capacity for ten claims of a queue that is far from its limits, in a transaction of its own: limit_lock is held for
 -- the moment that counting takes, and not until claimed rows are written and on disk. Near the limits nothing is reserved,
--- as room that one consumer keeps would be room that others miss; there each claim counts, by claim_limited.
+-- as what one consumer reserves the others could not claim; there each claim counts, by claim_limited.
 --
 -- Nothing rests on a reservation that a crash of the server loses, as the claims that used it are lost with it: so the
 -- commit need not wait for the disk. The transaction holds limit_lock, taken by an earlier statement: this one sees
 -- everything that was promised before.
 --
 -- Parameters: queue text; revision bigint; reservation uuid; limit integer (the most that one claim wants).
--- Returns: one row: the reservation, and for how many jobs; no row: there is room for less than twenty claims, or the queue
+-- Returns: one row: the reservation, and for how many jobs; no row: the limits allow less than twenty claims, or the queue
 --   is paused or has other settings by now.
 -- Reads what limit_allowance reads. Locks: the new row, expired ones, and starts that no interval reaches any more.
 -- Guards: I9.

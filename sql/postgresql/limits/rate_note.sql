@@ -2,7 +2,7 @@
 --
 -- Parameters: queue text; starts integer; rate_seconds float8. Locks: the new row and the forgotten ones; the transaction
 --   holds limit_lock. Guards: I9: the note is never earlier than the start that it is about. A rate holds by started_at: what
---   commits late was seen by nobody before, and counts from when it was claimed.
+--   commits late was not visible before, and counts from when it was claimed.
 -- Plan: the index by queue and time; the range has an end on either side for the planner, which else reads the whole table
 --   at each claim.
 -- Roles: consumer.

@@ -1,4 +1,4 @@
--- Leave jobs that were just granted to a worker where it will look for them, and count them as given.
+-- Deliver jobs that were just granted to a worker, for take_assigned to read, and count them as given.
 --
 -- One that was granted by itself waits as one: it is handed out alone, and until then no attempt of it is spent.
 --

@@ -1,10 +1,10 @@
--- Bring back the next jobs of keys that have room again: for each key as many as it is named times; in an ordered queue
+-- Promote the next parked jobs of keys below their limit again: for each key as many as it is named times; in an ordered queue
 -- the first live one alone, if it waits and none of the key is under a lease. They go to the end of the line, so that the
 -- keys take turns. The transaction holds the keys' locks, taken by an earlier statement.
 --
 -- In an ordered queue the first of a key can wait for one with a higher number: it came back from the archive, or its
 -- producer got the number first and committed last. So it is looked for whatever became of the other one: ended, given
--- back, held, or met by a claim after its lease ran out. A key never waits for nobody.
+-- back, held, or met by a claim after its lease ran out. No key stays parked with no job left to promote it.
 --
 -- Parameters: queue text; keys text[]. Returns: the ids that are due now, or at their run_at.
 -- Reads, a key, the first entries of job_parked; in an ordered queue the first of job_key and of job_key_running too.

@@ -1,4 +1,4 @@
--- Try to become the one who decides about ordering keys: of those given, the ones that nobody else is deciding about.
+-- Try to lock ordering keys, without waiting: of those given, the ones that no other transaction has locked.
 --
 -- Keys share 64 locks a queue, so that a large batch does not fill the server's lock table.
 --

@@ -1,4 +1,4 @@
--- Become the one who decides about ordering keys, waiting for whoever is at it: before a job that others wait for ends,
+-- Lock ordering keys, waiting for the transactions that hold them: before a job that others wait for ends,
 -- goes back, or has its lease extended. The statements after it see everything that was decided before.
 --
 -- Parameters: queue text; keys text[]. Locks: advisory locks in ascending order, until the transaction ends; see key_try.

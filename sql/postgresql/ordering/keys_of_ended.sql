@@ -1,4 +1,4 @@
--- The ordering keys into whose lines ended jobs would come back, for key_wait: whoever claims meanwhile either has begun
+-- The ordering keys into whose lines ended jobs would come back, for key_wait: a concurrent claim either has begun
 -- before they are back, or sees them.
 --
 -- Parameters: queue text; ids uuid[]; since, until text (timestamptz: when they ended at the earliest and the latest).

@@ -1,7 +1,7 @@
--- Set aside due jobs that do not have their turn: out of the way of every claim until one of their key makes room.
+-- Park due jobs that do not have their turn: no claim reads them until another job of their key ends or goes back.
 -- key_promote brings them back. The transaction holds their keys' locks.
 --
--- Parameters: ids uuid[]. Returns: the ids. Locks: the updated rows. Guards: I1 (whoever ends or gives back a job of the
+-- Parameters: ids uuid[]. Returns: the ids. Locks: the updated rows. Guards: I1 (what ends or gives back a job of the
 --   key promotes the next, under the same lock), I5.
 -- Roles: consumer.
 UPDATE sqlqueue.job AS j

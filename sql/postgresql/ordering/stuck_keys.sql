@@ -1,12 +1,12 @@
--- Look at the keys of which jobs wait for their turn, a page of them: whether anybody will let the next in. Where nobody will,
--- whoever ought to have done it was lost, or did not see that they waited; key_promote does it.
+-- Read a page of the keys with parked jobs: whether another job will promote the next. Where none will, the promotion was
+-- lost, or did not see that they waited; key_promote does it.
 --
--- Whoever ends, gives back, holds or meets a job of the key lets the next in. So somebody will if a job of the key runs, under
+-- What ends, gives back, holds or meets a job of the key promotes the next. So that will happen if a job of the key runs, under
 -- a lease or past it, or is due; and in an ordered queue if its first job does not wait itself, but is held, or due later.
 --
--- Parameters: after_queue, after_key text (the last one looked at; '' and '': from the beginning); limit integer (how many).
--- Returns, by queue and key, in their order: queue; ordering_key; stuck (whether nobody will). Fewer than limit: these were the
---   last.
+-- Parameters: after_queue, after_key text (the last one read; '' and '': from the beginning); limit integer (how many).
+-- Returns, by queue and key, in their order: queue; ordering_key; stuck (whether no job will promote it). Fewer than limit:
+--   these were the last.
 -- Locks: none. Guards: I1, I8.
 -- Plan: one probe of job_parked a key, however many of its jobs wait; of job_key its first 100 entries at the most, and of
 --   job_key_running one. A job that is due and lies behind more than so many that wait is not seen, and of no consequence: the

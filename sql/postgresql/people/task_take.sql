@@ -1,8 +1,8 @@
--- Assign the next open tasks of a queue to whoever asks for work: the longest available first. Two who ask at once never get
--- the same.
+-- Assign the next open tasks of a queue to an operator: the longest available first. Two concurrent calls never return
+-- the same task.
 --
 -- Parameters: queue, operator, reason text (null: none); limit integer. Returns: the tasks as `tasks_by_id`, in their order.
--- Locks: the tasks returned; steps over those that somebody else is at.
+-- Locks: the tasks returned; skips those that another transaction has locked.
 -- Plan: the first entries of human_task_next, and the primary key of the jobs.
 -- Roles: operator.
 WITH next AS MATERIALIZED (

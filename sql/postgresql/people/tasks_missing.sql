@@ -1,12 +1,12 @@
--- Look at the next :scan jobs of a bucket that nobody claims, by priority and id, and name the held ones for which people
+-- Read the next :scan unclaimable jobs of a bucket, by priority and id, and return the held ones for which people
 -- have no task yet.
 --
--- Parameters: queue text; bucket smallint; after_priority smallint, after_id uuid (where the look before this one ended; 9
+-- Parameters: queue text; bucket smallint; after_priority smallint, after_id uuid (where the page before ended; 9
 --   and the nil UUID: at the very beginning); scan integer.
--- Returns: one row: the ids; how many jobs were looked at; and the last of them (priority, id), where the next look goes on
+-- Returns: one row: the ids; how many jobs were read; and the last of them (priority, id), where the next page begins
 --   if as many as :scan were. Locks: none.
--- Plan: in job_claim the entries of those that nobody claims, by priority; the primary key of the tasks. OFFSET 0 keeps the
---   look at the tasks a lookup: to join them, all of them would be read.
+-- Plan: in job_claim the entries of unclaimable jobs, by priority; the primary key of the tasks. OFFSET 0 keeps the
+--   tasks a lookup by key: a join would read all of them.
 -- Roles: operator, observer.
 WITH scanned AS MATERIALIZED (
     SELECT entry.*, row_number() OVER () AS place

@@ -1,11 +1,11 @@
--- Look at the next :scan live jobs of a bucket, in the order in which they are claimed, and name the queued ones that a rule
+-- Read the next :scan live jobs of a bucket, in the order in which they are claimed, and return the queued ones that a rule
 -- could give to people: those that people have not given back before.
 --
 -- Parameters: queue text; bucket smallint; after_priority smallint, after_at text (a timestamptz), after_id uuid (where the
---   look before this one ended; 9, '-infinity' and the nil UUID: at the very beginning); always_people text (a JSON object
+--   page before ended; 9, '-infinity' and the nil UUID: at the very beginning); always_people text (a JSON object
 --   that a payload may contain; null: none does); only_always boolean (whether the others are left out); scan integer.
--- Returns: one row: the ids; of each whether its payload contains always_people; how many jobs were looked at; and the last
---   of them (priority, available_at as text, id), where the next look goes on if as many as :scan were. Locks: none.
+-- Returns: one row: the ids; of each whether its payload contains always_people; how many jobs were read; and the last
+--   of them (priority, available_at as text, id), where the next page begins if as many as :scan were. Locks: none.
 -- Plan: at most :scan entries of job_claim; for each that could be people's the primary key of the events.
 -- Roles: consumer, operator, observer.
 WITH scanned AS MATERIALIZED (

@@ -1,13 +1,13 @@
--- Look at the next :limit tasks of a queue, by id, and end those whose jobs are not held any more: somebody released,
--- cancelled or completed them past their people.
+-- Read the next :limit tasks of a queue, by id, and end those whose jobs are not held any more: released, cancelled or
+-- completed without their task.
 --
--- Parameters: queue, actor text; after_id uuid (where the look before this one ended; the nil UUID: at the very beginning);
+-- Parameters: queue, actor text; after_id uuid (where the page before ended; the nil UUID: at the very beginning);
 --   limit integer.
--- Returns: one row: how many were ended; how many were looked at; and the last of them, where the next look goes on if as
+-- Returns: one row: how many were ended; how many were read; and the last of them, where the next page begins if as
 --   many as :limit were.
--- Locks: the rows deleted; steps over those that somebody else is at.
--- Plan: human_task_queue; the primary keys of the tasks, the jobs and the events. OFFSET 0 keeps the look at the jobs a
---   lookup: to join them, all of them would be read.
+-- Locks: the rows deleted; skips those that another transaction has locked.
+-- Plan: human_task_queue; the primary keys of the tasks, the jobs and the events. OFFSET 0 keeps the jobs a lookup by
+--   key: a join would read all of them.
 -- Roles: operator.
 WITH page AS MATERIALIZED (
     SELECT t.job_id

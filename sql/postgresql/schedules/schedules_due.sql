@@ -1,4 +1,4 @@
--- The schedules that have a tick to be decided about, the longest overdue first, locked for whoever asked.
+-- Lock the schedules with a due tick and return them, the longest overdue first.
 --
 -- Parameters: limit integer.
 -- Returns: everything that is kept about each, and now: the database's time, by which it is decided what is due.

@@ -5,7 +5,7 @@
 --   message contains the one and has all of the other; null: any); priority smallint (null: the message's); delay_seconds
 --   float8.
 -- Returns: the subscription as `subscriptions` does. No row: there is no such queue.
--- Locks: the subscription's row; the queue's against being deleted, and waits for whoever deletes it.
+-- Locks: the subscription's row; the queue's against being deleted, and waits for a transaction that deletes it.
 -- Roles: operator.
 INSERT INTO sqlqueue.subscription AS s (
     topic, name, queue, mode, move_group, payload, tags, priority, delay_seconds

@@ -1,5 +1,4 @@
--- Take a subscription away. A message whose publishing began before may still become a job for it; jobs that are there
--- stay.
+-- Delete a subscription. A message whose publishing began before may still become a job for it; existing jobs stay.
 --
 -- Parameters: topic, name text.
 -- Returns: the subscription as it was. No row: there is none of that name. Locks: its row.
