@@ -38,7 +38,12 @@ ENTRIES = [
         "Set up",
         "Start a PostgreSQL server for a first try, with the tables in it, and run it until Ctrl-C or SIGTERM.",
     ),
-    Entry("migrate", "setup", "Set up", "Make the tables, or bring them up to date. Safe to run again."),
+    Entry(
+        "migrate",
+        "setup",
+        "Set up",
+        "Make the tables, or bring them up to date. Safe to run again, also while producers and consumers work.",
+    ),
     Entry("create", "setup", "Set up", "Make a queue, or change the settings of one, while it runs."),
     Entry("queues", "setup", "Set up", "Show the queues and their settings."),
     Entry(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from dagster_sqlqueue.db.database import Database, Unnamed
+from dagster_sqlqueue.db.session_settings import Pooler
 from dagster_sqlqueue.queue.enqueue import EnqueueVerbs
 from dagster_sqlqueue.queue.hooks import EnqueueHooks
 from dagster_sqlqueue.queue.job_admin import JobAdminVerbs
@@ -27,6 +28,7 @@ class SqlQueue(EnqueueVerbs, LeaseVerbs, StatsVerbs, QueueAdminVerbs, JobAdminVe
         application_name: what `pg_stat_activity` shows.
         connect_timeout: seconds to wait for the server, or for a connection of the pool to become free.
         statement_timeout: seconds; None for the server's own.
+        pooler: what stands between here and the server: `transaction` or `session`; None: as for `Database`.
         hooks: entered and left around enqueues, and publications of `Topics` on these queues; the first is the outermost.
 
     Attributes:
@@ -47,6 +49,7 @@ class SqlQueue(EnqueueVerbs, LeaseVerbs, StatsVerbs, QueueAdminVerbs, JobAdminVe
         application_name: str = "dagster-sqlqueue",
         connect_timeout: int = 10,
         statement_timeout: float | None = None,
+        pooler: Pooler | str | None = None,
         hooks: Sequence[EnqueueHooks] = (),
     ) -> None:
         if isinstance(database, str):
@@ -57,6 +60,7 @@ class SqlQueue(EnqueueVerbs, LeaseVerbs, StatsVerbs, QueueAdminVerbs, JobAdminVe
                 application_name=application_name,
                 connect_timeout=connect_timeout,
                 statement_timeout=statement_timeout,
+                pooler=pooler,
             )
         super().__init__(database, hooks)
 

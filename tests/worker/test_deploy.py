@@ -101,7 +101,7 @@ def test_what_the_database_mends_is_started_again(
     for statement in spoil.split("; "):
         rows(fresh, statement)
     cli = Cli({"SQLQUEUE_URL": url, "SQLQUEUE_SCHEMA": fresh.database.schema})
-    cli.refused(code, "work", "tests.worker.jobs:handle", "--drain")
+    cli.refused(code, "work", "tests.worker.jobs:handle", "--drain", "--no-create")
     assert code not in MENDED_BY_HAND
     if code is Code.SCHEMA:
         return
