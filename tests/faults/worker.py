@@ -335,7 +335,7 @@ def consume(task: Task) -> None:
         return OUTCOMES[task.outcomes](job.payload.n, luck) if task.outcomes else None
 
     effect = sql.SQL("INSERT INTO {} (job) VALUES (%s)").format(sql.Identifier(task.schema, "effect"))
-    spec = QueueSpec("work", Work, lease_seconds=task.lease_seconds)
+    spec = QueueSpec("work", Work)
     with SqlQueue(task.url, schema=task.schema) as queue:
         queue.leases = Witness(queue.leases, history, task)  # type: ignore[assignment]
         consumer = Consumer(
@@ -343,6 +343,7 @@ def consume(task: Task) -> None:
             spec,
             handler,
             batch_size=task.batch_size,
+            lease_seconds=task.lease_seconds,
             job_timeout_seconds=task.job_timeout_seconds,
             mode=task.mode,
         )
