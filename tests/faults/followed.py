@@ -25,14 +25,14 @@ PLANTS = {
     "a follower who does not lock": (
         "follow",
         "AS kept (id)\n)",
-        "AS kept (id) WHERE false UNION SELECT j.id FROM {job} AS j WHERE j.id = ANY (CAST(%(job_ids)s AS uuid[]))"
+        "AS kept (id) WHERE false UNION SELECT j.id FROM {job} AS j WHERE j.id = ANY (CAST(%(job_ids)b AS uuid[]))"
         " OFFSET (SELECT 0 FROM pg_sleep(0.02))\n), marked AS (UPDATE {job} AS j SET followed = true"
         " WHERE j.id = ANY (ARRAY(SELECT live.id FROM live)) AND NOT j.followed)",
     ),
     "a merge that does not lock": (
         "merge_lock",
         "AS live (id)",
-        "AS live (id) WHERE false UNION SELECT j.id FROM {job} AS j WHERE j.id = ANY (CAST(%(ids)s AS uuid[]))",
+        "AS live (id) WHERE false UNION SELECT j.id FROM {job} AS j WHERE j.id = ANY (CAST(%(ids)b AS uuid[]))",
     ),
     "a job that is not always marked": (
         "follow",
