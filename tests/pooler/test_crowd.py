@@ -29,12 +29,12 @@ def test_a_crowd_with_kills(fleet: Fleet, spec: QueueSpec[Work], strategy: Strat
     # In transactional mode each handler writes into it.
     rows(fleet.queue, "CREATE TABLE {s}.effect (job uuid)")
     fleet.enqueue(JOBS)
-    histories = [fleet.start(batch_size=20, mode=mode) for _ in range(PROCESSES)]
-    fleet.ready(histories)
-    for history in histories[: PROCESSES // 3]:
-        until(lambda history=history: fleet.read(history, "claimed") or fleet.gone([history]), "a claim")  # type: ignore[misc]
-        if not fleet.gone([history]):
-            fleet.kill(history)
+    victims = [fleet.start(batch_size=20, mode=mode, pause=0.02) for _ in range(PROCESSES // 3)]
+    until(lambda: all(fleet.read(history, "handled") for history in victims), "a job in the hands of each victim")
+    for _ in range(PROCESSES - len(victims)):
+        fleet.start(batch_size=20, mode=mode)
+    for history in victims:
+        fleet.kill(history)
     fleet.join()
     fleet.forget_leases()
     fleet.start(batch_size=20)
