@@ -142,9 +142,9 @@ def all_known(group: UUID | None, members: Sequence[FollowerRow]) -> Steps[None]
 def _placed(queue: str, rows: Sequence[NewRow], on_conflict: OnConflict) -> Steps[list[Submitted]]:
     """Find each job its place: on the queue, or in the job that has its key, which then does not end meanwhile.
 
-    A job that is neither inserted nor merged met one that has ended since: its key is free, and it is sent again. Of several
-    jobs all are then sent anew and their locks released: so the call waits for other transactions only with the keys before,
-    in their order, and for jobs that end only while it keeps none from ending. No deadlock can arise.
+    A job that is neither inserted nor merged met one that has freed its key since, by its end or its claim: it is sent
+    again. Of several jobs all are then sent anew and their locks released: so the call waits for other transactions only
+    with the keys before, in their order, and for jobs that end only while it keeps none from ending. No deadlock can arise.
     """
     merging = on_conflict == "merge" and any(row.unique_key is not None for row in rows)
     order = list(range(len(rows)))
@@ -193,7 +193,8 @@ def _put(
     left = [row for row in rows if row.id not in inserted]
     holders: dict[str, UUID] = {}
     if on_conflict == "merge" and (keys := sorted({row.unique_key for row in left if row.unique_key is not None})):
-        holders = dict((yield Statement("merge_into", {"queue": queue, "unique_keys": keys})))
+        found = yield Statement("unique_key_holders", {"queue": queue, "unique_keys": keys})
+        holders = {key: job_id for key, job_id, _ in found}
     # After the keys were read: what sent it first has committed by the time its job has ended and freed the key.
     known: dict[UUID, UUID | None] = {}
     if named := [row.id for row in left if row.named]:

@@ -5,12 +5,15 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, NamedTuple, Protocol
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.model.queue import Payload
+
+UniqueUntil: TypeAlias = Literal["end", "claim"]
+"""How long a job holds its unique key: until it ends, or until it is claimed for the first time."""
 
 
 class Mode(enum.StrEnum):
@@ -41,7 +44,10 @@ class NewJob(Generic[Payload]):
         run_at: the moment it becomes due, with a time zone; None for at once.
         priority: 0 to 9, higher first.
         ordering_key: jobs with the same key share a bucket and, in a keyed queue, take turns.
-        unique_key: at most one live job of the queue has it; a second one is ignored, or replaces what waits.
+        unique_key: at most one job of the queue holds it; a second one is ignored, or replaces what waits.
+        unique_until: `end`: the key is held until the job ends, while it runs or is held too. `claim`: only as long as the
+            job was never claimed. What is enqueued once it has begun is another job then, and is worked off after it; a job
+            that goes back to its queue, for a retry say, or is redriven does not hold the key again.
         max_attempts: instead of the queue's.
         timeout_seconds: instead of the queue's.
         backoff: instead of the queue's.
@@ -55,6 +61,7 @@ class NewJob(Generic[Payload]):
     priority: int = 0
     ordering_key: str | None = None
     unique_key: str | None = None
+    unique_until: UniqueUntil = "end"
     max_attempts: int | None = None
     timeout_seconds: float | None = None
     backoff: Backoff | None = None
@@ -221,7 +228,7 @@ class Job(Generic[Payload]):
 
     @property
     def unique_key(self) -> str | None:
-        """The key that no other live job of the queue has."""
+        """The key that it holds, or held, alone in its queue."""
         return self._claimed.unique_key
 
     @property

@@ -16,6 +16,7 @@ import psycopg
 from dagster_sqlqueue.db.isolation import check_level, check_sees_ends
 from dagster_sqlqueue.db.steps import CopyIn, Statement, Steps
 from dagster_sqlqueue.errors import InvalidInput, UnknownQueue
+from dagster_sqlqueue.model.lifecycle import LiveState
 from dagster_sqlqueue.queue.copy_rows import Packer
 from dagster_sqlqueue.queue.intake import NewRow, PlainRow, Terms, no_bucket
 from dagster_sqlqueue.queue.intake import Rejected as Rejected
@@ -212,16 +213,36 @@ def _insert(queue: str, rows: Sequence[NewRow]) -> Steps[set[UUID]]:
 
 
 def _replace(queue: str, rows: list[NewRow]) -> Steps[_Landed]:
-    """Give the content to jobs that wait, insert the rest; and once more for what came in between."""
+    """Give the content to jobs that wait, insert the rest; and again for what came in between.
+
+    What met a job that waited, and finds its key free now because that one was claimed, would be lost if it were left out.
+    """
     placed = yield from _replace_waiting(queue, rows)
+    inserted: set[UUID] = set()
     rest = [row for row in rows if row.id not in placed]
-    inserted = (yield from _insert(queue, rest)) if rest else set()
-    left = [row for row in rest if row.unique_key is not None and row.id not in inserted]
-    if left:
-        placed |= yield from _replace_waiting(queue, left)
-    left = [row for row in left if row.id not in placed]
-    yield from _refuse_foreign(queue, left)
+    while rest:
+        inserted |= yield from _insert(queue, rest)
+        left = [row for row in rest if row.unique_key is not None and row.id not in inserted]
+        if left:
+            placed |= yield from _replace_waiting(queue, left)
+        left = [row for row in left if row.id not in placed]
+        yield from _refuse_foreign(queue, left)
+        rest = yield from _overtaken(queue, left)
     return _Landed(inserted, placed)
+
+
+def _overtaken(queue: str, rows: Sequence[NewRow]) -> Steps[list[NewRow]]:
+    """Of jobs that were neither inserted nor placed those that can be now: none that runs or is held has their key."""
+    if not rows:
+        return []
+    keys = sorted({row.unique_key for row in rows if row.unique_key is not None})
+    holders = yield Statement("unique_key_holders", {"queue": queue, "unique_keys": keys})
+    taken = {key for key, _, state in holders if state != LiveState.QUEUED}
+    rest = [row for row in rows if row.unique_key not in taken]
+    if not rest or not (yield Statement("enqueue_terms", {"queue": queue})):
+        return []
+    known = {found[0] for found in (yield Statement("known_ids", {"ids": [row.id for row in rest]}))}
+    return [row for row in rest if row.id not in known]
 
 
 def _known(queue: str, rows: Sequence[NewRow]) -> Steps[set[UUID]]:
@@ -255,7 +276,7 @@ def _replace_waiting(queue: str, rows: Sequence[NewRow]) -> Steps[dict[UUID, UUI
         check_level((yield Statement("isolation", {}))[0][0], queue)
         yield Statement("key_wait", {"queue": queue, "keys": [found[0] for found in turning]})
     columns = as_columns([row.columns for row in rows])
-    unused = ("hashes", "ordering_keys", "regions")
+    unused = ("hashes", "until_claims", "ordering_keys", "regions")
     parameters = {name: values for name, values in columns.items() if name not in unused}
     parameters["named"] = [row.named for row in rows]
     found = yield Statement("enqueue_replace", {"queue": queue, **parameters})
@@ -278,7 +299,7 @@ def _last_of_each(rows: Sequence[NewRow]) -> tuple[list[NewRow], Counter[str]]:
         alike[key] += 1
         first = merged.get(key)
         if first is not None:
-            kept = {name: first.columns[name] for name in ("id", "hash", "ordering_key", "region")}
+            kept = {name: first.columns[name] for name in ("id", "hash", "until_claim", "ordering_key", "region")}
             row = NewRow({**row.columns, **kept}, row.row, row.job, first.named)
         merged[key] = row
     keyed = [row for row in merged.values() if row.unique_key is not None]

@@ -11,6 +11,7 @@ from dagster_sqlqueue.queue.complete import Ending, locked_ending_step
 from dagster_sqlqueue.queue.head_hints import HeadHints
 from dagster_sqlqueue.queue.strategies import (
     BUCKET,
+    FREES_KEY,
     FROM_THE_HEAD,
     LEASE_NO,
     LEASE_UNTIL,
@@ -22,7 +23,6 @@ from dagster_sqlqueue.queue.strategies import (
     saw,
     under_lease,
     wanted_of,
-    without_suspects,
 )
 
 
@@ -51,7 +51,7 @@ class Locks:
 
         One whose lease ran out is locked by itself. It may be what its consumer died of, so its attempt is counted before
         it begins: that is committed, with whatever the transaction did so far, and the job is locked in the transaction
-        that follows.
+        that follows. So is one that holds its unique key until it is claimed: the key is free before it begins.
 
         Their `lease_no` is the one that they have once the transaction commits. Rolled back, it is given again: it tells
         nobody outside of the transaction one try from another, and is not to be passed on.
@@ -150,7 +150,7 @@ class Locks:
         self, transaction: Transaction, settings: QueueSettings, wanted: Wanted, rows: Sequence[Row]
     ) -> list[ClaimedJob]:
         """The jobs that may be worked off now, of those that were picked."""
-        while rows and rows[0][SUSPECT]:
+        while rows and _by_itself(rows[0]):
             job = under_lease(rows[0], rows[0][LEASE_UNTIL], settings, alone=True)
             if job.attempt > job.max_attempts or job.cancel_requested:
                 return [job._replace(alone=False)]
@@ -159,7 +159,17 @@ class Locks:
                 return [job]
             rows = pick(transaction, settings, wanted, wanted.limit)
         # As they will be: nobody else can count an attempt or a lease before this transaction ends.
-        return [under_lease(row, row[LEASE_UNTIL], settings) for row in without_suspects(rows)]
+        return [under_lease(row, row[LEASE_UNTIL], settings) for row in rows[: _together(rows)]]
+
+
+def _by_itself(row: Row) -> bool:
+    """Whether others are to see that a job has begun before its handler does."""
+    return bool(row[SUSPECT] or row[FREES_KEY])
+
+
+def _together(rows: Sequence[Row]) -> int:
+    """How many of the first rows may be worked off in one transaction."""
+    return next((place for place, row in enumerate(rows) if _by_itself(row)), len(rows))
 
 
 def _needs_leases(settings: QueueSettings) -> str | None:

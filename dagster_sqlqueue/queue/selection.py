@@ -120,6 +120,7 @@ class JobRow:
             waits for its key's turn, or ended.
         run_at: when it was to run.
         finished_at: when it ended; None for a live job.
+        unique_until_claim: whether it holds its unique key only until it is claimed, and not until it ends.
         order_no: its place within its ordering key; None unless its queue is keyed.
         payload: JSON text.
         result: JSON text; None if there is none.
@@ -143,6 +144,7 @@ class JobRow:
     claimed_by: str | None
     batch_id: UUID | None
     unique_key: str | None
+    unique_until_claim: bool
     ordering_key: str | None
     order_no: int | None
     region: str

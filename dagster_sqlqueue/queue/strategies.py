@@ -16,8 +16,9 @@ from dagster_sqlqueue.queue.head_hints import HeadHints
 MAX_BATCH = 10_000
 FROM_THE_HEAD = (Strategy.ROUND_ROBIN, Strategy.FIFO, Strategy.TOKEN)
 """Only where a batch is the oldest that was due, nothing is older than it."""
-SUSPECT = -1
-"""Where a row that was picked says whether its lease ran out: its consumer died or hung, perhaps of this job."""
+FREES_KEY, SUSPECT = -2, -1
+"""Where a row that was picked says whether its claim frees its unique key; and whether its lease ran out: its consumer died
+or hung, perhaps of this job."""
 BUCKET, LEASE_NO, LEASE_UNTIL, KEY, ORDER_NO = map(
     ClaimedJob._fields.index, ("bucket", "lease_no", "lease_until", "ordering_key", "order_no")
 )
@@ -157,7 +158,7 @@ def under_lease(row: Row, lease_until: Any, settings: QueueSettings, *, alone: b
     """
     lease_no, attempt = row[LEASE_NO] + 1, row[4] + 1
     return ClaimedJob(
-        *(*row[:3], lease_no, attempt, *row[5:7], lease_until, *row[8:-2], settings.limited, alone, settings.name)
+        *(*row[:3], lease_no, attempt, *row[5:7], lease_until, *row[8:-3], settings.limited, alone, settings.name)
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from datetime import UTC, datetime
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, get_args
 from uuid import UUID
 
 from uuid_utils.compat import uuid7
@@ -11,7 +11,7 @@ from uuid_utils.compat import uuid7
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS, Backoff
 from dagster_sqlqueue.model.ids import bucket_hash
-from dagster_sqlqueue.model.job import NewJob
+from dagster_sqlqueue.model.job import NewJob, UniqueUntil
 from dagster_sqlqueue.model.queue import MAX_ATTEMPTS
 from dagster_sqlqueue.payload.serialization import Declared, payload_text, unstorable_text
 
@@ -22,6 +22,7 @@ _PLURALS = {
     "run_at": "run_ats",
     "max_attempts": "max_attempts",
     "unique_key": "unique_keys",
+    "until_claim": "until_claims",
     "ordering_key": "ordering_keys",
     "timeout_seconds": "timeouts",
     "backoff": "backoffs",
@@ -63,6 +64,7 @@ def values(spec: Declared, job: Any, row: int = 0) -> dict[str, Any]:
         "run_at": new.run_at,
         "max_attempts": new.max_attempts,
         "unique_key": new.unique_key,
+        "until_claim": new.unique_until == "claim",
         "ordering_key": new.ordering_key,
         "timeout_seconds": None if new.timeout_seconds is None else float(new.timeout_seconds),
         "backoff": new.backoff and _array_text(astuple(new.backoff)),
@@ -80,7 +82,8 @@ def plain_values(job_id: UUID, payload: str) -> dict[str, Any]:
         payload: as it is stored.
     """
     columns: dict[str, Any] = dict.fromkeys(_PLURALS)
-    return columns | {"id": job_id, "hash": bucket_hash(job_id, None), "priority": 0, "payload": payload}
+    said = {"id": job_id, "hash": bucket_hash(job_id, None), "priority": 0, "until_claim": False, "payload": payload}
+    return columns | said
 
 
 def _check(job: NewJob[Any], row: int) -> None:
@@ -109,6 +112,10 @@ def _check(job: NewJob[Any], row: int) -> None:
     for name, key in (("unique_key", job.unique_key), ("ordering_key", job.ordering_key), ("region", job.region)):
         if key is not None:
             _check_key(name, key, row)
+    if job.unique_until not in get_args(UniqueUntil):
+        raise InvalidInput(f"row {row}: unique_until is {job.unique_until!r}; it must be 'end' or 'claim'")
+    if job.unique_until == "claim" and job.unique_key is None:
+        raise InvalidInput(f"row {row}: unique_until is 'claim', and there is no unique_key; give one")
 
 
 def _check_tags(tags: Collection[object], row: int) -> None:

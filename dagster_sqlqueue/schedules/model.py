@@ -75,6 +75,7 @@ class Schedule:
     timeout_seconds: float | None
     backoff: Backoff | None
     unique_key: str | None
+    unique_until_claim: bool
     ordering_key: str | None
     region: str | None
     tags: Sequence[str]
@@ -121,6 +122,7 @@ class Schedule:
             priority=self.priority,
             ordering_key=self.ordering_key,
             unique_key=self.unique_key,
+            unique_until="claim" if self.unique_until_claim else "end",
             max_attempts=self.max_attempts,
             timeout_seconds=self.timeout_seconds,
             backoff=self.backoff,

@@ -29,6 +29,7 @@ _OWN: Mapping[str, tuple[str, ...]] = {
     "run_at": ("timestamp",),
     "ordering_key": ("string",),
     "unique_key": ("string",),
+    "unique_until": ("string",),
     "tags": ("array<string>",),
     "max_attempts": WHOLE,
     "timeout_seconds": (*WHOLE, "float", "double"),

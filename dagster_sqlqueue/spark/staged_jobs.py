@@ -19,8 +19,8 @@ from dagster_sqlqueue.errors import InvalidInput, QueueError
 from dagster_sqlqueue.queue import SqlQueue, insert
 
 _TYPES = (
-    *("uuid", "int4", "uuid", "bool", "int4", "int2", "timestamptz", "int4", "text", "text", "float8", "text[]"),
-    *("text", "jsonb"),
+    *("uuid", "int4", "uuid", "bool", "int4", "int2", "timestamptz", "int4", "text", "bool", "text", "float8"),
+    *("text[]", "text", "jsonb"),
 )
 
 
@@ -172,8 +172,8 @@ STREAM = "stream/"
 def _record(attempt: UUID, row: int, columns: Mapping[str, Any], named: bool, tags: Sequence[str]) -> tuple[Any, ...]:
     return (
         *(attempt, row, columns["id"], named, columns["hash"], columns["priority"], columns["run_at"]),
-        *(columns["max_attempts"], columns["unique_key"], columns["ordering_key"], columns["timeout_seconds"]),
-        *(list(tags), columns["region"], Jsonb(columns["payload"], dumps=_as_is)),
+        *(columns["max_attempts"], columns["unique_key"], columns["until_claim"], columns["ordering_key"]),
+        *(columns["timeout_seconds"], list(tags), columns["region"], Jsonb(columns["payload"], dumps=_as_is)),
     )
 
 

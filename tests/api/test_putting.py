@@ -23,8 +23,8 @@ from tests.support import Work, rows, value
 LATER = datetime(2037, 1, 31, 8, tzinfo=UTC)
 OWN = uuid.UUID("0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b")
 COLUMNS = (
-    "queue, bucket, priority, state, lease_no, attempt, max_attempts, unique_key, ordering_key, order_no IS NULL, region,"
-    " timeout_seconds, backoff, tags, payload, error"
+    "queue, bucket, priority, state, lease_no, attempt, max_attempts, unique_key, unique_until_claim, ordering_key,"
+    " order_no IS NULL, region, timeout_seconds, backoff, tags, payload, error"
 )
 
 
@@ -35,6 +35,7 @@ def test_a_job_is_the_one_that_python_makes(line: SqlQueue, sqlc: Caller) -> Non
         priority=7,
         ordering_key="a key",
         unique_key="u",
+        unique_until="claim",
         max_attempts=9,
         timeout_seconds=12.5,
         backoff=Backoff(1, 3, 60, 0.5),
@@ -47,7 +48,8 @@ def test_a_job_is_the_one_that_python_makes(line: SqlQueue, sqlc: Caller) -> Non
     rows(line, "DELETE FROM {s}.job")
     made = sqlc.value(
         "SELECT {v1}.enqueue('work', %s, run_at => %s, priority => 7, ordering_key => 'a key', unique_key => 'u',"
-        " max_attempts => 9, timeout_seconds => 12.5, backoff => '{{1,3,60,0.5}}', tags => %s, region => 'local', id => %s)",
+        " max_attempts => 9, timeout_seconds => 12.5, backoff => '{{1,3,60,0.5}}', tags => %s, region => 'local', id => %s,"
+        " unique_until => 'claim')",
         json.dumps({"n": 1, "note": '"ünï\\{},NULL'}),
         LATER,
         list(job.tags),

@@ -7,7 +7,7 @@ import pytest
 
 from dagster_sqlqueue import SqlQueue
 from tests.cli.support import Cli
-from tests.support import value
+from tests.support import claim, value
 
 
 def test_one_job(cli: Cli, queue: SqlQueue) -> None:
@@ -98,6 +98,15 @@ def test_a_job_in_place_of_one_that_waits(cli: Cli, queue: SqlQueue) -> None:
     assert [json.loads(job.payload) for job in queue.peek("work")] == [{"n": 4}]
 
 
+def test_a_key_that_is_held_until_the_claim(cli: Cli, queue: SqlQueue) -> None:
+    options = ["--unique-key", "u", "--unique-until", "claim"]
+    first = cli.json("enqueue", "work", "{}", *options)
+    assert "u, until it is claimed" in cli.run("show", first["id"]).stdout
+    assert cli.json("enqueue", "work", "{}", *options)["duplicates"] == 1
+    claim(queue)
+    assert cli.json("enqueue", "work", "{}", *options)["inserted"] == 1
+
+
 def test_bad_lines_can_be_left_out(cli: Cli, queue: SqlQueue) -> None:
     lines = '{"n": 1}\n\nnonsense\n{"n": 2}\n{"n": "\\u0000"}\n[1]\n{"n": 3}\n'
     done = cli.run("enqueue", "work", "-", "--skip-bad", "--json", stdin=lines)
@@ -168,6 +177,8 @@ def test_bad_options(cli: Cli, queue: SqlQueue) -> None:
         (["--run-at", "2026-01-31T08:00:00"], "has no time zone"),
         (["--run-at", "9999-12-31T23:59:59-12:00"], "years 1 to 9999"),
         (["--unique-key", ""], "unique_key must"),
+        (["--unique-key", "u", "--unique-until", "ever"], "must be 'end' or 'claim'"),
+        (["--unique-until", "claim"], "--unique-key, which is not given"),
         (["--ordering-key", "x" * 1_001], "ordering_key must"),
         (["--tag", ""], "tag"),
         (["--timeout", "soon"], "--timeout is 'soon'"),

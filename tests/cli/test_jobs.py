@@ -146,6 +146,7 @@ _EVERYTHING = {
     "archived", "attempt", "available_at", "backoff", "batch_id", "bucket", "cancel_requested_at", "claimed_by",
     "created_at", "error", "finished_at", "id", "lease_no", "max_attempts", "order_no", "ordering_key", "payload",
     "priority", "queue", "region", "result", "run_at", "started_at", "state", "tags", "timeout_seconds", "unique_key",
+    "unique_until_claim",
 }  # fmt: skip
 
 

@@ -36,6 +36,7 @@ def test_every_option_of_put_reaches_the_job(cli: Cli, queue: SqlQueue) -> None:
     made = cli.json(
         *("schedule", "put", "work", "s", '{"n": 1}', "--every", "1h", "--starting", "2020-01-01T00:10:00Z"),
         *("--catch-up", "skip", "--grace", "5min", "--tick-field", "at", "--priority", "3", "--unique-key", "u"),
+        *("--unique-until", "claim"),
         *("--ordering-key", "o", "--tag", "x", "--tag", "y", "--region", "local", "--timeout", "2min"),
         *("--max-attempts", "7", "--time-zone", "Asia/Kolkata"),
     )
@@ -47,6 +48,7 @@ def test_every_option_of_put_reaches_the_job(cli: Cli, queue: SqlQueue) -> None:
         "tick_field": "at",
         "priority": 3,
         "unique_key": "u",
+        "unique_until_claim": True,
         "ordering_key": "o",
         "tags": ["x", "y", "schedule:s"],
         "region": "local",

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 from uuid_utils.compat import uuid7
 
-from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue import NewJob, QueueSpec, Retry, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownQueue
 from tests.conformance.conftest import Line, numbers
 from tests.support import Work, caller
@@ -142,6 +142,22 @@ def test_replacing_changes_what_waits_and_nothing_else(line: Line) -> None:
     assert line.row(waiting).state == "held"
 
 
+@pytest.mark.parametrize("on_conflict", ["ignore", "replace"])
+def test_a_unique_key_that_is_held_until_the_claim(line: Line, on_conflict: Any) -> None:
+    jobs = [NewJob(Work(n=n), unique_key="u", unique_until="claim") for n in range(4)]
+    put = [line.queue.enqueue(line.spec, job, on_conflict=on_conflict) for job in jobs[:2]]
+    assert put[1] == (None if on_conflict == "ignore" else put[0])
+    running = line.one()
+    put = [line.queue.enqueue(line.spec, job, on_conflict=on_conflict) for job in jobs[2:]]
+    assert put[0] not in (None, running.id)
+    assert put[1] == (None if on_conflict == "ignore" else put[0])
+    line.queue.requeue([(running, Retry("again", after=0))])
+    waiting = line.take() + line.take()
+    assert sorted(numbers(waiting)) == ([0, 2] if on_conflict == "ignore" else [1, 3])
+    line.queue.complete(waiting)
+    assert line.states() == ["succeeded"] * 2
+
+
 def test_a_batch_that_is_sent_again_lands_once(line: Line) -> None:
     jobs = [NewJob(Work(n=n), id=uuid7()) for n in range(6)]
     assert line.queue.enqueue_many(line.spec, jobs[:4]).inserted == 4
@@ -185,6 +201,8 @@ BAD_JOBS: dict[str, NewJob[Work]] = {
     "no attempt": NewJob(Work(n=1), max_attempts=0),
     "no time": NewJob(Work(n=1), timeout_seconds=0),
     "a key without a character": NewJob(Work(n=1), ordering_key=""),
+    "a key that is held for ever": NewJob(Work(n=1), unique_key="u", unique_until="ever"),  # type: ignore[arg-type]
+    "no key, held until the claim": NewJob(Work(n=1), unique_until="claim"),
     "a key with a NUL": NewJob(Work(n=1), unique_key="\x00"),
     "an empty tag": NewJob(Work(n=1), tags=[""]),
     "tags that are a text": NewJob(Work(n=1), tags="abc"),

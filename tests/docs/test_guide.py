@@ -16,7 +16,7 @@ from tests.gate.patience import PATIENCE
 
 PROJECT = Path(__file__).resolve().parents[2]
 PLAIN = {
-    "guide": 10,
+    "guide": 11,
     "topics": 5,
     "schedules": 8,
     "deploying": 2,

@@ -20,8 +20,8 @@ FIXED = 1_000
 """Pages that the function's own plans look at, which are made when it is first called."""
 
 JOBS = """
-    INSERT INTO {s}.staged_job (attempt, row_no, id, named, hash, priority, tags, payload)
-    SELECT {attempt}, n, gen_random_uuid(), true, n, 0, ARRAY[]::text[], jsonb_build_object('n', n)
+    INSERT INTO {s}.staged_job (attempt, row_no, id, named, hash, priority, unique_until_claim, tags, payload)
+    SELECT {attempt}, n, gen_random_uuid(), true, n, 0, false, ARRAY[]::text[], jsonb_build_object('n', n)
     FROM generate_series(0, %s) AS n
 """
 

@@ -44,6 +44,7 @@ def test_a_job_has_what_its_schedule_says(queue: SqlQueue, schedules: Schedules)
         priority=4,
         ordering_key="ada",
         unique_key="report",
+        unique_until="claim",
         max_attempts=9,
         timeout_seconds=30.0,
         backoff=Backoff(1, 2, 3, 0),
@@ -56,7 +57,7 @@ def test_a_job_has_what_its_schedule_says(queue: SqlQueue, schedules: Schedules)
     (row,) = rows(
         queue,
         "SELECT run_at, priority, ordering_key, unique_key, max_attempts, timeout_seconds, backoff, tags, region, payload"
-        " FROM {s}.job",
+        " FROM {s}.job WHERE unique_until_claim",
     )
     assert row[:9] == (
         *(tick, 4, "ada", "report", 9, 30.0, [1, 2, 3, 0]),

@@ -37,6 +37,15 @@ def test_attempts_that_lost_are_left_out(queue: SqlQueue, spec: QueueSpec[Work])
     assert left(queue) == 0
 
 
+def test_a_unique_key_that_is_held_until_the_claim(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    for n in range(2):
+        write = uuid4()
+        parts = [staged(queue, spec, write, n, unique_key="u", unique_until="claim") for _ in range(2)]
+        done = staged_jobs.commit(queue, "work", write, parts)
+        assert (done.jobs, done.duplicates) == (1, 1)
+        assert numbers(claim(queue)) == [n]
+
+
 def test_an_ordered_queue_gets_the_jobs_of_a_key_in_the_order_of_partitions_and_rows(
     fresh: SqlQueue, spec: QueueSpec[Work]
 ) -> None:

@@ -55,11 +55,11 @@ def tables_agree(server: Server, model: Model, began: datetime) -> None:
     rows = server.look(LIVE, began)
     live = sorted(model.live.values(), key=lambda job: (job.bucket, job.place))
     same(
-        [row[:7] + row[9:13] for row in rows],
+        [row[:7] + row[9:14] for row in rows],
         [
             (
                 job.id, job.bucket, job.priority, job.state, job.lease_no, job.attempt, job.max_attempts,
-                job.cancel_requested, job.unique_key, job.ordering_key, _hours(job.at),
+                job.cancel_requested, job.unique_key, job.unique_until_claim, job.ordering_key, _hours(job.at),
             )
             for job in live
         ],
@@ -69,11 +69,11 @@ def tables_agree(server: Server, model: Model, began: datetime) -> None:
     same([job for _, job in numbered], [job.id for job in sorted(live, key=order) if job.order_no])
     archived = sorted(server.look(ARCHIVED))
     same(
-        [row[:8] for row in archived],
+        [row[:9] for row in archived],
         [
             (
                 job.id, job.state, job.lease_no, job.attempt, job.bucket, job.priority, job.unique_key,
-                job.ordering_key,
+                job.unique_until_claim, job.ordering_key,
             )
             for job in sorted(model.archive.values(), key=lambda job: job.id)
         ],
@@ -82,9 +82,9 @@ def tables_agree(server: Server, model: Model, began: datetime) -> None:
 
 
 def promises_hold(model: Model) -> None:
-    """No two live jobs have the same unique key, and no job of a key is parked without one that it waits for."""
+    """No two jobs hold the same unique key, and no job of a key is parked without one that it waits for."""
     jobs = list(model.live.values())
-    unique = [job.unique_key for job in jobs if job.unique_key]
+    unique = [job.held_key for job in jobs if job.held_key]
     assert len(unique) == len(set(unique))
     for key in {job.ordering_key for job in jobs if job.order_no}:
         line = sorted((job for job in jobs if job.order_no and job.ordering_key == key), key=order)

@@ -112,7 +112,7 @@ class DecidedModel(Model):
             jobs = [job for job in map(self.archive.get, part) if job is not None and job.state in states]
             for job in sorted(jobs, key=lambda job: (job.ended, job.id), reverse=True):
                 number = job.order_no or next(self.orders)
-                if job.unique_key in {other.unique_key for other in self.live.values()} - {None}:
+                if job.held_key in {other.held_key for other in self.live.values()} - {None}:
                     continue
                 job.step(Event.REDRIVE)
                 job.at = job.run_at = now
@@ -130,10 +130,11 @@ class DecidedModel(Model):
         for job in new:
             first = last.get(job.unique_key or job.id, job)
             job.id, job.ordering_key = first.id, first.ordering_key
+            job.unique_until_claim = first.unique_until_claim
             last[job.unique_key or job.id] = job
         now = self.now()
         replaced, put_off, rest = 0, [], []
-        by_key = {job.unique_key: job for job in self.live.values() if job.unique_key}
+        by_key = {job.held_key: job for job in self.live.values() if job.held_key}
         for key, job in last.items():
             if not (old := by_key.get(job.unique_key)):
                 rest.append(job)

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import get_args
 
 from hypothesis import strategies as st
 
 from dagster_sqlqueue import Backoff, QueueSpec
-from dagster_sqlqueue.model.job import ClaimedJob
+from dagster_sqlqueue.model.job import ClaimedJob, UniqueUntil
 from dagster_sqlqueue.model.lifecycle import Event
 from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.model.queue import PoisonPolicy, RateLimit, Strategy
@@ -41,6 +42,7 @@ class Wanted:
     hours: int | None
     ordering_key: str | None
     unique_key: str | None
+    unique_until: UniqueUntil
     max_attempts: int | None
     tags: tuple[str, ...]
 
@@ -51,6 +53,7 @@ JOBS = st.builds(
     hours=st.sampled_from([None, None, None, -2, -1, 4]),
     ordering_key=st.sampled_from([None, "a", "a", "b"]),
     unique_key=st.sampled_from([None, None, "u", "v"]),
+    unique_until=st.sampled_from(get_args(UniqueUntil)),
     max_attempts=st.sampled_from([None, None, None, 1]),
     tags=st.sampled_from([(), ("red",)]),
 )

@@ -31,6 +31,7 @@ class ModelJob:
     run_at: Moment
     max_attempts: int
     unique_key: str | None = None
+    unique_until_claim: bool = False
     ordering_key: str | None = None
     order_no: int | None = None
     tags: Sequence[str] = ()
@@ -44,6 +45,11 @@ class ModelJob:
     cancel_requested: bool = False
 
     @property
+    def held_key(self) -> str | None:
+        """The unique key, as long as no other job can have it."""
+        return None if self.unique_until_claim and self.lease_no else self.unique_key
+
+    @property
     def due(self) -> bool:
         return self.at[0] <= 0
 
@@ -55,6 +61,11 @@ class ModelJob:
     def suspect(self) -> bool:
         """Whether its lease ran out."""
         return self.state is LiveState.RUNNING and self.due
+
+    @property
+    def by_itself(self) -> bool:
+        """Whether a transaction has to show that it has begun before its handler does."""
+        return self.suspect or (self.unique_until_claim and self.lease_no == 0)
 
     @property
     def attempts_spent(self) -> int:
@@ -100,6 +111,12 @@ class Lease:
 def without_suspects(jobs: list[ModelJob]) -> list[ModelJob]:
     """The first one alone, if its lease ran out; else all before such a one."""
     before = list(itertools.takewhile(lambda job: not job.suspect, jobs))
+    return before or jobs[:1]
+
+
+def together(jobs: list[ModelJob]) -> list[ModelJob]:
+    """The same for a transaction, in which one whose claim frees its unique key goes by itself too."""
+    before = list(itertools.takewhile(lambda job: not job.by_itself, jobs))
     return before or jobs[:1]
 
 

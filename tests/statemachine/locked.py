@@ -15,7 +15,7 @@ from dagster_sqlqueue.model.queue import Strategy
 from tests.statemachine.agreeing import same
 from tests.statemachine.deciding import DecidedMachine, DecidedModel
 from tests.statemachine.drawing import OUTCOMES, due, event_of
-from tests.statemachine.jobs import NEVER, Divergence, Moment, check_choice, without_suspects
+from tests.statemachine.jobs import NEVER, Divergence, Moment, check_choice, together
 from tests.statemachine.machine import ENDS, RETURNS, step
 
 
@@ -37,18 +37,18 @@ class LockedModel(DecidedModel):
             return []
         candidates = self._candidates(self.lanes, None)
         if self.spec.strategy is not Strategy.FANOUT:
-            return [job.id for job in without_suspects(candidates[:limit])]
+            return [job.id for job in together(candidates[:limit])]
         by_id = {job.id: job for job in candidates}
-        if any(job.suspect for job in candidates):
+        if any(job.by_itself for job in candidates):
             chosen = [by_id[job] for job in locked if job in by_id]
-            return [job.id for job in without_suspects(chosen)] if len(chosen) == len(locked) and chosen else []
+            return [job.id for job in together(chosen)] if len(chosen) == len(locked) and chosen else []
         if not set(locked) <= by_id.keys() or len(locked) != min(limit, len(candidates)):
             raise Divergence(f"{limit} of {list(by_id)} cannot be {locked}")
         check_choice(self.spec.strategy, [by_id[job] for job in locked], candidates, self.lanes)
         return list(locked)
 
     def begin_alone(self, id: UUID) -> None:
-        """Begin a job whose lease ran out: this stays, whatever becomes of the transaction."""
+        """Begin a job by itself: this stays, whatever becomes of the transaction."""
         self.live[id].step(Event.CLAIM)
         self.live[id].alone, self.live[id].limited = True, False
 

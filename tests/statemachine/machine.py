@@ -138,6 +138,7 @@ class QueueMachine(RuleBasedStateMachine):
             priority=wanted.priority,
             ordering_key=wanted.ordering_key,
             unique_key=wanted.unique_key,
+            unique_until=wanted.unique_until if wanted.unique_key else "end",
             max_attempts=wanted.max_attempts,
             tags=wanted.tags,
             id=self.id_of(self.made),
@@ -158,6 +159,7 @@ class QueueMachine(RuleBasedStateMachine):
             run_at=at,
             max_attempts=job.max_attempts or self.model.spec.max_attempts,
             unique_key=job.unique_key,
+            unique_until_claim=job.unique_until == "claim",
             ordering_key=job.ordering_key,
             tags=job.tags,
         )

@@ -54,8 +54,8 @@ class Model:
         now = now or self.now()
         inserted = []
         for job in jobs:
-            taken = {other.unique_key for other in self.live.values()} - {None}
-            if job.id in self.live or job.unique_key in taken:
+            taken = {other.held_key for other in self.live.values()} - {None}
+            if job.id in self.live or job.held_key in taken:
                 continue
             job.run_at = job.at = now if job.at == (0, 0) else job.at
             job.created = now[1]

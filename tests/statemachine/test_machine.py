@@ -98,6 +98,12 @@ PLANTS: dict[str, tuple[str, str, str, str]] = {
         "lease_no = j.lease_no + 1",
         "lease_no = j.lease_no",
     ),
+    "a transaction that shows nobody that a unique key is free": (
+        "round_robin",
+        "pick_round_robin",
+        "j.unique_until_claim AND j.lease_no = 0 AS frees_key",
+        "false AS frees_key",
+    ),
     "a claim that takes jobs whose lease ran out together": (
         "round_robin",
         "claim_round_robin",

@@ -73,6 +73,7 @@ def enqueue(
             metavar="KEY", show_default=False, help="At most one live job of the queue has it; a second is left out."
         ),
     ] = None,
+    unique_until: options.UniqueUntil = "end",
     ordering_key: Annotated[
         str | None,
         typer.Option(
@@ -160,6 +161,7 @@ def enqueue(
         "priority": priority,
         "run_at": None if run_at is None else options.moment("--run-at", run_at),
         "unique_key": unique_key,
+        "unique_until": options.unique_until(unique_until, unique_key),
         "ordering_key": ordering_key,
         "tags": tuple(tag or ()),
         "region": region,

@@ -91,6 +91,14 @@ def put(
             help="A tick is left out while the job of an earlier one is live.",
         ),
     ] = None,
+    unique_until: Annotated[
+        str,
+        typer.Option(
+            metavar="end|claim",
+            rich_help_panel=_JOBS,
+            help="How long a job holds its unique key: with claim, a tick is left out only while it was never claimed.",
+        ),
+    ] = "end",
     ordering_key: Annotated[
         str | None,
         typer.Option(
@@ -136,6 +144,7 @@ def put(
         parsed(payload, "the payload", "; nothing was changed"),
         priority=priority,
         unique_key=unique_key,
+        unique_until=options.unique_until(unique_until, unique_key),
         ordering_key=ordering_key,
         tags=tuple(tag or ()),
         region=region,

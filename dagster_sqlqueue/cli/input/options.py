@@ -4,13 +4,14 @@ import math
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Annotated, TypeVar
+from typing import Annotated, TypeVar, get_args
 from uuid import UUID
 
 import typer
 
 from dagster_sqlqueue.cli.input import completion
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.job import UniqueUntil as JobUniqueUntil
 from dagster_sqlqueue.model.queue import RateLimit
 
 NONE = "none"
@@ -32,7 +33,32 @@ OneQueue = Annotated[
         autocompletion=completion.queue_names,
     ),
 ]
+UniqueUntil = Annotated[
+    str,
+    typer.Option(
+        metavar="end|claim",
+        help="How long a job holds its unique key: until its end, or only until it is claimed for the first time.",
+    ),
+]
 Limit = Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="The most to show.")]
+
+
+def unique_until(text: str, key: str | None) -> JobUniqueUntil:
+    """How long a job holds its unique key.
+
+    Args:
+        text: as it was given.
+        key: the unique key; None: there is none.
+
+    Raises:
+        InvalidInput: it is none of the two, or is `claim` without a key.
+    """
+    found: dict[str, JobUniqueUntil] = {choice: choice for choice in get_args(JobUniqueUntil)}
+    if text not in found:
+        raise InvalidInput(f"--unique-until is {text!r}; it must be {' or '.join(map(repr, found))}")
+    if text != "end" and key is None:
+        raise InvalidInput(f"--unique-until {text} is about the key of --unique-key, which is not given")
+    return found[text]
 
 
 def seconds(option: str, text: str) -> float:

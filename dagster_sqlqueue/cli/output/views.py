@@ -152,7 +152,7 @@ def job_rows(job: JobRow, progress: "Progress | None" = None) -> Iterator[tuple[
     if job.timeout_seconds is not None:
         yield "timeout", length(job.timeout_seconds)
     if job.unique_key is not None:
-        yield "unique key", job.unique_key
+        yield "unique key", f"{job.unique_key}{', until it is claimed' if job.unique_until_claim else ''}"
     if job.ordering_key is not None:
         place = "" if job.order_no is None else f" (number {job.order_no} in line)"
         yield "ordering key", f"{job.ordering_key}{place}"

@@ -68,7 +68,7 @@ def _facts(source: SqlQueue, job: JobRow) -> Iterator[tuple[str, object]]:
     yield "bucket, priority", f"{job.bucket}, {job.priority}"
     yield "lease number", job.lease_no
     if job.unique_key is not None:
-        yield "unique key", job.unique_key
+        yield "unique key", f"{job.unique_key}{', until it is claimed' if job.unique_until_claim else ''}"
     if job.ordering_key is not None:
         yield "ordering key", job.ordering_key
     if job.tags:

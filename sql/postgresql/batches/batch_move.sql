@@ -20,12 +20,13 @@ WITH finished AS (
 ), archived AS (
     INSERT INTO sqlqueue.job_archive (
         id, queue, bucket, priority, state, lease_no, attempt, max_attempts, run_at, created_at, started_at, finished_at,
-        claimed_by, batch_id, unique_key, ordering_key, order_no, region, timeout_seconds, backoff, tags, payload, error
+        claimed_by, batch_id, unique_key, unique_until_claim, ordering_key, order_no, region, timeout_seconds, backoff, tags,
+        payload, error
     )
     SELECT
         id, queue, bucket, priority, 'succeeded', lease_no + 1, attempts_spent + 1, max_attempts, run_at, created_at,
-        now(), statement_timestamp(), :worker, CAST(:batch_id AS uuid), unique_key, ordering_key, order_no, region,
-        timeout_seconds, backoff, tags, payload, error
+        now(), statement_timestamp(), :worker, CAST(:batch_id AS uuid), unique_key, unique_until_claim, ordering_key,
+        order_no, region, timeout_seconds, backoff, tags, payload, error
     FROM finished
 )
 SELECT count(*), count(*) FILTER (WHERE f.followed) FROM finished AS f

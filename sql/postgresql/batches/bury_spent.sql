@@ -22,12 +22,13 @@ WITH spent AS MATERIALIZED (
 ), archived AS (
     INSERT INTO sqlqueue.job_archive (
         id, queue, bucket, priority, state, lease_no, attempt, max_attempts, run_at, created_at, started_at, finished_at,
-        claimed_by, batch_id, unique_key, ordering_key, order_no, region, timeout_seconds, backoff, tags, payload, error
+        claimed_by, batch_id, unique_key, unique_until_claim, ordering_key, order_no, region, timeout_seconds, backoff, tags,
+        payload, error
     )
     SELECT
         id, queue, bucket, priority, 'failed', lease_no, attempt, max_attempts, run_at, created_at, started_at,
-        statement_timestamp(), claimed_by, batch_id, unique_key, ordering_key, order_no, region, timeout_seconds, backoff,
-        tags, payload,
+        statement_timestamp(), claimed_by, batch_id, unique_key, unique_until_claim, ordering_key, order_no, region,
+        timeout_seconds, backoff, tags, payload,
         COALESCE(error, 'the lease ran out on the last attempt: its consumer died or hung')
     FROM finished
     RETURNING id

@@ -5,7 +5,7 @@
 --
 -- Parameters: queue text; revision bigint; buckets smallint[]; hints text[] (as for claim_round_robin); limit integer.
 -- Returns: the jobs; lease_no as it was, attempt as many as are spent; suspect: its lease
---   ran out. Reads at most :limit from each bucket. Locks: none.
+--   ran out; frees_key: its claim frees its unique key. Reads at most :limit from each bucket. Locks: none.
 -- Roles: consumer, operator, observer.
 WITH candidate AS MATERIALIZED (
     SELECT due.id
@@ -40,7 +40,8 @@ SELECT
     j.id, j.bucket, j.priority, j.lease_no, j.attempts_spent AS attempt, j.max_attempts, j.created_at,
     j.available_at AS lease_until, j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error,
     j.available_at AS due_at, j.tags, j.order_no, j.timeout_seconds, j.backoff,
-    j.cancel_requested_at IS NOT NULL AS cancel_requested, j.limited, j.state = 'running' AS suspect
+    j.cancel_requested_at IS NOT NULL AS cancel_requested, j.limited,
+    j.unique_until_claim AND j.lease_no = 0 AS frees_key, j.state = 'running' AS suspect
 FROM sqlqueue.job AS j
 WHERE j.id = ANY (ARRAY(SELECT candidate.id FROM candidate))
   AND j.available_at <= statement_timestamp()

@@ -4,7 +4,7 @@
 -- Source and repairs: see claim_round_robin. Parameters: queue text; revision bigint; buckets smallint[]; hints text[]
 --   (as there); limit integer.
 -- Returns: the jobs, in the order in which they were due; lease_no as it was, attempt as many as are spent; suspect:
---   its lease ran out.
+--   its lease ran out; frees_key: its claim frees its unique key.
 -- Locks: the rows returned, in index order, until the transaction ends; rows locked by others are skipped. Guards: I5.
 -- Roles: consumer, operator.
 SELECT due.*
@@ -18,7 +18,8 @@ CROSS JOIN LATERAL (
             j.id, j.bucket, j.priority, j.lease_no, j.attempts_spent AS attempt, j.max_attempts, j.created_at,
             j.available_at AS lease_until, j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error,
             j.available_at AS due_at, j.tags, j.order_no, j.timeout_seconds, j.backoff,
-            j.cancel_requested_at IS NOT NULL AS cancel_requested, j.limited, j.state = 'running' AS suspect
+            j.cancel_requested_at IS NOT NULL AS cancel_requested, j.limited,
+            j.unique_until_claim AND j.lease_no = 0 AS frees_key, j.state = 'running' AS suspect
         FROM sqlqueue.job AS j
         WHERE j.queue = :queue
           AND j.bucket = b.bucket

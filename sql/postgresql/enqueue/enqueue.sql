@@ -2,17 +2,18 @@
 --
 -- Parameters: queue text; id uuid; hash integer (not negative: the bucket is the hash modulo the queue's count, or picks
 --   one of the region's buckets); priority smallint; run_at timestamptz (null: due now); max_attempts integer, backoff
---   float8[] and timeout_seconds float8 (null: the queue's); unique_key, ordering_key text; tags text[] (null: none);
---   region text (null: any bucket); payload text (JSON).
--- Returns: the job's id; woken: not null where a notification was sent. No row: a live job has the same id or unique key,
---   or the queue does not exist. A region without a bucket violates the not-null constraint of the bucket.
+--   float8[] and timeout_seconds float8 (null: the queue's); unique_key, ordering_key text; until_claim boolean (whether
+--   the job holds its unique key only until it is claimed); tags text[] (null: none); region text (null: any bucket); payload
+--   text (JSON).
+-- Returns: the job's id; woken: not null where a notification was sent. No row: a live job has the same id, or holds the unique
+--   key, or the queue does not exist. A region without a bucket violates the not-null constraint of the bucket.
 -- Notifies once, on the channel of the schema's name, if the job is due and a consumer waits for the queue: NOTIFY takes a
 --   lock of the whole server at commit, which a queue that is polled does not need.
 -- Locks: the inserted row only. Guards: I1 (it is one transaction with whatever the caller does beside it), I5, I6.
 -- Roles: producer, operator.
 INSERT INTO sqlqueue.job (
-    id, queue, bucket, priority, available_at, run_at, max_attempts, unique_key, ordering_key, order_no, region,
-    timeout_seconds, backoff, tags, payload
+    id, queue, bucket, priority, available_at, run_at, max_attempts, unique_key, unique_until_claim, ordering_key, order_no,
+    region, timeout_seconds, backoff, tags, payload
 )
 SELECT
     CAST(:id AS uuid),
@@ -30,6 +31,7 @@ SELECT
     COALESCE(CAST(:run_at AS timestamptz), now()),
     COALESCE(CAST(:max_attempts AS integer), q.max_attempts),
     CAST(:unique_key AS text),
+    CAST(:until_claim AS boolean),
     CAST(:ordering_key AS text),
     CASE WHEN q.keyed AND CAST(:ordering_key AS text) IS NOT NULL THEN nextval('sqlqueue.job_order') END,
     COALESCE(CAST(:region AS text), 'local'),

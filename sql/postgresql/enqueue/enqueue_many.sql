@@ -3,20 +3,22 @@
 --
 -- Parameters: queue text; ids uuid[]; hashes integer[] (not negative: the bucket is the hash modulo the queue's count, or
 --   picks one of the region's buckets); priorities smallint[]; run_ats timestamptz[] (null: due now); max_attempts
---   integer[] and timeouts float8[] (null: the queue's); unique_keys, ordering_keys, regions text[]; backoffs text[]
---   (each a float8[], null: the queue's); tags text[] (each a text[], null: none); payloads text[] (JSON).
+--   integer[] and timeouts float8[] (null: the queue's); unique_keys, ordering_keys, regions text[]; until_claims
+--   boolean[] (whether a job holds its unique key only until it is claimed); backoffs text[] (each a float8[], null: the
+--   queue's); tags text[] (each a text[], null: none); payloads text[] (JSON).
 -- Returns: the id of each job that was inserted; woken: not null where a notification was sent. A live job with the same
---   id or unique key makes its row a duplicate, which is left out. No row at all also means that the queue does not exist.
+--   id, or one that holds the unique key, makes its row a duplicate, which is left out. No row at all also means that the queue does not exist.
 --   A region without a bucket violates the not-null constraint of the bucket.
 -- Notifies once if a job is due and a consumer waits for the queue: the subquery about waiters depends on no row, so it
 --   runs at most once, for the first due row.
--- Locks: the inserted rows only; waits for a transaction that inserts the same id or unique key. They are inserted in the
+-- Locks: the inserted rows only; waits for a transaction that inserts the same id or unique key, or claims a job that
+--   gives its key away. They are inserted in the
 --   order of their unique keys, those without one in that of their ids: two that insert the same jobs in different orders do
 --   not wait for each other in a circle. Guards: I1 (it is one transaction with whatever the caller does beside it), I5, I6.
 -- Roles: producer, operator.
 INSERT INTO sqlqueue.job (
-    id, queue, bucket, priority, available_at, run_at, max_attempts, unique_key, ordering_key, order_no, region,
-    timeout_seconds, backoff, tags, payload
+    id, queue, bucket, priority, available_at, run_at, max_attempts, unique_key, unique_until_claim, ordering_key, order_no,
+    region, timeout_seconds, backoff, tags, payload
 )
 SELECT
     new.id,
@@ -34,6 +36,7 @@ SELECT
     COALESCE(new.run_at, now()),
     COALESCE(new.max_attempts, q.max_attempts),
     new.unique_key,
+    new.unique_until_claim,
     new.ordering_key,
     new.order_no,
     COALESCE(new.region, 'local'),
@@ -49,11 +52,12 @@ CROSS JOIN (
             THEN nextval('sqlqueue.job_order') END AS order_no
     FROM unnest(
         CAST(:ids AS uuid[]), CAST(:hashes AS integer[]), CAST(:priorities AS smallint[]), CAST(:run_ats AS timestamptz[]),
-        CAST(:max_attempts AS integer[]), CAST(:unique_keys AS text[]), CAST(:ordering_keys AS text[]),
-        CAST(:timeouts AS float8[]), CAST(:backoffs AS text[]), CAST(:tags AS text[]), CAST(:regions AS text[]),
-        CAST(:payloads AS text[])
+        CAST(:max_attempts AS integer[]), CAST(:unique_keys AS text[]), CAST(:until_claims AS boolean[]),
+        CAST(:ordering_keys AS text[]), CAST(:timeouts AS float8[]), CAST(:backoffs AS text[]), CAST(:tags AS text[]),
+        CAST(:regions AS text[]), CAST(:payloads AS text[])
     ) WITH ORDINALITY AS given (
-        id, hash, priority, run_at, max_attempts, unique_key, ordering_key, timeout, backoff, tags, region, payload, no
+        id, hash, priority, run_at, max_attempts, unique_key, unique_until_claim, ordering_key, timeout, backoff, tags, region,
+        payload, no
     )
 ) AS new
 WHERE q.name = :queue

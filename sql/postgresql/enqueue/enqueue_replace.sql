@@ -1,6 +1,7 @@
--- Give the content of new jobs to the live jobs that have their unique keys and still wait: the payload, when it is to
+-- Give the content of new jobs to the live jobs that hold their unique keys and still wait: the payload, when it is to
 -- run, its priority, tags and limits. What the job was before counts no more: its attempts, its error, and that it was to
--- be cancelled. Its id, its time of creation, its bucket and its place within its ordering key stay.
+-- be cancelled. Its id, its time of creation, its bucket, its place within its ordering key and until when it
+-- holds its unique key stay.
 --
 -- A job that runs or is held is left alone. One whose turn has not come stays out of line, unless its new content is for
 -- later: then it waits for that moment like any other.

@@ -6,10 +6,8 @@
 SELECT DISTINCT live.ordering_key
 FROM (
     SELECT j.ordering_key, j.order_no
-    FROM sqlqueue.job AS j
-    WHERE j.queue = :queue
-      AND j.unique_key IS NOT NULL
-      AND j.unique_key = ANY (CAST(:unique_keys AS text[]))
+    FROM sqlqueue.unique_key_holder AS j
+    WHERE j.queue = :queue AND j.unique_key = ANY (CAST(:unique_keys AS text[]))
     OFFSET 0
 ) AS live
 WHERE live.order_no IS NOT NULL

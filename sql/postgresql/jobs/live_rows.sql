@@ -6,7 +6,7 @@
 SELECT
     j.id, j.queue, j.state, j.bucket, j.priority, j.attempt, j.max_attempts, j.lease_no, j.created_at, j.run_at,
     NULLIF(j.available_at, 'infinity') AS available_at, j.started_at, CAST(NULL AS timestamptz) AS finished_at,
-    j.claimed_by, j.batch_id, j.unique_key, j.ordering_key, j.order_no, j.region, j.timeout_seconds, j.backoff, j.tags,
-    CAST(j.payload AS text) AS payload, CAST(NULL AS text) AS result, j.error, j.cancel_requested_at
+    j.claimed_by, j.batch_id, j.unique_key, j.unique_until_claim, j.ordering_key, j.order_no, j.region, j.timeout_seconds,
+    j.backoff, j.tags, CAST(j.payload AS text) AS payload, CAST(NULL AS text) AS result, j.error, j.cancel_requested_at
 FROM sqlqueue.job AS j
 WHERE j.id = ANY (CAST(:ids AS uuid[]))

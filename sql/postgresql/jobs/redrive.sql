@@ -1,12 +1,14 @@
 -- Bring ended jobs back to their queue, each the same job: its id, its place in its key's line, and its lease number, which
 -- goes on from where it was, so that the holder of an earlier lease is still refused. It has all its attempts, and is due now.
 --
+-- A job that held its unique key only until it was claimed does not hold it again: however many of a key ended, all go back.
+--
 -- Of an id that ended more than once the latest goes back. A bucket that new jobs do not use any more is exchanged for one
 -- that they do, so that running consumers claim from it.
 --
 -- Parameters: queue text; ids uuid[]; states text[] (only jobs that ended so); since, until text (timestamptz: when they
 --   ended at the earliest and the latest; '-infinity' and 'infinity': at any time).
--- Returns: id; whether it went back (false: a live job has the same id or unique key; it stays where it is); its unique key.
+-- Returns: id; whether it went back (false: a live job has the same id or holds the unique key; it stays where it is); its unique key.
 -- Locks: the archive's rows, in the order of their ids; waits for another redrive of them. In a keyed queue the transaction
 --   holds key_wait. Guards: I1, I2, I3, I6: one statement inserts and deletes; I5.
 -- Plan: the ids go to each partition that since and until leave over, through its primary key. The queue is compared so that
@@ -26,13 +28,13 @@ WITH candidate AS MATERIALIZED (
     SELECT DISTINCT ON (c.id) c.* FROM candidate AS c ORDER BY c.id, c.finished_at DESC
 ), back AS (
     INSERT INTO sqlqueue.job (
-        id, queue, bucket, priority, available_at, run_at, lease_no, max_attempts, created_at, unique_key, ordering_key,
-        order_no, region, timeout_seconds, backoff, tags, payload, error
+        id, queue, bucket, priority, available_at, run_at, lease_no, max_attempts, created_at, unique_key,
+        unique_until_claim, ordering_key, order_no, region, timeout_seconds, backoff, tags, payload, error
     )
     SELECT
         l.id, l.queue, CASE WHEN l.bucket < q.bucket_count THEN l.bucket ELSE l.bucket % q.bucket_count END, l.priority,
         statement_timestamp(), statement_timestamp(), l.lease_no, l.max_attempts, l.created_at, l.unique_key,
-        l.ordering_key,
+        l.unique_until_claim, l.ordering_key,
         CASE WHEN q.keyed AND l.ordering_key IS NOT NULL
             THEN COALESCE(l.order_no, nextval('sqlqueue.job_order')) END,
         l.region, l.timeout_seconds, l.backoff, l.tags, l.payload, l.error

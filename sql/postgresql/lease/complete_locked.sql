@@ -13,12 +13,13 @@ WITH finished AS (
 )
 INSERT INTO sqlqueue.job_archive (
     id, queue, bucket, priority, state, lease_no, attempt, max_attempts, run_at, created_at, started_at, finished_at,
-    claimed_by, unique_key, ordering_key, order_no, region, timeout_seconds, backoff, tags, payload, result, error
+    claimed_by, unique_key, unique_until_claim, ordering_key, order_no, region, timeout_seconds, backoff, tags, payload,
+    result, error
 )
 SELECT
     f.id, f.queue, f.bucket, f.priority, COALESCE(ended.state, 'succeeded'), f.lease_no + 1, LEAST(f.attempts_spent + 1, f.max_attempts),
-    f.max_attempts, f.run_at, f.created_at, now(), statement_timestamp(), :worker, f.unique_key, f.ordering_key,
-    f.order_no, f.region, f.timeout_seconds, f.backoff, f.tags, f.payload, CAST(ended.result AS jsonb),
+    f.max_attempts, f.run_at, f.created_at, now(), statement_timestamp(), :worker, f.unique_key, f.unique_until_claim,
+    f.ordering_key, f.order_no, f.region, f.timeout_seconds, f.backoff, f.tags, f.payload, CAST(ended.result AS jsonb),
     COALESCE(ended.error, f.error)
 FROM finished AS f
 JOIN unnest(

@@ -16,7 +16,8 @@ REVOKE ALL ON
     sqlqueue.batch_outcome,
     sqlqueue.subscription, sqlqueue.schedule, sqlqueue.human_task, sqlqueue.job_event, sqlqueue.automation_rule,
     sqlqueue.sensitive_field, sqlqueue.queue_declaration, sqlqueue.live_bucket, sqlqueue.lane, sqlqueue.bucket_heads, sqlqueue.stray_job, sqlqueue.job_all,
-    sqlqueue.queue_stats, sqlqueue.new_job, sqlqueue.replaceable_job, sqlqueue.own_follower, sqlqueue.job_replaced_long_ago,
+    sqlqueue.queue_stats, sqlqueue.new_job, sqlqueue.replaceable_job, sqlqueue.unique_key_holder, sqlqueue.own_follower,
+    sqlqueue.job_replaced_long_ago,
     sqlqueue.event_of_no_job, sqlqueue.follower, sqlqueue.job_group, sqlqueue.group_tally, sqlqueue.job_progress,
     sqlqueue.reply_queue, sqlqueue.spark_write, sqlqueue.staged_attempt, sqlqueue.staged_job, sqlqueue.maintenance,
     sqlqueue.archived_long_ago, sqlqueue.group_long_ago, sqlqueue.wait_long_ago, sqlqueue.staged_long_ago,
@@ -62,8 +63,8 @@ GRANT SELECT, INSERT, UPDATE ON sqlqueue.bucket TO sqlqueue_operator;
 GRANT SELECT (id, queue, bucket, state, available_at, run_at, unique_key, ordering_key, order_no)
     ON sqlqueue.job TO sqlqueue_producer;
 GRANT INSERT (
-    id, queue, bucket, priority, available_at, run_at, max_attempts, unique_key, ordering_key, order_no, region,
-    timeout_seconds, backoff, tags, payload
+    id, queue, bucket, priority, available_at, run_at, max_attempts, unique_key, unique_until_claim, ordering_key, order_no,
+    region, timeout_seconds, backoff, tags, payload
 ) ON sqlqueue.job TO sqlqueue_producer, sqlqueue_operator;
 GRANT INSERT (lease_no, created_at, error) ON sqlqueue.job TO sqlqueue_operator;
 GRANT SELECT, DELETE ON sqlqueue.job TO sqlqueue_consumer, sqlqueue_operator;
@@ -95,6 +96,10 @@ GRANT UPDATE (
 ) ON sqlqueue.replaceable_job TO sqlqueue_producer, sqlqueue_operator;
 -- nothing on new_job, replaceable_job: sqlqueue_consumer, sqlqueue_observer
 
+-- unique_key_holder: which unique keys are taken. It shows no payload.
+GRANT SELECT ON sqlqueue.unique_key_holder
+    TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
+
 -- job_replaced: ids that were sent before, or deleted. They are forgotten when a week has passed.
 GRANT SELECT (id, merged_into), INSERT (id, merged_into) ON sqlqueue.job_replaced TO sqlqueue_producer, sqlqueue_operator;
 GRANT SELECT ON sqlqueue.job_replaced TO sqlqueue_observer;
@@ -115,7 +120,8 @@ GRANT SELECT (id, queue, state, lease_no, order_no, started_at, finished_at, cla
     TO sqlqueue_consumer;
 GRANT INSERT (
     id, queue, bucket, priority, state, lease_no, attempt, max_attempts, run_at, created_at, started_at, finished_at, claimed_by,
-    batch_id, unique_key, ordering_key, order_no, region, timeout_seconds, backoff, tags, payload, result, error
+    batch_id, unique_key, unique_until_claim, ordering_key, order_no, region, timeout_seconds, backoff, tags, payload, result,
+    error
 ) ON sqlqueue.job_archive TO sqlqueue_consumer, sqlqueue_operator;
 GRANT SELECT, UPDATE (region), DELETE ON sqlqueue.job_archive TO sqlqueue_operator;
 GRANT SELECT ON sqlqueue.job_archive TO sqlqueue_observer;

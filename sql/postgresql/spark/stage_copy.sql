@@ -4,6 +4,6 @@
 -- Parameters: none. Returns: nothing. Locks: the inserted rows only.
 -- Roles: producer, operator.
 COPY sqlqueue.staged_job (
-    attempt, row_no, id, named, hash, priority, run_at, max_attempts, unique_key, ordering_key, timeout_seconds, tags,
-    region, payload
+    attempt, row_no, id, named, hash, priority, run_at, max_attempts, unique_key, unique_until_claim, ordering_key,
+    timeout_seconds, tags, region, payload
 ) FROM STDIN (FORMAT BINARY)

@@ -61,7 +61,7 @@ def between(text: str, begin: str, end: str) -> str:
 
 def test_every_column_of_a_staged_job_is_what_enqueue_many_makes_it(staged: str) -> None:
     many, here = columns(file("enqueue_many")), columns(staged)
-    assert len(many) == 15
+    assert len(many) == 16
     assert {
         name: (many.get(name), here.get(name)) for name in many | here if many.get(name) != here.get(name)
     } == DIFFERENT

@@ -3,7 +3,8 @@
 -- Parameters: place text (before the message: 'row 3: ', or nothing); the others as for enqueue. Raises: SQ003.
 CREATE OR REPLACE FUNCTION sqlqueue_v1._check_job(
     place text, payload jsonb, run_at timestamptz, priority integer, ordering_key text, unique_key text, tags text[],
-    max_attempts integer, timeout_seconds float8, backoff float8[], region text
+    max_attempts integer, timeout_seconds float8, backoff float8[], region text,
+    unique_until text DEFAULT 'end'
 ) RETURNS void
 LANGUAGE plpgsql IMMUTABLE AS $function$
 DECLARE
@@ -37,6 +38,10 @@ DECLARE
         THEN format('unique_key has %s bytes, the limit is 2,500; use a digest of it', octet_length(unique_key))
         WHEN octet_length(region) > 2500
         THEN format('region has %s bytes, the limit is 2,500; use a digest of it', octet_length(region))
+        WHEN unique_until IS NULL OR unique_until NOT IN ('end', 'claim')
+        THEN format('unique_until is %s; it must be ''end'' or ''claim''', COALESCE(quote_literal(unique_until), 'NULL'))
+        WHEN unique_until = 'claim' AND unique_key IS NULL
+        THEN 'unique_until is ''claim'', and there is no unique_key; give one'
     END;
 BEGIN
     IF problem IS NULL AND cardinality(tags) > 0 THEN

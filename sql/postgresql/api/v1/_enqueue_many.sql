@@ -5,8 +5,8 @@
 -- Returns: for each job the id of the one that holds its content; null for one that was left out. Raises: SQ002, SQ004.
 CREATE OR REPLACE FUNCTION sqlqueue_v1._enqueue_many(
     queue text, ids uuid[], named boolean, on_duplicate text, hashes integer[], priorities smallint[],
-    run_ats timestamptz[], max_attempts integer[], unique_keys text[], ordering_keys text[], timeouts float8[],
-    backoffs text[], tags text[], regions text[], payloads text[]
+    run_ats timestamptz[], max_attempts integer[], unique_keys text[], until_claims boolean[], ordering_keys text[],
+    timeouts float8[], backoffs text[], tags text[], regions text[], payloads text[]
 ) RETURNS uuid[]
 LANGUAGE plpgsql VOLATILE AS $function$
 #variable_conflict use_column
@@ -21,6 +21,7 @@ DECLARE
     run_ats timestamptz[] := _enqueue_many.run_ats;
     max_attempts integer[] := _enqueue_many.max_attempts;
     unique_keys text[] := _enqueue_many.unique_keys;
+    until_claims boolean[] := _enqueue_many.until_claims;
     ordering_keys text[] := _enqueue_many.ordering_keys;
     timeouts float8[] := _enqueue_many.timeouts;
     backoffs text[] := _enqueue_many.backoffs;
@@ -43,7 +44,7 @@ BEGIN
             known := known || found;
         END LOOP;
     END IF;
-    -- First all of them; then once more, one by one, those whose unique key or id was taken in between.
+    -- First all of them; then, one by one, those whose unique key or id was taken in between.
     FOR passing IN 0 .. cardinality(given) LOOP
         -- A job that was sent before is not to replace what has replaced it since.
         CONTINUE WHEN passing = 0 AND cardinality(known) > 0;
@@ -57,6 +58,7 @@ BEGIN
             run_ats := _enqueue_many.run_ats[passing:passing];
             max_attempts := _enqueue_many.max_attempts[passing:passing];
             unique_keys := _enqueue_many.unique_keys[passing:passing];
+            until_claims := _enqueue_many.until_claims[passing:passing];
             ordering_keys := _enqueue_many.ordering_keys[passing:passing];
             timeouts := _enqueue_many.timeouts[passing:passing];
             backoffs := _enqueue_many.backoffs[passing:passing];
@@ -64,53 +66,62 @@ BEGIN
             regions := _enqueue_many.regions[passing:passing];
             payloads := _enqueue_many.payloads[passing:passing];
         END IF;
-        landed := '{}';
-        IF _enqueue_many.on_duplicate = 'replace' THEN
-            keys := '{}';
-            FOR line IN {{replace_keys}} LOOP
-                keys := keys || line;
-            END LOOP;
-            IF cardinality(keys) > 0 THEN
-                PERFORM sqlqueue_v1._need_read_committed(_enqueue_many.queue);
-                PERFORM FROM ({{key_wait}}) AS waited;
-            END IF;
-            keys := '{}';
-            clock := clock_timestamp();
-            FOR found, holder, line IN {{enqueue_replace}} LOOP
-                place := array_position(given, found);
-                IF NOT found = ANY (known) THEN
-                    holders[place] := holder;
-                END IF;
-                IF line IS NOT NULL THEN
+        LOOP
+            landed := '{}';
+            IF _enqueue_many.on_duplicate = 'replace' THEN
+                keys := '{}';
+                FOR line IN {{replace_keys}} LOOP
                     keys := keys || line;
+                END LOOP;
+                IF cardinality(keys) > 0 THEN
+                    PERFORM sqlqueue_v1._need_read_committed(_enqueue_many.queue);
+                    PERFORM FROM ({{key_wait}}) AS waited;
                 END IF;
-            END LOOP;
-            IF cardinality(keys) > 0 THEN
+                keys := '{}';
                 clock := clock_timestamp();
-                FOR found IN {{key_promote}} LOOP
+                FOR found, holder, line IN {{enqueue_replace}} LOOP
+                    place := array_position(given, found);
+                    IF NOT found = ANY (known) THEN
+                        holders[place] := holder;
+                    END IF;
+                    IF line IS NOT NULL THEN
+                        keys := keys || line;
+                    END IF;
+                END LOOP;
+                IF cardinality(keys) > 0 THEN
+                    clock := clock_timestamp();
+                    FOR found IN {{key_promote}} LOOP
+                    END LOOP;
+                END IF;
+            END IF;
+            -- What has been placed above meets the job that holds it in the unique index, and is left out.
+            IF passing = 0 OR holders[passing] IS NULL THEN
+                FOR found IN {{enqueue_many}} LOOP
+                    landed := landed || found;
                 END LOOP;
             END IF;
-        END IF;
-        -- What has been placed above meets the job that holds it in the unique index, and is left out.
-        IF passing = 0 OR holders[passing] IS NULL THEN
-            FOR found IN {{enqueue_many}} LOOP
-                landed := landed || found;
-            END LOOP;
-        END IF;
-        IF _enqueue_many.named AND cardinality(landed) > 0 THEN
-            ids := landed;
-            FOR found IN {{drop_already_finished}} LOOP
-                landed := array_remove(landed, found);
-            END LOOP;
-        END IF;
-        IF passing > 0 THEN
-            holders[passing] := COALESCE(holders[passing], landed[1]);
-        ELSE
-            SELECT array_agg(COALESCE(holders[g.place], l.id) ORDER BY g.place)
-            INTO holders
-            FROM unnest(given) WITH ORDINALITY AS g (id, place)
-            LEFT JOIN unnest(landed) AS l (id) ON l.id = g.id;
-        END IF;
+            IF _enqueue_many.named AND cardinality(landed) > 0 THEN
+                ids := landed;
+                FOR found IN {{drop_already_finished}} LOOP
+                    landed := array_remove(landed, found);
+                END LOOP;
+            END IF;
+            IF passing > 0 THEN
+                holders[passing] := COALESCE(holders[passing], landed[1]);
+            ELSE
+                SELECT array_agg(COALESCE(holders[g.place], l.id) ORDER BY g.place)
+                INTO holders
+                FROM unnest(given) WITH ORDINALITY AS g (id, place)
+                LEFT JOIN unnest(landed) AS l (id) ON l.id = g.id;
+            END IF;
+            EXIT WHEN passing = 0 OR holders[passing] IS NOT NULL;
+            -- It met a job that waited and was claimed since. Where its key is free, or another waits under it by now, to leave
+            -- this one out would lose it.
+            EXIT WHEN EXISTS (SELECT FROM ({{unique_key_holders}}) AS holding WHERE holding.state <> 'queued');
+            EXIT WHEN NOT EXISTS (SELECT FROM sqlqueue.queue AS q WHERE q.name = _enqueue_many.queue);
+            ids := given[passing:passing];
+            EXIT WHEN EXISTS (SELECT FROM ({{known_ids}}) AS sent);
+        END LOOP;
         EXIT WHEN array_position(holders, NULL) IS NULL;
     END LOOP;
     IF array_position(holders, NULL) IS NULL THEN

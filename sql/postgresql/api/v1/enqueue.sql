@@ -2,8 +2,9 @@
 --
 -- Parameters: queue text; payload jsonb (an object, or an array; at most 1,000,000 bytes); run_at timestamptz (null: due
 --   now); priority integer (0 to 9, higher first); ordering_key text (jobs with the same one share a bucket, and in a keyed
---   queue take turns); unique_key text (at most one live job of the queue has it); on_duplicate text ('ignore': a second one
---   is left out; 'replace': it gives its content to the one that waits); tags text[]; max_attempts integer, timeout_seconds
+--   queue take turns); unique_key text (at most one job of the queue holds it); on_duplicate text ('ignore': a second one
+--   is left out; 'replace': it gives its content to the one that waits); unique_until text ('end': the key is held until the
+--   job ends; 'claim': until it is claimed for the first time); tags text[]; max_attempts integer, timeout_seconds
 --   float8 and backoff float8[] (seconds, factor, max_seconds, jitter; null: the queue's); region text (null: any bucket);
 --   id uuid (a version 7 UUID of the producer's own: the same job, sent again, lands once, also if it has ended; null: made).
 -- Returns: the id of the job that holds the content; null: it was left out.
@@ -21,7 +22,8 @@ CREATE OR REPLACE FUNCTION sqlqueue_v1.enqueue(
     timeout_seconds float8 DEFAULT NULL,
     backoff float8[] DEFAULT NULL,
     region text DEFAULT NULL,
-    id uuid DEFAULT NULL
+    id uuid DEFAULT NULL,
+    unique_until text DEFAULT 'end'
 ) RETURNS uuid
 LANGUAGE plpgsql VOLATILE {{settings}} AS $function$
 #variable_conflict use_column
@@ -35,6 +37,7 @@ DECLARE
     run_at timestamptz := enqueue.run_at;
     max_attempts integer := enqueue.max_attempts;
     unique_key text := enqueue.unique_key;
+    until_claim boolean := enqueue.unique_until = 'claim';
     ordering_key text := enqueue.ordering_key;
     timeout_seconds float8 := enqueue.timeout_seconds;
     backoff text := enqueue.backoff;
@@ -50,7 +53,7 @@ BEGIN
     END IF;
     PERFORM sqlqueue_v1._check_job(
         '', enqueue.payload, enqueue.run_at, enqueue.priority, enqueue.ordering_key, enqueue.unique_key, enqueue.tags,
-        enqueue.max_attempts, enqueue.timeout_seconds, enqueue.backoff, enqueue.region
+        enqueue.max_attempts, enqueue.timeout_seconds, enqueue.backoff, enqueue.region, enqueue.unique_until
     );
     IF enqueue.on_duplicate IS DISTINCT FROM 'ignore' THEN
         PERFORM sqlqueue_v1._check_duplicate(enqueue.on_duplicate);
@@ -61,8 +64,8 @@ BEGIN
     IF enqueue.on_duplicate = 'replace' AND enqueue.unique_key IS NOT NULL THEN
         ids := sqlqueue_v1._enqueue_many(
             queue, ARRAY[id], enqueue.id IS NOT NULL, 'replace', ARRAY[hash], ARRAY[priority], ARRAY[run_at],
-            ARRAY[max_attempts], ARRAY[unique_key], ARRAY[ordering_key], ARRAY[timeout_seconds], ARRAY[backoff], ARRAY[tags],
-            ARRAY[region], ARRAY[payload]
+            ARRAY[max_attempts], ARRAY[unique_key], ARRAY[until_claim], ARRAY[ordering_key], ARRAY[timeout_seconds],
+            ARRAY[backoff], ARRAY[tags], ARRAY[region], ARRAY[payload]
         );
         RETURN ids[1];
     END IF;

@@ -2,7 +2,8 @@
 --
 -- Parameters: as for enqueue, with an array, one element a job, of payloads jsonb[], run_ats timestamptz[], priorities
 --   integer[], ordering_keys and unique_keys text[] and ids uuid[] (null: for each of them what enqueue takes by itself).
---   tags, max_attempts, timeout_seconds, backoff and region are those of all of them.
+--   unique_until, tags, max_attempts, timeout_seconds, backoff and region are those of all of them; unique_until of those that
+--   have a unique key.
 -- Returns: for each job the id of the one that holds its content, in the order of the payloads; null: it was left out.
 -- Raises: SQ002, SQ003, SQ004, as enqueue does; messages count rows from 0.
 CREATE OR REPLACE FUNCTION sqlqueue_v1.enqueue_many(
@@ -18,7 +19,8 @@ CREATE OR REPLACE FUNCTION sqlqueue_v1.enqueue_many(
     timeout_seconds float8 DEFAULT NULL,
     backoff float8[] DEFAULT NULL,
     region text DEFAULT NULL,
-    ids uuid[] DEFAULT NULL
+    ids uuid[] DEFAULT NULL,
+    unique_until text DEFAULT 'end'
 ) RETURNS uuid[]
 LANGUAGE plpgsql VOLATILE {{settings}} AS $function$
 #variable_conflict use_variable
@@ -62,7 +64,8 @@ BEGIN
     PERFORM sqlqueue_v1._check_job(
         format('row %s: ', job.no - 1), job.payload, job.run_at,
         CASE WHEN priorities IS NULL THEN 0 ELSE job.priority END, job.ordering_key, job.unique_key, tags, max_attempts,
-        timeout_seconds, backoff, region
+        timeout_seconds, backoff, region,
+        CASE WHEN unique_keys IS NOT NULL AND job.unique_key IS NULL AND unique_until = 'claim' THEN 'end' ELSE unique_until END
     )
     FROM unnest(payloads, run_ats, priorities, ordering_keys, unique_keys) WITH ORDINALITY
         AS job (payload, run_at, priority, ordering_key, unique_key, no);
@@ -81,6 +84,7 @@ BEGIN
             array_agg(job.run_at ORDER BY job.no),
             array_fill(max_attempts, ARRAY[jobs]),
             array_agg(job.unique_key ORDER BY job.no),
+            array_fill(unique_until = 'claim', ARRAY[jobs]),
             array_agg(job.ordering_key ORDER BY job.no),
             array_fill(timeout_seconds, ARRAY[jobs]),
             array_fill(CAST(backoff AS text), ARRAY[jobs]),

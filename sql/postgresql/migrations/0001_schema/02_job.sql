@@ -43,6 +43,7 @@ CREATE TABLE sqlqueue.job (
     claim_token  uuid,
     batch_id     uuid,
     unique_key   text,
+    unique_until_claim boolean NOT NULL DEFAULT false,
     ordering_key text,
     order_no     bigint,
     region       text        NOT NULL DEFAULT 'local',
@@ -74,8 +75,11 @@ CREATE TABLE sqlqueue.job (
 -- read this index from end to end, for ids, as to go to them by the primary key.
 CREATE INDEX job_claim ON sqlqueue.job (queue, bucket, priority DESC, available_at, id) WHERE queue IS NOT NULL;
 
--- At most one live job per unique key.
-CREATE UNIQUE INDEX job_unique_key ON sqlqueue.job (queue, unique_key) WHERE unique_key IS NOT NULL;
+-- At most one job per unique key, of those that hold theirs: until they end, or, where they say so, until they are claimed
+-- for the first time. lease_no tells, which every claim raises and nothing lowers: no claim has to write anything for it, and a
+-- job that goes back to its queue does not meet the one that has taken its key meanwhile.
+CREATE UNIQUE INDEX job_unique_key ON sqlqueue.job (queue, unique_key)
+    WHERE unique_key IS NOT NULL AND (NOT unique_until_claim OR lease_no = 0);
 
 -- The lives of a key, in order; those under a lease; those that wait for their turn. Who wants the first says order_no > 0, and
 -- who wants one of the two others order_no IS NOT NULL: an empty table makes them all look equal, and the first would be read

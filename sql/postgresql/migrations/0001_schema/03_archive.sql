@@ -23,6 +23,7 @@ CREATE TABLE sqlqueue.job_archive (
     claimed_by   text,
     batch_id     uuid,
     unique_key   text,
+    unique_until_claim boolean NOT NULL DEFAULT false,
     ordering_key text,
     order_no     bigint,
     region       text        NOT NULL,

@@ -92,15 +92,16 @@ CREATE VIEW sqlqueue.job_all AS
 SELECT
     false AS archived, j.id, j.queue, j.bucket, j.priority, j.state,
     NULLIF(j.available_at, 'infinity') AS available_at, j.run_at, j.lease_no, j.attempt, j.max_attempts, j.created_at,
-    j.started_at, CAST(NULL AS timestamptz) AS finished_at, j.claimed_by, j.batch_id, j.unique_key, j.ordering_key,
-    j.order_no, j.region, j.timeout_seconds, j.backoff, j.cancel_requested_at, j.tags, j.payload,
+    j.started_at, CAST(NULL AS timestamptz) AS finished_at, j.claimed_by, j.batch_id, j.unique_key, j.unique_until_claim,
+    j.ordering_key, j.order_no, j.region, j.timeout_seconds, j.backoff, j.cancel_requested_at, j.tags, j.payload,
     CAST(NULL AS jsonb) AS result, j.error
 FROM sqlqueue.job AS j
 UNION ALL
 SELECT
     true, a.id, a.queue, a.bucket, a.priority, a.state, CAST(NULL AS timestamptz), a.run_at, a.lease_no, a.attempt,
-    a.max_attempts, a.created_at, a.started_at, a.finished_at, a.claimed_by, a.batch_id, a.unique_key, a.ordering_key,
-    a.order_no, a.region, a.timeout_seconds, a.backoff, CAST(NULL AS timestamptz), a.tags, a.payload, a.result, a.error
+    a.max_attempts, a.created_at, a.started_at, a.finished_at, a.claimed_by, a.batch_id, a.unique_key, a.unique_until_claim,
+    a.ordering_key, a.order_no, a.region, a.timeout_seconds, a.backoff, CAST(NULL AS timestamptz), a.tags, a.payload,
+    a.result, a.error
 FROM sqlqueue.job_archive AS a;
 
 COMMENT ON VIEW sqlqueue.job_all IS

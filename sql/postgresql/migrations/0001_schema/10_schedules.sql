@@ -20,6 +20,7 @@ CREATE TABLE sqlqueue.schedule (
     timeout_seconds float8      CHECK (timeout_seconds > 0),
     backoff         float8[],
     unique_key      text,
+    unique_until_claim boolean  NOT NULL DEFAULT false,
     ordering_key    text,
     region          text,
     tags            text[]      NOT NULL,

@@ -113,13 +113,13 @@ WITH settled AS MATERIALIZED (
 ), archived AS (
     INSERT INTO sqlqueue.job_archive (
         id, queue, bucket, priority, state, lease_no, attempt, max_attempts, run_at, created_at, started_at, finished_at,
-        claimed_by, batch_id, unique_key, ordering_key, order_no, region, timeout_seconds, backoff, tags, payload, result,
-        error
+        claimed_by, batch_id, unique_key, unique_until_claim, ordering_key, order_no, region, timeout_seconds, backoff, tags,
+        payload, result, error
     )
     SELECT
         id, queue, bucket, priority, end_state, lease_no, attempt, max_attempts, run_at, created_at, started_at,
-        statement_timestamp(), claimed_by, batch_id, unique_key, ordering_key, order_no, region, timeout_seconds, backoff,
-        tags, payload, end_result,
+        statement_timestamp(), claimed_by, batch_id, unique_key, unique_until_claim, ordering_key, order_no, region,
+        timeout_seconds, backoff, tags, payload, end_result,
         COALESCE(end_error, error)
     FROM finished
     RETURNING id

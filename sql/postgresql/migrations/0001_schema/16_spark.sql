@@ -36,6 +36,7 @@ CREATE UNLOGGED TABLE sqlqueue.staged_job (
     run_at          timestamptz,
     max_attempts    integer,
     unique_key      text,
+    unique_until_claim boolean  NOT NULL,
     ordering_key    text,
     timeout_seconds float8,
     tags            text[]      NOT NULL,
@@ -101,8 +102,8 @@ BEGIN
     END IF;
     WITH inserted AS (
         INSERT INTO sqlqueue.job (
-            id, queue, bucket, priority, available_at, run_at, max_attempts, unique_key, ordering_key, order_no, region,
-            timeout_seconds, tags, payload
+            id, queue, bucket, priority, available_at, run_at, max_attempts, unique_key, unique_until_claim, ordering_key,
+            order_no, region, timeout_seconds, tags, payload
         )
         SELECT
             new.id,
@@ -120,6 +121,7 @@ BEGIN
             COALESCE(new.run_at, now()),
             COALESCE(new.max_attempts, q.max_attempts),
             new.unique_key,
+            new.unique_until_claim,
             new.ordering_key,
             new.order_no,
             COALESCE(new.region, 'local'),

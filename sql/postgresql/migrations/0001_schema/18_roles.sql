@@ -8,7 +8,15 @@ SELECT j.id FROM sqlqueue.job AS j WHERE j.created_at = now() AND j.state = 'que
 
 COMMENT ON VIEW sqlqueue.new_job IS 'jobs that were put on a queue by the transaction that asks';
 
--- Jobs that wait under a unique key: their content may be replaced, that of no other.
+-- Jobs that hold their unique key: nobody else of the queue can have it. The condition is that of the index job_unique_key.
+CREATE VIEW sqlqueue.unique_key_holder AS
+SELECT j.id, j.queue, j.state, j.unique_key, j.ordering_key, j.order_no
+FROM sqlqueue.job AS j
+WHERE j.unique_key IS NOT NULL AND (NOT j.unique_until_claim OR j.lease_no = 0);
+
+COMMENT ON VIEW sqlqueue.unique_key_holder IS 'jobs that hold their unique key: live ones, or those that were not claimed yet';
+
+-- Jobs that wait and hold their unique key: their content may be replaced, that of no other.
 --
 -- The condition is written so that the planner does not take it for that of a partial index: what changes these rows has their
 -- ids, and is to go by them.
@@ -17,9 +25,9 @@ SELECT
     j.id, j.queue, j.unique_key, j.available_at, j.run_at, j.priority, j.max_attempts, j.attempt, j.timeout_seconds,
     j.backoff, j.tags, j.payload, j.error, j.cancel_requested_at, j.ordering_key, j.order_no
 FROM sqlqueue.job AS j
-WHERE j.state = 'queued' AND num_nonnulls(j.unique_key) <> 0;
+WHERE j.state = 'queued' AND num_nonnulls(j.unique_key) <> 0 AND (NOT j.unique_until_claim OR j.lease_no = 0);
 
-COMMENT ON VIEW sqlqueue.replaceable_job IS 'jobs that wait under a unique key: an enqueue may replace their content';
+COMMENT ON VIEW sqlqueue.replaceable_job IS 'jobs that wait and hold their unique key: an enqueue may replace their content';
 
 -- Bring back the next jobs of keys that have room again: key_promote, which says more.
 --
@@ -86,7 +94,8 @@ COMMENT ON VIEW sqlqueue.own_follower IS 'followers that were put there by the u
 
 -- Keep live jobs from ending before this transaction does, and on request mark them as followed, so that their ends are told.
 --
--- Returns: the ids of those that are live. Locks: the jobs, in the order of their ids: see follow, and merge_lock.
+-- Returns: the ids of those that are live; where they are not marked, only of those that still hold their unique key.
+-- Locks: the jobs, in the order of their ids: see follow, and merge_lock. No claim takes one that is locked.
 -- With the owner's rights: whoever follows a job, or says how far it is, has its end told, and cannot keep others from being
 -- told of it.
 CREATE FUNCTION sqlqueue.keep_live(job_ids uuid[], mark boolean) RETURNS SETOF uuid
@@ -96,7 +105,11 @@ DECLARE
     live uuid[];
 BEGIN
     live := ARRAY(
-        SELECT j.id FROM sqlqueue.job AS j WHERE j.id = ANY (job_ids) ORDER BY j.id FOR KEY SHARE
+        SELECT j.id
+        FROM sqlqueue.job AS j
+        WHERE j.id = ANY (job_ids) AND (mark OR NOT j.unique_until_claim OR j.lease_no = 0)
+        ORDER BY j.id
+        FOR KEY SHARE
     );
     IF mark THEN
         UPDATE sqlqueue.job AS j SET followed = true WHERE j.id = ANY (live) AND NOT j.followed;
