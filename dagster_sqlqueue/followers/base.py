@@ -11,6 +11,7 @@ from dagster_sqlqueue.db.executors import AsyncTransaction, CallerConnection, Ex
 from dagster_sqlqueue.db.retries import RereadableInput, beginning_again
 from dagster_sqlqueue.db.steps import Steps, adrive, drive
 from dagster_sqlqueue.queue import SqlQueue, insert
+from dagster_sqlqueue.schema import migrations
 
 T = TypeVar("T")
 
@@ -30,7 +31,7 @@ class FollowerVerbs:
         self, work: Callable[[Executor], T], connection: CallerConnection | None, queues: Iterable[str] = ()
     ) -> T:
         """Run work in one transaction, a savepoint in the caller's; ours is begun again after a deadlock."""
-        with self._explained(queues):
+        with migrations.explaining(self.database), self._explained(queues):
             if connection is None:
                 return self.database.transact(work)
             with self.database.joined(connection).atomic() as joined:  # type: ignore[union-attr]
@@ -49,7 +50,7 @@ class FollowerVerbs:
             with self.database.transaction() as transaction:
                 return work(transaction)
 
-        with self._explained(queues):
+        with migrations.explaining(self.database), self._explained(queues):
             if connection is None:
                 return beginning_again(transact, read)
             with self.database.joined(connection).atomic() as joined:  # type: ignore[union-attr]
@@ -58,9 +59,10 @@ class FollowerVerbs:
     @contextlib.asynccontextmanager
     async def _ablock(self, transaction: AsyncTransaction, queues: Iterable[str]) -> AsyncIterator[None]:
         """The same on a connection that is awaited."""
-        with self._explained(queues):
-            async with transaction.atomic():
-                yield
+        async with migrations.aexplaining(self.database):
+            with self._explained(queues):
+                async with transaction.atomic():
+                    yield
 
     def _steps(self, steps: Steps[T], executor: Executor, queue: str) -> T:
         try:

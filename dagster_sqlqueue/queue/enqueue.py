@@ -21,6 +21,7 @@ from dagster_sqlqueue.queue.copy_rows import Packer
 from dagster_sqlqueue.queue.hooks import around_enqueue
 from dagster_sqlqueue.queue.insert import Enqueued, OnConflict
 from dagster_sqlqueue.queue.intake import NewRow, OnBadRow, PlainJobChunks, PlainRow, Rejected, each, new_row
+from dagster_sqlqueue.schema import migrations
 
 __all__ = ["EnqueueVerbs", "Enqueued", "Rejected"]
 
@@ -95,23 +96,25 @@ class EnqueueVerbs(Verbs):
             connection: a psycopg or SQLAlchemy connection or an ORM session whose transaction the job joins: rolled back
                 means never enqueued. None: a transaction of its own, committed on return. For a job with an id of its own
                 it has to be READ COMMITTED: a stricter one does not see that the job ended after it began.
-            on_conflict: what becomes of a job whose unique key a live job has. `ignore`: it is left out. `replace`: if the
-                live job still waits, it takes the payload, moment, priority, tags and limits of the new one and begins
-                anew with its attempts; its id, its bucket and its place within its ordering key stay. A job that runs or
-                is held stays as it is.
+            on_conflict: what becomes of a job whose unique key another one holds. `ignore`: it is left out. `replace`: if
+                that one still waits, it takes the payload, moment, priority, tags and limits of the new one and begins
+                anew with its attempts; its id, its bucket, its place within its ordering key and until when it holds its
+                unique key stay. A job that runs or is held stays as it is.
 
         Returns:
-            The id of the job that holds the content; None for a duplicate: its unique key or id belongs to a live job
-            that was left as it is, or its id to a job that was enqueued before and has ended.
+            The id of the job that holds the content; None for a duplicate: a live job that was left as it is holds
+            its unique key or has its id, or a job of its id was enqueued before and has ended.
 
         Raises:
             InvalidPayload, InvalidInput: nothing was enqueued.
             UnknownQueue: the queue does not exist.
+            SchemaTooOld, SchemaTooNew: see the classes.
         """
-        if not self._hooks:
-            return self._enqueue(spec, job, connection, on_conflict)
-        with around_enqueue(self._hooks, spec.name, "send") as call:
-            return call.done(self._enqueue(spec, call.changed(job), connection, on_conflict))
+        with migrations.explaining(self.database):
+            if not self._hooks:
+                return self._enqueue(spec, job, connection, on_conflict)
+            with around_enqueue(self._hooks, spec.name, "send") as call:
+                return call.done(self._enqueue(spec, call.changed(job), connection, on_conflict))
 
     def _enqueue(
         self,
@@ -162,14 +165,16 @@ class EnqueueVerbs(Verbs):
         Raises:
             InvalidPayload, InvalidInput: the message names the row, counted from 0; nothing was enqueued.
             UnknownQueue: the queue does not exist.
+            SchemaTooOld, SchemaTooNew: see the classes.
             TransactionLost: others were in the way again and again, or of a generator whose first chunk was in; nothing
                 was enqueued.
         """
-        if not self._hooks:
-            return self._enqueue_many(spec, jobs, connection, on_conflict, on_bad_row)
-        with around_enqueue(self._hooks, spec.name, "send") as call:
-            changed = mapped(jobs, call.changed)
-            return call.done(self._enqueue_many(spec, changed, connection, on_conflict, on_bad_row))
+        with migrations.explaining(self.database):
+            if not self._hooks:
+                return self._enqueue_many(spec, jobs, connection, on_conflict, on_bad_row)
+            with around_enqueue(self._hooks, spec.name, "send") as call:
+                changed = mapped(jobs, call.changed)
+                return call.done(self._enqueue_many(spec, changed, connection, on_conflict, on_bad_row))
 
     def _enqueue_many(
         self,
@@ -260,11 +265,13 @@ class EnqueueVerbs(Verbs):
         Raises:
             InvalidPayload, InvalidInput: nothing was enqueued.
             UnknownQueue: the queue does not exist.
+            SchemaTooOld, SchemaTooNew: see the classes.
         """
-        if not self._hooks:
-            return await self._aenqueue(spec, job, connection, on_conflict)
-        with around_enqueue(self._hooks, spec.name, "send") as call:
-            return call.done(await self._aenqueue(spec, call.changed(job), connection, on_conflict))
+        async with migrations.aexplaining(self.database):
+            if not self._hooks:
+                return await self._aenqueue(spec, job, connection, on_conflict)
+            with around_enqueue(self._hooks, spec.name, "send") as call:
+                return call.done(await self._aenqueue(spec, call.changed(job), connection, on_conflict))
 
     async def _aenqueue(
         self,
@@ -303,12 +310,14 @@ class EnqueueVerbs(Verbs):
         Raises:
             InvalidPayload, InvalidInput: the message names the row, counted from 0; nothing was enqueued.
             UnknownQueue: the queue does not exist.
+            SchemaTooOld, SchemaTooNew: see the classes.
         """
-        if not self._hooks:
-            return await self._aenqueue_many(spec, jobs, connection, on_conflict, on_bad_row)
-        with around_enqueue(self._hooks, spec.name, "send") as call:
-            changed = each(jobs, call.changed)
-            return call.done(await self._aenqueue_many(spec, changed, connection, on_conflict, on_bad_row))
+        async with migrations.aexplaining(self.database):
+            if not self._hooks:
+                return await self._aenqueue_many(spec, jobs, connection, on_conflict, on_bad_row)
+            with around_enqueue(self._hooks, spec.name, "send") as call:
+                changed = each(jobs, call.changed)
+                return call.done(await self._aenqueue_many(spec, changed, connection, on_conflict, on_bad_row))
 
     async def _aenqueue_many(
         self,

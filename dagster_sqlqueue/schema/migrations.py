@@ -3,23 +3,33 @@
 What a migration is: see `migration_files`. Which versions of schema and code work together: see `window`.
 """
 
+import asyncio
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from functools import cache, partial
 from typing import Any
 
 import psycopg
+import sqlalchemy as sa
 
 from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.db.executors import Transaction
-from dagster_sqlqueue.errors import InvalidInput, SchemaMissing, SchemaTooNew, SchemaTooOld
+from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput, SchemaMissing, SchemaTooNew, SchemaTooOld
 from dagster_sqlqueue.schema import functions, migration_files, online_indexes, partitions, roles, window
 from dagster_sqlqueue.schema.lock_waits import LockWaits
 from dagster_sqlqueue.schema.migration_files import Migration as Migration
 
 _NAMED = 3
+_OF_ANOTHER_SCHEMA = (
+    psycopg.ProgrammingError,
+    psycopg.IntegrityError,
+    sa.exc.ProgrammingError,
+    sa.exc.IntegrityError,
+    SchemaMissing,
+)
+"""What a statement raises in a schema that it was not written for."""
 
 
 @cache
@@ -206,19 +216,37 @@ def standing(database: Database) -> window.Standing:
 @contextlib.contextmanager
 def explaining(database: Database) -> Iterator[None]:
     """Say which version is to be upgraded, when a statement of the block fails as the schema does not serve this library any
-    more.
+    more. The versions are looked up only then, on another connection than the one that failed.
 
     Raises:
         SchemaMissing, SchemaTooOld, SchemaTooNew: in place of the driver's error.
     """
     try:
         yield
-    except (psycopg.ProgrammingError, SchemaMissing) as error:
-        try:
-            check(database)
-        except (SchemaTooOld, SchemaTooNew) as outside:
-            raise outside from error
+    except _OF_ANOTHER_SCHEMA as error:
+        _refuse_outside(database, error)
         raise
+
+
+@contextlib.asynccontextmanager
+async def aexplaining(database: Database) -> AsyncIterator[None]:
+    """`explaining` for a block that is awaited."""
+    try:
+        yield
+    except _OF_ANOTHER_SCHEMA as error:
+        await asyncio.to_thread(_refuse_outside, database, error)
+        raise
+
+
+def _refuse_outside(database: Database, error: Exception) -> None:
+    """Raise what says that schema and library do not work together, from the error that this made; else return."""
+    try:
+        check(database)
+    except (SchemaTooOld, SchemaTooNew) as outside:
+        raise outside from error
+    except DatabaseUnavailable:
+        # It cannot be told; what failed first is more to the point.
+        return
 
 
 def _applied(database: Database) -> list[tuple[int, int]]:

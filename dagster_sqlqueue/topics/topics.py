@@ -14,6 +14,7 @@ from dagster_sqlqueue.db.steps import adrive, drive
 from dagster_sqlqueue.queue import insert
 from dagster_sqlqueue.queue.hooks import around_enqueue
 from dagster_sqlqueue.queue.intake import OnBadRow, each
+from dagster_sqlqueue.schema import migrations
 from dagster_sqlqueue.topics import publication
 from dagster_sqlqueue.topics.model import Message, Published, PublishedMany, TopicSpec, topic_of
 from dagster_sqlqueue.topics.subscriptions import SubscriptionVerbs
@@ -63,10 +64,11 @@ class Topics(SubscriptionVerbs):
             InvalidPayload, InvalidInput: nothing was published.
         """
         message = Message(payload, id, tags, run_at, priority, ordering_key)
-        if not self.queue._hooks:
-            return self._publish(topic, message, connection)
-        with around_enqueue(self.queue._hooks, topic_of(topic).name, "publish") as call:
-            return call.done(self._publish(topic, call.changed(message), connection))
+        with migrations.explaining(self.database):
+            if not self.queue._hooks:
+                return self._publish(topic, message, connection)
+            with around_enqueue(self.queue._hooks, topic_of(topic).name, "publish") as call:
+                return call.done(self._publish(topic, call.changed(message), connection))
 
     def _publish(
         self, topic: "TopicSpec[Any] | str", message: Message[Any], connection: CallerConnection | None
@@ -108,11 +110,12 @@ class Topics(SubscriptionVerbs):
             InvalidPayload, InvalidInput: the message names the row, counted from 0; nothing was published.
             TransactionLost: as for `SqlQueue.enqueue_many`.
         """
-        if not self.queue._hooks:
-            return self._publish_many(topic, messages, connection, on_bad_row, on_published)
-        with around_enqueue(self.queue._hooks, topic_of(topic).name, "publish") as call:
-            changed = mapped(messages, call.changed)
-            return call.done(self._publish_many(topic, changed, connection, on_bad_row, on_published))
+        with migrations.explaining(self.database):
+            if not self.queue._hooks:
+                return self._publish_many(topic, messages, connection, on_bad_row, on_published)
+            with around_enqueue(self.queue._hooks, topic_of(topic).name, "publish") as call:
+                changed = mapped(messages, call.changed)
+                return call.done(self._publish_many(topic, changed, connection, on_bad_row, on_published))
 
     def _publish_many(
         self,
@@ -174,10 +177,11 @@ class Topics(SubscriptionVerbs):
             InvalidPayload, InvalidInput: nothing was published.
         """
         message = Message(payload, id, tags, run_at, priority, ordering_key)
-        if not self.queue._hooks:
-            return await self._apublish(topic, message, connection)
-        with around_enqueue(self.queue._hooks, topic_of(topic).name, "publish") as call:
-            return call.done(await self._apublish(topic, call.changed(message), connection))
+        async with migrations.aexplaining(self.database):
+            if not self.queue._hooks:
+                return await self._apublish(topic, message, connection)
+            with around_enqueue(self.queue._hooks, topic_of(topic).name, "publish") as call:
+                return call.done(await self._apublish(topic, call.changed(message), connection))
 
     async def _apublish(
         self, topic: "TopicSpec[Any] | str", message: Message[Any], connection: "psycopg.AsyncConnection[Any]"
@@ -213,11 +217,12 @@ class Topics(SubscriptionVerbs):
         Raises:
             InvalidPayload, InvalidInput: the message names the row, counted from 0; nothing was published.
         """
-        if not self.queue._hooks:
-            return await self._apublish_many(topic, messages, connection, on_bad_row, on_published)
-        with around_enqueue(self.queue._hooks, topic_of(topic).name, "publish") as call:
-            changed = each(messages, call.changed)
-            return call.done(await self._apublish_many(topic, changed, connection, on_bad_row, on_published))
+        async with migrations.aexplaining(self.database):
+            if not self.queue._hooks:
+                return await self._apublish_many(topic, messages, connection, on_bad_row, on_published)
+            with around_enqueue(self.queue._hooks, topic_of(topic).name, "publish") as call:
+                changed = each(messages, call.changed)
+                return call.done(await self._apublish_many(topic, changed, connection, on_bad_row, on_published))
 
     async def _apublish_many(
         self,
