@@ -296,8 +296,8 @@ def ending_step(endings: Sequence[Ending]) -> Step:
     """
     jobs = [ending.job for ending in endings]
     if _plain(endings) and len({job.lease_no for job in jobs}) == 1:
-        return "complete_plain", {"ids": [job.id for job in jobs], "lease_no": jobs[0].lease_no, "in_line": False}
-    return "complete", {**_fences(jobs), **_ends(endings), "in_line": False}
+        return "succeed_leased", {"ids": [job.id for job in jobs], "lease_no": jobs[0].lease_no, "in_line": False}
+    return "end_leased", {**_fences(jobs), **_ends(endings), "in_line": False}
 
 
 def locked_ending_step(endings: Sequence[Ending], worker: str) -> Step:
@@ -310,11 +310,7 @@ def locked_ending_step(endings: Sequence[Ending], worker: str) -> Step:
         # Begun under a lease number of its own before it was locked.
         return ending_step(endings)
     parameters = {"ids": [ending.job.id for ending in endings], "worker": worker}
-    return (
-        ("complete_plain_locked", parameters)
-        if _plain(endings)
-        else ("complete_locked", {**parameters, **_ends(endings)})
-    )
+    return ("succeed_locked", parameters) if _plain(endings) else ("end_locked", {**parameters, **_ends(endings)})
 
 
 def demand_all(jobs: Sequence[ClaimedJob], accepted: set[UUID]) -> None:

@@ -7,6 +7,10 @@ For the server, what a function does happens at the time of the call, which may 
 
 The functions of version 1 are in a schema of their own, the queues' with `_v1`. Their signatures never change; their bodies
 do, in the transaction of the migrations that they follow.
+
+Those under `api/owner/` are in the queues' own schema and run with the rights of its owner: they delete jobs and write the
+archive, for consumers, who have no right to either. The statements that Python runs call them, and so do the functions of
+version 1. A signature stays for as long as a package calls it that the schema serves.
 """
 
 import hashlib
@@ -24,10 +28,12 @@ from dagster_sqlqueue.db.executors import Row, Transaction
 from dagster_sqlqueue.errors import InvalidInput
 
 VERSION = "v1"
+_OWNER = "owner"
 
 _LONGEST = 63
 _INCLUDED = re.compile(r"\{\{([a-z_]+)\}\}")
 _FUNCTION = re.compile(r"^CREATE OR REPLACE FUNCTION sqlqueue_v1\.([a-z_]+)\(", re.MULTILINE)
+_OWNERS_FUNCTION = re.compile(r"^CREATE OR REPLACE FUNCTION sqlqueue\.([a-z_]+)\(", re.MULTILINE)
 PURPOSE = "functions of the queues in schema "
 """How the comment of a schema begins that holds such functions."""
 
@@ -62,8 +68,8 @@ def pinned_schema(schema: str) -> str:
 
 
 @cache
-def _files() -> dict[str, str]:
-    folder = statements.folder() / "api" / VERSION
+def _files(part: str = VERSION) -> dict[str, str]:
+    folder = statements.folder() / "api" / part
     found = {file.name: _expanded(file.read_text(encoding="utf-8")) for file in folder.iterdir()}
     return dict(sorted(found.items()))
 
@@ -79,7 +85,7 @@ def names() -> tuple[str, ...]:
 def definitions() -> str:
     """The text that makes all the functions, with the schema's name as in the files."""
     newest = (statements.folder() / "api" / "newest.sql").read_text(encoding="utf-8")
-    return "\n".join([*_files().values(), newest])
+    return "\n".join([*_files(_OWNER).values(), *_files().values(), newest])
 
 
 def digest() -> str:
@@ -107,6 +113,7 @@ def install(connection: "psycopg.Connection[Any]", database: Database) -> bool:
     if _state(found, schema).usable:
         return False
     # They run with the rights of whoever calls them: what he may not do to the tables he may not do through them.
+    # Those of its owner are granted by roles_grant.sql.
     makes = (
         f'CREATE SCHEMA IF NOT EXISTS "{pinned}"; COMMENT ON SCHEMA "{pinned}" IS \'{purpose}\';'
         f' GRANT USAGE ON SCHEMA "{pinned}" TO PUBLIC;'
@@ -147,7 +154,8 @@ def _state(found: _Found, schema: str) -> FunctionsState:
     pinned = pinned_schema(schema)
     all_pinned = [match[1] for text in _files().values() for match in _FUNCTION.finditer(text)]
     missing = [f"{pinned}.{name}" for name in all_pinned if name not in found.pinned_functions]
-    missing += [f"{schema}.{name}" for name in names() if name not in found.own_functions]
+    owners = [match[1] for text in _files(_OWNER).values() for match in _OWNERS_FUNCTION.finditer(text)]
+    missing += [f"{schema}.{name}" for name in (*names(), *owners) if name not in found.own_functions]
     newer = found.library is not None and _parts(found.library) > _parts(__version__)
     if newer:
         missing = []

@@ -155,9 +155,9 @@ def test_operators_disturb_nobody(fleet: Fleet, turns: dict[str, Any]) -> None:
 
 PLANTS = {
     "a claim that does not lock": ("claim", "FOR UPDATE SKIP LOCKED", ""),
-    "an end without the fence": ("_end", "AND j.lease_no = ended.lease_no", ""),
+    "an end without the fence": ("end_leased", "AND j.lease_no = ended.lease_no", ""),
     "an end that does not reach the archive": (
-        "_end",
+        "end_leased",
         "FROM finished",
         "FROM finished WHERE hashtext(id::text) % 5 <> 0",
     ),
@@ -175,9 +175,10 @@ EXPECTED = {
 @pytest.mark.parametrize("name", PLANTS)
 def test_a_planted_bug_is_seen(fleet: Fleet, name: str) -> None:
     function, old, new = PLANTS[name]
-    pinned = pinned_schema(fleet.queue.database.schema)
-    oid = "SELECT oid FROM pg_proc WHERE proname = %s AND pronamespace = %s::regnamespace"
-    body = value(fleet.queue, f"SELECT pg_get_functiondef(({oid}))", function, pinned)
+    schema = fleet.queue.database.schema
+    oid = "SELECT oid FROM pg_proc WHERE proname = %s AND pronamespace = ANY (%s::regnamespace[]) AND strpos(prosrc, %s) > 0"
+    places = [schema, pinned_schema(schema)]
+    body = value(fleet.queue, f"SELECT pg_get_functiondef(({oid}))", function, places, old)
     assert old in body
     with fleet.queue.database.connection() as connection:
         connection.execute(body.replace(old, new).encode())

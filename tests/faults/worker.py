@@ -32,6 +32,7 @@ from dagster_sqlqueue.results import Results
 from tests.gate.patience import PATIENCE
 from tests.support import Work, on_sigterm
 from tests.support.around import Around
+from tests.support.run_by_functions import CALLED_AS
 
 LONG = 1_000_000.0
 
@@ -283,14 +284,15 @@ OUTCOMES: dict[str, Callable[[int, random.Random], Outcome]] = {
 
 
 def plant(name: str) -> None:
-    """Put a bug into a statement of this process."""
+    """Put a bug into a statement of this process; one that a function runs for it is sent by itself then."""
     statement, old, new = PLANTS[name]
     load = statements.load
+    called = CALLED_AS.get(statement, statement)
 
     def planted(wanted: str, schema: str = statements.DEFAULT_SCHEMA, dialect: str = "postgresql") -> str:
-        text = load(wanted, schema, dialect)
-        if wanted != statement:
-            return text
+        if wanted != called:
+            return load(wanted, schema, dialect)
+        text = load(statement, schema, dialect)
         job = f'"{schema}".job'
         before = old.replace("{job}", job)
         assert before in text, f"{statement} does not hold {before!r}"

@@ -76,6 +76,10 @@ def kept(url: str, request: pytest.FixtureRequest) -> Iterator[Kept]:
             explainer = KeptExplainer(transaction.connection, schema)
             for verb, parameters in _statements(owner, [uuid4()], [uuid4()], [uuid4()], 1).items():
                 explainer.keep(verb, parameters)
+                # A function's own statements are planned as it runs.
+                if verb in BY_FUNCTIONS:
+                    for _ in range(6):
+                        transaction.run(verb, parameters)
             calling = Calling(transaction.connection, schema)
             for call in _calls([uuid4()], [uuid4()]):
                 # What is cached of a statement are five plans for it alone, and then one for all, where the mode allows.
@@ -156,12 +160,16 @@ def _statements(
         "grant_assign": {**work, "ids": due, "lease_nos": [0] * len(due), "limited": False, "alone": False, **LEASE},
         "complete_plain": {"ids": running, "lease_no": 1, "in_line": False},
         "complete": {**fences, **ends, "in_line": False},
+        "succeed_leased": {"ids": running, "lease_no": 1, "in_line": False},
+        "end_leased": {**fences, **ends, "in_line": False},
         "requeue": {**fences, **back, "spent": [True] * len(due), "in_line": False},
         "hold_running": {**fences, "reasons": ["x"] * len(running), "in_line": False},
         "heartbeat": {**fences, "lease_seconds": 60.0},
         "lock_leased": fences,
         "complete_plain_locked": {"ids": due, "worker": "w"},
         "complete_locked": {"ids": due, **ends, "worker": "w"},
+        "succeed_locked": {"ids": due, "worker": "w"},
+        "end_locked": {"ids": due, **ends, "worker": "w"},
         "return_locked": {"ids": due, "states": ["queued"] * len(due), **back, "spent": [True] * len(due)},
         "key_turns": {"queue": "keyed", "ids": turning},
         "park_waiting": {"queue": "keyed", "ids": turning},
@@ -187,6 +195,7 @@ BY_IDS = [
     "grant", "grant_assign", "complete_plain", "complete", "requeue", "hold_running", "heartbeat", "lock_leased",
     "complete_plain_locked", "complete_locked", "return_locked", "pick_ids",
 ]  # fmt: skip
+BY_FUNCTIONS = ["succeed_leased", "end_leased", "succeed_locked", "end_locked"]
 KEYED_BY = ["key_turns", "park_waiting", "key_promote"]
 SIZES = [1, 100, 1_000]
 
@@ -230,6 +239,20 @@ def test_by_ids(kept: Kept, verb: str, count: int) -> None:
     assert plan.rows_read <= count
     assert plan.buffers <= 25 * count + SLACK
     compares_few(plan, count)
+
+
+@pytest.mark.parametrize("count", SIZES)
+@pytest.mark.parametrize("verb", BY_FUNCTIONS)
+def test_by_ids_in_functions(kept: Kept, verb: str, count: int) -> None:
+    """The plan shows a call; what its statements read is counted by the server."""
+    parameters = _statements(kept.owner, kept.due[:count], kept.running[:count], kept.turning[:count], count)[verb]
+    with undone(kept.queue) as transaction:
+        explainer = KeptExplainer(transaction.connection, kept.queue.database.schema)
+        before = explainer.read_whole("job")
+        plan = explainer(verb, **parameters)
+        assert explainer.read_whole("job") == before
+    assert plan.root["Actual Rows"] == count
+    assert plan.buffers <= 25 * count + SLACK
 
 
 @pytest.mark.parametrize("count", [1, 100, KEYS])

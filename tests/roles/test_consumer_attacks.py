@@ -62,24 +62,72 @@ def test_a_lease_is_taken_over_in_two_steps_as_that_of_a_dead_worker_is(mill: St
             assert connection.execute(mill.text(query)).rowcount == 1
 
 
-def test_what_a_consumer_says_of_ends_is_believed(mill: Staff) -> None:
-    """Cannot be prevented: a job ends by being moved to the archive, by a statement of the consumer's."""
-    with mill.connected(Role.CONSUMER) as connection, connection.transaction(force_rollback=True):
-        forged = (
-            "INSERT INTO {s}.job_archive (id, queue, bucket, priority, state, lease_no, attempt, max_attempts, run_at,"
-            " created_at, finished_at, region, tags, payload) SELECT gen_random_uuid(), 'work', 0, 0, 'succeeded', 1, 1, 1,"
-            " now(), now(), now(), 'local', '{}', '{\"n\": 1}'"
-        )
-        assert connection.execute(mill.text(forged)).rowcount == 1
-        assert connection.execute(mill.text("DELETE FROM {s}.job")).rowcount == 2
+_FORGED = (
+    "INSERT INTO {s}.job_archive (id, queue, bucket, priority, state, lease_no, attempt, max_attempts, run_at,"
+    " created_at, finished_at, region, tags, payload) SELECT gen_random_uuid(), 'work', 0, 0, 'succeeded', 1, 1, 1,"
+    " now(), now(), now(), 'local', '{}', '{\"n\": 1}'"
+)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        _FORGED,
+        "INSERT INTO {s}.job_archive (id, ended_in) VALUES (gen_random_uuid(), '3')",
+        "DELETE FROM {s}.job_archive",
+        "UPDATE {s}.job_archive SET state = 'succeeded'",
+        "DELETE FROM {s}.job",
+        "DELETE FROM {s}.job WHERE state = 'running'",
+        "WITH gone AS (DELETE FROM {s}.job RETURNING id) SELECT count(*) FROM gone",
+        "TRUNCATE {s}.job",
+        "TRUNCATE {s}.job_archive",
+    ],
+)
+def test_a_consumer_neither_forges_the_archive_nor_deletes_jobs(mill: Staff, query: str) -> None:
+    before = _both_tables(mill)
+    with mill.connected(Role.CONSUMER) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
+        connection.execute(mill.text(query))
+    assert _both_tables(mill) == before
+
+
+def _both_tables(mill: Staff) -> list[tuple[object, ...]]:
+    return rows(
+        mill.owner, "SELECT id, state, lease_no FROM {s}.job UNION ALL SELECT id, state, lease_no FROM {s}.job_archive"
+    )
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "SELECT * FROM {s}.succeed_locked(ARRAY(SELECT id FROM {s}.job WHERE state = 'running'), 'me')",
+        "SELECT * FROM {s}.end_locked(ARRAY(SELECT id FROM {s}.job WHERE state = 'running'), '{failed}', '{null}', '{x}',"
+        " 'me')",
+        "SELECT * FROM {s}.succeed_leased(ARRAY(SELECT id FROM {s}.job), 7, true)",
+        "SELECT * FROM {s}.end_leased(ARRAY(SELECT id FROM {s}.job WHERE state = 'running'), '{0}', '{failed}', '{null}',"
+        " '{x}', true)",
+        "SELECT * FROM {s}.end_leased(ARRAY[gen_random_uuid()], '{1}', '{succeeded}', '{null}', '{null}', true)",
+    ],
+)
+def test_the_functions_end_nothing_without_its_fence(mill: Staff, call: str) -> None:
+    """A job under a lease does not end by being locked, nor under another lease, nor does one that never was."""
+    before = _both_tables(mill)
     with mill.connected(Role.CONSUMER) as connection:
-        for query in (
-            "DELETE FROM {s}.job_archive",
-            "UPDATE {s}.job_archive SET state = 'succeeded'",
-            "INSERT INTO {s}.job_archive (id, ended_in) VALUES (gen_random_uuid(), '3')",
-        ):
-            with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                connection.execute(mill.text(query))
+        assert connection.execute(mill.text(call)).fetchall() == []
+    assert _both_tables(mill) == before
+
+
+def test_a_job_ends_as_it_was(mill: Staff) -> None:
+    """Cannot be prevented: a consumer ends jobs that are due, and says how. What they were it does not say."""
+    with mill.connected(Role.CONSUMER) as connection, connection.transaction(force_rollback=True):
+        (due,) = connection.execute(
+            mill.text("SELECT id, queue, payload FROM {s}.job WHERE state = 'queued'")
+        ).fetchall()
+        call = "SELECT * FROM {s}.end_locked(ARRAY[%s::uuid], '{failed}', '{null}', '{because}', 'me')"
+        assert connection.execute(mill.text(call), [due[0]]).fetchall() == [(due[0],)]
+        found = connection.execute(
+            mill.text("SELECT queue, state, claimed_by FROM {s}.job_archive WHERE id = %s"), [due[0]]
+        )
+        assert found.fetchall() == [(due[1], "failed", "me")]
 
 
 @pytest.fixture(scope="module")

@@ -130,7 +130,7 @@ class Held:
             buckets = [bucket for bucket, *_ in self.transaction.run("batch_buckets", self._parameters)]
             parts = min(len(buckets), 1 + self._jobs // _MOVED_TOGETHER)
             for part in range(parts):
-                rows = self.transaction.run("batch_move", {**self._parameters, "buckets": buckets[part::parts]})
+                rows = self.transaction.run("move_batch", {**self._parameters, "buckets": buckets[part::parts]})
                 moved, followed = moved + rows[0][0], followed + rows[0][1]
             self._connection.execute(b"SET LOCAL lock_timeout TO DEFAULT")
         except _CONFLICTS as error:

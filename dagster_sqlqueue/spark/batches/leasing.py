@@ -92,7 +92,7 @@ def _prepared(queue: SqlQueue, wanted: Wanted, opened: Opened) -> Sequence[Row]:
     mine = {"batch_id": opened.id, "token": opened.token, "worker": wanted.owner}
     rows = queue.database.run("batch_buckets", {"queue": wanted.queue, "batch_id": opened.id})
     for bucket, held, _ in rows:
-        queue.database.run("bury_spent", {"queue": wanted.queue, "bucket": bucket})
+        queue.database.run("bury_spent_jobs", {"queue": wanted.queue, "bucket": bucket})
         if held:
             renew = partial(queue.database.run, "batch_renew", {**mine, "bucket": bucket})
             despite_odd_jobs(queue.database, wanted.queue, renew)

@@ -98,7 +98,7 @@ def publish(
         done, returned, lines = transaction.run("batch_settle", {"batch_id": batch.id, **rest})[0]
         ended = done + returned
     else:
-        ended, lines = transaction.run("batch_succeed", {"batch_id": batch.id})[0]
+        ended, lines = transaction.run("succeed_batch", {"batch_id": batch.id})[0]
     let_in(transaction, batch.queue, lines)
     if ended != sealed:
         raise lost(batch.key, f"{ended} of its {sealed} jobs could be ended")

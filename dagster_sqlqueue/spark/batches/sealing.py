@@ -152,7 +152,7 @@ def _seal_held(
             if spent:
                 # They are none of the snapshot's jobs.
                 for bucket, *_ in queue.database.run("batch_buckets", parameters):
-                    queue.database.run("bury_spent", {"queue": wanted.queue, "bucket": bucket})
+                    queue.database.run("bury_spent_jobs", {"queue": wanted.queue, "bucket": bucket})
             if overlap and not followed:
                 held.move_apart(jobs)
             elif not overlap:

@@ -8,7 +8,8 @@
 -- Locks: the jobs; one that others have locked is waited for. Guards: I2, I7: with the results it stands or falls.
 -- Plan: the index that claims use, and the pages of what it finds, each once for all of the buckets; run it without
 -- sequential scans: how many of a table's jobs are the queue's is not known when it is planned.
--- Roles: consumer, operator.
+-- Consumers run it by the function move_batch.
+-- Roles: operator.
 WITH finished AS (
     DELETE FROM sqlqueue.job AS j
     WHERE j.queue = :queue

@@ -3,7 +3,8 @@
 -- Parameters: batch_id uuid. Returns: one row: how many jobs; the ordering keys of those that stood in a line, each as often
 --   as it had such a job (null: none did): their queue was given turns since, and the transaction lets in the next of them.
 -- Locks: the jobs. The transaction has the batch's row. Guards: I2, I7.
--- Roles: consumer, operator.
+-- Consumers run it by the function succeed_batch.
+-- Roles: operator.
 WITH finished AS (
     DELETE FROM sqlqueue.job AS j
     WHERE j.batch_id = CAST(:batch_id AS uuid) AND j.state = 'running'

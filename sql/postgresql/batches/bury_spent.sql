@@ -4,7 +4,8 @@
 --
 -- Parameters: queue text; bucket smallint. Returns: one row: how many jobs.
 -- Locks: the deleted rows; rows locked by others are skipped. Guards: I1, I2.
--- Roles: consumer, operator.
+-- Consumers run it by the function bury_spent_jobs.
+-- Roles: operator.
 WITH spent AS MATERIALIZED (
     SELECT j.id
     FROM sqlqueue.job AS j

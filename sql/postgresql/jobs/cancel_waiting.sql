@@ -3,7 +3,7 @@
 --
 -- Parameters: ids uuid[]; reason text. Returns: the ids. Locks: none beyond those that the transaction has. Guards: I2 (one
 --   statement deletes and archives), I3 (a job under a lease is not touched).
--- Roles: consumer, operator.
+-- Roles: operator.
 WITH cancelled AS (
     DELETE FROM sqlqueue.job AS j
     WHERE j.id = ANY (CAST(:ids AS uuid[])) AND j.state IN ('queued', 'held')

@@ -5,7 +5,7 @@
 --   (who did it). Returns: the ids.
 -- Locks: none beyond those that the transaction has. Guards: I2 (one statement deletes and archives), I3 (a job under a
 --   lease is not touched).
--- Roles: consumer, operator.
+-- Roles: operator.
 WITH completed AS (
     DELETE FROM sqlqueue.job AS j
     USING unnest(

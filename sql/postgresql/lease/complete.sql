@@ -9,7 +9,8 @@
 --   I8 (nobody waits for a job that has ended).
 -- Plan: the ids by the primary key, whatever the table held when it was made; as many numbers beside the arrays make them look
 --   long, so that the two are hashed and never compared each with each.
--- Roles: consumer, operator.
+-- Consumers run it by the function end_leased.
+-- Roles: operator.
 WITH finished AS (
     DELETE FROM sqlqueue.job AS j
     USING ROWS FROM (

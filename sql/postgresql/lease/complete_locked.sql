@@ -4,11 +4,13 @@
 -- Parameters: ids uuid[]; states text[] (succeeded, failed or cancelled); results text[] (JSON or null); errors text[]
 --   (null: keep the last one); worker text.
 -- Returns: the id of each job that was ended.
+-- A job that is not due is left: somebody has a lease on it, or it is for later.
 -- Locks: none beyond those that the transaction has. Guards: I2, I7: with the caller's writes it stands or falls.
--- Roles: consumer, operator.
+-- Consumers run it by the function end_locked.
+-- Roles: operator.
 WITH finished AS (
     DELETE FROM sqlqueue.job AS j
-    WHERE j.id = ANY (CAST(:ids AS uuid[]))
+    WHERE j.id = ANY (CAST(:ids AS uuid[])) AND j.available_at <= statement_timestamp()
     RETURNING j.*
 )
 INSERT INTO sqlqueue.job_archive (

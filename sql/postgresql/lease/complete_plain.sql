@@ -2,7 +2,8 @@
 -- batches come to, without its join.
 --
 -- Parameters: ids uuid[]; lease_no bigint; in_line boolean: as for finish. Returns, locks and guards: as finish.
--- Roles: consumer, operator.
+-- Consumers run it by the function succeed_leased.
+-- Roles: operator.
 WITH finished AS (
     DELETE FROM sqlqueue.job AS j
     WHERE j.id = ANY (CAST(:ids AS uuid[]))

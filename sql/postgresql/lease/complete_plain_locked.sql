@@ -2,11 +2,13 @@
 -- jobs come to, without its join.
 --
 -- Parameters: ids uuid[]; worker text. Returns: the id of each job that was ended.
+-- A job that is not due is left: somebody has a lease on it, or it is for later.
 -- Locks: none beyond those that the transaction has. Guards: I2, I7, as complete_locked.
--- Roles: consumer, operator.
+-- Consumers run it by the function succeed_locked.
+-- Roles: operator.
 WITH finished AS (
     DELETE FROM sqlqueue.job AS j
-    WHERE j.id = ANY (CAST(:ids AS uuid[]))
+    WHERE j.id = ANY (CAST(:ids AS uuid[])) AND j.available_at <= statement_timestamp()
     RETURNING j.*
 )
 INSERT INTO sqlqueue.job_archive (

@@ -38,7 +38,11 @@ REVOKE ALL ON FUNCTION
     sqlqueue.forget_batches(text), sqlqueue.drop_staged(uuid), sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint),
     sqlqueue.take_maintenance(text, boolean), sqlqueue.note_maintenance(bigint, boolean, boolean),
     sqlqueue.keep_archive_day(date), sqlqueue.remove_expired_reply_queue(text), sqlqueue.local_day(text, text),
-    sqlqueue.abandon_batch(uuid, text, boolean, boolean), sqlqueue.forget_batch(uuid, boolean)
+    sqlqueue.abandon_batch(uuid, text, boolean, boolean), sqlqueue.forget_batch(uuid, boolean),
+    sqlqueue.end_leased(uuid[], bigint[], text[], text[], text[], boolean), sqlqueue.succeed_leased(uuid[], bigint, boolean),
+    sqlqueue.end_locked(uuid[], text[], text[], text[], text), sqlqueue.succeed_locked(uuid[], text),
+    sqlqueue.succeed_batch(uuid), sqlqueue.move_batch(uuid, text, smallint[], timestamp with time zone, jsonb, text),
+    sqlqueue.bury_spent_jobs(text, smallint)
     FROM PUBLIC, sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 
 GRANT USAGE ON SCHEMA sqlqueue TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
@@ -58,7 +62,7 @@ GRANT SELECT, UPDATE (head_hint, swept_at, starts, asked_at) ON sqlqueue.bucket 
 GRANT SELECT, INSERT, UPDATE ON sqlqueue.bucket TO sqlqueue_operator;
 
 -- job: a producer says what a job is, not how it fares; it sees that jobs are there, under which keys and when they are
--- due, and not what is in them. A consumer says how jobs fare and ends them, and leaves what they are. An operator decides
+-- due, and not what is in them. A consumer says how jobs fare, ends them by functions, and leaves what they are. An operator decides
 -- when and whether they run, and brings ended ones back.
 GRANT SELECT (id, queue, bucket, state, available_at, run_at, unique_key, ordering_key, order_no)
     ON sqlqueue.job TO sqlqueue_producer;
@@ -67,7 +71,8 @@ GRANT INSERT (
     region, timeout_seconds, backoff, tags, payload
 ) ON sqlqueue.job TO sqlqueue_producer, sqlqueue_operator;
 GRANT INSERT (lease_no, created_at, error) ON sqlqueue.job TO sqlqueue_operator;
-GRANT SELECT, DELETE ON sqlqueue.job TO sqlqueue_consumer, sqlqueue_operator;
+GRANT SELECT ON sqlqueue.job TO sqlqueue_consumer;
+GRANT SELECT, DELETE ON sqlqueue.job TO sqlqueue_operator;
 GRANT UPDATE (
     state, available_at, lease_no, attempt, alone, started_at, claimed_by, claim_token, batch_id, limited, error
 ) ON sqlqueue.job TO sqlqueue_consumer;
@@ -77,6 +82,23 @@ GRANT SELECT ON sqlqueue.job TO sqlqueue_observer;
 -- hold_unclaimable runs as its owner: it sets aside what keeps a consumer from its claims.
 GRANT EXECUTE ON FUNCTION sqlqueue.hold_unclaimable(text) TO sqlqueue_consumer, sqlqueue_operator;
 -- nothing on hold_unclaimable(text): sqlqueue_producer, sqlqueue_observer
+
+-- These run as their owner. They end jobs under the lease that is named, due jobs that have no lease, and the jobs of a batch, and
+-- write into the archive what those were: a consumer neither deletes a job without its row in the archive nor writes a row of
+-- a job that never was.
+GRANT EXECUTE ON FUNCTION
+    sqlqueue.end_leased(uuid[], bigint[], text[], text[], text[], boolean), sqlqueue.succeed_leased(uuid[], bigint, boolean),
+    sqlqueue.end_locked(uuid[], text[], text[], text[], text), sqlqueue.succeed_locked(uuid[], text),
+    sqlqueue.succeed_batch(uuid), sqlqueue.move_batch(uuid, text, smallint[], timestamp with time zone, jsonb, text),
+    sqlqueue.bury_spent_jobs(text, smallint)
+    TO sqlqueue_consumer, sqlqueue_operator;
+-- nothing on end_leased(uuid[], bigint[], text[], text[], text[], boolean): sqlqueue_producer, sqlqueue_observer
+-- nothing on succeed_leased(uuid[], bigint, boolean): sqlqueue_producer, sqlqueue_observer
+-- nothing on end_locked(uuid[], text[], text[], text[], text): sqlqueue_producer, sqlqueue_observer
+-- nothing on succeed_locked(uuid[], text): sqlqueue_producer, sqlqueue_observer
+-- nothing on succeed_batch(uuid): sqlqueue_producer, sqlqueue_observer
+-- nothing on move_batch(uuid, text, smallint[], timestamp with time zone, jsonb, text): sqlqueue_producer, sqlqueue_observer
+-- nothing on bury_spent_jobs(text, smallint): sqlqueue_producer, sqlqueue_observer
 
 -- promote_keys runs as its owner: it lets the next job of a key in, and changes no other, nor to another moment.
 GRANT EXECUTE ON FUNCTION sqlqueue.promote_keys(text, text[]) TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator;
@@ -112,8 +134,8 @@ GRANT SELECT, UPDATE (noted_at), DELETE ON sqlqueue.job_replaced_long_ago
 GRANT USAGE ON SEQUENCE sqlqueue.job_order TO sqlqueue_producer, sqlqueue_operator;
 -- nothing on job_order: sqlqueue_consumer, sqlqueue_observer
 
--- job_archive: a consumer adds to it, and sees how and when jobs ended and by whom, not what was in them; only operators take
--- rows out, to bring them back and to trim. (Locking a row asks for the right to change some column of it.) Nobody says in which
+-- job_archive: a consumer adds to it by the functions that end jobs, and sees how and when jobs ended and by whom, not what was in
+-- them; only operators take rows out, to bring them back and to trim. (Locking a row asks for the right to change some column of it.) Nobody says in which
 -- transaction a job ended: a stream that goes by that would miss the row.
 GRANT SELECT (id, queue, finished_at) ON sqlqueue.job_archive TO sqlqueue_producer;
 GRANT SELECT (id, queue, state, lease_no, order_no, started_at, finished_at, claimed_by) ON sqlqueue.job_archive
@@ -122,7 +144,7 @@ GRANT INSERT (
     id, queue, bucket, priority, state, lease_no, attempt, max_attempts, run_at, created_at, started_at, finished_at, claimed_by,
     batch_id, unique_key, unique_until_claim, ordering_key, order_no, region, timeout_seconds, backoff, tags, payload, result,
     error
-) ON sqlqueue.job_archive TO sqlqueue_consumer, sqlqueue_operator;
+) ON sqlqueue.job_archive TO sqlqueue_operator;
 GRANT SELECT, UPDATE (region), DELETE ON sqlqueue.job_archive TO sqlqueue_operator;
 GRANT SELECT ON sqlqueue.job_archive TO sqlqueue_observer;
 GRANT SELECT ON sqlqueue.job_archive_default TO sqlqueue_operator, sqlqueue_observer;

@@ -55,7 +55,7 @@ BEGIN
     END LOOP;
     clock := clock_timestamp();
     IF verb = 'finish' THEN
-        FOR found, place IN {{complete}} LOOP
+        FOR found, place IN {{end_leased}} LOOP
             accepted := accepted || found;
             late := late || CASE WHEN place IS NOT NULL THEN found END;
         END LOOP;

@@ -69,12 +69,12 @@ CREATE TABLE sqlqueue.batch_outcome (
 --   last one.
 -- Returns: how many jobs were ended, how many given back or set aside; the ordering keys of those that stood in a line, each
 --   as often as it had such a job (null: none did).
--- Locks: the jobs. The transaction has the batch's row.
+-- Locks: the jobs. The transaction has the batch's row. With the rights of the tables' owner: a consumer cannot delete jobs.
 CREATE FUNCTION sqlqueue.settle_batch(
     of_batch uuid, rest text, because text, OUT ended bigint, OUT back bigint,
     OUT lines text[]
 )
-LANGUAGE sql AS $$
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 WITH settled AS MATERIALIZED (
     SELECT
         j.id, CASE WHEN j.order_no IS NOT NULL THEN j.ordering_key END AS line, o.result, COALESCE(o.error, CASE WHEN o.state IS NULL THEN because END) AS error,

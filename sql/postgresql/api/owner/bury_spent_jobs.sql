@@ -1,0 +1,18 @@
+-- Send to the dead letter the due jobs of a bucket that have no attempt left, with the rights of the tables' owner: bury_spent,
+-- which says more.
+CREATE OR REPLACE FUNCTION sqlqueue.bury_spent_jobs(
+    queue text, bucket smallint
+) RETURNS SETOF bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER {{settings}} AS $function$
+#variable_conflict use_column
+<<param>>
+DECLARE
+    queue ALIAS FOR $1;
+    bucket ALIAS FOR $2;
+    clock CONSTANT timestamptz := clock_timestamp();
+BEGIN
+    RETURN QUERY {{bury_spent}};
+END
+$function$;
+
+REVOKE ALL ON FUNCTION sqlqueue.bury_spent_jobs(text, smallint) FROM PUBLIC;
