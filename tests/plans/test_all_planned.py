@@ -36,6 +36,9 @@ WITHOUT: dict[str, str] = {
         archive_day_attach archive_day_begin archive_day_drop archive_day_keep
     """,
     "every due job of a queue, once for each error that one of them caused, by a function": "hold_unclaimable",
+    "a call of a function that runs another statement, whose plan is looked at": """
+        bury_spent_jobs move_batch succeed_batch
+    """,
     "one call a job of a function that the trigger calls as well, and whose statements are looked at there": """
         notify_followers
     """,
