@@ -1,7 +1,6 @@
-"""A transaction that is sent in one go, and whose answer is collected later: the server works while the caller does."""
+"""Send a transaction in one go and receive its answer later: the server works while the caller does."""
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn, TypeAlias
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -9,35 +8,19 @@ from psycopg.rows import tuple_row
 
 from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.db.database import Database
-from dagster_sqlqueue.db.executors import Row, Step, rows_of
+from dagster_sqlqueue.db.executors import Row, Step
 
-
-class Answer:
-    """What one statement gave. It is read when it is asked for: there may be something to send before."""
-
-    __slots__ = ("_cursor",)
-
-    def __init__(self, cursor: "psycopg.Cursor[Row]") -> None:
-        self._cursor = cursor
-
-    @property
-    def count(self) -> int:
-        """The number of rows."""
-        return max(self._cursor.rowcount, 0)
-
-    def rows(self) -> Sequence[Row]:
-        """The rows; to be called once."""
-        return rows_of(self._cursor)
+Cursors: TypeAlias = "list[psycopg.Cursor[Row]]"
 
 
 class Channel:
-    """One connection beside those of the pool, made by the first `send`. Not for several threads at a time.
+    """A connection beside those of the pool, opened by the first `send`. Not for several threads at a time.
 
-    The server commits without being asked for the answer. One that is larger than the buffers on its way holds the
-    transaction open until it is received.
+    The server commits without waiting for the answer to be received. An answer larger than the buffers on its way keeps the
+    transaction open until then.
 
     Args:
-        database: where to send.
+        database: where the statements run.
     """
 
     def __init__(self, database: Database) -> None:
@@ -45,55 +28,60 @@ class Channel:
         self._connection: psycopg.Connection[Any] | None = None
         self._pipeline: Any = None
         self._names: list[str] = []
-        self._cursors: list[psycopg.Cursor[Row]] = []
+        self._cursors: Cursors = []
 
     def send(self, *steps: Step) -> None:
-        """Send statements that are to be one transaction; `receive` is to follow.
+        """Send statements as one transaction; call `receive` for the answer.
 
         Raises:
-            DatabaseUnavailable, psycopg.Error: there is no connection, or none any more; it may be done all the same.
+            DatabaseUnavailable, psycopg.Error: there is no connection, or it was lost; the transaction may be committed all
+                the same.
         """
-        texts = [(statements.load(name, self._database.schema), given) for name, given in steps]
+        database = self._database
+        texts = [(statements.load(name, database.schema), given) for name, given in steps]
         self._names = [name for name, _ in steps]
         try:
             connection = self._open()
             self._pipeline = connection.pipeline()
             self._pipeline.__enter__()
             # By statements of their own: what psycopg ends a pipeline with waits for the answer.
-            all_texts = self._database.whole(texts)
+            all_texts = database.whole(texts)
             cursors = [psycopg.Cursor(connection, row_factory=tuple_row) for _ in all_texts]
-            with self._database.naming_schema(*self._names, connection=connection):
-                for cursor, (sql, given) in zip(cursors, all_texts, strict=True):
-                    cursor.execute(sql.encode(), given, binary=True)
+            for cursor, (sql, given) in zip(cursors, all_texts, strict=True):
+                cursor.execute(sql.encode(), given, binary=True)
             self._cursors = cursors[-1 - len(texts) : -1]
-        except BaseException:
-            self.close()
-            raise
+        except BaseException as error:
+            self._fail(error)
 
-    def receive(self) -> "list[Answer]":
-        """The answers to the statements that were sent, once the transaction is committed.
+    def receive(self) -> Cursors:
+        """Wait until the transaction is committed. Returns the statements' cursors: `rowcount` is known, and `rows_of` reads
+        the rows of each, once, when there is time for it.
 
         Raises:
             psycopg.OperationalError: the connection was lost; the transaction may be committed, or not.
             SchemaMissing, AccessRefused, psycopg.Error: a statement failed, and nothing of the transaction is left.
         """
         try:
-            with self._database.naming_schema(*self._names, connection=self._connection):
-                self._pipeline.__exit__(None, None, None)
-        except BaseException:
+            self._pipeline.__exit__(None, None, None)
+        except BaseException as error:
             # After an error the driver believes that statements are prepared which the server skipped.
-            self.close()
-            raise
-        answers = [Answer(cursor) for cursor in self._cursors]
-        self._pipeline, self._cursors = None, []
-        return answers
+            self._fail(error)
+        cursors, self._pipeline, self._cursors = self._cursors, None, []
+        return cursors
 
     def close(self) -> None:
-        """Close the connection, if there is one; what was sent and not answered may be done all the same."""
+        """Close the connection, if there is one; what was sent and not answered may be committed all the same."""
         connection, self._connection = self._connection, None
         self._pipeline, self._cursors = None, []
         if connection is not None:
             connection.close()
+
+    def _fail(self, error: BaseException) -> NoReturn:
+        connection = self._connection
+        self.close()
+        if isinstance(error, psycopg.ProgrammingError):
+            raise self._database.explained(error, *self._names, connection=connection) from None
+        raise error
 
     def _open(self) -> "psycopg.Connection[Any]":
         connection = self._connection

@@ -170,8 +170,8 @@ class Database:
                 if self.shared:
                     return execute_together(connection, self.whole([(sql, parameters)]))[-2]
                 return execute(connection, sql, parameters)
-            except psycopg.errors.InsufficientPrivilege as error:
-                raise permissions.refusal(self.schema, (name,), self._user(connection), str(error)) from None
+            except psycopg.ProgrammingError as error:
+                raise self.explained(error, name, connection=connection) from None
 
     def run_together(self, *steps: Step) -> list[Sequence[Row]]:
         """Run statements one after the other in one transaction, sent in one go; gives the rows of each.
@@ -185,12 +185,14 @@ class Database:
         return driver_errors.retried(self._run_together_once, steps)
 
     def _run_together_once(self, steps: Sequence[Step]) -> list[Sequence[Row]]:
-        names = [name for name, _ in steps]
-        with self.connection() as connection, self.naming_schema(*names, connection=connection):
-            texts = [(statements.load(name, self.schema), given) for name, given in steps]
-            if self.shared:
-                return execute_together(connection, self.whole(texts))[-1 - len(texts) : -1]
-            return execute_together(connection, texts)
+        texts = [(statements.load(name, self.schema), given) for name, given in steps]
+        with self.connection() as connection:
+            try:
+                if self.shared:
+                    return execute_together(connection, self.whole(texts))[-1 - len(texts) : -1]
+                return execute_together(connection, texts)
+            except psycopg.ProgrammingError as error:
+                raise self.explained(error, *(name for name, _ in steps), connection=connection) from None
 
     def transact(self, work: "Callable[[Transaction], T]", *, idling: bool = False) -> T:
         """Run `work` in one transaction of ours; a serialization failure or deadlock begins it again from the start.
@@ -336,32 +338,42 @@ class Database:
 
     @contextlib.contextmanager
     def naming_schema(self, *names: str, connection: object = None) -> Iterator[None]:
-        """Say which command makes the tables when a statement of the block does not find them, and which role is needed when
-        the user may not run one.
+        """Raise what `explained` says in place of the driver's errors of the block.
 
         Args:
-            names: of the SQL files that the block runs; none: the block may be about anything, and a refusal stays what
-                the driver says of it.
+            names: of the SQL files that the block runs.
             connection: the driver's connection that they run on.
 
         Raises:
-            SchemaMissing, AccessRefused: in place of the driver's error.
+            SchemaMissing, AccessRefused: see the classes.
         """
         try:
             yield
         except (psycopg.ProgrammingError, sa.exc.ProgrammingError) as error:
-            original = error.orig if isinstance(error, sa.exc.ProgrammingError) else error
-            if missed := driver_errors.missing(original, self.schema, self.where):
-                raise missed from None
-            if names and isinstance(original, psycopg.errors.InsufficientPrivilege):
-                raise permissions.refusal(self.schema, names, self._user(connection), str(original)) from None
-            raise
+            raise self.explained(error, *names, connection=connection) from None
+
+    def explained(self, error: Exception, *names: str, connection: object = None) -> Exception:
+        """Return the error to raise in place of the driver's: which command makes the tables that were not found, or which
+        role may run these statements. The driver's own, where there is nothing to add.
+
+        Args:
+            error: the driver's, or SQLAlchemy's around it.
+            names: of the SQL files that were run; none: they may be any, and a refusal stays as the driver words it.
+            connection: the driver's connection that they ran on.
+        """
+        original = error.orig if isinstance(error, sa.exc.ProgrammingError) else error
+        if missed := driver_errors.missing(original, self.schema, self.where):
+            return missed
+        if names and isinstance(original, psycopg.errors.InsufficientPrivilege):
+            return permissions.refusal(self.schema, names, self._user(connection), str(original))
+        return error
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
         try:
-            with self.naming_schema():
-                yield
+            yield
+        except (psycopg.ProgrammingError, sa.exc.ProgrammingError) as error:
+            raise self.explained(error) from None
         except sa.exc.TimeoutError:
             raise DatabaseUnavailable(
                 f"none of the {self.engine.pool.size()} connections to {self.where} became free in time; raise pool_size to"  # type: ignore[attr-defined]

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Union
 
 import psycopg
@@ -49,9 +48,9 @@ class Home(Protocol):
         """What is to be sent in front of the first statement of a transaction of ours."""
         ...
 
-    def naming_schema(self, *names: str, connection: object = None) -> AbstractContextManager[None]:
-        """Say which command makes the tables when a statement of the block does not find them, and which role is needed when
-        the user may not run one of these statements.
+    def explained(self, error: Exception, *names: str, connection: object) -> Exception:
+        """Return the error to raise in place of the driver's: which command makes the tables that were not found, or which
+        role may run these statements.
         """
         ...
 
@@ -66,14 +65,18 @@ class Transaction:
 
     def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
         """Run one statement; what it did stands or falls with the transaction."""
-        with self._database.naming_schema(name, connection=self.connection):
+        try:
             return execute(self.connection, statements.load(name, self._database.schema), parameters)
+        except psycopg.ProgrammingError as error:
+            raise self._database.explained(error, name, connection=self.connection) from None
 
     @contextlib.contextmanager
     def copying(self, name: str) -> Iterator[Send]:
         """The COPY of the SQL file `name`, which takes rows of the binary format as long as the block runs."""
-        with self._database.naming_schema(name, connection=self.connection):
+        try:
             yield from _copy_in(self.connection, statements.load(name, self._database.schema))
+        except psycopg.ProgrammingError as error:
+            raise self._database.explained(error, name, connection=self.connection) from None
 
     def run_and_go_on(self, last: Step, first: Step | None = None) -> Sequence[Row]:
         """Run the last statement of this transaction, commit it, and run the first one of the transaction that follows, in
@@ -83,9 +86,11 @@ class Transaction:
         steps = [(statements.load(last[0], schema), last[1]), ("COMMIT AND CHAIN", {}), *self._database.first_steps()]
         if first is not None:
             steps.append((statements.load(first[0], schema), first[1]))
-        names = [step[0] for step in (last, first) if step is not None]
-        with self._database.naming_schema(*names, connection=self.connection):
+        try:
             return execute_together(self.connection, steps)[-1]
+        except psycopg.ProgrammingError as error:
+            names = [step[0] for step in (last, first) if step is not None]
+            raise self._database.explained(error, *names, connection=self.connection) from None
 
     def lend(self) -> "psycopg.Connection[Any]":
         """The connection of a transaction of ours, for statements of somebody else's: they are planned as the server is
@@ -130,7 +135,7 @@ class SqlAlchemyExecutor:
 
     def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
         """Run one statement; what it did stands or falls with the caller's transaction."""
-        with self._database.naming_schema(name, connection=self._driver):
+        try:
             sql = statements.load(name, self._database.schema)
             result = self._connection.exec_driver_sql(sql, dict(parameters))
             if not result.returns_rows:
@@ -139,12 +144,16 @@ class SqlAlchemyExecutor:
                 return [tuple(row) for row in result]
             except odd_values.UNREADABLE:
                 return odd_values.rows(result.cursor)
+        except (psycopg.ProgrammingError, sa.exc.ProgrammingError) as error:
+            raise self._database.explained(error, name, connection=self._driver) from None
 
     @contextlib.contextmanager
     def copying(self, name: str) -> Iterator[Send]:
         """The COPY of the SQL file `name`, which takes rows of the binary format as long as the block runs."""
-        with self._database.naming_schema(name, connection=self._driver):
+        try:
             yield from _copy_in(self._driver, statements.load(name, self._database.schema))
+        except psycopg.ProgrammingError as error:
+            raise self._database.explained(error, name, connection=self._driver) from None
 
     @contextlib.contextmanager
     def atomic(self) -> "Iterator[SqlAlchemyExecutor]":
@@ -186,7 +195,7 @@ class AsyncTransaction:
 
     async def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
         """Run one statement; what it did stands or falls with the transaction."""
-        with self._database.naming_schema(name, connection=self._connection):
+        try:
             # Not connection.cursor(): the caller's connection may make cursors that bind in another way.
             async with psycopg.AsyncCursor(self._connection, row_factory=tuple_row) as cursor:
                 await cursor.execute(statements.load(name, self._database.schema).encode(), parameters)
@@ -199,11 +208,13 @@ class AsyncTransaction:
                     if cursor.pgresult is None:
                         raise
                     return []
+        except psycopg.ProgrammingError as error:
+            raise self._database.explained(error, name, connection=self._connection) from None
 
     async def copy(self, name: str, blocks: Iterable[bytes]) -> None:
         """Send rows of the binary format to the COPY of the SQL file `name`."""
         sql = statements.load(name, self._database.schema).encode()
-        with self._database.naming_schema(name, connection=self._connection):
+        try:
             async with (
                 psycopg.AsyncCursor(self._connection, row_factory=tuple_row) as cursor,
                 cursor.copy(sql) as copy,
@@ -212,6 +223,8 @@ class AsyncTransaction:
                 for block in blocks:
                     await copy.write(block)
                 await copy.write(_COPY_TRAILER)
+        except psycopg.ProgrammingError as error:
+            raise self._database.explained(error, name, connection=self._connection) from None
 
     @contextlib.asynccontextmanager
     async def atomic(self) -> "AsyncIterator[AsyncTransaction]":

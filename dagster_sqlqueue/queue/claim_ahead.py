@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from dagster_sqlqueue.db.channel import Channel
+from dagster_sqlqueue.db.executors import rows_of
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.queue import QueueSettings, Strategy
 from dagster_sqlqueue.queue.catalog import Catalog
@@ -45,11 +46,11 @@ class SentClaim:
             psycopg.Error: a statement failed, and nothing was done.
         """
         *self._ended, self._claimed = self._channel.receive()
-        return self._claimed.count
+        return self._claimed.rowcount
 
     def claimed(self) -> list[ClaimedJob]:
         """The jobs that were claimed, also those not to be handed out (`Claims.without_spent`). To be called once."""
-        return [ClaimedJob._make((*row, self._settings.name)) for row in self._claimed.rows()]
+        return [ClaimedJob._make((*row, self._settings.name)) for row in rows_of(self._claimed)]
 
     def noted(self, claimed: Sequence[ClaimedJob], handed_out: Sequence[ClaimedJob]) -> None:
         """Note for the claims to come where this one began, and how far it came.
@@ -72,7 +73,7 @@ class SentClaim:
         if not self.endings:
             return set()
         jobs = [ending.job for ending in self.endings]
-        return self._writes.accepted(ending_step(self.endings), jobs, self._ended[0].rows(), None)
+        return self._writes.accepted(ending_step(self.endings), jobs, rows_of(self._ended[0]), None)
 
 
 class ClaimsAhead:
