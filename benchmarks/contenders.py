@@ -12,6 +12,7 @@ from psycopg import sql
 
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
+from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.complete import Ending
 from dagster_sqlqueue.queue.head_hints import SWEEP_SECONDS, HeadHints
 
@@ -54,7 +55,7 @@ def leased(place: Place, name: str = "bench", sweep_seconds: float = SWEEP_SECON
         if jobs:
             lanes = _behind(jobs[0].bucket, lanes)
             endings = [Ending(job, ArchiveState.SUCCEEDED) for job in jobs]
-            _, ahead = place.queue.leases.finish_and_claim(endings, name, buckets=lanes, **wanted)
+            _, ahead = place.queue.leases.finish_and_claim(endings, ClaimRequest(name, buckets=lanes, **wanted))
         return len(jobs)
 
     return take_batch
@@ -71,13 +72,15 @@ def transactional(place: Place, name: str = "bench") -> TakeBatch:
         wanted = {"limit": BATCH, "hints": hints}
         while True:
             with place.queue.database.transaction() as transaction:
-                jobs = place.queue.leases.lock_due(transaction, name, buckets=lanes, **wanted)
+                jobs = place.queue.leases.lock_due(transaction, ClaimRequest(name, buckets=lanes, **wanted))
                 while jobs:
                     taken = len(jobs)
                     lanes = _behind(jobs[0].bucket, lanes)
                     endings = [Ending(job, ArchiveState.SUCCEEDED) for job in jobs]
                     jobs = place.queue.leases.finish_and_lock(
-                        transaction, endings, name, worker=f"bench-{place.number}", buckets=lanes, **wanted
+                        transaction,
+                        endings,
+                        ClaimRequest(name, worker=f"bench-{place.number}", buckets=lanes, **wanted),
                     )
                     yield taken
             if hints.swept:

@@ -190,15 +190,12 @@ class Ahead:
             self._channel.close()
 
     def _worth(self, endings: Sequence[Ending]) -> bool:
-        # One that takes a job at a time counts on each being the only one of its claim, whose attempt is spent if it dies.
-        if self._claimer.wanted < 2 or self._claimer.chosen:
-            return False
         # An answer that was not taken keeps a session of a pooler, which others wait for, this consumer among them.
         if self._work.leases.database.shared:
             return False
         if self._work.size.seconds > self._at_most(_QUICK_SECONDS) or time.monotonic() < self._not_before:
             return False
-        return self._work.leases.may_claim_ahead(self._work.spec.name, endings)
+        return self._claimer.may_send_ahead(endings)
 
     def _send(self, endings: Sequence[Ending]) -> _UnderWay:
         """Send ends and a claim. An error is not raised: what became of it is found out when the answer is taken."""

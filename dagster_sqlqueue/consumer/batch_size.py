@@ -3,7 +3,7 @@
 import math
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.queue.strategies import MAX_BATCH
+from dagster_sqlqueue.queue.claim_request import MAX_BATCH
 
 MOST_MEASURED = 1_000
 """The largest batch that goes by the handler's time."""

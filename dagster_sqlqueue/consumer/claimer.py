@@ -11,8 +11,9 @@ from dagster_sqlqueue.consumer.queue_view import QueueView
 from dagster_sqlqueue.db.channel import Channel
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.model.job import ClaimedJob
-from dagster_sqlqueue.queue.claim_ahead import SentClaim
+from dagster_sqlqueue.queue.claim_ahead import SentClaim, may_claim_ahead
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
+from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.complete import Ending
 
 
@@ -28,6 +29,7 @@ class Claimer:
 
     Attributes:
         filled: whether the last claim of a batch under leases took as many jobs as it was to, so that there may be more.
+        chosen: whether the jobs are chosen by more than their turn: by a filter, or by a source that hands them out.
     """
 
     def __init__(
@@ -45,11 +47,7 @@ class Claimer:
         self._source = source
         self._on_claim = on_claim
         self.filled = False
-
-    @property
-    def chosen(self) -> bool:
-        """Whether the jobs are chosen by more than their turn: by a filter, or by a source that hands them out."""
-        return self._source is not None or self._filter is not None
+        self.chosen = source is not None or filter is not None
 
     @property
     def wanted(self) -> int:
@@ -91,19 +89,18 @@ class Claimer:
     def finish_and_take(self, endings: Sequence[Ending]) -> tuple[set[UUID], list[ClaimedJob]]:
         """End jobs and take the next batch: the ids whose ending was accepted, and the batch."""
         wanted = self.wanted
-        accepted, jobs = self._work.leases.finish_and_claim(
-            endings,
-            self._work.spec.name,
-            buckets=self._view.buckets,
-            limit=wanted,
-            lease_seconds=self._work.lease.seconds,
-            worker=self._work.worker,
-            hints=self._view.hints,
-            on_spent=self._count_spent,
-        )
+        accepted, jobs = self._work.leases.finish_and_claim(endings, self._request(wanted), on_spent=self._count_spent)
         self.filled = len(jobs) >= wanted
         self.count(jobs)
         return accepted, jobs
+
+    def may_send_ahead(self, endings: Sequence[Ending]) -> bool:
+        """Return whether the batch after the next one may be claimed with these ends."""
+        # One that takes a job at a time counts on each being the only one of its claim, whose attempt is spent if it dies.
+        settings = self._view.settings
+        if self.chosen or settings is None or self._view.shared or self.wanted < 2:
+            return False
+        return may_claim_ahead(settings, endings)
 
     def send_ahead(self, channel: Channel, endings: Sequence[Ending]) -> SentClaim:
         """Send ends, and a claim of the batch that is to follow those under lease.
@@ -111,19 +108,12 @@ class Claimer:
         Raises:
             DatabaseUnavailable, psycopg.Error: see `Channel.send`.
         """
-        buckets = self._view.buckets
+        settings = self._view.settings
+        assert settings is not None, "asked before the first look"
+        request = self._request(self.wanted, joining=True)
         # The answer says where the claim began. The one after it does not wait for that: it begins one bucket further.
-        self._view.turn(after=buckets[0])
-        return self._work.leases.send_claim_ahead(
-            channel,
-            endings,
-            self._work.spec.name,
-            limit=self.wanted,
-            worker=self._work.worker,
-            buckets=buckets,
-            lease_seconds=self._work.lease.seconds,
-            hints=self._view.hints,
-        )
+        self._view.lanes.turn(after=self._view.lanes.order[0])
+        return self._work.leases.send_claim_ahead(channel, endings, request, settings)
 
     def handed_out(self, sent: SentClaim, claimed: list[ClaimedJob]) -> list[ClaimedJob]:
         """Of jobs that were claimed ahead those that are to be worked on; the others are ended. All are counted."""
@@ -137,28 +127,11 @@ class Claimer:
 
     def lock(self, transaction: Transaction) -> list[ClaimedJob]:
         """Lock a batch for the rest of the transaction."""
-        jobs = self._work.leases.lock_due(
-            transaction,
-            self._work.spec.name,
-            limit=self.wanted,
-            worker=self._work.worker,
-            buckets=self._view.buckets,
-            hints=self._view.hints,
-        )
-        return self._taken(jobs)
+        return self._taken(self._work.leases.lock_due(transaction, self._request(self.wanted)))
 
     def finish_and_lock(self, transaction: Transaction, endings: Sequence[Ending]) -> list[ClaimedJob]:
         """End what the transaction has locked, commit, and lock the next batch in the transaction that follows."""
-        jobs = self._work.leases.finish_and_lock(
-            transaction,
-            endings,
-            self._work.spec.name,
-            limit=self.wanted,
-            worker=self._work.worker,
-            buckets=self._view.buckets,
-            hints=self._view.hints,
-        )
-        return self._taken(jobs)
+        return self._taken(self._work.leases.finish_and_lock(transaction, endings, self._request(self.wanted)))
 
     def count(self, jobs: list[ClaimedJob], *, ahead: bool = False) -> None:
         """Count a batch under leases, and tell of it.
@@ -173,22 +146,19 @@ class Claimer:
             self._taken(jobs, turns=not ahead)
 
     def _claim(self, limit: int, *, joining: bool = False) -> list[ClaimedJob]:
-        return self._work.leases.claim(
-            self._work.spec.name,
-            buckets=self._view.buckets,
-            limit=limit,
-            lease_seconds=self._work.lease.seconds,
-            worker=self._work.worker,
-            hints=self._view.hints,
-            filter=self._filter,
-            on_spent=self._count_spent,
-            joining=joining,
+        return self._work.leases.claim(self._request(limit, joining=joining), on_spent=self._count_spent)
+
+    def _request(self, limit: int, *, joining: bool = False) -> ClaimRequest:
+        work, view = self._work, self._view
+        lease = work.lease.seconds
+        return ClaimRequest(
+            work.spec.name, limit, work.worker, view.lanes.order, lease, view.hints, self._filter, joining
         )
 
     def _taken(self, jobs: list[ClaimedJob], *, turns: bool = True) -> list[ClaimedJob]:
         if jobs:
             if turns:
-                self._view.turn(after=jobs[0].bucket)
+                self._view.lanes.turn(after=jobs[0].bucket)
             if self._on_claim is not None:
                 self._on_claim(jobs)
         return jobs

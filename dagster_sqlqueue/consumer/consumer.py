@@ -37,9 +37,9 @@ from dagster_sqlqueue.model.job import ClaimedJob, Mode
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
+from dagster_sqlqueue.queue.claim_request import check_buckets
 from dagster_sqlqueue.queue.complete import Ending
 from dagster_sqlqueue.queue.maintenance import Maintenance
-from dagster_sqlqueue.queue.strategies import check_buckets
 from dagster_sqlqueue.schema import migrations
 
 logger = logging.getLogger("dagster_sqlqueue")
@@ -287,7 +287,7 @@ class Consumer(Generic[Payload]):
                 for the next call; None for always.
         """
         while not self._stopping.is_set():
-            if self._view.old:
+            if time.monotonic() >= self._view.look_at:
                 self._view.look()
                 self._upkeep.look()
             taken = self._take_and_work(ahead_until)
@@ -347,8 +347,8 @@ class Consumer(Generic[Payload]):
     def _take_and_work(self, ahead_until: float | None) -> int:
         def go_on() -> bool:
             """Whether the next batch may be taken while this one is ended."""
-            in_time = ahead_until is None or time.monotonic() < ahead_until
-            return in_time and not self._view.old and not self._stopping.is_set()
+            until = self._view.look_at if ahead_until is None else min(ahead_until, self._view.look_at)
+            return time.monotonic() < until and not self._stopping.is_set()
 
         claimer = self._claimer
         if self._side_by_side is not None:

@@ -20,8 +20,8 @@ from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.queue import Strategy
 from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.queue.claim_request import MAX_BATCH, ClaimRequest
 from dagster_sqlqueue.queue.odd_jobs import despite_odd_jobs
-from dagster_sqlqueue.queue.strategies import MAX_BATCH
 
 logger = logging.getLogger("dagster_sqlqueue")
 
@@ -74,13 +74,8 @@ class Manager:
     def _assign(self, transaction: Transaction) -> int:
         granted = 0
         for worker, wanted in transaction.run("wanting_workers", {"queue": self._name}):
-            jobs = self._leases.claim_within(
-                transaction,
-                self._name,
-                limit=min(wanted, MAX_BATCH),
-                worker=worker,
-                lease_seconds=self._lease_seconds,
-            )
+            request = ClaimRequest(self._name, min(wanted, MAX_BATCH), worker=worker, lease_seconds=self._lease_seconds)
+            jobs = self._leases.claim_within(transaction, request)
             if jobs:
                 hand_over(transaction, self._name, worker, jobs)
             granted += len(jobs)

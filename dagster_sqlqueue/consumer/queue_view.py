@@ -11,8 +11,8 @@ from dagster_sqlqueue.consumer.presence import Presence
 from dagster_sqlqueue.errors import DatabaseUnavailable
 from dagster_sqlqueue.model.queue import QueueSettings
 from dagster_sqlqueue.queue.catalog import Catalog
+from dagster_sqlqueue.queue.claim_request import check_buckets
 from dagster_sqlqueue.queue.head_hints import HeadHints
-from dagster_sqlqueue.queue.strategies import check_buckets
 from dagster_sqlqueue.schema import migrations
 
 _LOOK_SECONDS = 5.0
@@ -30,8 +30,11 @@ class QueueView:
         hinted: whether the consumer looks for jobs by itself, and is to know where to begin.
 
     Attributes:
+        lanes: the consumer's buckets, in the order of the next claim.
         hints: where its claims begin.
         settings: the queue's, as they were seen last; None before the first look.
+        shared: whether the queue's consumers share a limit, or the turns of keys; assumed before the first look.
+        look_at: the moment of `time.monotonic` at which the next look is due.
     """
 
     def __init__(
@@ -46,32 +49,14 @@ class QueueView:
     ) -> None:
         self._work = work
         self._catalog = catalog
-        self._lanes = lanes
+        self.lanes = lanes
         self._ask_buckets = ask_buckets
         self._presence = presence
         self._hinted = hinted
-        self._looked_at = 0.0
         self.hints = HeadHints()
         self.settings: QueueSettings | None = None
-
-    @property
-    def buckets(self) -> list[int]:
-        """The buckets in the order of the next claim."""
-        return self._lanes.order
-
-    @property
-    def shared(self) -> bool:
-        """Whether the queue's consumers share a limit, or the turns of keys; so until the first look it is not known."""
-        return self.settings is None or self.settings.limited or self.settings.keyed
-
-    @property
-    def old(self) -> bool:
-        """Whether it is time for another look."""
-        return time.monotonic() - self._looked_at >= _LOOK_SECONDS
-
-    def turn(self, after: int) -> None:
-        """Begin behind this bucket next time."""
-        self._lanes.turn(after)
+        self.shared = True
+        self.look_at = 0.0
 
     def look(self) -> None:
         """Look everything up that others may have changed.
@@ -86,7 +71,7 @@ class QueueView:
                 # The schema may have been upgraded since, and not serve this code any more.
                 migrations.check(self._catalog.database)
                 settings = self._catalog.settings(self._work.spec.name)
-        self._looked_at = time.monotonic()
+        self.look_at = time.monotonic() + _LOOK_SECONDS
         self._take_over(settings)
         if self._ask_buckets is not None:
             with contextlib.suppress(DatabaseUnavailable):
@@ -99,20 +84,21 @@ class QueueView:
             with contextlib.suppress(DatabaseUnavailable):
                 self._work.leases.note_sweep(self._work.spec.name)
                 self.hints.know(self._work.leases.head_hints(self._work.spec.name))
-        self._lanes.arrange(settings)
+        self.lanes.arrange(settings)
 
     def notice_new_settings(self) -> None:
         """Take over what a verb of this process has seen since the last look."""
         seen = self._catalog.last_seen(self._work.spec.name)
         if seen is not self.settings:
             self._take_over(seen)
-            self._lanes.arrange(seen)
+            self.lanes.arrange(seen)
 
     def _take_over(self, settings: QueueSettings) -> None:
         self.settings = settings
+        self.shared = settings.limited or settings.keyed
         self._work.lease.follow(settings.lease_seconds)
 
     def _cover(self, buckets: Sequence[int]) -> None:
-        self._lanes.cover(buckets)
+        self.lanes.cover(buckets)
         if self._presence is not None:
             self._presence.buckets = buckets

@@ -18,6 +18,7 @@ from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, 
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.payload import json_text, quoting, serialization
 from dagster_sqlqueue.payload.redaction import scrubbed, values_in
+from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.complete import Ending
 from dagster_sqlqueue.queue.leases import Leases
 
@@ -119,14 +120,8 @@ def take(
     """
     jobs: list[LeasedJob[Any]] = []
     unreadable: list[tuple[ClaimedJob, Outcome]] = []
-    for claimed in leases.claim(
-        name,
-        limit=limit,
-        worker=worker,
-        buckets=buckets,
-        lease_seconds=lease_seconds,
-        on_spent=lambda dead, held, _: log_buried(dead, held),
-    ):
+    request = ClaimRequest(name, limit, worker=worker, buckets=buckets, lease_seconds=lease_seconds)
+    for claimed in leases.claim(request, on_spent=lambda dead, held, _: log_buried(dead, held)):
         try:
             payload = (
                 json_text.strictly(claimed.payload) if spec is None else serialization.parse(spec, claimed.payload)

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 from dagster_sqlqueue._faces import lazy
 
 if TYPE_CHECKING:
+    from dagster_sqlqueue.queue.claim_request import MAX_BATCH as MAX_BATCH
     from dagster_sqlqueue.queue.complete import Ending as Ending
     from dagster_sqlqueue.queue.complete import Kept as Kept
     from dagster_sqlqueue.queue.hooks import EnqueueCall as EnqueueCall
     from dagster_sqlqueue.queue.hooks import EnqueueHooks as EnqueueHooks
     from dagster_sqlqueue.queue.insert import Enqueued as Enqueued
     from dagster_sqlqueue.queue.sql_queue import SqlQueue as SqlQueue
-    from dagster_sqlqueue.queue.strategies import MAX_BATCH as MAX_BATCH
 else:
     # What the tasks of Spark need of this package knows no driver.
     __getattr__, __dir__ = lazy(
@@ -21,7 +21,7 @@ else:
             "hooks": ["EnqueueCall", "EnqueueHooks"],
             "insert": ["Enqueued"],
             "sql_queue": ["SqlQueue"],
-            "strategies": ["MAX_BATCH"],
+            "claim_request": ["MAX_BATCH"],
         },
     )
 

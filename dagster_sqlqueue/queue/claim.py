@@ -12,9 +12,8 @@ from dagster_sqlqueue.errors import DatabaseUnavailable
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.model.queue import QueueSettings, Strategy, check_queue_name
 from dagster_sqlqueue.queue.catalog import Catalog
-from dagster_sqlqueue.queue.claim_filter import ClaimFilter
+from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.complete import Ending, FencedWrites, ending_step
-from dagster_sqlqueue.queue.head_hints import HeadHints
 from dagster_sqlqueue.queue.limits import Reservations
 from dagster_sqlqueue.queue.odd_jobs import ROW_ERRORS, despite_odd_jobs
 from dagster_sqlqueue.queue.strategies import (
@@ -22,13 +21,12 @@ from dagster_sqlqueue.queue.strategies import (
     KEY,
     LEASE_NO,
     ORDER_NO,
-    Wanted,
-    check_claim,
     claim_parameters,
+    lanes_of,
+    lease_seconds_of,
     pick,
     saw,
     under_lease,
-    wanted_of,
     without_suspects,
 )
 
@@ -54,30 +52,18 @@ class Claims:
         self._writes = writes
         self._reservations = Reservations(catalog.database)
 
-    def claim(
-        self,
-        queue: str,
-        *,
-        limit: int,
-        worker: str,
-        buckets: Sequence[int] | None = None,
-        lease_seconds: float | None = None,
-        hints: HeadHints | None = None,
-        filter: ClaimFilter | None = None,
-        on_spent: OnSpent | None = None,
-        joining: bool = False,
-    ) -> list[ClaimedJob]:
-        """Claim due jobs under a lease, by the queue's strategy: `SqlQueue.claim`. What was met and not handed out, because
-        the last attempt was spent or it was cancelled while it ran, `on_spent` is told of. Jobs that are `joining` others,
-        which their consumer has in hand already, are none whose lease ran out, and their attempts are not spent if it dies.
+    def claim(self, request: ClaimRequest, *, on_spent: OnSpent | None = None) -> list[ClaimedJob]:
+        """Claim due jobs under a lease, by the queue's strategy: `SqlQueue.claim`.
+
+        Args:
+            request: the claim's arguments.
+            on_spent: called with the jobs that were met and not handed out, because their last attempt was spent, or they
+                were cancelled while they ran.
         """
-        check_queue_name(queue)
-        check_claim(limit, lease_seconds, buckets)
+        queue, hints = check_queue_name(request.queue), request.hints
         settings = self._catalog.last_seen(queue)
-        hints = hints or HeadHints()
         while True:
-            wanted = wanted_of(settings, buckets, limit, lease_seconds, worker, hints, filter, joining)
-            jobs, again = despite_odd_jobs(self.database, queue, partial(self._claim, settings, wanted))
+            jobs, again = despite_odd_jobs(self.database, queue, partial(self._claim, settings, request))
             handed_out = self.without_spent(jobs, on_spent=on_spent)
             if handed_out:
                 # Not before: what this claim did not look at yet may have been due earlier than what it buried.
@@ -88,34 +74,20 @@ class Claims:
             settings = self._catalog.settings(queue)
             if not (jobs or again) and settings.revision == revision:
                 # One that was left out, for its lease ran out, is to be found by the next claim.
-                if not (settings.limited or joining):
+                if not (settings.limited or request.joining):
                     hints.saw_all()
                 return []
 
     def finish_and_claim(
-        self,
-        endings: Sequence[Ending],
-        queue: str,
-        *,
-        limit: int,
-        worker: str,
-        buckets: Sequence[int] | None = None,
-        lease_seconds: float | None = None,
-        hints: HeadHints | None = None,
-        on_spent: OnSpent | None = None,
+        self, endings: Sequence[Ending], request: ClaimRequest, *, on_spent: OnSpent | None = None
     ) -> tuple[set[UUID], list[ClaimedJob]]:
         """End jobs and claim the next ones in one transaction, by `round_robin` in one round trip. Only for keys that take
         turns, and by the strategies `assign` and `token`, it takes two.
 
         Args:
             endings: as for `finish`; at least one.
-            queue: where to claim.
-            limit: the most jobs to claim, 1 to 10,000.
-            worker: who claims.
-            buckets: where to look, in this order; None for all of them.
-            lease_seconds: how long the claim holds without a heartbeat; None for the queue's.
-            hints: as for `claim`.
-            on_spent: told of the jobs that were met and not handed out.
+            request: the claim's arguments.
+            on_spent: as for `claim`.
 
         Returns:
             The ids whose ending was accepted; and the jobs that were claimed. None were: ask `claim` whether there are any.
@@ -123,96 +95,70 @@ class Claims:
         Raises:
             InvalidInput, UnknownQueue: as for `finish` and `claim`.
         """
-        settings = self._catalog.last_seen(queue)
-        hints = hints or HeadHints()
+        settings = self._catalog.last_seen(request.queue)
         jobs = [ending.job for ending in endings]
 
         def one_after_the_other() -> tuple[set[UUID], list[ClaimedJob]]:
             accepted = self._writes.finish(endings)
-            return accepted, self.claim(
-                queue,
-                limit=limit,
-                worker=worker,
-                buckets=buckets,
-                lease_seconds=lease_seconds,
-                hints=hints,
-                on_spent=on_spent,
-            )
+            return accepted, self.claim(request, on_spent=on_spent)
 
         if settings.keyed or settings.strategy in _ALONE or any(job.order_no is not None for job in jobs):
             return one_after_the_other()
-        check_claim(limit, lease_seconds, buckets)
-        wanted = wanted_of(settings, buckets, limit, lease_seconds, worker, hints, None)
         step = ending_step(endings)
         try:
             if settings.strategy is Strategy.ROUND_ROBIN:
-                ended, *_, rows = self.database.run_together(step, *self._next_claim(settings, wanted))
-                found = self._claimed_at_once(settings, wanted, rows)
+                ended, *_, rows = self.database.run_together(step, *self._next_claim(settings, request))
+                found = self._claimed_at_once(settings, request, rows)
             else:
                 ended, (found, _) = self.database.transact(
-                    lambda executor: (executor.run(*step), self._claim_by_steps(executor, settings, wanted))
+                    lambda executor: (executor.run(*step), self._claim_by_steps(executor, settings, request))
                 )
         except ROW_ERRORS:
             # Nothing was written. Apart from each other they show which of the two it was.
             return one_after_the_other()
         claimed = self.without_spent(found, on_spent=on_spent)
         if settings.strategy in FROM_THE_HEAD:
-            hints.note(claimed)
+            request.hints.note(claimed)
         return self._writes.accepted(step, jobs, ended, None), claimed
 
-    def claim_within(
-        self,
-        executor: Executor,
-        queue: str,
-        *,
-        limit: int,
-        worker: str,
-        buckets: Sequence[int] | None = None,
-        lease_seconds: float | None = None,
-    ) -> list[ClaimedJob]:
+    def claim_within(self, executor: Executor, request: ClaimRequest) -> list[ClaimedJob]:
         """Claim due jobs as one step of a transaction: they are under a lease once it commits.
 
         Until then nothing is decided: rolled back, or lost by a failover, the claim never was, and the next one of the same
-        job has the same `lease_no`. Neither the jobs nor their numbers may go to anybody before the commit, who could not
+        job has the same `lease_no`. Pass neither the jobs nor their numbers on before the commit: the receiver could not
         tell the one claim from the other.
 
         Args:
             executor: the `Database.transaction`.
-            queue: its name.
-            limit: the most jobs to claim, 1 to 10,000.
-            worker: for whom.
-            buckets: where to look, in this order; None for all of them.
-            lease_seconds: how long the claim holds without a heartbeat; None for the queue's.
+            request: the claim's arguments.
 
         Raises:
-            InvalidInput, UnknownQueue: as for `claim`.
+            UnknownQueue: there is no such queue.
         """
-        check_claim(limit, lease_seconds, buckets)
-        settings = self._catalog.settings(queue, executor=executor)
-        wanted = wanted_of(settings, buckets, limit, lease_seconds, worker, HeadHints(), None)
-        jobs, _ = self._claim_by_steps(executor, settings, wanted)
+        settings = self._catalog.settings(request.queue, executor=executor)
+        jobs, _ = self._claim_by_steps(executor, settings, request)
         return self.without_spent(jobs, executor)
 
-    def _next_claim(self, settings: QueueSettings, wanted: Wanted) -> list[Step]:
+    def _next_claim(self, settings: QueueSettings, request: ClaimRequest) -> list[Step]:
         """The statements that claim in a transaction that has ended other jobs, for a queue whose keys take no turns."""
-        parameters = claim_parameters(settings, wanted)
+        parameters = claim_parameters(settings, request)
         if not settings.limited:
             return [("claim_round_robin", parameters)]
-        if reservation := self._reservations.room(settings, wanted):
+        if reservation := self._reservations.room(settings, request):
             return [("claim_reserved", {**parameters, "reservation": reservation})]
         return [("limit_lock", {"queue": settings.name}), ("claim_limited", parameters)]
 
-    def _claim(self, settings: QueueSettings, wanted: Wanted) -> tuple[list[ClaimedJob], bool]:
+    def _claim(self, settings: QueueSettings, request: ClaimRequest) -> tuple[list[ClaimedJob], bool]:
         """The jobs; and whether to look again where there are none, because some were set aside, or others were quicker: a
         race that was lost is one that another has won.
         """
         at_once = settings.strategy is Strategy.ROUND_ROBIN
-        deciding = settings.keyed or (settings.limited and not at_once) or wanted.filter is not None
+        deciding = settings.keyed or (settings.limited and not at_once) or request.filter is not None
         if settings.strategy is Strategy.ASSIGN and not deciding:
-            return self._claim_by_steps(self.database, settings, wanted)
+            return self._claim_by_steps(self.database, settings, request)
         if deciding or settings.strategy in (Strategy.FANOUT, Strategy.FIFO):
-            return self.database.transact(lambda executor: self._claim_by_steps(executor, settings, wanted))
-        parameters = claim_parameters(settings, wanted)
+            return self.database.transact(lambda executor: self._claim_by_steps(executor, settings, request))
+        parameters = claim_parameters(settings, request)
         again = False
         if settings.strategy is Strategy.TOKEN:
             rows, again = self._mark(parameters)
@@ -221,15 +167,17 @@ class Claims:
             rows = self.database.run_together(("limit_lock", lock), ("claim_limited", parameters))[-1]
         else:
             rows = self.database.run("claim_round_robin", parameters)
-        return self._claimed_at_once(settings, wanted, rows), again
+        return self._claimed_at_once(settings, request, rows), again
 
-    def _claimed_at_once(self, settings: QueueSettings, wanted: Wanted, rows: Sequence[Row]) -> list[ClaimedJob]:
+    def _claimed_at_once(self, settings: QueueSettings, request: ClaimRequest, rows: Sequence[Row]) -> list[ClaimedJob]:
         """The jobs of a statement that chooses and grants. Of a limit, and of a job that goes by itself, it is not known how
         many more it would have taken.
         """
         jobs = [ClaimedJob._make((*row, settings.name)) for row in rows]
-        filled = len(jobs) >= wanted.limit or settings.limited or wanted.joining or any(job.alone for job in jobs[-1:])
-        saw(settings, wanted.hints, [job.bucket for job in jobs], filled=filled)
+        filled = (
+            len(jobs) >= request.limit or settings.limited or request.joining or any(job.alone for job in jobs[-1:])
+        )
+        saw(settings, request.hints, [job.bucket for job in jobs], filled=filled)
         return jobs
 
     def _mark(self, parameters: dict[str, Any]) -> tuple[Sequence[Row], bool]:
@@ -245,27 +193,27 @@ class Claims:
         return rows, bool(candidates and not rows)
 
     def _claim_by_steps(
-        self, executor: Executor, settings: QueueSettings, wanted: Wanted
+        self, executor: Executor, settings: QueueSettings, request: ClaimRequest
     ) -> tuple[list[ClaimedJob], bool]:
-        limit = self._allowance(executor, settings, wanted.limit) if settings.limited else wanted.limit
+        limit = self._allowance(executor, settings, request.limit) if settings.limited else request.limit
         if limit <= 0:
             return [], False
-        if wanted.filter is not None:
-            rows = wanted.filter.pick(executor, settings, wanted.lanes, limit)
+        if request.filter is not None:
+            rows = request.filter.pick(executor, settings, lanes_of(settings, request), limit)
         else:
-            rows = pick(executor, settings, wanted, max(limit, _PARK_AT_ONCE) if settings.keyed else limit)
+            rows = pick(executor, settings, request, max(limit, _PARK_AT_ONCE) if settings.keyed else limit)
         parked: Sequence[Row] = []
         if settings.keyed and rows:
             rows, parked = self._turns(executor, settings, rows)
-        rows = without_suspects(rows[:limit], joining=wanted.joining)
+        rows = without_suspects(rows[:limit], joining=request.joining)
         if not rows:
             return [], bool(parked)
-        granted = self._grant(executor, settings, rows, wanted)
+        granted = self._grant(executor, settings, rows, request)
         if settings.rate and granted:
             starts = {"queue": settings.name, "starts": len(granted), "rate_seconds": settings.rate.seconds}
             executor.run("rate_note", starts)
-        alone = len(rows) == 1 and not wanted.joining
-        jobs = [under_lease(row, granted[row[0]], settings, alone=alone) for row in rows if row[0] in granted]
+        alone = len(rows) == 1 and not request.joining
+        jobs = under_lease(rows, granted, settings, alone=alone)
         return jobs, not jobs
 
     def _allowance(self, executor: Executor, settings: QueueSettings, limit: int) -> int:
@@ -292,14 +240,14 @@ class Claims:
         return [row for row in rows if row[0] not in keyed or row[0] in turn], parked
 
     def _grant(
-        self, executor: Executor, settings: QueueSettings, rows: Sequence[Row], wanted: Wanted
+        self, executor: Executor, settings: QueueSettings, rows: Sequence[Row], request: ClaimRequest
     ) -> dict[UUID, Any]:
         parameters = {
             "ids": [row[0] for row in rows],
-            "lease_seconds": wanted.lease_seconds,
-            "worker": wanted.worker,
+            "lease_seconds": lease_seconds_of(settings, request),
+            "worker": request.worker,
             "limited": settings.limited,
-            "alone": len(rows) == 1 and not wanted.joining,
+            "alone": len(rows) == 1 and not request.joining,
         }
         if settings.strategy is Strategy.ASSIGN:
             # In the order of the ids: two managers that want the same jobs wait for each other in one direction only.

@@ -1,24 +1,22 @@
-"""Claims whose answer is taken later: sent together with the ends of a batch, before the next one is worked on."""
+"""Send a claim and receive its answer later: together with the ends of a batch, before the next one is worked on."""
 
 import time
 from collections.abc import Sequence
 from uuid import UUID
 
 from dagster_sqlqueue.db.channel import Channel
-from dagster_sqlqueue.db.executors import rows_of
+from dagster_sqlqueue.db.executors import Step, rows_of
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.queue import QueueSettings, Strategy
-from dagster_sqlqueue.queue.catalog import Catalog
+from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.complete import Ending, FencedWrites, ending_step
-from dagster_sqlqueue.queue.head_hints import HeadHints, up_to
-from dagster_sqlqueue.queue.strategies import Wanted, claim_parameters, wanted_of
+from dagster_sqlqueue.queue.strategies import claim_parameters
 
 
 class SentClaim:
-    """What `ClaimsAhead.send` has sent: one transaction, that was committed once `receive` has returned.
+    """What `ClaimsAhead.send` has sent: one transaction, which is committed once `receive` has returned.
 
     Attributes:
-        endings: how jobs were to end.
         limit: the most jobs to claim.
     """
 
@@ -26,20 +24,20 @@ class SentClaim:
         self,
         writes: FencedWrites,
         channel: Channel,
-        settings: QueueSettings,
         endings: Sequence[Ending],
-        wanted: Wanted,
+        step: Step | None,
+        request: ClaimRequest,
     ) -> None:
-        self.endings = endings
-        self.limit = wanted.limit
+        self.limit = request.limit
         self._writes = writes
         self._channel = channel
-        self._settings = settings
-        self._wanted = wanted
+        self._endings = endings
+        self._step = step
+        self._request = request
         self._asked_at = time.monotonic()
 
     def receive(self) -> int:
-        """Wait for the answer. Gives the number of jobs that were claimed. May come from any thread.
+        """Wait for the answer. Returns the number of jobs that were claimed. May be called from any thread.
 
         Raises:
             psycopg.OperationalError: the connection was lost; all of it may be done, or nothing.
@@ -49,85 +47,68 @@ class SentClaim:
         return self._claimed.rowcount
 
     def claimed(self) -> list[ClaimedJob]:
-        """The jobs that were claimed, also those not to be handed out (`Claims.without_spent`). To be called once."""
-        return [ClaimedJob._make((*row, self._settings.name)) for row in rows_of(self._claimed)]
+        """Return the claimed jobs, also those not to be handed out (`Claims.without_spent`). To be called once."""
+        return [ClaimedJob._make((*row, self._request.queue)) for row in rows_of(self._claimed)]
 
     def noted(self, claimed: Sequence[ClaimedJob], handed_out: Sequence[ClaimedJob]) -> None:
-        """Note for the claims to come where this one began, and how far it came.
+        """Note for later claims where this one began, and how far it came.
 
         Args:
-            claimed: what it claimed.
-            handed_out: those of them that are to be worked on.
+            claimed: the jobs that it claimed.
+            handed_out: those of them that will be worked on.
         """
-        hints = self._wanted.hints
-        # Another one has been sent since: its buckets are in another order.
-        hints.saw(up_to(self._wanted.lanes, [job.bucket for job in claimed]), asked_at=self._asked_at)
+        hints = self._request.hints
+        # Another claim has been sent since: its buckets are in another order.
+        hints.saw_up_to([job.bucket for job in claimed], asked=self._request.buckets, asked_at=self._asked_at)
         hints.note(handed_out)
 
     def ended(self) -> set[UUID]:
-        """The ids whose ending was accepted. To be called once.
+        """Return the ids whose ending was accepted. To be called once.
 
         Raises:
-            DatabaseUnavailable: what was refused could not be looked at; what was accepted has ended all the same.
+            DatabaseUnavailable: the refused ones could not be looked up; what was accepted has ended all the same.
         """
-        if not self.endings:
+        if self._step is None:
             return set()
-        jobs = [ending.job for ending in self.endings]
-        return self._writes.accepted(ending_step(self.endings), jobs, rows_of(self._ended[0]), None)
+        jobs = [ending.job for ending in self._endings]
+        return self._writes.accepted(self._step, jobs, rows_of(self._ended[0]), None)
 
 
 class ClaimsAhead:
     """Claims for a consumer that is still at the jobs of the claim before.
 
     Args:
-        catalog: the queues of the schema.
         writes: what ends jobs.
     """
 
-    def __init__(self, catalog: Catalog, writes: FencedWrites) -> None:
-        self._catalog = catalog
+    def __init__(self, writes: FencedWrites) -> None:
         self._writes = writes
 
-    def may(self, queue: str, endings: Sequence[Ending] = ()) -> bool:
-        """Whether jobs of this queue may be claimed ahead, together with these ends: they have no turns and no limit, of
-        which others would have the less, and one statement takes them.
-        """
-        settings = self._catalog.last_seen(queue)
-        if settings.strategy is not Strategy.ROUND_ROBIN or settings.limited or settings.keyed:
-            return False
-        return all(ending.job.order_no is None for ending in endings)
-
     def send(
-        self,
-        channel: Channel,
-        endings: Sequence[Ending],
-        queue: str,
-        *,
-        limit: int,
-        worker: str,
-        buckets: Sequence[int],
-        lease_seconds: float,
-        hints: HeadHints,
+        self, channel: Channel, endings: Sequence[Ending], request: ClaimRequest, settings: QueueSettings
     ) -> SentClaim:
-        """Send ends, and a claim of jobs that join those that the consumer has: none whose lease ran out, and their attempts
-        are not spent if it dies.
+        """Send ends, and a claim of jobs that join those that the consumer has.
 
         Args:
             channel: where to send; nothing is under way there.
             endings: as for `finish`; may be empty.
-            queue: where to claim, see `may`.
-            limit: the most jobs to claim.
-            worker: who claims.
-            buckets: where to look, in this order.
-            lease_seconds: how long the claim holds without a heartbeat.
-            hints: as for `claim`; `SentClaim.noted` tells them what came of it.
+            request: the claim's arguments, `joining`, with buckets. Tell its hints what came of it: `SentClaim.noted`.
+            settings: the queue's, of which `may_claim_ahead` holds. If they are not the current ones, nothing is claimed.
 
         Raises:
             InvalidInput: a result cannot be stored as JSON; nothing was sent.
             DatabaseUnavailable, psycopg.Error: see `Channel.send`.
         """
-        settings = self._catalog.last_seen(queue)
-        steps = [ending_step(endings)] if endings else []
-        wanted = wanted_of(settings, buckets, limit, lease_seconds, worker, hints, None, joining=True)
-        channel.send(*steps, ("claim_round_robin", claim_parameters(settings, wanted)))
-        return SentClaim(self._writes, channel, settings, endings, wanted)
+        ending = ending_step(endings) if endings else None
+        claim = "claim_round_robin", claim_parameters(settings, request)
+        channel.send(*([ending] if ending else []), claim)
+        return SentClaim(self._writes, channel, endings, ending, request)
+
+
+def may_claim_ahead(settings: QueueSettings, endings: Sequence[Ending] = ()) -> bool:
+    """Return whether jobs of this queue may be claimed ahead, together with these ends: they have neither turns nor a limit,
+    of which other consumers would have the less, and one statement claims them.
+    """
+    if settings.strategy is not Strategy.ROUND_ROBIN or settings.limited or settings.keyed:
+        return False
+    return all(ending.job.order_no is None for ending in endings)

@@ -70,9 +70,19 @@ class HeadHints:
         """Note that the last claim came to the end of all its buckets."""
         self.saw(self._asked)
 
-    def saw_up_to(self, buckets: Collection[int]) -> None:
-        """Note that the last claim went through its buckets one after the other, and came to the last one of these."""
-        self.saw(up_to(self._asked, buckets))
+    def saw_up_to(
+        self, found: Collection[int], *, asked: Sequence[int] | None = None, asked_at: float | None = None
+    ) -> None:
+        """Note that a claim went through its buckets one after the other, up to the last one in which it found something.
+
+        Args:
+            found: the buckets of the jobs that it found.
+            asked: its buckets, in their order; None: those of the last claim.
+            asked_at: the moment of `time.monotonic` at which it asked; None: that of the last claim.
+        """
+        asked, among = self._asked if asked is None else asked, set(found)
+        last = max((place for place, bucket in enumerate(asked) if bucket in among), default=-1)
+        self.saw(asked[: last + 1], asked_at=asked_at)
 
     def _over(self, moment: float, buckets: Sequence[int]) -> list[bool]:
         """Of each bucket whether it was swept at that moment the last time, or before."""
@@ -90,10 +100,3 @@ class HeadHints:
             starts = self._starts.setdefault(bucket, [_BEGINNING] * 10)
             starts[9 - priority] = (job.due_at.isoformat(), job.id.hex)
             self._texts[bucket] = "{" + ",".join(part for parts in zip(*starts, strict=True) for part in parts) + "}"
-
-
-def up_to(asked: Sequence[int], found: Collection[int]) -> Sequence[int]:
-    """Of buckets that were asked one after the other, those up to the last one in which something was found."""
-    among = set(found)
-    last = max((place for place, bucket in enumerate(asked) if bucket in among), default=-1)
-    return asked[: last + 1]

@@ -9,6 +9,7 @@ from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.outcome import Retry, Snooze
 from dagster_sqlqueue.queue.base import Verbs
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
+from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.complete import Ending, Kept
 from dagster_sqlqueue.queue.head_hints import HeadHints
 
@@ -49,15 +50,8 @@ class LeaseVerbs(Verbs):
             InvalidInput: an argument is out of range.
             UnknownQueue: there is no such queue.
         """
-        return self.leases.claim(
-            queue,
-            limit=limit,
-            worker=worker,
-            buckets=buckets,
-            lease_seconds=lease_seconds,
-            hints=hints,
-            filter=filter,
-        )
+        request = ClaimRequest(queue, limit, worker, buckets, lease_seconds, hints or HeadHints(), filter)
+        return self.leases.claim(request)
 
     def finish(self, endings: Sequence[Ending], *, executor: Executor | None = None) -> set[UUID]:
         """Move claimed jobs to the archive, each under its fence.

@@ -23,7 +23,7 @@ class Leases:
         self.database = catalog.database
         writes = FencedWrites(catalog)
         claims = Claims(catalog, writes)
-        ahead = ClaimsAhead(catalog, writes)
+        ahead = ClaimsAhead(writes)
         locks = Locks(catalog)
         heads = Heads(catalog)
 
@@ -31,7 +31,6 @@ class Leases:
         self.claim = claims.claim
         self.claim_within = claims.claim_within
         self.finish_and_claim = claims.finish_and_claim
-        self.may_claim_ahead = ahead.may
         self.send_claim_ahead = ahead.send
         self.without_spent = claims.without_spent
         self.lock_due = locks.lock_due

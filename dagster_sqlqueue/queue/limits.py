@@ -8,7 +8,7 @@ from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.model.queue import QueueSettings
-from dagster_sqlqueue.queue.strategies import Wanted
+from dagster_sqlqueue.queue.claim_request import ClaimRequest
 
 _COUNTED_ON_SECONDS = 5.0
 """Half of what a reservation lasts in the database when it is not used."""
@@ -34,20 +34,20 @@ class Reservations:
         self._database = database
         self._rooms: dict[tuple[str, str], _Room] = {}
 
-    def room(self, settings: QueueSettings, wanted: Wanted) -> UUID | None:
+    def room(self, settings: QueueSettings, request: ClaimRequest) -> UUID | None:
         """The reservation that has room for a claim. None: the queue is too near to its limits for any."""
-        holder = (settings.name, wanted.worker)
+        holder = (settings.name, request.worker)
         now = time.monotonic()
         room = self._rooms.get(holder)
-        if room is None or now >= room.until or (room.id is not None and room.jobs < wanted.limit):
-            room = self._ask(settings, wanted, now)
+        if room is None or now >= room.until or (room.id is not None and room.jobs < request.limit):
+            room = self._ask(settings, request, now)
         if room.id is not None:
-            room = _Room(room.id, room.jobs - wanted.limit, now + _COUNTED_ON_SECONDS)
+            room = _Room(room.id, room.jobs - request.limit, now + _COUNTED_ON_SECONDS)
         self._rooms[holder] = room
         return room.id
 
-    def _ask(self, settings: QueueSettings, wanted: Wanted, now: float) -> _Room:
-        given = {"queue": settings.name, "revision": settings.revision, "limit": wanted.limit, "reservation": uuid7()}
+    def _ask(self, settings: QueueSettings, request: ClaimRequest, now: float) -> _Room:
+        given = {"queue": settings.name, "revision": settings.revision, "limit": request.limit, "reservation": uuid7()}
         rows = self._database.run_together(("limit_lock", {"queue": settings.name}), ("limit_reserve", given))[-1]
         if not rows:
             return _Room(None, 0, now + _ASKED_AGAIN_SECONDS)

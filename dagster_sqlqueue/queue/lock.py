@@ -7,22 +7,18 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.queue import QueueSettings, Strategy
 from dagster_sqlqueue.queue.catalog import Catalog
+from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.complete import Ending, locked_ending_step
-from dagster_sqlqueue.queue.head_hints import HeadHints
 from dagster_sqlqueue.queue.strategies import (
     BUCKET,
     FREES_KEY,
     FROM_THE_HEAD,
     LEASE_NO,
-    LEASE_UNTIL,
     SUSPECT,
-    Wanted,
-    check_claim,
     pick,
     pick_step,
     saw,
     under_lease,
-    wanted_of,
 )
 
 
@@ -36,16 +32,7 @@ class Locks:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
-    def lock_due(
-        self,
-        transaction: Transaction,
-        queue: str,
-        *,
-        limit: int,
-        worker: str | None = None,
-        buckets: Sequence[int] | None = None,
-        hints: HeadHints | None = None,
-    ) -> list[ClaimedJob]:
+    def lock_due(self, transaction: Transaction, request: ClaimRequest) -> list[ClaimedJob]:
         """Lock due jobs for the rest of a transaction, in which they are then worked off and ended: no lease is needed,
         and a crash leaves them as they were.
 
@@ -58,25 +45,19 @@ class Locks:
 
         Args:
             transaction: of `Database.transact` or `Database.transaction`; nothing is to be written in it before.
-            queue: its name.
-            limit: the most jobs to lock, 1 to 10,000.
-            worker: for whom, shown with a job that is locked by itself.
-            buckets: where to look, in this order; None for all of them.
-            hints: as for `claim`.
+            request: the arguments, as of a claim; its worker is shown with a job that is locked by itself.
 
         Raises:
-            InvalidInput: an argument is out of range, or the queue's strategy, order or limits need leases.
+            InvalidInput: the queue's strategy, order or limits need leases.
             UnknownQueue: there is no such queue.
         """
-        check_claim(limit, None, buckets)
+        queue, hints = request.queue, request.hints
         settings = self._catalog.last_seen(queue)
         if _needs_leases(settings):
             settings = self._catalog.settings(queue, executor=transaction)
-        hints = hints or HeadHints()
-        name = worker or ""
-        jobs = self._lock_due(transaction, settings, wanted_of(settings, buckets, limit, None, name, hints, None))
+        jobs = self._lock_due(transaction, settings, request)
         if not jobs and (now := self._catalog.settings(queue, executor=transaction)).revision != settings.revision:
-            jobs = self._lock_due(transaction, now, wanted_of(now, buckets, limit, None, name, hints, None))
+            jobs = self._lock_due(transaction, now, request)
         if not jobs:
             hints.saw_all()
         if self._catalog.last_seen(queue).strategy in FROM_THE_HEAD:
@@ -84,15 +65,7 @@ class Locks:
         return jobs
 
     def finish_and_lock(
-        self,
-        transaction: Transaction,
-        endings: Sequence[Ending],
-        queue: str,
-        *,
-        limit: int,
-        worker: str,
-        buckets: Sequence[int] | None = None,
-        hints: HeadHints | None = None,
+        self, transaction: Transaction, endings: Sequence[Ending], request: ClaimRequest
     ) -> list[ClaimedJob]:
         """End jobs that the transaction locked, commit it, and lock the next ones in the transaction that follows: in one
         round trip, where the strategy finds them at the first look.
@@ -100,11 +73,7 @@ class Locks:
         Args:
             transaction: of `Database.transact` or `Database.transaction`.
             endings: as for `finish_locked`.
-            queue: where to look for the next ones.
-            limit: the most jobs to lock, 1 to 10,000.
-            worker: who ends.
-            buckets: where to look, in this order; None for all of them.
-            hints: as for `claim`.
+            request: as for `lock_due`; its worker is noted as the one that ended the jobs.
 
         Returns:
             What was locked. Nothing was: ask `lock_due` whether there is anything.
@@ -112,17 +81,14 @@ class Locks:
         Raises:
             InvalidInput, UnknownQueue: as for `finish_locked` and `lock_due`.
         """
-        check_claim(limit, None, buckets)
-        settings = self._catalog.last_seen(queue)
-        hints = hints or HeadHints()
-        wanted = wanted_of(settings, buckets, limit, None, worker, hints, None)
-        ending = locked_ending_step(endings, worker)
+        settings, hints = self._catalog.last_seen(request.queue), request.hints
+        ending = locked_ending_step(endings, request.worker)
         if settings.strategy is Strategy.FIFO or _needs_leases(settings):
             transaction.run_and_go_on(ending)
-            return self.lock_due(transaction, queue, limit=limit, worker=worker, buckets=buckets, hints=hints)
-        rows = transaction.run_and_go_on(ending, pick_step(settings, wanted, limit))
-        saw(settings, hints, [row[BUCKET] for row in rows], filled=len(rows) >= limit)
-        jobs = self._locked(transaction, settings, wanted, rows)
+            return self.lock_due(transaction, request)
+        rows = transaction.run_and_go_on(ending, pick_step(settings, request, request.limit))
+        saw(settings, hints, [row[BUCKET] for row in rows], filled=len(rows) >= request.limit)
+        jobs = self._locked(transaction, settings, request, rows)
         if settings.strategy in FROM_THE_HEAD:
             hints.note(jobs)
         return jobs
@@ -139,27 +105,27 @@ class Locks:
         rows = transaction.run("pick_ids", {"ids": [job.id], "limit": 1})
         return any(row[LEASE_NO] + 1 == job.lease_no and not row[SUSPECT] for row in rows)
 
-    def _lock_due(self, transaction: Transaction, settings: QueueSettings, wanted: Wanted) -> list[ClaimedJob]:
+    def _lock_due(self, transaction: Transaction, settings: QueueSettings, request: ClaimRequest) -> list[ClaimedJob]:
         if why := _needs_leases(settings):
             raise InvalidInput(
                 f"queue {settings.name!r} {why}, which needs leases: transactional mode cannot work it off"
             )
-        return self._locked(transaction, settings, wanted, pick(transaction, settings, wanted, wanted.limit))
+        return self._locked(transaction, settings, request, pick(transaction, settings, request, request.limit))
 
     def _locked(
-        self, transaction: Transaction, settings: QueueSettings, wanted: Wanted, rows: Sequence[Row]
+        self, transaction: Transaction, settings: QueueSettings, request: ClaimRequest, rows: Sequence[Row]
     ) -> list[ClaimedJob]:
         """The jobs that may be worked off now, of those that were picked."""
         while rows and _by_itself(rows[0]):
-            job = under_lease(rows[0], rows[0][LEASE_UNTIL], settings, alone=True)
+            (job,) = under_lease(rows[:1], None, settings, alone=True)
             if job.attempt > job.max_attempts or job.cancel_requested:
                 return [job._replace(alone=False)]
-            begin = ("begin_alone", {"id": job.id, "worker": wanted.worker})
+            begin = ("begin_alone", {"id": job.id, "worker": request.worker})
             if transaction.run_and_go_on(begin, ("lock_alone", {"id": job.id, "lease_no": job.lease_no})):
                 return [job]
-            rows = pick(transaction, settings, wanted, wanted.limit)
+            rows = pick(transaction, settings, request, request.limit)
         # As they will be: nobody else can count an attempt or a lease before this transaction ends.
-        return [under_lease(row, row[LEASE_UNTIL], settings) for row in rows[: _together(rows)]]
+        return under_lease(rows[: _together(rows)], None, settings)
 
 
 def _by_itself(row: Row) -> bool:

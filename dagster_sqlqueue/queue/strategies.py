@@ -1,26 +1,23 @@
 """Which jobs are taken out next: the looks of the five strategies, shared by claims and by transactional mode."""
 
 import random
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 from dagster_sqlqueue.db.executors import Executor, Row, Step
-from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
 from dagster_sqlqueue.model.job import ClaimedJob
-from dagster_sqlqueue.model.queue import MAX_BUCKETS, QueueSettings, Strategy
-from dagster_sqlqueue.queue.claim_filter import ClaimFilter
+from dagster_sqlqueue.model.queue import QueueSettings, Strategy
+from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.head_hints import HeadHints
 
-MAX_BATCH = 10_000
 FROM_THE_HEAD = (Strategy.ROUND_ROBIN, Strategy.FIFO, Strategy.TOKEN)
 """Only where a batch is the oldest that was due, nothing is older than it."""
 FREES_KEY, SUSPECT = -2, -1
 """Where a row that was picked says whether its claim frees its unique key; and whether its lease ran out: its consumer died
 or hung, perhaps of this job."""
-BUCKET, LEASE_NO, LEASE_UNTIL, KEY, ORDER_NO = map(
-    ClaimedJob._fields.index, ("bucket", "lease_no", "lease_until", "ordering_key", "order_no")
+BUCKET, LEASE_NO, ATTEMPT, LEASE_UNTIL, KEY, ORDER_NO = map(
+    ClaimedJob._fields.index, ("bucket", "lease_no", "attempt", "lease_until", "ordering_key", "order_no")
 )
 
 _LONGEST_LOOK = 100_000
@@ -34,71 +31,17 @@ _ANYWHERE = (Strategy.FANOUT, Strategy.TOKEN)
 """Consumers of these do not follow each other through the buckets: each look begins at a random one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What one claim asks for."""
-
-    lanes: list[int]
-    limit: int
-    lease_seconds: float
-    worker: str
-    hints: HeadHints
-    filter: ClaimFilter | None = None
-    joining: bool = False
-
-
-def wanted_of(
-    settings: QueueSettings,
-    buckets: Sequence[int] | None,
-    limit: int,
-    lease_seconds: float | None,
-    worker: str,
-    hints: HeadHints,
-    filter: ClaimFilter | None,
-    joining: bool = False,
-) -> Wanted:
-    """What a claim asks for, with the queue's settings where it says nothing."""
-    lanes = list(range(settings.lanes)) if buckets is None else list(buckets)
-    lease = settings.lease_seconds if lease_seconds is None else lease_seconds
-    return Wanted(lanes, limit, lease, worker, hints, filter, joining)
-
-
-def check_buckets(buckets: Sequence[int]) -> Sequence[int]:
-    """The buckets, if a claim may look there.
-
-    Raises:
-        InvalidInput: there are none, or one is out of range.
-    """
-    if not buckets or min(buckets) < 0 or max(buckets) >= MAX_BUCKETS:
-        raise InvalidInput(
-            f"buckets is {list(buckets)}; name at least one, each 0 to {MAX_BUCKETS - 1}, or give None for all"
-        )
-    return buckets
-
-
-def check_claim(limit: int, lease_seconds: float | None, buckets: Sequence[int] | None) -> None:
-    """Raises:
-    InvalidInput: an argument of a claim is out of range; the message names it.
-    """
-    if not 1 <= limit <= MAX_BATCH:
-        raise InvalidInput(f"limit is {limit}; a claim takes 1 to {MAX_BATCH:,} jobs")
-    if lease_seconds is not None and not 0 < lease_seconds <= MAX_DELAY_SECONDS:
-        raise InvalidInput(f"lease_seconds is {lease_seconds}; it must be positive, at most a hundred years")
-    if buckets is not None:
-        check_buckets(buckets)
-
-
-def pick(executor: Executor, settings: QueueSettings, wanted: Wanted, limit: int) -> Sequence[Row]:
+def pick(executor: Executor, settings: QueueSettings, request: ClaimRequest, limit: int) -> Sequence[Row]:
     """Look for jobs by the queue's strategy; they are locked until the transaction ends, except by `assign`."""
     if settings.strategy is not Strategy.FIFO:
-        rows = executor.run(*pick_step(settings, wanted, limit))
-        saw(settings, wanted.hints, [row[BUCKET] for row in rows], filled=len(rows) >= limit or wanted.joining)
+        rows = executor.run(*pick_step(settings, request, limit))
+        saw(settings, request.hints, [row[BUCKET] for row in rows], filled=len(rows) >= limit or request.joining)
         return rows
-    look, choice = limit, _choice(settings, wanted, limit)
+    look, choice = limit, _choice(settings, request, limit)
     while rows := executor.run("pick_fifo", {**choice, "look": look}):
         heads = rows[0][-1]
         if rows[0][0] is not None:
-            saw(settings, wanted.hints, [row[BUCKET] for row in rows], filled=True)
+            saw(settings, request.hints, [row[BUCKET] for row in rows], filled=True)
             return [row[:-1] for row in rows]
         if heads < look or look > _LONGEST_LOOK:
             break
@@ -127,15 +70,29 @@ def saw(settings: QueueSettings, hints: HeadHints, buckets: Collection[int], *, 
         hints.saw_up_to(buckets)
 
 
-def pick_step(settings: QueueSettings, wanted: Wanted, limit: int) -> Step:
+def pick_step(settings: QueueSettings, request: ClaimRequest, limit: int) -> Step:
     """The statement that looks for jobs, for every strategy but `fifo`, which may look more than once."""
-    return _PICKS[settings.strategy], _choice(settings, wanted, limit)
+    return _PICKS[settings.strategy], _choice(settings, request, limit)
 
 
-def claim_parameters(settings: QueueSettings, wanted: Wanted) -> dict[str, Any]:
+def claim_parameters(settings: QueueSettings, request: ClaimRequest) -> dict[str, Any]:
     """What a statement that chooses jobs and puts them under a lease is given."""
-    lease = {"lease_seconds": wanted.lease_seconds, "worker": wanted.worker}
-    return {**_choice(settings, wanted, wanted.limit), **lease, "suspects": not wanted.joining}
+    return {
+        **_choice(settings, request, request.limit),
+        "lease_seconds": lease_seconds_of(settings, request),
+        "worker": request.worker,
+        "suspects": not request.joining,
+    }
+
+
+def lanes_of(settings: QueueSettings, request: ClaimRequest) -> list[int]:
+    """Return the buckets to search, in their order."""
+    return list(range(settings.lanes) if request.buckets is None else request.buckets)
+
+
+def lease_seconds_of(settings: QueueSettings, request: ClaimRequest) -> float:
+    """Return the length of the leases to grant."""
+    return settings.lease_seconds if request.lease_seconds is None else request.lease_seconds
 
 
 def without_suspects(rows: Sequence[Row], *, joining: bool = False) -> Sequence[Row]:
@@ -147,23 +104,34 @@ def without_suspects(rows: Sequence[Row], *, joining: bool = False) -> Sequence[
     return rows if first is None else rows[: first if joining else max(first, 1)]
 
 
-def under_lease(row: Row, lease_until: Any, settings: QueueSettings, *, alone: bool = False) -> ClaimedJob:
-    """The job of a row that was picked, as it is once it has been granted.
+def under_lease(
+    rows: Sequence[Row], leases_until: Mapping[UUID, Any] | None, settings: QueueSettings, *, alone: bool = False
+) -> list[ClaimedJob]:
+    """Return the jobs of picked rows, as they are once they are granted, in their order.
 
     Args:
-        row: of a statement that picks.
-        lease_until: the end of its lease.
+        rows: of a statement that picks.
+        leases_until: by job id the end of its lease; a row that is missing was not granted. None: all are, and the jobs are
+            locked by a transaction instead.
         settings: the queue's.
-        alone: whether it was granted by itself.
+        alone: whether the job was granted by itself.
     """
-    lease_no, attempt = row[LEASE_NO] + 1, row[4] + 1
-    return ClaimedJob(
-        *(*row[:3], lease_no, attempt, *row[5:7], lease_until, *row[8:-3], settings.limited, alone, settings.name)
-    )
+    limited, name = settings.limited, settings.name
+    return [
+        ClaimedJob._make(
+            (
+                *(*row[:LEASE_NO], row[LEASE_NO] + 1, row[ATTEMPT] + 1, *row[ATTEMPT + 1 : LEASE_UNTIL]),
+                row[LEASE_UNTIL] if leases_until is None else leases_until[row[0]],
+                *(*row[LEASE_UNTIL + 1 : -3], limited, alone, name),
+            )
+        )
+        for row in rows
+        if leases_until is None or row[0] in leases_until
+    ]
 
 
-def _choice(settings: QueueSettings, wanted: Wanted, limit: int) -> dict[str, Any]:
-    lanes = wanted.lanes
+def _choice(settings: QueueSettings, request: ClaimRequest, limit: int) -> dict[str, Any]:
+    lanes = lanes_of(settings, request)
     if settings.strategy in _ANYWHERE:
         start = random.randrange(len(lanes))
         lanes = lanes[start:] + lanes[:start]
@@ -171,6 +139,6 @@ def _choice(settings: QueueSettings, wanted: Wanted, limit: int) -> dict[str, An
         "queue": settings.name,
         "revision": settings.revision,
         "buckets": lanes,
-        "hints": wanted.hints.array(lanes),
+        "hints": request.hints.array(lanes),
         "limit": limit,
     }

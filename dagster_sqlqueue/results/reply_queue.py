@@ -16,6 +16,7 @@ from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.payload import serialization
 from dagster_sqlqueue.payload.serialization import AnyObject
 from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.complete import Ending
 
 _POLL_SECONDS = 0.2
@@ -110,7 +111,7 @@ class ReplyQueue(Generic[Payload]):
         while True:
             if time.monotonic() - self._renewed_at > self._ttl_seconds / 4:
                 self.renew()
-            if jobs := self._leases.claim(self.name, limit=1, worker=self._worker):
+            if jobs := self._leases.claim(ClaimRequest(self.name, 1, worker=self._worker)):
                 return self._taken(jobs[0])
             left = _POLL_SECONDS if deadline is None else deadline - time.monotonic()
             if left <= 0:

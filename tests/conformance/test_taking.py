@@ -9,6 +9,7 @@ from dagster_sqlqueue.db.executors import Executor
 from dagster_sqlqueue.errors import InvalidInput, UnknownQueue
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.queue import Ending
+from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.head_hints import HeadHints
 from tests.conformance.conftest import EARLIER, LEASE, LOCKING, STRATEGIES, TAKING_TURNS, Line, at, numbers
 from tests.gate.patience import PATIENCE
@@ -141,7 +142,7 @@ def test_what_others_lock_is_stepped_over_however_much(line: Line, filter: Claim
     """Others work on the first jobs of every bucket inside their transactions: the next claim takes what comes after."""
     line.queue.enqueue_many(line.spec, [NewJob(Work(n=n), run_at=at(n), tags=["x"]) for n in range(400)])
     with line.queue.database.transaction() as transaction:
-        locked = line.queue.leases.lock_due(transaction, line.name, limit=300)
+        locked = line.queue.leases.lock_due(transaction, ClaimRequest(line.name, limit=300))
         others: list[ClaimedJob] = []
         while jobs := line.take(10, filter=filter):
             others += jobs
@@ -160,7 +161,7 @@ def test_transactional_work_is_ended_or_undone_as_one(line: Line) -> None:
     line.put(*range(6))
 
     def work(executor: Executor) -> None:
-        jobs = line.queue.leases.lock_due(executor, line.name, limit=4)
+        jobs = line.queue.leases.lock_due(executor, ClaimRequest(line.name, limit=4))
         assert len(line.queue.leases.finish_locked(executor, endings(jobs), worker="w")) == 4
         raise ZeroDivisionError
 
@@ -168,7 +169,7 @@ def test_transactional_work_is_ended_or_undone_as_one(line: Line) -> None:
         line.queue.database.transact(work)
     assert line.states() == ["queued"] * 6
     with line.queue.database.transaction() as transaction:
-        jobs = line.queue.leases.lock_due(transaction, line.name, limit=4)
+        jobs = line.queue.leases.lock_due(transaction, ClaimRequest(line.name, limit=4))
         assert len(line.queue.leases.finish_locked(transaction, endings(jobs), worker="w")) == 4
     assert sorted(line.states()) == ["queued"] * 2 + ["succeeded"] * 4
 
@@ -177,7 +178,7 @@ def test_transactional_work_is_ended_or_undone_as_one(line: Line) -> None:
 def test_strategies_that_need_leases_say_so(line: Line) -> None:
     line.put(1)
     with line.queue.database.transaction() as transaction, pytest.raises(InvalidInput, match="needs leases"):
-        line.queue.leases.lock_due(transaction, line.name, limit=4)
+        line.queue.leases.lock_due(transaction, ClaimRequest(line.name, limit=4))
 
 
 @pytest.mark.parametrize("other", STRATEGIES)

@@ -28,6 +28,7 @@ from dagster_sqlqueue import (
     SqlQueue,
 )
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from tests.support import Work, claim, make_due, rows, states, until, value
 from tests.support.drained import Clock
 
@@ -268,7 +269,7 @@ def test_transactional_mode_goes_by_the_settings_of_now(queue: SqlQueue, spec: Q
         other.create_queue(spec)
     queue.enqueue(spec, Work(n=1))
     with queue.database.transaction() as transaction:
-        assert len(queue.leases.lock_due(transaction, "work", limit=5)) == 1
+        assert len(queue.leases.lock_due(transaction, ClaimRequest("work", limit=5))) == 1
 
 
 def swallowing(job: Job[Work], effect: str) -> None:

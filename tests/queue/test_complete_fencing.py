@@ -12,6 +12,7 @@ from dagster_sqlqueue import NewJob, QueueSpec, Retry, Snooze, SqlQueue
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import LeaseLost, UnknownQueue
 from dagster_sqlqueue.model.job import ClaimedJob
+from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.schema.functions import pinned_schema
 from tests.support import Work, claim, make_due, rows, value
 
@@ -195,12 +196,12 @@ def test_a_number_counts_from_the_commit_of_its_claim(queue: SqlQueue, spec: Que
     queue.enqueue(spec, Work(n=1))
     for _ in range(2):
         with rolled_back(queue) as transaction:
-            (job,) = queue.leases.claim_within(transaction, "work", limit=1, worker="w")
+            (job,) = queue.leases.claim_within(transaction, ClaimRequest("work", limit=1, worker="w"))
             assert job.lease_no == 1
             with pytest.raises(LeaseLost):
                 queue.complete([job])
         with rolled_back(queue) as transaction:
-            (locked,) = queue.leases.lock_due(transaction, "work", limit=1)
+            (locked,) = queue.leases.lock_due(transaction, ClaimRequest("work", limit=1))
             assert locked.lease_no == 1
         with psycopg.connect(url) as connection:
             claimed = sql.SQL("SELECT lease_no FROM {}.claim('work', 'w')")

@@ -11,6 +11,7 @@ from dagster_sqlqueue import Consumer, Job, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.consumer.bucket_order import Lanes
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.queue import Ending
+from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.head_hints import HeadHints
 from tests.gate.patience import sized
 from tests.support import Work, numbers, rows
@@ -52,12 +53,12 @@ TAKING: dict[str, Any] = {
 def _ended_and_claimed(queue: SqlQueue, **how: Any) -> list[ClaimedJob]:
     queue.enqueue(OTHER, Work(n=-1))
     before = queue.claim("work", worker="w", limit=1)
-    return queue.leases.finish_and_claim(_ends(before), "wide", worker="w", **how)[1]
+    return queue.leases.finish_and_claim(_ends(before), ClaimRequest("wide", worker="w", **how))[1]
 
 
 def _locked(queue: SqlQueue, **how: Any) -> list[ClaimedJob]:
     with queue.database.transaction() as transaction:
-        jobs = queue.leases.lock_due(transaction, "wide", **how)
+        jobs = queue.leases.lock_due(transaction, ClaimRequest("wide", **how))
         queue.leases.finish_locked(transaction, _ends(jobs), worker="w")
     return jobs
 
@@ -65,8 +66,8 @@ def _locked(queue: SqlQueue, **how: Any) -> list[ClaimedJob]:
 def _ended_and_locked(queue: SqlQueue, **how: Any) -> list[ClaimedJob]:
     queue.enqueue(OTHER, Work(n=-1))
     with queue.database.transaction() as transaction:
-        before = queue.leases.lock_due(transaction, "work", limit=1)
-        jobs = queue.leases.finish_and_lock(transaction, _ends(before), "wide", worker="w", **how)
+        before = queue.leases.lock_due(transaction, ClaimRequest("work", limit=1))
+        jobs = queue.leases.finish_and_lock(transaction, _ends(before), ClaimRequest("wide", worker="w", **how))
         queue.leases.finish_locked(transaction, _ends(jobs), worker="w")
     return jobs
 

@@ -5,6 +5,7 @@ from collections import Counter
 from psycopg import sql
 
 from dagster_sqlqueue import Consumer, NewJob, QueueSpec, RateLimit, SqlQueue
+from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from tests.support import Work, claim, make_due, value
 
 
@@ -27,7 +28,7 @@ def test_a_rate_counts_the_moment_of_a_claim_and_not_of_its_commit(queue: SqlQue
     queue.create_queue(spec)
     queue.enqueue_many(spec, [Work(n=n) for n in range(3)])
     with queue.database.transaction() as transaction:
-        (late,) = queue.leases.claim_within(transaction, "work", limit=3, worker="w")
+        (late,) = queue.leases.claim_within(transaction, ClaimRequest("work", limit=3, worker="w"))
         # It takes an hour to its commit.
         for table in ("job", "rate_start"):
             name = sql.Identifier(queue.database.schema, table)

@@ -16,6 +16,7 @@ from dagster_sqlqueue.errors import InvalidInput, UnknownQueue
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.outcome import Retry
 from dagster_sqlqueue.model.queue import RateLimit, Strategy
+from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from tests.gate.patience import PATIENCE
 from tests.support import Work, caller, make_due, numbers, rows, take_time, until, value
 
@@ -411,7 +412,7 @@ def test_drain_waits_for_work_in_a_transaction(queue: SqlQueue, spec: QueueSpec[
     queue.enqueue(spec, Work(n=1))
     with queue.database.transaction() as transaction:
         take_time(transaction)
-        assert queue.leases.lock_due(transaction, "work", limit=1)
+        assert queue.leases.lock_due(transaction, ClaimRequest("work", limit=1))
         assert not queue.drain("work", timeout_seconds=0.1)
     assert queue.drain("work", timeout_seconds=PATIENCE)
 
@@ -454,7 +455,7 @@ def test_settings_wait_for_nobody_who_enqueues_or_claims(queue: SqlQueue, spec: 
     with caller(url) as producer, queue.database.transaction() as worker:
         take_time(worker)
         queue.enqueue(spec, Work(n=1), connection=producer)
-        queue.leases.lock_due(worker, "work", limit=1)
+        queue.leases.lock_due(worker, ClaimRequest("work", limit=1))
         # Who would wait fails instead.
         impatient = f"{url}{'&' if '?' in url else '?'}options=-c%20lock_timeout%3D10s"
         with SqlQueue(impatient, schema=queue.database.schema) as operator:

@@ -12,6 +12,7 @@ from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.lifecycle import Event
 from dagster_sqlqueue.model.outcome import Cancel, Outcome, Reject
 from dagster_sqlqueue.model.queue import Strategy
+from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from tests.statemachine.agreeing import same
 from tests.statemachine.deciding import DecidedMachine, DecidedModel
 from tests.statemachine.drawing import OUTCOMES, due, event_of
@@ -90,7 +91,7 @@ class LockedMachine(DecidedMachine):
         begun = False
 
         def work(transaction: Transaction) -> None:
-            jobs = queue.leases.lock_due(transaction, "work", limit=limit)
+            jobs = queue.leases.lock_due(transaction, ClaimRequest("work", limit=limit))
             same([job.id for job in jobs], self.model.locked(limit, [job.id for job in jobs]))
             nonlocal begun
             begun = any(job.alone for job in jobs)

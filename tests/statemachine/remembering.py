@@ -11,6 +11,7 @@ from dagster_sqlqueue.errors import LeaseLost
 from dagster_sqlqueue.model.lifecycle import Event
 from dagster_sqlqueue.model.outcome import Outcome
 from dagster_sqlqueue.model.queue import PoisonPolicy
+from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.head_hints import HeadHints
 from tests.statemachine.agreeing import same
 from tests.statemachine.drawing import BUCKETS, INDEX, INDEXES, OUTCOMES, event_of
@@ -74,7 +75,7 @@ class RememberingMachine(LockedMachine):
         ended = [(lease(job), event_of(job, how, stops)) for job, how in chosen]
         before = {job.id: job.lease_no for job in self.model.live.values()}
         accepted, jobs = queue.leases.finish_and_claim(
-            written, "work", limit=limit, worker=f"worker {consumer}", hints=self.hints[consumer]
+            written, ClaimRequest("work", limit=limit, worker=f"worker {consumer}", hints=self.hints[consumer])
         )
         apart = any(job.order_no is not None for job, _ in chosen)
         same(accepted, self.model.finish(ended))

@@ -13,8 +13,9 @@ from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.model.outcome import Retry
 from dagster_sqlqueue.orchestration import slots
 from dagster_sqlqueue.queue import batch_admin
+from dagster_sqlqueue.queue.claim_ahead import may_claim_ahead
+from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.complete import Ending
-from dagster_sqlqueue.queue.head_hints import HeadHints
 from dagster_sqlqueue.spark import batches
 from tests.gate.patience import PATIENCE
 from tests.roles.desk import B, C, Desk, O, Secret, verb
@@ -74,7 +75,7 @@ def claim_under_limits(queue: SqlQueue, desk: Desk) -> Any:
 def claim_within(queue: SqlQueue, desk: Desk) -> Any:
     desk.filled()
     with queue.database.transaction() as transaction:
-        assert queue.leases.claim_within(transaction, desk.name, limit=3, worker="w")
+        assert queue.leases.claim_within(transaction, ClaimRequest(desk.name, limit=3, worker="w"))
 
 
 @verb(C)
@@ -82,7 +83,7 @@ def finish_and_claim(queue: SqlQueue, desk: Desk) -> Any:
     jobs = desk.claimed()
     desk.filled()
     ended, found = queue.leases.finish_and_claim(
-        [Ending(job, ArchiveState.SUCCEEDED) for job in jobs], desk.name, limit=3, worker="w"
+        [Ending(job, ArchiveState.SUCCEEDED) for job in jobs], ClaimRequest(desk.name, limit=3, worker="w")
     )
     assert len(ended) == len(found) == 3
 
@@ -92,11 +93,11 @@ def claim_ahead(queue: SqlQueue, desk: Desk) -> Any:
     jobs = desk.claimed()
     desk.filled()
     endings = [Ending(job, ArchiveState.SUCCEEDED) for job in jobs]
-    queue.settings(desk.name)
-    assert queue.leases.may_claim_ahead(desk.name, endings)
-    where: dict[str, Any] = {"buckets": [0, 1], "lease_seconds": 300, "hints": HeadHints()}
+    settings = queue.settings(desk.name)
+    assert may_claim_ahead(settings, endings)
+    request = ClaimRequest(desk.name, 3, "w", buckets=[0, 1], joining=True)
     with contextlib.closing(Channel(queue.database)) as channel:
-        sent = queue.leases.send_claim_ahead(channel, endings, desk.name, limit=3, worker="w", **where)
+        sent = queue.leases.send_claim_ahead(channel, endings, request, settings)
         assert sent.receive() == 3
         assert len(queue.leases.without_spent(sent.claimed())) == len(sent.ended()) == 3
 
@@ -165,7 +166,7 @@ def ended_by_us(queue: SqlQueue, desk: Desk) -> Any:
 def lock_due(queue: SqlQueue, desk: Desk) -> Any:
     desk.filled()
     with queue.database.transaction() as transaction:
-        jobs = queue.leases.lock_due(transaction, desk.name, limit=3)
+        jobs = queue.leases.lock_due(transaction, ClaimRequest(desk.name, limit=3))
         assert queue.leases.finish_locked(
             transaction, [Ending(job, ArchiveState.SUCCEEDED) for job in jobs], worker="w"
         )
@@ -175,16 +176,16 @@ def lock_due(queue: SqlQueue, desk: Desk) -> Any:
 def finish_and_lock(queue: SqlQueue, desk: Desk) -> Any:
     desk.filled(2)
     with queue.database.transaction() as transaction:
-        jobs = queue.leases.lock_due(transaction, desk.name, limit=1)
+        jobs = queue.leases.lock_due(transaction, ClaimRequest(desk.name, limit=1))
         endings = [Ending(job, ArchiveState.SUCCEEDED) for job in jobs]
-        assert queue.leases.finish_and_lock(transaction, endings, desk.name, limit=1, worker="w")
+        assert queue.leases.finish_and_lock(transaction, endings, ClaimRequest(desk.name, limit=1, worker="w"))
 
 
 @verb(C, O)
 def lock_again(queue: SqlQueue, desk: Desk) -> Any:
     desk.filled(1)
     with queue.database.transaction() as transaction:
-        (job,) = queue.leases.lock_due(transaction, desk.name, limit=1)
+        (job,) = queue.leases.lock_due(transaction, ClaimRequest(desk.name, limit=1))
         assert queue.leases.lock_again(transaction, job)
 
 
@@ -192,7 +193,7 @@ def lock_again(queue: SqlQueue, desk: Desk) -> Any:
 def return_locked(queue: SqlQueue, desk: Desk) -> Any:
     desk.filled(1)
     with queue.database.transaction() as transaction:
-        (job,) = queue.leases.lock_due(transaction, desk.name, limit=1)
+        (job,) = queue.leases.lock_due(transaction, ClaimRequest(desk.name, limit=1))
         assert queue.leases.return_locked(transaction, [(job, Retry("later"))])
 
 

@@ -1,0 +1,62 @@
+"""The arguments of a claim, checked once, and handed on as they are from the caller to the statement."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
+from dagster_sqlqueue.model.queue import MAX_BUCKETS
+from dagster_sqlqueue.queue.claim_filter import ClaimFilter
+from dagster_sqlqueue.queue.head_hints import HeadHints
+
+MAX_BATCH = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """One claim's arguments.
+
+    Args:
+        queue: the queue's name.
+        limit: the most jobs to claim, 1 to 10,000.
+        worker: the name of the consumer that claims; unique for each start, shown with the jobs that it holds.
+        buckets: where to search, in this order; None for all buckets.
+        lease_seconds: how long the lease holds without a heartbeat; None for the queue's. Ignored by locks.
+        hints: where earlier claims of the same consumer began; not given: search from the very beginning.
+        filter: claim only jobs that fit.
+        joining: the claimed jobs join others that the consumer has in hand: none is claimed whose lease ran out, and their
+            attempts are not spent if the consumer dies.
+
+    Raises:
+        InvalidInput: a value is out of range; the message names it.
+    """
+
+    queue: str
+    limit: int
+    worker: str = ""
+    buckets: Sequence[int] | None = None
+    lease_seconds: float | None = None
+    hints: HeadHints = field(default_factory=HeadHints)
+    filter: ClaimFilter | None = None
+    joining: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.limit <= MAX_BATCH:
+            raise InvalidInput(f"limit is {self.limit}; a claim takes 1 to {MAX_BATCH:,} jobs")
+        if self.lease_seconds is not None and not 0 < self.lease_seconds <= MAX_DELAY_SECONDS:
+            raise InvalidInput(f"lease_seconds is {self.lease_seconds}; it must be positive, at most a hundred years")
+        if self.buckets is not None:
+            check_buckets(self.buckets)
+
+
+def check_buckets(buckets: Sequence[int]) -> Sequence[int]:
+    """Return the buckets, checked.
+
+    Raises:
+        InvalidInput: there are none, or one is out of range.
+    """
+    if not buckets or min(buckets) < 0 or max(buckets) >= MAX_BUCKETS:
+        raise InvalidInput(
+            f"buckets is {list(buckets)}; name at least one, each 0 to {MAX_BUCKETS - 1}, or give None for all"
+        )
+    return buckets
