@@ -1,6 +1,7 @@
-"""The batch after the next one, claimed while the next one is worked on, together with the ends of the one before.
+"""The batches of a consumer under leases: the next one is claimed with the ends of the one before, or ahead of them.
 
-Two batches are under lease then: the one in hand, and one that nobody has begun. The server works while the handler does.
+Ahead means that the batch after the next one is claimed while the next one is worked on. Two batches are under lease then:
+the one in hand, and one that has not been begun. The server works while the handler does.
 """
 
 import logging
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
+from uuid import UUID
 
 import psycopg
 
@@ -84,6 +86,8 @@ class Ahead:
         self._may_send = False
         self._not_before = 0.0
         self._under_way: _UnderWay | None = None
+        self._next: list[ClaimedJob] = []
+        self._until = 0.0
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -91,24 +95,55 @@ class Ahead:
         """So long, or less where leases are short."""
         return min(seconds, self._work.lease.pace / 8)
 
-    @property
-    def under_way(self) -> bool:
-        """Whether a claim was sent whose jobs were not taken yet."""
-        return self._under_way is not None
-
     def open(self) -> None:
         """Allow claims until `stop` or `close`."""
         self._closing.clear()
         self._may_send = True
 
-    def begin(self, jobs: Sequence[ClaimedJob]) -> None:
-        """Claim beside these, which are to be worked on now, if that is worth it.
+    def take(self, until: float) -> list[ClaimedJob]:
+        """Return the next batch, in the keeper's charge, and claim the one after it if that is worth it. Empty: none is due.
 
         Args:
-            jobs: a batch as it was claimed.
+            until: the moment of `time.monotonic` up to which another batch may be claimed before this one has ended.
+
+        Raises:
+            DatabaseUnavailable: the database stayed away for longer than a lease.
         """
+        self._until = until
+        jobs, self._next = self._next, []
+        jobs = jobs or self._collected()
+        if not jobs:
+            jobs = self._claimer.take()
+            self._keeper.hold(jobs)
+        if jobs and self._under_way is None and self._in_time():
+            self._begin(jobs)
+        return jobs
+
+    def finish(self, endings: Sequence[Ending]) -> set[UUID] | None:
+        """End the last jobs of the batch in hand, and claim another batch with that if there may be one.
+
+        Returns:
+            The ids whose ending was accepted; None: the ends were sent, or done, and are counted here.
+
+        Raises:
+            DatabaseUnavailable: the answer got lost, or the database stayed away for longer than a lease.
+        """
+        if self._under_way is not None:
+            sent, self._next = self._exchange(endings, go_on=self._in_time())
+            return None if sent else self._work.leases.finish(endings)
+        if self._next or self._claimer.chosen or not self._in_time():
+            return self._work.leases.finish(endings)
+        accepted, self._next = self._claimer.finish_and_take(endings)
+        self._keeper.hold(self._next)
+        return accepted
+
+    def _in_time(self) -> bool:
+        return time.monotonic() < self._until and not self._work.stopping.is_set()
+
+    def _begin(self, jobs: Sequence[ClaimedJob]) -> None:
+        """Claim ahead beside these jobs, which are to be worked on now, if that is worth it."""
         # Nothing is to be beside a job that its consumer may have died of.
-        if self.under_way or not self._claimer.filled or any(job.alone for job in jobs) or not self._worth(()):
+        if not self._claimer.filled or any(job.alone for job in jobs) or not self._worth(()):
             return
         with self._lock:
             if not self._may_send:
@@ -119,8 +154,8 @@ class Ahead:
             if self._send(()).failed:
                 self._under_way = None
 
-    def exchange(self, endings: Sequence[Ending], *, go_on: bool) -> tuple[bool, list[ClaimedJob]]:
-        """Take the jobs that were claimed ahead, and send ends with the next claim, if there is to be one.
+    def _exchange(self, endings: Sequence[Ending], *, go_on: bool) -> tuple[bool, list[ClaimedJob]]:
+        """Receive the jobs that were claimed ahead, and send ends with the next claim, if there may be one.
 
         Args:
             endings: how the jobs in hand end.
@@ -128,9 +163,6 @@ class Ahead:
 
         Returns:
             Whether the ends were sent, or are done; and the jobs.
-
-        Raises:
-            DatabaseUnavailable: the database stayed away for longer than a lease.
         """
         following: _UnderWay | None = None
         with self._around(), self._lock:
@@ -151,13 +183,9 @@ class Ahead:
             self._finish_again(following)
         return following is not None, jobs
 
-    def take(self) -> list[ClaimedJob]:
-        """The jobs that were claimed ahead; nothing more is sent.
-
-        Raises:
-            DatabaseUnavailable: as for `exchange`.
-        """
-        return self.exchange((), go_on=False)[1] if self.under_way else []
+    def _collected(self) -> list[ClaimedJob]:
+        """Receive the jobs that were claimed ahead, if a claim is under way; send nothing more."""
+        return self._exchange((), go_on=False)[1] if self._under_way is not None else []
 
     def stop(self) -> None:
         """Claim no more, and have the keeper take charge of what is under way. May come from any thread."""
@@ -174,14 +202,15 @@ class Ahead:
                 self._channel.close()
 
     def close(self) -> list[ClaimedJob]:
-        """Claim no more; gives the jobs that are under way.
+        """Claim no more. Returns the jobs that were claimed and not taken.
 
         Raises:
-            DatabaseUnavailable: as for `exchange`.
+            DatabaseUnavailable: as for `take`.
         """
         self._may_send = False
+        jobs, self._next = self._next, []
         try:
-            return self.take()
+            return jobs + self._collected()
         finally:
             self._closing.set()
             thread, self._thread = self._thread, None
@@ -248,8 +277,7 @@ class Ahead:
             except DatabaseUnavailable:
                 self._finish_again(claim)
             else:
-                work.count_ended(claim.endings, accepted)
-                work.count_stale([ending.job for ending in claim.endings if ending.job.id not in accepted])
+                work.count_finished(claim.endings, accepted)
         jobs = self._claimer.handed_out(claim.sent, claimed)
         if len(jobs) < len(claimed):
             self._keeper.forget([job for job in claimed if not any(job is one for one in jobs)])

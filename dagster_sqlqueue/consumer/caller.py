@@ -121,12 +121,10 @@ class Caller(Generic[Payload]):
         for claimed in jobs:
             if stopping.is_set():
                 return
-            if not keeper.begin(claimed):
+            if not keeper.begin(claimed, others_ended=True):
                 yield claimed, None
                 continue
-            outcome = handle(self.spec, self.handler, claimed, in_hand)
-            keeper.end(claimed)
-            yield claimed, outcome
+            yield claimed, handle(self.spec, self.handler, claimed, in_hand)
 
     def _together(
         self, jobs: Sequence[ClaimedJob], in_hand: UnderLease[Payload], stopping: Event

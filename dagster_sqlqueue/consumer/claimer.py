@@ -11,7 +11,7 @@ from dagster_sqlqueue.consumer.queue_view import QueueView
 from dagster_sqlqueue.db.channel import Channel
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.model.job import ClaimedJob
-from dagster_sqlqueue.queue.claim_ahead import SentClaim, may_claim_ahead
+from dagster_sqlqueue.queue.claim_ahead import SentClaim
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.complete import Ending
@@ -97,10 +97,9 @@ class Claimer:
     def may_send_ahead(self, endings: Sequence[Ending]) -> bool:
         """Return whether the batch after the next one may be claimed with these ends."""
         # One that takes a job at a time counts on each being the only one of its claim, whose attempt is spent if it dies.
-        settings = self._view.settings
-        if self.chosen or settings is None or self._view.shared or self.wanted < 2:
+        if self.chosen or not self._view.claimable_ahead or self.wanted < 2:
             return False
-        return may_claim_ahead(settings, endings)
+        return all(ending.job.order_no is None for ending in endings)
 
     def send_ahead(self, channel: Channel, endings: Sequence[Ending]) -> SentClaim:
         """Send ends, and a claim of the batch that is to follow those under lease.
@@ -166,9 +165,9 @@ class Claimer:
     def _count_spent(
         self, dead: Sequence[ClaimedJob], held: Sequence[ClaimedJob], cancelled: Sequence[ClaimedJob]
     ) -> None:
-        self._work.count_buried(dead, held)
         log_buried(dead, held)
         summary = self._work.summary
+        summary.buried += len(dead) + len(held)
         summary.claimed += len(dead) + len(held) + len(cancelled)
         summary.failed += len(dead)
         summary.held += len(held)

@@ -148,7 +148,6 @@ class SideBySide:
         ended: list[tuple[ClaimedJob, Outcome]] = []
         for claimed, outcome in called:
             self.keeper.end(claimed)
-            self.work.reporter.forget(claimed)
             del self._running[claimed.id]
             self._alone = self._alone and bool(self._running)
             if outcome is not None:

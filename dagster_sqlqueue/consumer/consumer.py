@@ -7,8 +7,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Generic
-from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
@@ -38,7 +38,6 @@ from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.queue.claim_request import check_buckets
-from dagster_sqlqueue.queue.complete import Ending
 from dagster_sqlqueue.queue.maintenance import Maintenance
 from dagster_sqlqueue.schema import migrations
 
@@ -120,7 +119,6 @@ class Consumer(Generic[Payload]):
         first = buckets() if callable(buckets) else buckets
         lanes = Lanes(None if first is None else list(check_buckets(first)), region)
         self._idle = False
-        self._next: list[ClaimedJob] = []
         self.worker = worker or f"{socket.gethostname()}/{os.getpid()}/{str(uuid7())[-8:]}"
         if lease_seconds is not None and not 0 < lease_seconds <= MAX_DELAY_SECONDS:
             raise InvalidInput(f"lease_seconds is {lease_seconds}; it must be positive, at most a hundred years")
@@ -174,7 +172,7 @@ class Consumer(Generic[Payload]):
             self._work,
             self._keeper,
             self._claimer,
-            around=lambda: around_claim(self._hooks, spec.name, VERB),
+            around=partial(around_claim, self._hooks, spec.name, VERB) if self._hooks else contextlib.nullcontext,
         )
         self._waits = Idle(self._work, self._catalog, self._view, looking=looking)
         self._side_by_side = (
@@ -337,47 +335,21 @@ class Consumer(Generic[Payload]):
 
     def _give_back_ahead(self) -> None:
         """Give back what was claimed for the next batch. What another thread has given back meanwhile is counted here."""
-        ahead, self._next = self._next, []
-        ahead += self._ahead.close()
+        ahead = self._ahead.close()
         self.summary.released += sum(self._keeper.parted_with(job) for job in ahead)
         mine = self._keeper.part_with(of=ahead)
         self._keeper.forget(ahead)
         self.summary.released += len(self._leases.release(mine))
 
     def _take_and_work(self, ahead_until: float | None) -> int:
-        def go_on() -> bool:
-            """Whether the next batch may be taken while this one is ended."""
-            until = self._view.look_at if ahead_until is None else min(ahead_until, self._view.look_at)
-            return time.monotonic() < until and not self._stopping.is_set()
-
-        claimer = self._claimer
+        until = self._view.look_at if ahead_until is None else min(ahead_until, self._view.look_at)
         if self._side_by_side is not None:
             return self._side_by_side.step(may_claim=not self._stopping.is_set())
         if self._mode is Mode.TRANSACTIONAL:
-            return work_locked(
-                self._work,
-                claimer.lock,
-                lambda *ended: claimer.finish_and_lock(*ended) if go_on() else None,
-            )
-        jobs, self._next = self._next, []
-        jobs = jobs or self._ahead.take() or claimer.take()
-        if not jobs:
-            return 0
-        if go_on():
-            self._ahead.begin(jobs)
-
-        def finish(endings: Sequence[Ending]) -> set[UUID] | None:
-            accepted: set[UUID] | None
-            if self._ahead.under_way:
-                sent, self._next = self._ahead.exchange(endings, go_on=go_on())
-                return None if sent else self._leases.finish(endings)
-            if claimer.chosen or self._next or not go_on():
-                return self._leases.finish(endings)
-            accepted, self._next = claimer.finish_and_take(endings)
-            self._keeper.hold(self._next)
-            return accepted
-
-        work_leased(self._work, jobs, self._keeper, finish)
+            return work_locked(self._work, self._claimer, until)
+        jobs = self._ahead.take(until)
+        if jobs:
+            work_leased(self._work, jobs, self._keeper, self._ahead.finish)
         return len(jobs)
 
 

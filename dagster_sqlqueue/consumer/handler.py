@@ -138,6 +138,8 @@ def _checked(outcome: Any) -> Outcome:
     if outcome is None:
         return _DONE
     match outcome:
+        case Done(None):
+            return outcome
         case Done(result):
             done = Done(result)
             try:

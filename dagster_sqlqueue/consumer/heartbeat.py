@@ -87,12 +87,19 @@ class LeaseKeeper:
             for key in self._begun:
                 self._cancellations.setdefault(key, threading.Event()).set()
 
-    def begin(self, job: ClaimedJob) -> bool:
-        """Note that a handler begins this job. False: its lease is lost or given back already and it must not begin."""
+    def begin(self, job: ClaimedJob, *, others_ended: bool = False) -> bool:
+        """Note that a handler begins this job. False: its lease is lost or given back already and it must not begin.
+
+        Args:
+            job: one of those in hand.
+            others_ended: whether the handlers of all other jobs have returned, as of jobs that are worked on one by one.
+        """
         key = id(job)
         usual = 10 * self._lease.seconds if self._job_timeout is None else self._job_timeout
         until = time.monotonic() + (usual if job.timeout_seconds is None else job.timeout_seconds)
         with self._lock:
+            if others_ended:
+                self._may_take_until.clear()
             if key in self._lost or key in self._parted:
                 return False
             self._begun[key] = job

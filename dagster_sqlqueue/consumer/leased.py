@@ -70,8 +70,8 @@ class Work(Generic[Payload]):
         """Attempts at something, as long as the database is away and its time is not up."""
         return while_away(self.spec.name, self.patience_seconds, self.stopping)
 
-    def count_ended(self, endings: Sequence[Ending], accepted: set[UUID]) -> None:
-        """Count what was archived."""
+    def count_finished(self, endings: Sequence[Ending], accepted: set[UUID]) -> None:
+        """Count the jobs that were archived, and those whose ending was refused."""
         everything = len(accepted) == len(endings)
         failed: list[Ending] = []
         for ending in endings:
@@ -85,7 +85,10 @@ class Work(Generic[Payload]):
                     failed.append(ending)
                 case ArchiveState.CANCELLED:
                     self.summary.cancelled += 1
-        log_endings(failed, accepted)
+        if failed:
+            log_endings(failed, accepted)
+        if not everything:
+            self.count_stale([ending.job for ending in endings if ending.job.id not in accepted])
 
     def count_back(
         self,
@@ -99,20 +102,16 @@ class Work(Generic[Payload]):
         self.summary.retried += retried
         self.summary.snoozed += len(accepted) - retried
 
-    def count_buried(self, dead: Sequence[ClaimedJob], held: Sequence[ClaimedJob]) -> None:
-        """Count jobs whose last attempt was spent when they were met; what became of them is counted elsewhere."""
-        if jobs := [*dead, *held]:
-            self.summary.buried += len(jobs)
-
     def count_aside(self, writes: Settlement, accepted: set[UUID]) -> None:
         """Count what was set aside."""
         self.summary.held += len(accepted)
         log_aside(writes, accepted)
 
     def count_stale(self, jobs: Sequence[ClaimedJob]) -> None:
-        """Count writes that were refused."""
-        self.summary.stale += len(jobs)
-        log_lost(jobs)
+        """Count jobs whose write was refused."""
+        if jobs:
+            self.summary.stale += len(jobs)
+            log_lost(jobs)
 
     def count_lost(self, job: ClaimedJob) -> None:
         """Count a job whose lease had passed on before a handler began it."""
@@ -146,41 +145,45 @@ def work_leased(work: Work[Any], jobs: Sequence[ClaimedJob], keeper: LeaseKeeper
 
     Args:
         work: what is worked off.
-        jobs: the batch.
-        keeper: keeps its leases.
+        jobs: the batch, whose leases the keeper has.
+        keeper: keeps the leases.
         finish: ends the last jobs of a batch that was worked off to its end.
     """
-    keeper.hold(jobs)
     open_jobs = {id(job): job for job in jobs}
     in_hand = UnderLease(work.spec, keeper, work.reporter)
     settled: list[tuple[ClaimedJob, Outcome]] = []
     began = flushed_at = time.monotonic()
     try:
-        with contextlib.closing(work.caller.outcomes(jobs, in_hand, work.stopping)) as outcomes:
-            for claimed, outcome in outcomes:
-                if outcome is None:
-                    if not keeper.parted_with(claimed):
-                        del open_jobs[id(claimed)]
-                        work.count_lost(claimed)
-                    continue
-                work.reporter.forget(claimed)
-                del open_jobs[id(claimed)]
-                settled.append((claimed, outcome))
-                if time.monotonic() - flushed_at >= _FLUSH_SECONDS:
-                    _settle(work, settled, keeper, work.leases.finish)
-                    settled = []
-                    flushed_at = time.monotonic()
+        try:
+            with contextlib.closing(work.caller.outcomes(jobs, in_hand, work.stopping)) as outcomes:
+                for claimed, outcome in outcomes:
+                    if outcome is None:
+                        if not keeper.parted_with(claimed):
+                            del open_jobs[id(claimed)]
+                            work.count_lost(claimed)
+                        continue
+                    del open_jobs[id(claimed)]
+                    settled.append((claimed, outcome))
+                    if time.monotonic() - flushed_at >= _FLUSH_SECONDS:
+                        # The handler has returned: however long the write takes, the leases are extended.
+                        keeper.end(claimed)
+                        _settle(work, settled, work.leases.finish)
+                        keeper.let_go([job for job, _ in settled])
+                        settled = []
+                        flushed_at = time.monotonic()
+        finally:
+            keeper.end()
         work.size.took(len(jobs) - len(open_jobs), time.monotonic() - began)
         if not open_jobs:
             last, settled = settled, []
-            _settle(work, last, keeper, finish)
+            _settle(work, last, finish)
     finally:
-        keeper.end()
         try:
-            _settle(work, settled, keeper, work.leases.finish)
+            if settled:
+                _settle(work, settled, work.leases.finish)
         finally:
-            # Whoever takes them out of the keeper gives them back: this, or `Consumer.give_back` from another thread.
-            mine = keeper.part_with(begun=True, of=open_jobs.values())
+            # What takes them out of the keeper gives them back: this, or `Consumer.give_back` from another thread.
+            mine = keeper.part_with(begun=True, of=open_jobs.values()) if open_jobs else []
             work.summary.released += sum(keeper.parted_with(job) for job in open_jobs.values()) - len(mine)
             keeper.forget(jobs)
             if mine:
@@ -188,16 +191,13 @@ def work_leased(work: Work[Any], jobs: Sequence[ClaimedJob], keeper: LeaseKeeper
 
 
 def settle_called(work: Work[Any], settled: Sequence[tuple[ClaimedJob, Outcome]], keeper: LeaseKeeper) -> None:
-    """Write what became of jobs that were worked on side by side, each under its fence."""
-    _settle(work, settled, keeper, work.leases.finish)
+    """Write the outcomes of jobs that were worked on side by side, each under its fence."""
+    _settle(work, settled, work.leases.finish)
+    keeper.let_go([job for job, _ in settled])
 
 
-def _settle(
-    work: Work[Any],
-    settled: Sequence[tuple[ClaimedJob, Outcome]],
-    keeper: LeaseKeeper,
-    finish: Finish,
-) -> None:
+def _settle(work: Work[Any], settled: Sequence[tuple[ClaimedJob, Outcome]], finish: Finish) -> None:
+    work.reporter.forget(settled)
     writes = settle(settled, work.leases.stops_key)
     if writes.endings:
         _finish(work, writes.endings, finish)
@@ -209,7 +209,6 @@ def _settle(
     if writes.aside:
         jobs = [job for job, _ in writes.aside]
         work.count_aside(writes, _accepted(work, jobs, lambda: work.leases.hold(writes.aside)))
-    keeper.let_go([job for job, _ in settled])
 
 
 def finish_uncertain(work: Work[Any], endings: Sequence[Ending]) -> None:
@@ -226,8 +225,7 @@ def _finish(work: Work[Any], endings: Sequence[Ending], finish: Finish, *, again
         return
     if (again or attempt.retry_state.attempt_number > 1) and len(accepted) < len(endings):
         accepted |= work.leases.ended_by_us([e.job for e in endings if e.job.id not in accepted])
-    work.count_ended(endings, accepted)
-    work.count_stale([ending.job for ending in endings if ending.job.id not in accepted])
+    work.count_finished(endings, accepted)
 
 
 def _accepted(work: Work[Any], jobs: Sequence[ClaimedJob], write: Callable[[], set[UUID]]) -> set[UUID]:

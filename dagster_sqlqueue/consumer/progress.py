@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -71,11 +72,16 @@ class Reporter:
         finally:
             self._lock.release()
 
-    def forget(self, job: ClaimedJob) -> None:
-        """The job's handler has returned: what it said last is not needed any more."""
+    def forget(self, settled: Iterable[tuple[ClaimedJob, object]]) -> None:
+        """Drop what was kept of these jobs, whose handlers have returned.
+
+        Args:
+            settled: the jobs, each with its outcome.
+        """
         if self._said:
             with self._lock:
-                self._said.pop(job.id, None)
+                for job, _ in settled:
+                    self._said.pop(job.id, None)
 
     def _write(self, said: _Said) -> None:
         if said.kept is None:

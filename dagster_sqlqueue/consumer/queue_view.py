@@ -11,6 +11,7 @@ from dagster_sqlqueue.consumer.presence import Presence
 from dagster_sqlqueue.errors import DatabaseUnavailable
 from dagster_sqlqueue.model.queue import QueueSettings
 from dagster_sqlqueue.queue.catalog import Catalog
+from dagster_sqlqueue.queue.claim_ahead import may_claim_ahead
 from dagster_sqlqueue.queue.claim_request import check_buckets
 from dagster_sqlqueue.queue.head_hints import HeadHints
 from dagster_sqlqueue.schema import migrations
@@ -34,6 +35,7 @@ class QueueView:
         hints: where its claims begin.
         settings: the queue's, as they were seen last; None before the first look.
         shared: whether the queue's consumers share a limit, or the turns of keys; assumed before the first look.
+        claimable_ahead: whether its jobs may be claimed ahead.
         look_at: the moment of `time.monotonic` at which the next look is due.
     """
 
@@ -56,6 +58,7 @@ class QueueView:
         self.hints = HeadHints()
         self.settings: QueueSettings | None = None
         self.shared = True
+        self.claimable_ahead = False
         self.look_at = 0.0
 
     def look(self) -> None:
@@ -96,6 +99,7 @@ class QueueView:
     def _take_over(self, settings: QueueSettings) -> None:
         self.settings = settings
         self.shared = settings.limited or settings.keyed
+        self.claimable_ahead = may_claim_ahead(settings)
         self._work.lease.follow(settings.lease_seconds)
 
     def _cover(self, buckets: Sequence[int]) -> None:

@@ -1,7 +1,7 @@
 """Batches worked off inside transactions: claim, work and end are one whole, and a crash leaves the jobs queued."""
 
 import threading
-from collections.abc import Callable, Sequence
+import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
+from dagster_sqlqueue.consumer.claimer import Claimer
 from dagster_sqlqueue.consumer.handler import brief, handle
 from dagster_sqlqueue.consumer.leased import Work
 from dagster_sqlqueue.consumer.settlement import Settlement, settle
@@ -17,7 +18,6 @@ from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.outcome import Cancel, Done, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.payload import quoting
-from dagster_sqlqueue.queue.complete import Ending
 from dagster_sqlqueue.queue.odd_jobs import ROW_ERRORS, hold_unclaimable
 
 _SWALLOWED = (
@@ -28,9 +28,6 @@ _ENDED = (
     " and they run again; leave COMMIT and ROLLBACK to the queue"
 )
 
-Lock = Callable[[Transaction], list[ClaimedJob]]
-FinishAndLock = Callable[[Transaction, Sequence[Ending]], list[ClaimedJob] | None]
-
 
 class _TransactionEnded(Exception):
     """The handler of this job ended the transaction that it belongs to."""
@@ -40,27 +37,27 @@ class _TransactionEnded(Exception):
         self.job = job
 
 
-def work_locked(work: Work[Any], lock: Lock, finish_and_lock: FinishAndLock) -> int:
-    """Lock a batch, work it off and end it, in one transaction. What was done is counted when it is committed.
+def work_locked(work: Work[Any], claimer: Claimer, until: float) -> int:
+    """Lock a batch, work it off and end it, in one transaction, and go on so with the next one. What was done is counted
+    when it is committed.
 
     A batch that cannot be committed, because of what one of its handlers wrote, is worked off again one job at a time: the
     job whose own transaction cannot be committed is tried again later, like one whose handler failed.
 
     Args:
         work: what is worked off.
-        lock: locks a batch.
-        finish_and_lock: ends a batch, commits, and locks the next one in the transaction that follows; None, and nothing
-            done: this batch is to be the last one.
+        claimer: how the consumer takes jobs.
+        until: the moment of `time.monotonic` from which on no other batch is locked.
 
     Returns:
         The number of jobs taken.
     """
-    batches = _Batches(work)
+    batches = _Batches(work, claimer)
     again = False
     for attempt in work.patiently():
         with attempt:
             try:
-                work.leases.database.transact(lambda t: batches.work_off(t, lock, finish_and_lock), idling=True)
+                work.leases.database.transact(lambda t: batches.work_off(t, until), idling=True)
             except _TransactionEnded as ended:
                 batches.give_up(ended.job, _ENDED)
             except psycopg.DatabaseError as error:
@@ -73,7 +70,7 @@ def work_locked(work: Work[Any], lock: Lock, finish_and_lock: FinishAndLock) -> 
                 else:
                     raise
     batches.count()
-    return batches.taken or (work_locked(work, lock, finish_and_lock) if again else 0)
+    return batches.taken or (work_locked(work, claimer, until) if again else 0)
 
 
 @dataclass(slots=True)
@@ -90,6 +87,7 @@ class _Batches:
     """
 
     work: Work[Any]
+    claimer: Claimer
     jobs: list[ClaimedJob] = field(default_factory=list)
     settled: list[tuple[ClaimedJob, Outcome]] = field(default_factory=list)
     writes: Settlement = field(default_factory=Settlement)
@@ -97,14 +95,14 @@ class _Batches:
     ending: bool = False
     taken: int = 0
 
-    def work_off(self, transaction: Transaction, lock: Lock, finish_and_lock: FinishAndLock) -> None:
+    def work_off(self, transaction: Transaction, until: float) -> None:
         """Work batch after batch off, as long as the ends of one and the lock of the next go in one round trip."""
         self._have([])
-        self._handle(transaction, lock(transaction))
+        self._handle(transaction, self.claimer.lock(transaction))
         while self.writes.endings and not self.writes.back and not self.writes.aside:
-            following = finish_and_lock(transaction, self.writes.endings)
-            if following is None:
+            if time.monotonic() >= until or self.work.stopping.is_set():
                 break
+            following = self.claimer.finish_and_lock(transaction, self.writes.endings)
             self.count()
             self._handle(transaction, following)
         self._write(transaction)
@@ -159,10 +157,13 @@ class _Batches:
         work.summary.claimed += len(jobs)
         work.summary.batches += bool(jobs)
         work.summary.released += len(jobs) - len(self.settled)
-        work.count_ended(writes.endings, {ending.job.id for ending in writes.endings})
-        work.count_back(writes.back, self.delays, {job.id for job, _ in writes.back})
-        work.count_aside(writes, {job.id for job, _ in writes.aside})
-        work.count_buried([job for job, outcome in self.settled if isinstance(outcome, Reject) and _spent(job)], [])
+        if writes.endings:
+            work.count_finished(writes.endings, {ending.job.id for ending in writes.endings})
+        if writes.back:
+            work.count_back(writes.back, self.delays, {job.id for job, _ in writes.back})
+        if writes.aside:
+            work.count_aside(writes, {job.id for job, _ in writes.aside})
+        work.summary.buried += sum(isinstance(outcome, Reject) and _spent(job) for job, outcome in self.settled)
         self._have([])
 
     def _have(self, jobs: list[ClaimedJob]) -> None:

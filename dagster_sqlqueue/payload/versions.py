@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, TypeAlias, TypeVar
 
 from pydantic import BaseModel, RootModel
@@ -122,11 +123,13 @@ def versioned(
             if KEY in (name, field.alias, field.serialization_alias):
                 raise InvalidInput(f"field {name!r} of {model.__name__} is called {KEY!r}, which holds the version")
         setattr(model, _ATTRIBUTE, Versions(current, steps, frozenset(sensitive)))
+        versions_of.cache_clear()
         return model
 
     return decorate
 
 
+@lru_cache(maxsize=1_000)
 def versions_of(model: type[BaseModel]) -> Versions | None:
     """The versions of a model; None when it has none. Those of a class that it is derived from are not its own."""
     found: Versions | None = model.__dict__.get(_ATTRIBUTE)

@@ -91,7 +91,7 @@ class ClaimsAhead:
 
         Args:
             channel: where to send; nothing is under way there.
-            endings: as for `finish`; may be empty.
+            endings: as for `finish`, of jobs without a place in their key's line; may be empty.
             request: the claim's arguments, `joining`, with buckets. Tell its hints what came of it: `SentClaim.noted`.
             settings: the queue's, of which `may_claim_ahead` holds. If they are not the current ones, nothing is claimed.
 
@@ -105,10 +105,8 @@ class ClaimsAhead:
         return SentClaim(self._writes, channel, endings, ending, request)
 
 
-def may_claim_ahead(settings: QueueSettings, endings: Sequence[Ending] = ()) -> bool:
-    """Return whether jobs of this queue may be claimed ahead, together with these ends: they have neither turns nor a limit,
-    of which other consumers would have the less, and one statement claims them.
+def may_claim_ahead(settings: QueueSettings) -> bool:
+    """Return whether jobs of this queue may be claimed ahead: they have neither turns nor a limit, of which other consumers
+    would have the less, and one statement claims them.
     """
-    if settings.strategy is not Strategy.ROUND_ROBIN or settings.limited or settings.keyed:
-        return False
-    return all(ending.job.order_no is None for ending in endings)
+    return settings.strategy is Strategy.ROUND_ROBIN and not settings.limited and not settings.keyed

@@ -180,7 +180,7 @@ def _payload(value: Any, row: int) -> Any:
 
 def _fitted(spec: QueueSpec[Any], payload: Any, text: str, row: int) -> pydantic.BaseModel:
     """A payload as its model, of the current version. It is read as JSON, so that a strict model takes a text for a date."""
-    model = spec.payload
+    model: type[pydantic.BaseModel] = spec.payload
     versions = versions_of(model)
     stored = payload.root if isinstance(payload, AnyObject) else payload
     try:

@@ -69,7 +69,8 @@ def test_budget_ends_the_drain_between_two_batches(
     queue: SqlQueue, spec: QueueSpec[Work], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr("dagster_sqlqueue.consumer.consumer.time", clock)
+    for module in ("consumer", "ahead"):
+        monkeypatch.setattr(f"dagster_sqlqueue.consumer.{module}.time", clock)
     queue.enqueue_many(spec, [Work(n=n) for n in range(30)])
 
     def handler(job: Job[Work]) -> None:

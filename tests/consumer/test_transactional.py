@@ -193,7 +193,8 @@ def test_a_drain_whose_time_is_up_takes_no_further_batch(
     queue: SqlQueue, spec: QueueSpec[Work], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr("dagster_sqlqueue.consumer.consumer.time", clock)
+    for module in ("consumer", "transactional"):
+        monkeypatch.setattr(f"dagster_sqlqueue.consumer.{module}.time", clock)
     queue.enqueue_many(spec, [Work(n=n) for n in range(30)])
 
     def handler(job: Job[Work]) -> None:

@@ -94,7 +94,7 @@ def claim_ahead(queue: SqlQueue, desk: Desk) -> Any:
     desk.filled()
     endings = [Ending(job, ArchiveState.SUCCEEDED) for job in jobs]
     settings = queue.settings(desk.name)
-    assert may_claim_ahead(settings, endings)
+    assert may_claim_ahead(settings)
     request = ClaimRequest(desk.name, 3, "w", buckets=[0, 1], joining=True)
     with contextlib.closing(Channel(queue.database)) as channel:
         sent = queue.leases.send_claim_ahead(channel, endings, request, settings)
