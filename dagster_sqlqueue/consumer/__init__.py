@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dagster_sqlqueue.consumer.settlement import DrainSummary as DrainSummary
     from dagster_sqlqueue.consumer.weighted import WeightedConsumers as WeightedConsumers
 else:
-    # Who needs one of the modules does not load the others.
+    # Importing one of the names does not load the modules of the others.
     __getattr__, __dir__ = lazy(
         __name__,
         {

@@ -26,13 +26,13 @@ from dagster_sqlqueue.queue.complete import Ending
 logger = logging.getLogger("dagster_sqlqueue")
 
 VERB = "claim_ahead"
-"""What hooks are told that the wait for an answer is."""
+"""The name of the wait for an answer, for hooks."""
 
 _QUICK_SECONDS = 0.25
 """A batch that takes longer has little from it that the next one is there at once, and others could have that."""
 _AGAIN_SECONDS = 5.0
 _UNCOLLECTED_SECONDS = 1.0
-"""So long an answer waits for whoever sent the claim, who may be in a handler that hangs, until a thread takes it."""
+"""How long an answer waits for the consumer, which may be in a handler that hangs, until a thread receives it."""
 
 
 class _UnderWay:
@@ -63,7 +63,7 @@ class Ahead:
 
     Args:
         work: what is worked off.
-        keeper: keeps the leases, also those of jobs that nobody has begun.
+        keeper: keeps the leases, also those of jobs that have not been begun.
         claimer: how the consumer takes jobs.
         around: entered and left around the wait for an answer.
     """
@@ -81,7 +81,7 @@ class Ahead:
         self._claimer = claimer
         self._around = around
         self._channel = Channel(work.leases.database)
-        # Whoever sends or takes an answer has it: the consumer, the thread that collects, or one that gives jobs back.
+        # Held to send or to receive: by the consumer, the thread that collects, or one that gives jobs back.
         self._lock = threading.Lock()
         self._may_send = False
         self._not_before = 0.0
@@ -92,7 +92,7 @@ class Ahead:
         self._thread: threading.Thread | None = None
 
     def _at_most(self, seconds: float) -> float:
-        """So long, or less where leases are short."""
+        """Return so many seconds, or less where leases are short."""
         return min(seconds, self._work.lease.pace / 8)
 
     def open(self) -> None:
@@ -170,7 +170,7 @@ class Ahead:
             assert last is not None
             self._receive(last)
             if go_on and self._may_send and last.filled and self._worth(endings):
-                # Before they are ended, so that no heartbeat looks for them.
+                # Before they are ended, so that no heartbeat extends them.
                 self._keeper.let_go([ending.job for ending in endings])
                 following = self._send(endings)
             else:
@@ -240,7 +240,7 @@ class Ahead:
         return claim
 
     def _receive(self, claim: _UnderWay) -> None:
-        """Wait for the answer, if nobody has it yet."""
+        """Wait for the answer, if it was not received yet."""
         if claim.received or claim.sent is None:
             return
         claim.failed = claim.received = True
@@ -257,7 +257,7 @@ class Ahead:
         logger.info("%s: a claim that was sent ahead got lost: %s", self._work.spec.name, error)
 
     def _read(self, claim: _UnderWay) -> None:
-        """Put the jobs of an answer in the keeper's charge, if nobody has done it yet."""
+        """Put the jobs of an answer in the keeper's charge, if it was not done yet."""
         if claim.failed or claim.jobs is not None or claim.sent is None:
             return
         claim.jobs = claim.sent.claimed()

@@ -1,4 +1,4 @@
-"""How many jobs a consumer claims at a time."""
+"""Choose how many jobs a consumer claims at a time."""
 
 import math
 
@@ -42,8 +42,8 @@ class BatchSize:
         self._measured = measured and given is None
 
     def shared(self) -> int:
-        """The size for a queue whose consumers share a limit, or the turns of keys: one that goes by the time of its handler
-        leaves others as much of it as before.
+        """Return the size for a queue whose consumers share a limit, or the turns of keys: one that goes by the time of its
+        handler leaves others as much of it as before.
         """
         return min(self.now, _FIRST) if self._measured else self.now
 

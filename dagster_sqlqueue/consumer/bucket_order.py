@@ -1,4 +1,4 @@
-"""The order in which a consumer looks at buckets: taking turns, its own region's first. No I/O."""
+"""The order in which a consumer searches its buckets: in turns, those of its own region first. No I/O."""
 
 from collections.abc import Sequence
 

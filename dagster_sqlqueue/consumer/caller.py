@@ -1,4 +1,4 @@
-"""How a handler is called for the jobs of a batch: one after another, once for all of them, or side by side."""
+"""Call a handler for the jobs of a batch: for one after another, once for all of them, or side by side."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ class Shape(enum.StrEnum):
 
 
 def shape_of(handler: Any, *, batch: bool = False) -> Shape:
-    """The shape of a handler, which says by itself whether it is async, and by `batch` whether it takes a batch."""
+    """Return the shape of a handler, which shows by itself whether it is async."""
     if batch:
         return Shape.BATCH
     return Shape.ASYNC if is_async(handler) else Shape.JOB
@@ -48,12 +48,12 @@ def shape_of(handler: Any, *, batch: bool = False) -> Shape:
 
 @dataclass(slots=True)
 class UnderLease(Generic[Payload]):
-    """Has in hand the jobs of one consumer: an `InHand` for all of them.
+    """The `InHand` of all jobs of one consumer under leases.
 
     Args:
         spec: the queue.
         keeper: keeps their leases.
-        reporter: writes what is said of their progress.
+        reporter: writes their progress.
     """
 
     spec: QueueSpec[Payload]
@@ -61,15 +61,15 @@ class UnderLease(Generic[Payload]):
     reporter: Reporter
 
     def cancellation(self, job: ClaimedJob) -> Event:
-        """The event that says that somebody wants the job cancelled."""
+        """Return the event that is set when the job's cancellation is requested."""
         return self.keeper.cancellation(job)
 
     def connection(self) -> None:
-        """None: a job under a lease has no transaction."""
+        """Return None: a job under a lease has no transaction."""
         return
 
     def report(self, job: ClaimedJob, payload: Any, percent: float, message: str | None) -> None:
-        """Take note of how far the job is."""
+        """Note how far the job is."""
         self.reporter.report(job, percent, said(self.spec, job, payload, message))
 
 
@@ -98,7 +98,7 @@ class Caller(Generic[Payload]):
     def outcomes(
         self, jobs: Sequence[ClaimedJob], in_hand: UnderLease[Payload], stopping: Event
     ) -> Generator[Called, None, None]:
-        """Each job that was begun, with its outcome, as soon as there is one. Once `stopping` is set no other is begun."""
+        """Call the handler, and yield each job with its outcome. Once `stopping` is set no other job is begun."""
         match self.shape:
             case Shape.JOB:
                 return self._one_by_one(jobs, in_hand, stopping)
@@ -190,11 +190,11 @@ class Caller(Generic[Payload]):
         return self.running_loop().run_until_complete(self.handler(jobs))
 
     def call(self, prepared: Prepared[Payload]) -> Outcome:
-        """Call a plain handler for one job, from whatever thread."""
+        """Call a plain handler for one job. May be called from any thread."""
         return handle_prepared(self.spec, self.handler, prepared)
 
     def running_loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop of an async handler: the same until `close`.
+        """Return the event loop of an async handler: the same until `close`.
 
         Raises:
             InvalidInput: this is called from inside another one.

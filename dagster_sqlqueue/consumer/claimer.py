@@ -1,4 +1,4 @@
-"""How a consumer takes its jobs: from where, how many, and who is told."""
+"""Claim the jobs of one consumer: from where, how many, and the count of them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,7 +24,7 @@ class Claimer:
         work: what is worked off.
         view: what the consumer knows of the queue.
         filter: takes only jobs that fit.
-        source: hands jobs out, so that nothing is looked for.
+        source: hands jobs out, so that none are claimed.
         on_claim: called with the jobs that were taken, before any of them is worked on.
 
     Attributes:
@@ -51,11 +51,11 @@ class Claimer:
 
     @property
     def wanted(self) -> int:
-        """How many jobs the next claim is to take."""
+        """The number of jobs that the next claim asks for."""
         return self._work.size.shared() if self._view.shared else self._work.size.now
 
     def nothing_left(self, *, idle: bool) -> bool:
-        """After a claim that found nothing: whether that means that nothing is there.
+        """Return whether a claim that found nothing means that no job is due.
 
         Args:
             idle: whether the claim before it found nothing either.
@@ -67,7 +67,7 @@ class Claimer:
         return self._view.hints.swept or (idle and self._view.hints.fresh)
 
     def take(self) -> list[ClaimedJob]:
-        """The next batch, under leases; a database that is away is waited for."""
+        """Claim the next batch under leases; a database that is away is waited for."""
         jobs: list[ClaimedJob] = []
         wanted = self.wanted
         for attempt in self._work.patiently():
@@ -78,7 +78,7 @@ class Claimer:
         return jobs
 
     def take_for_slots(self, free: int, joining: bool) -> list[ClaimedJob]:
-        """Jobs for so many free slots; `joining`: others that are under way, so that none is taken whose lease ran out."""
+        """Claim jobs for so many free slots; `joining` others under way, so that none is claimed whose lease ran out."""
         jobs: list[ClaimedJob] = []
         for attempt in self._work.patiently():
             with attempt:
@@ -87,7 +87,7 @@ class Claimer:
         return jobs
 
     def finish_and_take(self, endings: Sequence[Ending]) -> tuple[set[UUID], list[ClaimedJob]]:
-        """End jobs and take the next batch: the ids whose ending was accepted, and the batch."""
+        """End jobs and claim the next batch. Returns the ids whose ending was accepted, and the batch."""
         wanted = self.wanted
         accepted, jobs = self._work.leases.finish_and_claim(endings, self._request(wanted), on_spent=self._count_spent)
         self.filled = len(jobs) >= wanted
@@ -108,14 +108,14 @@ class Claimer:
             DatabaseUnavailable, psycopg.Error: see `Channel.send`.
         """
         settings = self._view.settings
-        assert settings is not None, "asked before the first look"
+        assert settings is not None, "a claim before the queue's settings were read"
         request = self._request(self.wanted, joining=True)
         # The answer says where the claim began. The one after it does not wait for that: it begins one bucket further.
         self._view.lanes.turn(after=self._view.lanes.order[0])
         return self._work.leases.send_claim_ahead(channel, endings, request, settings)
 
     def handed_out(self, sent: SentClaim, claimed: list[ClaimedJob]) -> list[ClaimedJob]:
-        """Of jobs that were claimed ahead those that are to be worked on; the others are ended. All are counted."""
+        """Return those jobs of a claim ahead that are to be worked on, and end the others. All are counted."""
         jobs = claimed
         for attempt in self._work.patiently():
             with attempt:
@@ -133,7 +133,7 @@ class Claimer:
         return self._taken(self._work.leases.finish_and_lock(transaction, endings, self._request(self.wanted)))
 
     def count(self, jobs: list[ClaimedJob], *, ahead: bool = False) -> None:
-        """Count a batch under leases, and tell of it.
+        """Count a batch under leases, and call `on_claim` with it.
 
         Args:
             jobs: the batch.

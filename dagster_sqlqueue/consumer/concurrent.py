@@ -1,4 +1,4 @@
-"""Jobs worked on side by side, a free slot for each that is claimed: in threads, or on an event loop."""
+"""Work jobs off side by side, a free slot for each that is claimed: in threads, or on an event loop."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.outcome import Outcome
 
 _LOOK_SECONDS = 0.1
-"""While a slot is free and nothing was due: so often it is looked again. And so long an outcome waits for others at most."""
+"""The pause between claims while a slot is free and nothing was due; and the longest that an outcome waits for others."""
 
 Claim = Callable[[int, bool], list[ClaimedJob]]
 """Claims up to so many jobs; true: they join others, so that none is taken whose lease ran out."""
@@ -29,7 +29,7 @@ class _Runner(Protocol):
         """Begin a job."""
 
     def ended(self, seconds: float) -> list[Called]:
-        """The jobs that have ended, with their outcomes: at least one, or the time is up."""
+        """Wait until a job has ended, or the time is up. Returns those that have, with their outcomes."""
 
     def close(self) -> None:
         """Let go of what is still under way."""
@@ -85,7 +85,7 @@ class SideBySide:
 
     def abandon(self) -> None:
         """End what ends within a lease, after an interrupt or an error. An async handler is cancelled and its job given
-        back; a job whose thread goes on is left to its lease: nobody is to begin it while it is still worked on.
+        back; a job whose thread goes on is left to its lease: it must not be begun while it is still worked on.
         """
         self._give_back_unbegun()
         self.keeper.cancel_all()
@@ -158,7 +158,7 @@ class SideBySide:
 
     def _give_back_unbegun(self) -> None:
         waiting, self._waiting = self._waiting, []
-        # Whoever takes them out of the keeper gives them back: this, or `Consumer.give_back` from another thread.
+        # What takes them out of the keeper gives them back: this, or `Consumer.give_back` from another thread.
         mine = [job for job in self.keeper.part_with() if any(job is one for one in waiting)]
         if mine:
             self.work.summary.released += len(self.work.leases.release(mine))
@@ -194,7 +194,7 @@ class _Threads:
         self._begun.put((claimed, job))
 
     def ended(self, seconds: float) -> list[Called]:
-        """What has ended, once something has."""
+        """Wait until a job has ended, or the time is up. Returns those that have."""
         found: list[Called] = []
         with contextlib.suppress(queue.Empty):
             found.append(self._ended.get(timeout=seconds))
@@ -227,7 +227,7 @@ class _Loop:
         self._tasks[self._loop.create_task(made)] = claimed
 
     def ended(self, seconds: float) -> list[Called]:
-        """What has ended, once something has."""
+        """Wait until a job has ended, or the time is up. Returns those that have."""
         wait = asyncio.wait(self._tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         done, _ = self._loop.run_until_complete(wait)
         return [(self._tasks.pop(task), task.result()) for task in done]

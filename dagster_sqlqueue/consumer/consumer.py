@@ -67,7 +67,7 @@ class Consumer(Generic[Payload]):
         concurrency: how many jobs are worked on at a time: by a plain handler in as many threads, by an async one on its
             event loop. A job is claimed when it can begin at once. None: one after another, or all async ones of a claim.
             Not for handlers of a batch, nor in transactional mode, which has one connection for all.
-        lease_seconds: of its claims; None: the queue's, which is looked up as it runs.
+        lease_seconds: of its claims; None: the queue's, which is read again as it runs.
         job_timeout_seconds: past it a job's lease is not extended any more, unless the job says otherwise; None for ten
             leases.
         mode: leased or transactional.
@@ -138,7 +138,7 @@ class Consumer(Generic[Payload]):
         if concurrency is not None:
             _check_concurrency(spec, concurrency, caller.shape, self._mode, source)
         # In transactional mode as many jobs may have killed a consumer that died as it said that it takes at once; all jobs
-        # of a batch take their time together for handlers of another shape; and a source was told how many are wanted.
+        # of a batch take their time together for handlers of another shape; and a source was asked for a number of jobs.
         one_by_one = self._mode is Mode.LEASED and caller.shape is Shape.JOB and concurrency is None and source is None
         self._size = BatchSize(batch_size, measured=one_by_one)
         lease = LeaseLength(lease_seconds, until_known=spec.lease_seconds)
@@ -305,13 +305,13 @@ class Consumer(Generic[Payload]):
         return self._waits.wait_if_limited()
 
     def _begin(self) -> None:
-        told = ""
+        differences = ""
         for attempt in self._work.patiently():
             with attempt:
                 settings = ensure_queue(self._queue, self._spec, create=self._create)
-                told = compare_settings(self._queue, self._spec, settings, self.worker)
-        if told:
-            (self._warn or logger.warning)(told)
+                differences = compare_settings(self._queue, self._spec, settings, self.worker)
+        if differences:
+            (self._warn or logger.warning)(differences)
         self._view.look()
 
     def _beat(self) -> None:

@@ -1,7 +1,7 @@
-"""What becomes of jobs whose attempt failed, a line of the log for each: the logger `dagster_sqlqueue.failures`.
+"""Log jobs whose attempt failed, a line for each, to the logger `dagster_sqlqueue.failures`.
 
 A retry, and an outcome that was refused because the lease had passed on, are a WARNING; a job that does not go on by itself
-is an ERROR. What succeeded, and what a handler snoozed, held or cancelled on purpose, is not told. The errors are those that
+is an ERROR. What succeeded, and what a handler snoozed, held or cancelled on purpose, is not logged. The errors are as they
 are stored, without the sensitive values of the payload; here each is one line, without its traceback, cut to 300 characters.
 """
 
@@ -25,7 +25,7 @@ _DIED = "its consumer died or hung on the last attempt"
 
 
 def log_endings(endings: Sequence[Ending], accepted: Collection[UUID]) -> None:
-    """Tell of jobs that were sent to the dead letter.
+    """Log jobs that were sent to the dead letter.
 
     Args:
         endings: how jobs ended.
@@ -39,7 +39,7 @@ def log_endings(endings: Sequence[Ending], accepted: Collection[UUID]) -> None:
 def log_back(
     back: Sequence[tuple[ClaimedJob, Retry | Snooze]], delays: Sequence[float | None], accepted: Collection[UUID]
 ) -> None:
-    """Tell of jobs that are tried again.
+    """Log jobs that are tried again.
 
     Args:
         back: what went back to the queue.
@@ -52,7 +52,7 @@ def log_back(
 
 
 def log_aside(writes: Settlement, accepted: Collection[UUID]) -> None:
-    """Tell of jobs that failed for good and stop their ordering key.
+    """Log jobs that failed for good and stop their ordering key.
 
     Args:
         writes: what was to be written; those that a handler held on purpose are no failures.
@@ -64,7 +64,7 @@ def log_aside(writes: Settlement, accepted: Collection[UUID]) -> None:
 
 
 def log_buried(dead: Iterable[ClaimedJob], held: Iterable[ClaimedJob]) -> None:
-    """Tell of jobs that a claim met with their last attempt spent: dead letters, and those held with their keys stopped."""
+    """Log jobs that a claim met with their last attempt spent: dead letters, and those held with their keys stopped."""
     for job in dead:
         _log(logging.ERROR, job, "dead letter", _DIED)
     for job in held:
@@ -72,7 +72,7 @@ def log_buried(dead: Iterable[ClaimedJob], held: Iterable[ClaimedJob]) -> None:
 
 
 def log_lost(jobs: Iterable[ClaimedJob], what: str = "what became of it was refused") -> None:
-    """Tell of jobs whose lease had passed on, to another consumer or by somebody's decision."""
+    """Log jobs whose lease had passed on, to another consumer or by an operator's decision."""
     for job in jobs:
         _log(logging.WARNING, job, "lease lost", what)
 

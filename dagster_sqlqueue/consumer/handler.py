@@ -1,4 +1,4 @@
-"""From a claimed job to the outcome of its handler. No I/O of its own."""
+"""Call a handler for a claimed job and return its outcome. No I/O of its own."""
 
 import asyncio
 import inspect
@@ -40,7 +40,7 @@ class Prepared(NamedTuple, Generic[Payload]):
 def handle(
     spec: QueueSpec[Payload], handler: Handler[Payload], claimed: ClaimedJob, in_hand: InHand | None = None
 ) -> Outcome:
-    """What became of the job: the handler's outcome; a `Retry` for its exception, a `Reject` for a payload that does not
+    """Call a handler for one job. Returns its outcome; a `Retry` for its exception, a `Reject` for a payload that does not
     fit or a result that cannot be stored, a `Hold` for a payload of a version that is not known, or that cannot be read.
     What it says quotes no sensitive value of the payload.
     """
@@ -49,7 +49,7 @@ def handle(
 
 
 def handle_prepared(spec: QueueSpec[Payload], handler: Handler[Payload], prepared: Prepared[Payload]) -> Outcome:
-    """The same for a job whose payload has been read."""
+    """Do the same for a job whose payload has been read."""
     try:
         outcome = _checked(handler(prepared.job))
     except Exception as error:
@@ -60,7 +60,7 @@ def handle_prepared(spec: QueueSpec[Payload], handler: Handler[Payload], prepare
 async def handle_async(
     spec: QueueSpec[Payload], handler: AsyncHandler[Payload], prepared: Prepared[Payload]
 ) -> Outcome:
-    """The same for a handler that is awaited."""
+    """Do the same for a handler that is awaited."""
     try:
         outcome = _checked(await handler(prepared.job))
     except (Exception, asyncio.CancelledError) as error:
@@ -71,7 +71,9 @@ async def handle_async(
 def handle_batch(
     spec: QueueSpec[Payload], call: Callable[[Sequence[Job[Payload]]], Any], batch: Sequence[Prepared[Payload]]
 ) -> list[Outcome]:
-    """The same for a handler of a batch: an outcome for each job, in their order. An exception is a `Retry` for all."""
+    """Do the same for a handler of a batch. Returns an outcome for each job, in their order. An exception is a `Retry` for
+    all.
+    """
     try:
         outcomes = _one_for_each(call([prepared.job for prepared in batch]), len(batch))
     except Exception as error:
@@ -82,7 +84,7 @@ def handle_batch(
 def prepare(
     spec: QueueSpec[Payload], claimed: ClaimedJob, in_hand: InHand | None = None
 ) -> Prepared[Payload] | Outcome:
-    """What a handler is given for the job; the outcome, if the payload lets no handler begin."""
+    """Read a job's payload. Returns the handler's argument; or the outcome, if the payload lets no handler begin."""
     try:
         payload = serialization.parse(spec, claimed.payload)
     except (UnknownVersion, UnreadablePayload) as error:
@@ -93,17 +95,17 @@ def prepare(
 
 
 def said(spec: QueueSpec[Payload], claimed: ClaimedJob, payload: Any, message: str | None) -> str | None:
-    """What a handler says of its progress as it may be stored: it quotes no sensitive value of the payload."""
+    """Return a progress message as it may be stored: it quotes no sensitive value of the payload."""
     return message and _short(quoting.scrub(spec.payload, message, claimed.payload, payload))
 
 
 def is_async(handler: Any) -> bool:
-    """Whether calling it gives something to be awaited."""
+    """Return whether the handler is a coroutine function."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
 
 def brief(text: str) -> str:
-    """A reason or error as it is stored: without what the database cannot take, at most 10,000 characters."""
+    """Return a reason or error as it is stored: without what the database cannot take, at most 10,000 characters."""
     return serialization.storable_text(text)[:_ERROR_LIMIT]
 
 
@@ -143,7 +145,7 @@ def _checked(outcome: Any) -> Outcome:
         case Done(result):
             done = Done(result)
             try:
-                # Frozen for those who hold it; nobody does yet.
+                # Frozen for its holders, of which there is none yet.
                 object.__setattr__(done, "text", serialization.result_text(result))
             except InvalidInput as error:
                 # The work is done. Doing it again would come to the same result.

@@ -1,4 +1,4 @@
-"""Keeping the leases of a batch alive while a handler works, from a thread of its own."""
+"""Extend the leases of a batch while a handler works, from a thread of its own."""
 
 import logging
 import threading
@@ -82,7 +82,7 @@ class LeaseKeeper:
                     self._held[id(job)] = job
 
     def cancel_all(self) -> None:
-        """Tell the handlers of the jobs in hand that these are not wanted any more."""
+        """Set the cancellation events of the jobs in hand."""
         with self._lock:
             for key in self._begun:
                 self._cancellations.setdefault(key, threading.Event()).set()
@@ -107,8 +107,8 @@ class LeaseKeeper:
         return True
 
     def cancellation(self, job: ClaimedJob) -> threading.Event:
-        """The event that says that somebody wants this job cancelled; of one that is not in hand any more, one that nobody
-        sets. May come from any thread.
+        """Return the event that is set when the job's cancellation is requested; for a job that is not in hand any more, an
+        event that stays unset. May be called from any thread.
         """
         key = id(job)
         with self._lock:
@@ -133,7 +133,7 @@ class LeaseKeeper:
             self.forget(jobs)
 
     def forget(self, jobs: Sequence[ClaimedJob]) -> None:
-        """Keep nothing of these any more: nobody is going to ask."""
+        """Forget everything about these jobs."""
         with self._lock:
             for known in (self._held, self._lost, self._begun, self._parted):
                 if known:
@@ -146,7 +146,7 @@ class LeaseKeeper:
 
     def part_with(self, *, begun: bool = False, of: Iterable[ClaimedJob] | None = None) -> list[ClaimedJob]:
         """Take out of this charge the jobs that no handler has begun, to be given back; none of them can begin any more.
-        May come from any thread.
+        May be called from any thread.
 
         Args:
             begun: those that have begun as well.
@@ -161,7 +161,7 @@ class LeaseKeeper:
         return list(parted.values())
 
     def parted_with(self, job: ClaimedJob) -> bool:
-        """Whether the job was taken out to be given back."""
+        """Return whether the job was taken out to be given back."""
         with self._lock:
             return id(job) in self._parted
 

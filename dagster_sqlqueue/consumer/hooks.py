@@ -1,4 +1,4 @@
-"""What a consumer calls around its work, if it is given any: for whatever measures or traces it."""
+"""Hooks that a consumer enters and leaves around its work, for metrics and traces."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -32,7 +32,7 @@ class HandlerCall:
 
 
 class ConsumerHooks:
-    """What is entered and left around the work of a `Consumer`. None of these does anything: override what is wanted.
+    """What is entered and left around the work of a `Consumer`. These methods do nothing: override some.
 
     They run in the thread of the work, and `around_handler` of an async handler in its task. What they raise is not caught:
     in `around_handler` it is the handler's, and a retry; elsewhere it ends the drain.
@@ -59,12 +59,12 @@ class ConsumerHooks:
         return nullcontext()
 
     def around_handler(self, call: HandlerCall) -> AbstractContextManager[object]:
-        """While a handler is called. Jobs whose payload lets no handler begin are not met."""
+        """While a handler is called. Not entered for jobs whose payload lets no handler begin."""
         return nullcontext()
 
 
 def hooked(handler: Any, hooks: Sequence[ConsumerHooks]) -> Any:
-    """The handler, with `around_handler` of these around each call; without any the handler itself.
+    """Return the handler with `around_handler` of these around each call; without any the handler itself.
 
     For a handler that something else calls; a `Consumer` that is given hooks does it by itself.
 
@@ -94,7 +94,7 @@ def hooked(handler: Any, hooks: Sequence[ConsumerHooks]) -> Any:
 
 
 def watched(leases: Leases, queue: str, hooks: Sequence[ConsumerHooks]) -> Leases:
-    """The leases, with `around_claim` of these around each call that takes jobs; without any the leases themselves.
+    """Return the leases with `around_claim` of these around each call that takes jobs; without any the leases themselves.
 
     Args:
         leases: of a consumer.

@@ -1,4 +1,4 @@
-"""How a consumer waits while nothing is due, or nothing may run."""
+"""Wait while no job is due, or none may run."""
 
 import contextlib
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ class Idle:
         work: what is worked off.
         catalog: the queues of the schema.
         view: what the consumer knows of the queue.
-        looking: whether it looks for jobs by itself; if not, nobody notifies it.
+        looking: whether the consumer claims by itself; if not, it is not notified.
     """
 
     def __init__(self, work: Work[Any], catalog: Catalog, view: QueueView, *, looking: bool) -> None:
@@ -32,8 +32,8 @@ class Idle:
 
     @contextlib.contextmanager
     def listening(self, linger_seconds: float) -> Iterator[None]:
-        """Be told of new jobs while the block runs, where there is going to be a wait for them."""
-        # Behind a pooler in transaction mode nothing is heard: it looks.
+        """Listen for notifications of new jobs while the block runs, if it may wait for them."""
+        # Behind a pooler in transaction mode no notification arrives: the consumer polls.
         if linger_seconds <= 0 or not self._looking or self._catalog.database.shared:
             yield
             return
@@ -45,12 +45,12 @@ class Idle:
                 self._waiter = None
 
     def wake(self) -> None:
-        """End the wait that is going on. May come from any thread."""
+        """End the wait that is going on. May be called from any thread."""
         if (waiter := self._waiter) is not None:
             waiter.wake()
 
     def wait(self, seconds: float) -> None:
-        """Wait until there may be something to do: a notification came, the next job is due, or it is time for a look.
+        """Wait until there may be something to do: a notification came, the next job is due, or it is time to poll.
 
         Args:
             seconds: how long at most.
@@ -68,7 +68,7 @@ class Idle:
         self._waiter.wait(max(min(seconds, _LISTENING_POLL_SECONDS, *later), 0.0))
 
     def wait_if_limited(self) -> bool:
-        """Wait a moment if jobs are due that a limit, or the turn of a key, keeps from running. Gives whether some are."""
+        """Wait a moment if jobs are due that a limit, or the turn of a key, keeps from running. Returns whether some are."""
         settings = self._view.settings
         if not self._looking or settings is None or not self._view.shared or settings.paused_at is not None:
             return False

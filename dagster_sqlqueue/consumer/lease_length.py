@@ -1,4 +1,4 @@
-"""How long the leases of a consumer are: as it was told, or as its queue says by now."""
+"""The length of a consumer's leases: its own, or the queue's current one."""
 
 import threading
 import time
@@ -9,11 +9,11 @@ class LeaseLength:
 
     Args:
         override: in seconds, whatever the queue says; None: the queue's.
-        until_known: before the queue was looked at: how long a database that is away is waited for then.
+        until_known: the length before the queue's settings are read; so long a database that is away is waited for then.
 
     Attributes:
         seconds: of a lease that is granted or extended now.
-        changed: set when it changed, for who waits for a part of it.
+        changed: set when it changed, for the heartbeat, which waits for a part of it.
     """
 
     def __init__(self, override: float | None, *, until_known: float) -> None:

@@ -1,4 +1,4 @@
-"""One batch worked off: under leases, or inside one transaction."""
+"""Work one batch off under leases, and count what became of the jobs, in both modes."""
 
 import contextlib
 import logging
@@ -33,13 +33,13 @@ _FLUSH_SECONDS = 1.0
 
 @dataclass(slots=True)
 class Work(Generic[Payload]):
-    """What working a batch off needs, whatever the mode.
+    """The parts that work a batch off, in both modes.
 
     Attributes:
         leases: where the queue is.
         caller: how the handler is called.
         lease: how long a claim holds; a database that went away is waited for as long.
-        size: of a batch; it is told how long the handler takes.
+        size: of a batch; adapts to the handler's time.
         reporter: writes what handlers say of their progress.
     """
 

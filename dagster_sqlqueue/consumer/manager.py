@@ -1,12 +1,12 @@
-"""Managers that grant jobs to workers, for queues of the strategy `assign`.
+"""Grant jobs to workers: managers, for queues of the strategy `assign`.
 
 Source: the manager/worker article. A manager lists what is executable (queued, or with a lease that ran out), shuffles, and
 grants each job by compare-and-set; two managers run at once, and either may die: what a dead one had granted and not handed
 over is executable again when its lease ends. Here the compare value is the lease number, not a time of last update, which
 repeats where a clock is coarse.
 
-A room on top of the core's verbs: `Consumer` on such a queue needs no manager, it grants to itself. With managers, workers
-(`AssignedSource`) only ever take what was granted to them, so that the managers alone decide who gets what.
+A `Consumer` on such a queue needs no manager: it grants to itself. With managers, workers (`AssignedSource`) only ever take
+what was granted to them, so that the managers alone decide which worker gets which job.
 """
 
 import logging
@@ -83,7 +83,7 @@ class Manager:
 
 
 def hand_over(executor: Executor, queue: str, worker: str, jobs: Sequence[ClaimedJob]) -> None:
-    """Leave granted jobs where the worker looks for them."""
+    """Write granted jobs to the table from which the worker takes them."""
     executor.run(
         "deliver_grants",
         {
@@ -132,7 +132,7 @@ class AssignedSource:
         self._leases.release(self._taken(MAX_BATCH))
 
     def take(self, limit: int) -> list[ClaimedJob]:
-        """Up to `limit` jobs that were granted; none yet: the managers have been told that they are wanted."""
+        """Up to `limit` jobs that were granted; none yet: the demand has been registered for the managers."""
         jobs = self._taken(limit)
         wanted = None if self._asked and not jobs else limit
         self._leases.database.run(

@@ -1,4 +1,4 @@
-"""The sign that a consumer in transactional mode is at work: what it leaves behind when it dies over one of its jobs."""
+"""Register a consumer in transactional mode: the row stays behind when it dies over one of its jobs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Presence:
         self.database.run("transactional_note", self._sign)
 
     def note_and_look(self) -> int:
-        """Say so, and look for consumers of the queue that died: what they may have had is taken one by one from now on.
+        """Say so, and find consumers of the queue that died: jobs that they may have had are claimed one by one from now on.
         Gives the number of these jobs.
         """
         look = {"queue": self.name, "worker": self.worker}

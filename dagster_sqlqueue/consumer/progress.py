@@ -1,4 +1,4 @@
-"""What handlers say of their progress, written not more often than somebody can read it."""
+"""Write what handlers report of their progress, not more often than a reader can follow."""
 
 import logging
 import threading
@@ -44,7 +44,7 @@ class Reporter:
         self._said: dict[UUID, _Said] = {}
 
     def report(self, job: ClaimedJob, percent: float, message: str | None) -> None:
-        """Take note of how far a job is. May come from any thread.
+        """Note how far a job is. May be called from any thread.
 
         Raises:
             LeaseLost: the lease has passed on. A database that is away is no reason to raise anything.
@@ -60,7 +60,7 @@ class Reporter:
                 self._write(said)
 
     def flush(self) -> None:
-        """Write what was kept: for the heartbeat, which waits for nobody, while a handler has not said anything for long."""
+        """Write what was kept, unless another thread is writing: for the heartbeat, while handlers are silent."""
         if not self._lock.acquire(blocking=False):
             return
         try:
@@ -68,7 +68,7 @@ class Reporter:
                 try:
                     self._write(said)
                 except LeaseLost:
-                    logger.debug("a progress was refused; its handler is told when it reports again")
+                    logger.debug("a progress was refused; its handler is refused when it reports again")
         finally:
             self._lock.release()
 

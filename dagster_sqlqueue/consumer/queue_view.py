@@ -1,4 +1,4 @@
-"""What a consumer knows of its queue: the settings, its buckets and the order in which it looks at them, and their heads."""
+"""What a consumer knows of its queue: the settings, its buckets, their order in claims, and their heads."""
 
 import contextlib
 import time
@@ -20,7 +20,7 @@ _LOOK_SECONDS = 5.0
 
 
 class QueueView:
-    """One consumer's view of its queue, looked up anew every five seconds, between two batches.
+    """One consumer's view of its queue, read again every five seconds, between two batches.
 
     Args:
         work: what is worked off.
@@ -28,15 +28,15 @@ class QueueView:
         lanes: the consumer's buckets.
         ask_buckets: which buckets they are by now; None: they stay.
         presence: the consumer's sign in transactional mode.
-        hinted: whether the consumer looks for jobs by itself, and is to know where to begin.
+        hinted: whether the consumer claims by itself, and uses hints of where to begin.
 
     Attributes:
         lanes: the consumer's buckets, in the order of the next claim.
         hints: where its claims begin.
-        settings: the queue's, as they were seen last; None before the first look.
-        shared: whether the queue's consumers share a limit, or the turns of keys; assumed before the first look.
+        settings: the queue's, as they were read last; None before that.
+        shared: whether the queue's consumers share a limit, or the turns of keys; assumed before the settings are read.
         claimable_ahead: whether its jobs may be claimed ahead.
-        look_at: the moment of `time.monotonic` at which the next look is due.
+        look_at: the moment of `time.monotonic` at which it is to be read again.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class QueueView:
         self.look_at = 0.0
 
     def look(self) -> None:
-        """Look everything up that others may have changed.
+        """Read everything again that others may have changed.
 
         Raises:
             UnknownQueue: the queue does not exist.
@@ -90,7 +90,7 @@ class QueueView:
         self.lanes.arrange(settings)
 
     def notice_new_settings(self) -> None:
-        """Take over what a verb of this process has seen since the last look."""
+        """Take over settings that a verb of this process has read since."""
         seen = self._catalog.last_seen(self._work.spec.name)
         if seen is not self.settings:
             self._take_over(seen)

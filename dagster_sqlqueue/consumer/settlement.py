@@ -1,4 +1,4 @@
-"""From the outcomes of a batch to its writes, and the count of what was done."""
+"""Sort the outcomes of a batch by the write that they need, and count what was done."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, 
 from dagster_sqlqueue.queue.complete import Ending
 
 HANDLER_BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0)
-"""In seconds: by these it is told how long handlers were at jobs."""
+"""The bounds of the histogram of handlers' times, in seconds."""
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class DrainSummary:
         failed: jobs sent to the dead letter.
         buried: how many of those, or of those set aside, were met with their last attempt spent: a consumer had died or hung
             over them, and no handler was called any more.
-        held: jobs set aside until somebody decides.
+        held: jobs set aside until an operator decides.
         cancelled: jobs ended as cancelled.
         stale: writes refused because the lease had passed on.
         released: jobs claimed and given back unbegun, when the drain was stopped.

@@ -1,4 +1,4 @@
-"""What a consumer sees to before it takes its first job: that its queue is there, and has the settings of the code."""
+"""Prepare a queue before the first claim: make it if it is missing, and compare its settings with the code's."""
 
 import json
 import logging
@@ -47,7 +47,7 @@ def compare_settings(queue: SqlQueue, spec: QueueSpec[Any], settings: QueueSetti
         queue: where the queue is.
         spec: the queue as the code declares it.
         settings: the queue as the database has it.
-        worker: who declares it.
+        worker: the name of the consumer that declares it.
 
     Raises:
         DatabaseUnavailable: the database is away.

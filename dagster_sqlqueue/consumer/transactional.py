@@ -1,4 +1,4 @@
-"""Batches worked off inside transactions: claim, work and end are one whole, and a crash leaves the jobs queued."""
+"""Work batches off inside transactions: claim, work and end are one whole, and a crash leaves the jobs queued."""
 
 import threading
 import time
@@ -205,7 +205,7 @@ def _uncommitted(error: psycopg.DatabaseError) -> str:
 
 
 def _outcome_in(work: Work[Any], transaction: Transaction, claimed: ClaimedJob) -> Outcome:
-    """The handler's outcome; what it wrote stays only if it succeeded. A handler that writes nothing costs nothing.
+    """Return the handler's outcome; what it wrote stays only if it succeeded. A handler that writes nothing costs nothing.
 
     Raises:
         _TransactionEnded: the transaction is not the one in which the job was locked any more.
@@ -234,7 +234,7 @@ def _outcome_in(work: Work[Any], transaction: Transaction, claimed: ClaimedJob) 
 
 
 class _InTransaction:
-    """Has one job in hand in the transaction in which it is locked: an `InHand`, left when its handler has returned.
+    """The `InHand` of one job in the transaction in which it is locked, left when its handler has returned.
 
     Args:
         transaction: a savepoint is set in it when the handler first asks for its connection.
@@ -256,11 +256,11 @@ class _InTransaction:
         return None if self._block is None else self._block.__exit__(kind, error, trace)
 
     def cancellation(self, job: ClaimedJob) -> threading.Event:
-        """An event that nobody sets: what is asked for while it runs is not seen before the transaction ends."""
+        """Return an event that stays unset: a request while the job runs is not seen before the transaction ends."""
         return threading.Event()
 
     def connection(self) -> "psycopg.Connection[Any]":
-        """The connection, planned as the server is set, and within the job's savepoint."""
+        """Return the connection, planned as the server is set, and within the job's savepoint."""
         if self._block is None:
             block = self._transaction.lend().transaction()
             self.savepoint = block.__enter__()

@@ -1,4 +1,4 @@
-"""Maintenance beside a consumer's work: looked for once a minute, and done when it is due, by one process of all.
+"""Maintain the schema beside a consumer's work: checked once a minute, and done when it is due, by one process of all.
 
 It has a thread and a connection of its own, so that no claim waits for it, and goes on in steps of a few thousand rows.
 """
@@ -21,13 +21,13 @@ from dagster_sqlqueue.queue.odd_jobs import first_line
 logger = logging.getLogger("dagster_sqlqueue")
 
 LOOK_SECONDS: Final = 60.0
-"""A process looks so often whether maintenance is due, however many consumers it has."""
+"""How often a process checks whether maintenance is due, however many consumers it has."""
 
 _LEAVE_SECONDS = 5.0
 """How long a consumer that ends by itself waits for what it has begun: the next one begins with what is left."""
 
 _looked_at: dict[tuple[str, str], float] = {}
-"""When this process last looked, by the clock of `time.monotonic`, for each database and schema."""
+"""When this process last checked, by the clock of `time.monotonic`, for each database and schema."""
 
 
 class Upkeep:
@@ -48,7 +48,7 @@ class Upkeep:
 
     @contextlib.contextmanager
     def going_on(self) -> Iterator[None]:
-        """Look in the block, at its start and by `look`, and end with it."""
+        """Allow checks in the block, at its start and by `look`, and end with it."""
         self._leaving.clear()
         self.look()
         try:
@@ -62,7 +62,7 @@ class Upkeep:
                 thread.join(_LEAVE_SECONDS)
 
     def look(self) -> None:
-        """Begin maintenance if it is due, and if nobody in this process has looked within the last minute."""
+        """Begin maintenance if it is due, and if this process has not checked within the last minute."""
         if not self._allowed or (self._thread is not None and self._thread.is_alive()):
             return
         key, now = (self._database.where, self._database.schema), time.monotonic()

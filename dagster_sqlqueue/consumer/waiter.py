@@ -1,7 +1,7 @@
-"""Waiting for jobs without asking for them all the time: LISTEN, and a plain wait whenever that is not to be had.
+"""Wait for jobs without polling all the time: by LISTEN, or a plain wait where that is not available.
 
 A notification only ever shortens a wait. It may be lost, come late or never: a job whose producer committed before the
-waiter was known, or long after he looked, sends none. So whoever waits looks by himself when the wait is over.
+waiter was registered, or long after its last claim, sends none. So the consumer claims by itself when the wait is over.
 """
 
 import contextlib
@@ -21,13 +21,13 @@ REGISTERED_SECONDS = 20.0
 class Waiter:
     """Waits for jobs of one queue, for one consumer.
 
-    As a context manager it registers and listens; between the two and the first `wait` the consumer looks for jobs itself.
+    As a context manager it registers and listens; between the two and the first `wait` the consumer claims by itself.
 
     Args:
         catalog: the queues of the schema. The waiter takes one connection out of their pool for good, beside those that it
             allows.
         queue_name: the queue.
-        worker: who waits: unique for each start of a process.
+        worker: the name of the waiting consumer; unique for each start of a process.
 
     Raises:
         InvalidInput: the name is not that of a queue, or the worker is empty.
@@ -71,7 +71,7 @@ class Waiter:
         """Stop listening and waiting."""
         self._listener.close()
         self._known_until = 0.0
-        # Who may not leave could not register either.
+        # A user who may not leave could not register either.
         with contextlib.suppress(DatabaseUnavailable, AccessRefused):
             self._catalog.database.run("waiter_leave", {"queue": self._queue, "worker": self._worker})
 
@@ -80,14 +80,14 @@ class Waiter:
         self._listener.wake()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until jobs were put on the queue, the time is up, or somebody calls `wake`.
+        """Wait until jobs were put on the queue, the time is up, or `wake` is called.
 
         Args:
             seconds: how long at most. Making a lost connection again, which is tried at most once a second, may take
                 longer: up to the database's connect_timeout.
 
         Returns:
-            Whether it is worth to look at once: a notification came, or one may have been missed, because the waiter had
+            Whether to claim at once: a notification came, or one may have been missed, because the waiter had
             become unknown or deaf before this call.
         """
         deadline = time.monotonic() + seconds

@@ -1,4 +1,4 @@
-"""Several queues worked off by one process, each with its share."""
+"""Work several queues off in one process, each with its share."""
 
 import contextlib
 import threading
@@ -65,7 +65,7 @@ class WeightedConsumers:
                 now = time.monotonic()
                 if budget_seconds is not None and now - began >= budget_seconds:
                     break
-                # Whoever had nothing is asked again a moment later, and once more before that counts as the end.
+                # A consumer that had nothing is asked again a moment later, and once more before that counts as the end.
                 if self._turn(had, idle_until) or self._turn(had, {}):
                     idle_since = None
                     continue

@@ -1,4 +1,4 @@
-"""Batches as an operator sees them: which there are, giving up what nobody ends, and forgetting what is over."""
+"""List batches for operators, give up those that are left open, and forget those that are over."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ class BatchRow:
         token: its fence: raised whenever it is taken over.
         token_seconds: for how long the token has been that of its holder.
         lease_seconds: for how long its lease holds yet; negative: since when it is over.
-        owner: who has it, or had it last.
+        owner: the name of the program that has it, or had it last.
         attempt: how often its key was sealed since it was published last.
         error: why it was given up, or the attempt before it.
         job_count: how many jobs it holds, or held; None: it is being sealed.
@@ -69,7 +69,7 @@ class BatchRow:
 
     @property
     def held(self) -> bool:
-        """Whether its lease holds. The lease of a transactional one is its transaction, of which the row does not tell."""
+        """Whether its lease holds. The lease of a transactional one is its transaction, which the row does not show."""
         return self.open and self.lease_seconds > 0
 
 
@@ -135,7 +135,7 @@ def batches(
 def abandon(
     queue: "SqlQueue", ids: Sequence[UUID], *, reason: str, held: bool = False, dry_run: bool = False
 ) -> Decided:
-    """Give up open batches: their jobs are due again, without an attempt spent, and who has one can publish it no more.
+    """Give up open batches: their jobs are due again, without an attempt spent, and its owner cannot publish it any more.
 
     Args:
         queue: where they are.
@@ -173,7 +173,7 @@ def forget(queue: "SqlQueue", ids: Sequence[UUID], *, unmoved: bool = False, dry
     Args:
         queue: where they are.
         ids: which.
-        unmoved: also those with files that are not known to be in their place; nobody moves them any more.
+        unmoved: also those with files that are not known to be in their place; they will not be moved any more.
         dry_run: change nothing.
     """
     decided = Decided()
@@ -185,7 +185,7 @@ def forget(queue: "SqlQueue", ids: Sequence[UUID], *, unmoved: bool = False, dry
         elif dry_run or queue.database.run("batch_remove", {"batch_id": one.id, "unmoved": unmoved})[0][0]:
             decided.changed.append(one.id)
         else:
-            decided.skipped[one.id] = "somebody has changed it meanwhile"
+            decided.skipped[one.id] = "it was changed meanwhile"
     return decided
 
 

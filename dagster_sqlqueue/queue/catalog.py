@@ -1,4 +1,4 @@
-"""What is known of the queues of a schema: which there are, and the settings of each as this process saw them last."""
+"""Read which queues a schema has, and keep the settings of each as this process read them last."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -63,15 +63,15 @@ class Catalog:
             self.database.run("sensitive_add", {"queue": spec.name, "names": names})
 
     def sensitive_names(self, queue: str) -> frozenset[str]:
-        """The names of the fields of a queue's payloads that are not to be shown, as the database knows them."""
+        """Return the names of the fields of a queue's payloads that are not to be shown, as the database knows them."""
         return frozenset(row[0] for row in self.database.run("sensitive_names", {"queue": check_queue_name(queue)}))
 
     def unknown(self, queue: str, executor: Executor) -> UnknownQueue:
-        """The error that says that there is no such queue, and which there are."""
+        """Return the error that says that there is no such queue, and which there are."""
         return self.not_among(queue, executor.run("queues", {"name": None}))
 
     def not_among(self, queue: str, there: Sequence[Sequence[Any]]) -> UnknownQueue:
-        """The same where rows are at hand that begin with the names of those that there are."""
+        """Return the same where rows are at hand that begin with the names of those that there are."""
         names = ", ".join(row[0] for row in there) or "none"
         return UnknownQueue(
             f"there is no queue {queue!r} in schema {self.database.schema!r} of {self.database.where} (there are: {names})."

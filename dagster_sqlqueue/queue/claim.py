@@ -1,4 +1,4 @@
-"""Taking jobs out: one claim, five strategies, with the turns of keys and the limits of queues."""
+"""Claim jobs: one verb, five strategies, with the turns of keys and the limits of queues."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -31,7 +31,7 @@ from dagster_sqlqueue.queue.strategies import (
 )
 
 OnSpent: TypeAlias = Callable[[Sequence[ClaimedJob], Sequence[ClaimedJob], Sequence[ClaimedJob]], None]
-"""Told of jobs that a claim met and did not hand out: sent to the dead letter, held, and cancelled."""
+"""Called with jobs that a claim met and did not hand out: sent to the dead letter, held, and cancelled."""
 
 _PARK_AT_ONCE = 500
 _ALONE = (Strategy.ASSIGN, Strategy.TOKEN)
@@ -39,7 +39,7 @@ _ALONE = (Strategy.ASSIGN, Strategy.TOKEN)
 
 
 class Claims:
-    """How jobs are taken out of a queue.
+    """The verbs that claim jobs.
 
     Args:
         catalog: the queues of the schema.
@@ -66,7 +66,7 @@ class Claims:
             jobs, again = despite_odd_jobs(self.database, queue, partial(self._claim, settings, request))
             handed_out = self.without_spent(jobs, on_spent=on_spent)
             if handed_out:
-                # Not before: what this claim did not look at yet may have been due earlier than what it buried.
+                # Not before: what this claim has not reached yet may have been due earlier than what it buried.
                 if settings.strategy in FROM_THE_HEAD:
                     hints.note(jobs)
                 return handed_out
@@ -140,16 +140,18 @@ class Claims:
         return self.without_spent(jobs, executor)
 
     def _next_claim(self, settings: QueueSettings, request: ClaimRequest) -> list[Step]:
-        """The statements that claim in a transaction that has ended other jobs, for a queue whose keys take no turns."""
+        """Return the statements that claim in a transaction that has ended other jobs, for a queue whose keys take no
+        turns.
+        """
         parameters = claim_parameters(settings, request)
         if not settings.limited:
             return [("claim_round_robin", parameters)]
-        if reservation := self._reservations.room(settings, request):
+        if reservation := self._reservations.reservation(settings, request):
             return [("claim_reserved", {**parameters, "reservation": reservation})]
         return [("limit_lock", {"queue": settings.name}), ("claim_limited", parameters)]
 
     def _claim(self, settings: QueueSettings, request: ClaimRequest) -> tuple[list[ClaimedJob], bool]:
-        """The jobs; and whether to look again where there are none, because some were set aside, or others were quicker: a
+        """Claim once. Returns the jobs; and if none, whether to try again, as some were set aside, or others were quicker: a
         race that was lost is one that another has won.
         """
         at_once = settings.strategy is Strategy.ROUND_ROBIN
@@ -170,8 +172,8 @@ class Claims:
         return self._claimed_at_once(settings, request, rows), again
 
     def _claimed_at_once(self, settings: QueueSettings, request: ClaimRequest, rows: Sequence[Row]) -> list[ClaimedJob]:
-        """The jobs of a statement that chooses and grants. Of a limit, and of a job that goes by itself, it is not known how
-        many more it would have taken.
+        """Return the jobs of a statement that chooses and grants. Of a limit, and of a job that goes by itself, it is not
+        known how many more it would have taken.
         """
         jobs = [ClaimedJob._make((*row, settings.name)) for row in rows]
         filled = (
@@ -224,7 +226,7 @@ class Claims:
     def _turns(
         self, executor: Executor, settings: QueueSettings, rows: Sequence[Row]
     ) -> tuple[list[Row], Sequence[Row]]:
-        """The rows that may run, in their order, and what was parked; rows of keys that another decides about stay."""
+        """Return the rows that may run, in their order, and what was parked; rows whose key another locks stay."""
         keyed = {row[0]: row[KEY] for row in rows if row[ORDER_NO] is not None and row[KEY] is not None}
         if not keyed:
             return list(rows), []
@@ -260,13 +262,13 @@ class Claims:
     def without_spent(
         self, jobs: list[ClaimedJob], executor: Executor | None = None, on_spent: OnSpent | None = None
     ) -> list[ClaimedJob]:
-        """Of claimed jobs those that are to be handed out. The others are ended: those that were to be cancelled, and those
-        whose last attempt is spent, which are held where they stop their key.
+        """Return those claimed jobs that are to be handed out. The others are ended: the cancelled ones, and those whose
+        last attempt is spent, which are held where they stop their key.
 
         Args:
             jobs: of one claim.
             executor: the transaction of the claim, where that is not over.
-            on_spent: told of the others.
+            on_spent: called with the others.
         """
         spent = [job for job in jobs if job.attempt > job.max_attempts and not job.cancel_requested]
         unwanted = [job for job in jobs if job.cancel_requested]

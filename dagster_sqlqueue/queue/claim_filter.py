@@ -1,4 +1,4 @@
-"""Claims that take only some of a queue's jobs, by tags and payload, and read no more than they were told to."""
+"""Claim only some of a queue's jobs, by tags and payload, within a bound on the jobs read."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -16,13 +16,13 @@ _Place: TypeAlias = tuple[int, int, Any, UUID]
 class ClaimFilter:
     """Which jobs a consumer takes.
 
-    A claim looks at no more than `scan` due jobs; what it did not reach, the next claim with the same object looks at,
+    A claim reads no more than `scan` due jobs; what it did not reach, the next claim with the same object reads,
     and after the last job it begins again. So give one consumer one filter object for its life.
 
     Args:
         tags: the job has all of these.
         payload: the payload contains this JSON, as `@>` of PostgreSQL sees it; a mapping, or its text.
-        scan: the most due jobs that one claim looks at.
+        scan: the most due jobs that one claim reads.
 
     Raises:
         InvalidInput: the filter is not usable.
@@ -63,7 +63,7 @@ class ClaimFilter:
         return rows
 
     def finds(self, executor: Executor, settings: QueueSettings, lanes: Sequence[int]) -> bool:
-        """Whether one of the next due jobs fits, so many as one claim looks at. Locks nothing, and remembers nothing."""
+        """Return whether one of the next due jobs fits, as many as one claim reads. Locks nothing, and remembers nothing."""
         look = ClaimFilter(tags=self.tags, payload=self.payload, scan=self.scan)
         ids, _ = look._scan(executor, settings, lanes, 1)
         return bool(ids)
@@ -71,7 +71,7 @@ class ClaimFilter:
     def _scan(
         self, executor: Executor, settings: QueueSettings, lanes: Sequence[int], limit: int
     ) -> tuple[list[UUID], _Place | None]:
-        """The next jobs that fit, and where the look stopped at its bound; None: it saw everything up to the end."""
+        """Return the next jobs that fit, and where the scan stopped at its bound; None: it reached the end."""
         bucket, priority, available_at, job = self._after or (None, None, None, None)
         ids, scanned, *last = executor.run(
             "scan_fitting",
@@ -94,6 +94,6 @@ class ClaimFilter:
     @property
     def unfinished(self) -> bool:
         """Whether "nothing found" does not mean yet that nothing is there: the last claim stopped at its bound, or the
-        look that it ended had found something.
+        scan that it ended had found something.
         """
         return self._after is not None or self._found

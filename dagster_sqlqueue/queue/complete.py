@@ -32,7 +32,7 @@ class Ending(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a heartbeat said: the jobs that are still held, and those of them that somebody wants cancelled."""
+    """A heartbeat's answer: the ids of jobs whose lease still holds, and those of them whose cancellation is requested."""
 
     held: set[UUID]
     cancel_requested: set[UUID]
@@ -96,7 +96,7 @@ class FencedWrites:
 
     def end_leases(self, queue: str, worker: str, *, lease_seconds: float | None = None) -> set[UUID]:
         """End the leases of a worker that is known to be dead now, instead of waiting until they run out: the jobs are
-        claimed one by one. Should it live after all, its writes are refused as soon as somebody else has claimed the jobs.
+        claimed one by one. Should it live after all, its writes are refused once another consumer has claimed the jobs.
 
         Args:
             queue: its name.
@@ -181,18 +181,18 @@ class FencedWrites:
         return {row[0] for row in executor.run("return_locked", parameters)}
 
     def ended_by_us(self, jobs: Sequence[ClaimedJob]) -> set[UUID]:
-        """Which of these jobs were ended under exactly these leases: asked when the answer to `finish` got lost."""
+        """Return which of these jobs were ended under exactly these leases, for when the answer to `finish` got lost."""
         return {row[0] for row in self.database.run("completed_under_lease", _fences(jobs))}
 
     def stops_key(self, job: ClaimedJob) -> bool:
-        """Whether the job's key stops when it has failed for good: it is held then, not archived."""
+        """Return whether the job's key stops when it has failed for good: it is held then, not archived."""
         return job.order_no is not None and self._catalog.last_seen(job.queue).on_poison is PoisonPolicy.STOP
 
     def delays(
         self, jobs: Sequence[tuple[ClaimedJob, Retry | Snooze]], *, backoff: BackoffPolicy | None = None
     ) -> list[float | None]:
-        """In how many seconds jobs that go back are due, by their own backoff, this one or the queue's, in this order; None:
-        at a moment that was named.
+        """Return in how many seconds jobs that go back are due, by their own backoff, this one or the queue's, in this
+        order; None: at a moment that was named.
         """
         return [self._delay(job, back, backoff) for job, back in jobs]
 
@@ -219,8 +219,8 @@ class FencedWrites:
     def accepted(
         self, step: Step, jobs: Sequence[ClaimedJob], rows: Sequence[Row], executor: Executor | None
     ) -> set[UUID]:
-        """What was accepted, with what is written now: of jobs that were given a place in their key's line since they were
-        claimed, which a statement by itself leaves as they are.
+        """Return what was accepted, and write what is left: the ends of jobs that were given a place in their key's line
+        since they were claimed, which a statement by itself leaves as they are.
         """
         accepted = {row[0] for row in rows}
         if len(accepted) == len(jobs):
@@ -263,7 +263,7 @@ class FencedWrites:
     def _locked_run(
         self, executor: Executor, verb: str, parameters: dict[str, Any], turning: Sequence[ClaimedJob]
     ) -> Sequence[Row]:
-        # Whoever ends jobs and claims others has the rows first, and then the lock of the limit. Those of a key come last.
+        # What ends jobs and claims others locks the rows first, and then the limit. The locks of keys come last.
         limited = [job for job in turning if job.limited]
         if limited and not any(job.order_no is not None for job in turning):
             executor.run("lock_leased", _fences(limited))
@@ -323,15 +323,15 @@ def demand_all(jobs: Sequence[ClaimedJob], accepted: set[UUID]) -> None:
     if lost:
         raise LeaseLost(
             f"the lease of {len(lost)} of {len(jobs)} jobs is not current any more ({', '.join(lost[:5])}"
-            f"{', …' if len(lost) > 5 else ''}): they were claimed by somebody else, ended or cancelled; drop the work"
+            f"{', …' if len(lost) > 5 else ''}): they were claimed by another consumer, ended or cancelled; drop the work"
         )
 
 
 def lost(job: ClaimedJob) -> LeaseLost:
-    """What a handler is told whose job others have by now."""
+    """Return the error for a handler whose job has passed on to another consumer."""
     return LeaseLost(
-        f"the lease of job {job.id} is not current any more: it was claimed by somebody else, ended or cancelled; drop the"
-        " work"
+        f"the lease of job {job.id} is not current any more: it was claimed by another consumer, ended or cancelled; drop"
+        " the work"
     )
 
 
@@ -341,7 +341,7 @@ def _own_backoff(job: ClaimedJob) -> Backoff | None:
     try:
         return Backoff(*job.backoff)
     except (InvalidInput, TypeError):
-        # Whoever wrote it there did not mean what it says: the queue's holds.
+        # It was not written by this library: the queue's holds.
         return None
 
 

@@ -1,5 +1,5 @@
-"""Applying a decision to live jobs: found and locked batch by batch, each a short transaction of its own, and what could not
-be decided explained.
+"""Apply a decision to live jobs: find and lock them batch by batch, each a short transaction of its own, and explain what
+could not be decided.
 """
 
 from collections import Counter, defaultdict
@@ -26,13 +26,13 @@ _REQUEST = "cancel_running"
 _BUSY = "somebody else is at it: it is being claimed or ended, or worked on in a transaction; try again"
 
 Also: TypeAlias = Callable[[Executor, Sequence[UUID]], object]
-"""What a caller adds to a verb's transactions: it is given each one and the jobs that it decided about, before the commit.
-What it raises takes that transaction back."""
+"""Called with each of a verb's transactions and the jobs that it decided about, before the commit. What it raises rolls that
+transaction back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What an operator's verb does to live jobs, as a table: for each state the statement, and what comes of it.
+    """What an operator's verb does to live jobs: a statement for each state.
 
     Attributes:
         name: the verb's, for messages.
@@ -67,11 +67,11 @@ class Decisions:
     def within(
         self, connection: CallerConnection | None, selection: Selection
     ) -> "Transaction | SqlAlchemyExecutor | None":
-        """Where to decide about jobs inside of the caller's transaction; None if he gives none.
+        """Return where to decide about jobs inside of the caller's transaction; None if there is none.
 
         Raises:
-            InvalidInput: it cannot be joined, or the jobs are not named: to look for them takes transactions of ours, which
-                would not see what the caller has done in his.
+            InvalidInput: it cannot be joined, or the jobs are not named: to search takes transactions of ours, which
+                would not see what the caller has done in its own.
         """
         joined = self.database.within(connection)
         if joined is not None and not selection.ids:
@@ -79,7 +79,7 @@ class Decisions:
         return joined
 
     def decide(self, queue: str, selection: Selection, decision: Decision) -> Decided:
-        """Carry a decision out, for all live jobs that fit; those that somebody else is at are tried again for a while.
+        """Carry a decision out, for all live jobs that fit; those locked by another transaction are tried again for a while.
 
         Args:
             queue: its name.
@@ -123,7 +123,7 @@ class Decisions:
         *,
         explain: bool,
     ) -> list[UUID]:
-        """Decide about these, batch by batch; gives those that somebody else is at."""
+        """Decide about these, batch by batch. Returns those that another transaction has locked."""
         busy: list[UUID] = []
         for at in range(0, len(ids), BATCH):
             batch = list(ids[at : at + BATCH])
@@ -188,13 +188,13 @@ class Decisions:
         return bool(rows[0][0])
 
     def _let_in(self, executor: Executor, queue: str, locked: Sequence[Row], changed: set[UUID]) -> None:
-        """Let in as many of each key as have made room; those that only waited themselves made none."""
-        room = Counter[str]()
+        """Let in as many of each key as have left its line; those that only waited gave up no place."""
+        places = Counter[str]()
         for job, _, line, waited in locked:
             if job in changed and line is not None:
-                room[line] += not waited
-        if room:
-            keys = [key for key, places in sorted(room.items()) for _ in range(max(places, 1))]
+                places[line] += not waited
+        if places:
+            keys = [key for key, count in sorted(places.items()) for _ in range(max(count, 1))]
             executor.run("key_promote", {"queue": queue, "keys": keys})
 
     def wake(self, queue: str, decided: Decided, executor: Executor | None = None) -> None:

@@ -16,7 +16,7 @@ _REASON = "deleted by an operator"
 
 
 class Deletion:
-    """How jobs are deleted: live ones that do not run by way of the archive, so that whoever follows one is told that it was
+    """How jobs are deleted: live ones that do not run by way of the archive, so that followers are notified that it was
     cancelled, its group is counted down and its key goes on; all in one transaction.
 
     Args:

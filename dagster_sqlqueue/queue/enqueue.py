@@ -1,4 +1,4 @@
-"""Putting in: one job or many, in the caller's transaction if he wants, on connections that block and awaited ones."""
+"""Enqueue one or many jobs, optionally in the caller's transaction, on connections that block and on awaited ones."""
 
 import contextlib
 from collections import Counter
@@ -149,13 +149,13 @@ class EnqueueVerbs(Verbs):
 
         Many plain jobs go in by COPY, one for all that follow each other; those that have an id of the producer's, a unique
         key or an ordering key go in by arrays, which can leave duplicates out and number the jobs of a key. Those with an
-        id of the producer's that were enqueued before are left out, also if they have ended: that is a look into the archive
+        id of the producer's that were enqueued before are left out, also if they have ended: that is a read of the archive
         for each.
 
         Args:
             spec: the queue.
             jobs: payloads or `NewJob`s; a generator is read in constant memory.
-            connection: as for `enqueue`. A deadlock, as with others who put in the same unique keys in another order,
+            connection: as for `enqueue`. A deadlock, as with others that enqueue the same unique keys in another order,
                 ends the caller's transaction; one of our own begins again from the first job.
             on_conflict: as for `enqueue`. Of jobs with the same unique key in one call, `ignore` takes the first,
                 `replace` the last.
@@ -217,7 +217,7 @@ class EnqueueVerbs(Verbs):
                         read.chunk_is_in()
                 if chunk := taken.rest():
                     put(chunk)
-            self._drive(insert.told(spec.name, counts["due"] > 0), executor, spec.name)
+            self._drive(insert.notify_waiters(spec.name, counts["due"] > 0), executor, spec.name)
             return Enqueued(counts["inserted"], counts["duplicates"], counts["replaced"], taken.rejected)
 
         def transact() -> Enqueued:

@@ -1,4 +1,4 @@
-"""The head hint: where a claim begins to look, so that it need not step over the dead rows at the head.
+"""The head hint: where a claim begins its search, so that it need not step over the dead rows at the head.
 
 Dead rows stay in the index while any old transaction could still see them. Every claim from the very beginning steps over
 them, and a queue that lives on while a backup runs gets slower by the minute; measured, to a third of its rate. A hint is
@@ -25,10 +25,10 @@ class HeadHints:
     """What one consumer remembers between its claims.
 
     Args:
-        sweep_seconds: how often a claim looks from the very beginning of a bucket.
+        sweep_seconds: how often a claim searches a bucket from its very beginning.
 
     Attributes:
-        swept: whether the last claim looked from the very beginning of all its buckets: only then "nothing found" means
+        swept: whether the last claim searched all its buckets from the very beginning: only then "nothing found" means
             that nothing is there.
     """
 
@@ -47,11 +47,11 @@ class HeadHints:
         return bool(self._asked) and not any(self._over(time.monotonic() - _FRESH_SECONDS, self._asked))
 
     def sweep_next(self) -> None:
-        """Have the next claims look from the very beginning of each bucket."""
+        """Have the next claims search each bucket from its very beginning."""
         self._swept_at.clear()
 
     def array(self, buckets: Sequence[int]) -> list[str | None]:
-        """The parameter `hints` of a claim from these buckets; `saw` is to be told what it reached."""
+        """Return the parameter `hints` of a claim from these buckets. Call `saw` with what it reached."""
         self._asked, self._asked_at = buckets, time.monotonic()
         over = self._over(self._asked_at - self._sweep_seconds, buckets)
         self.swept = all(over)
@@ -60,7 +60,7 @@ class HeadHints:
         return [None if old else self._texts.get(bucket) for bucket, old in zip(buckets, over, strict=True)]
 
     def saw(self, buckets: Iterable[int], *, asked_at: float | None = None) -> None:
-        """Note that the last claim looked at the heads of these buckets; or one that had asked at that moment."""
+        """Note that the last claim read the heads of these buckets; or one that had asked at that moment."""
         at = self._asked_at if asked_at is None else asked_at
         for bucket in buckets:
             if at - self._swept_at.get(bucket, -math.inf) >= self._sweep_seconds:

@@ -1,4 +1,4 @@
-"""The first jobs of a queue's buckets: a look at them, and where the next look need not begin before."""
+"""Read the first jobs of a queue's buckets, and note before which moment the next read need not begin."""
 
 from dagster_sqlqueue.model.job import Head
 from dagster_sqlqueue.model.queue import check_queue_name
@@ -17,7 +17,7 @@ class Heads:
         self._catalog = catalog
 
     def peek(self, queue: str) -> list[Head]:
-        """The first job of each bucket and priority: `SqlQueue.peek_heads`."""
+        """Return the first job of each bucket and priority: `SqlQueue.peek_heads`."""
         rows = self.database.run("heads", {"queue": check_queue_name(queue)})
         if not rows:
             self._catalog.check_exists(queue)
@@ -27,7 +27,7 @@ class Heads:
         """Look for the first job of each bucket from the very beginning, and note where it is: the head hint.
 
         Until five seconds later `peek` begins there, and does not step over the dead rows before it. To be called every
-        few seconds by whoever looks at the heads; a bucket that was swept less than four seconds ago, or that another
+        few seconds by what reads the heads; a bucket that was swept less than four seconds ago, or that another
         process is sweeping, is left alone.
 
         Returns:

@@ -1,4 +1,4 @@
-"""What is called around enqueues and publications, if a `SqlQueue` is given any: for whatever measures or traces them."""
+"""Hooks that a `SqlQueue` enters and leaves around enqueues and publications, for metrics and traces."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext

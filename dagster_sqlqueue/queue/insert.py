@@ -148,7 +148,7 @@ def many(
     """
     if packer is not None and copyable(chunk):
         yield CopyIn(COPY, packer.blocks(chunk))
-        yield from told(queue, any_due(chunk, terms))
+        yield from notify_waiters(queue, any_due(chunk, terms))
         return Counter(inserted=len(chunk))
     rows = [row.whole() if isinstance(row, PlainRow) else row for row in chunk]
     if on_conflict == "ignore" or not any(row.unique_key is not None for row in rows):
@@ -175,8 +175,8 @@ def any_due(chunk: Sequence[NewRow | PlainRow], terms: Terms) -> bool:
     return any(_due(row, terms.now) for row in chunk)
 
 
-def told(queue: str, due: bool) -> Steps[None]:
-    """Wake who waits for jobs, where some that a COPY put in are due."""
+def notify_waiters(queue: str, due: bool) -> Steps[None]:
+    """Wake waiting consumers, where some jobs of a COPY are due."""
     if due:
         yield Statement("waiter_notify", {"queue": queue})
 
@@ -280,7 +280,7 @@ def _replace_waiting(queue: str, rows: Sequence[NewRow]) -> Steps[dict[UUID, UUI
     parameters = {name: values for name, values in columns.items() if name not in unused}
     parameters["named"] = [row.named for row in rows]
     found = yield Statement("enqueue_replace", {"queue": queue, **parameters})
-    # A job that was due held a place in its key's line; put off, it makes room for the next.
+    # A job that was due held a place in its key's line; put off, it gives up the place to the next.
     left_lines = [row[2] for row in found if row[2] is not None]
     if left_lines:
         yield Statement("key_promote", {"queue": queue, "keys": left_lines})

@@ -74,7 +74,7 @@ class PlainRow(NamedTuple):
     row: int
 
     def whole(self) -> NewRow:
-        """The same as a row with all of its columns."""
+        """Return the same as a row with all of its columns."""
         return NewRow(validation.plain_values(UUID(bytes=self.id_bytes), self.payload), self.row, _PLAIN, False)
 
 
@@ -91,7 +91,7 @@ class Terms:
     timed: bool
 
     def bucket(self, hash_: int, region: str | None) -> int:
-        """The bucket of a job, by the rule of `enqueue.sql`."""
+        """Return the bucket of a job, by the rule of `enqueue.sql`."""
         if region is None:
             return hash_ % self.bucket_count
         own = [bucket for bucket, name in enumerate(self.regions) if name == region]
@@ -221,7 +221,7 @@ class PlainJobChunks(_Jobs[NewRow | PlainRow]):
 
 
 def no_bucket(queue: str, region: str | None = None, regions: Sequence[str] = ()) -> str:
-    """What to tell about a region that has no bucket."""
+    """Return the error about a region that has no bucket."""
     named = f"region is {region!r}, which has" if region is not None else "the region of a job has"
     others = f" ({', '.join(sorted(map(repr, set(regions))))})" if regions else ""
     return (

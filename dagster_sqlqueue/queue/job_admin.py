@@ -36,11 +36,11 @@ _REDRIVABLE = (str(ArchiveState.FAILED), str(ArchiveState.CANCELLED))
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """A held job that somebody did by hand.
+    """A held job whose work was done by hand.
 
     Attributes:
         id: the job's.
-        by: who did it; kept as the one who had claimed the job.
+        by: the person who did it; kept as the job's worker.
         result: JSON, kept in the archive.
     """
 
@@ -84,7 +84,7 @@ class JobAdminVerbs(Verbs):
         also: Also | None = None,
         connection: CallerConnection | None = None,
     ) -> Decided:
-        """Set queued jobs aside until somebody releases or cancels them. In an ordered queue the key stops there.
+        """Set queued jobs aside until they are released or cancelled. In an ordered queue the key stops there.
 
         Args:
             queue: its name.
@@ -93,7 +93,7 @@ class JobAdminVerbs(Verbs):
             also: what else to do in the same transactions.
             connection: the caller's, whose transaction it joins, for jobs that are named by their ids; None: transactions of
                 its own. Where jobs of a key take turns it is READ COMMITTED, or the call is refused: one that does not see
-                who was set aside since it began would leave them waiting.
+                which jobs were set aside since it began would leave them waiting.
 
         Raises:
             InvalidInput: an argument is not usable; nothing was changed.
@@ -137,7 +137,7 @@ class JobAdminVerbs(Verbs):
         also: Also | None = None,
         connection: CallerConnection | None = None,
     ) -> Decided:
-        """End held jobs as succeeded: somebody did by hand what they ask for. In an ordered queue the key goes on.
+        """End held jobs as succeeded: their work was done by hand. In an ordered queue the key goes on.
 
         Args:
             queue: its name.
@@ -247,12 +247,12 @@ class JobAdminVerbs(Verbs):
         for ended in self._search.ended(queue, selection, wanted, "redrive"):
             ids = ended.ids
             while ids:
-                room = BATCH if limit is None else min(BATCH, limit - len(decided.changed))
-                if room <= 0:
+                space = BATCH if limit is None else min(BATCH, limit - len(decided.changed))
+                if space <= 0:
                     self._decisions.wake(queue, decided)
                     return decided
-                self._redrive(queue, Ended(ids[:room], ended.since, ended.until), wanted, decided)
-                ids = ids[room:]
+                self._redrive(queue, Ended(ids[:space], ended.since, ended.until), wanted, decided)
+                ids = ids[space:]
             self._decisions.wake(queue, decided)
         if selection.ids:
             self._decisions.explain(queue, selection.job_ids, decided)
@@ -261,9 +261,9 @@ class JobAdminVerbs(Verbs):
     def delete(self, queue: str, selection: Selection, *, states: Sequence[str] = DELETABLE_STATES) -> Decided:
         """Remove jobs for good: payload, result, error, the task and the history that people had with them. What runs stays.
 
-        Whoever follows a live one is told that it was cancelled, and in an ordered queue its key goes on. Its unique key is
-        free then; its id is known for a week more, so that a producer who sends the same job again does not bring it back.
-        Copies stay: what Spark has read and written, callbacks that told of the job's end, backups.
+        Followers of a live one are notified that it was cancelled, and in an ordered queue its key goes on. Its unique key
+        is free then; its id is known for a week more, so that a producer who sends it again does not bring it back. Copies
+        stay: what Spark has read and written, callbacks of the job's end, backups.
 
         Args:
             queue: its name.

@@ -15,7 +15,7 @@ from dagster_sqlqueue.queue.head_hints import HeadHints
 
 
 class LeaseVerbs(Verbs):
-    """What people call of `Leases`."""
+    """The public verbs of `Leases`."""
 
     def claim(
         self,
@@ -36,10 +36,10 @@ class LeaseVerbs(Verbs):
         Args:
             queue: its name.
             limit: the most jobs to claim, 1 to 10,000.
-            worker: who claims: unique for each start of a process, for people to read.
-            buckets: where to look, in this order; None for all of them.
+            worker: the name of the consumer, for people to read; unique for each start of a process.
+            buckets: where to search, in this order; None for all of them.
             lease_seconds: how long the claim holds without a heartbeat; None for the queue's.
-            hints: where earlier claims of the same consumer began; None: look from the very beginning.
+            hints: where earlier claims of the same consumer began; None: search from the very beginning.
             filter: take only jobs that fit.
 
         Returns:
@@ -134,7 +134,7 @@ class LeaseVerbs(Verbs):
     def heartbeat(self, jobs: Sequence[ClaimedJob], *, lease_seconds: float) -> Kept:
         """Extend leases, counted from now.
 
-        A lease that ran out and that nobody took is extended like any other, except where others may have begun in its
+        A lease that ran out and was not claimed since is extended like any other, except where others may have begun in its
         place: under a limit, or in a keyed queue.
         """
         return self.leases.heartbeat(jobs, lease_seconds=lease_seconds)

@@ -1,4 +1,4 @@
-"""The port of whatever works jobs off: everything that is done under a lease, or to get one."""
+"""The port of consumers and managers: everything that is done under a lease, or to get one."""
 
 from dagster_sqlqueue.queue.catalog import Catalog
 from dagster_sqlqueue.queue.claim import Claims
@@ -37,7 +37,7 @@ class Leases:
         self.finish_and_lock = locks.finish_and_lock
         self.lock_again = locks.lock_again
 
-        # Where to look for jobs.
+        # Where the first jobs are.
         self.peek_heads = heads.peek
         self.note_sweep = heads.note_sweep
         self.head_hints = heads.hints

@@ -1,4 +1,4 @@
-"""Room under the limits of a queue that is reserved for some claims at once, so that not each of them has to count."""
+"""Reserve a part of a queue's limits for several claims at once, so that not each of them has to count."""
 
 import time
 from typing import NamedTuple
@@ -15,7 +15,7 @@ _COUNTED_ON_SECONDS = 5.0
 _ASKED_AGAIN_SECONDS = 1.0
 
 
-class _Room(NamedTuple):
+class _Reserved(NamedTuple):
     """What is known of a reservation: its id, None when there was none to be had; for how many jobs; how long, by
     `time.monotonic`, this is believed.
     """
@@ -32,23 +32,23 @@ class Reservations:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._rooms: dict[tuple[str, str], _Room] = {}
+        self._reserved: dict[tuple[str, str], _Reserved] = {}
 
-    def room(self, settings: QueueSettings, request: ClaimRequest) -> UUID | None:
-        """The reservation that has room for a claim. None: the queue is too near to its limits for any."""
+    def reservation(self, settings: QueueSettings, request: ClaimRequest) -> UUID | None:
+        """Return the id of the reservation that a claim counts against. None: the queue is too near to its limits."""
         holder = (settings.name, request.worker)
         now = time.monotonic()
-        room = self._rooms.get(holder)
-        if room is None or now >= room.until or (room.id is not None and room.jobs < request.limit):
-            room = self._ask(settings, request, now)
-        if room.id is not None:
-            room = _Room(room.id, room.jobs - request.limit, now + _COUNTED_ON_SECONDS)
-        self._rooms[holder] = room
-        return room.id
+        held = self._reserved.get(holder)
+        if held is None or now >= held.until or (held.id is not None and held.jobs < request.limit):
+            held = self._ask(settings, request, now)
+        if held.id is not None:
+            held = _Reserved(held.id, held.jobs - request.limit, now + _COUNTED_ON_SECONDS)
+        self._reserved[holder] = held
+        return held.id
 
-    def _ask(self, settings: QueueSettings, request: ClaimRequest, now: float) -> _Room:
+    def _ask(self, settings: QueueSettings, request: ClaimRequest, now: float) -> _Reserved:
         given = {"queue": settings.name, "revision": settings.revision, "limit": request.limit, "reservation": uuid7()}
         rows = self._database.run_together(("limit_lock", {"queue": settings.name}), ("limit_reserve", given))[-1]
         if not rows:
-            return _Room(None, 0, now + _ASKED_AGAIN_SECONDS)
-        return _Room(rows[0][0], rows[0][1], now + _COUNTED_ON_SECONDS)
+            return _Reserved(None, 0, now + _ASKED_AGAIN_SECONDS)
+        return _Reserved(rows[0][0], rows[0][1], now + _COUNTED_ON_SECONDS)

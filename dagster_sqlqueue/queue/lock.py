@@ -1,4 +1,4 @@
-"""Taking jobs out for the length of a transaction: no lease, and a crash leaves them as they were."""
+"""Lock jobs for the length of a transaction: no lease, and a crash leaves them as they were."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ from dagster_sqlqueue.queue.strategies import (
 
 
 class Locks:
-    """How jobs are taken out in transactional mode.
+    """The verbs that lock jobs in transactional mode.
 
     Args:
         catalog: the queues of the schema.
@@ -40,8 +40,8 @@ class Locks:
         it begins: that is committed, with whatever the transaction did so far, and the job is locked in the transaction
         that follows. So is one that holds its unique key until it is claimed: the key is free before it begins.
 
-        Their `lease_no` is the one that they have once the transaction commits. Rolled back, it is given again: it tells
-        nobody outside of the transaction one try from another, and is not to be passed on.
+        Their `lease_no` is the one that they have once the transaction commits. Rolled back, it is given again: outside
+        of the transaction it does not tell one try from another, and is not to be passed on.
 
         Args:
             transaction: of `Database.transact` or `Database.transaction`; nothing is to be written in it before.
@@ -68,7 +68,7 @@ class Locks:
         self, transaction: Transaction, endings: Sequence[Ending], request: ClaimRequest
     ) -> list[ClaimedJob]:
         """End jobs that the transaction locked, commit it, and lock the next ones in the transaction that follows: in one
-        round trip, where the strategy finds them at the first look.
+        round trip, where the strategy finds them with one statement.
 
         Args:
             transaction: of `Database.transact` or `Database.transaction`.
@@ -94,7 +94,7 @@ class Locks:
         return jobs
 
     def lock_again(self, transaction: Transaction, job: ClaimedJob) -> bool:
-        """Lock a job that `lock_due` had locked in a transaction that was rolled back. False: somebody else was quicker.
+        """Lock a job again that was locked in a transaction that was rolled back. False: another transaction was quicker.
 
         Args:
             transaction: of `Database.transact` or `Database.transaction`.
@@ -115,7 +115,7 @@ class Locks:
     def _locked(
         self, transaction: Transaction, settings: QueueSettings, request: ClaimRequest, rows: Sequence[Row]
     ) -> list[ClaimedJob]:
-        """The jobs that may be worked off now, of those that were picked."""
+        """Return the jobs that may be worked off now, of those that were picked."""
         while rows and _by_itself(rows[0]):
             (job,) = under_lease(rows[:1], None, settings, alone=True)
             if job.attempt > job.max_attempts or job.cancel_requested:
@@ -124,17 +124,17 @@ class Locks:
             if transaction.run_and_go_on(begin, ("lock_alone", {"id": job.id, "lease_no": job.lease_no})):
                 return [job]
             rows = pick(transaction, settings, request, request.limit)
-        # As they will be: nobody else can count an attempt or a lease before this transaction ends.
+        # As they will be: no other transaction can count an attempt or a lease before this transaction ends.
         return under_lease(rows[: _together(rows)], None, settings)
 
 
 def _by_itself(row: Row) -> bool:
-    """Whether others are to see that a job has begun before its handler does."""
+    """Return whether other sessions are to see that a job has begun before its handler does."""
     return bool(row[SUSPECT] or row[FREES_KEY])
 
 
 def _together(rows: Sequence[Row]) -> int:
-    """How many of the first rows may be worked off in one transaction."""
+    """Return how many of the first rows may be worked off in one transaction."""
     return next((place for place, row in enumerate(rows) if _by_itself(row)), len(rows))
 
 

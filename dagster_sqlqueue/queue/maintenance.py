@@ -28,7 +28,7 @@ MAX_DAYS_AHEAD = 366
 _TRIMMED_AT_ONCE = 10_000
 _AT_ONCE = 1_000
 _BY_PAGE = ("notify_missed_followers", "forget_progress")
-"""Those that look at a page, and say where it ended."""
+"""Those that read a page, and say where it ended."""
 _WHILE_ANY = ("forget_groups", "forget_replaced", "forget_waits", "forget_staged", "forget_writes")
 """Those that remove so many, as often as there are any."""
 
@@ -66,8 +66,8 @@ class Maintained:
             without a job, attempts of Spark tasks that staged jobs more than a day ago, names of writes of more than 30
             days ago, and ids of jobs that were replaced or deleted more than a week ago, were removed.
         batches_swept: the batches that were left behind by their drivers, and whose jobs were given back.
-        keys_healed: the ordering keys whose jobs waited for a turn that nobody would have given them, and that go on now.
-        jobs_moved: the jobs that were in a bucket that their queue never had, where no sensor looks, or had a priority that
+        keys_healed: the ordering keys whose jobs waited for a turn that would not have come, and that go on now.
+        jobs_moved: the jobs that were in a bucket that their queue never had, which no sensor reads, or had a priority that
             there is not; they are where claims and sensors find them now.
         queues_removed: the reply queues whose time was up, removed with their jobs.
         busy: the days whose partition could not be made or dropped because the archive was in use; the next call tries
@@ -114,10 +114,11 @@ class Maintenance:
         return replace(done, keys_healed=heal_keys(self.database))
 
     def maintain_if_due(self, *, stopping: Callable[[], bool]) -> Maintained:
-        """The same, if it is due, with what a consumer may do: a step that the user has no right to is left to an operator.
+        """Do the same, if it is due, with what a consumer may do: a step that the user has no right to is left to an
+        operator.
 
         Args:
-            stopping: asked before each statement; once it says yes, the rest is left to whoever comes next.
+            stopping: asked before each statement; once it says yes, the rest is left to the next process.
         """
         with self.database.connection() as connection:
             run = begin(connection, self.database, forced=False, stopping=stopping)
@@ -179,7 +180,7 @@ class Maintenance:
     def ensure_partitions(self) -> bool:
         """Have a partition of the archive for today and tomorrow: for the start of a drain.
 
-        One look into the catalog where tomorrow's is there, which it is if anything maintains the schema. Never stands
+        One read of the catalog where tomorrow's is there, which it is if anything maintains the schema. Never stands
         in a consumer's way: what goes wrong is a warning in the log, and the jobs of a day without a partition are
         archived in the default one.
 
@@ -240,9 +241,9 @@ def _page_by_page(at: Transaction, verb: str) -> int:
     forgotten = 0
     after = UUID(int=0)
     while True:
-        looked, removed, after = at.run(verb, {"after": after, "limit": _AT_ONCE})[0]
+        read, removed, after = at.run(verb, {"after": after, "limit": _AT_ONCE})[0]
         forgotten += int(removed)
-        if looked < _AT_ONCE:
+        if read < _AT_ONCE:
             return forgotten
 
 

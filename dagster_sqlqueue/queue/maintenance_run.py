@@ -58,7 +58,7 @@ class MaintenanceRun(Transaction):
 
     @contextlib.contextmanager
     def ending(self) -> Iterator[Self]:
-        """The run ends with the block: done, or, after an exception, for whoever comes next."""
+        """End the run with the block: done, or, after an exception, to be taken over by the next process."""
         done = False
         try:
             yield self

@@ -57,7 +57,7 @@ def hold_unclaimable(database: Executor, queue: str, error: Exception) -> int:
 
 
 def move_strays(at: Executor) -> int:
-    """Move jobs to where claims and sensors look for them. Gives their number.
+    """Move jobs to where claims and sensors find them. Returns their number.
 
     Args:
         at: runs each statement in a transaction of its own.

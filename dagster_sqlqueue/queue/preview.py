@@ -34,7 +34,7 @@ def foretell(source: "SqlQueue", queue: str, selection: Selection, states: Seque
         queue: the queue's name.
         selection: which jobs.
         states: those of the jobs that the verb is about.
-        limit: the most jobs, 1 to 10,000; of jobs that are named by their ids, all are looked at.
+        limit: the most jobs, 1 to 10,000; of jobs that are named by their ids, all are read.
 
     Raises:
         InvalidInput: an argument is not usable.

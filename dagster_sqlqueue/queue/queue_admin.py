@@ -44,7 +44,7 @@ class QueueAdminVerbs(Verbs):
 
         Args:
             spec: the queue.
-            change: false: a queue that is there is left as it is, also if somebody makes it at the same moment.
+            change: false: a queue that is there is left as it is, also if another process makes it at the same moment.
 
         Returns:
             The settings as the database has them.
@@ -124,10 +124,10 @@ class QueueAdminVerbs(Verbs):
 
         Args:
             queue: its name.
-            timeout_seconds: how long to wait; None for as long as it takes, 0 to look once.
+            timeout_seconds: how long to wait; None for as long as it takes, 0 to check once.
 
         Returns:
-            Whether nothing runs any more. False: the time was up, or somebody resumed the queue.
+            Whether nothing runs any more. False: the time was up, or the queue was resumed.
 
         Raises:
             InvalidInput: the timeout is not usable.

@@ -44,7 +44,7 @@ class Search:
     def jobs(
         self, queue: str, selection: Selection | None = None, *, limit: int = 50, archived: bool = False
     ) -> list[JobRow]:
-        """The first jobs that fit: `SqlQueue.jobs`."""
+        """Return the first jobs that fit: `SqlQueue.jobs`."""
         if type(limit) is not int or not 1 <= limit <= MAX_LIST:
             raise InvalidInput(f"limit is {limit!r}; a list has 1 to {MAX_LIST:,} jobs")
         self._catalog.check_exists(check_queue_name(queue))
@@ -88,29 +88,29 @@ class Search:
     def _list_archived(self, queue: str, selection: Selection, limit: int) -> list[JobRow]:
         found: list[JobRow] = []
         for ended in self.ended(queue, selection, ARCHIVE_STATES, "a list of ended jobs"):
-            room = limit - len(found)
-            part = ended if selection.ids else Ended(ended.ids[:room], ended.since, ended.until)
+            left = limit - len(found)
+            part = ended if selection.ids else Ended(ended.ids[:left], ended.since, ended.until)
             found += [row for row in self._archived_rows(part) if row.queue == queue]
             if len(found) >= limit:
                 break
         return found[:limit]
 
     def fitting(self, queue: str, selection: Selection, states: Sequence[str]) -> Iterator[list[UUID]]:
-        """The ids of the live jobs that fit, bucket by bucket, each as it was at one moment.
+        """Yield the ids of the live jobs that fit, bucket by bucket, each as it was at one moment.
 
         A job never changes its bucket, and within it is met once, however it moves meanwhile: by a claim, or by the very
-        verb that looks for it.
+        verb that searches for it.
         """
         if selection.ids:
             yield selection.job_ids
             return
         for bucket in range(self._catalog.settings(queue).lanes):
 
-            def look(executor: Executor, bucket: int = bucket) -> list[UUID]:
+            def search(executor: Executor, bucket: int = bucket) -> list[UUID]:
                 executor.run("snapshot", {})
                 return self._fitting_in(executor, queue, bucket, selection, states)
 
-            if found := self.database.transact(look):
+            if found := self.database.transact(search):
                 yield found
 
     def _fitting_in(
@@ -142,7 +142,7 @@ class Search:
             after = (last[0], last[1], last[2])
 
     def ended(self, queue: str, selection: Selection, possible: Sequence[str], verb: str) -> Iterator[Ended]:
-        """The ids of the ended jobs that fit, the latest first, a bounded step at a time."""
+        """Yield the ids of the ended jobs that fit, the latest first, a bounded step at a time."""
         states = selection.states(possible, verb)
         if selection.ids:
             yield Ended(selection.job_ids)
@@ -181,5 +181,5 @@ def _conditions(selection: Selection) -> dict[str, Any]:
 
 
 def _claim_order(row: JobRow) -> tuple[Any, ...]:
-    nobody = row.available_at is None
-    return nobody, 0 if nobody else -row.priority, row.run_at if nobody else row.available_at, row.id
+    held = row.available_at is None
+    return held, 0 if held else -row.priority, row.run_at if held else row.available_at, row.id

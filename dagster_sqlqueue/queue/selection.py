@@ -80,7 +80,7 @@ class Selection:
         return [job_id(value) for value in self.ids or ()]
 
     def states(self, possible: Iterable[str], verb: str) -> list[str]:
-        """The states to look for, of those that a verb is about.
+        """Return the states to search for, of those that a verb is about.
 
         Raises:
             InvalidInput: the selection asks for another state.
@@ -116,7 +116,7 @@ class JobRow:
 
     Attributes:
         state: `queued`, `running`, `held`, `succeeded`, `failed` or `cancelled`.
-        available_at: queued: when it may be claimed; running: when its lease ends. None: nobody takes it now: it is held,
+        available_at: queued: when it may be claimed; running: when its lease ends. None: it is not claimed now: it is held,
             waits for its key's turn, or ended.
         run_at: when it was to run.
         finished_at: when it ended; None for a live job.
@@ -125,7 +125,7 @@ class JobRow:
         payload: JSON text.
         result: JSON text; None if there is none.
         error: of the last attempt that failed, or why it was held or cancelled.
-        cancel_requested_at: when somebody asked for it to be cancelled while it ran.
+        cancel_requested_at: when its cancellation was requested while it ran.
     """
 
     id: UUID

@@ -92,7 +92,7 @@ class SqlQueue(EnqueueVerbs, LeaseVerbs, StatsVerbs, QueueAdminVerbs, JobAdminVe
         Safe to call again. Gives the roles, by name.
 
         Raises:
-            InvalidInput: the schema's name is too long for names of roles, or a role of such a name is somebody else's.
+            InvalidInput: the schema's name is too long for names of roles, or such a role belongs to another schema.
             AccessRefused: the user may not make roles, or does not own the schema; the message says what to do.
             SchemaMissing, SchemaTooOld, SchemaTooNew: the message names the command that mends it.
         """
@@ -100,8 +100,8 @@ class SqlQueue(EnqueueVerbs, LeaseVerbs, StatsVerbs, QueueAdminVerbs, JobAdminVe
 
     def maintain(self, *, days_ahead: int = partitions.DAYS_AHEAD) -> Maintained:
         """Make the archive's partitions ahead, move rows that found none, trim by retention, remove what expired, give back
-        the jobs of batches that were left behind, let go on the keys whose jobs wait for a turn that nobody gives them, move
-        jobs to buckets in which they are looked for.
+        the jobs of batches that were left behind, let go on the keys whose jobs wait for a turn that would not come, move
+        jobs to buckets in which they are found.
 
         Consumers do it by themselves, once an hour; to be called where there are none, or where it is to be done now. One
         process at a time does it over the whole schema; a second one returns at once. Consumers go on meanwhile: nobody

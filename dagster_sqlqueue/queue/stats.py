@@ -28,7 +28,7 @@ class QueueStats:
         ready: jobs that are due now, those whose lease ran out among them.
         running: jobs under a lease.
         scheduled: jobs that are due later: first runs, retries and snoozes alike.
-        held: jobs set aside until somebody decides.
+        held: jobs set aside until an operator decides.
         parked: jobs that wait for others of their ordering key.
         oldest_ready_seconds: how long the job that is due longest has been due.
         next_due_seconds: in how long the next scheduled job becomes due.
@@ -86,9 +86,9 @@ class StatsVerbs(Verbs):
     """What can be read of a queue."""
 
     def peek_heads(self, queue: str) -> list[Head]:
-        """The first job of each bucket and priority.
+        """Return the first job of each bucket and priority.
 
-        In buckets that a consumer looked through less than five seconds ago, a job that was committed late, or moved
+        In buckets that a consumer searched less than five seconds ago, a job that was committed late, or moved
         back to an earlier time, is seen that much later.
 
         Raises:
@@ -97,7 +97,7 @@ class StatsVerbs(Verbs):
         return self.leases.peek_heads(queue)
 
     def peek(self, queue: str, limit: int = 20) -> list[WaitingJob]:
-        """The jobs that would be claimed next, without claiming them.
+        """Return the jobs that would be claimed next, without claiming them.
 
         Raises:
             UnknownQueue: there is no such queue.
@@ -108,7 +108,7 @@ class StatsVerbs(Verbs):
         return [WaitingJob(*row) for row in rows]
 
     def depth(self, queue: str, *, cap: int = 10_000, others_cap: int | None = None) -> Depth:
-        """How many jobs the queue holds.
+        """Count how many jobs the queue holds.
 
         Args:
             queue: its name.
@@ -127,7 +127,7 @@ class StatsVerbs(Verbs):
         return depth
 
     def stats(self, queue: str) -> QueueStats:
-        """How the queue is and how it did in the last hour, at a cost that does not grow with the backlog.
+        """Return how the queue is and how it did in the last hour, at a cost that does not grow with the backlog.
 
         Raises:
             UnknownQueue: there is no such queue.
@@ -138,25 +138,25 @@ class StatsVerbs(Verbs):
         return QueueStats(*rows[0])
 
     def dead_letters(self, queue: str, limit: int = 20) -> list[DeadLetter]:
-        """The jobs that ended as failed, the latest first."""
+        """Return the jobs that ended as failed, the latest first."""
         rows = self.database.run("dead_letters", {"queue": check_queue_name(queue), "limit": limit})
         return [DeadLetter(*row) for row in rows]
 
     def archived(self, queue: str, *, since_seconds: float, cap: int = 100_000) -> dict[str, int]:
-        """How many jobs ended within the last seconds, by archive state, counted up to `cap` together."""
+        """Count how many jobs ended within the last seconds, by archive state, counted up to `cap` together."""
         parameters = {"queue": check_queue_name(queue), "since_seconds": since_seconds, "cap": cap}
         return dict(self.database.run("archive_counts", parameters))
 
     def jobs(
         self, queue: str, selection: Selection | None = None, *, limit: int = 50, archived: bool = False
     ) -> list[JobRow]:
-        """The first jobs that fit: of live ones in the order in which they are due, of ended ones the latest first.
+        """Return the first jobs that fit: of live ones in the order in which they are due, of ended ones the latest first.
 
         Args:
             queue: its name.
             selection: which; None for every job.
             limit: the most jobs, 1 to 10,000.
-            archived: look at the jobs that ended, instead of the live ones.
+            archived: of the jobs that ended, instead of the live ones.
 
         Raises:
             InvalidInput: an argument is not usable.

@@ -1,4 +1,4 @@
-"""Which jobs are taken out next: the looks of the five strategies, shared by claims and by transactional mode."""
+"""Pick the jobs to claim next: the searches of the five strategies, shared by claims and by transactional mode."""
 
 import random
 from collections.abc import Collection, Mapping, Sequence
@@ -28,11 +28,11 @@ _PICKS = {
     Strategy.ASSIGN: "list_executable",
 }
 _ANYWHERE = (Strategy.FANOUT, Strategy.TOKEN)
-"""Consumers of these do not follow each other through the buckets: each look begins at a random one."""
+"""Consumers of these do not follow each other through the buckets: each search begins at a random one."""
 
 
 def pick(executor: Executor, settings: QueueSettings, request: ClaimRequest, limit: int) -> Sequence[Row]:
-    """Look for jobs by the queue's strategy; they are locked until the transaction ends, except by `assign`."""
+    """Pick jobs by the queue's strategy; they are locked until the transaction ends, except by `assign`."""
     if settings.strategy is not Strategy.FIFO:
         rows = executor.run(*pick_step(settings, request, limit))
         saw(settings, request.hints, [row[BUCKET] for row in rows], filled=len(rows) >= limit or request.joining)
@@ -45,7 +45,7 @@ def pick(executor: Executor, settings: QueueSettings, request: ClaimRequest, lim
             return [row[:-1] for row in rows]
         if heads < look or look > _LONGEST_LOOK:
             break
-        # Others hold everything that was looked at, and there is more behind it.
+        # Others hold everything that was read, and there is more behind it.
         look *= 4
     return []
 
@@ -64,19 +64,19 @@ def saw(settings: QueueSettings, hints: HeadHints, buckets: Collection[int], *, 
     if not filled or settings.strategy is Strategy.ASSIGN:
         hints.saw_all()
     elif settings.strategy is Strategy.FIFO:
-        # It looks at all heads and takes the oldest: where it took none, it is not known where the next one begins.
+        # It reads all heads and takes the oldest: where it took none, it is not known where the next one begins.
         hints.saw(buckets)
     else:
         hints.saw_up_to(buckets)
 
 
 def pick_step(settings: QueueSettings, request: ClaimRequest, limit: int) -> Step:
-    """The statement that looks for jobs, for every strategy but `fifo`, which may look more than once."""
+    """Return the statement that picks jobs, for every strategy but `fifo`, which may take more than one."""
     return _PICKS[settings.strategy], _choice(settings, request, limit)
 
 
 def claim_parameters(settings: QueueSettings, request: ClaimRequest) -> dict[str, Any]:
-    """What a statement that chooses jobs and puts them under a lease is given."""
+    """Return the parameters of a statement that picks jobs and puts them under a lease."""
     return {
         **_choice(settings, request, request.limit),
         "lease_seconds": lease_seconds_of(settings, request),
@@ -96,9 +96,9 @@ def lease_seconds_of(settings: QueueSettings, request: ClaimRequest) -> float:
 
 
 def without_suspects(rows: Sequence[Row], *, joining: bool = False) -> Sequence[Row]:
-    """Of the rows that were picked those that may run together, in their order: the first one alone, if its lease ran out,
-    since it may be what its consumer died of; else all before such a one, and
-    where they join others that is all.
+    """Return the picked rows that may run together, in their order: the first one alone, if its lease ran out,
+    since it may be what its consumer died of; else all before such a
+    one; where they join others, that may be none.
     """
     first = next((place for place, row in enumerate(rows) if row[SUSPECT]), None)
     return rows if first is None else rows[: first if joining else max(first, 1)]

@@ -1,4 +1,4 @@
-"""Keys whose jobs wait for a turn that nobody gives them: found, and let go on."""
+"""Find keys whose jobs wait for a turn that would not come, and let them go on."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ def stuck_keys(database: Database) -> Iterator[dict[str, list[str]]]:
         database: where the queues are.
 
     Yields:
-        Of each page the keys of which nobody will let the next in, by queue.
+        Yield, page by page, the keys whose next job would not be let in, by queue.
     """
     queue = key = ""
     while True:
@@ -33,10 +33,10 @@ def stuck_keys(database: Database) -> Iterator[dict[str, list[str]]]:
 
 
 def heal_keys(database: Database) -> int:
-    """Let in the next of each key of which nobody will; keys that somebody is deciding about at that moment are left for the
+    """Let in the next of each such key; keys that another transaction is deciding about at that moment are left for the
     next time.
 
-    A key that went on since the look has one more in line than it should, which does no harm: the claim that meets
+    A key that went on since it was read has one more in line than it should, which does no harm: the claim that meets
     it sets it aside again.
 
     Args:
@@ -59,6 +59,6 @@ def heal_keys(database: Database) -> int:
 
 
 def _let_in(executor: Executor, *, queue: str, keys: list[str]) -> int:
-    # Nobody is waited for: whoever ends a job inside of a transaction of his own keeps its key for as long as he likes.
+    # No lock is waited for: a caller that ends a job inside of its own transaction keeps the key for as long as it likes.
     won = [row[0] for row in executor.run("key_try", {"queue": queue, "keys": keys})]
     return len(executor.run("key_promote", {"queue": queue, "keys": won})) if won else 0

@@ -142,7 +142,7 @@ def job_rows(job: JobRow, progress: "Progress | None" = None) -> Iterator[tuple[
     yield "wanted at", display.moment(job.run_at)
     yield "enqueued at", display.moment(job.created_at)
     if job.started_at:
-        yield "started at", f"{display.moment(job.started_at)} by {job.claimed_by or 'somebody unknown'}"
+        yield "started at", f"{display.moment(job.started_at)} by {job.claimed_by or 'an unknown worker'}"
     if job.finished_at:
         yield "finished at", display.moment(job.finished_at)
     if job.cancel_requested_at:

@@ -62,7 +62,7 @@ def _facts(source: SqlQueue, job: JobRow) -> Iterator[tuple[str, object]]:
     yield "wanted at", moment(job.run_at)
     yield "enqueued at", moment(job.created_at)
     if job.started_at:
-        yield "last started at", f"{moment(job.started_at)} by {job.claimed_by or 'somebody unknown'}"
+        yield "last started at", f"{moment(job.started_at)} by {job.claimed_by or 'an unknown worker'}"
     if job.finished_at:
         yield "ended at", moment(job.finished_at)
     yield "bucket, priority", f"{job.bucket}, {job.priority}"

@@ -22,7 +22,7 @@ BEGIN
         RAISE EXCEPTION USING
             ERRCODE = 'SQ001',
             MESSAGE = format(
-                'the lease of %s of %s jobs is not current any more (%s%s): they were claimed by somebody else, ended or'
+                'the lease of %s of %s jobs is not current any more (%s%s): they were claimed by another consumer, ended or'
                 ' cancelled; drop the work', cardinality(job_ids), _stale.of, array_to_string(job_ids[1:5], ', '),
                 CASE WHEN cardinality(job_ids) > 5 THEN ', …' ELSE '' END
             );
