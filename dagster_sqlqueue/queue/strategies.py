@@ -120,9 +120,15 @@ def under_lease(
     return [
         ClaimedJob._make(
             (
-                *(*row[:LEASE_NO], row[LEASE_NO] + 1, row[ATTEMPT] + 1, *row[ATTEMPT + 1 : LEASE_UNTIL]),
+                *row[:LEASE_NO],
+                row[LEASE_NO] + 1,
+                row[ATTEMPT] + 1,
+                *row[ATTEMPT + 1 : LEASE_UNTIL],
                 row[LEASE_UNTIL] if leases_until is None else leases_until[row[0]],
-                *(*row[LEASE_UNTIL + 1 : -3], limited, alone, name),
+                *row[LEASE_UNTIL + 1 : -3],
+                limited,
+                alone,
+                name,
             )
         )
         for row in rows
