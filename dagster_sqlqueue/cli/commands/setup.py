@@ -17,10 +17,8 @@ from dagster_sqlqueue.model.queue import QueueSettings, QueueSpec, check_queue_n
 from dagster_sqlqueue.worker.handlers import load_spec, look_here
 
 if TYPE_CHECKING:
-    from dagster_sqlqueue.queue import SqlQueue
-
-if TYPE_CHECKING:
     from dagster_sqlqueue.db.database import Database
+    from dagster_sqlqueue.queue import SqlQueue
     from dagster_sqlqueue.schema.migrations import Migration
 
 _NEW = QueueSpec("new", AnyObject)
