@@ -157,6 +157,8 @@ def show_skipped(run: Run) -> None:
 
 
 def _terminate(*_: object) -> None:
+    # A second one would interrupt the clean-up.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise Terminated
 
 

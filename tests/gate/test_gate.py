@@ -1,5 +1,6 @@
 """The gate itself: what it says of tests that fail once, fail always, hang, or find a job lost."""
 
+import itertools
 import os
 import re
 import subprocess
@@ -191,13 +192,20 @@ def check_where(text: str) -> None:
     assert "RED" in text
 
 
-def test_a_run_that_is_terminated_says_in_which_test(tmp_path: Path) -> None:
+def test_a_run_that_is_terminated_twice_says_in_which_test_and_ends_by_itself(tmp_path: Path) -> None:
     process = begun(tmp_path, HANGS.format(seconds=0))
     until((tmp_path / "begun").exists, "the test that hangs")
     process.terminate()
-    text = said(process)
-    assert "ENDED by SIGTERM" in text
+    with process:
+        assert process.stdout is not None
+        before = itertools.takewhile(lambda line: "ENDED by SIGTERM" not in line, process.stdout)
+        assert not any("RED" in line for line in before)
+        process.terminate()
+        text = process.stdout.read()
     check_where(text)
+    assert "Terminated" not in text
+    assert text.rstrip().endswith("RED: the run itself ended with -9")
+    assert process.returncode == 1
 
 
 def test_a_run_that_is_terminated_leaves_no_server_behind(tmp_path: Path) -> None:
