@@ -1,5 +1,5 @@
--- How many jobs a transactional batch has, by its snapshot; how many of them somebody follows; how many have a unique key; and
--- how many jobs that are due in its queue have no attempt left, and are not in it.
+-- Count the jobs of a transactional batch by its snapshot: all of them, those with followers, those with a unique key; and the due
+-- jobs of its queue that are not in it because they have no attempt left.
 --
 -- Parameters: queue text; sealed_at timestamptz; filter jsonb. Returns: one row. Locks: none.
 -- Roles: consumer, operator, observer.

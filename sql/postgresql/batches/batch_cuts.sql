@@ -1,4 +1,4 @@
--- Where to cut a read of a transactional batch into parts of equally many jobs, by their ids, under its snapshot.
+-- Compute where to cut a read of a transactional batch into parts of equally many jobs, by their ids, under its snapshot.
 --
 -- Parameters: queue text; sealed_at timestamptz; filter jsonb; step bigint (jobs of a part).
 -- Returns: the id that each part begins with, in order; the first one's, too. Locks: none.

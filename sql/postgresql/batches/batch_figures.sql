@@ -1,5 +1,5 @@
--- How the batches of the queues are: those that are open, those of the last day that are over, and those with files that are not in
--- their place.
+-- Count the batches of each queue: the open ones, those of the last day that are over, and those whose files are not in their
+-- place.
 --
 -- Parameters: none.
 -- Returns, of each queue that has one: queue; sealing, sealed (how many are open); published, abandoned (how many were opened in

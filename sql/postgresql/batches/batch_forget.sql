@@ -1,4 +1,4 @@
--- Forget the batches that are over for longer than their queue keeps its jobs, but for the last of each key.
+-- Delete the batches that have been over for longer than their queue keeps its jobs, except the last of each key.
 --
 -- Parameters: queue text (null: any). Returns: one row: how many. Locks: their rows.
 -- Plan: all batches, of which there is one a run.

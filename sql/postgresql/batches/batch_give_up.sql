@@ -1,9 +1,9 @@
--- Give up an open batch on behalf of an operator, and give its jobs back, without an attempt spent.
+-- Abandon an open batch for an operator, and release its jobs, without an attempt spent.
 --
 -- Parameters: batch_id uuid; error text (why); held boolean (also while its lease holds); dry_run
 --   boolean (change nothing).
--- Returns: one row: its id, null if it is over or somebody holds it; how many of its jobs were ended, how many given back
---   (nulls: nothing was changed).
+-- Returns: one row: its id, null if it is over or has a holder; how many of its jobs were ended, how many released (nulls: nothing
+--   was changed).
 -- Locks: the batch's row; one that a transaction has is left. Then the jobs. Guards: I1, I2, I3.
 -- Roles: operator.
 SELECT a.abandoned, a.ended, a.back

@@ -1,8 +1,8 @@
 -- Begin the transaction of a transactional batch: its snapshot, for itself and for those that read, and the lock of its
--- row, which is its lease: while it is held nobody takes the batch over, and it ends with the connection.
+-- row, which is its lease: while it is held the batch cannot be taken over, and it ends with the connection.
 --
 -- Parameters: batch_id uuid; token bigint. The first statement of a REPEATABLE READ transaction.
--- Returns: the snapshot to be imported. No row: the batch was taken over.
+-- Returns: the snapshot, for readers to import. No row: the batch was taken over.
 -- Locks: the batch's row. Guards: I3, I4 for batches.
 -- Roles: consumer.
 SELECT pg_export_snapshot() AS snapshot

@@ -1,4 +1,4 @@
--- Who holds the open batch of a key, and for how many seconds more.
+-- Read who holds the open batch of a key, and for how many seconds more.
 --
 -- Parameters: key text. Returns: owner; seconds; whether it is a transaction that holds it, for as long as it takes.
 -- Locks: none.

@@ -1,8 +1,8 @@
--- The jobs of one bucket of a leased batch of which nothing has been reported yet, in the order of their ids: what a task
--- that works on the bucket gets next.
+-- Read the next jobs of one bucket of a leased batch without a reported outcome, in the order of their ids, for the task that works
+-- on the bucket.
 --
 -- Parameters: batch_id uuid; token bigint; bucket smallint; after uuid (NULL for the first); limit integer.
--- Plan: the reports are looked up job by job: joined, the planner may read all of them, and sort the bucket.
+-- Plan: a lookup of the outcome for each job: for a join the planner may read all of them, and sort the bucket.
 -- Returns: the jobs as under a claim, and the queue; no row of them when the batch was taken over. Locks: none.
 -- Roles: consumer, operator, observer.
 SELECT

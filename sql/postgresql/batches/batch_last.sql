@@ -1,4 +1,4 @@
--- The outputs of a key's published batches, the latest first.
+-- Read the outputs of a key's published batches, the latest first.
 --
 -- Parameters: key text; limit integer. Returns: id, output. Locks: none.
 -- Roles: consumer, operator, observer.

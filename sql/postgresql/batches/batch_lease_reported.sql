@@ -1,4 +1,4 @@
--- Lease the jobs of a transactional batch of which something was reported, within its transaction, for batch_settle.
+-- Lease the jobs of a transactional batch that have a reported outcome, within its transaction, for batch_settle.
 --
 -- Parameters: batch_id uuid; queue text; sealed_at timestamptz; filter jsonb; worker text. Returns: how many jobs.
 -- Locks: the jobs. Guards: I3.

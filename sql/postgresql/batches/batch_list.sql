@@ -1,4 +1,4 @@
--- Batches, the latest first.
+-- List batches, the latest first.
 --
 -- Parameters: queue text (null: of any); key text (null: any); ids uuid[] (null: any); states text[]; limit integer.
 -- Returns: id; key; queue; mode; state; token; token_seconds (for how long it has been that of its holder); lease_seconds (for

@@ -1,4 +1,4 @@
--- Which of these jobs a transactional batch has, under its snapshot. Parameters: ids uuid[]; queue text; sealed_at
+-- Find which of these jobs a transactional batch has, under its snapshot. Parameters: ids uuid[]; queue text; sealed_at
 --   timestamptz; filter jsonb. Returns: ids. Locks: none.
 -- Roles: consumer, operator, observer.
 SELECT j.id

@@ -1,10 +1,10 @@
 -- End some buckets' jobs of a transactional batch as succeeded, within the transaction in which its results are written.
 --
--- The transaction is REPEATABLE READ: what is deleted is what its snapshot sees, no more and no less, or the statement
--- fails, because somebody has changed one of the jobs since.
+-- The transaction is REPEATABLE READ: what is deleted is what its snapshot sees, no more and no less, or the statement fails,
+-- because another transaction has changed one of the jobs since.
 --
 -- Parameters: batch_id uuid; queue text; buckets smallint[]; sealed_at timestamptz; filter jsonb; worker text.
--- Returns: one row: how many jobs, and how many of them somebody follows.
+-- Returns: one row: how many jobs, and how many of them have followers.
 -- Locks: the jobs; one that others have locked is waited for. Guards: I2, I7: with the results it stands or falls.
 -- Plan: the index that claims use, and the pages of what it finds, each once for all of the buckets; run it without
 -- sequential scans: how many of a table's jobs are the queue's is not known when it is planned.

@@ -2,7 +2,8 @@
 -- transaction.
 --
 -- Parameters: owner text (of the output: see Consumption). Returns: the ids of the batches; no row: they are in their place.
--- Locks: the batches' rows; whoever moves the same files is waited for. Guards: no file of a publication lands after a later one.
+-- Locks: the batches' rows; waits for a transaction that moves the same files. Guards: no file of a publication lands after a later
+--   one.
 -- Roles: consumer.
 SELECT b.id
 FROM sqlqueue.batch AS b

@@ -1,4 +1,4 @@
--- Write down what was reported to the transaction of a transactional batch, within it, for batch_settle.
+-- Insert the outcomes that were reported for jobs of a transactional batch, within its transaction, for batch_settle.
 --
 -- Parameters: batch_id uuid; ids uuid[]; states text[]; spent boolean[]; afters float8[]; moments timestamptz[]; results
 --   text[] (JSON); errors text[].

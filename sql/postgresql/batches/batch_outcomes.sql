@@ -1,4 +1,4 @@
--- What has been reported about single jobs of a batch. Parameters: batch_id uuid.
+-- Read the outcomes reported for single jobs of a batch. Parameters: batch_id uuid.
 -- Returns: job_id; state; spent; after; moment; result (text); error. Locks: none.
 -- Roles: consumer, operator, observer.
 SELECT o.job_id, o.state, o.spent, o.after, o.moment, CAST(o.result AS text) AS result, o.error

@@ -1,4 +1,4 @@
--- Whether a batch was published under a token: asked when the answer to a commit got lost with the connection.
+-- Find whether a batch was published under a token, when the answer to a commit was lost with the connection.
 --
 -- Parameters: batch_id uuid; token bigint. Returns: one row if it was.
 -- Locks: the batch's row, so that a transaction that is just ending has ended.

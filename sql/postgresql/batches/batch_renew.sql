@@ -1,4 +1,4 @@
--- Lease to a batch's new owner one bucket's jobs that it holds already. It is another attempt of the batch, and none of theirs.
+-- Lease the jobs of one bucket that a batch holds already to its new owner. It is another attempt of the batch, not of the jobs.
 --
 -- Parameters: batch_id uuid; token bigint; bucket smallint; worker text.
 -- Returns: one row: how many jobs. A batch that was taken over gets none.

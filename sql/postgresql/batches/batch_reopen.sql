@@ -1,8 +1,8 @@
--- Take over a batch that its owner left behind. The token grows, so that the former owner can do nothing any more, and the
--- attempts of the batch do.
+-- Take over a batch that its owner left behind. The token grows, so that every write of the former owner is refused, and so does
+-- the attempt of the batch.
 --
 -- Parameters: id uuid; queue text; owner text; mode text; filter jsonb; backoff float8[]; lease_seconds float8.
--- Returns: id; token; the moment at which its jobs are to be due; attempt; why the one before failed.
+-- Returns: id; token; the moment by which its jobs have to be due; attempt; why the one before failed.
 -- Locks: none beyond the one of batch_find. Guards: I3.
 -- Roles: consumer.
 UPDATE sqlqueue.batch AS b

@@ -1,4 +1,4 @@
--- Note what became of single jobs of a batch. The first report about a job stands; only success takes the place of another.
+-- Write the reported outcomes of single jobs of a batch. The first report for a job stands; only success replaces another.
 --
 -- Parameters: batch_id uuid; token bigint; ids uuid[]; states text[]; spent boolean[]; afters float8[]; moments
 --   timestamptz[]; results text[] (JSON); errors text[]. Every id once.

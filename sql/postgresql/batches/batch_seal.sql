@@ -1,16 +1,16 @@
 -- Lease the due jobs of some buckets to a batch that is being sealed: a claim without a limit, for the batch as a whole. The
 -- batch's own lease is extended by it, so that sealing may take longer than that.
 --
--- No job is locked before it is changed, which took as long as the change: one that somebody else has locked is waited for.
--- Run it with a lock_timeout, and batch_seal_free in its place where that ran out.
+-- No job is locked before it is changed, which would take as long as the change: the statement waits for one that another
+-- transaction has locked. Run it with a lock_timeout, and batch_seal_free in its place if that runs out.
 --
 -- Parameters: batch_id uuid; token bigint; queue text; buckets smallint[]; filter jsonb (the payload contains it; {} for
 --   every job); worker text; lease_seconds float8.
 -- Returns: one row: how many jobs. A batch that was taken over gets none.
--- Locks: the batch's row, then the jobs; one that was claimed by whoever had it locked is left.
+-- Locks: the batch's row, then the jobs; one that the transaction which had it locked has claimed is left.
 -- Plan: the index that claims use, and the pages of what it finds, each once for all of the buckets; run it without
---   sequential scans: how many of a table's jobs are the queue's is not known when it is planned.
--- Guards: I3 (lease_no grows), I4: the jobs are nobody else's before the batch ends or is taken over.
+--   sequential scans: the planner does not know how many of the table's jobs are the queue's.
+-- Guards: I3 (lease_no grows), I4: no other consumer gets the jobs before the batch ends or is taken over.
 -- Roles: consumer.
 WITH mine AS MATERIALIZED (
     UPDATE sqlqueue.batch AS b

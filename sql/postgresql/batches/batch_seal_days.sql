@@ -1,7 +1,7 @@
 -- Lease to batches that are being sealed, a day each, the due jobs of a queue of daily jobs (payloads with the fields "day" and
--- "account") of these days. Left as they are: the jobs of accounts that have a live job of that day on another queue, whatever
--- state it is in: it may still change the day. What is looked at and what is leased is of one snapshot. The batches' own leases
--- are extended by it.
+-- "account") of these days. Jobs of accounts that have a live job of that day on another queue are left as they are, whatever state
+-- it is in: it may still change the day. The statement reads and leases under one snapshot. It also extends the batches' own
+-- leases.
 --
 -- Parameters: ids uuid[], tokens bigint[], days text[] (of the batches, and the day of each); queue text; buckets smallint[]
 --   (of the daily jobs); worker text; lease_seconds float8; events text (the other queue; null: none), day_path,
@@ -14,7 +14,7 @@
 -- Locks: the batches' rows, then the jobs; jobs locked by others are skipped and stay for later.
 -- Plan: the live jobs of both queues, bucket by bucket through the claim index, each once however many days there are. The ids
 --   go to the update as an array, for which the planner always takes the primary key.
--- Guards: I3 (lease_no grows), I4: the jobs are nobody else's before the batch ends or is taken over.
+-- Guards: I3 (lease_no grows), I4: no other consumer gets the jobs before the batch ends or is taken over.
 -- Roles: consumer.
 WITH mine AS MATERIALIZED (
     UPDATE sqlqueue.batch AS b
@@ -23,7 +23,7 @@ WITH mine AS MATERIALIZED (
     WHERE b.id = asked.id AND b.token = asked.token AND b.state = 'sealing'
     RETURNING b.id, b.sealed_at, asked.day
 ), wanted AS MATERIALIZED (
-    -- To be looked up for each job: joined, each job was compared with each day.
+    -- A lookup for each job: a join would compare each job with each day.
     SELECT jsonb_object_agg(mine.day, mine.id) AS ids, min(mine.sealed_at) AS due FROM mine
 ), head AS MATERIALIZED (
     SELECT j.id, j.payload ->> 'day' AS day, j.payload ->> 'account' AS account, j.payload ->> 'zone' AS zone
@@ -62,7 +62,7 @@ WITH mine AS MATERIALIZED (
     WHERE NOT EXISTS (SELECT FROM unfinished AS u WHERE u.day = head.day AND u.account = head.account)
       AND (
           NOT :zoned
-          -- Of a zone that there is not, the one where days end last.
+          -- For an unknown zone, the one where days end last.
           OR head.day < to_char(
               timezone(
                   COALESCE(

@@ -1,7 +1,7 @@
--- End the jobs of a batch one by one, as was reported about them, or else as is asked for.
+-- End the jobs of a batch by the outcome reported for each, or else as :rest says.
 --
 -- Parameters: batch_id uuid; rest text (succeeded, queued or running), error text: see settle_batch.
--- Returns: how many jobs were ended, how many given back or set aside; the ordering keys of those that stood in a line, as
+-- Returns: how many jobs were ended, how many went back to the queue or were held; the ordering keys of those with an order_no, as
 --   batch_succeed.
 -- Locks: the jobs. The transaction has the batch's row. Guards: I1, I2, I3; with the caller's writes I7.
 -- Roles: consumer.

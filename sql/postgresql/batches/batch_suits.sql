@@ -1,5 +1,5 @@
--- Whether the due jobs of a queue are better consumed by a transaction than under a lease: they are many, and nobody else seems
--- to be at work on the queue, whose claims would lose the transaction its jobs, or wait for them.
+-- Find whether the due jobs of a queue are better consumed by a transaction than under a lease: they are many, and no other
+-- consumer seems to work on the queue, whose claims would take jobs from the transaction, or wait for them.
 --
 -- Parameters: queue text; least integer (how many jobs are many).
 -- Returns: many; alone (no consumer waits there or has a slot, and no lease of a job is among the next to run out).

@@ -1,4 +1,4 @@
--- Go on with a transactional batch as a leased one, because others keep changing its jobs.
+-- Make a transactional batch a leased one, because other transactions keep changing its jobs.
 --
 -- Parameters: batch_id uuid; token bigint; lease_seconds float8.
 -- Returns: one row; none: the batch was taken over. Locks: the batch's row.

@@ -1,4 +1,4 @@
--- The published batches of some keys whose files are to be moved into place yet, in the order in which they were published.
+-- Read the published batches of some keys whose files have not been moved into place, in the order of publication.
 --
 -- Parameters: keys text[]. Returns: key, output (text). Locks: none.
 -- Roles: consumer, operator, observer.

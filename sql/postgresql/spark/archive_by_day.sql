@@ -1,5 +1,5 @@
--- What the archive holds of some days: of each day and account, how many jobs, and when the last of them finished. The day
--- of a job is a field of its payload or result, or else the one on which it finished, by the clocks of a time zone.
+-- Count the archived jobs of some days, by day and account, with the moment at which the last of them finished. The day of a job is
+-- a field of its payload or result, or else the one on which it finished, by the clocks of a time zone.
 --
 -- Parameters: queue text; states text[]; days text[] (ISO dates); in_result boolean, day_path text[] (the field of the day;
 --   null: when it finished); zone text (of that day); zoned boolean (whether that field is an instant, and the day the one
@@ -42,7 +42,7 @@ WHERE found.day = ANY (CAST(:days AS text[]))
           found.finished_at + make_interval(secs => CAST(:lead_seconds AS float8)),
           '(]'
       ) @> timezone(
-          -- The field may hold anything, and conditions have no order: no more is cast than what was asked for.
+          -- The field may hold anything, and conditions have no order: only the days asked for are cast.
           'UTC', CAST(CASE WHEN found.day = ANY (CAST(:days AS text[])) THEN found.day END AS timestamp)
       )
   )

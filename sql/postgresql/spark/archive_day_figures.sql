@@ -1,4 +1,4 @@
--- How long the jobs of some days waited and ran, and in which hours they finished. The day of a job is a field of its
+-- Compute how long the jobs of some days waited and ran, and in which hours they finished. The day of a job is a field of its
 -- payload or result, or else the one on which it finished, by the clocks of a time zone.
 --
 -- Parameters: queue text; states text[]; days text[] (ISO dates); in_result boolean, day_path text[] (the field of the day;
@@ -49,7 +49,7 @@ WHERE found.day = ANY (CAST(:days AS text[]))
           found.finished_at + make_interval(secs => CAST(:lead_seconds AS float8)),
           '(]'
       ) @> timezone(
-          -- The field may hold anything, and conditions have no order: no more is cast than what was asked for.
+          -- The field may hold anything, and conditions have no order: only the days asked for are cast.
           'UTC', CAST(CASE WHEN found.day = ANY (CAST(:days AS text[])) THEN found.day END AS timestamp)
       )
   )

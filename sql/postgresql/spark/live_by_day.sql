@@ -1,11 +1,11 @@
--- How many live jobs of a queue are about each of some days, by a field of their payload: a day is closed when there is none.
+-- Count the live jobs of a queue for each of some days, by a field of their payload: a day without any is closed.
 --
 -- Parameters: queue text; day_path text[] (the field); zoned boolean (whether that field is an instant, and the day the one
 --   on which it lies by the clocks of a zone), day_zone text, zone_path text[] (that zone, or else the field that names it);
 --   days text[] (ISO dates).
 -- Returns: day, jobs. Locks: none.
--- Plan: every live job of the queue, bucket by bucket through the claim index: asked for a queue alone, the planner reads the
---   whole table, however few of the jobs are that queue's.
+-- Plan: every live job of the queue, bucket by bucket through the claim index: by the queue alone, the planner would read the whole
+--   table, however few of its jobs are that queue's.
 -- Roles: consumer, operator, observer.
 SELECT live.day, count(*) AS jobs
 FROM (

@@ -1,11 +1,11 @@
--- The accounts of some days that have live jobs on a queue of events, by two fields of their payloads: their day is open.
+-- Read the accounts of some days that have live jobs on a queue of events, by two fields of their payloads: their day is open.
 --
 -- Parameters: queue text; day_path, account_path text[] (the fields); zoned boolean (whether that field is an instant, and
 --   the day the one on which it lies by the clocks of a zone), day_zone text, zone_path text[] (that zone, or else the field
 --   that names it); days text[] (ISO dates).
 -- Returns: day, account, jobs. Locks: none.
--- Plan: every live job of the queue, bucket by bucket through the claim index: asked for a queue alone, the planner reads the
---   whole table, however few of the jobs are that queue's.
+-- Plan: every live job of the queue, bucket by bucket through the claim index: by the queue alone, the planner would read the whole
+--   table, however few of its jobs are that queue's.
 -- Roles: consumer, operator, observer.
 SELECT live.day, live.account, count(*) AS jobs
 FROM sqlqueue.live_bucket AS b

@@ -1,4 +1,4 @@
--- How many jobs of sealed batches there are in each bucket, to share a read of them out.
+-- Count the jobs of sealed batches in each bucket, to split a read of them into slices.
 --
 -- Parameters: batch_ids uuid[]. Returns: a row for each bucket with jobs, in their order. Locks: none.
 -- Roles: consumer, operator, observer.

@@ -1,4 +1,4 @@
--- The first and the last moment at which a job of an archive read ended.
+-- Read the first and the last moment at which a job of an archive read ended.
 --
 -- Parameters: queue text; from_time, until_time timestamptz (null: open). Returns: one row; nulls if there is no such job.
 -- Locks: none. Plan: the ends of the index by (queue, finished_at) of each partition in the range.

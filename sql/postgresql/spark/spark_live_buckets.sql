@@ -1,8 +1,8 @@
--- How many live jobs there are in each bucket of a queue, to share a read of them out.
+-- Count the live jobs in each bucket of a queue, to split a read of them into slices.
 --
 -- Parameters: queue text. Returns: a row for each bucket with jobs, in their order. Locks: none.
--- Plan: the entries of the queue in the claim index, bucket by bucket: asked for a queue alone, the planner may read the whole
---   table, however few of the jobs are that queue's.
+-- Plan: the entries of the queue in the claim index, bucket by bucket: by the queue alone, the planner may read the whole table,
+--   however few of its jobs are that queue's.
 -- Roles: consumer, operator, observer.
 SELECT b.bucket, jobs.rows
 FROM sqlqueue.live_bucket AS b

@@ -1,8 +1,8 @@
--- Whether results can be written to a table of the user's own, or whether it can be made: asked before anything is sealed.
+-- Check whether results can be written to a table of the user, or whether it can be created; done before a batch is sealed.
 --
 -- Parameters: table_name text, schema_name text (each quoted as an identifier; schema_name null: the table's name has none).
 -- Returns: one row: there (the table); may_write (its rows can be inserted and deleted, or it is not there); schema_there
---   (true where none was named); may_make (the user may make tables in the schema; true where none was named). Locks: none.
+--   (true where none was named); may_make (the user may create tables in the schema; true where none was named). Locks: none.
 -- Plan: the catalog, by names and object ids.
 -- Roles: producer, consumer, operator, observer.
 SELECT

@@ -1,4 +1,4 @@
--- What the server is: its version, as the number that PostgreSQL compares by, and whether it only reads, as a standby does.
+-- Read the server's version, as the number that PostgreSQL compares by, and whether it is read-only, as a standby is.
 --
 -- Parameters: none. Returns: one row. Locks: none.
 -- Roles: producer, consumer, operator, observer.

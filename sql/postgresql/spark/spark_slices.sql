@@ -1,5 +1,5 @@
--- Where to cut an archive read into slices of about equally many rows: before every step-th row, in the order of
--- (finished_at, id), as far as a sample of the archive's pages tells.
+-- Compute where to cut an archive read into slices of about equally many rows: before every step-th row, in the order of
+-- (finished_at, id), estimated from a sample of the archive's pages.
 --
 -- Rows that finished at the same moment are on one side of a cut, as long as they are few beside a slice, because a range of
 -- moments is what the index serves best. Where they are many, as those of a published batch are, their moment is cut by

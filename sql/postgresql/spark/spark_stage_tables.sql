@@ -1,4 +1,4 @@
--- The tables that runs of a batch's key have staged rows in, for whoever removes what killed ones left.
+-- Find the tables in which runs of a batch's key have staged rows, to remove those that killed runs left.
 --
 -- Parameters: prefix text (what the names of all of them begin with). Returns: schema and name of each. Locks: none.
 -- Plan: the catalog's index of tables by name.

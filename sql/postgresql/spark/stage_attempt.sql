@@ -1,4 +1,4 @@
--- Note an attempt of a Spark task that is about to stage jobs, in the transaction that stages them.
+-- Insert the attempt of a Spark task that will stage jobs, in the transaction that stages them.
 --
 -- Parameters: attempt uuid; write_id uuid. Returns: nothing. Locks: the inserted row. See 16_spark.sql.
 -- Roles: producer, operator.

@@ -1,5 +1,5 @@
--- Stage the jobs of one attempt of a Spark task: binary rows come on the connection. No consumer sees them before
--- write_commit has put those of the attempts that Spark accepted on their queue.
+-- Stage the jobs of one attempt of a Spark task, by COPY in binary. No consumer sees them before write_commit enqueues those of the
+-- attempts that Spark accepted.
 --
 -- Parameters: none. Returns: nothing. Locks: the inserted rows only.
 -- Roles: producer, operator.

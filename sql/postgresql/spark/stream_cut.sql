@@ -1,5 +1,5 @@
--- Where a batch of a stream ends that holds a part of what was ended between two looks: its last row, and whether one
--- follows.
+-- Find where a batch of a stream ends that holds a part of the jobs that ended between two snapshots: its last row, and whether
+-- another one follows.
 --
 -- Parameters: queue text; after, until text (each a pg_snapshot); at timestamptz and id uuid (the row after which the batch
 --   begins); skip bigint (the rows of the batch, less one).

@@ -1,10 +1,10 @@
--- Where the archive stands, for a stream that looks at it.
+-- Read how far the archive is now, for a stream that polls it.
 --
 -- Parameters: queue text.
 -- Returns: one row: snapshot (text of a pg_snapshot: which transactions are over); at: now; standby: whether this server
 --   replays another one's log; foreign: whether the queue has rows of transactions that this server has not begun yet, which
 --   came from a dump of another one; kept_from: rows that ended before it may have been trimmed (null: the queue keeps all);
---   oldest: the finished_at of the oldest row that is there. Locks: none.
+--   oldest: the finished_at of the oldest row. Locks: none.
 -- Plan: an entry or two of two indexes, in each partition.
 -- Roles: operator, observer.
 SELECT

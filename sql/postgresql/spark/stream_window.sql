@@ -1,9 +1,9 @@
--- How much was ended between two looks of a stream: by transactions that the first did not see, and the second does.
+-- Count the jobs that ended between two snapshots of a stream: by transactions that the first did not see, and the second does.
 --
 -- Parameters: queue text; after, until text (each a pg_snapshot); from_time timestamptz (null: open; rows that ended before
 --   it are none of the stream's).
 -- Returns: one row: rows; first: the smallest finished_at of them (null: none). Locks: none.
--- Plan: the index of the archive by transaction, from the oldest that ran at the first look on.
+-- Plan: the index of the archive by transaction, from the oldest one running at the first snapshot on.
 -- Roles: operator, observer.
 SELECT count(*) AS rows, min(a.finished_at) AS first
 FROM sqlqueue.job_archive AS a

@@ -1,4 +1,4 @@
--- Forget what was staged for a write that is given up. See 16_spark.sql.
+-- Delete the jobs that were staged for a write that is given up. See 16_spark.sql.
 --
 -- Parameters: write_id uuid. Returns: one row: how many rows. Locks: the deleted rows.
 -- Roles: producer, operator.
