@@ -66,7 +66,7 @@ class Commands(TyperGroup):
         except QueueError as error:
             raise typer.Exit(_report(str(error), code_of(error), ctx.obj)) from None
         except BrokenPipeError:
-            # Whoever read our output has gone; the interpreter must not try to write the rest at its exit.
+            # The reader of our output has closed the pipe; the interpreter must not write the rest at its exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(Code.CLOSED_PIPE) from None
         except (typer.Exit, typer.Abort, typer.TyperException):
@@ -106,7 +106,8 @@ def _shared(
         bool, typer.Option("--version", callback=_version, is_eager=True, show_default=False, help="Show the version.")
     ] = False,
 ) -> None:
-    """Queues of jobs in a PostgreSQL database: make them, put jobs on them, look at them, decide about them, keep them well.
+    """Queues of jobs in a PostgreSQL database: create and maintain them, enqueue jobs, inspect jobs, decide about
+    them.
 
     The options below may stand before or after the command.
     """

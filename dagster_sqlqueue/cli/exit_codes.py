@@ -19,7 +19,7 @@ from dagster_sqlqueue.errors import (
 
 
 class Code(enum.IntEnum):
-    """What a command tells the program that called it."""
+    """The exit codes of the commands."""
 
     DONE = 0
     FAILED = 1
@@ -49,7 +49,7 @@ MEANINGS = {
     Code.TIMED_OUT: "the job that was waited for has not ended in time; it goes on",
     Code.BUSY: "migrate did not get its locks in time; run it again",
     Code.INTERRUPTED: "interrupted, with Ctrl-C",
-    Code.CLOSED_PIPE: "whoever read the output went away",
+    Code.CLOSED_PIPE: "the reader of the output closed the pipe",
 }
 
 MENDED_BY_HAND = frozenset({Code.INPUT})

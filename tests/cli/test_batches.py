@@ -69,7 +69,7 @@ def test_one_is_shown_by_its_key_or_its_id(cli: Cli, queue: SqlQueue, spec: Queu
         f"batch {first.key} of queue work is sealed",
         str(second.id),
         "run/8",
-        "by nobody",
+        "by no process",
         "token",
         "attempt",
     ):

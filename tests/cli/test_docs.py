@@ -47,7 +47,7 @@ def test_every_exit_code_is_there() -> None:
 
 def test_every_check_of_doctor_is_there(queue: SqlQueue) -> None:
     names = ", ".join(check.name for check in examine(queue.database))
-    assert f"looks at: {names}." in " ".join(_PAGE.split())
+    assert f"checks: {names}." in " ".join(_PAGE.split())
     for verdict in server_checks.Verdict:
         assert f"`{verdict}`" in _PAGE
 

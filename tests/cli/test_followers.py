@@ -20,7 +20,7 @@ def test_following_a_job(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> No
     cli.run("enqueue", "work", '{"n": 1}', "--id", OWN)
     options = ["--callback", "ended:succeeded, failed", "--context", '{"team": [1]}']
     assert cli.json("follow", OWN, *options) == {"id": OWN, "live": True, "callbacks": ["ended"]}
-    assert cli.run("follow", OWN, *options).stdout == f"ended will be told of the end of {OWN}\n"
+    assert cli.run("follow", OWN, *options).stdout == f"ended will get the callback of {OWN}\n"
     (follower,) = cli.json("show", OWN)["followers"]
     assert (follower["queue"], follower["states"], follower["group_id"]) == ("ended", ["succeeded", "failed"], None)
     assert "followed by" in cli.run("show", OWN).stdout
@@ -28,7 +28,7 @@ def test_following_a_job(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> No
     Consumer(queue, spec, lambda job: None).drain()
     (payload,) = told(cli)
     assert (payload["job_id"], payload["state"], payload["context"]) == (OWN, "succeeded", {"team": [1]})
-    assert cli.run("follow", OWN, *options).stdout == f"{OWN} has ended; told ended\n"
+    assert cli.run("follow", OWN, *options).stdout == f"{OWN} has ended; callback put on ended\n"
     assert len(told(cli)) == 1
     assert cli.json("show", OWN)["followers"] == []
 

@@ -67,7 +67,7 @@ TABLES = {
     "schedule list": ["0 3 * * * in Europe/Berlin", "a-name-of-a-schedule", "next"],
     f"schedule next {QUEUE} a-name-of-a-schedule": ["Europe/Berlin", "03:00:00 +0"],
     "subscriptions": ["topic-of-many-words", "name-of-a-subscription", QUEUE, '{"country": "NZ"}', "delay 5 min"],
-    "group list": [IDS["group"], "is open", "pending", f"tells {QUEUE}"],
+    "group list": [IDS["group"], "is open", "pending", f"callback {QUEUE}"],
     f"group show {IDS['group']}": [IDS["group"], IDS["member"], "has not ended"],
     f"people tasks {QUEUE} --stage assigned": [IDS["task"], "assigned", "anna", "rev", "four eyes"],
     "people my-jobs anna": [IDS["task"]],

@@ -74,7 +74,7 @@ def test_the_rule_and_what_follows(cli: Cli, queue: SqlQueue) -> None:
     assert cli.run("people", "rule", "work").stdout == "queue work: 100 % of its jobs are automatic\n"
     said = cli.run("people", "rule", "work", "--automatic", "0", "--always", '{"n": 1}', "--four-eyes").stdout
     assert said == (
-        'queue work: 0 % of its jobs are automatic; what contains {"n": 1} is always for people; somebody else approves'
+        'queue work: 0 % of its jobs are automatic; what contains {"n": 1} is always for people; another person approves'
         " what people do\n"
     )
     kept = cli.json("people", "rule", "work", "--automatic", "12.5")

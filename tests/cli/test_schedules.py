@@ -85,7 +85,7 @@ def test_pause_resume_remove(cli: Cli, queue: SqlQueue) -> None:
     assert "goes on from its tick at 20" in cli.run("schedule", "resume", "work", "nightly").stdout
     assert cli.json("schedule", "pause", "work", "nightly")["paused_at"] is not None
     assert cli.json("schedule", "resume", "work", "nightly")["paused_at"] is None
-    assert cli.run("schedule", "remove", "work", "nightly").stdout == "schedule nightly of queue work is gone\n"
+    assert cli.run("schedule", "remove", "work", "nightly").stdout == "schedule nightly of queue work was removed\n"
     assert cli.run("schedule", "list").stdout.startswith("there is no schedule; make one with: ")
     cli.run(*NIGHTLY)
     assert cli.json("schedule", "remove", "work", "nightly") == {"queue": "work", "name": "nightly", "removed": True}

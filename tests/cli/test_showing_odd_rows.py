@@ -105,6 +105,6 @@ def test_jobs_where_nobody_looks_are_named_by_doctor(cli: Cli, queue: SqlQueue, 
     assert found().verdict is Verdict.WARN
     assert found().found == "jobs are in buckets, or of priorities, in which nobody looks for them: 3 of queue work"
     assert "sqlqueue maintain" in found().cure
-    assert "moved to buckets and priorities in which they are looked for: 3 jobs\n" in cli.run("maintain").stdout
+    assert "moved to buckets and priorities that are claimed: 3 jobs\n" in cli.run("maintain").stdout
     assert found().verdict is Verdict.OK
     assert "moved to buckets" not in cli.run("maintain").stdout

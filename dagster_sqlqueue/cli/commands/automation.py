@@ -1,4 +1,4 @@
-"""The commands about what comes to people: `sqlqueue people rule`, `hand-over`, `route`, `adopt`."""
+"""The commands that decide which jobs people do: `sqlqueue people rule`, `hand-over`, `route`, `adopt`."""
 
 import json
 from dataclasses import asdict
@@ -30,7 +30,7 @@ def _four_eyes(unless: str) -> Any:
     return typer.Option(
         "--four-eyes/--no-four-eyes",
         show_default=False,
-        help=f"Somebody else has to approve it, which makes a review of it; {unless}.",
+        help=f"Another person has to approve it, which implies a review; {unless}.",
     )
 
 
@@ -51,7 +51,7 @@ def rule(
         typer.Option(
             metavar="JSON",
             show_default=False,
-            help="Jobs whose payload contains this are always for people; none takes it away.",
+            help="Jobs whose payload contains this are always for people; none removes that.",
         ),
     ] = None,
     review: Annotated[bool | None, _review(_STAYS)] = None,
@@ -93,7 +93,7 @@ def hand_over(
     review: Review = None,
     four_eyes: FourEyes = None,
 ) -> None:
-    """Take queued jobs out of the automatic line, for people to do.
+    """Hold queued jobs as tasks for people.
 
     Example: sqlqueue people hand-over orders --tag vip --by boss --reason "asks for a person" --review
     """
@@ -113,9 +113,9 @@ def route(
     by: By,
     limit: Annotated[int, typer.Option(metavar="N", help="The most jobs, 1 to 1000000.")] = 10_000,
 ) -> None:
-    """Hand those of the queued jobs over that the queue's rule gives to people.
+    """Hand over those queued jobs that the queue's rule gives to people.
 
-    Call it as often as people are to see new work; what comes in later, the next call finds.
+    Call it as often as people should see new work; jobs enqueued later are found by the next call.
 
     Example: sqlqueue people route orders --by router
     """
@@ -134,9 +134,9 @@ def adopt(
     four_eyes: FourEyes = None,
     limit: Annotated[int, typer.Option(metavar="N", help="The most jobs, 1 to 1000000.")] = 10_000,
 ) -> None:
-    """Make tasks of the held jobs that people have not got yet: what handlers have held, for instance.
+    """Make tasks of held jobs that have none: those that handlers have held, for instance.
 
-    It also ends the tasks whose jobs were released, cancelled or completed past their people.
+    It also ends the tasks whose jobs were released, cancelled or completed without the task.
 
     Example: sqlqueue people adopt orders --by clerk
     """
@@ -155,5 +155,5 @@ def _rule(found: AutomationRule) -> str:
     if found.always_people is not None:
         said.append(f"what contains {found.always_people} is always for people")
     if found.review:
-        said.append("somebody else approves what people do" if found.four_eyes else "what people do is approved")
+        said.append("another person approves what people do" if found.four_eyes else "what people do is approved")
     return display.printable(f"queue {found.queue}: {'; '.join(said)}")

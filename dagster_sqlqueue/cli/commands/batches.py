@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _group(context: typer.Context) -> None:
-    """Look at the batches that Spark seals and publishes, and give up or forget some."""
+    """Show the batches that Spark seals and publishes, and abandon or delete some."""
     if context.invoked_subcommand is None:
         render.say(context.get_help())
 
@@ -59,7 +59,7 @@ def list_batches(
     ] = None,
     limit: Limit = 20,
 ) -> None:
-    """List batches, the latest first: what each is for, how many jobs it holds, who has it, and why it failed.
+    """List batches, the latest first: key, number of jobs, holder, and error.
 
     Examples: sqlqueue batch list
 
@@ -84,7 +84,7 @@ def show(
     session: Session,
     batch: Annotated[str, typer.Argument(metavar="BATCH", help="Its id, or its key: then the last batch of that.")],
 ) -> None:
-    """Show everything about one batch: state, jobs, who holds it and for how long, attempts, error, and its results.
+    """Show everything about one batch: state, jobs, holder and lease, attempts, error, and results.
 
     Examples: sqlqueue batch show sizes/2013-07-04
 
@@ -105,7 +105,7 @@ def abandon(
     held: Annotated[
         bool,
         typer.Option(
-            "--held", show_default=False, help="Also one whose lease holds: its driver finds out at its next heartbeat."
+            "--held", show_default=False, help="Also one whose lease holds: its driver notices at its next heartbeat."
         ),
     ] = False,
     reason: Annotated[
@@ -113,10 +113,12 @@ def abandon(
     ] = "given up by an operator",
     dry_run: DryRun = False,
 ) -> None:
-    """Give up open batches: their jobs are due again, without an attempt spent, and nobody can publish them any more.
+    """Abandon open batches: their jobs are due again, without an attempt spent, and the batches cannot be published any
+    more.
 
-    One that its driver left behind is taken over by the next run of its key, or given up by `maintain`: this is for what
-    should not wait for either. One that a transaction seals or publishes at that moment is left, and the exit code is 6.
+    One that its driver left behind is taken over by the next run of its key, or abandoned by `maintain`: this is for
+    what should not wait for either. One that a transaction seals or publishes at that moment is left, and the exit code
+    is 6.
 
     Example: sqlqueue batch abandon sizes/2013-07-04 --dry-run
     """
@@ -137,14 +139,14 @@ def forget(
         typer.Option(
             "--unmoved",
             show_default=False,
-            help="Also one whose files are not known to be in their place, because they are gone, say.",
+            help="Also one whose files are not known to be in their place, because they are lost, for example.",
         ),
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Remove batches that are over: how often their keys failed is forgotten with them, and where their results are.
+    """Delete batches that are over, and with them how often their keys failed, and where their results are.
 
-    `maintain` removes them in time, but for the last ones of each key. With exit code 6 some were left.
+    `maintain` deletes them in time, except the last ones of each key. With exit code 6 some were left.
 
     Example: sqlqueue batch forget sizes/2013-07-04 --unmoved
     """
@@ -157,7 +159,7 @@ def forget(
 
 
 def _named(source: "SqlQueue", words: Sequence[str]) -> "list[BatchRow]":
-    """The batches of ids and keys.
+    """Return the batches of ids and keys.
 
     Raises:
         UnknownBatch: there is none of one of them.
@@ -231,7 +233,7 @@ def _lease(one: "BatchRow") -> str:
         return ""
     if one.mode == "transactional":
         return "by its transaction"
-    return f"for {views.length(round(one.lease_seconds))}" if one.held else "by nobody"
+    return f"for {views.length(round(one.lease_seconds))}" if one.held else "by no process"
 
 
 def _rows(one: "BatchRow") -> Iterator[tuple[str, Any]]:

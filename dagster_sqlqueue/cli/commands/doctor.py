@@ -1,4 +1,4 @@
-"""`sqlqueue doctor`: what is wrong with the database, or soon will be, and what to do about it."""
+"""`sqlqueue doctor`: check the database, and show a remedy for each finding."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -30,9 +30,9 @@ def doctor(
         ),
     ] = None,
 ) -> None:
-    """Look for what is wrong with the database, or soon will be, and say what to do about it.
+    """Check the database for what is wrong, or soon will be, and show a remedy for each finding.
 
-    Changes nothing. Each check is ok, warn (works, but look after it) or fail (exit code 1).
+    Changes nothing. Each check is ok, warn (works, but needs attention) or fail (exit code 1).
 
     Examples: sqlqueue doctor --json
 

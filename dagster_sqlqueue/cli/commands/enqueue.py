@@ -139,7 +139,7 @@ def enqueue(
         ),
     ] = None,
 ) -> None:
-    """Put one job on a queue, or many from standard input.
+    """Enqueue one job, or many from standard input.
 
     Many are one transaction: all of them are enqueued, or none if one line is refused. The options hold for each of
     them.
@@ -218,7 +218,7 @@ def _delay(text: str) -> timedelta:
 
 
 def _due(queue: "SqlQueue", delay: timedelta | None, run_at: datetime | None) -> datetime | None:
-    """The moment that was named, or by the database's clock the one that comes after the delay."""
+    """Return the moment that was given, or the one after the delay, by the database's clock."""
     if delay is None:
         return run_at
     now: datetime = queue.database.run("clock", {})[0][0]
@@ -227,7 +227,9 @@ def _due(queue: "SqlQueue", delay: timedelta | None, run_at: datetime | None) ->
 
 @dataclass(frozen=True)
 class _Done:
-    """What became of the jobs: as the library's `Enqueued`, and how many were merged into others; None: nobody asked."""
+    """What became of the jobs: as the library's `Enqueued`, and how many were merged into others; None: without
+    --merge.
+    """
 
     inserted: int
     duplicates: int
@@ -237,7 +239,7 @@ class _Done:
 
 
 class _Put(Protocol):
-    """How jobs are put on the queue."""
+    """How jobs are enqueued."""
 
     def one(
         self, queue: "SqlQueue", spec: QueueSpec[AnyObject], job: NewJob[AnyObject]

@@ -1,4 +1,4 @@
-"""The commands about being told how jobs ended: `follow`, and a group: `group open`, `add`, `close`, `list`, `show`."""
+"""The commands that follow jobs to their end: `follow`, and a group: `group open`, `add`, `close`, `list`, `show`."""
 
 import json
 from collections.abc import Sequence
@@ -53,13 +53,13 @@ def register(app: typer.Typer) -> None:
 
 
 def _group(context: typer.Context) -> None:
-    """Jobs that are told of together, once the last of them has ended, with counts of how they did."""
+    """Manage groups of jobs: one callback, put when the last of them has ended, with counts of how they ended."""
     if context.invoked_subcommand is None:
         render.say(context.get_help())
 
 
 def callbacks_of(texts: Sequence[str] | None, context: str | None) -> list[Callback]:
-    """What `--callback` and `--context` say.
+    """Return the callbacks of `--callback` and `--context`.
 
     Raises:
         InvalidInput: a callback is not usable, or there is a context and no callback.
@@ -84,13 +84,13 @@ def follow(
     callback: Callbacks = None,
     told: Context = None,
 ) -> None:
-    """Have jobs put on other queues when a job has ended; at once, if it has. The same again changes nothing.
+    """Put callbacks on other queues when a job has ended; at once, if it has. The same again changes nothing.
 
     Example: sqlqueue follow 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --callback tickets:failed
     """
     wanted = callbacks_of(callback, told)
     if not wanted:
-        raise InvalidInput("there is no --callback; name the queue that is to be told")
+        raise InvalidInput("there is no --callback; name the queue that gets it")
     job_id = options.job_id("the job", job)
     with session.queue() as source:
         live = followers.Followers(source).follow(job_id, wanted)
@@ -98,7 +98,9 @@ def follow(
         render.emit_json({"id": job_id, "live": live, "callbacks": [str(one.queue) for one in wanted]})
     else:
         queues = ", ".join(str(one.queue) for one in wanted)
-        render.say(f"{queues} will be told of the end of {job_id}" if live else f"{job_id} has ended; told {queues}")
+        render.say(
+            f"{queues} will get the callback of {job_id}" if live else f"{job_id} has ended; callback put on {queues}"
+        )
 
 
 def open_group(
@@ -106,16 +108,18 @@ def open_group(
     callback: Annotated[
         str | None,
         typer.Option(
-            metavar="QUEUE", show_default=False, help="The queue on which its callback is put; else nobody is told."
+            metavar="QUEUE",
+            show_default=False,
+            help="The queue on which its callback is put; else there is no callback.",
         ),
     ] = None,
     told: Context = None,
     own_id: Annotated[
         str | None,
-        typer.Option("--id", metavar="UUID", show_default=False, help="Its id, to be able to say the same again."),
+        typer.Option("--id", metavar="UUID", show_default=False, help="Its id, to be able to repeat the call."),
     ] = None,
 ) -> None:
-    """Open a group; jobs come into it by `enqueue --group` or `group add`, until it is closed.
+    """Open a group; add jobs to it by `enqueue --group` or `group add`, until it is closed.
 
     Example: sqlqueue group open --callback tickets --context '{"run": 7}'
     """
@@ -147,7 +151,7 @@ def add(
 
 
 def close(session: Session, group: GroupId) -> None:
-    """Close a group: nothing is added to it any more, and it is told of when its last job has ended.
+    """Close a group: nothing is added to it any more, and its callback is put when its last job has ended.
 
     Example: sqlqueue group close 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2e
     """
@@ -171,7 +175,7 @@ def list_groups(session: Session, limit: Limit = 50) -> None:
         render.say("there is no group; open one with: sqlqueue group open --callback QUEUE")
     else:
         render.table(
-            ["group", "state", "jobs", "pending", "succeeded", "failed", "cancelled", "tells", "opened"],
+            ["group", "state", "jobs", "pending", "succeeded", "failed", "cancelled", "callback", "opened"],
             [
                 [
                     one.id,
@@ -218,7 +222,7 @@ def show(
 
 
 def followed_by(following: "Sequence[Follower]") -> str:
-    """Those who follow a job, in words."""
+    """Describe the followers of a job."""
     words = []
     for one in following:
         if one.group_id:
@@ -227,12 +231,12 @@ def followed_by(following: "Sequence[Follower]") -> str:
             states = "" if len(one.states) == len(ALL_STATES) else f" ({', '.join(one.states)})"
             words.append(f"queue {one.queue}{states}")
         else:
-            words.append("somebody who waits")
+            words.append("a wait for its end")
     return ", ".join(words)
 
 
 def group_id(option: str, text: str) -> UUID:
-    """A group's id.
+    """Return a group's id.
 
     Raises:
         InvalidInput: it is none.

@@ -70,10 +70,10 @@ def retry(
         str | None, typer.Option(metavar="N", show_default=False, help="So many at most, those that ended last.")
     ] = None,
 ) -> None:
-    """Bring dead letters back: the same jobs, due now, with all their attempts.
+    """Redrive dead letters: the same jobs, due now, with all their attempts.
 
-    Without --state these are the jobs that failed; with --state cancelled those that were cancelled. What stays behind
-    because a live job has the same unique key is named, and the exit code is 6.
+    Without --state these are the jobs that failed; with --state cancelled those that were cancelled. Those that stay
+    because a live job has the same unique key are named, and the exit code is 6.
 
     Examples: sqlqueue retry orders --error "connection refused" --dry-run
 
@@ -108,8 +108,8 @@ def cancel(
 ) -> None:
     """Cancel jobs: at once those that do not run; a running one is asked to end.
 
-    The handler of a running job hears of it at its next heartbeat; if it does not give up by itself, the job is cancelled
-    as soon as it comes back.
+    The handler of a running job gets the request at its next heartbeat; if it does not stop by itself, the job is
+    cancelled as soon as the handler returns.
 
     Examples: sqlqueue cancel orders --tag import --dry-run
 
@@ -123,7 +123,7 @@ def cancel(
 def hold(
     session: Session, queue: str | None, selection: Selection, dry_run: bool, reason: Reason = "held by an operator"
 ) -> None:
-    """Set queued jobs aside until somebody releases or cancels them. In an ordered queue their keys stop there.
+    """Hold queued jobs until an operator releases or cancels them. In an ordered queue their keys stop there.
 
     Examples: sqlqueue hold 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b
 
@@ -135,7 +135,7 @@ def hold(
 
 @selecting(("held",), "release", all_jobs="Every held job of the queue")
 def release(session: Session, queue: str | None, selection: Selection, dry_run: bool) -> None:
-    """Let held jobs go: due now, with the attempts that they have left.
+    """Release held jobs: due now, with the attempts that they have left.
 
     Example: sqlqueue release orders --all
     """
@@ -169,7 +169,7 @@ def reschedule(
         ),
     ] = None,
 ) -> None:
-    """Have queued jobs become due at another moment, earlier or later than it was.
+    """Make queued jobs due at another moment, earlier or later than it was.
 
     Examples: sqlqueue reschedule orders --tag newsletter --for 2h
 
@@ -212,8 +212,8 @@ def reprioritise(
 def delete(session: Session, queue: str | None, selection: Selection, dry_run: bool) -> None:
     """Delete jobs for good, with payload, result, error and history: ended ones, or live ones that do not run.
 
-    Without --state the conditions are about jobs in any of these states. Who follows a live job is told that it was
-    cancelled. Ids stay known for a week, so that a producer who sends a job again does not bring it back.
+    Without --state the conditions are about jobs in any of these states. Followers of a live job are notified that it
+    was cancelled. Ids are kept for a week, so that a producer that sends a job again does not insert it again.
 
     Examples: sqlqueue delete orders --state failed --before 2026-01-31T00:00:00Z --dry-run
 

@@ -1,4 +1,4 @@
-"""The commands that look at jobs: `peek`, `list`, `show`, `explain`, `dead`."""
+"""The commands that show jobs: `peek`, `list`, `show`, `explain`, `dead`."""
 
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -34,7 +34,7 @@ def peek(session: Session, queue: Queue, limit: Limit = 20) -> None:
     """Show the jobs that would be claimed next, without claiming them.
 
     In the order of a claim: by priority, then by the moment they are due. For a running job that moment is the end of
-    its lease: if its consumer falls silent, the job is due again then.
+    its lease: without a heartbeat of its consumer, the job is due again then.
 
     Example: sqlqueue peek orders --limit 5
     """
@@ -80,8 +80,8 @@ def list_jobs(
 ) -> None:
     """List jobs of a queue: all of them, or those that fit every condition.
 
-    Live jobs come in the order in which they are due; jobs that ended come with --archived or with one of their states,
-    the latest first.
+    Live jobs are in the order in which they are due; --archived, or one of their states, lists jobs that ended, the
+    latest first.
 
     Examples: sqlqueue list orders --state held
 

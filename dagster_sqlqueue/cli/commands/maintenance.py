@@ -1,4 +1,4 @@
-"""The commands that keep the history in order: `maintain`, `trim`."""
+"""The commands that maintain the schema: `maintain`, `trim`."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -34,8 +34,8 @@ def maintain(
         ),
     ] = None,
 ) -> None:
-    """Do now what consumers do once an hour by themselves: partitions of the coming days, trimming, removing what expired,
-    healing ordering keys that stand still.
+    """Do now what consumers do once an hour by themselves: make the partitions of the coming days, trim, remove what
+    expired, heal ordering keys that stand still.
 
     Safe to run at any time and from several places; consumers go on meanwhile. With exit code 6 some days were in use and
     are left for the next time.
@@ -50,7 +50,7 @@ def maintain(
     if session.as_json:
         render.emit_json(asdict(done))
     elif not done.ran:
-        render.say("another process is at it; nothing was done here")
+        render.say("another process does it; nothing was done here")
     else:
         render.say(f"made {_partitions(done.partitions_made) or 'no partition: none was missing'}")
         if done.rows_moved:
@@ -62,18 +62,18 @@ def maintain(
                 " progress"
             )
         if done.batches_swept:
-            render.say(f"gave back the jobs of batches that were left behind: {done.batches_swept:,}")
+            render.say(f"released the jobs of batches that were left behind: {done.batches_swept:,}")
         if done.keys_healed:
             render.say(
-                f"let go on {_keys(done.keys_healed)} whose jobs waited for a turn that nobody would have given them"
+                f"promoted jobs of {_keys(done.keys_healed)} that waited for a turn that no other job would have given them"
             )
         if done.jobs_moved:
             render.say(
-                f"moved to buckets and priorities in which they are looked for: {done.jobs_moved:,}"
+                f"moved to buckets and priorities that are claimed: {done.jobs_moved:,}"
                 f" {'job' if done.jobs_moved == 1 else 'jobs'}"
             )
         if done.queues_removed:
-            render.say(f"removed reply queues that nobody used any more: {len(done.queues_removed):,}")
+            render.say(f"removed reply queues that were not used any more: {len(done.queues_removed):,}")
     if done.busy:
         raise typer.Exit(Code.PARTLY)
 
@@ -85,7 +85,7 @@ def trim(
     """Remove finished jobs that are older than their queue keeps them (--retention-days of `create`).
 
     A day that no queue keeps any more is dropped as a whole. A queue whose retention is 0 keeps everything. `maintain` does
-    this as well. The steps that people took with a job go with it.
+    this as well. The steps that people took with a job are removed with it.
 
     Example: sqlqueue trim
     """
@@ -105,7 +105,7 @@ def _say_trimmed(done: "Trimmed") -> None:
         render.say(f"deleted {_rows(rows)} of queue {queue}")
     for queue, steps in done.events_deleted.items():
         render.say(
-            f"deleted {steps:,} {'step' if steps == 1 else 'steps'} that people took with gone jobs of queue {queue}"
+            f"deleted {steps:,} {'step' if steps == 1 else 'steps'} that people took with removed jobs of queue {queue}"
         )
     if done.busy:
         days = ", ".join(day.isoformat() for day in done.busy)

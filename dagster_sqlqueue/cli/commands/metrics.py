@@ -1,4 +1,4 @@
-"""`sqlqueue metrics`: the queues' figures for Prometheus, served until it is stopped, or printed once."""
+"""`sqlqueue metrics`: the queues' stats for Prometheus, served until it is stopped, or printed once."""
 
 import json
 import signal
@@ -33,9 +33,7 @@ def metrics(
     session: Session,
     port: Annotated[
         str | None,
-        typer.Option(
-            metavar="N", show_default=False, help=f"To listen on; 0 takes one that is free. Default: {_PORT}."
-        ),
+        typer.Option(metavar="N", show_default=False, help=f"To listen on; 0 takes a free one. Default: {_PORT}."),
     ] = None,
     address: Annotated[
         str | None,
@@ -47,10 +45,11 @@ def metrics(
     ] = None,
     once: Annotated[bool, typer.Option("--once", show_default=False, help="Print the metrics, then end.")] = False,
 ) -> None:
-    """Serve the queues' figures to Prometheus, until SIGTERM or Ctrl-C: what stats shows, with a query for each scrape.
+    """Serve the queues' stats to Prometheus, until SIGTERM or Ctrl-C: what stats shows, with a query for each scrape.
 
-    While the database is away, sqlqueue_up is 0 and nothing else is told; that is no failure, with --once neither, and why
-    goes to standard error. It needs prometheus_client, which the package's extra `metrics` brings.
+    While the database is unavailable, sqlqueue_up is 0 and there are no other metrics; that is no failure, also with
+    --once, and the reason is written to standard error. It needs prometheus_client, which the package's extra `metrics`
+    brings.
 
     Examples: sqlqueue metrics --port 9187
 
@@ -78,7 +77,7 @@ def metrics(
 
 
 def metrics_room() -> ModuleType:
-    """The package's own part about metrics, which needs an extra.
+    """Import the package `metrics`, which needs an extra.
 
     Raises:
         InvalidInput: the extra is not installed.
@@ -118,7 +117,7 @@ def _tell(session: Session, address: str, port: int) -> None:
 
 @contextmanager
 def _waiting() -> Iterator[Any]:
-    """A wait for SIGTERM or SIGINT, which gives the one that came; threads begun in the block do not get them either."""
+    """Yield a wait for SIGTERM or SIGINT, which returns the signal; threads begun in the block do not get it either."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield lambda: signal.sigwait(_SIGNALS)

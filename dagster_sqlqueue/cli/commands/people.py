@@ -35,7 +35,7 @@ Revision = Annotated[
     typer.Option(
         metavar="N",
         show_default=False,
-        help="The task's revision when it was looked at: refused if somebody has decided since.",
+        help="The task's revision when it was read: refused if it was decided about since.",
     ),
 ]
 
@@ -44,7 +44,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     group = typer.Typer(
         name="people",
-        help="Hand jobs over to people, who take, do and review them, and say how many run by themselves.",
+        help="Hand jobs over to people, who take, do and review them, and set how many run by themselves.",
         invoke_without_command=True,
     )
 
@@ -97,7 +97,7 @@ def take(
     limit: Annotated[int, typer.Option(metavar="N", help="The most tasks, 1 to 1000.")] = 1,
     reason: Reason = None,
 ) -> None:
-    """Take the next open tasks of a queue. Two who take at once never get the same.
+    """Take the next open tasks of a queue. Two concurrent calls never get the same task.
 
     Example: sqlqueue people take orders --operator anna
     """
@@ -122,12 +122,12 @@ def my_jobs(
 def assign(
     session: Session,
     jobs: Jobs,
-    to: Annotated[str, typer.Option(metavar="NAME", show_default=False, help="Whose they are to be.")],
+    to: Annotated[str, typer.Option(metavar="NAME", show_default=False, help="The person to assign them to.")],
     by: By,
     reason: Reason = None,
     revision: Revision = None,
 ) -> None:
-    """Make tasks somebody's, whether they are open or somebody else's.
+    """Assign tasks to a person, whether they are open or assigned to another one.
 
     Example: sqlqueue people assign 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --to anna --by boss
     """
@@ -136,7 +136,7 @@ def assign(
 
 
 def unassign(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision: Revision = None) -> None:
-    """Open tasks that are assigned again, for anybody.
+    """Make assigned tasks open again.
 
     Example: sqlqueue people unassign 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by anna --reason "on leave"
     """
@@ -145,7 +145,7 @@ def unassign(session: Session, jobs: Jobs, by: By, reason: Reason = None, revisi
 
 
 def hold(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision: Revision = None) -> None:
-    """Set tasks aside without a date: nobody takes or submits them before they are resumed.
+    """Hold tasks without a date: they cannot be taken or submitted before they are resumed.
 
     Example: sqlqueue people hold 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by anna --reason "asked the customer"
     """
@@ -154,7 +154,7 @@ def hold(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision: 
 
 
 def resume(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision: Revision = None) -> None:
-    """Go on with tasks that are on hold.
+    """Resume tasks that are on hold.
 
     Example: sqlqueue people resume 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by anna
     """
@@ -184,12 +184,12 @@ def reschedule(
     reason: Reason = None,
     revision: Revision = None,
 ) -> None:
-    """Have tasks offered from another moment on; those that are assigned stay so.
+    """Offer tasks from another moment on; those that are assigned stay so.
 
     Example: sqlqueue people reschedule 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --until 2037-01-31T08:00:00Z --by anna
     """
     if (until is None) is (length is None):
-        raise InvalidInput("give one of --until and --for: from when on the tasks are to be offered")
+        raise InvalidInput("give one of --until and --for: from when on to offer the tasks")
     when = options.seconds("--for", length) if length is not None else options.moment("--until", until or "")
     with session.queue() as source:
         _show(
@@ -204,12 +204,12 @@ def submit(
     jobs: Jobs,
     operator: Annotated[str, typer.Option(metavar="NAME", show_default=False, help="Who did them.")],
     result: Annotated[
-        str | None, typer.Option(metavar="JSON", show_default=False, help="What came of it, of each of them.")
+        str | None, typer.Option(metavar="JSON", show_default=False, help="The result of each of them.")
     ] = None,
     reason: Reason = None,
     revision: Revision = None,
 ) -> None:
-    """Say that tasks are done. Their jobs succeed, or wait for somebody to approve them.
+    """Submit tasks as done. Their jobs succeed, or wait for an approval.
 
     Example: sqlqueue people submit 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --operator anna --result '{"paid": true}'
     """
@@ -226,7 +226,7 @@ def submit(
 
 
 def approve(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision: Revision = None) -> None:
-    """Approve what was done: the jobs succeed. Who did a task that needs four eyes cannot approve it.
+    """Approve what was done: the jobs succeed. The person who did a task that needs four eyes cannot approve it.
 
     Example: sqlqueue people approve 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by bert
     """
@@ -241,11 +241,11 @@ def reject(
     reason: Annotated[str, typer.Option(metavar="TEXT", show_default=False, help="Why; kept in the job's history.")],
     reopen: Annotated[
         bool,
-        typer.Option("--reopen", show_default=False, help="Open them for anybody; else they go back to who did them."),
+        typer.Option("--reopen", show_default=False, help="Open them; else they go back to the person who did them."),
     ] = False,
     revision: Revision = None,
 ) -> None:
-    """Send what was done back.
+    """Send submitted tasks back.
 
     Example: sqlqueue people reject 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by bert --reason "the sum is wrong"
     """
@@ -258,7 +258,7 @@ def reject(
 
 
 def give_back(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision: Revision = None) -> None:
-    """Give jobs back to the automatic line; they are automatic from then on, whatever the rule says.
+    """Release jobs to the queue; they are automatic from then on, whatever the rule says.
 
     Example: sqlqueue people give-back 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by anna
     """

@@ -52,7 +52,7 @@ def pause(
         ),
     ] = None,
 ) -> None:
-    """Hand out no more jobs of a queue. What runs goes on; jobs can still be enqueued.
+    """Stop claims of a queue. What runs goes on; jobs can still be enqueued.
 
     With --wait the queue is drained: the command returns when what ran has ended. The queue stays paused.
 
@@ -79,7 +79,7 @@ def pause(
         ending = {
             None: "what runs goes on",
             True: "nothing of it runs any more",
-            False: "jobs of it still run, or somebody resumed it",
+            False: "jobs of it still run, or it was resumed",
         }
         render.say(f"{since}; {ending[drained]}. Let it go on with: sqlqueue resume {queue}")
     if drained is False:
@@ -87,7 +87,7 @@ def pause(
 
 
 def resume(session: Session, queue: Queue) -> None:
-    """Hand out jobs of a paused queue again.
+    """Allow claims of a paused queue again.
 
     Example: sqlqueue resume orders
     """

@@ -1,4 +1,4 @@
-"""`sqlqueue schedule run`: a scheduler in the foreground, or one look."""
+"""`sqlqueue schedule run`: a scheduler in the foreground, or one pass."""
 
 import json
 import signal
@@ -36,10 +36,10 @@ def run(
         ),
     ] = None,
 ) -> None:
-    """Be a scheduler: enqueue what schedules say, when it is due, until SIGTERM or Ctrl-C.
+    """Run a scheduler: enqueue the ticks of schedules when they are due, until SIGTERM or Ctrl-C.
 
-    Run as many as you like, on several machines: each tick is enqueued once, by the database's clock. A database that
-    is away is waited for. With --once, exit code 6 says that schedules were paused because they cannot be used.
+    Run as many as you like, on several machines: each tick is enqueued once, by the database's clock. It waits for an
+    unavailable database. With --once, exit code 6 means that schedules were paused because they cannot be used.
 
     Examples: sqlqueue schedule run
 

@@ -35,7 +35,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _group(context: typer.Context) -> None:
-    """Put jobs on queues by the clock: cron expressions in a time zone, and intervals."""
+    """Enqueue jobs by the clock: cron expressions in a time zone, and intervals."""
     if context.invoked_subcommand is None:
         render.say(context.get_help())
 
@@ -69,7 +69,7 @@ def put(
         str,
         typer.Option(
             metavar="POLICY",
-            help="What becomes of ticks that nobody enqueued in time: skip, one (the latest is enqueued), or all.",
+            help="Which missed ticks are enqueued: none (skip), the latest (one), or all.",
         ),
     ] = str(CatchUp.ONE),
     grace: Annotated[
@@ -78,7 +78,7 @@ def put(
     tick_field: Annotated[
         str | None,
         typer.Option(
-            metavar="FIELD", show_default=False, help="The field of the payload that is given the moment of the tick."
+            metavar="FIELD", show_default=False, help="The field of the payload that gets the moment of the tick."
         ),
     ] = None,
     priority: Annotated[int, typer.Option(metavar="0..9", help="Higher runs first.", rich_help_panel=_JOBS)] = 0,
@@ -214,7 +214,7 @@ def next_ticks(
 
 
 def pause(session: Session, queue: Queue, name: Name) -> None:
-    """Have no tick of a schedule enqueued until it is resumed.
+    """Enqueue no tick of a schedule until it is resumed.
 
     Example: sqlqueue schedule pause orders nightly
     """
@@ -225,7 +225,7 @@ def pause(session: Session, queue: Queue, name: Name) -> None:
 
 
 def resume(session: Session, queue: Queue, name: Name) -> None:
-    """Let a paused schedule go on. What passed meanwhile was missed: its catch-up policy says what becomes of it.
+    """Resume a paused schedule. Ticks that passed meanwhile were missed: its catch-up policy decides about them.
 
     Example: sqlqueue schedule resume orders nightly
     """
@@ -244,7 +244,7 @@ def remove(session: Session, queue: Queue, name: Name) -> None:
     if session.as_json:
         render.emit_json({"queue": queue, "name": name, "removed": True})
     else:
-        render.say(display.printable(f"schedule {name} of queue {queue} is gone"))
+        render.say(display.printable(f"schedule {name} of queue {queue} was removed"))
 
 
 def _tell(session: Session, schedule: Schedule, what: str) -> None:

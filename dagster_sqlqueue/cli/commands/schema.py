@@ -1,4 +1,4 @@
-"""`sqlqueue schema`: what a queue's payloads have to be, for producers in other languages."""
+"""`sqlqueue schema`: the JSON Schema of a queue's payloads, for producers in other languages."""
 
 from typing import Annotated
 
@@ -23,8 +23,8 @@ def schema(
 ) -> None:
     """Print the JSON Schema of a queue's payloads, from the code. Needs no database.
 
-    A model with versions has its number under $version: a payload without it counts as version 1. Fields that are not to
-    be shown are marked x-sensitive.
+    A model with versions has its number under $version: a payload without it counts as version 1. Sensitive fields are
+    marked x-sensitive.
 
     Example: sqlqueue schema handlers:emails
     """

@@ -1,4 +1,4 @@
-"""The commands that prepare: `migrate`, `create`, `queues`."""
+"""The commands that set up schema and queues: `migrate`, `create`, `queues`."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -47,7 +47,7 @@ Print = Annotated[
     typer.Option(
         "--print",
         show_default=False,
-        help="With --roles: print the SQL that makes the roles, for somebody who may (CREATEROLE), and do nothing else."
+        help="With --roles: print the SQL that makes the roles, for a user who may run it (CREATEROLE), and do nothing else."
         " Needs no database.",
     ),
 ]
@@ -58,7 +58,7 @@ DryRun = Annotated[
     typer.Option(
         "--dry-run",
         show_default=False,
-        help="Change nothing: print the migrations that would be applied, the locks that they take on tables that are there,"
+        help="Change nothing: print the migrations that would be applied, the locks that they take on existing tables,"
         " and where to read their SQL (with --json, the SQL itself).",
     ),
 ]
@@ -67,7 +67,7 @@ LockTimeout = Annotated[
     typer.Option(
         "--lock-timeout",
         metavar="TIME",
-        help="How long to wait for locks at a time: nobody waits behind it for longer. Then it lets go and tries again.",
+        help="How long to wait for locks at a time, and the longest that a session waits behind it. Then it tries again.",
     ),
 ]
 GiveUp = Annotated[
@@ -75,7 +75,7 @@ GiveUp = Annotated[
     typer.Option(
         "--give-up-after",
         metavar="TIME",
-        help="How long to try in all, before it ends with exit code 10. It says on standard error on whom it waits.",
+        help="How long to try in all, before it ends with exit code 10. On standard error it names what it waits for.",
     ),
 ]
 
@@ -190,7 +190,7 @@ def create(
         typer.Argument(
             metavar="NAME|MODULE:SPEC",
             help="Lower-case letters, digits and _, beginning with a letter; or a QueueSpec of your code, or a handler bound"
-            " to one, whose settings the queue is to have.",
+            " to one, whose settings the queue gets.",
         ),
     ],
     buckets: Annotated[
@@ -274,8 +274,8 @@ def create(
 ) -> None:
     """Make a queue, or change the settings of one, while it runs.
 
-    Of a queue that exists, what is not named here stays, and so does its number of buckets in any case. From a QueueSpec the
-    queue gets every setting of it, but for the number of buckets if it exists.
+    Of a queue that exists, settings that are not given stay, and so does its number of buckets in any case. From a
+    QueueSpec the queue gets every setting, except the number of buckets if it exists.
 
     Examples: sqlqueue create handlers:emails
 

@@ -1,4 +1,4 @@
-"""`sqlqueue stats`: how the queues are and how they did, once or again and again."""
+"""`sqlqueue stats`: the stats of the queues, once or repeated."""
 
 import json
 import sys
@@ -45,24 +45,24 @@ def stats(
         ),
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", show_default=False, help="Look again and again, until Ctrl-C (exit code 130).")
+        bool, typer.Option("--watch", show_default=False, help="Repeat, until Ctrl-C (exit code 130).")
     ] = False,
     every: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
             show_default=False,
-            help=f"With --watch: the time between two looks. Default: {_EVERY_SECONDS:g}.",
+            help=f"With --watch: the time between two repetitions. Default: {_EVERY_SECONDS:g}.",
         ),
     ] = None,
     count: Annotated[
-        str | None, typer.Option(metavar="N", show_default=False, help="With --watch: end after so many looks.")
+        str | None, typer.Option(metavar="N", show_default=False, help="With --watch: end after so many repetitions.")
     ] = None,
 ) -> None:
     """Show how much each queue holds, how late it is, how fast it is, and what became of its jobs.
 
-    Waits, run times and ends are of the last hour, rates of the last minute. Figures that end in + were counted up to that
-    number only, so that a look at a long queue stays cheap. With --watch --json each look is one line.
+    Waits, run times and ends are of the last hour, rates of the last minute. Counts that end in + were counted up to
+    that number only, so that a long queue costs no more. With --watch --json each repetition is one line.
 
     Examples: sqlqueue stats
 
@@ -101,7 +101,9 @@ def _look(source: "SqlQueue", queue: str | None) -> "list[QueueStats]":
 
 @contextmanager
 def _output(session: Session, queue: str | None, pause: float) -> "Iterator[Callable[[list[QueueStats]], None]]":
-    """What each look is given to: a line of JSON, a screen that is drawn anew, or one after the other into a pipe."""
+    """Return what shows each repetition: as a line of JSON, on a screen that is drawn anew, or one after the other into
+    a pipe.
+    """
     console = render.console()
     if session.as_json:
         yield _emit_line

@@ -79,7 +79,7 @@ def publish(
     """Publish a message to a topic, or many from standard input: each becomes a job for each subscription that it fits.
 
     Many are one transaction: all of them are published, or none if one line is refused. The options hold for each of
-    them. A message that fits no subscription becomes nothing, and the answer says so.
+    them. A message that fits no subscription becomes no job, and the output shows that.
 
     Examples: sqlqueue publish orders.paid '{"order": 1, "country": "NZ"}' --tag eu
 
@@ -162,7 +162,7 @@ def subscribe(
         ),
     ] = None,
 ) -> None:
-    """Have the messages of a topic that fit become jobs of a queue. Publishers need not be told.
+    """Make the messages of a topic that fit a filter jobs of a queue. Publishers need no change.
 
     A subscription of that name is brought up to date: what is not given is as for a new one.
 
@@ -185,7 +185,7 @@ def subscribe(
 
 
 def unsubscribe(session: Session, topic: Topic, name: Name) -> None:
-    """Take a subscription away. The jobs that it has got stay.
+    """Remove a subscription. The jobs that it has got stay.
 
     Example: sqlqueue unsubscribe orders.paid invoices
     """
@@ -203,7 +203,7 @@ def subscriptions(
         str | None, typer.Argument(metavar="TOPIC", show_default=False, help="One topic; else all of them.")
     ] = None,
     queue: Annotated[
-        str | None, typer.Option(metavar="QUEUE", show_default=False, help="Only those that put jobs on this queue.")
+        str | None, typer.Option(metavar="QUEUE", show_default=False, help="Only those whose jobs go to this queue.")
     ] = None,
 ) -> None:
     """Show the subscriptions: which messages of which topic become jobs of which queue.

@@ -111,8 +111,8 @@ def work(
         typer.Option(
             "--no-create",
             show_default=False,
-            help="Refuse to begin where a queue is not there. Without it, it is made as the code declares it; one that is"
-            " there is never changed.",
+            help="Refuse to begin if a queue does not exist. Without it, it is created as the code declares it; an"
+            " existing one is never changed.",
         ),
     ] = False,
     every: Annotated[
@@ -129,7 +129,7 @@ def work(
             metavar="N",
             show_default=False,
             rich_help_panel=_METRICS,
-            help="Serve what this worker does to Prometheus on this port; 0 takes one that is free. It needs"
+            help="Serve what this worker does to Prometheus on this port; 0 takes a free one. It needs"
             " prometheus_client, which the package's extra `metrics` brings.",
         ),
     ] = None,
@@ -143,12 +143,12 @@ def work(
         ),
     ] = None,
 ) -> None:
-    """Work queues off with functions of yours, until stopped: a consumer for systemd, a container, or a terminal.
+    """Run a consumer with your functions as handlers, until stopped: for systemd, a container, or a terminal.
 
     SIGTERM or Ctrl-C: jobs that run are finished, those that were claimed and not begun are given back at once, exit code
     0. When the drain time-out is over, or with a second signal, running handlers are interrupted and their jobs given
-    back, exit code 7. Jobs of a process that was killed are due again when their leases end. A database that goes away is
-    waited for.
+    back, exit code 7. Jobs of a process that was killed are due again when their leases end. It waits for a
+    database that becomes unavailable.
 
     In a terminal the figures are drawn anew; else each line stands by itself, with --json as a JSON object.
 

@@ -1,4 +1,4 @@
-"""What the shell is told when somebody presses Tab, beyond the names of commands and options."""
+"""Complete names of queues in the shell, beside those of commands and options."""
 
 import contextlib
 
@@ -12,7 +12,7 @@ _CONNECT_SECONDS = 2
 def queue_names(context: typer.Context, incomplete: str) -> list[str]:
     """The queues whose names begin so; none where the database cannot be asked.
 
-    The line that is being written must not be disturbed: no error is told, and no server is started.
+    The line that is being written must not be disturbed: no error is shown, and no server is started.
     """
     written = [inner.params for inner in (context, context.find_root())]
     url, schema = (next((found[name] for found in written if found.get(name)), None) for name in ("url", "schema"))

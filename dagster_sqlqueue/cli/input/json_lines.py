@@ -31,7 +31,7 @@ class Lines(Generic[Item]):
     Args:
         make: makes it of a line's object.
         nothing: the end of each message: that nothing was written.
-        advance: is told now and then how many rows were read.
+        advance: called now and then with how many rows were read.
         skip_bad: leave out lines that are not usable, instead of refusing them all.
         only: says which option allows for one line alone; None: none was given.
     """
@@ -125,7 +125,7 @@ def say_rejected(rejected: "Sequence[Rejected]") -> None:
 
 @contextmanager
 def progress(things: str) -> Iterator[Callable[[int], None]]:
-    """Shows, where a person looks on, how many things were read."""
+    """Show, in a terminal, how many rows were read."""
     console = Console(file=sys.stderr)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:

@@ -135,7 +135,7 @@ def queue_of(source: "SqlQueue", ids: Sequence[UUID]) -> str:
             some = Selection(ids=wanted[at : at + MAX_LIST])
             for job in source.jobs(queue, some, limit=MAX_LIST, archived=archived):
                 left.pop(job.id, None)
-    for id_ in left:  # of another queue, of none, or brought back between the two looks
+    for id_ in left:  # of another queue, of none, or redriven between the two reads
         if (other := _queue_of(source, id_, alone=False)) != queue:
             raise InvalidInput(
                 f"the jobs are of several queues: {ids[0]} is of {queue}, {id_} of {other}; nothing was changed. Decide"

@@ -1,4 +1,4 @@
-"""A table that loses nothing in a narrow terminal: what has no room beside is written below."""
+"""A table that loses nothing in a narrow terminal: columns that do not fit are written below."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -74,7 +74,7 @@ class Grid:
         yield Text()
 
     def _beside(self, width: int) -> list[int]:
-        """The first of the columns that are never broken, as many as there is room for, and at least one."""
+        """Return the first of the columns that are never broken, as many as fit, and at least one."""
         whole = [place for place, name in enumerate(self._columns) if name not in _CUT | _FOLDED] or [0]
         found, used = whole[:1], self._widths[whole[0]]
         for place in whole[1:]:
@@ -97,7 +97,7 @@ class Grid:
 
 
 def _filled(parts: Sequence[Text], width: int) -> Iterator[Text]:
-    """The parts, as many in a line as have room in it."""
+    """Return the parts, as many in a line as fit."""
     line = Text()
     for part in parts:
         if line and line.cell_len + 2 + part.cell_len > width:

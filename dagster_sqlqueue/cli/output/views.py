@@ -96,7 +96,7 @@ def _buckets(settings: QueueSettings) -> str:
 
 
 def length(seconds: float) -> str:
-    """A length of time that somebody chose, to the digit where it is short."""
+    """Return a length of time that a user has set, to the digit if it is short."""
     return f"{seconds:g} s" if seconds < 60 else display.duration(seconds)
 
 
@@ -142,7 +142,7 @@ def job_rows(job: JobRow, progress: "Progress | None" = None) -> Iterator[tuple[
     yield "wanted at", display.moment(job.run_at)
     yield "enqueued at", display.moment(job.created_at)
     if job.started_at:
-        yield "started at", f"{display.moment(job.started_at)} by {job.claimed_by or 'an unknown worker'}"
+        yield "started at", f"{display.moment(job.started_at)} by {job.claimed_by or 'an unknown consumer'}"
     if job.finished_at:
         yield "finished at", display.moment(job.finished_at)
     if job.cancel_requested_at:
@@ -227,7 +227,7 @@ def schedule_table(schedules: "Sequence[Schedule]") -> None:
 
 
 def ticked_json(done: "Ticked") -> dict[str, Any]:
-    """What a look at the schedules did."""
+    """Describe what one pass over the schedules did."""
     return {
         "enqueued": [{"queue": queue, "name": name, "ticks": ticks} for (queue, name), ticks in done.enqueued.items()],
         "duplicates": done.duplicates,

@@ -48,7 +48,7 @@ class Progress:
 
     Args:
         queue: where the backlog is counted.
-        every_seconds: between two looks.
+        every_seconds: between two refreshes.
         event: shows an event.
         figures: shows figures: those of each queue, jobs a second by queue, and the backlog by queue, None: not known.
     """
