@@ -81,7 +81,7 @@ def code_of(error: Exception) -> Code:
 
 
 def of_database(error: Exception) -> bool:
-    """Whether an error is the driver's, or SQLAlchemy's."""
+    """Return whether an error is the driver's, or SQLAlchemy's."""
     import psycopg
     from sqlalchemy.exc import SQLAlchemyError
 

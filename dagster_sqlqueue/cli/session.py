@@ -115,7 +115,7 @@ class Session:
             yield queue
 
     def reachable(self) -> bool:
-        """Whether a database is named, or the embedded server runs: `queue` starts none."""
+        """Return whether a database is named, or the embedded server runs: `queue` starts none."""
         from dagster_sqlqueue.embedded import home, supervisor
 
         return self._url is not None or supervisor.postmaster(home() / "postgres") is not None

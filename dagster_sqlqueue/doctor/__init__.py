@@ -1,4 +1,4 @@
-"""What is wrong with a database that holds queues, or soon will be, and what to do about it."""
+"""Check a database that holds queues for what is wrong, or soon will be, with a remedy for each finding."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,10 +14,10 @@ __all__ = ["Check", "Verdict", "examine"]
 
 
 def examine(database: Database, specs: Sequence[QueueSpec[Any]] = ()) -> Iterator[Check]:
-    """Every check, in the order of the report; those that need the tables only where the schema serves the library.
+    """Run every check, in the order of the report; those that need the tables only if the schema serves the library.
 
     Args:
-        database: what is examined.
+        database: the one to examine.
         specs: queues as code declares them, to be compared with those that are there. Without one for a queue it is what its
             consumers noted.
 
@@ -56,7 +56,7 @@ def examine(database: Database, specs: Sequence[QueueSpec[Any]] = ()) -> Iterato
         if schema.verdict is Verdict.OK:
             yield schema_checks.roles(database)
         else:
-            # What roles are to have is written for the newest schema that this package knows.
+            # The grants of the roles are written for the newest schema that this package knows.
             yield Check("roles", Verdict.OK, "not compared: the schema is of another version than this package")
 
 

@@ -1,4 +1,4 @@
-"""Whether code and database say the same of the queues."""
+"""Compare the settings of queues in code and database."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,8 +14,8 @@ _NAME = "settings"
 
 
 def settings(database: Database, specs: Sequence[QueueSpec[Any]] = ()) -> Check:
-    """Whether the queues have the settings that their code declares: the code that is given, else the one whose consumer
-    began last with other settings than before, as it noted them.
+    """Check whether the queues have the settings that their code declares: the code that is given, else the one whose
+    consumer began last with other settings than before, as it noted them.
 
     Args:
         database: where the queues are.

@@ -1,4 +1,4 @@
-"""Whether a pooler stands between here and the server, and whether the connection is told of it."""
+"""Check whether a pooler is between this process and the server, and whether the URL names it."""
 
 from dagster_sqlqueue.db import session_settings
 from dagster_sqlqueue.db.database import Database
@@ -9,7 +9,7 @@ _LOOKS = 3
 
 
 def pooler(database: Database) -> Check:
-    """Whether the session belongs to the connection, or as it was said.
+    """Check whether the session belongs to the connection, or as it was said.
 
     A pooler names itself when a connection is made, and another process, the server's, answers. One that lends a session for
     a transaction may answer from another in the next.
@@ -27,7 +27,7 @@ def judge(said: Pooler | None, *, seen: bool, changes: bool) -> Check:
     """The verdict.
 
     Args:
-        said: what the URL, or whoever connects, says of a pooler.
+        said: the pooler that the URL, or the caller, names.
         seen: whether one answers.
         changes: whether it answers from changing sessions.
     """

@@ -1,4 +1,4 @@
-"""What `sqlqueue doctor` asks of the database, and what it makes of the answers."""
+"""The checks of `sqlqueue doctor` that read the schema."""
 
 import re
 import shlex
@@ -31,7 +31,7 @@ _UNMAINTAINED_SECONDS = 86_400.0
 _OVERDUE_SECONDS = 60.0
 _LEFT_SECONDS = 3_600.0
 _ATTEMPTS = 3
-"""So often a batch of Spark's has to fail in a row before it is worth a word."""
+"""So often a batch of Spark's has to fail in a row before the check warns."""
 _KEY_LENGTH = 60
 
 _INDEX = re.compile(r"CREATE (UNIQUE )?INDEX (?:CONCURRENTLY )?(\w+)\s+ON sqlqueue\.(\w+)([^;]*);")
@@ -48,7 +48,7 @@ _CURES = {
 
 
 def server(database: Database) -> Server:
-    """What the server says of itself.
+    """Read the server's settings and state.
 
     Raises:
         DatabaseUnavailable: nothing.
@@ -59,7 +59,7 @@ def server(database: Database) -> Server:
 
 
 def collation(server: Server, database: Database) -> Check:
-    """Whether text still sorts as the indexes have it."""
+    """Check whether text still sorts as the indexes have it."""
     if server.version_number < _COLLATION_VERSIONS_FROM:
         return Check("collation", Verdict.OK, "this server does not say")
     name, recorded, actual = database.run("doctor_collation", {})[0]
@@ -79,7 +79,7 @@ def judge_collation(name: str, recorded: str | None, actual: str | None) -> Chec
 
 
 def autovacuum(server: Server, database: Database) -> Check:
-    """Whether dead rows are removed by themselves."""
+    """Check whether dead rows are removed by themselves."""
     if not server.autovacuum:
         cure = "set autovacuum = on and track_counts = on: a queue without it slows down within hours"
         return Check("autovacuum", Verdict.FAIL, "off on this server", cure)
@@ -88,13 +88,13 @@ def autovacuum(server: Server, database: Database) -> Check:
         cure = "; ".join(f"ALTER TABLE {table} RESET (autovacuum_enabled)" for table in tables)
         return Check("autovacuum", Verdict.FAIL, f"off for {', '.join(tables)}", cure)
     if server.naptime_seconds > _NAPTIME_SECONDS:
-        found = f"on, but it looks only every {display.duration(server.naptime_seconds)}"
+        found = f"on, but it runs only every {display.duration(server.naptime_seconds)}"
         return Check("autovacuum", Verdict.WARN, found, "set autovacuum_naptime = '1min', or shorter")
     return Check("autovacuum", Verdict.OK, "on")
 
 
 def pins(server: Server, database: Database) -> Check:
-    """Whether somebody keeps dead rows from being removed."""
+    """Check whether a transaction keeps dead rows from being removed."""
     rows = database.run("doctor_pins", {"seconds": _PIN_WARN_SECONDS, "behind": _PIN_BEHIND, "limit": 5})
     blind = "" if server.sees_all else " (other users' sessions are hidden: grant this one pg_read_all_stats)"
     if not rows:
@@ -111,21 +111,21 @@ def pins(server: Server, database: Database) -> Check:
 
 
 def dead_rows(database: Database) -> Check:
-    """Whether the table of live jobs is full of dead rows."""
+    """Check whether the table of live jobs is full of dead rows."""
     rows = database.run("doctor_job_table", {})
     if not rows:
-        return Check("dead rows", Verdict.OK, "no job table to look at")
+        return Check("dead rows", Verdict.OK, "no job table")
     live, dead, vacuumed_at = rows[0]
     vacuumed = f"last vacuumed {display.moment(vacuumed_at)}" if vacuumed_at else "never vacuumed yet"
     found = f"about {dead:,} dead to {live:,} live rows in the job table, {vacuumed}"
     if dead > _DEAD_ROWS + _DEAD_SHARE * live:
-        cure = f'look for long transactions; then: VACUUM "{database.schema}".job'
+        cure = f'check for long transactions; then: VACUUM "{database.schema}".job'
         return Check("dead rows", Verdict.WARN, found, cure)
     return Check("dead rows", Verdict.OK, found)
 
 
 def indexes(database: Database) -> Check:
-    """Whether every index is there, used, and no larger than it needs to be."""
+    """Check whether every index is there, used, and no larger than it needs to be."""
     rows = database.run("doctor_indexes", {})
     present = {name for name, *_ in rows}
     known = known_indexes(migrations.standing(database).schema)
@@ -169,7 +169,7 @@ def known_indexes(version: int) -> dict[str, str]:
 
 
 def sql_functions(database: Database) -> Check:
-    """Whether the SQL functions are there, as this package has them."""
+    """Check whether the SQL functions are there, as this package has them."""
     state = functions.state(database)
     if state.missing:
         return Check("functions", Verdict.FAIL, f"missing: {', '.join(state.missing)}", "sqlqueue migrate")
@@ -180,7 +180,7 @@ def sql_functions(database: Database) -> Check:
 
 
 def archive(database: Database) -> Iterator[Check]:
-    """Whether the coming days have their partitions, and what went into the default one."""
+    """Check whether the coming days have their partitions, and what went into the default one."""
     missing, strays = database.run("doctor_archive", {"days": _DAYS_AHEAD, "cap": _STRAYS})[0]
     if missing:
         yield Check(
@@ -203,7 +203,7 @@ def archive(database: Database) -> Iterator[Check]:
 
 
 def retention(database: Database) -> Check:
-    """Whether finished jobs are dropped when their time has come."""
+    """Check whether finished jobs are dropped when their time has come."""
     rows = database.run("doctor_overdue", {"grace": _GRACE_DAYS})
     if rows:
         found = "; ".join(f"queue {queue} still holds jobs that finished on {oldest}" for queue, oldest in rows)
@@ -212,11 +212,11 @@ def retention(database: Database) -> Check:
 
 
 def maintenance(database: Database) -> Check:
-    """Whether somebody maintains the schema."""
+    """Check whether maintenance of the schema is done when it is due."""
     rows = database.run("doctor_maintenance", {})
     done, by, late, at_it = rows[0] if rows else (None, None, 0.0, None)
     found = "never done yet" if done is None else f"last done {display.duration(done)} ago by {by}"
-    found += f"; {at_it} is at it" if at_it else ""
+    found += f"; {at_it} does it now" if at_it else ""
     if late >= _UNMAINTAINED_SECONDS:
         cure = "run a consumer without --no-maintain, or sqlqueue maintain once a day: nothing expired is removed meanwhile"
         return Check("maintenance", Verdict.WARN, f"{found}; due for {display.duration(late)}", cure)
@@ -224,16 +224,16 @@ def maintenance(database: Database) -> Check:
 
 
 def queues(database: Database) -> Check:
-    """Whether jobs wait that nobody takes."""
+    """Check whether due jobs wait that no consumer claims."""
     found, cures = [], []
     for queue, paused, due, moving in database.run("doctor_queues", {"seconds": _STILL_SECONDS}):
         waiting = "" if due is None else f", with jobs due for {display.duration(due)}"
         if paused is not None:
             found.append(f"{queue} is paused for {display.duration(paused)}{waiting}")
-            cures.append(f"let it go on with: sqlqueue resume {queue}")
+            cures.append(f"resume it with: sqlqueue resume {queue}")
         elif not moving:
             found.append(f"{queue} stands still{waiting}")
-            cures.append(f"look whether a consumer of {queue} runs")
+            cures.append(f"check whether a consumer of {queue} runs")
     if found:
         return Check("queues", Verdict.WARN, "; ".join(found), "; ".join(cures))
     return Check(
@@ -242,7 +242,9 @@ def queues(database: Database) -> Check:
 
 
 def strays(database: Database) -> Check:
-    """Whether jobs are where nobody looks: in buckets that their queue never had, or of priorities that there are not."""
+    """Check whether jobs are where no claim reads: in buckets that their queue never had, or of priorities that do not
+    exist.
+    """
     found = [
         f"{display.count(jobs, _STRAYS)} of queue {queue}"
         for queue, jobs in database.run("doctor_strays", {"limit": _STRAYS})
@@ -252,13 +254,13 @@ def strays(database: Database) -> Check:
     return Check(
         "strays",
         Verdict.WARN,
-        f"jobs are in buckets, or of priorities, in which nobody looks for them: {', '.join(found)}",
+        f"jobs are in buckets, or of priorities, that no consumer claims from: {', '.join(found)}",
         "move them with: sqlqueue maintain (run it daily); a producer that computes buckets does it wrong",
     )
 
 
 def keys(database: Database) -> Check:
-    """Whether jobs wait for others of their ordering key, and nobody will let them in."""
+    """Check whether jobs wait for others of their ordering key that will not promote them."""
     counts: Counter[str] = Counter()
     examples: dict[str, str] = {}
     for stuck in stuck_keys.stuck_keys(database):
@@ -266,17 +268,17 @@ def keys(database: Database) -> Check:
             counts[queue] += len(names)
             examples.setdefault(queue, display.shortened(repr(names[0]), _KEY_LENGTH))
     if not counts:
-        return Check("keys", Verdict.OK, "none waits for a turn that nobody gives it")
+        return Check("keys", Verdict.OK, "none waits for a turn that no other job gives it")
     found = "; ".join(
         f"jobs of {count:,} {'key' if count == 1 else 'keys'} of queue {queue}, {'' if count == 1 else 'such as '}"
-        f"{examples[queue]}, wait for a turn that nobody gives them"
+        f"{examples[queue]}, wait for a turn that no other job gives them"
         for queue, count in counts.items()
     )
-    return Check("keys", Verdict.WARN, found, "let them go on with: sqlqueue maintain (run it daily)")
+    return Check("keys", Verdict.WARN, found, "promote them with: sqlqueue maintain (run it daily)")
 
 
 def roles(database: Database) -> Check:
-    """Whether the roles of the schema have what they need, and nothing else."""
+    """Check whether the roles of the schema have what they need, and nothing else."""
     found = room.examine(database)
     if found is None:
         return Check("roles", Verdict.OK, "none; sqlqueue migrate --roles makes them")
@@ -286,7 +288,7 @@ def roles(database: Database) -> Check:
     if found.lacking:
         return Check("roles", Verdict.FAIL, f"lacking: {_first_of(found.lacking)}", cure)
     if found.surplus:
-        cure += " (which takes it away), unless it was granted on purpose"
+        cure += " (which revokes it), unless it was granted on purpose"
         return Check("roles", Verdict.WARN, f"more than is needed: {_first_of(found.surplus)}", cure)
     return Check("roles", Verdict.OK, "each has what it needs, and nothing else")
 
@@ -297,20 +299,20 @@ def _first_of(grants: Sequence[room.Grant]) -> str:
 
 
 def batches(database: Database) -> Check:
-    """Whether batches of Spark's are left behind, unmoved or failing."""
+    """Check whether batches of Spark's are left behind, unmoved or failing."""
     found, cures = [], []
     for queue, left, left_key, unmoved, unmoved_key, failing, key, error in database.run(
         "doctor_batches", {"seconds": _LEFT_SECONDS, "attempts": _ATTEMPTS}
     ):
         if left:
             found.append(f"{queue}: {_keys(left_key, left)} left by the driver for an hour or more, with its jobs")
-            cures.append("give the jobs back with: sqlqueue maintain")
+            cures.append("release the jobs with: sqlqueue maintain")
         if unmoved:
             found.append(f"{queue}: the files of {_keys(unmoved_key, unmoved)} not in their place for an hour or more")
-            cures.append("run the key again, or its asset, where the directory is to be seen: it moves them first")
+            cures.append("run the key again, or its asset, where the directory is accessible: it moves them first")
         if failing:
-            found.append(f"{queue}: {_keys(key, failing)} given up {_ATTEMPTS} times in a row or more: {error}")
-            cures.append("put right what fails; its jobs have spent no attempt by it")
+            found.append(f"{queue}: {_keys(key, failing)} abandoned {_ATTEMPTS} times in a row or more: {error}")
+            cures.append("correct what fails; its jobs have spent no attempt by it")
     if found:
         return Check("batches", Verdict.WARN, "; ".join(found), "; ".join(dict.fromkeys(cures)))
     return Check("batches", Verdict.OK, "none is left behind, and the files of all are in their place")
@@ -321,7 +323,7 @@ def _keys(first: str, count: int) -> str:
 
 
 def schedules(database: Database) -> Check:
-    """Whether schedules tick, and somebody takes what they enqueue."""
+    """Check whether schedules tick, and their jobs are claimed."""
     found, cures = [], []
     for queue, ticking, overdue, late, first, paused, failed, name, error in database.run(
         "doctor_schedules", {"seconds": _OVERDUE_SECONDS}
@@ -332,12 +334,12 @@ def schedules(database: Database) -> Check:
             cures.append("start one, or more, with: sqlqueue schedule run")
         if paused:
             coming = "a schedule goes" if ticking == 1 else f"{ticking} schedules go"
-            found.append(f"{queue} is paused, and {coming} on putting jobs on it")
-            cures.append(f"let it go on with: sqlqueue resume {queue}; or: sqlqueue schedule pause {queue} NAME")
+            found.append(f"{queue} is paused, and {coming} on enqueuing jobs on it")
+            cures.append(f"resume it with: sqlqueue resume {queue}; or: sqlqueue schedule pause {queue} NAME")
         if failed:
             others = "" if failed == 1 else f", and {failed - 1} more of the queue"
             found.append(f"{queue}/{name}{others} was paused by a scheduler: {error}")
-            cures.append(f"put it right; then: sqlqueue schedule resume {queue} {shlex.quote(name)}")
+            cures.append(f"correct it; then: sqlqueue schedule resume {queue} {shlex.quote(name)}")
     if found:
         return Check("schedules", Verdict.WARN, "; ".join(found), "; ".join(dict.fromkeys(cures)))
     return Check("schedules", Verdict.OK, f"no tick is due for longer than {display.duration(_OVERDUE_SECONDS)}")

@@ -1,4 +1,4 @@
-"""What `sqlqueue doctor` makes of what a server says of itself. No I/O."""
+"""The checks of `sqlqueue doctor` of a server's settings and state. No I/O."""
 
 import enum
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing looked at: what was found, and what to do unless it is well."""
+    """One check: what was found, and what to do unless it is well."""
 
     name: str
     verdict: Verdict
@@ -51,7 +51,7 @@ class Server:
 
 
 def version(server: Server) -> Check:
-    """Whether the server is one that the statements work on."""
+    """Check whether the server is one that the statements work on."""
     found = f"PostgreSQL {server.version}"
     if server.version_number < _OLDEST_POSSIBLE:
         return Check("server", Verdict.FAIL, found, "move to PostgreSQL 15 or newer: the statements need 12 at least")
@@ -63,7 +63,7 @@ def version(server: Server) -> Check:
 
 
 def isolation(server: Server) -> Check:
-    """Whether transactions run under READ COMMITTED: ours, and those of callers that enqueue in their own."""
+    """Check whether transactions run under READ COMMITTED: ours, and those of callers that enqueue in their own."""
     wanted = "read committed"
     if server.isolation != wanted:
         cure = "something between here and the server drops session settings: use a pooler in session mode"
@@ -80,7 +80,7 @@ def isolation(server: Server) -> Check:
 
 
 def durability(server: Server) -> Check:
-    """Whether what was acknowledged is on disk."""
+    """Check whether what was acknowledged is on disk."""
     found = f"fsync {server.fsync}, synchronous_commit {server.synchronous_commit}"
     if server.fsync != "on":
         return Check("durability", Verdict.FAIL, found, "set fsync = on: a power cut can destroy the database")
@@ -91,7 +91,7 @@ def durability(server: Server) -> Check:
 
 
 def clock(server: Server) -> Check:
-    """Whether the server and this machine agree on the time."""
+    """Check whether the server and this machine agree on the time."""
     ahead = server.clock - (server.asked_at + server.answered_at) / 2
     unsure = (server.answered_at - server.asked_at) / 2
     off = max(abs(ahead) - unsure, 0.0)
@@ -103,7 +103,7 @@ def clock(server: Server) -> Check:
 
 
 def connections(server: Server) -> Check:
-    """Whether there is room for more sessions."""
+    """Check whether the server takes more sessions."""
     found = f"{server.connections} of {server.max_connections} in use"
     share = server.connections / max(server.max_connections, 1)
     cure = "close idle ones, lower pool_size, put a pooler in front, or raise max_connections"
@@ -113,7 +113,7 @@ def connections(server: Server) -> Check:
 
 
 def transaction_ids(server: Server) -> Check:
-    """Whether the server gets round to freezing old rows, before it runs out of transaction numbers."""
+    """Check whether the server gets round to freezing old rows, before it runs out of transaction numbers."""
     found = f"the oldest is {server.xid_age:,} transactions old, of 2,147,483,647 at most"
     cure = "VACUUM the whole database, after what the checks of autovacuum and long transactions name is mended"
     if server.xid_age >= _XIDS_FAIL:

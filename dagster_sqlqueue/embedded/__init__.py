@@ -1,12 +1,12 @@
 """PostgreSQL 18 from a wheel: for the first run, the demo and the tests.
 
-The first process that opens a directory makes its database and starts the server; the last one that lets go of it, or
-dies, stops the server. It listens on a Unix socket that only its owner and root can reach, and on no port.
+The first process that opens a directory makes its database and starts the server; the server stops when the last one
+releases it, or dies. It listens on a Unix socket that only its owner and root can reach, and on no port.
 
-Root's server runs as an account that can do little, also where root's directories are closed to that: no mode of a directory
-that was there is changed.
+Root's server runs as an account that can do little, also where root's directories are closed to that: no mode of an
+existing directory is changed.
 
-`python -m dagster_sqlqueue.embedded stop DIRECTORY` stops a server whoever uses it.
+`python -m dagster_sqlqueue.embedded stop DIRECTORY` stops a server even while processes use it.
 """
 
 import contextlib
@@ -90,7 +90,7 @@ class EmbeddedPostgres:
         return self._url
 
     def stop(self) -> None:
-        """Let go of the server, and stop it if nobody else uses it."""
+        """Release the server, and stop it if no other process uses it."""
         if self._users is None:
             return
         try:
@@ -132,7 +132,7 @@ class EmbeddedPostgres:
             raise Refused(f"it holds something else: {', '.join(foreign[:5])}. Move that away, {elsewhere}")
 
     def _running(self, programs: Path) -> str:
-        """The URL of a server that is ready; starts one where none runs."""
+        """Return the URL of a server that is ready; starts one if none runs."""
         end = time.monotonic() + START_SECONDS
         while True:
             pid, log_from = supervisor.postmaster(self.directory), None
@@ -167,7 +167,7 @@ class EmbeddedPostgres:
 
 
 def stop_server(directory: Path) -> bool:
-    """Stop the server of a data directory, whoever uses it; false when none runs."""
+    """Stop the server of a data directory, even while processes use it; returns False when none runs."""
     return supervisor.stop(directory.absolute())
 
 

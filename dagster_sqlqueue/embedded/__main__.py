@@ -1,4 +1,4 @@
-"""`python -m dagster_sqlqueue.embedded stop DIRECTORY`: stop a server, whoever uses it."""
+"""`python -m dagster_sqlqueue.embedded stop DIRECTORY`: stop a server, even while processes use it."""
 
 import sys
 from pathlib import Path

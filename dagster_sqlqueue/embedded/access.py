@@ -1,9 +1,9 @@
-"""What the account that runs the server may reach, when root starts it. No mode of anything that is there is changed.
+"""What the account that runs the server may reach, when root starts it. No mode of an existing file is changed.
 
 A server that root starts runs as an account that can do little, and root's directories are often closed to it: a clone below
 `/root`, a directory of `mktemp`. The data stays there all the same: the server is started with it as its working directory,
 and calls it `/proc/self/cwd`, which needs no right to the directories above. Its programs are copied where they are closed,
-because they look for their libraries by the path that they have.
+because they find their libraries by their own path.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ Account: TypeAlias = tuple[int, int] | None
 """The user and group to run the server under; None for our own."""
 
 WORKING = Path("/proc/self/cwd")
-"""The working directory of whoever asks."""
+"""The working directory of the calling process."""
 
 CACHE = Path("/var/cache/dagster-sqlqueue")
 """Where root keeps the copies of programs."""
@@ -34,7 +34,7 @@ class Refused(Exception):
 def closed(path: Path, account: Account) -> Path | None:
     """The topmost directory above a path that does not let the account through; None: it gets there.
 
-    Access control lists are not looked at: who relies on them is told no, and not let in by mistake.
+    Access control lists are not read: a path that needs them is refused, and never taken for an open one.
     """
     if account is None:
         return None
@@ -44,7 +44,7 @@ def closed(path: Path, account: Account) -> Path | None:
 
 
 def data_directory(directory: Path, account: Account) -> Path:
-    """What the server is to call its data directory, which is its working directory.
+    """Return the server's name for its data directory, which is its working directory.
 
     Raises:
         Refused: the account does not get there, and this system has no name for a working directory.
@@ -129,7 +129,7 @@ def _copied(programs: Path, account: Account) -> Path:
 
 
 def _for_everybody(ours: Path) -> None:
-    """Let everybody read what we have just made, whatever the mask is."""
+    """Make what was just created readable by all users, whatever the mask is."""
     for path in (ours, *ours.rglob("*")):
         if not path.is_symlink():
             runs = path.is_dir() or path.stat().st_mode & stat.S_IXUSR
@@ -137,14 +137,14 @@ def _for_everybody(ours: Path) -> None:
 
 
 def _readable(programs: Path, account: Account) -> bool:
-    """Whether the account can run the server: a mask of root's may have closed the whole installation."""
+    """Return whether the account can run the server: a mask of root's may have closed the whole installation."""
     needed = stat.S_IROTH | stat.S_IXOTH
     libraries = programs.parent.parent.with_name(f"{programs.parent.parent.name}.libs")
     return all(_allows(path, account, needed) for path in (programs, programs / "postgres", libraries) if path.exists())
 
 
 def _allows(path: Path, account: Account, wanted: int) -> bool:
-    """Whether the mode of a file grants the account what it would grant others by these bits."""
+    """Return whether the mode of a file grants the account what it would grant others by these bits."""
     assert account is not None
     status = path.stat()
     shift = 6 if status.st_uid == account[0] else 3 if status.st_gid == account[1] else 0

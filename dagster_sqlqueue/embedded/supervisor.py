@@ -1,11 +1,11 @@
-"""Runs the embedded PostgreSQL server and stops it when nobody holds its directory any more.
+"""Run the embedded PostgreSQL server, and stop it when no process holds its directory any more.
 
 A process of its own, started by path: it knows the standard library and nothing else, so that
 `python3 dagster_sqlqueue/embedded/supervisor.py stop DIRECTORY` works without any installation.
 
 Every user of the server holds a shared lock on the file `.users` of the data directory. The kernel drops the lock of a
 process that ends, however it ends, so the exclusive lock that this process waits for is granted exactly when the last
-user is gone.
+user has ended.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ def postmaster(directory: Path) -> int | None:
 
 
 def taken(pid: int) -> bool:
-    """Whether a process has that id, be it one that has ended and whose parent does not ask."""
+    """Return whether a process has that id, be it one that has ended and whose parent does not ask."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -48,7 +48,7 @@ def taken(pid: int) -> bool:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process has that id and has not ended."""
+    """Return whether a process has that id and has not ended."""
     try:
         return taken(pid) and Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1] not in "ZX"
     except OSError:
@@ -76,7 +76,7 @@ def stop(directory: Path) -> bool:
 
 
 def supervise(directory: Path, socket_directory: str, account: str, command: list[str]) -> None:
-    """Start the server, print its process id, and stop it when the last user of the directory is gone.
+    """Start the server, print its process id, and stop it when the last user of the directory has ended.
 
     Args:
         directory: the data directory.
@@ -92,7 +92,7 @@ def supervise(directory: Path, socket_directory: str, account: str, command: lis
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            cwd=directory,  # entered as ourselves: the account may have no way there
+            cwd=directory,  # entered under our own account: the server's may have no right to it
             user=int(uid) if uid else None,
             group=int(gid) if gid else None,
             extra_groups=[] if gid else None,
@@ -114,7 +114,9 @@ def supervise(directory: Path, socket_directory: str, account: str, command: lis
 
 
 def _is_postmaster(pid: int, directory: Path) -> bool:
-    """Whether the process is a server that works in the directory: a number may have passed on since it was written."""
+    """Return whether the process is a server that works in the directory: a number may have passed on since it was
+    written.
+    """
     if not alive(pid):
         return False
     if not Path("/proc/self/stat").exists():
@@ -125,7 +127,7 @@ def _is_postmaster(pid: int, directory: Path) -> bool:
             return False
         return Path(f"/proc/{pid}/cwd").readlink() == directory.resolve()
     except PermissionError:
-        return True  # root without the right to look into other accounts' processes, as in a container
+        return True  # root without the right to read other accounts' processes, as in a container
     except OSError:
         return False
 
@@ -135,5 +137,5 @@ if __name__ == "__main__":
         stop(Path(sys.argv[2]).absolute())
     else:
         if os.fork():
-            os._exit(0)  # an orphan needs nobody to reap it
+            os._exit(0)  # an orphan needs no parent to reap it
         supervise(Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:])

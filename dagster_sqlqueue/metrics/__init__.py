@@ -1,6 +1,6 @@
-"""Metrics for Prometheus: how the queues are, from the database, and what the consumers of a process do.
+"""Metrics for Prometheus: the state of the queues, from the database, and what the consumers of a process do.
 
-A room on top of the core, which calls its hooks and does not know it. It needs the extra `metrics`.
+A package on top of the core, which calls its hooks and does not import it. It needs the extra `metrics`.
 """
 
 from dagster_sqlqueue.metrics.consumer_metrics import ConsumerMetrics as ConsumerMetrics

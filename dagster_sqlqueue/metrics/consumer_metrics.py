@@ -39,7 +39,7 @@ class _Working:
 
 
 class ConsumerMetrics(ConsumerHooks, Collector):
-    """Counts in a registry what consumers do that are given it as a hook. One for each registry.
+    """Count in a registry what consumers do, as a hook of theirs. One for each registry.
 
     Outcomes are counted when the database has accepted them, so that they are those of `Consumer.summary`. The time of a
     call of a handler that takes a batch is shared equally among its jobs.

@@ -10,11 +10,11 @@ from dagster_sqlqueue.errors import InvalidInput
 
 @contextmanager
 def serve(registry: CollectorRegistry, *, port: int, address: str = "127.0.0.1") -> Iterator[int]:
-    """Answer scrapes while the block runs, in threads of their own. Gives the port.
+    """Answer scrapes while the block runs, in threads of their own. Returns the port.
 
     Args:
         registry: what is served, under every path.
-        port: 0 to 65535; 0 takes one that is free.
+        port: 0 to 65535; 0 takes a free one.
         address: of the interface to listen on; the loopback's is reached from this machine alone. There is neither
             encryption nor a password.
 

@@ -1,4 +1,4 @@
-"""How the queues are, as Prometheus reads it: a scrape is two statements, whose cost does not grow with the backlog."""
+"""The state of the queues, for Prometheus: a scrape is two statements, whose cost does not grow with the backlog."""
 
 import logging
 import time
@@ -25,9 +25,9 @@ class QueueCollector(Collector):
     """A collector for a registry of `prometheus_client`: the figures of every queue of the schema, at each scrape.
 
     The figures are those of `SqlQueue.stats`, and of the batches of queues that have some, all of them gauges, in seconds,
-    bytes and jobs a second. One that there is nothing to say of, such as the waits of a queue in which no job ended, has no
-    sample. A database that cannot be asked gives `sqlqueue_up 0` and no figure; why is a warning in the log, once until it
-    can be asked again.
+    bytes and jobs a second. One without data, such as the waits of a queue in which no job ended, has no sample. If the
+    database is unavailable, there is `sqlqueue_up 0` and no figure; the reason is a warning in the log, once until it
+    is available again.
 
     Args:
         queue: where the queues are. Scrapes that come at the same time need a connection of its pool each.
@@ -43,7 +43,7 @@ class QueueCollector(Collector):
         self._was_up = True
 
     def describe(self) -> list[Metric]:
-        """The metrics without samples: a registry that is given the collector asks no database."""
+        """The metrics without samples: to register the collector asks no database."""
         return [*_scrape(0, 0.0), *_figures([]), *_of_batches([])]
 
     def collect(self) -> Iterator[Metric]:

@@ -1,4 +1,4 @@
-"""What a worker of one process or of several does, as Prometheus reads it: the counts that the worker itself keeps."""
+"""What a worker of one process or of several does, for Prometheus: the counts that the worker itself keeps."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -31,7 +31,7 @@ class Worked(Protocol):
 
     @property
     def handler_seconds(self) -> float:
-        """How long handlers were at jobs, all together."""
+        """How long handlers took for jobs, all together."""
         ...
 
     @property
@@ -46,7 +46,7 @@ class WorkerCollector(Collector):
     """The metrics of `ConsumerMetrics`, but for the cost of claims, and the jobs in flight.
 
     Args:
-        figures: gives what was done so far, for each queue; called at each scrape, in its thread.
+        figures: returns what was done so far, for each queue; called at each scrape, in its thread.
     """
 
     def __init__(self, figures: Callable[[], Sequence[Worked]]) -> None:

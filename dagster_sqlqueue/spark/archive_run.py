@@ -25,11 +25,11 @@ class ArchiveDays(DayWork):
     """What an archive asset does."""
 
     def check(self, queue: SqlQueue, about: Days, days: Sequence[str]) -> None:
-        """See that the days are over."""
+        """Check that the days are over."""
         check_closed(queue, about, days, queue.database.run("clock", {})[0][0])
 
     def check_changed(self, queue: SqlQueue, found: Found, days: Sequence[str]) -> None:
-        """See that none of them is replaced by what retention has left of it."""
+        """Check that none of them is replaced by what retention has left of it."""
         held = {day: found.held[day] for day in days}
         check_kept(queue, found.about, held, _jobs_of(found.last), queue.database.run("clock", {})[0][0])
 

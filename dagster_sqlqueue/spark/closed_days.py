@@ -28,7 +28,7 @@ def ends(day: str, zone: str) -> datetime:
 
 
 def check_begun(days: Sequence[str], now: datetime) -> None:
-    """See that no day lies in the future wherever one looks at it from: it could have no jobs yet.
+    """Check that no day lies in the future wherever one looks at it from: it could have no jobs yet.
 
     Raises:
         InvalidInput: one does.
@@ -43,7 +43,7 @@ def check_begun(days: Sequence[str], now: datetime) -> None:
 
 
 def check_closed(queue: SqlQueue, about: Days, days: Sequence[str], now: datetime) -> None:
-    """See that nothing is added any more to the archive of some days.
+    """Check that nothing is added any more to the archive of some days.
 
     Raises:
         InvalidInput: a day lies in the future, is not over by the clocks that say which day it is, or has jobs on the queue.
@@ -77,7 +77,7 @@ def check_closed(queue: SqlQueue, about: Days, days: Sequence[str], now: datetim
 def check_kept(
     queue: SqlQueue, about: Days, held: Mapping[str, Held], before: Mapping[str, int], now: datetime
 ) -> None:
-    """See that days whose jobs were removed from the archive are not replaced by what is left of them.
+    """Check that days whose jobs were removed from the archive are not replaced by what is left of them.
 
     Args:
         queue: where the archive is.
@@ -102,7 +102,7 @@ def check_kept(
 
 
 def check_zone(zone: str) -> None:
-    """See that a time zone is known.
+    """Check that a time zone is known.
 
     Raises:
         InvalidInput: it is not.

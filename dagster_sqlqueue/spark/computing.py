@@ -40,7 +40,7 @@ class Computed:
             self.frame.unpersist()
 
     def stage(self, staged: Path) -> list[str]:
-        """Write Parquet files, a directory for each day. Gives the names of the directories.
+        """Write Parquet files, a directory for each day. Returns the names of the directories.
 
         Raises:
             InvalidInput: a task wrote a row of another day, or where this process does not see it.

@@ -105,7 +105,7 @@ class Connection:
                 yield from reader
 
     def alive(self) -> bool:
-        """Whether there still is a server behind it. An error in the middle of a result does not say by itself."""
+        """Return whether there still is a server behind it. An error in the middle of a result does not say by itself."""
         try:
             self.execute("SELECT 1")
         except (Error, OSError) as error:
@@ -160,7 +160,7 @@ def state_of(error: BaseException) -> str | None:
 
 
 def cancelled(error: BaseException) -> bool:
-    """Whether the server ended the statement because of its time, or of somebody's wish."""
+    """Return whether the server ended the statement because of its time, or of somebody's wish."""
     state, words = _CANCELLED
     return state_of(error) == state or (state_of(error) is None and words in str(error))
 

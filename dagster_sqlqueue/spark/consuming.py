@@ -185,7 +185,7 @@ def finish_earlier(queue: SqlQueue, *keys: str) -> None:
 
 
 def _of_days(keys: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether each key is for the jobs of a day of its own."""
+    """Return whether each key is for the jobs of a day of its own."""
     days = [filter.get("day") for filter in keys.values() if len(filter) == 1]
     return len(days) == len(keys) == len(set(map(repr, days))) and all(isinstance(day, str) for day in days)
 

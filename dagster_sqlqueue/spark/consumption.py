@@ -262,7 +262,7 @@ class Consumption:
         return read, [*sealed.JOB_COLUMNS, *asked, *(["payload"] if with_payload else [])]
 
     def need_lease(self) -> None:
-        """See that the batches are leased: tasks are to report what becomes of the jobs.
+        """Check that the batches are leased: tasks are to report what becomes of the jobs.
 
         Raises:
             InvalidInput: a transaction holds the jobs, and was asked for, or some were read of it.
@@ -314,7 +314,7 @@ class Consumption:
         return f"{self.batch.id}/{self.batch.token}"
 
     def published(self) -> bool | None:
-        """Whether the transaction was committed; None where the database cannot be asked."""
+        """Return whether the transaction was committed; None where the database cannot be asked."""
         try:
             return any(place.get("owner") == self._mark() for place in core.outputs(self.queue, self.batch.key))
         except QueueError:

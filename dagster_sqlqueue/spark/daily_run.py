@@ -40,7 +40,9 @@ class Daily(DayWork):
         return contents.upstream_of(self.reads.queue, self.reads.columns)
 
     def check(self, queue: SqlQueue, about: Days, days: Sequence[str]) -> None:
-        """See that there are daily jobs, and that no day lies in the future, and move the files that a killed run left."""
+        """Check that there are daily jobs, and that no day lies in the future, and move the files that a killed run
+        left.
+        """
         queue.catalog.check_exists(self.daily_queue)
         check_begun(days, queue.database.run("clock", {})[0][0])
         if self.output is not None:

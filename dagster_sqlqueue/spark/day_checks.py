@@ -83,7 +83,7 @@ def specs(
 
 
 def rows_in_rows_out(key: dg.AssetKey, days: Sequence[DayOut]) -> dg.AssetCheckResult:
-    """Whether what went into the days came out, and is the same in every output."""
+    """Return whether what went into the days came out, and is the same in every output."""
     wrong = [(day.day, reason) for day in days for reason in _differences(day)]
     jobs, rows = sum(day.low for day in days), sum(day.rows for day in days)
     counted = any(found and found.total is not None for day in days for found in day.outputs.values())
@@ -95,7 +95,7 @@ def rows_in_rows_out(key: dg.AssetKey, days: Sequence[DayOut]) -> dg.AssetCheckR
 def no_account_missing(
     key: dg.AssetKey, outputs: Sequence[DayOut], held: Mapping[str, Held], accounts: Mapping[str, Accounts]
 ) -> dg.AssetCheckResult:
-    """Whether every account that is done with a day, and has jobs of it, is in every output, and none is dead."""
+    """Return whether every account that is done with a day, and has jobs of it, is in every output, and none is dead."""
     wrong, expected = [], 0
     for one in outputs:
         dead = sorted(accounts[one.day].dead)
@@ -113,7 +113,7 @@ def no_account_missing(
 def nothing_left(
     key: dg.AssetKey, accounts: Mapping[str, Accounts], deadline: time, now: datetime
 ) -> dg.AssetCheckResult:
-    """Whether a job of a day is on the queue after its account's deadline."""
+    """Return whether a job of a day is on the queue after its account's deadline."""
     wrong, left = [], 0
     for day, of_day in accounts.items():
         left += len(of_day.left)
@@ -129,8 +129,8 @@ def nothing_left(
 
 
 def no_event_open(key: dg.AssetKey, accounts: Mapping[str, Accounts]) -> dg.AssetCheckResult:
-    """Whether an account that is done with a day, or is to be, has events of it on the queue: it is computed when they have
-    ended, and again if it was computed before.
+    """Return whether an account that is done with a day, or is to be, has events of it on the queue: it is computed
+    when they have ended, and again if it was computed before.
     """
     wrong, events = [], 0
     for day, of_day in accounts.items():

@@ -28,7 +28,7 @@ class DayConfig(dg.Config):
 
 
 def check_days(partitions_def: dg.DailyPartitionsDefinition) -> None:
-    """See that partitions are days as the database and the results know them: from midnight on, by ISO dates.
+    """Check that partitions are days as the database and the results know them: from midnight on, by ISO dates.
 
     Raises:
         InvalidInput: they begin at another time, have other keys, or are of a time zone that is not known.
@@ -49,7 +49,7 @@ def check_days(partitions_def: dg.DailyPartitionsDefinition) -> None:
 
 
 def check_reads(reads: ArchiveRead, needed: Sequence[str]) -> None:
-    """See that the columns are read that an asset needs.
+    """Check that the columns are read that an asset needs.
 
     Args:
         reads: what an asset is to read.

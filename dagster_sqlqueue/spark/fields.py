@@ -193,7 +193,7 @@ def default_schema(options: Mapping[str, str]) -> str:
 
 
 def check_schema(schema: StructType, known: Mapping[str, Column]) -> None:
-    """Look whether the schema that Spark asks for can be read.
+    """Check whether the schema that Spark asks for can be read.
 
     Raises:
         InvalidInput: the schema names a column that is not known, another type for one, or one that is not nullable.

@@ -21,7 +21,7 @@ _DAY_MICROSECONDS = 86_400_000_000
 
 
 def check(within: timedelta | None, columns: Mapping[str, Mapping[str, str]]) -> None:
-    """See that a bound, and the columns of the jobs that it is for, can be used.
+    """Check that a bound, and the columns of the jobs that it is for, can be used.
 
     Raises:
         InvalidInput: they cannot.

@@ -144,11 +144,11 @@ class DayWork(ABC):
 
     @abstractmethod
     def check(self, queue: SqlQueue, about: Days, days: Sequence[str]) -> None:
-        """See that the days can be materialised, before anything is looked at."""
+        """Check that the days can be materialised, before anything is looked at."""
 
     @abstractmethod
     def check_changed(self, queue: SqlQueue, found: Found, days: Sequence[str]) -> None:
-        """See that days that changed may be replaced. Not asked of a run that is to compute them in any case."""
+        """Check that days that changed may be replaced. Not asked of a run that is to compute them in any case."""
 
     @abstractmethod
     def accounts(self, queue: SqlQueue, held: Mapping[str, Held]) -> Mapping[str, Accounts]:

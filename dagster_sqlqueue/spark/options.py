@@ -95,7 +95,7 @@ def state_of(options: Mapping[str, str]) -> str:
 
 
 def by_snapshot(options: Mapping[str, str]) -> bool:
-    """Whether all tasks of a read share one snapshot of the database."""
+    """Return whether all tasks of a read share one snapshot of the database."""
     default = "snapshot" if state_of(options) == "live" else "as_of"
     return options.get("consistent", default) == "snapshot"
 
@@ -106,12 +106,12 @@ def keeping(options: Mapping[str, str]) -> str:
 
 
 def by_bucket(options: Mapping[str, str]) -> bool:
-    """Whether tasks share a read out by buckets, as only the archive can be otherwise."""
+    """Return whether tasks share a read out by buckets, as only the archive can be otherwise."""
     return state_of(options) != "archive" or options.get("split") == "bucket"
 
 
 def null_for_bad(options: Mapping[str, str]) -> bool:
-    """Whether a field that cannot be cast is NULL."""
+    """Return whether a field that cannot be cast is NULL."""
     return options.get("on_bad_value") == "null"
 
 

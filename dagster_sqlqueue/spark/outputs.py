@@ -213,7 +213,7 @@ def staged_files(output: Path | str, name: str, write: Callable[[Path], Sequence
 
 
 def check_apart(output: Path | str, names: Iterable[str], earlier: Iterable[Output]) -> None:
-    """See that files would take the place of nothing that is to be published with them.
+    """Check that files would take the place of nothing that is to be published with them.
 
     Args:
         output: where they go.
@@ -290,7 +290,7 @@ def discard_earlier(output: Path | str, batch: Batch) -> None:
 
 
 def check_table(queue: SqlQueue, table: str) -> None:
-    """See that results can be written to a table, or that it can be made.
+    """Check that results can be written to a table, or that it can be made.
 
     Args:
         queue: in whose database it is.

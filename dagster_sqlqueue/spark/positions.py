@@ -131,7 +131,7 @@ def most_rows(options: Mapping[str, str]) -> int | None:
 
 
 def fails_on_loss(options: Mapping[str, str]) -> bool:
-    """Whether the stream is to end where jobs may have been trimmed unread.
+    """Return whether the stream is to end where jobs may have been trimmed unread.
 
     Raises:
         InvalidInput: the option is neither true nor false.

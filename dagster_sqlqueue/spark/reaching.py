@@ -17,7 +17,7 @@ _ENCRYPTED = ("spark.ssl.enabled", "spark.ssl.rpc.enabled")
 
 
 def check_reachable(master: str, seconds: float, conf: Mapping[str, str]) -> None:
-    """See that one of the addresses of a standalone master is a master's; other masters are not looked at.
+    """Check that one of the addresses of a standalone master is a master's; other masters are not looked at.
 
     Args:
         master: its URL.

@@ -28,7 +28,7 @@ _EMPTY = "_empty"
 
 
 def is_url(place: object) -> bool:
-    """Whether a place is named by a URL."""
+    """Return whether a place is named by a URL."""
     return isinstance(place, str) and "://" in place
 
 

@@ -89,7 +89,7 @@ class SparkSettings:
 
 
 def check_master(master: str) -> None:
-    """See that a master's URL is one of those that Spark knows.
+    """Check that a master's URL is one of those that Spark knows.
 
     Raises:
         InvalidInput: it is not.

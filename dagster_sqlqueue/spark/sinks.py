@@ -68,7 +68,7 @@ def table_identifier(table: str) -> sql.Identifier:
 
 
 def check_given(of: str, table: str | None, output: object) -> None:
-    """See that there is somewhere for results to go.
+    """Check that there is somewhere for results to go.
 
     Args:
         of: whose results they are, for the message.
@@ -85,7 +85,7 @@ def check_given(of: str, table: str | None, output: object) -> None:
 
 
 def check_columns(schema: pa.Schema, key: Sequence[str]) -> None:
-    """See that columns can be those of some days' results; the first column of `key` is the day.
+    """Check that columns can be those of some days' results; the first column of `key` is the day.
 
     Raises:
         InvalidInput: one is missing, there twice, or without a SQL counterpart, or the day is no date.
@@ -101,7 +101,7 @@ def check_columns(schema: pa.Schema, key: Sequence[str]) -> None:
 
 
 def check(rows: pa.Table, key: Sequence[str], days: Sequence[date]) -> None:
-    """See that rows can be the results of some days; the first column of `key` is the day.
+    """Check that rows can be the results of some days; the first column of `key` is the day.
 
     Raises:
         TooManyRows: they are more than `MAX_ROWS`.

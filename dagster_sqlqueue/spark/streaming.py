@@ -62,7 +62,7 @@ class Now(NamedTuple):
     oldest: datetime | None
 
     def may_miss(self, since: datetime) -> bool:
-        """Whether jobs that ended after a moment may have been trimmed."""
+        """Return whether jobs that ended after a moment may have been trimmed."""
         return self.kept_from is not None and since < self.kept_from and (self.oldest is None or self.oldest > since)
 
 

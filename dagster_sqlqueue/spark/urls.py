@@ -36,7 +36,7 @@ def queue_at(url: str, schema: str) -> SqlQueue:
 
 
 def check_public(url: str) -> None:
-    """Look whether a URL may be an option, which plans and event logs show.
+    """Check whether a URL may be an option, which plans and event logs show.
 
     Raises:
         InvalidInput: it holds a password, or does not parse.

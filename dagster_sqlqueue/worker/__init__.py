@@ -1,1 +1,1 @@
-"""Resident consumers outside of Dagster: handlers found by name, orderly stops, several processes."""
+"""Consumers outside of Dagster: handlers found by name, orderly stops, several processes."""

@@ -21,8 +21,8 @@ _FORM = "write it as package.module:handler"
 
 
 class Declared(Protocol):
-    """What can be worked off by name: whatever holds a queue and a handler, such as what `handles` makes, or the
-    `queue_consumer` of the Dagster integration. `lease_seconds` and `job_timeout_seconds` are looked at if it has them.
+    """What `sqlqueue work` takes by name: an object with a queue and a handler, such as what `handles` makes, or the
+    `queue_consumer` of the Dagster integration. `lease_seconds` and `job_timeout_seconds` are used if it has them.
     """
 
     @property
@@ -81,7 +81,7 @@ def handles(
 
 
 def check_handler(spec: QueueSpec[Any], handler: Any) -> None:
-    """Say so if something cannot handle the jobs of a queue.
+    """Raise an error if something cannot handle the jobs of a queue.
 
     Raises:
         InvalidInput: as for `handles`.
@@ -103,7 +103,7 @@ def check_handler(spec: QueueSpec[Any], handler: Any) -> None:
 
 
 def payload_of(handler: Any) -> type | None:
-    """The model that the handler's annotation names, `Job[Model]` or a list of such; None if it names none."""
+    """Return the model that the handler's annotation names, `Job[Model]` or a list of such; None if it names none."""
     function = handler if inspect.isroutine(handler) else type(handler).__call__
     try:
         hints = typing.get_type_hints(function)
@@ -121,7 +121,7 @@ def payload_of(handler: Any) -> type | None:
 
 
 def load(reference: str) -> QueueHandler[Any]:
-    """The handler of that name, with its queue.
+    """Return the handler of that name, with its queue.
 
     Args:
         reference: `package.module:name`, the module as Python imports it.
@@ -149,7 +149,7 @@ def load(reference: str) -> QueueHandler[Any]:
 
 
 def load_spec(reference: str) -> QueueSpec[Any]:
-    """The queue of that name: a `QueueSpec`, or what has one, such as a handler.
+    """Return the queue of that name: a `QueueSpec`, or what has one, such as a handler.
 
     Raises:
         InvalidInput: as for `load`.
@@ -162,7 +162,7 @@ def load_spec(reference: str) -> QueueSpec[Any]:
 
 
 def look_here() -> None:
-    """Have modules be looked for in the current directory first, as `python -m` does."""
+    """Make imports search the current directory first, as `python -m` does."""
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
 
@@ -176,6 +176,6 @@ def _found(reference: str) -> Any:
 
 
 def _others(module: ModuleType) -> str:
-    """The handlers that a module has, to choose from."""
+    """Return the handlers of a module, to choose from."""
     names = [name for name, value in vars(module).items() if isinstance(getattr(value, "spec", None), QueueSpec)]
     return f"; its handlers are: {', '.join(names)}" if names else "; it has no handler"

@@ -1,4 +1,4 @@
-"""What a module holds under a name that is written in a text. No I/O but importing."""
+"""Find an object by the name of its module and its own. No I/O but importing."""
 
 import importlib
 import traceback
@@ -10,7 +10,7 @@ from dagster_sqlqueue.errors import InvalidInput
 
 
 def is_path(module_name: str, name: str) -> bool:
-    """Whether both are names as Python has them, with dots between their parts."""
+    """Return whether both are names as Python has them, with dots between their parts."""
     return all(part.isidentifier() for part in [*module_name.split("."), *name.split(".")])
 
 
@@ -20,7 +20,7 @@ def look_up(
     """Import a module and take what it has of that name.
 
     Args:
-        said: what is looked for, as messages begin: `handler 'jobs:remind'`.
+        said: what is to be found, as messages begin: `handler 'jobs:remind'`.
         module_name: as Python imports it.
         name: in the module; with dots, of what that holds.
         advice: what to do where there is no such module.

@@ -1,4 +1,4 @@
-"""Ending a process in good order: by a signal or a parent's word, within a time, and by force after it."""
+"""End a process in order: on a signal or a parent's message, within a time, and by force after it."""
 
 import logging
 import os
@@ -79,7 +79,7 @@ class Signals:
         signal.pthread_kill(ident, signal.SIGTERM)
 
     def check(self) -> None:
-        """Raise `CutOff` if the main thread is to be interrupted.
+        """Raise `CutOff` if the main thread should be interrupted.
 
         Raises:
             CutOff: it is.
@@ -96,16 +96,16 @@ class Stoppable(Protocol):
     """What a `Stopper` ends."""
 
     def stop(self) -> None:
-        """Begin no more; what was claimed and not begun goes back now."""
+        """Begin no more jobs; those that were claimed and not begun are released now."""
         ...
 
     def give_back(self) -> None:
-        """Give back all that is in hand: the process ends now."""
+        """Release all jobs in hand: the process ends now."""
         ...
 
 
 class Stopper:
-    """Waits for the order to stop, from a thread, and sees it through.
+    """Wait in a thread for the order to stop, and carry it out.
 
     The first order has the worker finish what runs. A second one, or the end of the time, interrupts the running handler,
     so that its job goes back; a handler that does not let itself be interrupted ends with the process, when the grace is
@@ -170,7 +170,7 @@ class Stopper:
         os._exit(CUT_OFF)
 
     def _ordered(self, deadline: float | None) -> bool:
-        """Whether an order came before a moment of `time.monotonic`; also returns when the worker has ended."""
+        """Return whether an order came before a moment of `time.monotonic`; also returns when the worker has ended."""
         sources: list[Any] = [self._signals.socket, *([] if self._parent is None else [self._parent])]
         while not self._ended:
             left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
@@ -183,7 +183,7 @@ class Stopper:
                 try:
                     self._parent.recv()
                 except (EOFError, OSError):
-                    # Once: a parent that is gone stays readable.
+                    # Once: a parent that has ended stays readable.
                     self._parent = None
                 return True
             if left == 0.0:

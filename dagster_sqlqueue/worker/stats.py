@@ -1,4 +1,4 @@
-"""What a worker has done so far, and what happens to it: for whoever shows it."""
+"""The counts and events of a worker, for its output and metrics."""
 
 import time
 from bisect import bisect_left
@@ -24,8 +24,8 @@ class Figures:
         queue: its name.
         counts: as in `DrainSummary`.
         last_error: the first line of what a handler raised or gave as its reason last; None: nothing.
-        in_flight: jobs that a handler is at.
-        handler_seconds: how long handlers were at jobs, all together.
+        in_flight: jobs in a handler.
+        handler_seconds: how long handlers took for jobs, all together.
         spread: how many jobs took up to each of `HANDLER_BOUNDS` and longer than the one before it; last, those that took
             longer than all of them.
     """
@@ -49,12 +49,12 @@ class Figures:
         return cls(queue, counts, last_error, times.in_flight, times.seconds, list(times.spread))
 
     def landed(self) -> "Figures":
-        """The same of a process that is no more."""
+        """Return the same for a process that has ended."""
         return replace(self, in_flight=0)
 
 
 class HandlerTimes:
-    """How long one consumer's handler was at each of its jobs."""
+    """How long one consumer's handler took for each of its jobs."""
 
     def __init__(self) -> None:
         self.in_flight = 0
@@ -63,7 +63,7 @@ class HandlerTimes:
 
     @contextmanager
     def measured(self) -> Iterator[None]:
-        """Measure the block, which is at one job."""
+        """Measure the block, which handles one job."""
         began = time.perf_counter()
         self.in_flight += 1
         try:
@@ -76,7 +76,7 @@ class HandlerTimes:
 
 
 def added(parts: Iterable[list[Figures]], queues: Iterable[str]) -> list[Figures]:
-    """The figures of several processes in one, in the order of the queues."""
+    """Add up the figures of several processes, in the order of the queues."""
     sums = {queue: Figures(queue) for queue in queues}
     for part in parts:
         for figures in part:
@@ -91,6 +91,6 @@ def added(parts: Iterable[list[Figures]], queues: Iterable[str]) -> list[Figures
 
 
 def first_line(text: Any) -> str:
-    """The first line of an error, for a line of a display."""
+    """Return the first line of an error, for a line of a display."""
     lines = str(text).strip().splitlines()
     return lines[0][:500] if lines else ""

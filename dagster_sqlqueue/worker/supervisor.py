@@ -1,4 +1,4 @@
-"""Several processes that work the same queues off, and the one that keeps them alive."""
+"""Several processes that consume the same queues, and the one that keeps them alive."""
 
 import contextlib
 import multiprocessing
@@ -39,7 +39,7 @@ _HOPELESS = (InvalidInput, UnknownQueue, SchemaMissing, SchemaTooOld, SchemaTooN
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a process is to work off, as it can be sent to it.
+    """What a process consumes, in a form that can be sent to it.
 
     Attributes:
         url: the database, with its password.
@@ -64,15 +64,15 @@ class _Child:
 
 
 class Supervisor:
-    """Keeps some processes at work: one that dies is replaced, its jobs are due again when their leases end.
+    """Keep some processes running: one that dies is replaced, its jobs are due again when their leases end.
 
     One that dies soon after its start is replaced after a pause, which grows up to 30 seconds.
 
     Args:
-        assignment: what each works off.
+        assignment: what each consumes.
         processes: how many.
         signals: where orders to stop come from.
-        tell: is told of events; called in the thread that runs.
+        tell: called with events, in the thread that runs.
 
     Raises:
         InvalidInput: the number is less than 1.
@@ -98,13 +98,15 @@ class Supervisor:
         self._failed: QueueError | None = None
 
     def figures(self) -> list[Figures]:
-        """What was done so far by all, those that died included, up to half a second ago. May come from any thread."""
+        """Return what was done so far by all, those that died included, up to half a second ago. May come from any
+        thread.
+        """
         with self._lock:
             return added([self._past, *(child.figures for child in self._children)], self._queues)
 
     def run(self) -> int:
-        """Work until told to stop, or until every process has drained its queues. Gives 0, or `CUT_OFF` when jobs were
-        given back that a handler had begun.
+        """Work until an order to stop, or until every process has drained its queues. Returns 0, or `CUT_OFF` when jobs
+        were released that a handler had begun.
 
         Raises:
             InvalidInput, UnknownQueue, SchemaMissing, SchemaTooOld, SchemaTooNew, DatabaseUnavailable: what a process
@@ -142,7 +144,7 @@ class Supervisor:
             self._tell("process_started", pid=process.pid)
 
     def _listen(self) -> None:
-        """Until something happens: an order, a report, an end, a moment that was waited for."""
+        """Wait until something happens: an order, a report, an end, a moment that was waited for."""
         moments = [*self._due[:1], *([] if self._force_at is None else [self._force_at])]
         left = max(min(moments) - time.monotonic(), 0.0) if moments else None
         connections = {child.connection: child for child in self._children if not child.connection.closed}
@@ -171,7 +173,7 @@ class Supervisor:
         if self._orders == 1:
             self._tell("stopping")
             timeout = options.drain_timeout_seconds
-            # A process sees to its time-out itself. Who is here long after has stopped listening.
+            # A process keeps its time-out itself. One that runs long after it does not react any more.
             self._force_at = None if timeout is None else time.monotonic() + timeout + patience
         else:
             self._force_at = time.monotonic() + patience
@@ -242,13 +244,13 @@ def _reason(child: _Child) -> str:
 
 
 def _child(connection: "Connection[Any, Any]", assignment: Assignment, budget_seconds: float | None) -> None:
-    """The life of one process. Its parent's word stops it, signals do not: those of a terminal or of a service manager
-    reach every process, and would count as the second one.
+    """The life of one process. A message of its parent stops it, signals do not: those of a terminal or of a service
+    manager reach every process, and would count as the second one.
     """
     lock = threading.Lock()
 
     def send(kind: str, what: object) -> None:
-        # A parent that is gone needs no report; that it is gone is seen elsewhere.
+        # A parent that has ended needs no report; its end is noticed elsewhere.
         with lock, contextlib.suppress(OSError):
             connection.send((kind, what))
 

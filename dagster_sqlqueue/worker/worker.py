@@ -1,4 +1,4 @@
-"""One process that works queues off until it is told to stop."""
+"""One process that consumes queues until it is stopped."""
 
 import threading
 import time
@@ -20,7 +20,7 @@ from dagster_sqlqueue.worker.shutdown import GRACE_SECONDS, Signals
 from dagster_sqlqueue.worker.stats import Figures, HandlerTimes, Tell, first_line
 
 POOL_SIZE = 4
-"""Connections that a resident needs: it works, keeps leases, waits, and gives back."""
+"""Connections that a resident needs: to work, extend leases, wait, and release jobs."""
 
 _AWAY = Backoff(0.2, max_seconds=5.0, jitter=0.5)
 
@@ -64,14 +64,14 @@ class WorkOptions:
 
 
 class Resident:
-    """Works the queues of some handlers off in this thread, each with its share.
+    """Consume the queues of some handlers in this thread, each with its share.
 
     Args:
         queue: where the queues are; its pool needs `POOL_SIZE` connections.
         handlers: the handlers, each with its weight.
         options: how.
         signals: interrupts a handler when its time is up; None: nothing does.
-        tell: is told of events.
+        tell: called with events.
 
     Raises:
         InvalidInput: an option is out of range, there is no handler, or two of them have the same queue.
@@ -106,7 +106,7 @@ class Resident:
                 job_timeout_seconds=declared.job_timeout_seconds,
                 mode=options.mode,
                 maintain=options.maintain,
-                # Whoever starts residents has seen to their queues: one that is removed since is not made again.
+                # The queues exist before residents start: one that is removed since is not created again.
                 create=False,
             )
             self._consumers[consumer] = weight
@@ -114,12 +114,13 @@ class Resident:
         self._weighted = WeightedConsumers(self._consumers) if len(self._consumers) > 1 else None
 
     def run(self) -> None:
-        """Work until told to stop, or, as the options say, until nothing is due or the time is up. A database that goes
-        away meanwhile is waited for.
+        """Work until an order to stop, or, as the options say, until nothing is due or the time is up. It waits for a
+        database that becomes unavailable meanwhile.
 
         Raises:
             UnknownQueue: a queue does not exist.
-            DatabaseUnavailable: the database is away at the end, or it stayed away while the queues were to be drained.
+            DatabaseUnavailable: the database is unavailable at the end, or it stayed so while the queues should be
+                drained.
             InvalidInput: transactional mode, and a queue's strategy, order or limits need leases.
             CutOff: a handler was interrupted; its job was given back.
         """
@@ -142,10 +143,10 @@ class Resident:
                 self._stopping.wait(_AWAY(away))
 
     def stop(self) -> None:
-        """Begin no more jobs; those that were claimed and not begun are given back now. May come from any thread.
+        """Begin no more jobs; those that were claimed and not begun are released now. May come from any thread.
 
         Raises:
-            DatabaseUnavailable: they could not be given back; their leases end by themselves.
+            DatabaseUnavailable: they could not be released; their leases end by themselves.
         """
         self._stopping.set()
         if self._weighted is not None:
@@ -156,7 +157,7 @@ class Resident:
             consumer.give_back()
 
     def give_back(self) -> None:
-        """Give back all that is in hand, for a process that ends now. May come from any thread.
+        """Release all jobs in hand, for a process that ends now. May come from any thread.
 
         Raises:
             DatabaseUnavailable: as `stop`.
@@ -212,7 +213,7 @@ class Resident:
 
 
 def check_handlers(handlers: Sequence[tuple[QueueHandler[Any], float]]) -> None:
-    """Say so if these cannot work in one process.
+    """Raise an error if these cannot work in one process.
 
     Raises:
         InvalidInput: there is none, or two of them have the same queue.

@@ -288,16 +288,16 @@ def test_keys_whose_jobs_wait_for_a_turn_that_nobody_gives_them(
         made = replace(spec, name=name, **turns)
         queue.create_queue(made)
         queue.enqueue_many(made, [NewJob(Work(n=1), ordering_key=key) for key in found])
-    assert _found(queue)["keys"] == Check("keys", Verdict.OK, "none waits for a turn that nobody gives it")
+    assert _found(queue)["keys"] == Check("keys", Verdict.OK, "none waits for a turn that no other job gives it")
     rows(queue, parked)
     before = rows(queue, "SELECT j::text FROM {s}.job AS j ORDER BY 1")
     found = _found(queue)["keys"]
     assert found.verdict is Verdict.WARN
     assert found.found == (
-        "jobs of 1 key of queue other, 'x', wait for a turn that nobody gives them;"
-        ' jobs of 3 keys of queue work, such as "a\'\\x1b[1m", wait for a turn that nobody gives them'
+        "jobs of 1 key of queue other, 'x', wait for a turn that no other job gives them;"
+        ' jobs of 3 keys of queue work, such as "a\'\\x1b[1m", wait for a turn that no other job gives them'
     )
-    assert found.cure == "let them go on with: sqlqueue maintain (run it daily)"
+    assert found.cure == "promote them with: sqlqueue maintain (run it daily)"
     told = json.loads(cli.run("doctor", "--json").stdout)["checks"]
     assert {"name": "keys", "verdict": "warn", "found": found.found, "cure": found.cure} in told
     assert rows(queue, "SELECT j::text FROM {s}.job AS j ORDER BY 1") == before
@@ -334,8 +334,8 @@ def test_schedules_of_a_paused_queue(queue: SqlQueue, spec: QueueSpec[Work]) -> 
         schedules.put(spec, name, Work(n=1), cron="@yearly")
     queue.pause("work")
     found = _found(queue)["schedules"]
-    assert (found.verdict, found.found) == (Verdict.WARN, "work is paused, and 2 schedules go on putting jobs on it")
-    assert found.cure == "let it go on with: sqlqueue resume work; or: sqlqueue schedule pause work NAME"
+    assert (found.verdict, found.found) == (Verdict.WARN, "work is paused, and 2 schedules go on enqueuing jobs on it")
+    assert found.cure == "resume it with: sqlqueue resume work; or: sqlqueue schedule pause work NAME"
     queue.pause("work", until=3600)
     assert _found(queue)["schedules"].verdict is Verdict.OK, "it goes on by itself"
     queue.pause("work")
@@ -353,7 +353,7 @@ def test_schedules_that_a_scheduler_had_to_pause(queue: SqlQueue, spec: QueueSpe
     found = _found(queue)["schedules"]
     assert found.verdict is Verdict.WARN
     assert found.found.startswith("work/at home was paused by a scheduler: there is no time zone 'Mars/Base'")
-    assert found.cure == "put it right; then: sqlqueue schedule resume work 'at home'"
+    assert found.cure == "correct it; then: sqlqueue schedule resume work 'at home'"
 
 
 def test_dead_rows_in_the_job_table(queue: SqlQueue, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -445,7 +445,7 @@ def test_batches_that_want_looking_after(queue: SqlQueue) -> None:
     assert found.verdict is Verdict.WARN
     assert found.found == (
         "work: a is left by the driver for an hour or more, with its jobs; work: the files of d and 1 more are not in their"
-        " place for an hour or more; work: f is given up 3 times in a row or more: out of memory"
+        " place for an hour or more; work: f is abandoned 3 times in a row or more: out of memory"
     )
     rows(queue, "UPDATE {s}.batch SET state = 'abandoned' WHERE key IN ('a', 'b', 'c')")
     rows(queue, "UPDATE {s}.batch SET unmoved = false")

@@ -95,7 +95,7 @@ class Held:
             self._connection.close()
 
     def begin(self, token: int, lease_seconds: float) -> str:
-        """Begin, or begin again with a new snapshot. Gives the snapshot to be imported.
+        """Begin, or begin again with a new snapshot. Returns the snapshot to be imported.
 
         Raises:
             BatchLost: the batch was taken over.
@@ -119,7 +119,7 @@ class Held:
         return counted
 
     def move(self) -> tuple[int, int]:
-        """End the jobs as succeeded, some buckets at a time. Gives their number, and how many of them somebody follows.
+        """End the jobs as succeeded, some buckets at a time. Returns their number, and how many of them somebody follows.
 
         Raises:
             Conflict: somebody else has, or had, one of them.
@@ -139,7 +139,7 @@ class Held:
 
     def move_again(self, told: Parameters) -> int:
         """Undo the move, and whatever was done after it. End the jobs of which something was reported as it was reported,
-        and the others as succeeded. Gives their number.
+        and the others as succeeded. Returns their number.
 
         Raises:
             Conflict: somebody else has got one of them meanwhile.
@@ -209,7 +209,7 @@ class Held:
         self.check()
 
     def check(self) -> None:
-        """Say so if the transaction is known to be lost.
+        """Raise an error if the transaction is known to be lost.
 
         Raises:
             BatchLost: it is.
@@ -257,7 +257,7 @@ class Held:
         self._connection.close()
 
     def gone(self) -> bool:
-        """Whether the connection is lost."""
+        """Return whether the connection is lost."""
         return bool(self._connection.closed)
 
 

@@ -88,7 +88,7 @@ def leased_days(
 
 
 def _prepared(queue: SqlQueue, wanted: Wanted, opened: Opened) -> Sequence[Row]:
-    """Bury what has no attempt left, and lease again what the batch has already. Gives the rows of `batch_buckets`."""
+    """Bury what has no attempt left, and lease again what the batch has already. Returns the rows of `batch_buckets`."""
     mine = {"batch_id": opened.id, "token": opened.token, "worker": wanted.owner}
     rows = queue.database.run("batch_buckets", {"queue": wanted.queue, "batch_id": opened.id})
     for bucket, held, _ in rows:

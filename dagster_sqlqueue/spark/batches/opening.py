@@ -95,7 +95,7 @@ def _open_free(transaction: Transaction, all_wanted: Sequence[Wanted]) -> Sequen
 
 
 def check_queue(queue: SqlQueue, name: str) -> None:
-    """See that a queue can be sealed.
+    """Check that a queue can be sealed.
 
     Raises:
         UnknownQueue, QueuePaused, InvalidInput: it cannot.

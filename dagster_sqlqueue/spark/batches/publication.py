@@ -181,7 +181,9 @@ def _held_publication(queue: SqlQueue, batch: Batch, output: Mapping[str, Any], 
 
 
 def _was_published(queue: SqlQueue, batch: Batch) -> bool:
-    """Whether a commit that got no answer was one: asked behind the lock that the transaction has until it is over."""
+    """Return whether a commit that got no answer was one: asked behind the lock that the transaction has until it is
+    over.
+    """
     return bool(queue.database.run("batch_published", {"batch_id": batch.id, "token": batch.token}))
 
 

@@ -215,6 +215,6 @@ def as_leased(queue: SqlQueue, batch: Batch, *, owner: str, lease_seconds: float
 
 
 def _suits(queue: SqlQueue, name: str) -> bool:
-    """Whether many jobs are due in a queue that nobody else seems to work on."""
+    """Return whether many jobs are due in a queue that nobody else seems to work on."""
     ((many, alone),) = queue.database.run("batch_suits", {"queue": name, "least": TRANSACTIONAL_FROM})
     return bool(many and alone)
