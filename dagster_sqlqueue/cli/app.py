@@ -45,7 +45,7 @@ class Commands(TyperGroup):
         sys.exit(code if isinstance(code, int) else 0)
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The names of the commands, in the order of the help."""
+        """Return the names of the commands, in the order of the help."""
         return list(_ENTRIES)
 
     def get_command(self, ctx: Any, cmd_name: str) -> TyperCommand | None:
@@ -54,7 +54,7 @@ class Commands(TyperGroup):
         return entry.listed() if entry else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """The command that was named, to be run or to be completed; its module is imported."""
+        """Return the command that was named, to be run or to be completed; its module is imported."""
         name, listed, rest = super().resolve_command(ctx, args)
         return name, _ENTRIES[name].load() if name else listed, rest
 

@@ -23,7 +23,7 @@ class Entry(NamedTuple):
         return TyperCommand(self.name, help=self.summary, rich_help_panel=self.panel)
 
     def load(self) -> TyperCommand | TyperGroup:
-        """The command itself; its module is imported."""
+        """Return the command itself; its module is imported."""
         part = typer.Typer()
         importlib.import_module(f"dagster_sqlqueue.cli.commands.{self.module}").register(part)
         found = typer.main.get_group(part).commands[self.name]

@@ -75,7 +75,7 @@ _CODES: list[tuple[type[Exception], Code]] = [
 
 
 def code_of(error: Exception) -> Code:
-    """The exit code of an error that is the library's, or the database's."""
+    """Return the exit code of an error that is the library's, or the database's."""
     usual = Code.DATABASE if of_database(error) else Code.FAILED
     return next((code for kind, code in _CODES if isinstance(error, kind)), usual)
 

@@ -85,7 +85,7 @@ class Session:
 
     @contextmanager
     def queue(self, *, checked: bool = True, pool_size: int = 2, connect_timeout: int = 10) -> "Iterator[SqlQueue]":
-        """The queues of the database, for the block.
+        """Yield the queues of the database, for the block.
 
         Args:
             checked: refuse a schema that is missing or of another version.

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def stopped_by_signals() -> Iterator[tuple[threading.Event, list[int]]]:
-    """An event that SIGTERM and SIGINT set while the block runs, and which of them came.
+    """Yield an event that SIGTERM and SIGINT set while the block runs, and which of them came.
 
     The main thread must not wait for the event: its handler would set what it may hold the lock of.
     """

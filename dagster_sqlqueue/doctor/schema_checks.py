@@ -151,7 +151,9 @@ def _is_swollen(size: int | None, entries: float | None) -> bool:
 
 
 def known_indexes(version: int) -> dict[str, str]:
-    """The indexes that the migrations make up to a version of the schema, each with the statement that makes it again."""
+    """Return the indexes that the migrations make up to a version of the schema, each with the statement that makes it
+    again.
+    """
     known: dict[str, str] = {}
     partitioned: set[str] = set()
     for migration in migrations.available():

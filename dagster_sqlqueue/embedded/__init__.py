@@ -29,7 +29,7 @@ START_SECONDS = 120.0
 
 
 def home() -> Path:
-    """The state directory: `SQLQUEUE_HOME`, or `.sqlqueue` in the current directory."""
+    """Return the state directory: `SQLQUEUE_HOME`, or `.sqlqueue` in the current directory."""
     return Path(os.environ.get("SQLQUEUE_HOME") or ".sqlqueue").expanduser().absolute()
 
 
@@ -173,7 +173,7 @@ def stop_server(directory: Path) -> bool:
 
 @contextlib.contextmanager
 def serve(directory: Path | None = None) -> Iterator[str]:
-    """The URL of a database for the block: `SQLQUEUE_URL` if it is set, else the embedded server's.
+    """Yield the URL of a database for the block: `SQLQUEUE_URL` if it is set, else the embedded server's.
 
     Raises:
         EmbeddedServerError: the embedded server is needed and does not start.

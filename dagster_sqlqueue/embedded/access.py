@@ -32,7 +32,7 @@ class Refused(Exception):
 
 
 def closed(path: Path, account: Account) -> Path | None:
-    """The topmost directory above a path that does not let the account through; None: it gets there.
+    """Return the topmost directory above a path that does not let the account through; None: it gets there.
 
     Access control lists are not read: a path that needs them is refused, and never taken for an open one.
     """
@@ -61,7 +61,7 @@ def data_directory(directory: Path, account: Account) -> Path:
 
 
 def temporary_directory(account: Account) -> Path:
-    """Where to make the directory of a socket: a path that is short, plain and open to the account.
+    """Return where to make the directory of a socket: a path that is short, plain and open to the account.
 
     Raises:
         Refused: there is none.
@@ -100,7 +100,7 @@ def runnable(programs: Path, account: Account) -> Path:
 
 
 def _copied(programs: Path, account: Account) -> Path:
-    """A copy of the installation, readable by all, named after what is in it: other environments use it too."""
+    """Make a copy of the installation, readable by all, named after what is in it: other environments use it too."""
     name = hashlib.sha256((programs / "postgres").read_bytes()).hexdigest()[:16]
     installation, wheel = programs.parent, programs.parent.parent
     kept = CACHE / name

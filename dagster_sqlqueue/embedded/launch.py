@@ -48,7 +48,7 @@ log_timezone = 'UTC'
 
 
 def programs() -> Path:
-    """The directory of PostgreSQL's programs.
+    """Return the directory of PostgreSQL's programs.
 
     Raises:
         EmbeddedServerError: there are none for this system, or the wheel is not installed.
@@ -117,7 +117,7 @@ def launch(programs: Path, directory: Path) -> tuple[int, int]:
 
 
 def log_since(directory: Path, position: int) -> str:
-    """The end of what the server's log says from a position on, in one line."""
+    """Return the end of what the server's log says from a position on, in one line."""
     with (directory / supervisor.LOG).open("rb") as log:
         log.seek(position)
         return _in_one_line(log.read().decode(errors="replace"))
@@ -181,8 +181,8 @@ def _account(directory: Path) -> Account:
 
 
 def _socket_directory(directory: Path, account: Account) -> str:
-    """The data directory, or a temporary one where its path is too long for a socket, special in a URL, or closed to the
-    server's account.
+    """Return the data directory, or a temporary one where its path is too long for a socket, special in a URL, or
+    closed to the server's account.
     """
     plain = re.compile(r"[A-Za-z0-9/._-]+")
     short = len(str(directory / _SOCKET)) <= _SOCKET_BYTES

@@ -28,7 +28,7 @@ _POLL_SECONDS = 0.02
 
 
 def postmaster(directory: Path) -> int | None:
-    """The process id of the server that runs on a data directory; None when none does."""
+    """Return the process id of the server that runs on a data directory; None when none does."""
     try:
         pid = int((directory / "postmaster.pid").read_text().partition("\n")[0])
     except (OSError, ValueError):

@@ -152,7 +152,7 @@ def _figures(found: Sequence[QueueStats]) -> Iterator[Metric]:
 
 
 def _of_batches(found: Sequence[Row]) -> Iterator[Metric]:
-    """The figures of queues that have batches, as `batch_figures` gives them."""
+    """Yield the figures of queues that have batches, as `batch_figures` gives them."""
     states = ("sealing", "sealed", "published", "abandoned")
     yield _by(
         "sqlqueue_batches",
@@ -191,7 +191,7 @@ def _of(name: str, meaning: str, found: Sequence[QueueStats], value: Callable[[Q
 
 
 def _unit(name: str) -> str:
-    """The unit that a name ends with, if it does."""
+    """Return the unit that a name ends with, if it does."""
     return next((unit for unit in ("seconds", "bytes") if name.endswith(f"_{unit}")), "")
 
 

@@ -51,7 +51,7 @@ def sqlqueue_archive_asset(
         table: the SQL table of the results, replaced day by day in one transaction; None: files only.
         output: asked in the run for the directory of the Parquet files, `day=…` below it, or for its URL (`s3://…`, what
             `fsspec` knows); None: the table only.
-        key: the columns that tell one row from another, `day` first; None: `day`, and `account` where `reads` has it.
+        key: the columns that identify a row, `day` first; None: `day`, and `account` where `reads` has it.
         name: the asset's; None: the function's.
         group_name: the asset's group.
         deps: assets it comes from beside the queue.

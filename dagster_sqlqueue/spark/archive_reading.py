@@ -24,7 +24,7 @@ EVERY_JOB = {
 
 
 def archived(spark: SparkSession, reads: ArchiveRead, about: Days, days: Sequence[str]) -> DataFrame:
-    """The jobs of some days, with the column `day`.
+    """Return the jobs of some days, with the column `day`.
 
     Args:
         spark: a session with the data source `sqlqueue` registered.

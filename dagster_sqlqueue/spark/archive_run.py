@@ -75,8 +75,8 @@ class ArchiveDays(DayWork):
         return Made(made.rows, made.counts)
 
     def _staged(self, queue: SqlQueue, frame: DataFrame, table: str, day: str) -> staging.Staged:
-        """The rows of a day, written by the tasks beside the table. What a killed run of the day left there goes first; if
-        another run of the day is at work, it is told that its rows are gone, and publishes nothing.
+        """Stage the rows of a day beside the table, by tasks. Rows that a killed run of the day left there are deleted
+        first; another run of the day that is under way fails for want of its rows, and publishes nothing.
         """
         key = f"{self.name}/{day}"
         staging.sweep(queue, [key])
@@ -84,6 +84,6 @@ class ArchiveDays(DayWork):
 
 
 def _jobs_of(last: Mapping[str, dg.AssetMaterialization | None]) -> dict[str, int]:
-    """How many jobs there were when each day was computed."""
+    """Return how many jobs there were when each day was computed."""
     found = {day: one.metadata.get("jobs_read") for day, one in last.items() if one is not None}
     return {day: int(str(value.value)) for day, value in found.items() if value is not None}

@@ -45,9 +45,9 @@ def sqlqueue_daily_asset(
     """Turn a function from a day's events to its results into a daily-partitioned asset that consumes the daily jobs.
 
     A range of days is one run with one Spark session. A day that has no job to take, and whose archived events are those
-    that it was computed from, is left as it is: the materialisation says so, and where that holds for all days no Spark is
-    started. Its data version is made of the archive's watermark: how many of its events are archived, and when the last
-    one finished.
+    that it was computed from, is left as it is: the materialisation shows that, and where that holds for all days no
+    Spark is started. Its data version is made of the archive's watermark: how many of its events are archived, and when
+    the last one finished.
 
     Each run checks its days: see `day_checks`.
 
@@ -63,12 +63,13 @@ def sqlqueue_daily_asset(
         deps: assets it comes from beside the two queues.
         figures: numbers about one day's rows, shown and plotted for each partition.
         counted: the column of the results that says how many events went into each row, for the check that none is lost.
-        deadline: by which a day's jobs must be gone, by the clocks of each account's zone on the day after; None: any time.
+        deadline: by which a day's jobs must have ended, by the clocks of each account's zone on the day after; None:
+            any time.
         columns: what the columns of the results mean, by their names.
         code_version: of the function. With another one every day is computed again.
         backoff: how long the sensor waits before it asks again for a day whose run failed or died.
-        lease_seconds: how long a day's batch holds when its run is gone, before another run may take it over. It is extended
-            four times as often.
+        lease_seconds: how long a day's batch holds when its run has died, before another run may take it over. It is
+            extended four times as often.
         pool: the concurrency pool; a second Spark session would only take the first one's memory.
         asset_keys: of the queues whose assets are not `queues/<name>`, by queue; see `asset_key_of`.
 

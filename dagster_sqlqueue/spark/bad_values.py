@@ -1,4 +1,4 @@
-"""Which job it was whose field could not be cast: looked for only after a read has failed."""
+"""Find the job whose field could not be cast, after a read has failed."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,16 +12,16 @@ _EARLIEST, _LATEST = "0001-01-01", "9999-12-31 23:59:59.999999"
 
 
 def find_bad(conninfo: str, table: str, where: str, columns: Mapping[str, Column]) -> str | None:
-    """The first job, and its field, that cannot be cast to the type of one of the columns.
+    """Return the first job, and its field, that cannot be cast to the type of one of the columns.
 
     Args:
         conninfo: libpq's, of the database.
         table: quoted.
         where: a condition that can fail on no row.
-        columns: those to look at.
+        columns: those to check.
 
     Returns:
-        Words that name both and quote the value; None: there is none, or it cannot be looked for.
+        Words that name both and quote the value; None: there is none, or it cannot be searched for.
     """
     try:
         with psycopg.connect(conninfo, autocommit=True) as connection:
@@ -57,7 +57,7 @@ def _in_column(
 def _first_bad(
     connection: "psycopg.Connection[tuple[str, str]]", some: Sequence[tuple[str, str]], kind: str
 ) -> tuple[str, str] | None:
-    """By halves, so that one bad value among thousands costs a few casts of many, and not thousands of one."""
+    """Search by halves, so that one bad value among thousands costs a few casts of many, and not thousands of one."""
     if _castable(connection, [value for _, value in some], kind):
         return None
     if len(some) == 1:

@@ -18,7 +18,7 @@ class Reader(DataSourceReader):
     Args:
         url: the database.
         schema: where the queue's tables are.
-        options: looked at.
+        options: checked.
         asked: the columns to read.
 
     Raises:
@@ -26,7 +26,7 @@ class Reader(DataSourceReader):
     """
 
     def __init__(self, url: str, schema: str, options: Mapping[str, str], asked: StructType) -> None:
-        # Tasks are told what took SQLAlchemy and psycopg to find out.
+        # The driver sends tasks what takes SQLAlchemy and psycopg to find out.
         from dagster_sqlqueue.spark.urls import server
 
         self._url = url
@@ -40,7 +40,7 @@ class Reader(DataSourceReader):
         self._pushed: list[conditions.Test] = []
 
     def partitions(self) -> list[InputPartition]:
-        """The tasks' shares of it; see `slices.shares`."""
+        """Return the tasks' shares of it; see `slices.shares`."""
         from dagster_sqlqueue.spark.slices import shares
         from dagster_sqlqueue.spark.urls import queue_at
 
@@ -50,7 +50,7 @@ class Reader(DataSourceReader):
         return planned
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a share; see `Reading.read`."""
+        """Yield the rows of a share; see `Reading.read`."""
         # Spark makes a partition of its own where a read has none.
         if not isinstance(partition, Share) or not partition.slices:
             return

@@ -39,7 +39,7 @@ def options(java: JavaHome) -> list[str]:
     if not found.is_file():
         return []
     aot = java.version >= _AOT_FROM
-    # A cache that does not fit is passed over without a word.
+    # The JVM silently ignores a cache that does not fit.
     quiet = ["-Xlog:disable", f"-Xlog:all=error,{'aot' if aot else 'cds'}*=off:stderr"]
     return [f'"-XX:{"AOTCache" if aot else "SharedArchiveFile"}={found}"', *quiet]
 
@@ -90,7 +90,7 @@ def _place(java: JavaHome) -> Path:
 
 
 def _in_a_process_of_its_own(java: JavaHome, target: Path) -> "subprocess.CompletedProcess[str]":
-    """This one may have a Spark already, and what the JVM prints about its cache is for nobody."""
+    """This one may have a Spark already, and no user needs what the JVM prints about its cache."""
     command, environment = running("dagster_sqlqueue.spark.class_cache", str(java.path), str(java.version), str(target))
     return subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, check=False
@@ -98,7 +98,7 @@ def _in_a_process_of_its_own(java: JavaHome, target: Path) -> "subprocess.Comple
 
 
 def _trained(java: JavaHome, target: Path) -> int:
-    """The exit code of a driver that wrote the cache as it ended."""
+    """Return the exit code of a driver that wrote the cache as it ended."""
     settings = SparkSettings(app_name="classes", master="local[2]", driver_memory="1g", shuffle_partitions=2)
     kind = "AOTCacheOutput" if java.version >= _AOT_FROM else "ArchiveClassesAtExit"
     with (

@@ -18,17 +18,17 @@ _ZONE_LAST = "Etc/GMT+12"
 
 
 def begins(day: str, zone: str) -> datetime:
-    """The moment at which a day begins by the clocks of a zone."""
+    """Return the moment at which a day begins by the clocks of a zone."""
     return due_at(date.fromisoformat(day) - timedelta(days=1), zone, datetime.min.time())
 
 
 def ends(day: str, zone: str) -> datetime:
-    """The moment at which a day ends by the clocks of a zone."""
+    """Return the moment at which a day ends by the clocks of a zone."""
     return begins((date.fromisoformat(day) + timedelta(days=1)).isoformat(), zone)
 
 
 def check_begun(days: Sequence[str], now: datetime) -> None:
-    """Check that no day lies in the future wherever one looks at it from: it could have no jobs yet.
+    """Check that no day lies in the future in every time zone: it could have no jobs yet.
 
     Raises:
         InvalidInput: one does.
@@ -82,7 +82,7 @@ def check_kept(
     Args:
         queue: where the archive is.
         about: which jobs belong to which day.
-        held: what the archive holds of the days that are to be computed.
+        held: what the archive holds of the days to compute.
         before: how many jobs it held when a day was computed the last time.
         now: by the database's clock.
 

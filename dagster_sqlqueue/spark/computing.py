@@ -1,4 +1,6 @@
-"""What a function gives of some days: rows that the driver holds, or so many that only Spark's tasks may write them."""
+"""The results of a function for some days: rows that the driver holds, or so many that only Spark's tasks may write
+them.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -35,7 +37,7 @@ class Computed:
     frame: DataFrame | None = None
 
     def close(self) -> None:
-        """Have the tasks forget the rows that they kept."""
+        """Remove the rows that the tasks kept."""
         if self.frame is not None:
             self.frame.unpersist()
 
@@ -54,12 +56,12 @@ class Computed:
 
 
 def computed(compute: Compute, jobs: DataFrame, key: Sequence[str], dates: Sequence[date], *, table: bool) -> Computed:
-    """Compute the results of some days, and see that they can be published.
+    """Compute the results of some days, and check that they can be published.
 
     Args:
         compute: from the jobs to the results.
         jobs: of these days.
-        key: the columns that tell one row from another, `day` first.
+        key: the columns that identify a row, `day` first.
         dates: the days.
         table: whether they go to a SQL table. More rows than the driver should hold are left to the tasks: of one day; of
             several, where there is no table. These compute them a second time as they write them.
@@ -71,7 +73,7 @@ def computed(compute: Compute, jobs: DataFrame, key: Sequence[str], dates: Seque
     frame = compute(jobs)
     if not isinstance(frame, DataFrame):
         raise InvalidInput(f"the computation gave a {type(frame).__name__}; it must give a Spark DataFrame")
-    # One row more than may be published: enough to tell, and never more than the driver can hold.
+    # One row more than may be published: enough to know, and never more than the driver can hold.
     rows = frame.limit(sinks.MAX_ROWS + 1).toArrow()
     if rows.num_rows > sinks.MAX_ROWS and (not table or len(dates) == 1):
         sinks.check_columns(rows.schema, key)
@@ -89,7 +91,7 @@ def computed(compute: Compute, jobs: DataFrame, key: Sequence[str], dates: Seque
 
 
 def _one_day(frame: DataFrame, key: Sequence[str], day: date) -> int:
-    """How many rows a day has, that only the tasks hold.
+    """Return how many rows a day has, that only the tasks hold.
 
     Raises:
         InvalidInput: one is of another day, or has no value in a column of the key; or two have the same key.

@@ -1,4 +1,4 @@
-"""What a row has to fulfil, as SQL: from the options, and from the filters that Spark pushes down."""
+"""Conditions on rows, as SQL: from the options, and from the filters that Spark pushes down."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class Test:
 
 
 def scope(options: Mapping[str, str]) -> list[str]:
-    """The conditions on columns of every job, none of which can fail on a row."""
+    """Return the conditions on columns of every job, none of which can fail on a row."""
     found = [f"queue = {literal(required(options, 'queue'))}"]
     if state_of(options) == "batch":
         ids = ", ".join(f"CAST('{one}' AS uuid)" for one in batch_ids(options))
@@ -59,7 +59,7 @@ def scope(options: Mapping[str, str]) -> list[str]:
 
 
 def tests(options: Mapping[str, str], known: Mapping[str, Column]) -> list[Test]:
-    """The option `where`, looked at.
+    """Return the option `where`, checked.
 
     Raises:
         InvalidInput: it is not usable.
@@ -81,7 +81,7 @@ def _test(test: Any, known: Mapping[str, Column]) -> Test:
 
 
 def condition(test: Test, known: Mapping[str, Column], server: int | None) -> str:
-    """A test as SQL; `server` as for `Column.value`.
+    """Return a test as SQL; `server` as for `Column.value`.
 
     Raises:
         InvalidInput: a value is not of the column's type.
@@ -99,15 +99,15 @@ def condition(test: Test, known: Mapping[str, Column], server: int | None) -> st
 
 
 def all_of(options: Mapping[str, str], known: Mapping[str, Column], pushed: Sequence[Test], server: int) -> list[str]:
-    """Every condition of a read, besides that of its slice. None fails on a row: one whose field cannot be cast does not
-    fulfil it, so that a job that nobody asked for ends no read.
+    """Return every condition of a read, besides that of its slice. None fails on a row: one whose field cannot be cast
+    does not fulfil it, so that a job that was not asked for ends no read.
     """
     return [*scope(options), *(condition(test, known, server) for test in (*tests(options, known), *pushed))]
 
 
 def from_filters(filters: Iterable[ds.Filter], known: Mapping[str, Column]) -> list[Test]:
-    """Those of Spark's filters that the database can take over. Spark applies all of them again, so that where the two
-    differ about a value a filter may only let too much through.
+    """Return those of Spark's filters that the database can take over. Spark applies all of them again, so that where
+    the two differ about a value a filter may only let too much through.
     """
     return [test for one in filters if (test := _pushed(one, known)) is not None]
 

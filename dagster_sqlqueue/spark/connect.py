@@ -26,11 +26,11 @@ _MODE = "SPARK_CONNECT_MODE_ENABLED"
 
 @contextmanager
 def remote_session(settings: SparkSettings) -> Iterator[SparkSession]:
-    """A session of the server for the block, released at its end; the server goes on.
+    """Yield a session of the server for the block, released at its end; the server goes on.
 
     Raises:
         InvalidInput: the client's packages are not installed, or nothing that is a Connect server answers in time.
-        SparkUnavailable: the server went away in the block.
+        SparkUnavailable: the server was lost in the block.
     """
     assert settings.remote is not None
     before = os.environ.get(_MODE)
@@ -50,7 +50,7 @@ def remote_session(settings: SparkSettings) -> Iterator[SparkSession]:
 
 
 def running_remote() -> SparkSession | None:
-    """A session of a Connect server that is open in this process already."""
+    """Return a session of a Connect server that is open in this process already."""
     if _MODE not in os.environ:
         return None
     from pyspark.sql.connect.session import SparkSession as RemoteSession
@@ -106,7 +106,7 @@ def _check_reachable(settings: SparkSettings, remote: str) -> None:
 
 
 def _silence(settings: SparkSettings, remote: str) -> str:
-    """Why nothing answered: gRPC does not say."""
+    """Return why nothing answered: gRPC does not say."""
     try:
         socket.create_connection(connect_address(remote), timeout=settings.reach_seconds).close()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A Spark Connect server that goes away in the middle: how long it is waited for, and the error that then names it."""
+"""The loss of a Spark Connect server in the middle of a block: how long to wait for it, and the error that names it."""
 
 import sys
 import time
@@ -15,7 +15,7 @@ _MOST_BETWEEN = 2_000
 
 
 def wait_for_server(session: Any, seconds: float) -> None:
-    """Have a session's client wait so long for a server that does not answer; PySpark itself waits ten minutes.
+    """Set how long a session's client waits for a server that does not answer; PySpark itself waits ten minutes.
 
     Args:
         session: of a Connect server.
@@ -43,21 +43,21 @@ def wait_for_server(session: Any, seconds: float) -> None:
 
 @contextmanager
 def losses_named(session: Any, where: str) -> Iterator[None]:
-    """Errors of the block that come from a Connect server that is gone become one that says so.
+    """Turn errors of the block that come from the loss of a Connect server into one that says so.
 
     Args:
         session: the session that the block uses, of whatever kind.
         where: the server's address, for the message.
 
     Raises:
-        SparkUnavailable: the server is gone, or another one that does not know the session has come in its place.
+        SparkUnavailable: the server was lost, or another one that does not know the session has taken its place.
     """
     try:
         yield
     except Exception as error:
         if isinstance(error, SparkUnavailable) or (reason := _loss(error)) is None:
             raise
-        # Whatever else is asked of that session, such as its end, is not waited for again.
+        # Further calls of that session, such as its end, do not wait again.
         wait_for_server(session, 0)
         raise SparkUnavailable(
             f"Spark Connect at {where} went away in the middle ({reason}), and the session with it. Its log, and that of the"
@@ -67,7 +67,7 @@ def losses_named(session: Any, where: str) -> Iterator[None]:
 
 
 def _loss(error: BaseException | None) -> str | None:
-    """What an error, or one that it came from, says about a server that is gone."""
+    """Return what an error, or one that it came from, says about a lost server."""
     grpc = sys.modules.get("grpc")
     while error is not None:
         status, told = "", ""

@@ -74,7 +74,7 @@ class Connection:
         self._connection.close()
 
     def execute(self, text: str, parameters: Sequence[str] = ()) -> list[dict[str, Any]]:
-        """Run a statement, and give its rows.
+        """Run a statement, and return its rows.
 
         Args:
             text: with `$1` and so on for the parameters.
@@ -91,11 +91,11 @@ class Connection:
             return rows
 
     def batches(self, text: str, size: int) -> Iterator[pa.RecordBatch]:
-        """The rows of a statement, as they come.
+        """Yield the rows of a statement, as they come.
 
         Args:
             text: of the statement.
-            size: about how many bytes a batch is to have.
+            size: about how many bytes a batch should have.
         """
         with AdbcStatement(self._connection) as statement:
             statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(size)})
@@ -105,7 +105,7 @@ class Connection:
                 yield from reader
 
     def alive(self) -> bool:
-        """Return whether there still is a server behind it. An error in the middle of a result does not say by itself."""
+        """Return whether its server still answers. An error in the middle of a result does not show that."""
         try:
             self.execute("SELECT 1")
         except (Error, OSError) as error:
@@ -114,7 +114,7 @@ class Connection:
 
 
 def run(connection: Connection, name: str, schema: str, *parameters: str) -> list[dict[str, Any]]:
-    """Run the statement of a SQL file, and give its rows.
+    """Run the statement of a SQL file, and return its rows.
 
     Args:
         connection: where.
@@ -130,7 +130,7 @@ def run(connection: Connection, name: str, schema: str, *parameters: str) -> lis
 
 @contextmanager
 def connected(server: Server, *names: str) -> Iterator[Connection]:
-    """A connection for a task's block; errors in the block become the package's where it has one.
+    """Yield a connection for a task's block; errors in the block become the package's if it has one.
 
     Args:
         server: the database.
@@ -155,18 +155,18 @@ def connected(server: Server, *names: str) -> Iterator[Connection]:
 
 
 def state_of(error: BaseException) -> str | None:
-    """The error's SQLSTATE, if the driver hands it on: not for what happens in the middle of a result."""
+    """Return the error's SQLSTATE, if the driver hands it on: not for what happens in the middle of a result."""
     return getattr(error, "sqlstate", None) or None
 
 
 def cancelled(error: BaseException) -> bool:
-    """Return whether the server ended the statement because of its time, or of somebody's wish."""
+    """Return whether the server ended the statement because of its time-out, or on an operator's request."""
     state, words = _CANCELLED
     return state_of(error) == state or (state_of(error) is None and words in str(error))
 
 
 def explained(error: BaseException, server: Server, *, broken: bool) -> BaseException:
-    """The package's own error for one of the driver's; the driver's own where there is nothing to add."""
+    """Return the package's own error for one of the driver's; the driver's own where there is nothing to add."""
     if broken:
         from dagster_sqlqueue.db.driver_errors import unavailable
 

@@ -1,9 +1,9 @@
-"""Consuming a queue with Spark, exactly once: seal, read, publish.
+"""Consume a queue with Spark, exactly once: seal, read, publish.
 
-The driver seals the due jobs into a batch. Spark reads the batch as often as it likes, and what it computes is staged where
-nobody looks. At the end of the block one transaction writes the rows, gives the bad jobs their outcomes and ends the rest;
-files are moved into place right after it, by the next run if this one is killed before. A run that is killed at any point
-leaves its jobs to the next one, and a run that was overtaken is refused.
+The driver seals the due jobs into a batch. Spark reads the batch as often as it likes, and what it computes is staged
+where no reader sees it. At the end of the block one transaction writes the rows, gives the bad jobs their outcomes and
+ends the rest; files are moved into place right after it, by the next run if this one is killed before. A run that is
+killed at any point leaves its jobs to the next one, and a run whose batch was taken over is refused.
 """
 
 import contextlib
@@ -45,8 +45,8 @@ def consume(
 ) -> Iterator[Consumption]:
     """Consume the due jobs of a queue: the block reads and stages, its end publishes everything in one transaction.
 
-    An exception in the block gives the jobs back with the error, and drops what was staged. It is an attempt of the batch,
-    and none of its jobs'.
+    An exception in the block releases the jobs with the error, and drops what was staged. It is an attempt of the
+    batch, and none of its jobs'.
 
     Args:
         queue: where the queue is.
@@ -55,17 +55,17 @@ def consume(
         key: what is consumed: asset and partition, say. One consumption of a key at a time.
         filter: consume only the jobs whose payload contains this.
         owner: who consumes, for people to read; None: this process.
-        mode: `Mode.LEASED`: the batch is a lease, which another process takes over when this one is gone.
-            `Mode.TRANSACTIONAL`: the jobs are consumed by one transaction of this process, from the seal to the end of the
-            block: without the writes of a lease, and nothing is left behind by a process that is gone.
-            None: by a transaction with `overlap`, where 10,000 jobs or more are due, none of them followed or with a unique
-            key, and nobody else seems to be at work on the queue; else by a lease.
-        overlap: in transactional mode: seal while Spark reads already. Faster; if somebody else changes one of the jobs
-            meanwhile, the end of the block raises `BatchLost`.
-        writes: tables (text) and directories (`Path`, or a URL) that the block will write to, looked at before anything is
+        mode: `Mode.LEASED`: the batch is a lease, which another process takes over when this one has died.
+            `Mode.TRANSACTIONAL`: the jobs are consumed by one transaction of this process, from the seal to the end of
+            the block: without the writes of a lease, and a process that died leaves nothing behind. None: by a
+            transaction with `overlap`, where 10,000 jobs or more are due, none of them followed or with a unique key,
+            and no other consumer seems to work on the queue; else by a lease.
+        overlap: in transactional mode: seal while Spark reads already. Faster; if another transaction changes one of
+            the jobs meanwhile, the end of the block raises `BatchLost`.
+        writes: tables (text) and directories (`Path`, or a URL) that the block will write to, checked before a batch is
             sealed.
-        lease_seconds: how long the batch holds when this process is gone.
-        patience_seconds: how long to wait for somebody else's lease on the key; None: a lease and a bit.
+        lease_seconds: how long the batch holds when this process has died.
+        patience_seconds: how long to wait for another owner's lease on the key; None: slightly longer than a lease.
         backoff: how long schedulers should wait before they consume the key again after a run that failed or died.
 
     Yields:
@@ -73,7 +73,7 @@ def consume(
 
     Raises:
         UnknownQueue, QueuePaused, InvalidInput, OutputNotWritable: nothing was sealed.
-        BatchLost: somebody else consumes the key, or took it over. Nothing was published.
+        BatchLost: another owner consumes the key, or took it over. Nothing was published.
     """
     settings = {
         "mode": mode,
@@ -105,7 +105,7 @@ def consume_all(
 ) -> Iterator[Consumption]:
     """The same for several keys, each with its filter, published together in one transaction.
 
-    Always give them in one order: two runs that share some then wait for each other, and never in a circle. Several are
+    Always give them in one order: two runs that share some then wait for each other without a deadlock. Several are
     leased, where no mode is given. `closed` is as for `batches.seal_days`, and each filter is then a `day`.
     """
     spec = None if isinstance(name, str) else name
@@ -155,7 +155,7 @@ def consume_all(
         try:
             work.publish()
         except BaseException as error:
-            # The connection may have gone in the commit: only the database knows. Where it cannot be asked, the next run
+            # The connection may have been lost in the commit: only the database knows. If it is unavailable, the next run
             # finds what is staged, and moves or drops it.
             published = work.published()
             if published is False:
@@ -168,8 +168,9 @@ def consume_all(
 def finish_earlier(queue: SqlQueue, *keys: str) -> None:
     """Move the files of runs that were killed between their transaction and the move.
 
-    They may be moved by whoever sees the directory, also while somebody else consumes the key: he has moved them before he
-    publishes anything newer. Where this process does not see the directory they are left, and still known as not moved.
+    Any process with access to the directory may move them, also while another owner consumes the key: that one has
+    moved them before it publishes anything newer. Without access to the directory they are left, and stay recorded as
+    unmoved.
     """
     for key, place in batches.unmoved(queue, *keys):
         unseen: list[str] = []
@@ -199,5 +200,5 @@ def _check_writes(queue: SqlQueue, writes: Sequence[str | Path]) -> None:
 
 
 def url_of(queue: SqlQueue) -> str:
-    """The URL of a queue's database, with its password: for tasks, and nothing that is shown."""
+    """Return the URL of a queue's database, with its password: for tasks, and nothing that is shown."""
     return queue.database.url

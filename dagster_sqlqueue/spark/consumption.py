@@ -39,7 +39,7 @@ class Consumption:
         spec: the queue's declaration, where one was given.
         batches: what was sealed, one for each key.
         url: of the database, with its password: for tasks, never to be shown.
-        lease_instead: makes a transactional batch that nobody asked for a leased one; None: it is as it was asked for.
+        lease_instead: makes a transactional batch a leased one, if no mode was given; None: the mode was given.
     """
 
     queue: SqlQueue
@@ -64,7 +64,7 @@ class Consumption:
 
     @property
     def slices(self) -> int:
-        """How many tasks a read is shared by, at most."""
+        """How many tasks share a read, at most."""
         if self.spark is None:
             return 4
         try:
@@ -79,7 +79,7 @@ class Consumption:
         payload: bool | None = None,
         on_bad_value: OnBadValue = "fail",
     ) -> DataFrame:
-        """The sealed jobs: `id`, `attempt`, `created_at` and the payload's fields as typed columns.
+        """Return the sealed jobs: `id`, `attempt`, `created_at` and the payload's fields as typed columns.
 
         Reading changes nothing: every action, every retried task and every speculative copy gets the same rows.
 
@@ -115,7 +115,7 @@ class Consumption:
         key: Sequence[str] = (),
         by_tasks: bool | None = None,
     ) -> int:
-        """Stage rows for a SQL table; the publishing transaction puts them in.
+        """Stage rows for a SQL table; the publishing transaction inserts them.
 
         Up to 100,000 rows are kept by the driver. More are written by Spark's tasks to a stage table beside the target,
         out of which the publishing transaction takes those of the accepted attempts.
@@ -191,11 +191,12 @@ class Consumption:
         self.stage_files(output, write)
 
     def stage_files(self, output: Path | str, write: Callable[[Path], Sequence[str]]) -> None:
-        """Stage files of one's own making below a directory; after the publishing transaction they are moved into place.
+        """Stage files that a function writes below a directory; after the publishing transaction they are moved into
+        place.
 
         Args:
             output: the directory, or the URL of one.
-            write: is given the directory to write below, and gives the names of the directories that it made there; each
+            write: gets the directory to write below, and returns the names of the directories that it made there; each
                 replaces the one of its name.
 
         Raises:
@@ -226,7 +227,7 @@ class Consumption:
         return self._settle(jobs, Reject(reason))
 
     def retry(self, jobs: Iterable[UUID | str] | DataFrame, reason: str, *, after: float | None = None) -> int:
-        """Give single jobs back for another attempt. Takes effect with the publication.
+        """Send single jobs back to the queue for another attempt. Takes effect with the publication.
 
         Args:
             jobs: their ids, or a DataFrame with a column `id`.
@@ -262,11 +263,11 @@ class Consumption:
         return read, [*sealed.JOB_COLUMNS, *asked, *(["payload"] if with_payload else [])]
 
     def need_lease(self) -> None:
-        """Check that the batches are leased: tasks are to report what becomes of the jobs.
+        """Check that the batches are leased: tasks will report the outcomes of the jobs.
 
         Raises:
             InvalidInput: a transaction holds the jobs, and was asked for, or some were read of it.
-            BatchLost: somebody else has got the batch.
+            BatchLost: another owner has the batch.
         """
         if all(batch.snapshot is None for batch in self.batches):
             return
@@ -278,7 +279,7 @@ class Consumption:
         self.batches = (self.lease_instead(),)
 
     def session(self) -> SparkSession:
-        """The Spark session.
+        """Return the Spark session.
 
         Raises:
             InvalidInput: there is none.

@@ -1,4 +1,4 @@
-"""What the database holds of some days, asked without Spark: archived jobs, accounts that are done, waits and runs."""
+"""Read what the database holds of some days, without Spark: archived jobs, accounts that are done, waits and runs."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ class Days:
     within: timedelta | None = None
 
     def parameters(self, days: Sequence[str]) -> dict[str, Any]:
-        """For the statements that look at these days."""
+        """Return the parameters of the statements that read these days."""
         in_result, day_path = _path(self.day)
         return {
             "queue": self.queue,
@@ -79,14 +79,14 @@ class Upstream:
     clocks: Clocks = NONE
 
     def parameters(self) -> dict[str, Any]:
-        """For the statements that look at its live jobs."""
+        """Return the parameters of the statements that read its live jobs."""
         paths = {"day_path": list(self.day), "account_path": list(self.account)}
         return {"queue": self.queue, **paths, **local_days.parameters(self.clocks)}
 
 
 def upstream_of(queue: str, columns: Mapping[str, Mapping[str, str]]) -> Upstream | None:
-    """The queue that days of accounts are made of; None: a live job does not say yet what it is about, as where that is in
-    its result.
+    """Return the queue that days of accounts are made of; None: a live job does not say yet what it is about, as where
+    that is in its result.
 
     Args:
         queue: its name.
@@ -112,11 +112,13 @@ class Held:
     last: dict[str, datetime] = field(default_factory=dict)
 
     def total(self, accounts: frozenset[str] | None = None) -> int:
-        """How many jobs these accounts have; None: all of them."""
+        """Return how many jobs these accounts have; None: all of them."""
         return sum(count for name, count in self.jobs.items() if accounts is None or name in accounts)
 
     def watermark(self, accounts: frozenset[str] | None = None) -> str:
-        """The number of jobs and when the last one finished: something else whenever one was added or taken away."""
+        """Return the number of jobs and when the last one finished: something else whenever one was added or taken
+        away.
+        """
         finished = [at for name, at in self.last.items() if accounts is None or name in accounts]
         at = f"{max(finished).astimezone(UTC):%Y%m%dT%H%M%S.%fZ}" if finished else "never"
         return f"{self.total(accounts)}@{at}"
@@ -124,12 +126,12 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """How the daily jobs of one day stand.
+    """The state of the daily jobs of one day.
 
     Attributes:
         done: the accounts whose job succeeded.
         left: the zones of those whose job is still there, by account.
-        takeable: of those, the accounts whose job is due, or taken by somebody.
+        takeable: of those, the accounts whose job is due, or claimed by a consumer.
         dead: the accounts whose job is in the dead letter, and neither done nor there.
         open: how many events of the day each of the accounts still has on their queue.
     """
@@ -143,7 +145,7 @@ class Accounts:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """How the jobs of one day went.
+    """Waits, runs and ends of the jobs of one day.
 
     Attributes:
         jobs: how many finished.
@@ -163,7 +165,7 @@ class Figures:
 
 
 def held(queue: SqlQueue, about: Days, days: Sequence[str]) -> dict[str, Held]:
-    """What the archive holds of each day.
+    """Read what the archive holds of each day.
 
     Raises:
         InvalidInput: the field of the day or of the account is not `payload.…` or `result.…`.
@@ -178,7 +180,8 @@ def held(queue: SqlQueue, about: Days, days: Sequence[str]) -> dict[str, Held]:
 
 
 def accounts(queue: SqlQueue, daily_queue: str, days: Sequence[str], events: Upstream | None) -> dict[str, Accounts]:
-    """How the daily jobs of each day stand. What was done before its day began anywhere on earth is not done with it.
+    """Read the state of the daily jobs of each day. A job that was done before its day began in any time zone does not
+    count.
 
     Args:
         queue: where they are.
@@ -216,7 +219,7 @@ def accounts(queue: SqlQueue, daily_queue: str, days: Sequence[str], events: Ups
 
 
 def figures(queue: SqlQueue, about: Days, days: Sequence[str]) -> dict[str, Figures]:
-    """How the jobs of each day went; a day without any is not among them.
+    """Read waits, runs and ends of the jobs of each day; a day without any is not among them.
 
     Raises:
         InvalidInput: the field of the day is not `payload.…` or `result.…`.

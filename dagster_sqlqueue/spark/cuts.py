@@ -8,7 +8,7 @@ from uuid import UUID
 from dagster_sqlqueue.spark.literals import literal, moment
 
 STEP = timedelta(microseconds=1)
-"""From one moment to the next one that the database can tell from it."""
+"""From one moment to the next one that the database can distinguish."""
 _LAST_ID = UUID(int=2**128 - 1)
 
 
@@ -25,14 +25,14 @@ class Cut(NamedTuple):
 
 
 def after(at: datetime, row: UUID) -> Cut:
-    """The cut that follows a row."""
+    """Return the cut that follows a row."""
     return Cut(at + STEP) if row == _LAST_ID else Cut(at, UUID(int=row.int + 1))
 
 
 def ranges(first: Cut, cuts: Sequence[Cut], last: Cut | None) -> list[tuple[Cut, Cut | None]]:
     """From each cut to the next one, of rows that are known to lie between the first and the last; None: it is open.
 
-    An end that is before a row is one before or after its moment, unless the moment is shared out: few other rows are there.
+    An end that is before a row is one before or after its moment, unless the moment is cut: few other rows are there.
     """
     lows = [first, *cuts]
     following = cuts[0] if cuts else last

@@ -1,9 +1,9 @@
-"""Consuming daily jobs with Spark, exactly once: seal, read, publish.
+"""Consume daily jobs with Spark, exactly once: seal, read, publish.
 
 Each day's due jobs are sealed into a batch by the driver. Spark reads the batches and the archived events of the days,
-and computes. One transaction then swaps the days' rows of the SQL table in and ends the jobs; Parquet files are staged
+and computes. One transaction then replaces the days' rows of the SQL table and ends the jobs; Parquet files are staged
 before it and moved into place after it. A run that is killed at any point leaves its jobs to the next one, and a run
-that was overtaken is refused.
+whose batch was taken over is refused.
 """
 
 import contextlib
@@ -29,14 +29,14 @@ from dagster_sqlqueue.spark.options import FORMAT, OnBadValue, choice
 from dagster_sqlqueue.spark.source import ddl
 
 KEY = ("day", "account")
-"""What tells one row of the results from another, and which columns the events must have for it."""
+"""The columns that identify a row of the results, which the events must have too."""
 
 _ACCOUNT = {"day": {"path": "payload.day", "type": "date"}, "account": {"path": "payload.account", "type": "string"}}
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveRead:
-    """What of an archived queue a computation reads.
+    """What a computation reads of an archived queue.
 
     Args:
         queue: the queue whose finished jobs are read.
@@ -45,10 +45,10 @@ class ArchiveRead:
         states: the archive states to read.
         on_bad_value: `null`: a field that cannot be cast to its column's type is NULL; `fail`: it fails the read of the day
             that its job belongs to. A job whose `day` cannot be cast belongs to none.
-        finished_within: how long after the end of its day, where on earth it ends last, a job with a column `day` finishes
-            at the latest. Only that part of the archive is read for a day, from the day's beginning where it begins first;
-            jobs of the day that finished outside of it do not belong to it. None: whenever they finished, which takes
-            reading the whole archive of the queue.
+        finished_within: how long after the end of its day, in the time zone where it ends last, a job with a column
+            `day` finishes at the latest. Only that part of the archive is read for a day, from the day's beginning in
+            the zone where it begins first; jobs of the day that finished outside of it do not belong to it. None:
+            whenever they finished, which takes reading the whole archive of the queue.
 
     Raises:
         InvalidInput: `on_bad_value` is neither, a column is not usable, `finished_within` is out of range, or there is no
@@ -93,9 +93,9 @@ def consume_days(
 ) -> tuple[list[DayDone], pa.Table]:
     """Consume the due daily jobs of some days and replace the results of those days.
 
-    An account that has events of the day on their queue is left: that is looked at in the statement that seals. A day's
-    results cover the accounts whose job is in its batch and those whose job was done before, so that consuming a day again,
-    or in several turns as the accounts' midnights come, always gives the whole day.
+    An account that has events of the day on their queue is left out: the statement that seals checks that. A day's
+    results cover the accounts whose job is in its batch and those whose job was done before, so that consuming a day
+    again, or in several turns as the accounts' midnights come, always gives the whole day.
 
     Args:
         queue: where both queues are.
@@ -116,7 +116,7 @@ def consume_days(
         What was done for each day, and the rows; none where they are too many for the driver.
 
     Raises:
-        BatchLost: somebody else consumes one of the days.
+        BatchLost: another owner consumes one of the days.
         InvalidInput: there is neither table nor output, or the days, the table's name or the results are not usable, or a
             day lies in the future.
             Nothing was written, and the jobs are due again.
@@ -133,7 +133,7 @@ def consume_days(
     check_begun(ordered, queue.database.run("clock", {})[0][0])
     upstream = upstream_of(read.queue, read.columns)
     closed = None if upstream is None else upstream.parameters()
-    # Always in the order of the days: two runs that share some wait for each other, and never in a circle. Several batches
+    # Always in the order of the days: two runs that share some wait for each other without a deadlock. Several batches
     # end in one transaction, which only leased ones can.
     keys = {f"{name}/{day}": {"day": day} for day in ordered}
     settings = {"writes": writes, "lease_seconds": lease_seconds, "backoff": backoff, "closed": closed}
@@ -185,7 +185,7 @@ def _reader(spark: SparkSession, queue: str, columns: Mapping[str, Mapping[str, 
 
 
 def types_of(columns: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """The type of each column: string, where none is given."""
+    """Return the type of each column: string, where none is given."""
     return {name: column.get("type", "string") for name, column in columns.items()}
 
 

@@ -1,4 +1,4 @@
-"""The sensor of a daily asset: it asks for the days that can be computed, and leaves those alone whose runs fail."""
+"""The sensor of a daily asset: it requests the days that can be computed, and delays those whose runs fail."""
 
 import json
 import time
@@ -19,9 +19,9 @@ from dagster_sqlqueue.spark.day_requests import DueDay, next_range
 from dagster_sqlqueue.spark.local_days import NO_EVENTS
 
 _CAP = 50_000
-"""The most jobs that are looked at: with more events than that on their queue, the days are not over."""
+"""The most jobs that are read: with more events than that on their queue, the days are not over."""
 _RUNS = 20
-"""So many of the latest runs are looked at for failures."""
+"""How many of the latest runs are checked for failures."""
 
 
 def build_daily_sensor(
@@ -33,18 +33,18 @@ def build_daily_sensor(
     days_per_run: int = 31,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.SensorDefinition:
-    """A sensor that materialises the days for which there is something to do, as one run.
+    """Return a sensor that materialises the days for which there is something to do, as one run.
 
-    It asks for days with due jobs of accounts that have no event of the day on their queue; for days that a killed run left
-    behind, be it in the middle or with files that are not in their place; and for days of which events ended after they were
-    computed, which it makes the check `no_event_late` fail for first. A day whose runs fail or die is asked for again after
-    the asset's backoff, doubled with each time, and the others are not kept waiting by it.
+    It requests days with due jobs of accounts that have no event of the day on their queue; days that a killed run left
+    unfinished, or with files that are not in their place; and days of which events ended after they were computed, for
+    which it makes the check `no_event_late` fail first. It requests a day whose runs fail or die again after the
+    asset's backoff, doubled with each failure, which does not delay the others.
 
     Args:
         asset: from `sqlqueue_daily_asset`.
         spec: the queue of the daily jobs.
         name: the sensor's.
-        minimum_interval_seconds: between two looks.
+        minimum_interval_seconds: between two ticks.
         days_per_run: how many days one run has at most.
         default_status: off unless said otherwise.
 
@@ -115,13 +115,13 @@ class _Look:
         self.events: str = reads["queue"]
 
     def days(self, queue: SqlQueue, keys: Sequence[str], late: Sequence[str]) -> list[DueDay]:
-        """The days with something to do."""
+        """Return the days with something to do."""
         rows = queue.database.run("due_days", {**self._parameters(keys), "cap": _CAP, "late": list(late)})
         return [DueDay(*row) for row in rows]
 
     def late(self, context: dg.SensorEvaluationContext, queue: SqlQueue, keys: Sequence[str]) -> list[str]:
-        """The days of which events ended after they were computed, until they are computed again. What is new is looked at
-        since the last time; the asset's check fails for it.
+        """Return the days of which events ended after they were computed, until they are computed again. It reads what
+        is new since the last tick; the asset's check fails for it.
         """
         if self._upstream is None:
             return []
@@ -154,7 +154,7 @@ class _Look:
         return sorted(noted)
 
     def nothing(self, queue: SqlQueue, keys: Sequence[str]) -> str:
-        """Why there is nothing to do."""
+        """Return why there is nothing to do."""
         heads = queue.peek_heads(self._daily)
         if any(head.due_seconds >= 0 for head in heads):
             among = f"from {keys[0]} to {keys[-1]}" if keys else "none yet"
@@ -182,7 +182,9 @@ class _Look:
 
 
 def _rest(instance: dg.DagsterInstance, job: str, days: Sequence[DueDay]) -> str | None:
-    """Why nothing is asked for, if the latest runs failed before they had sealed anything: then no batch knows of it."""
+    """Return why nothing is requested, if the latest runs failed before they had sealed anything: then no batch records
+    it.
+    """
     sealed = {day.owner for day in days}
     failed = []
     for record in instance.get_run_records(dg.RunsFilter(job_name=job), limit=_RUNS):

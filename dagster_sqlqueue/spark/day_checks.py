@@ -1,4 +1,4 @@
-"""Whether days are right, as asset checks of the asset that made them: nothing lost, nobody missing, nothing left."""
+"""Asset checks of days by the asset that computed them: no job lost, no account missing, no job left."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ def specs(
     deadline: time | None,
     events: str | None,
 ) -> list[dg.AssetCheckSpec]:
-    """The checks that an asset makes of the days of each run.
+    """Return the checks that an asset makes of the days of each run.
 
     Args:
         key: of the asset.
@@ -59,8 +59,8 @@ def specs(
         counted: the column of the results that says how many jobs went into a row; None: there is none.
         accounts: whether the days have accounts.
         consumes: whether there is a job for each account and day.
-        deadline: by which a day's jobs must be gone; None: no such check.
-        events: the queue whose jobs tell that an account's day is open; None: no such check.
+        deadline: by which a day's jobs must have ended; None: no such check.
+        events: the queue whose jobs keep an account's day open; None: no such check.
     """
     where = " and ".join(f"the {name}" for name in outputs)
     came_out = f"As many rows of a day as were computed are in {where}."
@@ -129,8 +129,8 @@ def nothing_left(
 
 
 def no_event_open(key: dg.AssetKey, accounts: Mapping[str, Accounts]) -> dg.AssetCheckResult:
-    """Return whether an account that is done with a day, or is to be, has events of it on the queue: it is computed
-    when they have ended, and again if it was computed before.
+    """Return whether an account that is done with a day, or whose job is due, has events of it on the queue: it is
+    computed when they have ended, and again if it was computed before.
     """
     wrong, events = [], 0
     for day, of_day in accounts.items():
@@ -143,7 +143,7 @@ def no_event_open(key: dg.AssetKey, accounts: Mapping[str, Accounts]) -> dg.Asse
 
 
 def no_event_late(key: dg.AssetKey, days: Sequence[str]) -> dg.AssetCheckResult:
-    """That days were just computed, or are as they were computed: it is the sensor that sees what comes later."""
+    """That days were just computed, or are as they were computed: it is the sensor that notices later events."""
     well = f"{len(days):,} days are computed from what is archived."
     return _result(key, LATE, [], well, {"days": len(days)})
 

@@ -1,4 +1,4 @@
-"""Which days a sensor asks for next: those that can be computed, and not yet those whose runs fail."""
+"""The days that a sensor requests next: those that can be computed, and not yet those whose runs fail."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,20 +8,20 @@ from dagster_sqlqueue.model.backoff import Backoff
 
 @dataclass(frozen=True, slots=True)
 class DueDay:
-    """What is to be done about a day, and what became of its last batch.
+    """The work of a day, and the state of its last batch.
 
     Args:
         day: an ISO date.
         jobs: so many are due, and events of theirs are not open.
         waiting: so many are due, and events of theirs are.
-        unmoved: whether files of it are to be moved into place.
+        unmoved: whether files of it have to be moved into place.
         state: of its last batch; None: it has none.
         attempt: of that batch.
         backoff: of that batch: seconds, factor, most seconds.
         ago: how many seconds ago its lease ended; negative: it has not.
-        error: why it was given up.
-        owner: who had it.
-        seen: how many events were looked at.
+        error: why it was abandoned.
+        owner: its holder.
+        seen: how many events were read.
         late: whether events of it ended after it was computed.
     """
 
@@ -45,7 +45,7 @@ class DueDay:
 
     @property
     def held(self) -> bool:
-        """Whether somebody has the lease of its batch."""
+        """Whether its batch has a live lease."""
         return self.open and (self.ago or 0) < 0
 
     @property
@@ -60,7 +60,7 @@ class DueDay:
 
     @property
     def rest_seconds(self) -> float:
-        """For how long it is to be left alone because runs failed."""
+        """For how long not to request it because runs failed."""
         if not self.failures or not self.backoff:
             return 0.0
         first, factor, most = self.backoff
@@ -68,11 +68,11 @@ class DueDay:
 
 
 def next_range(days: Sequence[DueDay], most: int) -> list[DueDay]:
-    """The days to ask for next, as one range: those that have failed least, from the earliest on.
+    """Return the days to request next, as one range: those that have failed least, from the earliest on.
 
-    A range ends before a day that rests, that somebody holds, or that has failed more often, so that one day whose runs fail
-    does not take the others with it. Days that failed are asked for in ranges of half as many with each time: a range that
-    was too much for one run gets through, and a day that fails by itself is left alone in the end.
+    A range ends before a day that waits for its backoff, that has a live lease, or that has failed more often, so that
+    one day whose runs fail does not fail the others. Days that failed are requested in ranges of half as many after
+    each failure: a range that was too much for one run succeeds, and a day that fails by itself ends up alone.
 
     Args:
         days: in their order.

@@ -1,4 +1,4 @@
-"""An asset of days as Dagster has it: its partitions, kinds and checks, and what a launch of it may say."""
+"""An asset of days as Dagster has it: its partitions, kinds and checks, and the configuration of its launches."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ _ISO_DATE = "%Y-%m-%d"
 
 
 class DayConfig(dg.Config):
-    """What a launch of an asset of days may say."""
+    """The configuration of a launch of an asset of days."""
 
     recompute: bool = Field(
         default=False, description="Compute every day of the run again, also those of which nothing changed."
@@ -52,7 +52,7 @@ def check_reads(reads: ArchiveRead, needed: Sequence[str]) -> None:
     """Check that the columns are read that an asset needs.
 
     Args:
-        reads: what an asset is to read.
+        reads: what an asset reads.
         needed: the columns without which it cannot.
 
     Raises:
@@ -74,7 +74,7 @@ def declared(
     deps: Sequence[Any],
     pool: str | None,
 ) -> dg.AssetsDefinition:
-    """The asset whose runs do some work.
+    """Return the asset whose runs do some work.
 
     Args:
         work: what a run does.

@@ -41,7 +41,7 @@ appender.console.layout.pattern = %d{{yy/MM/dd HH:mm:ss}} %p %c{{1}}: %m%n%ex
 def own_driver(
     settings: SparkSettings, java: JavaHome, java_options: Sequence[str] = (), end_seconds: float = 30
 ) -> Iterator[SparkSession]:
-    """A session for the block, whose JVM ends with it.
+    """Yield a session for the block, whose JVM ends with it.
 
     Args:
         settings: of the session.
@@ -84,7 +84,7 @@ def _start(settings: SparkSettings, conf: Mapping[str, str]) -> SparkSession:
 
 
 def _stop(seconds: float) -> None:
-    """Stop session and JVM, whatever state they are in; an error in the block is not to be hidden by one of these."""
+    """Stop session and JVM, whatever state they are in; their errors do not hide one of the block."""
     context = SparkContext._active_spark_context
     try:
         if context is not None:
@@ -113,8 +113,8 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _interrupts() -> Iterator[None]:
-    """Spark takes Ctrl-C from whoever had it, Dagster say, and keeps it even when stopped. The end of the block
-    stops the jobs as well.
+    """Spark replaces the handler of Ctrl-C, such as Dagster's, and keeps its own even when stopped. The end of the
+    block stops the jobs as well.
     """
     before = signal.getsignal(signal.SIGINT)
     try:
@@ -125,7 +125,7 @@ def _interrupts() -> Iterator[None]:
 
 
 def conf_of(settings: SparkSettings, scratch: Path, java_options: Sequence[str]) -> dict[str, str]:
-    """What Spark is told, beside what the user says.
+    """Return Spark's settings, beside the user's.
 
     Args:
         settings: of the session.
@@ -154,7 +154,7 @@ def conf_of(settings: SparkSettings, scratch: Path, java_options: Sequence[str])
         # Batches of rows come from Python workers through it; Spark's 64 KiB takes them in many pieces.
         "spark.buffer.size": str(2**20),
     }
-    if settings.local:  # a cluster's executors call the driver, and do not see its directories
+    if settings.local:  # a cluster's executors call the driver, and have no access to its directories
         conf |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
@@ -167,7 +167,7 @@ def conf_of(settings: SparkSettings, scratch: Path, java_options: Sequence[str])
 
 
 def _end_gateway(seconds: float) -> None:
-    """Stopping a session leaves its JVM to the end of this process; a long-lived one would gather them."""
+    """Stopping a session leaves its JVM to the end of this process; a long-lived one would accumulate them."""
     gateway = SparkContext._gateway
     SparkContext._gateway = SparkContext._jvm = None
     if gateway is None:

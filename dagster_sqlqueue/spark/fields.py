@@ -32,21 +32,21 @@ class Column:
     local_day: str | None = None
 
     def value(self, server: int | None) -> str:
-        """The typed expression.
+        """Return the typed expression.
 
         Args:
-            server: the server's version if what cannot be cast is to be NULL; None: it fails the statement.
+            server: the server's version if values that cannot be cast become NULL; None: it fails the statement.
         """
         if self.field is None:
             return self.sql
         if self.local_day is not None:
             found = kinds.cast(self.local_day, self.kind)
-            # What a column shows of it is no date, and so says in the error what was there.
+            # What a column shows of it is no date, and so the error shows it.
             return found if server is not None else f"COALESCE({found}, {kinds.cast(self.sql, self.kind)})"
         return kinds.cast(self.sql, self.kind) if server is None else kinds.cast_or_null(self.sql, self.kind, server)
 
     def selected(self, server: int | None) -> str:
-        """The expression as it is sent to Spark: decimals as text, which Arrow casts again."""
+        """Return the expression as it is sent to Spark: decimals as text, which Arrow casts again."""
         value = self.value(server)
         return f"CAST({value} AS text)" if self.kind.startswith("decimal") else value
 
@@ -70,7 +70,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 
 def columns(options: Mapping[str, str], schema: str = statements.DEFAULT_SCHEMA) -> dict[str, Column]:
-    """Every column that can be asked for, by its name.
+    """Return every column that can be asked for, by its name.
 
     One of the option `columns` takes the place of the payload's field of its name.
 
@@ -91,7 +91,7 @@ def columns(options: Mapping[str, str], schema: str = statements.DEFAULT_SCHEMA)
 
 
 def of_every_job(*, live: bool) -> dict[str, Column]:
-    """The columns that every job has.
+    """Return the columns that every job has.
 
     Args:
         live: whether they are those of live jobs, which have no result yet.
@@ -102,7 +102,7 @@ def of_every_job(*, live: bool) -> dict[str, Column]:
 def named(
     asked: Mapping[str, Any], plain: Collection[str], *, live: bool, schema: str = statements.DEFAULT_SCHEMA
 ) -> dict[str, Column]:
-    """The columns that the option `columns` names.
+    """Return the columns that the option `columns` names.
 
     Args:
         asked: name → {"path": …, "type": …}, and for a day by the clocks of a zone {"path": …, "type": "date", "zone": …}.
@@ -117,7 +117,7 @@ def named(
     for name, column in asked.items():
         if not _NAME.fullmatch(name):
             raise InvalidInput(f"column {name!r} is not usable: letters, digits and '_', at most 63")
-        # Spark does not tell upper from lower case.
+        # Spark does not distinguish upper and lower case.
         if name.lower() in plain:
             raise InvalidInput(
                 f"column {name!r} has the name of a column that every job has; give it another, such as payload_{name}"
@@ -174,7 +174,7 @@ def _typed(options: Mapping[str, str], plain: Mapping[str, Column]) -> dict[str,
 
 
 def in_payload(field: str, kind: str) -> Column:
-    """The column of a field of the payload, whatever it is called."""
+    """Return the column of a field of the payload, whatever it is called."""
     return Column(_text("payload", [field]), kind, f"payload.{field}")
 
 
@@ -185,7 +185,7 @@ def _text(base: str, path: list[str]) -> str:
 
 
 def default_schema(options: Mapping[str, str]) -> str:
-    """The schema of a read that asks for none: without the whole payload where its fields are columns."""
+    """Return the schema of a read that asks for none: without the whole payload where its fields are columns."""
     known = columns(options)
     return kinds.ddl(
         {name: column.kind for name, column in known.items() if name != "payload" or "payload" not in options}
@@ -213,6 +213,6 @@ def check_schema(schema: StructType, known: Mapping[str, Column]) -> None:
 
 
 def selection(schema: StructType, known: Mapping[str, Column], options: Mapping[str, str], server: int) -> str:
-    """The select list for the schema that Spark asks for. Columns are told apart by their place."""
+    """Return the select list for the schema that Spark asks for. Columns are identified by their place."""
     guard = server if null_for_bad(options) else None
     return ", ".join(known[field.name].selected(guard) for field in schema.fields) or "1"

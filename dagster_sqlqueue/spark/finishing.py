@@ -1,6 +1,6 @@
-"""When the jobs about a day finish, where an asset is told: only so much of the archive is read for it.
+"""When the jobs of a day finish, if an asset declares it: only that much of the archive is read for it.
 
-The day is a field of the job, and may be one by the clocks of any place on earth.
+The day is a field of the job, and may be one of any time zone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.spark.kinds import ddl
 
 LEAD = timedelta(hours=14)
-"""So long before its midnight in UTC a day begins where it begins first."""
+"""How long before its midnight in UTC a day begins in the first time zone."""
 _ENDS = timedelta(hours=24 + 12)
 _MOST = timedelta(days=36_500)
 _FINISHED = "finished_at"
@@ -41,12 +41,12 @@ def check(within: timedelta | None, columns: Mapping[str, Mapping[str, str]]) ->
 
 
 def lag(within: timedelta) -> timedelta:
-    """How long after its midnight in UTC the jobs of a day have finished."""
+    """Return how long after its midnight in UTC the jobs of a day have finished."""
     return _ENDS + within
 
 
 def first_of(days: Sequence[str]) -> datetime:
-    """When the first of some days begins where on earth it begins first."""
+    """When the first of some days begins in the first time zone."""
     return datetime.combine(date.fromisoformat(min(days)), time(), UTC) - LEAD
 
 
@@ -58,7 +58,7 @@ def window(days: Sequence[str], within: timedelta) -> tuple[datetime, datetime]:
 def loaded(
     reader: DataFrameReader, types: Mapping[str, str], days: Sequence[str], within: timedelta | None
 ) -> DataFrame:
-    """The jobs of some days.
+    """Return the jobs of some days.
 
     Args:
         reader: of the archive, with the condition on `day` set.

@@ -1,8 +1,8 @@
 """A handler for every job of a sealed batch, run by Spark's tasks.
 
-A task never claims: it works on the jobs of some buckets of a batch, and reports what became of each under the batch's
-token. Reports take effect when the batch is published, given up or taken over, so they outlive the driver; a task that is
-tried again, and a run that takes the batch over, leave reported jobs out.
+A task never claims: it handles the jobs of some buckets of a batch, and reports the outcome of each under the batch's
+token. Reports take effect when the batch is published, abandoned or taken over, so they outlive the driver; a task that
+is tried again, and a run that takes the batch over, leave reported jobs out.
 """
 
 import time
@@ -31,7 +31,7 @@ CHUNK = 500
 
 @dataclass(frozen=True, slots=True)
 class ForEachSummary:
-    """What was reported about a batch's jobs, by whichever task.
+    """The outcomes of a batch's jobs that tasks reported.
 
     Attributes:
         jobs: of the batch.
@@ -65,13 +65,13 @@ def for_each_job(
     """Run a handler for every job of the batch, in Spark's tasks.
 
     The handler may be run more than once for one job: by a task that is tried again after its executor died, within the
-    last `report_seconds`, and by a speculative copy. One report counts. Where its effect is outside of the database, give
-    the outside `job.id` as idempotency key: it is the same in every run.
+    last `report_seconds`, and by a speculative copy. One report counts. If its effect is outside of the database, pass
+    `job.id` on as idempotency key: it is the same in every run.
 
     Args:
         work: from `consume`, leased, or without a mode and with nothing read yet.
-        handler: is given the job, with its payload as the model, and says what became of it as a consumer's handler
-            does: None or `Done` for success; an exception is a `Retry` by the queue's backoff. It is pickled.
+        handler: gets the job, with its payload as the model, and returns its outcome as a consumer's handler does: None
+            or `Done` for success; an exception is a `Retry` by the queue's backoff. It is pickled.
         spec: the queue's declaration; None: the one that `consume` was given.
         tasks: how many share the work; None: four for each core, at most one for each bucket.
         report_seconds: how long what is done may stay unreported.

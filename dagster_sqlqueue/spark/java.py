@@ -38,7 +38,7 @@ class JavaHome:
 
 
 def find_java(state: Path | None = None) -> JavaHome:
-    """The first Java of a version that Spark 4.3 runs on: 17, 21 or 25.
+    """Return the first Java of a version that Spark 4.3 runs on: 17, 21 or 25.
 
     Args:
         state: where a wrapper may be written; None for the state directory.

@@ -81,7 +81,7 @@ class JobRows:
         self._own = [name for name in types if name in _OWN and name not in (self._parts or ())]
 
     def jobs(self, batches: Iterable[pa.RecordBatch], partition: int) -> Iterator[Job]:
-        """The jobs of a partition.
+        """Yield the jobs of a partition.
 
         Args:
             batches: its rows.
@@ -103,7 +103,7 @@ class JobRows:
                 row += 1
 
     def _spec(self) -> QueueSpec[Any]:
-        """The queue, with the model, which is not pickled along with the rest."""
+        """Return the queue, with the model, which is not pickled along with the rest."""
         return QueueSpec(self._queue, self._model.load() if self._model else AnyObject)
 
     def _job(self, spec: QueueSpec[Any], values: Mapping[str, Any], row: int) -> NewJob[Any]:
@@ -179,7 +179,9 @@ def _payload(value: Any, row: int) -> Any:
 
 
 def _fitted(spec: QueueSpec[Any], payload: Any, text: str, row: int) -> pydantic.BaseModel:
-    """A payload as its model, of the current version. It is read as JSON, so that a strict model takes a text for a date."""
+    """Return a payload as its model, of the current version. It is read as JSON, so that a strict model takes a text
+    for a date.
+    """
     model: type[pydantic.BaseModel] = spec.payload
     versions = versions_of(model)
     stored = payload.root if isinstance(payload, AnyObject) else payload
@@ -197,7 +199,7 @@ def _fitted(spec: QueueSpec[Any], payload: Any, text: str, row: int) -> pydantic
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it. A decimal is a text: as a number it would lose digits."""
+    """Return a value as JSON has it. A decimal is a text: as a number it would lose digits."""
     match value:
         case None | bool() | int() | float() | str():
             return value

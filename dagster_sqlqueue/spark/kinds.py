@@ -59,19 +59,19 @@ def _digits(name: str) -> tuple[int, int]:
 
 
 def sql_type(name: str) -> str:
-    """The database's type for one of Spark's."""
+    """Return the database's type for one of Spark's."""
     return PLAIN.get(name) or "numeric({}, {})".format(*_digits(name))
 
 
 def cast(text: str, name: str) -> str:
-    """SQL that casts a text; it fails where it cannot be cast."""
+    """Return SQL that casts a text; it fails if it cannot be cast."""
     return text if name == "string" else f"CAST({text} AS {sql_type(name)})"
 
 
 def cast_or_null(text: str, name: str, server: int) -> str:
-    """SQL that casts a text, or gives NULL where it cannot be cast.
+    """Return SQL that casts a text, or is NULL if it cannot be cast.
 
-    Before version 16 the database cannot tell, and dates are taken in their ISO form only.
+    Before version 16 the database cannot check that, and dates are taken in their ISO form only.
 
     Args:
         text: an SQL expression.
@@ -113,7 +113,7 @@ def _guards(text: str, name: str) -> list[str]:
 
 
 def value_text(column: str, value: Any, name: str) -> str:
-    """A value as the database reads it, if it is one of the type.
+    """Return a value as the database reads it, if it is one of the type.
 
     Raises:
         InvalidInput: it is not.
@@ -142,7 +142,7 @@ def value_text(column: str, value: Any, name: str) -> str:
 
 
 def parse_ddl(text: str) -> dict[str, str]:
-    """The columns of a schema in Spark's notation: `account string, amount decimal(10,2)`.
+    """Return the columns of a schema in Spark's notation: `account string, amount decimal(10,2)`.
 
     Raises:
         InvalidInput: it is not written so, or a type is not one of `NAMES`.

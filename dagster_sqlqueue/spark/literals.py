@@ -6,7 +6,7 @@ from dagster_sqlqueue.errors import InvalidInput
 
 
 def literal(text: str) -> str:
-    """A text, quoted.
+    """Return a text, quoted.
 
     Raises:
         InvalidInput: the database cannot hold it.
@@ -20,5 +20,5 @@ def literal(text: str) -> str:
 
 
 def moment(value: datetime) -> str:
-    """A moment with its zone."""
+    """Return a moment with its zone."""
     return f"CAST('{value.isoformat()}' AS timestamptz)"

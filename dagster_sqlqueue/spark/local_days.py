@@ -12,17 +12,17 @@ NONE: Clocks = (None, None)
 
 
 def parameters(clocks: Clocks) -> dict[str, Any]:
-    """For the statements that find the day of a job."""
+    """Return the parameters of the statements that find the day of a job."""
     zone, path = clocks
     return {"zoned": clocks != NONE, "day_zone": zone, "zone_path": path}
 
 
 NO_EVENTS: Mapping[str, Any] = {"queue": None, "day_path": None, "account_path": None, **parameters(NONE)}
-"""For statements that look at the live jobs of a queue of events, where there is none."""
+"""Parameters of statements that read the live jobs of a queue of events, if there is none."""
 
 
 def of_column(name: str, column: Mapping[str, Any]) -> Clocks:
-    """By which clocks a column is a day.
+    """Return by which clocks a column is a day.
 
     Args:
         name: of the column.

@@ -78,7 +78,7 @@ class DayWork(ABC):
     Attributes:
         asset_key: of the asset.
         zone: of the partitions.
-        key: the columns that tell one row of the results from another, `day` first.
+        key: the columns that identify a row of the results, `day` first.
     """
 
     asset_key: dg.AssetKey
@@ -111,7 +111,7 @@ class DayWork(ABC):
         return {"spark", *(of_outputs[name] for name in published.outputs(self.table, self.output))}
 
     def check_specs(self) -> list[dg.AssetCheckSpec]:
-        """The checks that a run makes."""
+        """Return the checks that a run makes."""
         return day_checks.specs(
             self.asset_key,
             published.outputs(self.table, self.output),
@@ -139,24 +139,24 @@ class DayWork(ABC):
 
     @property
     def upstream(self) -> Upstream | None:
-        """The queue whose live jobs tell that an account's day is open; None: there is none."""
+        """The queue whose live jobs keep an account's day open; None: there is none."""
         return None
 
     @abstractmethod
     def check(self, queue: SqlQueue, about: Days, days: Sequence[str]) -> None:
-        """Check that the days can be materialised, before anything is looked at."""
+        """Check that the days can be materialised, before anything is read."""
 
     @abstractmethod
     def check_changed(self, queue: SqlQueue, found: Found, days: Sequence[str]) -> None:
-        """Check that days that changed may be replaced. Not asked of a run that is to compute them in any case."""
+        """Check that days that changed may be replaced. Not called by a run that computes them in any case."""
 
     @abstractmethod
     def accounts(self, queue: SqlQueue, held: Mapping[str, Held]) -> Mapping[str, Accounts]:
-        """How the accounts of each day stand."""
+        """Return the state of the accounts of each day."""
 
     @abstractmethod
     def watermark(self, held: Held, accounts: Accounts) -> str:
-        """What a day is made of: something else whenever it is to be computed again."""
+        """What a day is made of: something else whenever it has to be computed again."""
 
     @abstractmethod
     def make(self, queue: SqlQueue, session: SparkSession, found: Found, days: Sequence[str], run_id: str) -> Made:
@@ -215,7 +215,7 @@ class DayWork(ABC):
         queue.catalog.check_exists(self.reads.queue)
         about = self._about(days)
         self.check(queue, about, days)
-        # Looked at before anything is read: what is archived from now on makes the day one that changed.
+        # Read before the events are: a job that is archived from now on makes the day one that changed.
         held = contents.held(queue, about, days)
         last = {day: showing.last_materialization(instance, self.asset_key, day) for day in days}
         return Found(about, days, directory, held, last)
@@ -273,7 +273,7 @@ class DayWork(ABC):
         low = {day: one.total(accounts[day].done) for day, one in found.held.items()}
         high = low
         if any(here and here.total not in (None, low[day]) for one in there.values() for day, here in one.items()):
-            # Jobs may have been archived between the look and Spark's own.
+            # Jobs may have been archived between this read and Spark's own.
             again = contents.held(queue, found.about, found.days)
             done = self.accounts(queue, again)
             high = {day: one.total(done[day].done) for day, one in again.items()}

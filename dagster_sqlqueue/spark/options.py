@@ -1,4 +1,4 @@
-"""The options of the data source: which there are, and what each says by itself."""
+"""The options of the data source, and the check of each by itself."""
 
 import difflib
 import json
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 def check(options: Mapping[str, str]) -> None:
-    """Look at the options that stand for themselves.
+    """Check the options that do not depend on others.
 
     Raises:
         InvalidInput: one is missing, misspelt or out of range.
@@ -101,12 +101,12 @@ def by_snapshot(options: Mapping[str, str]) -> bool:
 
 
 def keeping(options: Mapping[str, str]) -> str:
-    """The SQL file that keeps from being dropped what is read; whoever may run it may read all of that."""
+    """Return the SQL file that keeps what is read from being dropped; a user who may run it may read all of that."""
     return "spark_keep_archive" if state_of(options) == "archive" else "spark_keep_live"
 
 
 def by_bucket(options: Mapping[str, str]) -> bool:
-    """Return whether tasks share a read out by buckets, as only the archive can be otherwise."""
+    """Return whether a read is split by buckets; only the archive can be split otherwise."""
     return state_of(options) != "archive" or options.get("split") == "bucket"
 
 
@@ -116,12 +116,12 @@ def null_for_bad(options: Mapping[str, str]) -> bool:
 
 
 def target_rows(options: Mapping[str, str]) -> int:
-    """How many rows a slice is to have, about."""
+    """Return about how many rows a slice should have."""
     return number(options, "target_rows") or 0
 
 
 def choice(options: Mapping[str, str], name: str) -> None:
-    """Look at an option that is one of some words.
+    """Check an option that is one of some words.
 
     Raises:
         InvalidInput: it is another one.
@@ -132,7 +132,7 @@ def choice(options: Mapping[str, str], name: str) -> None:
 
 
 def number(options: Mapping[str, str], name: str) -> int | None:
-    """An option that is a whole number; its default where it is not given."""
+    """Return an option that is a whole number; its default where it is not given."""
     text = options.get(name)
     if text is None:
         return _NUMBERS[name]
@@ -142,7 +142,7 @@ def number(options: Mapping[str, str], name: str) -> int | None:
 
 
 def moment(options: Mapping[str, str], name: str) -> datetime | None:
-    """An option that is a moment; None where it is not given."""
+    """Return an option that is a moment; None where it is not given."""
     text = options.get(name)
     if text is None:
         return None
@@ -156,7 +156,7 @@ def moment(options: Mapping[str, str], name: str) -> datetime | None:
 
 
 def states(options: Mapping[str, str]) -> list[str]:
-    """The states to read; none: all of them."""
+    """Return the states to read; none: all of them."""
     if not options.get("states"):
         return []
     of = state_of(options)
@@ -169,7 +169,7 @@ def states(options: Mapping[str, str]) -> list[str]:
 
 
 def buckets(options: Mapping[str, str]) -> list[tuple[int, int]]:
-    """The buckets to read, as ranges with both ends; none: all of them."""
+    """Return the buckets to read, as ranges with both ends; none: all of them."""
     found = []
     for part in options["buckets"].split(",") if "buckets" in options else ():
         match = _BUCKETS.fullmatch(part.strip())
@@ -182,19 +182,19 @@ def buckets(options: Mapping[str, str]) -> list[tuple[int, int]]:
 
 
 def batch_ids(options: Mapping[str, str]) -> list[UUID]:
-    """The batches to read."""
+    """Return the batches to read."""
     return [_uuid(part.strip()) for part in required(options, "batch_id").split(",")]
 
 
 def required(options: Mapping[str, str], name: str) -> str:
-    """An option that must be there."""
+    """Return an option that must be there."""
     if not options.get(name):
         raise InvalidInput(f"the option {name!r} of the format {FORMAT!r} is missing")
     return options[name]
 
 
 def json_option(options: Mapping[str, str], name: str, default: T) -> T:
-    """An option that is JSON, of the type of its default."""
+    """Return an option that is JSON, of the type of its default."""
     try:
         value = json.loads(options.get(name) or json.dumps(default))
     except (json.JSONDecodeError, RecursionError) as error:

@@ -1,4 +1,6 @@
-"""What a consumption writes: staged where nobody looks, made visible by the publishing transaction or right after it."""
+"""The outputs of a consumption: staged where no reader sees them, made visible by the publishing transaction or right
+after it.
+"""
 
 import contextlib
 import fcntl
@@ -32,16 +34,16 @@ class Output(Protocol):
     """One result of a consumption."""
 
     def write(self, connection: "psycopg.Connection[Any]") -> None:
-        """Write what belongs into the publishing transaction."""
+        """Write, within the publishing transaction."""
 
     def finish(self) -> None:
         """Do what follows the transaction. May be repeated."""
 
     def drop(self) -> None:
-        """Remove what was staged and is not to be published."""
+        """Remove what was staged and will not be published."""
 
     def place(self) -> dict[str, Any]:
-        """Where it is, as the batch keeps it."""
+        """Return where it is, as the batch keeps it."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class TableRows:
                 self.rows.drop(connection)
 
     def place(self) -> dict[str, Any]:
-        """The table."""
+        """Return the table."""
         return {"table": self.table}
 
 
@@ -111,8 +113,8 @@ class Files:
         sinks.move_into_place(self.staged, self.output, self.names)
 
     def finish_if_seen(self) -> bool:
-        """Move them into place, if they are not; whether they are: false where this process does not see where they were
-        staged.
+        """Move them into place, if they are not. Returns whether they are: False if this process has no access to where
+        they were staged.
         """
         if not self.staged.parent.is_dir():
             return False
@@ -130,7 +132,7 @@ class Files:
 
 @dataclass(frozen=True)
 class RemoteFiles:
-    """The same on a file system that is none of this machine's: an object store, say.
+    """The same on a file system that is not this machine's, such as an object store.
 
     Attributes:
         staged: where they are now, as a URL.
@@ -150,7 +152,7 @@ class RemoteFiles:
         remote.move_into_place(self.staged, self.output)
 
     def finish_if_seen(self) -> bool:
-        """Move them into place, if they are not; whether they are: false where this process has no way to them."""
+        """Move them into place, if they are not. Returns whether they are: False if this process has no access to them."""
         try:
             self.finish()
         except remote.UNREACHABLE as error:
@@ -172,7 +174,7 @@ Moved: TypeAlias = Files | RemoteFiles
 
 
 def files_of(place: Mapping[str, Any]) -> list[Moved]:
-    """The files that a published batch's output lists."""
+    """Return the files that a published batch's output lists."""
     found: list[Moved] = []
     for one in place.get("outputs", []):
         if "staged" in one and remote.is_url(one["staged"]):
@@ -183,12 +185,13 @@ def files_of(place: Mapping[str, Any]) -> list[Moved]:
 
 
 def staged_files(output: Path | str, name: str, write: Callable[[Path], Sequence[str]]) -> Moved:
-    """Have files written below a staging directory of their own.
+    """Stage files below a directory of their own.
 
     Args:
         output: where they go in the end: a directory, or the URL of one.
         name: of the directory they are staged in.
-        write: is given that directory, or one of this machine's in its place, and gives the names of the directories in it.
+        write: is given that directory, or one of this machine's in its place, and returns the names of the directories
+            in it.
 
     Raises:
         OutputNotWritable: nothing can be written there.
@@ -213,12 +216,12 @@ def staged_files(output: Path | str, name: str, write: Callable[[Path], Sequence
 
 
 def check_apart(output: Path | str, names: Iterable[str], earlier: Iterable[Output]) -> None:
-    """Check that files would take the place of nothing that is to be published with them.
+    """Check that files would replace nothing that is published together with them.
 
     Args:
         output: where they go.
         names: of their directories.
-        earlier: what is to be published with them.
+        earlier: what is published together with them.
 
     Raises:
         InvalidInput: they would.
@@ -239,8 +242,8 @@ def _there(output: Path | str) -> Path | str:
 
 @contextlib.contextmanager
 def own_name(output: Path | str, asset: str, run_id: str) -> Iterator[str]:
-    """The name to stage files under where no batch gives one. What killed runs of the asset left is removed, in a directory
-    of this machine's.
+    """Yield the name to stage files under where no batch gives one. What killed runs of the asset left is removed, in a
+    directory of this machine's.
 
     A run holds a lock on a file beside its directory, which ends with the run however that ends.
 

@@ -21,7 +21,7 @@ _ESCAPED = {code: f"%{code:02X}" for code in (*range(1, 32), *map(ord, "\"#%'*/:
 
 
 def directories(partition_by: str | None, columns: Sequence[str], values: Sequence[Any]) -> list[str]:
-    """The directories of some values of the column that parts the rows.
+    """Return the directories of some values of the column that parts the rows.
 
     Args:
         partition_by: the column; None: the rows are not parted.
@@ -46,7 +46,7 @@ def directories(partition_by: str | None, columns: Sequence[str], values: Sequen
 
 
 def directory(column: str, value: object) -> str:
-    """The name that Spark gives the directory of a value.
+    """Return the name that Spark gives the directory of a value.
 
     Args:
         column: that parts the rows.
@@ -78,7 +78,7 @@ def _written(column: str, value: object) -> str:
 def by_tasks(
     rows: DataFrame, home: Path, partition_by: str | None, *, output: Path | str, compression: str | None = None
 ) -> dict[str, int]:
-    """Have Spark's tasks write, and see that it is here what they wrote.
+    """Write by Spark's tasks, and check that this process finds what they wrote.
 
     Args:
         rows: what to write.
@@ -91,7 +91,7 @@ def by_tasks(
         How many rows each directory below `home` has; without `partition_by` nothing.
 
     Raises:
-        InvalidInput: this process does not see all of the rows.
+        InvalidInput: this process does not find all of the rows.
     """
     written = Observation()
     writer = rows.observe(written, sf.count(sf.lit(1)).alias("rows")).write.mode("append")

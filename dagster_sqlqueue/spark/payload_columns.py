@@ -41,14 +41,14 @@ _TEXT_KINDS = {"date-time": "timestamp", "date": "date"}
 
 
 def payload_schema(model: type[BaseModel]) -> str:
-    """The model's fields as a schema in Spark's notation, for the option `payload`.
+    """Return the model's fields as a schema in Spark's notation, for the option `payload`.
 
-    Columns are called as the JSON calls the fields: by their alias, where they have one. `str`, `UUID`, `time` and
+    Columns have the names of the fields in the JSON: their alias, if they have one. `str`, `UUID`, `time` and
     `timedelta` become string; `int` bigint; `float` double; `bool` boolean; `Decimal` decimal(38,18), or what its
-    `max_digits` and `decimal_places` say; `date` date; `datetime` timestamp (one without a zone is taken for UTC). Enums
-    and literals are of the type of their values. Models, dicts, lists and `Json` become the string of their JSON. Any other
-    type becomes what its JSON schema says, so that `AwareDatetime` is a timestamp and `HttpUrl` a string; `int | float` is
-    double.
+    `max_digits` and `decimal_places` say; `date` date; `datetime` timestamp (one without a zone is taken for UTC).
+    Enums and literals are of the type of their values. Models, dicts, lists and `Json` become the string of their JSON.
+    Any other type becomes what its JSON schema says, so that `AwareDatetime` is a timestamp and `HttpUrl` a string;
+    `int | float` is double.
 
     Args:
         model: the queue's payload.

@@ -1,6 +1,6 @@
 """A queue's payload model as the data source knows it: its columns for reads, itself for writes.
 
-It travels pickled by itself, inside the source: a read has no need of its module where Spark runs, a write loads it there.
+It is pickled by itself, inside the source: a read does not need its module where Spark runs, a write loads it there.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ class PayloadModel:
     pickled: bytes | InvalidInput = field(repr=False)
 
     def schema(self) -> str:
-        """The columns of a read.
+        """Return the columns of a read.
 
         Raises:
             InvalidInput: the model has a field that no one type of column holds.
@@ -39,7 +39,7 @@ class PayloadModel:
         return self.columns
 
     def load(self) -> type[BaseModel]:
-        """The class.
+        """Return the class.
 
         Raises:
             InvalidInput: its module is not there, or it could not be pickled.
@@ -69,12 +69,12 @@ class PayloadModels:
     of_all: PayloadModel | None = None
 
     def of(self, queue: str | None) -> PayloadModel | None:
-        """The model of a queue, if there is one."""
+        """Return the model of a queue, if there is one."""
         return self.by_queue.get(queue or "", self.of_all)
 
 
 def payload_models(payload: type[BaseModel] | Mapping[str, type[BaseModel]] | None) -> PayloadModels:
-    """The models to register a source with.
+    """Return the models to register a source with.
 
     Raises:
         InvalidInput: one is no pydantic model.

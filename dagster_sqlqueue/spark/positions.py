@@ -1,9 +1,9 @@
-"""Where a stream stands in the archive of a queue, and the options that say where it begins. No I/O.
+"""The position of a stream in the archive of a queue, and the options that set where it begins. No I/O.
 
-What a stream has read is told by a snapshot of the database: the jobs that were ended by the transactions that were over
-then. finished_at cannot tell it: the transaction that wrote an earlier one may be the later one to commit. Between two
-looks lies a window: what the later snapshot sees and the earlier one does not, a set that never grows. Within a window,
-which may hold a whole backlog, batches go on by (finished_at, id).
+A snapshot of the database defines what a stream has read: the jobs that were ended by the transactions that were over
+then. finished_at cannot define it: the transaction that wrote an earlier one may commit later. Between two snapshots
+lies a window: what the later snapshot sees and the earlier one does not, a set that never grows. Within a window, which
+may hold a whole backlog, batches go on by (finished_at, id).
 """
 
 import re
@@ -52,7 +52,7 @@ class Position:
 
     @classmethod
     def of(cls, offset: Mapping[str, Any]) -> Self:
-        """The position that an offset of a checkpoint says.
+        """Return the position that an offset of a checkpoint says.
 
         Raises:
             InvalidInput: it is none of this source.
@@ -72,32 +72,32 @@ class Position:
             ) from None
 
     def offset(self) -> dict[str, Any]:
-        """The position as Spark keeps it."""
+        """Return the position as Spark keeps it."""
         return asdict(self)
 
     def begins(self) -> tuple[str, str]:
-        """The row after which the window is still to be read: its finished_at and id."""
+        """Return the row after which the window is still to be read: its finished_at and id."""
         assert self.low is not None
         return (self.low, FIRST) if self.at is None or self.id is None else (self.at, self.id)
 
     def up_to(self, last: tuple[datetime, UUID] | None, rows: int, left: int) -> "Position":
-        """The position after a batch of this window that ends with a row; None: with the window."""
+        """Return the position after a batch of this window that ends with a row; None: with the window."""
         at, row = (None, None) if last is None else (last[0].isoformat(), str(last[1]))
         return replace(self, at=at, id=row, rows=rows, left=left)
 
 
 def batch_options(options: Mapping[str, str]) -> dict[str, str]:
-    """The options without those that a stream alone has."""
+    """Return the options without those that a stream alone has."""
     return {name: value for name, value in options.items() if name.lower() not in OPTIONS}
 
 
 def given(options: Mapping[str, str]) -> dict[str, str]:
-    """The options that a stream alone has, by their names in lower case."""
+    """Return the options that a stream alone has, by their names in lower case."""
     return {name.lower(): value for name, value in options.items() if name.lower() in OPTIONS}
 
 
 def starting(options: Mapping[str, str]) -> str | datetime:
-    """Where a stream begins that has no checkpoint: `earliest`, `latest` or a moment.
+    """Return where a stream begins that has no checkpoint: `earliest`, `latest` or a moment.
 
     Raises:
         InvalidInput: the option is none of them.
@@ -117,7 +117,7 @@ def starting(options: Mapping[str, str]) -> str | datetime:
 
 
 def most_rows(options: Mapping[str, str]) -> int | None:
-    """How many rows a batch has at most; None for no bound.
+    """Return how many rows a batch has at most; None for no bound.
 
     Raises:
         InvalidInput: the option is no whole number from 1.
@@ -131,7 +131,7 @@ def most_rows(options: Mapping[str, str]) -> int | None:
 
 
 def fails_on_loss(options: Mapping[str, str]) -> bool:
-    """Return whether the stream is to end where jobs may have been trimmed unread.
+    """Return whether the stream ends if jobs may have been trimmed unread.
 
     Raises:
         InvalidInput: the option is neither true nor false.

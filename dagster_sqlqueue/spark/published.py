@@ -1,4 +1,4 @@
-"""What the outputs of an asset hold, looked at from outside: rows of a SQL table, and Parquet files by day."""
+"""Read what the outputs of an asset hold: rows of a SQL table, and Parquet files by day."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Published:
 
 
 def outputs(table: object, files: object) -> list[str]:
-    """What the outputs are called, where there may be a table, files, or both; None: there is no such output."""
+    """Return the names of the outputs, a table, files, or both; None: there is no such output."""
     return [name for name, there in ((TABLE, table), (FILES, files)) if there is not None]
 
 
@@ -48,7 +48,7 @@ def in_outputs(
     account: str | None,
     counted: str | None,
 ) -> dict[str, dict[str, Published | None]]:
-    """What each output holds of each day, by the output's name; None: nothing at all.
+    """Return what each output holds of each day, by the output's name; None: nothing at all.
 
     Args:
         queue: in whose database the table is.
@@ -73,7 +73,7 @@ def in_outputs(
 def in_table(
     queue: SqlQueue, table: str, days: Sequence[str], *, account: str | None, counted: str | None
 ) -> dict[str, Published]:
-    """What a SQL table holds of each day; a day without rows is among them, unless there is no such table.
+    """Return what a SQL table holds of each day; a day without rows is among them, unless there is no such table.
 
     Args:
         queue: in whose database the table is.
@@ -108,7 +108,7 @@ def in_table(
 def in_files(
     output: Path | str, days: Sequence[str], *, account: str | None, counted: str | None
 ) -> dict[str, Published]:
-    """What the Parquet files of each day hold; a day whose directory is not there is not among them.
+    """Return what the Parquet files of each day hold; a day whose directory is not there is not among them.
 
     Raises:
         InvalidInput: a file does not have these columns, or is no Parquet.

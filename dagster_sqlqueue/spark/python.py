@@ -28,7 +28,7 @@ exec {python} "$@"
 
 
 def worker_python(directory: Path) -> str:
-    """The command that starts this Python for Spark's workers: a script that leaves PySpark's zip files out.
+    """Return the command that starts this Python for Spark's workers: a script that leaves PySpark's zip files out.
 
     Args:
         directory: where the script is written. This Python itself where no script can be run there.
@@ -43,7 +43,9 @@ def worker_python(directory: Path) -> str:
 
 
 def running(module: str, *arguments: str) -> tuple[list[str], dict[str, str]]:
-    """The command that runs a module in a process of its own, and an environment in which it finds what this one does."""
+    """Return the command that runs a module in a process of its own, and an environment in which it finds what this one
+    does.
+    """
     path = os.pathsep.join(part for part in sys.path if part)
     return [sys.executable, "-m", module, *arguments], {**os.environ, "PYTHONPATH": path}
 

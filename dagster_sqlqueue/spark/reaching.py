@@ -1,6 +1,6 @@
-"""Whether something answers at a standalone master's address, and speaks as Spark does.
+"""Check that a standalone master answers at its address, with Spark's protocol.
 
-Spark itself tries for a minute, and then says nothing of the address.
+Spark itself tries for a minute, and its error does not name the address.
 """
 
 import socket
@@ -17,7 +17,7 @@ _ENCRYPTED = ("spark.ssl.enabled", "spark.ssl.rpc.enabled")
 
 
 def check_reachable(master: str, seconds: float, conf: Mapping[str, str]) -> None:
-    """Check that one of the addresses of a standalone master is a master's; other masters are not looked at.
+    """Check that one of the addresses of a standalone master is a master's; other masters are not checked.
 
     Args:
         master: its URL.

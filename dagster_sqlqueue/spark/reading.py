@@ -1,4 +1,4 @@
-"""What a task does: it reads its slices one after another, each in a transaction of its own, as Arrow batches."""
+"""Read the slices of a task one after another, each in a transaction of its own, as Arrow batches."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ class Reading:
 
     Args:
         server: the database.
-        options: as they were given, and looked at.
+        options: as they were given, checked.
         asked: the columns, as Spark wants them.
         known: every column there is.
         pushed: the filters that the database takes over.
@@ -53,10 +53,10 @@ class Reading:
         self._pushed = pushed
 
     def read(self, share: Share) -> Iterator[pa.RecordBatch]:
-        """The rows of a share.
+        """Yield the rows of a share.
 
         Raises:
-            InvalidInput: a field is not of its type, naming the job; the snapshot is gone; a day of the archive was
+            InvalidInput: a field is not of its type, naming the job; the snapshot has ended; a day of the archive was
                 dropped since the read was planned; a statement took too long.
             BatchLost: a batch is over.
             DatabaseUnavailable, AccessRefused: see the classes.
@@ -86,11 +86,11 @@ class Reading:
                     " the frame again, and raise snapshot_seconds, or cache() the frame, if it is read for longer; on a"
                     " standby, set hot_standby_feedback = on"
                 ) from None
-        # What a timestamp without a zone, and a date like 1/2/2013, in a payload are taken for: a role may have its own.
+        # How a timestamp without a zone, and a date like 1/2/2013, in a payload are read: a role may have its own setting.
         for setting in ("TIME ZONE 'UTC'", "datestyle = 'ISO, MDY'", "jit = off"):
             connection.execute(f"SET LOCAL {setting}")
         if (seconds := number(self._options, "statement_timeout")) is not None:
-            # Before the lock, which may have to wait for whoever changes the table.
+            # Before the lock, which may have to wait for a transaction that changes the table.
             connection.execute(f"SET LOCAL statement_timeout = '{seconds}s'")
 
     def _check_partitions(self, connection: Connection, one: Slice) -> None:
@@ -108,7 +108,7 @@ class Reading:
             )
 
     def _check_batches(self, connection: Connection, share: Share) -> None:
-        """Of a batch that is over there is nothing, or not all, to be read."""
+        """Check that no batch is over: its jobs, or some, could not be read."""
         if share.held and (over := run(connection, "spark_batches_over", self._server.schema, share.held)):
             raise BatchLost(
                 f"batch {over[0]['id']} is over: it was published, given up or taken over, or was never there, and its jobs"
@@ -146,7 +146,7 @@ class Reading:
         return pa.RecordBatch.from_arrays(arrays, schema=target)
 
     def _first_bad(self, where: str) -> str | None:
-        """The first of these jobs with a field that is not of its column's type, in words."""
+        """Return the first of these jobs with a field that is not of its column's type, in words."""
         from dagster_sqlqueue.spark.bad_values import find_bad
 
         names = sorted(field.name for field in self._asked.fields)
@@ -164,7 +164,9 @@ _OUTSIDE = (
 
 
 def _finite(array: pa.Array, field: pa.Field, lenient: bool) -> pa.Array:
-    """The database's infinity arrives as a number that wrapped around, and would be read as a day long before Christ."""
+    """Check for the database's infinity: it arrives as a number that wrapped around, and would be read as a day long
+    before Christ.
+    """
     if not pa.types.is_temporal(field.type):
         return array
     low, high = (pa.scalar(end, field.type) for end in (_DATES if pa.types.is_date(field.type) else _MOMENTS))
@@ -177,7 +179,7 @@ def _finite(array: pa.Array, field: pa.Field, lenient: bool) -> pa.Array:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """How Arrow calls the columns that Spark asks for."""
+    """Return Arrow's names of the columns that Spark asks for."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")

@@ -2,7 +2,7 @@
 knows.
 
 Nothing there can be renamed at once. So what is staged lists its files, in a file that is written last and removed first: as
-long as it is there the move can be begun again, by whatever machine, and comes to the same.
+long as it is there the move can be begun again, by any machine, with the same result.
 """
 
 import contextlib
@@ -19,12 +19,12 @@ from dagster_sqlqueue.errors import InvalidInput, OutputNotWritable
 from dagster_sqlqueue.spark import sinks
 
 UNREACHABLE: Final = (OSError, ImportError, ValueError)
-"""What file systems say when they cannot be reached: away, forbidden, or not installed."""
+"""The errors of file systems that cannot be reached: unavailable, forbidden, or not installed."""
 
 _STORES: Final = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "adl", "az", "oci", "oss"}
 _LIST = "_staged.json"
 _EMPTY = "_empty"
-"""In a directory that has no rows: an object store has no empty ones. Whoever reads Parquet passes over such a name."""
+"""In a directory that has no rows: an object store has no empty ones. Readers of Parquet ignore such a name."""
 
 
 def is_url(place: object) -> bool:
@@ -33,7 +33,7 @@ def is_url(place: object) -> bool:
 
 
 def named(place: str | Path) -> Path | str:
-    """A directory of this machine's as an absolute path, or the URL of one that is not.
+    """Return a directory of this machine's as an absolute path, or the URL of one that is not.
 
     Raises:
         InvalidInput: the URL holds a password: it would be kept with the batch.
@@ -53,7 +53,7 @@ def named(place: str | Path) -> Path | str:
 
 
 def writable(place: str | Path) -> Path | str:
-    """The directory, as `named`, made if need be.
+    """Return the directory, as `named`, made if need be.
 
     Raises:
         OutputNotWritable: it cannot be written to.
@@ -119,7 +119,7 @@ def move_into_place(staged: str, output: str) -> None:
 
 
 def names_in(url: str) -> list[str]:
-    """The names in a directory; none where there is none."""
+    """Return the names in a directory; none where there is none."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         return sorted(found.name for found in UPath(url).iterdir())
     return []
@@ -133,7 +133,7 @@ def remove(url: str) -> None:
 
 
 def directory_of(output: Path | str) -> Any:
-    """The directory as a path, whatever its file system."""
+    """Return the directory as a path, whatever its file system."""
     return output if isinstance(output, Path) else UPath(output)
 
 

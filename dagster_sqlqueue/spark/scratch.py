@@ -1,4 +1,4 @@
-"""The directory that a driver has for what Spark writes down meanwhile. What killed ones left is removed by the next."""
+"""The directory for temporary files of a driver. The next driver removes those that killed ones left."""
 
 import contextlib
 import logging
@@ -19,7 +19,7 @@ _LOCK = ".driver"
 
 @contextlib.contextmanager
 def scratch_directory() -> Iterator[str]:
-    """A directory for the block. Those of drivers that are gone are removed first.
+    """Yield a directory for the block. Those of drivers that have ended are removed first.
 
     A driver holds a lock on a file in its directory, which ends with its process however that ends.
     """

@@ -69,7 +69,7 @@ def read_of(
         url: of the same database, with its password.
         batches: all of one queue.
         columns: of the payload, by their names.
-        slices: how many tasks are to share the read.
+        slices: how many tasks share the read.
         on_bad_value: as the option of the data source.
 
     Raises:
@@ -99,14 +99,14 @@ def read_of(
 
 
 def table(read: SealedRead, wanted: Sequence[str]) -> pa.Table:
-    """The batches' jobs, read by this process."""
+    """Return the batches' jobs, read by this process."""
     schema = _schema(read, wanted)
     found = [rows for part in read.partitions() for rows in read.rows(part, schema)]
     return pa.Table.from_batches(found, arrow_schema(schema))
 
 
 def frame(spark: SparkSession, read: SealedRead, wanted: Sequence[str]) -> DataFrame:
-    """The batches' jobs, with these columns."""
+    """Return the batches' jobs, with these columns."""
 
     class Sealed(SealedSource):
         sealed = read
@@ -128,7 +128,7 @@ def _spark_type(kind: str) -> DataType:
 
 
 def columns_of(model: type[BaseModel]) -> dict[str, Column]:
-    """The typed columns of a payload model, by their names: see `payload_schema`.
+    """Return the typed columns of a payload model, by their names: see `payload_schema`.
 
     A field whose name a column of the job has is called `payload_…`.
 

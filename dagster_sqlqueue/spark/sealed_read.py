@@ -1,4 +1,4 @@
-"""What Spark's tasks read of sealed batches. No task changes the queue: the batches fix which jobs there are."""
+"""Read sealed batches in Spark's tasks. No task changes the queue: the batches fix which jobs there are."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class SealedRead:
         lanes: the buckets there are.
         tasks: how many share the read.
         cuts: where the buckets are too few: the id that each task's jobs begin with.
-        held: leased batches that are over when somebody else has them, or nobody; see `Share`.
+        held: leased batches that are over when another owner, or none, has them; see `Share`.
     """
 
     server: Server
@@ -49,7 +49,7 @@ class SealedRead:
     held: str
 
     def partitions(self) -> list["Part"]:
-        """The part of each task; nothing for one task where there is no job."""
+        """Return the part of each task; nothing for one task where there is no job."""
         if not self.jobs:
             return [Part("")]
         if not self.cuts:
@@ -59,7 +59,7 @@ class SealedRead:
         return [Part(one) for one in by_id(self.cuts)]
 
     def rows(self, part: "Part", schema: StructType) -> Iterator[pa.RecordBatch]:
-        """The jobs of a part, as the batches had them when they were sealed.
+        """Yield the jobs of a part, as the batches had them when they were sealed.
 
         Raises:
             InvalidInput: a value does not fit its column's type.
@@ -79,7 +79,7 @@ class SealedRead:
 
 
 def tasks_of(jobs: int, slices: int) -> int:
-    """How many tasks share a read of so many jobs: so many slices at most, or more, of 100,000 jobs each."""
+    """Return how many tasks share a read of so many jobs: so many slices at most, or more, of 100,000 jobs each."""
     return max(1, min(slices, -(-jobs // _LEAST_ROWS)), -(-jobs // _TARGET_ROWS))
 
 
@@ -114,7 +114,8 @@ class Part(InputPartition):
 class SealedSource(DataSource):
     """The data source that a frame of sealed jobs is loaded from: a subclass for each frame, which Spark pickles.
 
-    Each has a format of its own: Spark looks a format up anew whenever it plans a frame, and finds who was registered last.
+    Each has a format of its own: Spark resolves a format anew whenever it plans a frame, and finds the one that was
+    registered last.
     """
 
     sealed: SealedRead
@@ -122,11 +123,11 @@ class SealedSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format."""
+        """Return the format."""
         return cls.format
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader of these columns."""
+        """Return the reader of these columns."""
         return _Reader(self.sealed, schema)
 
 

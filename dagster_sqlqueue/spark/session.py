@@ -24,8 +24,8 @@ _opened = ExitStack()
 
 @contextmanager
 def open_spark(settings: SparkSettings | None = None) -> Iterator[SparkSession]:
-    """A session for the block, stopped when the last block that uses it ends; one that was started elsewhere is used and
-    left running.
+    """Yield a session for the block, stopped when the last block that uses it ends; one that was started elsewhere is
+    used and left running.
 
     Raises:
         JavaNotFound: no Java that Spark can use.
@@ -80,7 +80,7 @@ def interrupts_stay() -> Iterator[None]:
 
 
 def _interrupt_behind(error: BaseException) -> BaseException | None:
-    """The KeyboardInterrupt or SystemExit, Dagster's included, while whose handling the error arose."""
+    """Return the KeyboardInterrupt or SystemExit, Dagster's included, during whose handling the error arose."""
     behind = error.__context__
     while behind is not None and isinstance(behind, Exception):
         behind = behind.__context__
@@ -100,7 +100,7 @@ def _session(chosen: SparkSettings) -> Iterator[SparkSession]:
 
 
 def _usable(chosen: SparkSettings) -> SparkSession | None:
-    """The session that is open in this process, if there is one: a process has sessions of one kind only."""
+    """Return the session that is open in this process, if there is one: a process has sessions of one kind only."""
     here, remote = _running(), running_remote()
     if here is not None and chosen.remote is not None:
         raise InvalidInput(

@@ -1,4 +1,4 @@
-"""How a Spark session is opened, and what a URL of one may look like. No I/O."""
+"""The settings of a Spark session, and the check of its URLs. No I/O."""
 
 import re
 from collections.abc import Mapping
@@ -24,8 +24,8 @@ class SparkSettings:
         app_name: what Spark's UI and logs call it.
         master: `local[*]`, or a cluster's URL: `spark://host:7077`, `yarn`, `k8s://…`.
         remote: the URL of a Spark Connect server, `sc://host:15002`, with its parameters (`;token=…`, `;use_ssl=true`);
-            None: this process is the driver, under `master`. What belongs to the driver's JVM (memory, UI, log level) is
-            then the server's own affair.
+            None: this process is the driver, under `master`. What belongs to the driver's JVM (memory, UI, log level)
+                is then set on the server.
         driver_host: the host name or address by which a cluster's executors find this process; None: as the machine calls
             itself. Local runs do without.
         driver_memory: the heap of the driver's JVM.
@@ -35,7 +35,7 @@ class SparkSettings:
         log_level: of what Java writes on standard error.
         ui: serve Spark's UI.
         reach_seconds: how long a master or a Connect server has to answer.
-        away_seconds: how long a Connect server that does not answer any more is waited for.
+        away_seconds: how long to wait for a Connect server that does not answer any more.
         conf: further settings of Spark's; they win.
 
     Raises:
@@ -106,7 +106,7 @@ def check_master(master: str) -> None:
 
 
 def connect_address(remote: str) -> tuple[str, int]:
-    """The host and the port of a Connect server. The URL itself is in no message: it may hold a token.
+    """Return the host and the port of a Connect server. The URL itself is in no message: it may hold a token.
 
     Raises:
         InvalidInput: it is no such URL.
@@ -119,7 +119,7 @@ def connect_address(remote: str) -> tuple[str, int]:
         parts = urlsplit(remote)
         host, port = parts.hostname, parts.port or CONNECT_PORT
     except ValueError as error:
-        # A token may stand where the port is looked for.
+        # A token may stand in the place of the port.
         raise InvalidInput(f"remote has no usable host and port ({type(error).__name__}); {_SHAPE}") from None
     path, *parameters = parts.path.split(";")
     if not host or path not in ("", "/") or parts.query or parts.fragment or parts.username is not None:

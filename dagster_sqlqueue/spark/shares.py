@@ -1,4 +1,4 @@
-"""What the plan of a read hands to its tasks."""
+"""The parts of a read's plan that its tasks get."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

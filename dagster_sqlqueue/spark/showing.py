@@ -30,7 +30,7 @@ def version(watermark: str, *made_by: str | None) -> str:
 
 
 def last_materialization(instance: dg.DagsterInstance, key: dg.AssetKey, day: str) -> dg.AssetMaterialization | None:
-    """The last time that a day was materialised."""
+    """Return the last time that a day was materialised."""
     wanted = dg.AssetRecordsFilter(asset_key=key, asset_partitions=[day])
     records = instance.fetch_materializations(wanted, limit=1).records
     return records[0].asset_materialization if records else None
@@ -43,23 +43,23 @@ def made_of(last: dg.AssetMaterialization | None) -> str | None:
 
 
 def unchanged(last: dg.AssetMaterialization) -> dict[str, Any]:
-    """The metadata of a day to which nothing was done: those that it has."""
+    """Return the metadata of a day to which nothing was done: those that it has."""
     return {**last.metadata, UNCHANGED: True}
 
 
 def row_count(shown: Mapping[str, Any]) -> int:
-    """How many rows a day had when it was computed, by its metadata."""
+    """Return how many rows a day had when it was computed, by its metadata."""
     found = shown[ROW_COUNT]
     return int(found.value if isinstance(found, dg.MetadataValue) else found)
 
 
 def data_version(last: dg.AssetMaterialization | None) -> str | None:
-    """The data version under which Dagster knows a materialisation."""
+    """Return the data version under which Dagster knows a materialisation."""
     return (last.tags or {}).get("dagster/data_version") if last else None
 
 
 def of_day(figures: Figures | None, contents: str, row_count: int) -> dict[str, Any]:
-    """The metadata of a day that was computed.
+    """Return the metadata of a day that was computed.
 
     Args:
         figures: of its jobs; None: it has none.
@@ -81,7 +81,7 @@ def of_day(figures: Figures | None, contents: str, row_count: int) -> dict[str, 
 
 
 def hours(counts: Sequence[int]) -> str:
-    """How many jobs finished in each hour, as bars in Markdown."""
+    """Return how many jobs finished in each hour, as bars in Markdown."""
     most = max(counts, default=0)
     lines = [
         f"{hour:02}:00 {'█' * -(-count * _BAR // most) if most else '':<{_BAR}} {count:>9,}"
@@ -100,7 +100,7 @@ def of_rows(rows: pa.Table, day: str, figures: FiguresOf | None) -> dict[str, An
 
 
 def columns(schema: pa.Schema, about: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The columns of the results, for the asset's page.
+    """Return the columns of the results, for the asset's page.
 
     Args:
         schema: of the results.

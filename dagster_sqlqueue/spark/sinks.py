@@ -41,7 +41,7 @@ class TooManyRows(InvalidInput):
 
 
 def writable(directory: Path) -> Path:
-    """The directory, made if need be.
+    """Return the directory, made if need be.
 
     Raises:
         OutputNotWritable: it cannot be made, is no directory, or cannot be written to.
@@ -56,7 +56,7 @@ def writable(directory: Path) -> Path:
 
 
 def table_identifier(table: str) -> sql.Identifier:
-    """The table's name, quoted.
+    """Return the table's name, quoted.
 
     Raises:
         InvalidInput: it is not `table` or `schema.table`.
@@ -68,12 +68,12 @@ def table_identifier(table: str) -> sql.Identifier:
 
 
 def check_given(of: str, table: str | None, output: object) -> None:
-    """Check that there is somewhere for results to go.
+    """Check that results have an output.
 
     Args:
         of: whose results they are, for the message.
         table: the SQL table; None: there is none.
-        output: the directory of Parquet files, or what gives it; None: there is none.
+        output: the directory of Parquet files, or a function that returns it; None: there is none.
 
     Raises:
         InvalidInput: there is neither, or the table's name is not usable.
@@ -105,7 +105,7 @@ def check(rows: pa.Table, key: Sequence[str], days: Sequence[date]) -> None:
 
     Raises:
         TooManyRows: they are more than `MAX_ROWS`.
-        InvalidInput: columns that do not do, a row of another day, or two rows of one key.
+        InvalidInput: columns that do not fit, a row of another day, or two rows of one key.
     """
     if rows.num_rows > MAX_ROWS:
         raise TooManyRows(
@@ -133,7 +133,7 @@ def replace_days(
     key: Sequence[str],
     days: Sequence[Any],
 ) -> None:
-    """Put the rows into a SQL table in place of all its rows of these days, inside the caller's transaction.
+    """Replace all rows of these days in a SQL table by these rows, inside the caller's transaction.
 
     The table is made from the rows' columns, with `key` as primary key, if it is not there.
 
@@ -184,7 +184,7 @@ def prepare_table(
 
 @contextlib.contextmanager
 def taking(table: str) -> Iterator[None]:
-    """Say which table it is that does not take the rows.
+    """Turn an error of the insert into one that names the table.
 
     Raises:
         InvalidInput: in place of the database's answer.
@@ -228,7 +228,7 @@ def move_into_place(staged: Path, output: Path, names: Sequence[str]) -> None:
     """Make the staged directories of these names those of the output: each is replaced as a whole.
 
     May be repeated after an interruption at any point, and by several at a time; the staging directory goes last, and
-    where it is gone somebody else has done it all.
+    without it another process has done it all.
     """
     with _alone(staged.parent):
         if not staged.is_dir():
@@ -244,7 +244,7 @@ def move_into_place(staged: Path, output: Path, names: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def _alone(staging: Path) -> Iterator[None]:
-    """One mover at a time: a slow run and the one that finishes its work for it."""
+    """Allow one mover at a time: a slow run and the one that finishes its work for it."""
     lock = os.open(staging, os.O_RDONLY)
     try:
         with contextlib.suppress(
@@ -257,7 +257,7 @@ def _alone(staging: Path) -> Iterator[None]:
 
 
 def not_writable(directory: Path, error: OSError) -> OutputNotWritable:
-    """The error for a directory that the system does not let be written to."""
+    """Return the error for a directory that the system does not let be written to."""
     return OutputNotWritable(
         f"results cannot be written to {directory}: {error.strerror or error}. Choose another directory, or mend its"
         " permissions"
@@ -265,7 +265,7 @@ def not_writable(directory: Path, error: OSError) -> OutputNotWritable:
 
 
 def sql_type(field: pa.Field) -> str:
-    """The SQL type of a column that is made.
+    """Return the SQL type of a column that is made.
 
     Raises:
         InvalidInput: there is none.

@@ -1,4 +1,4 @@
-"""How a read is shared out: into slices of about equally many rows, and these among tasks."""
+"""Split a read into slices of about equally many rows, and these among tasks."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -32,11 +32,11 @@ _PAGES_OF_A_SLICE, _ROWS_OF_A_PAGE = 20, 30
 
 
 def shares(queue: SqlQueue, url: str, options: Mapping[str, str], pushed: Sequence[Test]) -> list[Share]:
-    """The tasks of a read; one that reads nothing where there is nothing.
+    """Return the tasks of a read; one that reads nothing where there is nothing.
 
     Raises:
         UnknownQueue: the queue does not exist.
-        InvalidInput: there is no snapshot to be had.
+        InvalidInput: no snapshot can be taken.
         DatabaseUnavailable, SchemaMissing: see the classes.
     """
     queue.settings(options["queue"])

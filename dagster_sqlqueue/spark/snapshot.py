@@ -24,7 +24,7 @@ _kept: list[subprocess.Popen[str]] = []
 
 
 def keep(url: str, schema: str, seconds: int, lock: str) -> str:
-    """Begin to keep a snapshot.
+    """Start a process that keeps a snapshot.
 
     Args:
         url: the database.
@@ -39,7 +39,7 @@ def keep(url: str, schema: str, seconds: int, lock: str) -> str:
         AccessRefused: the user may not read that table.
         InvalidInput: the database gave none.
     """
-    # The order goes through a pipe: a command line can be read by everybody on the machine.
+    # The order goes through a pipe: every user of the machine can read a command line.
     order = {"conninfo": libpq(url), "schema": schema, "seconds": seconds, "lock": lock, "driver": os.getppid()}
     command, environment = running("dagster_sqlqueue.spark.snapshot")
     process = subprocess.Popen(

@@ -2,7 +2,7 @@
 
 Options:
     url, url_env: the database, where `register_source` was given none: a URL without a password, or the environment
-        variable that holds one, looked up where the read is planned.
+        variable that holds one, read where the read is planned.
     database_schema: where the queue's tables are; what `register_source` was given, else sqlqueue.
     queue: the queue (required).
     state: `archive` (default), `live` or `batch`.
@@ -16,14 +16,12 @@ Options:
     where: JSON list of {"column", "op", "value"} over those columns; op is =, <, <=, >, >= or in.
     finished_from, finished_until, created_from, created_until: ISO timestamps with a zone, the second ones exclusive.
     buckets: like 0,3,8-15.
-    split: `time` (default) or `bucket`: how the archive is shared out among tasks.
-    target_rows: rows for each slice (250,000), about.
-    max_connections: tasks at most, each with one connection; slices beyond it are read one after another.
-    limit: rows at most, read by one task; of the archive, those that finished first.
-    consistent: `as_of` or `snapshot`; the latter is the default for live jobs. See docs/spark_reading.md.
-    snapshot_seconds: how long a snapshot is kept, at most (600).
-    statement_timeout: seconds for each statement of a task.
-    batch_bytes: about the size of an Arrow batch (4 MiB).
+    split: `time` (default) or `bucket`: how the archive is split among tasks. target_rows: rows for each slice
+    (250,000), about. max_connections: tasks at most, each with one connection; slices beyond it are read one after
+    another. limit: rows at most, read by one task; of the archive, those that finished first. consistent: `as_of` or
+    `snapshot`; the latter is the default for live jobs. See docs/spark_reading.md. snapshot_seconds: how long a
+    snapshot is kept, at most (600). statement_timeout: seconds for each statement of a task. batch_bytes: about the
+    size of an Arrow batch (4 MiB).
 """
 
 import os
@@ -64,7 +62,7 @@ def register_source(
 ) -> None:
     """Make the format `sqlqueue` known to the session.
 
-    The URL travels inside the pickled class, never as an option: options are shown in plans and event logs.
+    The URL is sent inside the pickled class, never as an option: options are shown in plans and event logs.
 
     Args:
         spark: the session.
@@ -72,9 +70,9 @@ def register_source(
         schema: where the queue's tables are.
         payload: the queues' payload model, or one for each queue by its name. Its fields are columns of every read
             without the option `payload`, see `payload_schema`; and every row that is written to the queue must fit it.
-        push_filters: have the database apply Spark's filters, too, but to reads with the option `limit`; sets
-            `spark.sql.python.filterPushdown.enabled`.
-            Load a frame of its own for each query then: Spark 4.3 reads a frame with the filters of its first query.
+        push_filters: let the database apply Spark's filters, too, except to reads with the option `limit`; sets
+            `spark.sql.python.filterPushdown.enabled`. Load a frame of its own for each query then: Spark 4.3 reads a
+            frame with the filters of its first query.
 
     Raises:
         InvalidInput: the URL, the schema's name or a model is not usable. That a model's fields are no columns, a read says.
@@ -97,7 +95,7 @@ def register_source(
 
 
 class _Source(DataSource):
-    """Every worker that plans or reads imports this module: each of the four things it does brings its own along."""
+    """Every worker that plans or reads imports this module: each of its four parts imports its own modules."""
 
     _where: tuple[str | None, str]
     _models = PayloadModels()
@@ -108,7 +106,7 @@ class _Source(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        # A stream asks for its schema here too, and looks at its own options itself.
+        # A stream asks for its schema here too, and checks its own options itself.
         return fields.default_schema(self._given(positions.batch_options(self.options)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -135,12 +133,12 @@ class _Source(DataSource):
         return StreamWriter(*self._target(), schema, overwrite, self._models)
 
     def _target(self) -> tuple[tuple[str, str], dict[str, str]]:
-        """Where to write, and the other options."""
+        """Return where to write, and the other options."""
         options = {name.lower(): value for name, value in self.options.items()}
         return self._place(options), {name: value for name, value in options.items() if name not in parts.PLACE}
 
     def _given(self, given: Mapping[str, str]) -> dict[str, str]:
-        """The options, looked at, with the queue's own columns where none are asked for."""
+        """Return the options, checked, with the queue's own columns where none are asked for."""
         options = {name.lower(): value for name, value in given.items()}
         parts.check(options)
         self._place(options)

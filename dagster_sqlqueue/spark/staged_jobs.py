@@ -1,7 +1,7 @@
 """Jobs on their way from Spark tasks to a queue: staged by the tasks, enqueued by the driver in one transaction. No Spark.
 
-A task may run twice, and its second run may compute other rows: so nothing that a task does puts a job on the queue. It
-stages jobs under its attempt, and the driver enqueues those of the attempts that Spark accepted.
+A task may run twice, and its second run may compute other rows: so no task enqueues a job. It stages jobs under its
+attempt, and the driver enqueues those of the attempts that Spark accepted.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,8 +25,8 @@ _TYPES = (
 
 
 class StagedJobsLost(QueueError):
-    """Jobs that tasks staged are gone: more than a day passed before the write ended and maintenance removed them, or the
-    server crashed meanwhile. Nothing was enqueued; write again.
+    """Jobs that tasks staged were removed: more than a day passed before the write ended and maintenance removed them,
+    or the server crashed meanwhile. Nothing was enqueued; write again.
     """
 
 
@@ -44,9 +44,9 @@ class Written:
     """A write that was done.
 
     Attributes:
-        jobs: put on the queue; of a stream: by all its batches.
+        jobs: enqueued; of a stream: by all its batches.
         duplicates: left out, because a live job had their id or unique key.
-        repeats: how often a write of this name came again and was left out.
+        repeats: how often a write of this name was repeated and left out.
         committed_at: when it was done; of a stream: its last batch.
         repeated: whether it had been done before, and nothing was written now.
     """
@@ -97,7 +97,7 @@ def commit(
     name: str | None = None,
     batch: int = 0,
 ) -> Written:
-    """Put on a queue what attempts have staged: all of it or, if it fails, nothing.
+    """Enqueue the jobs that attempts have staged: all of them or, if it fails, none.
 
     Args:
         queue: where both are.
@@ -132,13 +132,13 @@ def commit(
 
 
 def drop(queue: SqlQueue, write_id: UUID) -> int:
-    """Forget what was staged for a write; gives how many jobs that were."""
+    """Delete what was staged for a write; returns how many jobs that were."""
     found: int = queue.database.run("write_drop", {"write_id": write_id})[0][0]
     return found
 
 
 def written(queue: SqlQueue, target: str, name: str) -> Written | None:
-    """What became of a write, by its name; None if there was none, or 30 days have passed.
+    """Return the result of a write, by its name; None if there was none, or 30 days have passed.
 
     Args:
         queue: where it is.
@@ -153,7 +153,7 @@ def written(queue: SqlQueue, target: str, name: str) -> Written | None:
 
 
 def check_name(name: str | None) -> str | None:
-    """The name of a write, if it is usable.
+    """Return the name of a write, if it is usable.
 
     Raises:
         InvalidInput: it is empty, longer than 500 characters, or one that streams use.

@@ -1,4 +1,4 @@
-"""Rows that Spark's tasks write to a table of their own, and that one statement then swaps in.
+"""Rows that Spark's tasks write to a table of their own, and that one statement then moves into the target.
 
 Each attempt of a task copies its rows in a transaction of its own, marked with its number. Spark accepts one attempt of each
 task; only those rows are ever taken. What a retried or speculative copy of a task left is dropped with the table.
@@ -48,11 +48,11 @@ class Staged:
     url: str = field(repr=False)
 
     def move(self, connection: "psycopg.Connection[Any]", target: sql.Identifier) -> None:
-        """Put the accepted rows into the target, and drop the stage, inside the caller's transaction.
+        """Insert the accepted rows into the target, and drop the stage, inside the caller's transaction.
 
         Raises:
-            BatchLost: the stage does not hold what was staged: whoever took the batch over has dropped it, or a server that
-                crashed has emptied it.
+            BatchLost: the stage does not hold what was staged: a run that took the batch over has dropped it, or a
+                crash of the server has emptied it.
         """
         names = sql.SQL(", ").join(map(sql.Identifier, self.schema.names))
         try:
@@ -111,14 +111,14 @@ def fingerprint(key: str) -> str:
 
 
 def stage(rows: DataFrame, url: str, table: str, key: str, token: str) -> Staged:
-    """Have Spark's tasks write rows to a stage table in the schema of the table they are meant for.
+    """Write rows by Spark's tasks to a stage table in the schema of the target.
 
     Args:
         rows: what to write.
         url: of the database.
-        table: whom it is meant for.
+        table: the target.
         key: of the batch.
-        token: what tells this writing from every other one of the key.
+        token: identifies this write among all of the key.
 
     Raises:
         InvalidInput: a column without a SQL counterpart, or a value that the database does not take.
@@ -162,7 +162,7 @@ def sweep(queue: SqlQueue, keys: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class _Copy:
-    """What a task does: one COPY, committed as a whole."""
+    """Write the rows of a task: one COPY, committed as a whole."""
 
     url: str = field(repr=False)
     statement: str

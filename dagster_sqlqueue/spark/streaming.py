@@ -42,17 +42,18 @@ _BATCH_ONLY = (
 _MAX_PARTITIONS = 1_000
 _HERE = "UPDATE {} SET ended_in = pg_current_xact_id() WHERE ended_in >= pg_snapshot_xmax(pg_current_snapshot())"
 _NOTED_EVERY = timedelta(hours=1)
-"""How often a stream that finds nothing notes that it has looked: retention has whole days."""
+"""How often a stream that finds nothing moves its offset on: retention has whole days."""
 
 
 class JobsTrimmed(QueueError):
-    """The archive was trimmed beyond the place up to which a stream had read it: jobs may be gone unread. Give the queue a
-    longer retention, and go on with the option `failOnDataLoss` = `false`, or begin with a new checkpoint.
+    """The archive was trimmed beyond the position up to which a stream had read it: jobs may have been removed unread.
+    Give the queue a longer retention, and go on with the option `failOnDataLoss` = `false`, or begin with a new
+    checkpoint.
     """
 
 
 class Now(NamedTuple):
-    """Where the archive stands; see `stream_now.sql`."""
+    """How far the archive is; see `stream_now.sql`."""
 
     snapshot: str
     at: datetime
@@ -83,7 +84,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     Args:
         where: URL and schema of the database.
-        options: those that a batch read has as well, looked at.
+        options: those that a batch read has as well, checked.
         own: those of a stream alone.
         schema: the columns to read.
 
@@ -124,7 +125,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_opened": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a stream without a checkpoint begins."""
+        """Return where a stream without a checkpoint begins."""
         self._open.settings(self._queue)
         match self._starting:
             case "latest":
@@ -136,15 +137,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return Position().offset()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """The bound that the option `maxRowsPerBatch` sets."""
+        """Return the bound that the option `maxRowsPerBatch` sets."""
         return ReadAllAvailable() if self._most is None else ReadMaxRows(self._most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What is there now is what the query reads."""
+        """Fix the end of what the query reads: all that the archive holds now."""
         self._ceiling = self._now()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """The end of the next micro-batch; `start` where there is nothing to read.
+        """Return the end of the next micro-batch; `start` where there is nothing to read.
 
         Raises:
             JobsTrimmed: see the class.
@@ -173,7 +174,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if noted else window.offset()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The slices of a micro-batch."""
+        """Return the slices of a micro-batch."""
         first, last = Position.of(start), Position.of(end)
         if last.low is None:
             return []
@@ -191,7 +192,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begins = datetime.fromisoformat(at)
         whole = last.at is None and at == last.low
         if last.rows <= self._target_rows and whole:
-            # What one look found is read by its transactions.
+            # What one window holds is read by its transactions.
             seen += f" AND ended_in >= pg_snapshot_xmin('{last.after}') AND ended_in < pg_snapshot_xmax('{last.until}')"
             return [Part([seen], begins, server)]
         cuts: list[Cut] = []
@@ -207,7 +208,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def read(self, partition: InputPartition) -> "Iterator[RecordBatch]":
-        """The rows of a slice.
+        """Yield the rows of a slice.
 
         Raises:
             JobsTrimmed: some were trimmed after the batch had been planned.
@@ -286,7 +287,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         logger.warning("%s", message)
 
     def _batch(self, window: Position, left: int, most: int | None) -> Position:
-        """The end of the next batch of a window, so many rows of which are left."""
+        """Return the end of the next batch of a window, so many rows of which are left."""
         if most is None:
             return window.up_to(None, left, 0)
         at, row = window.begins()

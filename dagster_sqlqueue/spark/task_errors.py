@@ -1,4 +1,4 @@
-"""What this library says in Spark's tasks, and while a read is planned, out of what Spark makes of it."""
+"""Restore this library's errors of Spark's tasks and of planning from Spark's errors."""
 
 import re
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ _OURS = re.compile(r"^\s*dagster_sqlqueue(?:\.\w+)*\.(\w+): (.+)$", re.MULTILINE
 
 @contextmanager
 def task_errors_told() -> Iterator[None]:
-    """An error of this library that Spark brings back inside the traceback of a worker becomes that error again.
+    """Turn an error of this library that Spark returns inside the traceback of a worker into that error again.
 
     Raises:
         QueueError: what was raised there: `InvalidInput` where a payload does not fit its columns, `DatabaseUnavailable`
-            where the database went away, and so on.
+            if the database was lost, and so on.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""What is made of the database's URL where a read is planned."""
+"""Uses of the database's URL where a read is planned."""
 
 from psycopg.conninfo import make_conninfo
 
@@ -11,7 +11,9 @@ from dagster_sqlqueue.spark.connecting import APPLICATION, Server
 
 
 def libpq(url: str) -> str:
-    """The URL as libpq's `name=value` list: it takes any password, where a URI wants it encoded in libpq's own way."""
+    """Return the URL as libpq's `name=value` list: it takes any password, where a URI wants it encoded in libpq's own
+    way.
+    """
     parsed, pooler = pooler_of(parse_url(url))
     if pooler is Pooler.TRANSACTION:
         raise InvalidInput(
@@ -26,12 +28,12 @@ def libpq(url: str) -> str:
 
 
 def server(url: str, schema: str) -> Server:
-    """What a task has to know of the database."""
+    """Return what a task needs of the database."""
     return Server(libpq(url), Database(url).where, parse_url(url).username or "", schema)
 
 
 def queue_at(url: str, schema: str) -> SqlQueue:
-    """The queues there, on one connection at a time."""
+    """Return the queues there, on one connection at a time."""
     return SqlQueue(Database(url, schema=schema, pool_size=1, application_name=APPLICATION))
 
 

@@ -44,14 +44,14 @@ _OF_SPARK = ("checkpointlocation", "queryname", "path")
 
 @dataclass
 class Accepted(WriterCommitMessage):
-    """What a task tells the driver: what it staged, for which query if it is a stream's."""
+    """The message of a task to the driver: what it staged, for which query if it is a stream's."""
 
     staged: staged_jobs.Staged
     query: str = ""
 
 
 class _Writing:
-    """What batch and stream have in common: the options, the columns, and where to."""
+    """The common part of batch and stream: the options, the columns, and where to."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class Writer(_Writing, DataSourceArrowWriter):
         """Enqueue what the accepted attempts have staged, in one transaction."""
         staged = [message.staged for message in messages if isinstance(message, Accepted)]
         if self._done:
-            # Should the name be forgotten at this very moment, this is missing, and the write fails.
+            # Should the name be deleted at this very moment, this is missing, and the write fails.
             staged = [staged_jobs.Staged(self._id, self._id, 1)]
         with self._connected() as queue:
             done = staged_jobs.commit(
@@ -157,7 +157,7 @@ class Writer(_Writing, DataSourceArrowWriter):
             )
 
     def abort(self, messages: "Sequence[WriterCommitMessage | None]") -> None:
-        """Forget what was staged."""
+        """Delete what was staged."""
         with self._connected() as queue:
             staged_jobs.drop(queue, self._id)
 
@@ -212,7 +212,7 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
             )
 
     def abort(self, messages: "Sequence[WriterCommitMessage | None]", batchId: int) -> None:  # noqa: N803
-        """Forget what was staged for a micro-batch."""
+        """Delete what was staged for a micro-batch."""
         accepted = [message for message in messages if isinstance(message, Accepted)]
         with self._connected() as queue:
             for write_id in {message.staged.write_id for message in accepted}:

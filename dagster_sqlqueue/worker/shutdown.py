@@ -61,7 +61,7 @@ class Signals:
         self._sender.close()
 
     def received(self) -> int:
-        """How many signals came since the last call; does not wait."""
+        """Return how many signals came since the last call; does not wait."""
         try:
             return len(self.socket.recv(4096).replace(_WAKE, b""))
         except (BlockingIOError, OSError):

@@ -44,7 +44,7 @@ class Figures:
 
     @classmethod
     def of(cls, queue: str, summary: DrainSummary, last_error: str | None, times: "HandlerTimes") -> "Figures":
-        """The figures of one consumer."""
+        """Return the figures of one consumer."""
         counts = {name: getattr(summary, name) for name in COUNTED}
         return cls(queue, counts, last_error, times.in_flight, times.seconds, list(times.spread))
 

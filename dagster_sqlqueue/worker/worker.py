@@ -183,7 +183,7 @@ class Resident:
         self._errors[declared.spec.name] = quoting.scrub(declared.spec.payload, error, job.payload)
 
     def _watched(self, declared: QueueHandler[Any]) -> Any:
-        """The handler, measured, noted when it fails, and interruptible while it works."""
+        """Return the handler, measured, noted when it fails, and interruptible while it works."""
         times = self._times[declared.spec.name]
 
         def handler(job: Job[Any]) -> Outcome | None:

@@ -10,7 +10,7 @@ _CONNECT_SECONDS = 2
 
 
 def queue_names(context: typer.Context, incomplete: str) -> list[str]:
-    """The queues whose names begin so; none where the database cannot be asked.
+    """Return the queues whose names begin so; none where the database cannot be asked.
 
     The line that is being written must not be disturbed: no error is shown, and no server is started.
     """

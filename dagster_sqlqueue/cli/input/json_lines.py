@@ -89,7 +89,7 @@ class Lines(Generic[Item]):
         return sorted([*self._rejected, *found], key=lambda bad: bad.row)
 
     def with_line(self, message: str) -> str:
-        """A message about a row, about its line."""
+        """Return a message about a row, about its line."""
         head, colon, rest = message.partition(": ")
         word, _, row = head.partition(" ")
         if word != "row" or not colon or not row.isdigit():
@@ -101,7 +101,7 @@ class Lines(Generic[Item]):
 
 
 def parsed(text: str | bytes, where: str, nothing: str) -> AnyObject:
-    """A JSON object.
+    """Return a JSON object.
 
     Raises:
         InvalidPayload: it is none; the message says where it was, and that nothing was written.

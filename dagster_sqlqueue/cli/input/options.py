@@ -62,7 +62,7 @@ def unique_until(text: str, key: str | None) -> JobUniqueUntil:
 
 
 def seconds(option: str, text: str) -> float:
-    """A length of time, as `90`, `90s`, `5m` (or `5min`), `1.5h` or `7d`.
+    """Return a length of time, as `90`, `90s`, `5m` (or `5min`), `1.5h` or `7d`.
 
     Raises:
         InvalidInput: it is none.
@@ -79,7 +79,7 @@ def seconds(option: str, text: str) -> float:
 
 
 def whole(option: str, text: str) -> int:
-    """A whole number.
+    """Return a whole number.
 
     Raises:
         InvalidInput: it is none, or beyond the range of the database's integers.
@@ -103,7 +103,7 @@ def rate(option: str, text: str) -> RateLimit:
 
 
 def moment(option: str, text: str) -> datetime:
-    """A moment with a time zone, in UTC.
+    """Return a moment with a time zone, in UTC.
 
     Raises:
         InvalidInput: it is none, or has no zone.
@@ -121,7 +121,7 @@ def moment(option: str, text: str) -> datetime:
 
 
 def job_id(option: str, text: str) -> UUID:
-    """A job's id.
+    """Return a job's id.
 
     Raises:
         InvalidInput: it is none.

@@ -119,7 +119,7 @@ def selecting(states: Sequence[str], verb: str, *, all_jobs: str) -> Callable[[C
 
 
 def queue_of(source: "SqlQueue", ids: Sequence[UUID]) -> str:
-    """The queue that has all of the jobs, live or ended.
+    """Return the queue that has all of the jobs, live or ended.
 
     Raises:
         InvalidInput: they are of several queues; the message names two.
@@ -156,7 +156,7 @@ def _queue_of(source: "SqlQueue", id_: UUID, *, alone: bool) -> str:
 
 
 def _named(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The queue and the ids: no queue's name has a hyphen, and each id that people see has four."""
+    """Return the queue and the ids: no queue's name has a hyphen, and each id that people see has four."""
     return (words[0], list(words[1:])) if words and "-" not in words[0] else (None, list(words))
 
 

@@ -43,7 +43,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Seque
 
 
 def grid(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> Grid:
-    """A table; cells are text, never markup, unless they are `Text` already. Columns without any text are left out."""
+    """Return a table; cells are text, never markup, unless they are `Text` already. Columns without any text are left
+    out.
+    """
     cells = [[cell if isinstance(cell, Text) else Text(display.printable(str(cell))) for cell in row] for row in rows]
     shown = [place for place in range(len(columns)) if not cells or any(row[place].plain for row in cells)]
     return Grid([columns[place] for place in shown], [[row[place] for place in shown] for row in cells], right)
@@ -73,5 +75,5 @@ def console() -> Console:
 
 
 def plain(value: object) -> object:
-    """A value that JSON lacks, as text."""
+    """Return a value that JSON lacks, as text."""
     return value.isoformat() if isinstance(value, datetime) else str(value)

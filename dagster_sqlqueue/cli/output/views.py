@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def settings_json(settings: QueueSettings) -> dict[str, Any]:
-    """A queue's settings."""
+    """Return a queue's settings."""
     values = asdict(settings)
     backoff = values.pop("backoff")
     return {**values, **{f"backoff_{name}": value for name, value in backoff.items()}}
 
 
 def settings_rows(settings: QueueSettings) -> Iterator[tuple[str, str]]:
-    """A queue's settings: names and words, leaving out what is not set."""
+    """Yield a queue's settings: names and words, leaving out what is not set."""
     pause = settings.backoff
     yield "buckets", _buckets(settings)
     yield "strategy", str(settings.strategy)
@@ -54,7 +54,7 @@ def settings_rows(settings: QueueSettings) -> Iterator[tuple[str, str]]:
 
 
 def limits(settings: QueueSettings) -> str:
-    """A queue's limits in words; empty when it has none."""
+    """Return a queue's limits in words; empty when it has none."""
     found = []
     if settings.max_running is not None:
         found.append(f"{settings.max_running:,} running")
@@ -66,12 +66,12 @@ def limits(settings: QueueSettings) -> str:
 
 
 def rate(limit: RateLimit) -> str:
-    """A rate limit in words."""
+    """Return a rate limit in words."""
     return f"{limit.starts:,} starts per {length(limit.seconds)}"
 
 
 def regions(settings: QueueSettings) -> str:
-    """Which buckets belong to which region."""
+    """Return which buckets belong to which region."""
     by_region: dict[str, list[int]] = {}
     for bucket, region in enumerate(settings.regions[: settings.lanes]):
         by_region.setdefault(region, []).append(bucket)
@@ -175,7 +175,7 @@ def _progress(progress: "Progress") -> str:
 
 
 def keys(job: WaitingJob | DeadLetter | JobRow) -> str:
-    """The unique key and the ordering key of a job, named."""
+    """Return the unique key and the ordering key of a job, named."""
     named = {"unique": job.unique_key, "order": job.ordering_key}
     return display.printable(", ".join(f"{name} {key}" for name, key in named.items() if key is not None))
 

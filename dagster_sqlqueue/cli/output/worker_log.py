@@ -111,7 +111,7 @@ class Progress:
 
 @contextmanager
 def log(queue: "SqlQueue", *, as_json: bool, every_seconds: float | None) -> Iterator[Progress]:
-    """A line for each event, and one for each queue's figures when they changed."""
+    """Yield a line for each event, and one for each queue's figures when they changed."""
     last: dict[str, dict[str, int]] = {}
 
     def write(name: str, facts: dict[str, Any], words: str) -> None:
@@ -152,7 +152,7 @@ def log(queue: "SqlQueue", *, as_json: bool, every_seconds: float | None) -> Ite
 
 @contextmanager
 def screen(queue: "SqlQueue", *, as_json: bool, every_seconds: float | None) -> Iterator[Progress]:
-    """A table that is drawn anew, events above it."""
+    """Yield a table that is drawn anew, events above it."""
     console: Console = render.console()
     with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
 
@@ -170,7 +170,7 @@ def screen(queue: "SqlQueue", *, as_json: bool, every_seconds: float | None) -> 
 
 
 def drawn(found: "Sequence[Figures]", rates: dict[str, float], backlog: dict[str, Depth | None]) -> RenderableType:
-    """The figures as a table, the last errors below it."""
+    """Return the figures as a table, the last errors below it."""
     shown = [name for name in _OUTCOMES if name == "succeeded" or any(one.counts[name] for one in found)]
     depths = [backlog[one.queue] for one in found]
     table = render.grid(

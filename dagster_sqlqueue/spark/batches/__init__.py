@@ -1,6 +1,6 @@
-"""Consuming a queue as a whole: seal its due jobs into a batch, read the batch, publish in one transaction.
+"""Consume a queue as a whole: seal its due jobs into a batch, read the batch, publish in one transaction.
 
-Whoever reads (Spark, as a rule) never changes the queue: a plan is run as often as Spark likes. The driver seals the due
+Reading (by Spark, as a rule) never changes the queue: a plan is run as often as Spark likes. The driver seals the due
 jobs; the results and the end of the jobs become visible in one transaction.
 
     batch = batches.seal(queue, "events", "daily/2013-07-04", owner="me")

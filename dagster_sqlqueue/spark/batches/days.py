@@ -1,4 +1,4 @@
-"""Sealing the daily jobs of several days in one pass."""
+"""Seal the daily jobs of several days in one pass."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,8 +25,8 @@ def seal_days(
     backoff: Backoff = BACKOFF,
     closed: Mapping[str, Any] | None = None,
 ) -> list[Batch]:
-    """Take the due jobs of some days into a leased batch for each: the jobs of the queue are looked at once, and not
-    once for each day.
+    """Seal the due jobs of some days into a leased batch for each: the jobs of the queue are read once, not once for
+    each day.
 
     Args:
         queue: where the queue is.
@@ -64,5 +64,5 @@ def seal_days(
 
 
 def _open(wanted: Wanted, opened: Opened) -> Batch:
-    """A batch that has no jobs yet."""
+    """Return a batch that has no jobs yet."""
     return Batch(opened.id, wanted.key, wanted.queue, opened.token, 0, Mode.LEASED, opened.sealed_at)

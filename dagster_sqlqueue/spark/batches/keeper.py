@@ -1,4 +1,4 @@
-"""Keeping batches while their jobs are worked on."""
+"""Keep batches while their jobs are processed."""
 
 import contextlib
 import logging

@@ -5,9 +5,9 @@ also locks the batch's row. Readers import that snapshot, and ask by the same co
 a moment that was written down before, have attempts left and fit the filter. Under one snapshot one condition gives one
 set, and no column that it names can change within a snapshot. The move deletes by that condition, in a transaction that
 sees by that snapshot: PostgreSQL deletes exactly the rows that the snapshot sees and the condition fits, or fails with
-40001 if somebody has changed one of them since. A row that is locked is waited for, a moment only: whoever has it will
-change it, as a rule. So there is no third way in which the two sets differ; when it fails before anything was read, all of
-it begins again with a new snapshot, and afterwards the batch is lost, its jobs as they were.
+40001 if another transaction has changed one of them since. It waits for a locked row, a moment only: the transaction
+that has it will change it, as a rule. So there is no third way in which the two sets differ; when it fails before
+anything was read, all of it begins again with a new snapshot, and afterwards the batch is lost, its jobs as they were.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from dagster_sqlqueue.spark.batches.loss import lost
 logger = logging.getLogger("dagster_sqlqueue")
 
 WAIT_MILLISECONDS = 1_000
-"""How long the move waits for a job that somebody else has."""
+"""How long the move waits for a job that another transaction has locked."""
 
 _MOVED_TOGETHER = 250_000
 """Jobs that one statement moves, about: bucket by bucket each of the table's pages is visited once for each bucket, a fifth
@@ -44,7 +44,7 @@ _CONFLICTS = (psycopg.errors.SerializationFailure, psycopg.errors.LockNotAvailab
 
 
 class Conflict(Exception):
-    """Somebody else has, or had, one of the jobs."""
+    """Another transaction has changed, or locked, one of the jobs."""
 
 
 class Counted(NamedTuple):
@@ -52,8 +52,9 @@ class Counted(NamedTuple):
 
     Attributes:
         jobs: how many.
-        followed: of them, those that somebody follows.
-        unique: of them, those with a unique key: whoever enqueues a job of the same key waits for the batch's end.
+        followed: of them, those with followers.
+        unique: of them, those with a unique key: a producer that enqueues a job of the same key waits for the batch's
+            end.
         spent: due jobs that are not among them, because they have no attempt left.
     """
 
@@ -84,18 +85,18 @@ class Held:
         self._ended = False
         self.transaction = Transaction(self._connection, queue.database)
         self.reported: dict[UUID, Outcome] = {}
-        """What was reported of single jobs."""
+        """The outcomes reported for single jobs."""
         self.reporting = threading.Lock()
         self.publishing = False
         """Whether the results are being written: nothing can be reported any more."""
 
     def __del__(self) -> None:
-        """A batch that nobody knows any more is given up, as it would be if the process had died."""
+        """A batch without a reference to it is given up, as it would be if the process had died."""
         with contextlib.suppress(Exception):
             self._connection.close()
 
     def begin(self, token: int, lease_seconds: float) -> str:
-        """Begin, or begin again with a new snapshot. Returns the snapshot to be imported.
+        """Begin, or begin again with a new snapshot. Returns the snapshot, for readers to import.
 
         Raises:
             BatchLost: the batch was taken over.
@@ -119,10 +120,10 @@ class Held:
         return counted
 
     def move(self) -> tuple[int, int]:
-        """End the jobs as succeeded, some buckets at a time. Returns their number, and how many of them somebody follows.
+        """End the jobs as succeeded, some buckets at a time. Returns their number, and how many of them have followers.
 
         Raises:
-            Conflict: somebody else has, or had, one of them.
+            Conflict: another transaction has changed, or locked, one of them.
         """
         moved = followed = 0
         try:
@@ -138,11 +139,11 @@ class Held:
         return moved, followed
 
     def move_again(self, told: Parameters) -> int:
-        """Undo the move, and whatever was done after it. End the jobs of which something was reported as it was reported,
-        and the others as succeeded. Returns their number.
+        """Undo the move, and whatever was done after it. End the jobs with a reported outcome by that, and the others
+        as succeeded. Returns their number.
 
         Raises:
-            Conflict: somebody else has got one of them meanwhile.
+            Conflict: another transaction has changed one of them meanwhile.
         """
         self._connection.execute(_UNDO_THE_MOVE)
         self.transaction.run("batch_outcome_put", {**self._parameters, **told})
@@ -173,7 +174,7 @@ class Held:
         self._mover.start()
 
     def members(self, ids: list[UUID]) -> set[UUID]:
-        """Which of these jobs are the batch's.
+        """Return which of these jobs are the batch's.
 
         Raises:
             BatchLost: there is no such snapshot any more.
@@ -181,7 +182,7 @@ class Held:
         return {row[0] for row in self._beside("batch_members", {"ids": ids})}
 
     def cuts(self, step: int) -> list[UUID]:
-        """The id of every so manieth job, beginning with the first.
+        """Return the id of every n-th job, beginning with the first.
 
         Raises:
             BatchLost: there is no such snapshot any more.
@@ -225,7 +226,7 @@ class Held:
         return self._mover is not None and self._mover.is_alive()
 
     def beat(self) -> None:
-        """Tell the server that this process is there, and find out whether the transaction is."""
+        """Send the server a sign of life, and check whether the transaction still exists."""
         if self._ended or self._connection.info.transaction_status != TransactionStatus.INTRANS:
             return
         try:

@@ -1,4 +1,4 @@
-"""Leasing jobs to a batch: the seal of leased batches."""
+"""Lease jobs to a batch: the seal of leased batches."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from dagster_sqlqueue.spark.local_days import NO_EVENTS
 logger = logging.getLogger("dagster_sqlqueue")
 
 WAIT_MILLISECONDS = 100
-"""How long a seal waits for a job that somebody else has locked, before it leaves the jobs that others have."""
+"""How long a seal waits for a job that another transaction has locked, before it leaves locked jobs out."""
 
 _SEALED_TOGETHER = 100_000_000
 """Bytes of jobs that one statement seals, about: a quarter of a million. Bucket by bucket each of the table's pages is
@@ -47,7 +47,7 @@ def leased_days(
 
     Args:
         queue: where they are.
-        days: ISO dates, as the payloads have them in their field `day`, and what is to be sealed for each.
+        days: ISO dates, as the payloads have them in their field `day`, and the batch to seal for each.
         opened: the batches, in the same order.
         closed: take only jobs whose account has no live job of its day on the queue `queue`, whose payloads have their day
             at the path `day_path` and their account at `account_path`; with what `local_days.parameters` gives, that day is
@@ -88,7 +88,9 @@ def leased_days(
 
 
 def _prepared(queue: SqlQueue, wanted: Wanted, opened: Opened) -> Sequence[Row]:
-    """Bury what has no attempt left, and lease again what the batch has already. Returns the rows of `batch_buckets`."""
+    """Send jobs without an attempt left to the dead letter, and lease again those that the batch has already. Returns
+    the rows of `batch_buckets`.
+    """
     mine = {"batch_id": opened.id, "token": opened.token, "worker": wanted.owner}
     rows = queue.database.run("batch_buckets", {"queue": wanted.queue, "batch_id": opened.id})
     for bucket, held, _ in rows:
@@ -126,7 +128,7 @@ def _sealed(
 
 
 def _lease_all(queue: SqlQueue, name: str, mine: Parameters, rows: Sequence[Row]) -> None:
-    """Some buckets at a time; where others are at their jobs, bucket by bucket, and without theirs."""
+    """Lease some buckets at a time; where other transactions have locked jobs, bucket by bucket, and without those."""
     buckets = [row[0] for row in rows]
     parts = min(len(buckets), 1 + rows[0][2] // _SEALED_TOGETHER) if rows else 0
     for part in range(parts):

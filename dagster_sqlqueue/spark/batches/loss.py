@@ -1,10 +1,10 @@
-"""What is said to somebody whose batch is not his any more."""
+"""The error for a process that has lost its batch."""
 
 from dagster_sqlqueue.errors import BatchLost
 
 
 def lost(key: str, reason: str | None = None) -> BatchLost:
-    """The error for somebody whose batch is not his any more.
+    """Return the error for a process that has lost its batch.
 
     Args:
         key: of the batch.

@@ -1,4 +1,4 @@
-"""What a batch is, and what a transactional one is held by."""
+"""A batch, and the transaction that holds a transactional one."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,18 +17,18 @@ from dagster_sqlqueue.spark.batches.loss import lost
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A sealed set of jobs, the same for whoever reads it and however often. It can be pickled: what is sent to another
+    """A sealed set of jobs, the same for every reader and every read. It can be pickled: what is sent to another
     process reads and, if it is leased, reports; it never publishes a transactional batch.
 
     Attributes:
         id: of the batch; jobs that it ended have it in the archive.
         key: what it is for.
         queue: whose jobs they are.
-        token: its fence: who takes the batch over raises it.
+        token: its fence: a takeover raises it.
         job_count: how many jobs it holds.
         mode: leased, or transactional. May differ from what was asked for, see `seal`.
         sealed_at: the moment by the database's clock at which every job of the batch was due.
-        snapshot: for `SET TRANSACTION SNAPSHOT` of whoever reads a transactional batch; None: a leased one is read as it
+        snapshot: for `SET TRANSACTION SNAPSHOT` of readers of a transactional batch; None: a leased one is read as it
             is. It can be imported until the batch is published or given up.
         filter: what the jobs' payloads contain; empty: there was no filter.
         attempt: of the batch: how often its key was sealed or taken over since it was published last, 1 the first time.
@@ -81,7 +81,7 @@ class Batch:
 
 
 def held_by(batch: Batch) -> Held:
-    """The transaction of a transactional batch.
+    """Return the transaction of a transactional batch.
 
     Raises:
         BatchLost: another process sealed it: its transaction is not here.
@@ -92,7 +92,7 @@ def held_by(batch: Batch) -> Held:
 
 
 def cuts(queue: SqlQueue, batches: Sequence[Batch], step: int) -> list[UUID]:
-    """Where to cut a read of batches into parts of so many jobs: the id that each part begins with.
+    """Return where to cut a read of batches into parts of so many jobs: the id that each part begins with.
 
     Args:
         queue: where they were sealed.

@@ -1,4 +1,4 @@
-"""Opening batches: a new one for a key, or one that its owner left behind."""
+"""Open batches: a new one for a key, or one that its owner left behind."""
 
 import json
 import threading
@@ -22,11 +22,11 @@ def open_batch(queue: SqlQueue, wanted: Wanted, patience_seconds: float | None) 
 
     Args:
         queue: where it is.
-        wanted: what is to be sealed.
-        patience_seconds: how long to wait for somebody else's; None: a lease and a bit.
+        wanted: what to seal.
+        patience_seconds: how long to wait for another owner's; None: slightly longer than a lease.
 
     Raises:
-        BatchLost: somebody else still has it.
+        BatchLost: another owner still has it.
     """
     patience = wanted.lease_seconds * 1.25 if patience_seconds is None else patience_seconds
     until = time.monotonic() + patience
@@ -47,7 +47,7 @@ def open_batch(queue: SqlQueue, wanted: Wanted, patience_seconds: float | None) 
 
 
 def _take(transaction: Transaction, wanted: Wanted) -> Opened | None:
-    """Open the key's batch, or take it over; None: somebody has it."""
+    """Open the key's batch, or take it over; None: another owner has it."""
     settings = wanted.opening(wanted.mode)
     found = transaction.run("batch_find", settings)
     if not found:
@@ -65,7 +65,7 @@ def open_together(queue: SqlQueue, all_wanted: Sequence[Wanted]) -> list[Opened]
 
     Args:
         queue: where they are.
-        all_wanted: what is to be sealed, of one queue and in one way.
+        all_wanted: what to seal, of one queue and in one way.
     """
 
     def work(transaction: Transaction) -> list[Opened]:
@@ -114,7 +114,7 @@ def check_queue(queue: SqlQueue, name: str) -> None:
 
 
 def checked_lease(lease_seconds: float) -> float:
-    """The length of a lease.
+    """Return the length of a lease.
 
     Raises:
         InvalidInput: it is none.
@@ -126,7 +126,7 @@ def checked_lease(lease_seconds: float) -> float:
 
 
 def filter_text(filter: Mapping[str, Any] | None) -> str:
-    """A filter as JSON.
+    """Return a filter as JSON.
 
     Raises:
         InvalidInput: it is no JSON object.

@@ -1,8 +1,8 @@
-"""What became of single jobs of a batch: reported by whoever worked on them, and done when the batch is published.
+"""Outcomes of single jobs of a batch: reported by the task that handled them, and applied when the batch is published.
 
 A report is a row beside the batch, never a change of the job, so that it may come twice, from a task that was tried again
 or from two that ran the same work at once. The first report about a job stands, with one exception: `Done` takes the
-place of any other, because an effect that was once there must not be asked for again.
+place of any other, because an effect that exists must not be requested again.
 """
 
 import json
@@ -25,9 +25,8 @@ _AT_ONCE = 10_000
 
 
 def report(queue: SqlQueue, batch: Batch, outcomes: Iterable[tuple[UUID, Outcome]]) -> set[UUID]:
-    """Say what became of jobs of a batch that is sealed. It is done with the job when the batch is published, or when
-    the batch is given up or taken over: what was reported is never lost. A job of which nothing is reported succeeds
-    with the batch.
+    """Report the outcomes of jobs of a sealed batch. They take effect when the batch is published, or when it is
+    abandoned or taken over: a report is never lost. A job without a report succeeds with the batch.
 
     Args:
         queue: where the batch was sealed.
@@ -70,7 +69,7 @@ def report(queue: SqlQueue, batch: Batch, outcomes: Iterable[tuple[UUID, Outcome
 
 
 def outcomes(queue: SqlQueue, batch: Batch) -> dict[UUID, Outcome]:
-    """What has been reported about jobs of the batch so far, by the job's id. Empty after the batch has ended.
+    """Return the outcomes reported for jobs of the batch so far, by the job's id. Empty after the batch has ended.
 
     Raises:
         BatchLost: the batch is transactional, and another process sealed it.
@@ -83,7 +82,7 @@ def outcomes(queue: SqlQueue, batch: Batch) -> dict[UUID, Outcome]:
 
 
 def told(reported: Iterable[tuple[UUID, Outcome]]) -> dict[str, list[Any]]:
-    """Outcomes as the columns that the statements take.
+    """Return outcomes as the columns that the statements take.
 
     Raises:
         InvalidInput: a result cannot be stored as JSON.

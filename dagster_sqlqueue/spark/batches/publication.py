@@ -1,4 +1,4 @@
-"""Ending a batch: published with its results, or given up."""
+"""End a batch: publish it with its results, or abandon it."""
 
 import contextlib
 import json
@@ -25,16 +25,17 @@ _ERROR_LIMIT = 10_000
 def publication(
     queue: SqlQueue, *batches: Batch, output: Mapping[str, Any], unmoved: bool = False
 ) -> Iterator[Transaction]:
-    """The transaction in which batches are published: what the block writes through `transaction.connection` becomes
-    visible together with the end of the jobs, or not at all.
+    """Yield the transaction in which batches are published: what the block writes through `transaction.connection`
+    becomes visible together with the end of the jobs, or not at all.
 
     Args:
         queue: where the batches were sealed.
-        batches: leased ones, as many as one likes, or one transactional one.
+        batches: any number of leased ones, or one transactional one.
         output: JSON that says where the results are, kept for `outputs`.
-        unmoved: whether files are to be moved into place afterwards; `unmoved` has the output until `move` has moved them.
+        unmoved: whether files will be moved into place afterwards; `unmoved` has the output until `move` has moved
+            them.
 
-    What is reported of single jobs of a transactional batch is to be reported before the block begins.
+    Report outcomes of single jobs of a transactional batch before the block begins.
 
     Raises:
         BatchLost: a batch was taken over, or its transaction was lost: nothing was written.
@@ -105,11 +106,11 @@ def publish(
 
 
 def abandon(queue: SqlQueue, batch: Batch, reason: str) -> int:
-    """Give the batch's jobs back at once, without an attempt spent; what was reported about single jobs is done with them.
-    It is an attempt of the batch, whose backoff begins.
+    """Release the batch's jobs at once, without an attempt spent; reported outcomes of single jobs take effect. It is
+    an attempt of the batch, whose backoff begins.
 
     Returns:
-        How many jobs are due again or set aside; 0 when the batch is not ours any more, and of a transactional one, whose
+        How many jobs are due again or held; 0 when the batch is not ours any more, and of a transactional one, whose
         jobs are as they were.
     """
     if batch.mode is Mode.TRANSACTIONAL:
@@ -126,12 +127,14 @@ def abandon(queue: SqlQueue, batch: Batch, reason: str) -> int:
 
 
 def outputs(queue: SqlQueue, key: str, limit: int = 1) -> list[dict[str, Any]]:
-    """What the key's published batches said about their results, the latest first."""
+    """Return the outputs of the key's published batches, the latest first."""
     return [json.loads(output) for _, output in queue.database.run("batch_last", {"key": key, "limit": limit})]
 
 
 def unmoved(queue: SqlQueue, *keys: str) -> list[tuple[str, dict[str, Any]]]:
-    """Key and output of these keys' published batches whose files are not known to be in their place, the first first."""
+    """Key and output of these keys' published batches whose files are not known to be in their place, the earliest
+    first.
+    """
     return [(key, json.loads(output)) for key, output in queue.database.run("batch_unmoved", {"keys": list(keys)})]
 
 
@@ -142,7 +145,7 @@ def move(queue: SqlQueue, owner: str, move: Callable[[], bool]) -> bool:
     Args:
         queue: where the batches were sealed.
         owner: what the publication's output has under this name.
-        move: does it; gives false where it cannot.
+        move: moves them; returns False if it cannot.
 
     Returns:
         Whether they are in their place, and known to be.
@@ -181,14 +184,14 @@ def _held_publication(queue: SqlQueue, batch: Batch, output: Mapping[str, Any], 
 
 
 def _was_published(queue: SqlQueue, batch: Batch) -> bool:
-    """Return whether a commit that got no answer was one: asked behind the lock that the transaction has until it is
+    """Return whether a commit without an answer succeeded: waits for the lock that the transaction has until it is
     over.
     """
     return bool(queue.database.run("batch_published", {"batch_id": batch.id, "token": batch.token}))
 
 
 def _apply_reports(batch: Batch, held: Held) -> None:
-    """Before the results are written: the move is undone and done again, and with it whatever came after it."""
+    """Before the results are written: the move is undone and done again, and with it everything after it."""
     with held.reporting:
         held.publishing = True
         if not held.reported:

@@ -1,4 +1,4 @@
-"""Sealing: the due jobs of a queue become one batch."""
+"""Seal the due jobs of a queue into one batch."""
 
 import logging
 import threading
@@ -23,10 +23,10 @@ from dagster_sqlqueue.spark.batches.wanted import Opened, Wanted
 logger = logging.getLogger("dagster_sqlqueue")
 
 BACKOFF = Backoff(30.0, factor=2.0, max_seconds=3_600.0, jitter=0.0)
-"""How long to wait after a run that failed or died, where nothing else is said."""
+"""How long to wait after a run that failed or died, by default."""
 
 TRANSACTIONAL_FROM = 10_000
-"""So many jobs are consumed by a transaction, where nothing is said: with fewer, it saves less than a second."""
+"""From so many jobs on, a transaction consumes them by default: with fewer, it saves less than a second."""
 
 _BEGINNINGS = 5
 """How often a transactional batch is begun before it becomes a leased one."""
@@ -45,39 +45,39 @@ def seal(
     overlap: bool = False,
     backoff: Backoff = BACKOFF,
 ) -> Batch:
-    """Take every due job of a queue that fits the filter into one batch.
+    """Seal every due job of a queue that fits the filter into one batch.
 
     A leased batch is sealed bucket by bucket, each in a transaction of its own. A batch that a killed owner left behind
-    under the same key is taken over once its lease has run out: by the same filter its jobs stay in it, and what has become
-    due since is added; what was reported of single jobs is done first.
+    under the same key is taken over once its lease has run out: with the same filter its jobs stay in it, and jobs that
+    have become due since are added; reported outcomes of single jobs take effect first.
 
     A transactional batch is one transaction from here to its publication: the jobs are ended in it, others skip them, and
-    if this process dies they are at once as they were. It does without a lease's writes. For queues that are consumed
-    by batches alone: others that claim from it step over the locked jobs at each claim, a change of one of the jobs by
-    somebody else waits for the publication, nothing that is deleted anywhere in the database can be cleaned up before
-    it, and what has ended has the time of its move as its end, long before anybody sees it. It is given up for a leased
-    one, with a warning in the log, where others keep changing the jobs, or where some are followed, or members of a
-    group.
+    if this process dies they are at once as they were. It needs no writes of a lease. For queues that are consumed by
+    batches alone: consumers that claim from it skip the locked jobs at each claim, a change of one of the jobs by
+    another transaction waits for the publication, no row that is deleted anywhere in the database can be cleaned up
+    before it, and ended jobs have the time of their move as their end, long before they are visible. It becomes a
+    leased one, with a warning in the log, if other transactions keep changing the jobs, or if some are followed, or
+    members of a group.
 
     Args:
         queue: where the queue is.
         name: the queue.
         key: what the batch is for: asset and partition, say. One open batch a key.
         owner: who seals, for people to read.
-        mode: how the jobs are kept from others. None: by a transaction, whose jobs are moved while they are read, where they
-            are many, no producer would have to wait for it, and nobody else seems to be at work on the queue; else by a
-            lease.
+        mode: how the jobs are kept from others. None: by a transaction, whose jobs are moved while they are read, if
+            they are many, no producer would have to wait for it, and no other consumer seems to work on the queue; else
+            by a lease.
         filter: take only jobs whose payload contains this.
-        lease_seconds: how long the batch holds when nothing is heard from this process: see `kept`.
-        patience_seconds: how long to wait for somebody else's batch of the key; None: a lease and a bit.
-        backoff: how long whoever does this again and again should wait after a run that failed or died. It is kept with
-            the batch, for schedulers such as the sensor of a daily asset; sealing itself does not wait.
-        overlap: of a transactional batch: give it back at once, and move its jobs in a thread while they are read. What
-            goes wrong with that is raised by `publication`.
+        lease_seconds: how long the batch holds without a heartbeat of this process: see `kept`.
+        patience_seconds: how long to wait for another owner's batch of the key; None: slightly longer than a lease.
+        backoff: how long a scheduler should wait after a run that failed or died. It is kept with the batch, for
+            schedulers such as the sensor of a daily asset; sealing itself does not wait.
+        overlap: of a transactional batch: return it at once, and move its jobs in a thread while they are read.
+            `publication` raises errors of that.
 
     Raises:
         UnknownQueue: the queue does not exist.
-        BatchLost: somebody else holds the key's batch, or took this one over, or its transaction was lost.
+        BatchLost: another owner holds the key's batch, or took this one over, or its transaction was lost.
         QueuePaused: the queue is paused.
         InvalidInput: the queue's keys take turns, or it has limits: a batch takes every due job at once. Or the filter is no
             JSON object, or the lease no time.
@@ -102,7 +102,7 @@ def seal(
 
 
 def warn_of_attempts(key: str, opened: Opened) -> None:
-    """Say so in the log if a batch is no first attempt."""
+    """Log a warning if a batch is no first attempt."""
     if opened.attempt > 1:
         logger.warning(
             "batch %r is sealed for the %d. time in a row; the last time: %s", key, opened.attempt, opened.error
@@ -110,8 +110,8 @@ def warn_of_attempts(key: str, opened: Opened) -> None:
 
 
 def sweep_batches(queue: SqlQueue, name: str | None = None, **settings: float) -> Swept:
-    """Close the batches whose lease ended long ago, and give their jobs back, without an attempt spent. What was reported of
-    single jobs is done with them. `maintain` does it for all queues.
+    """Abandon the batches whose lease ended long ago, and release their jobs, without an attempt spent. Reported
+    outcomes of single jobs take effect. `maintain` does it for all queues.
 
     Args:
         queue: where the batches are.
@@ -121,7 +121,7 @@ def sweep_batches(queue: SqlQueue, name: str | None = None, **settings: float) -
     with queue.database.connection() as connection:
         swept = sweep(Transaction(connection, queue.database), name, **settings)
     if swept.batches:
-        # Of queues that were given turns since: maintenance does it as well, should this process die here.
+        # Of queues that became keyed since: maintenance does it as well, should this process die here.
         heal_keys(queue.database)
     return swept
 
@@ -129,8 +129,8 @@ def sweep_batches(queue: SqlQueue, name: str | None = None, **settings: float) -
 def _seal_held(
     queue: SqlQueue, wanted: Wanted, opened: Opened, filter: dict[str, Any], overlap: bool, chosen: bool
 ) -> Batch | None:
-    """None: others keep changing the jobs, or somebody follows some; or nobody asked for a transaction, and it does not suit
-    the jobs.
+    """Return None if other transactions keep changing the jobs, or some have followers; or if no mode was given, and a
+    transaction does not suit the jobs.
     """
     parameters = {
         "batch_id": opened.id,
@@ -144,7 +144,7 @@ def _seal_held(
     try:
         for beginning in range(_BEGINNINGS):
             snapshot = held.begin(opened.token, wanted.lease_seconds)
-            # What the snapshot sees of a queue that was given turns since the first look stands in a line.
+            # Jobs that the snapshot sees of a queue that became keyed since the first read have an order_no.
             check_queue(queue, wanted.queue)
             jobs, followed, unique, spent = held.count()
             if chosen and (followed or unique or jobs < TRANSACTIONAL_FROM):
@@ -194,7 +194,7 @@ def _seal_held(
 
 
 def as_leased(queue: SqlQueue, batch: Batch, *, owner: str, lease_seconds: float) -> Batch:
-    """Go on with a transactional batch as a leased one: of the jobs that are due now.
+    """Make a transactional batch a leased one, of the jobs that are due now.
 
     Args:
         queue: where it was sealed.
@@ -203,7 +203,7 @@ def as_leased(queue: SqlQueue, batch: Batch, *, owner: str, lease_seconds: float
         lease_seconds: how long the batch holds.
 
     Raises:
-        BatchLost: somebody else has taken it over.
+        BatchLost: another owner has taken it over.
     """
     held_by(batch).close()
     to_lease = {"batch_id": batch.id, "token": batch.token, "lease_seconds": lease_seconds}
@@ -215,6 +215,6 @@ def as_leased(queue: SqlQueue, batch: Batch, *, owner: str, lease_seconds: float
 
 
 def _suits(queue: SqlQueue, name: str) -> bool:
-    """Return whether many jobs are due in a queue that nobody else seems to work on."""
+    """Return whether many jobs are due in a queue that no other consumer seems to work on."""
     ((many, alone),) = queue.database.run("batch_suits", {"queue": name, "least": TRANSACTIONAL_FROM})
     return bool(many and alone)

@@ -1,4 +1,4 @@
-"""What is to be sealed, and what was opened for it."""
+"""What to seal, and the batch that was opened for it."""
 
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ class Opened(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What is to be sealed, as the statements take it."""
+    """Return what to seal, as the statements take it."""
 
     queue: str
     key: str
