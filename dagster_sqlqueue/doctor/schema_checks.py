@@ -12,7 +12,7 @@ from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.doctor.server_checks import Check, Server, Verdict
 from dagster_sqlqueue.queue import stuck_keys
 from dagster_sqlqueue.schema import functions, migrations
-from dagster_sqlqueue.schema import roles as room
+from dagster_sqlqueue.schema import roles as schema_roles
 
 _COLLATION_VERSIONS_FROM = 150_000
 _NAPTIME_SECONDS = 300
@@ -281,7 +281,7 @@ def keys(database: Database) -> Check:
 
 def roles(database: Database) -> Check:
     """Check whether the roles of the schema have what they need, and nothing else."""
-    found = room.examine(database)
+    found = schema_roles.examine(database)
     if found is None:
         return Check("roles", Verdict.OK, "none; sqlqueue migrate --roles makes them")
     cure = "have the owner of the schema run: sqlqueue migrate --roles"
@@ -295,7 +295,7 @@ def roles(database: Database) -> Check:
     return Check("roles", Verdict.OK, "each has what it needs, and nothing else")
 
 
-def _first_of(grants: Sequence[room.Grant]) -> str:
+def _first_of(grants: Sequence[schema_roles.Grant]) -> str:
     more = f" and {len(grants) - 1} more" if len(grants) > 1 else ""
     return f"{grants[0]}{more}"
 

@@ -103,7 +103,7 @@ class EmbeddedPostgres:
                 else:
                     supervisor.stop(self.directory)
         except FileNotFoundError:
-            pass  # whoever removed the directory had stopped the server
+            pass  # the process that removed the directory had stopped the server
         finally:
             self._release()
 

@@ -348,5 +348,7 @@ def _one_column(replace: Replace | None) -> tuple[str, Sequence[Any]] | None:
     if replace is None:
         return None
     if len(replace) != 1:
-        raise InvalidInput(f"{len(replace)} columns are to be replaced by; give one, with the values whose rows go")
+        raise InvalidInput(
+            f"rows are replaced by one column, not by {len(replace)}; give one, with the values whose rows go"
+        )
     return next(iter(replace.items()))

@@ -71,14 +71,14 @@ class Daily(DayWork):
             return [list(days)]
         stand = self.accounts(queue, found.held)
         parts: list[list[str]] = [[]]
-        room = sinks.MAX_ROWS
+        remaining = sinks.MAX_ROWS
         for day in days:
             rows = len(stand[day].done | stand[day].left.keys())
-            if rows > room and parts[-1]:
+            if rows > remaining and parts[-1]:
                 parts.append([])
-                room = sinks.MAX_ROWS
+                remaining = sinks.MAX_ROWS
             parts[-1].append(day)
-            room -= rows
+            remaining -= rows
         return parts
 
     def _consumed(self, queue: SqlQueue, session: SparkSession, found: Found, days: Sequence[str], run_id: str) -> Made:

@@ -100,7 +100,7 @@ def no_account_missing(
     for one in outputs:
         dead = sorted(accounts[one.day].dead)
         wrong += [
-            (one.day, f"the job of {account} is in the dead letter: look why, and redrive it") for account in dead
+            (one.day, f"the job of {account} is in the dead letter: see its error, and redrive it") for account in dead
         ]
         wanted = {name for name in accounts[one.day].done if held[one.day].jobs.get(name)}
         expected += len(wanted)

@@ -123,7 +123,7 @@ def named(
                 f"column {name!r} has the name of a column that every job has; give it another, such as payload_{name}"
             )
         if name.lower() in map(str.lower, known):
-            raise InvalidInput(f"columns has {name!r} twice; Spark does not tell upper from lower case")
+            raise InvalidInput(f"columns has {name!r} twice; Spark does not distinguish upper and lower case")
         given = column if isinstance(column, Mapping) else {}
         path, wanted = given.get("path"), given.get("type", "string")
         base, *fields = path.split(".") if isinstance(path, str) else [""]

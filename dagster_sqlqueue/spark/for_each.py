@@ -113,7 +113,7 @@ def for_each_job(
     if len(reported) < work.job_count:
         raise BatchLost(
             f"{work.job_count - len(reported):,} of the {work.job_count:,} jobs of batch {work.batch.key!r} were not there"
-            " any more when their task came to them; somebody took the batch over, or cancelled them. Run it again"
+            " any more when their task read them; the batch was taken over, or they were cancelled. Run it again"
         )
     return summary
 

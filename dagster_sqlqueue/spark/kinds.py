@@ -165,7 +165,7 @@ def parse_ddl(text: str) -> dict[str, str]:
                 " come as the string of their JSON"
             )
         if name.lower() in map(str.lower, columns):
-            raise InvalidInput(f"payload names {name!r} twice; Spark does not tell upper from lower case")
+            raise InvalidInput(f"payload names {name!r} twice; Spark does not distinguish upper and lower case")
         columns[name] = known
         if not rest:
             return columns

@@ -99,7 +99,7 @@ def in_table(
             rows = connection.execute(query, ([date.fromisoformat(day) for day in days],)).fetchall()
     except psycopg.ProgrammingError as error:
         raise InvalidInput(
-            f"the table {table!r} cannot be looked at: {error.diag.message_primary}. Correct the column's name, or mend the"
+            f"the table {table!r} cannot be read: {error.diag.message_primary}. Correct the column's name, or mend the"
             " table"
         ) from error
     return _gathered(days, rows, counted is not None)
@@ -126,7 +126,7 @@ def in_files(
                     found = parquet.read(columns=columns) if columns else None
                     count = parquet.metadata.num_rows
             except pa.ArrowInvalid as error:
-                raise InvalidInput(f"{file} cannot be looked at: {error}") from error
+                raise InvalidInput(f"{file} cannot be read: {error}") from error
             except OSError as error:
                 raise OutputNotWritable(f"{file} cannot be read: {error.strerror or error}") from error
             if found is None:

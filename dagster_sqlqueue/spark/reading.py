@@ -81,9 +81,9 @@ class Reading:
                     raise
                 reason = " ".join(str(error).split())
                 raise SnapshotGone(
-                    f"the snapshot {share.snapshot} that this frame was planned with is gone ({reason}): it was kept for the"
-                    " seconds of the option 'snapshot_seconds', or a standby gave it up for a change of the primary's. Load"
-                    " the frame again, and raise snapshot_seconds, or cache() the frame, if it is read for longer; on a"
+                    f"the snapshot {share.snapshot} that this frame was planned with has ended ({reason}): it was kept for"
+                    " the seconds of the option 'snapshot_seconds', or a standby ended it for a change of the primary's."
+                    " Load the frame again, and raise snapshot_seconds, or cache() the frame, if it is read for longer; on a"
                     " standby, set hot_standby_feedback = on"
                 ) from None
         # How a timestamp without a zone, and a date like 1/2/2013, in a payload are read: a role may have its own setting.

@@ -64,11 +64,11 @@ class Staged:
                 insert = sql.SQL("INSERT INTO {} ({}) {}").format(target, names, self._accepted(names))
                 moved = connection.execute(insert).rowcount
         except psycopg.errors.UndefinedTable as error:
-            raise BatchLost(f"what was staged for the batch is gone: {error}. Run it again") from error
+            raise BatchLost(f"the stage of the batch was removed: {error}. Run it again") from error
         if moved != self.count:
             raise BatchLost(
                 f"the stage holds {moved:,} of the {self.count:,} rows that were staged: the server crashed meanwhile, or"
-                " somebody else changed it. Run it again"
+                " another process changed it. Run it again"
             )
         self.drop(connection)
 

@@ -246,7 +246,7 @@ def test_what_is_refused(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        ("retry", "every job of the queue that failed; cancelled ones come back with --state cancelled"),
+        ("retry", "every job of the queue that failed; cancelled ones with --state cancelled"),
         ("cancel", "every live job of the queue: queued and held ones end at once, running ones are asked to end"),
         ("hold", "every queued job of the queue, due or not; running ones go on"),
         ("release", "every held job of the queue"),

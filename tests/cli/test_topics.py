@@ -70,11 +70,11 @@ def test_one_message(cli: Cli, queue: SqlQueue) -> None:
 def test_what_fits_nothing_says_so(cli: Cli, queue: SqlQueue) -> None:
     said = cli.run("publish", "nobody", "{}")
     assert said.exit_code == 0
-    assert said.stdout.endswith(": it fits no subscription of nobody, and became nothing\n")
+    assert said.stdout.endswith(": it fits no subscription of nobody, and became no job\n")
     assert cli.json("publish", "nobody", "{}")["jobs"] == []
     cli.run("subscribe", "orders", "billing", "work", "--payload", '{"n": 2}')
     many = cli.run("publish", "orders", "-", stdin='{"n": 1}\n{"n": 2}\n').stdout
-    assert many == "published 2 messages to orders: 1 job; 1 fit no subscription and became nothing\n"
+    assert many == "published 2 messages to orders: 1 job; 1 fit no subscription and became no job\n"
 
 
 def test_many_lines(cli: Cli, queue: SqlQueue) -> None:

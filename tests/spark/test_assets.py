@@ -257,7 +257,7 @@ def test_a_day_with_a_dead_account_is_red(queue: SqlQueue, session: SparkSession
     assert shown(done)[DAYS[0]]["dagster/partition_row_count"] == 0
     assert checks(done)["no_account_missing"] == (
         False,
-        f"3 wrong; the first: {DAYS[0]}: the job of ATL is in the dead letter: look why, and redrive it.",
+        f"3 wrong; the first: {DAYS[0]}: the job of ATL is in the dead letter: see its error, and redrive it.",
     )
     queue.redrive("daily", Selection(all=True))
     again = run(DAYS[0])

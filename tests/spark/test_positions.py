@@ -229,7 +229,7 @@ def test_a_stream_says_when_it_was_overtaken_by_the_trimming(queue: SqlQueue, be
     assert stream.batch(2) == [2, 3]
     archive(queue, done(1, first=9, at=datetime.now(UTC)))
     queue.trim()
-    with pytest.raises(JobsTrimmed, match=r"has read up to .* some may be gone unread.*failOnDataLoss"):
+    with pytest.raises(JobsTrimmed, match=r"has read up to .* some may have been removed unread.*failOnDataLoss"):
         stream.batch(2)
     careless = begin(failOnDataLoss="false")
     careless.offset = stream.offset

@@ -148,7 +148,7 @@ def test_a_snapshot_that_the_standby_gave_up_for_the_primary_is_named(
         return ""
 
     said = until(refusal, "the end of the snapshot")
-    assert re.search(r"the snapshot \S+ that this frame was planned with is gone .*hot_standby", said)
+    assert re.search(r"the snapshot \S+ that this frame was planned with has ended .*hot_standby", said)
     assert numbers_of(reader.options(state="live", target_rows="100").load()) == []
     assert numbers_of(reader.options(state="archive").load()) == list(range(ROWS))
 

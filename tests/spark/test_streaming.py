@@ -121,7 +121,7 @@ def test_a_query_that_was_overtaken_by_the_trimming_ends(queue: SqlQueue, start:
         start(available, maxRowsPerBatch="2").awaitTermination(PATIENCE)
     rows(queue, "UPDATE {s}.queue SET retention_days = 1")
     queue.trim()
-    with pytest.raises(StreamingQueryException, match="some may be gone unread"):
+    with pytest.raises(StreamingQueryException, match="some may have been removed unread"):
         start(available, maxRowsPerBatch="2").awaitTermination(PATIENCE)
     assert start(available, maxRowsPerBatch="2", failOnDataLoss="false").awaitTermination(PATIENCE)
     assert seen.numbers() == [0, 1]

@@ -58,9 +58,7 @@ class Verb:
     ask: str = ""
 
 
-@selecting(
-    _ENDED, "retry", all_jobs="Every job of the queue that failed; cancelled ones come back with --state cancelled"
-)
+@selecting(_ENDED, "retry", all_jobs="Every job of the queue that failed; cancelled ones with --state cancelled")
 def retry(
     session: Session,
     queue: str | None,

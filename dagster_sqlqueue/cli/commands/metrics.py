@@ -58,39 +58,39 @@ def metrics(
     if once and (port is not None or address is not None):
         raise InvalidInput("--port and --address are about serving, and --once was given")
     number = options.kept("--port", port, _PORT, options.whole)
-    room = metrics_room()
+    package = metrics_package()
     from prometheus_client import CollectorRegistry, generate_latest
 
     with session.queue(checked=False, pool_size=4, connect_timeout=_CONNECT_SECONDS) as source:
         registry = CollectorRegistry()
-        registry.register(room.QueueCollector(source))
+        registry.register(package.QueueCollector(source))
         if once:
             if session.as_json:
                 render.emit_json(_families(registry))
             else:
                 sys.stdout.write(generate_latest(registry).decode())
             return
-        with _waiting() as received, room.serve(registry, port=number, address=address or ADDRESS) as listening:
+        with _waiting() as received, package.serve(registry, port=number, address=address or ADDRESS) as listening:
             _tell(session, address or ADDRESS, listening)
             if received() == signal.SIGINT:
                 raise typer.Exit(Code.INTERRUPTED)
 
 
-def metrics_room() -> ModuleType:
+def metrics_package() -> ModuleType:
     """Import the package `metrics`, which needs an extra.
 
     Raises:
         InvalidInput: the extra is not installed.
     """
     try:
-        from dagster_sqlqueue import metrics as room
+        from dagster_sqlqueue import metrics as package
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "prometheus_client":
             raise
         raise InvalidInput(
             "the package prometheus_client is not installed; install it with: pip install 'dagster-sqlqueue[metrics]'"
         ) from None
-    return room
+    return package
 
 
 def _families(registry: Any) -> list[dict[str, Any]]:

@@ -71,11 +71,11 @@ def stats(
     if not watch and (every is not None or count is not None):
         raise InvalidInput("--every and --count go with --watch")
     pause = options.kept("--every", every, _EVERY_SECONDS, options.seconds)
-    looks = options.kept("--count", count, 0, options.whole)
+    times = options.kept("--count", count, 0, options.whole)
     if pause < _SHORTEST_SECONDS:
         raise InvalidInput(f"--every is {every!r}; it must be at least {_SHORTEST_SECONDS:g} seconds")
-    if count is not None and looks < 1:
-        raise InvalidInput(f"--count is {looks}; it must be at least 1")
+    if count is not None and times < 1:
+        raise InvalidInput(f"--count is {times}; it must be at least 1")
     with session.queue() as source:
         if not watch:
             found = _look(source, queue)
@@ -89,7 +89,7 @@ def stats(
             while True:
                 show(_look(source, queue))
                 done += 1
-                if done == looks:
+                if done == times:
                     return
                 time.sleep(pause)
 

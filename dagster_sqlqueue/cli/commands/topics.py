@@ -260,7 +260,7 @@ def _tell(session: Session, done: Published) -> None:
     if session.as_json:
         render.emit_json(asdict(done))
     elif not done.matched:
-        render.say(f"published {done.id}: it fits no subscription of {done.topic}, and became nothing")
+        render.say(f"published {done.id}: it fits no subscription of {done.topic}, and became no job")
     else:
         render.say(f"published {done.id} to {done.topic}:")
         for job in done.jobs:
@@ -276,9 +276,9 @@ def _tell_many(session: Session, topic: str, done: PublishedMany) -> None:
         messages = f"{done.messages:,} {'message' if done.messages == 1 else 'messages'}"
         jobs = f"{done.inserted:,} {'job' if done.inserted == 1 else 'jobs'}"
         known = f"; {done.duplicates:,} had been enqueued before" if done.duplicates else ""
-        nobody = f"; {done.unmatched:,} fit no subscription and became nothing" if done.unmatched else ""
+        unmatched = f"; {done.unmatched:,} fit no subscription and became no job" if done.unmatched else ""
         refused = f"; {len(done.rejected):,} refused" if done.rejected else ""
-        render.say(f"published {messages} to {topic}: {jobs}{known}{nobody}{refused}")
+        render.say(f"published {messages} to {topic}: {jobs}{known}{unmatched}{refused}")
         say_rejected(done.rejected)
     if done.rejected:
         raise typer.Exit(Code.PARTLY)

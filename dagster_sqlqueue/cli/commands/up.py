@@ -79,8 +79,8 @@ def _tell(session: Session, server: EmbeddedPostgres) -> None:
     url = server.url.replace("+psycopg", "", 1)
     schema = session.schema_name
     if session.as_json:
-        told = {"event": "running", "url": url, "schema": schema, "directory": str(server.directory)}
-        sys.stdout.write(json.dumps(told) + "\n")
+        event = {"event": "running", "url": url, "schema": schema, "directory": str(server.directory)}
+        sys.stdout.write(json.dumps(event) + "\n")
         sys.stdout.flush()
         return
     lines = [

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from dagster_sqlqueue.cli.commands.metrics import ADDRESS, metrics_room
+from dagster_sqlqueue.cli.commands.metrics import ADDRESS, metrics_package
 from dagster_sqlqueue.cli.exit_codes import Code
 from dagster_sqlqueue.cli.input import options
 from dagster_sqlqueue.cli.output.worker_log import DEFAULT_EVERY_SECONDS, Progress, log, screen
@@ -247,14 +247,14 @@ def _scraped(port: int | None, address: str) -> Scraped:
     """
     if port is None:
         return lambda figures, progress: nullcontext()
-    room = metrics_room()
+    package = metrics_package()
     from prometheus_client import CollectorRegistry
 
     @contextmanager
     def serving(figures: "Callable[[], list[Figures]]", progress: Progress) -> Iterator[None]:
         registry = CollectorRegistry()
-        registry.register(room.WorkerCollector(figures))
-        with room.serve(registry, port=port, address=address) as listening:
+        registry.register(package.WorkerCollector(figures))
+        with package.serve(registry, port=port, address=address) as listening:
             progress.tell("metrics", address=f"[{address}]" if ":" in address else address, port=listening)
             yield
 

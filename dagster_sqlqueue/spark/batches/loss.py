@@ -12,6 +12,6 @@ def lost(key: str, reason: str | None = None) -> BatchLost:
     """
     why = f" ({reason})" if reason else ""
     return BatchLost(
-        f"batch {key!r}, or some of its jobs, passed to somebody else{why}; nothing was published. Run it again: it finds"
+        f"batch {key!r}, or some of its jobs, passed to another owner{why}; nothing was published. Run it again: it finds"
         " the present state"
     )

@@ -45,7 +45,7 @@ def publication(
     transactional = [batch for batch in batches if batch.mode is Mode.TRANSACTIONAL]
     if not batches or (transactional and len(batches) > 1):
         raise InvalidInput(
-            f"{len(batches)} batches are to be published together; give one or more leased ones, or one transactional one"
+            f"{len(batches)} batches cannot be published together; give one or more leased ones, or one transactional one"
         )
     if transactional:
         with _held_publication(queue, transactional[0], output, unmoved) as transaction:

@@ -159,7 +159,7 @@ def _seal_held(
                 try:
                     jobs, followed = held.move()
                 except Conflict as conflict:
-                    logger.info("batch %r is begun again, somebody else has its jobs: %s", wanted.key, conflict)
+                    logger.info("batch %r is begun again, another transaction has its jobs: %s", wanted.key, conflict)
                     threading.Event().wait(0.05 * 2**beginning)
                     continue
             if followed:

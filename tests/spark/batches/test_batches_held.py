@@ -314,7 +314,7 @@ def test_several_batches_are_published_together_only_if_they_are_leased(filled: 
     assert batches.outputs(filled, "a") == batches.outputs(filled, "b") == [{"at": "both"}]
     held = seal(filled)
     together = batches.publication(filled, held, one, output={})
-    with pytest.raises(InvalidInput, match="2 batches are to be published together"), together:
+    with pytest.raises(InvalidInput, match="2 batches cannot be published together"), together:
         pass
     with filled.database.transaction() as transaction, pytest.raises(InvalidInput, match="use publication"):
         batches.publish(filled, held, transaction, output={})
