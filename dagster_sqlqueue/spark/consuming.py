@@ -57,9 +57,9 @@ def consume(
         owner: who consumes, for people to read; None: this process.
         mode: `Mode.LEASED`: the batch is a lease, which another process takes over when this one has died.
             `Mode.TRANSACTIONAL`: the jobs are consumed by one transaction of this process, from the seal to the end of
-            the block: without the writes of a lease, and a process that died leaves nothing behind. None: by a
-            transaction with `overlap`, where 10,000 jobs or more are due, none of them followed or with a unique key,
-            and no other consumer seems to work on the queue; else by a lease.
+            the block: without the writes of a lease, and a process that died leaves nothing behind.
+            None: by a transaction with `overlap`, if 10,000 jobs or more are due, none of them followed or with a unique
+            key, and no other consumer seems to work on the queue; else by a lease.
         overlap: in transactional mode: seal while Spark reads already. Faster; if another transaction changes one of
             the jobs meanwhile, the end of the block raises `BatchLost`.
         writes: tables (text) and directories (`Path`, or a URL) that the block will write to, checked before a batch is

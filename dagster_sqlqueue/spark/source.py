@@ -16,12 +16,14 @@ Options:
     where: JSON list of {"column", "op", "value"} over those columns; op is =, <, <=, >, >= or in.
     finished_from, finished_until, created_from, created_until: ISO timestamps with a zone, the second ones exclusive.
     buckets: like 0,3,8-15.
-    split: `time` (default) or `bucket`: how the archive is split among tasks. target_rows: rows for each slice
-    (250,000), about. max_connections: tasks at most, each with one connection; slices beyond it are read one after
-    another. limit: rows at most, read by one task; of the archive, those that finished first. consistent: `as_of` or
-    `snapshot`; the latter is the default for live jobs. See docs/spark_reading.md. snapshot_seconds: how long a
-    snapshot is kept, at most (600). statement_timeout: seconds for each statement of a task. batch_bytes: about the
-    size of an Arrow batch (4 MiB).
+    split: `time` (default) or `bucket`: how the archive is split among tasks.
+    target_rows: rows for each slice (250,000), about.
+    max_connections: tasks at most, each with one connection; slices beyond it are read one after another.
+    limit: rows at most, read by one task; of the archive, those that finished first.
+    consistent: `as_of` or `snapshot`; the latter is the default for live jobs. See docs/spark_reading.md.
+    snapshot_seconds: how long a snapshot is kept, at most (600).
+    statement_timeout: seconds for each statement of a task.
+    batch_bytes: about the size of an Arrow batch (4 MiB).
 """
 
 import os
