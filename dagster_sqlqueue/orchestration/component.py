@@ -127,6 +127,9 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
     transactional: Annotated[
         bool, said("Whether jobs are worked and ended in one transaction; for quick handlers that are trusted.")
     ] = False
+    maintain: Annotated[bool, said("Whether runs maintain the schema, beside their work, when that is due.", False)] = (
+        True
+    )
     max_runs: Annotated[int, said("Drain runs of the queue at a time.")] = 4
     run_seconds: Annotated[
         float,
@@ -199,6 +202,7 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
             transactional=self.transactional,
             lease_seconds=getattr(found, "lease_seconds", None) if self.lease_seconds is None else None,
             job_timeout_seconds=getattr(found, "job_timeout_seconds", None),
+            maintain=self.maintain,
             asset_key=self.get_asset_spec(QueueAssetData(spec, self.schema_name)).key,
         )(handler)
 
@@ -246,7 +250,9 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
     def _as_it_is(self, consumer: QueueConsumer[Any], spec: QueueSpec[Any]) -> QueueConsumer[Any]:
         """What `queue_consumer` made: it has settings of its own that are not said again here."""
         mode, batch = self.mode or consumer.mode, consumer.batch if self.batch is None else self.batch
-        if spec != consumer.spec or (mode, batch) != (consumer.mode, consumer.batch) or self.transactional:
+        maintain = consumer.maintain and self.maintain
+        given, own = (spec, mode, batch, maintain), (consumer.spec, consumer.mode, consumer.batch, consumer.maintain)
+        if given != own or self.transactional:
             raise InvalidInput(
                 f"the handler of queue {self.queue!r} is what queue_consumer made, and the component says other settings of"
                 " queue or job; say them to queue_consumer, or name a plain function as the handler"

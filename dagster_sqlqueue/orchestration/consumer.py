@@ -58,6 +58,7 @@ def queue_consumer(
     concurrency: int | None = ...,
     lease_seconds: float | None = ...,
     job_timeout_seconds: float | None = ...,
+    maintain: bool = ...,
     asset_key: dg.AssetKey | None = ...,
     resource_key: str = ...,
     tags: dict[str, str] | None = ...,
@@ -77,6 +78,7 @@ def queue_consumer(
     concurrency: int | None = ...,
     lease_seconds: float | None = ...,
     job_timeout_seconds: float | None = ...,
+    maintain: bool = ...,
     asset_key: dg.AssetKey | None = ...,
     resource_key: str = ...,
     tags: dict[str, str] | None = ...,
@@ -97,6 +99,7 @@ def queue_consumer(
     concurrency: int | None = None,
     lease_seconds: float | None = None,
     job_timeout_seconds: float | None = None,
+    maintain: bool = True,
     asset_key: dg.AssetKey | None = None,
     resource_key: str = RESOURCE_KEY,
     tags: dict[str, str] | None = None,
@@ -123,6 +126,7 @@ def queue_consumer(
             loop. A job is claimed when it can begin at once. Not for batches, nor with `transactional`.
         lease_seconds: of this consumer's claims, instead of the queue's.
         job_timeout_seconds: see `Consumer`.
+        maintain: whether its runs maintain the schema, beside their work, when that is due.
         asset_key: of the queue's asset; None: `queues/<name>`.
         resource_key: of the `SqlQueueResource` whose queue it is; a location with two databases has two of them.
         tags: for each run.
@@ -170,6 +174,7 @@ def queue_consumer(
             concurrency=concurrency,
             lease_seconds=lease_seconds,
             job_timeout_seconds=job_timeout_seconds,
+            maintain=maintain,
             asset_key=key,
             resource_key=resource_key,
         )
@@ -192,6 +197,7 @@ def queue_consumer(
             lease_seconds=lease_seconds,
             job_timeout_seconds=job_timeout_seconds,
             resource_key=resource_key,
+            maintain=maintain,
             handler=handler,
             batch=takes.batch,
             _sensor_options=dict(sensor or {}),

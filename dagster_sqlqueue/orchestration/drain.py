@@ -112,6 +112,7 @@ class DrainJob(Generic[Payload]):
         lease_seconds: of its claims, if it is not the queue's.
         job_timeout_seconds: see `Consumer`.
         resource_key: of the `SqlQueueResource` that it works with.
+        maintain: whether its runs maintain the schema when that is due.
     """
 
     spec: QueueSpec[Payload]
@@ -122,6 +123,7 @@ class DrainJob(Generic[Payload]):
     lease_seconds: float | None
     job_timeout_seconds: float | None
     resource_key: str = field(default=RESOURCE_KEY, kw_only=True)
+    maintain: bool = field(default=True, kw_only=True)
 
 
 def build_drain_op(
@@ -135,6 +137,7 @@ def build_drain_op(
     concurrency: int | None = None,
     lease_seconds: float | None = None,
     job_timeout_seconds: float | None = None,
+    maintain: bool = True,
     asset_key: dg.AssetKey | None = None,
     resource_key: str = RESOURCE_KEY,
 ) -> dg.OpDefinition:
@@ -153,6 +156,7 @@ def build_drain_op(
         concurrency: how many jobs a run works on at a time, see `Consumer`.
         lease_seconds: instead of the queue's.
         job_timeout_seconds: see `Consumer`.
+        maintain: whether a run maintains the schema, beside its work, when that is due.
         asset_key: the asset that is materialised when jobs were ended; None: none is.
         resource_key: of the resource.
 
@@ -195,6 +199,7 @@ def build_drain_op(
             concurrency=concurrency,
             lease_seconds=lease_seconds,
             job_timeout_seconds=job_timeout_seconds,
+            maintain=maintain,
             filter=ClaimFilter(tags=config.tags) if config.tags else None,
             worker=run_worker(context.run_id),
             # One that loses its slot goes on, and shares its buckets.

@@ -168,6 +168,7 @@ def test_a_component_is_added_to_a_file_that_has_one(project: Loader) -> None:
             "the component says other settings of queue or job",
         ),
         ({"queue": "made", "handler": ".handler:made", "mode": "standing"}, "the component says other settings of"),
+        ({"queue": "made", "handler": ".handler:made", "maintain": False}, "the component says other settings of"),
         ({"queue": "made", "handler": ".handler:made", "asset": {"key": "a/b"}}, "where the component's is 'a/b'"),
         ({"buckets": 5000}, "bucket_count of queue 'reminders' is 5000; it must be 1 to 1024"),
         ({"queue": "My Queue"}, "queue name 'My Queue' is not usable"),
@@ -209,5 +210,8 @@ def test_a_subclass_changes_the_asset_and_python_needs_no_yaml() -> None:
     (spec,) = defs.resolve_all_asset_specs()
     assert spec.key == dg.AssetKey(["ours", "orders"])
     assert spec.metadata["sqlqueue/buckets"] == 4
+    maintaining = [component, Ours(queue="orders", handler=handle, maintain=False)]
+    context = dg.ComponentTree.for_test().load_context
+    assert [one.get_consumer(context).maintain for one in maintaining] == [True, False]
     with pytest.raises(InvalidInput, match=r"the handler is bound to queue 'orders' .* says queue 'other'"):
         Ours(queue="other", handler=handle).build_defs(dg.ComponentTree.for_test().load_context)

@@ -9,6 +9,7 @@ import dagster as dg
 import pytest
 
 from dagster_sqlqueue import Done, Job, NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue.consumer import upkeep
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration import (
     DrainConfig,
@@ -21,7 +22,7 @@ from dagster_sqlqueue.orchestration import (
 from dagster_sqlqueue.orchestration.drain import Pace
 from tests.gate.patience import PATIENCE
 from tests.orchestration.support import Deployment, configs, done_by
-from tests.support import Work, rows
+from tests.support import Work, rows, value
 
 
 def test_a_queue_by_its_name_and_model() -> None:
@@ -107,6 +108,19 @@ def test_jobs_are_worked_on_side_by_side(deployment: Deployment, spec: QueueSpec
     for refused in ({"transactional": True}, {"batch": True}):
         with pytest.raises(InvalidInput, match="concurrency=3 with"):
             queue_consumer(spec, concurrency=3, **refused)(lambda job: None)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("maintain", [True, False])
+def test_a_run_maintains_when_that_is_due_unless_switched_off(
+    queue: SqlQueue, in_memory: Deployment, spec: QueueSpec[Work], monkeypatch: pytest.MonkeyPatch, maintain: bool
+) -> None:
+    monkeypatch.setattr(upkeep, "_looked_at", {})
+    monkeypatch.setattr(upkeep, "_LEAVE_SECONDS", PATIENCE)
+    rows(queue, "INSERT INTO {s}.maintenance (due_at) VALUES (now())")
+    drain = queue_consumer(spec, **({} if maintain else {"maintain": False}))(lambda job: None)
+    assert drain.maintain is maintain
+    in_memory.drain(drain)
+    assert value(queue, "SELECT done_at IS NOT NULL FROM {s}.maintenance") is maintain
 
 
 def test_a_lingering_run_takes_what_comes_while_it_waits(deployment: Deployment, spec: QueueSpec[Work]) -> None:
