@@ -1,4 +1,4 @@
-"""The queue in Dagster: resource, drain ops and jobs, sensors, fan-out."""
+"""The queue in Dagster: resource, drain ops and jobs, sensors, assets and checks, fan-out, launchpad, component."""
 
 from dagster_shared.libraries import DagsterLibraryRegistry
 

@@ -1,4 +1,4 @@
-"""Queues as assets: external ones, whose key, group, kinds and owners are a translator's to say."""
+"""Queues as external assets; a translator sets their key, group, kinds and owners."""
 
 import contextlib
 import inspect
@@ -18,25 +18,25 @@ from dagster_sqlqueue.orchestration.columns import payload_columns
 
 @contextlib.contextmanager
 def single_run_backfills() -> Iterator[None]:
-    """Around an asset whose ranges of partitions are one run: Dagster calls that argument of `asset` beta."""
+    """Silence the beta warning about an asset whose ranges of partitions are one run each (`backfill_policy`)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dg.BetaWarning)
         yield
 
 
 def queue_asset_key(queue: str) -> dg.AssetKey:
-    """The asset key of a queue, unless a translator says otherwise: `queues/<name>`."""
+    """The asset key of a queue, unless a translator sets another: `queues/<name>`."""
     return dg.AssetKey(["queues", queue])
 
 
 def asset_key_among(asset_keys: Mapping[str, dg.AssetKey] | None, queue: str) -> dg.AssetKey:
-    """The asset key of a queue, where those of some queues are not `queues/<name>`."""
+    """The asset key that the mapping has for a queue, else `queues/<name>`."""
     return (asset_keys or {}).get(queue) or queue_asset_key(queue)
 
 
 @dataclass(frozen=True, slots=True)
 class QueueAssetData:
-    """What a translator knows of a queue.
+    """What a translator is given about a queue.
 
     Args:
         spec: the queue.
@@ -48,9 +48,9 @@ class QueueAssetData:
 
 
 class SqlQueueTranslator:
-    """Says what a queue is as an asset. Subclass it to change keys, groups, kinds or owners of all queues in one place.
+    """Translates a queue into an asset. Subclass it to change keys, groups, kinds or owners of all queues in one place.
 
-    The key that it gives is the one under which everything about the queue is reported: depth, progress and checks.
+    Sensor and runs report under the key that it returns: depth, progress and checks.
 
     Example:
         ```python
@@ -63,7 +63,7 @@ class SqlQueueTranslator:
     """
 
     def get_asset_spec(self, data: QueueAssetData) -> dg.AssetSpec:
-        """The queue as an external asset, named after the table of its jobs, with its payload's fields as columns."""
+        """The queue as an external asset: its table is the table of jobs, its columns are the payload's fields."""
         spec = data.spec
         columns = payload_columns(spec.payload)
         return dg.AssetSpec(
@@ -94,9 +94,9 @@ def build_sqlqueue_asset_spec(
     schema: str = "sqlqueue",
     translator: SqlQueueTranslator | None = None,
 ) -> dg.AssetSpec:
-    """A queue as an external asset: drawn in the lineage, with its depth observed by the sensor.
+    """Build a queue's external asset: the lineage draws it, and the sensor observes its depth.
 
-    What is not named here is as the translator says.
+    The translator sets what is not given here.
 
     Args:
         spec: the queue.
@@ -104,16 +104,16 @@ def build_sqlqueue_asset_spec(
         group_name: the asset's group; None: `queues`.
         owners: e-mail addresses or `team:name`.
         kinds: at most three, instead of `postgres` and `sqlqueue`.
-        tags: in addition.
-        metadata: in addition.
-        deps: the assets it comes from.
+        tags: added to the translator's.
+        metadata: added to the translator's.
+        deps: the upstream assets.
         freshness_policy: how old the last progress may be. Progress is a materialisation, which a drain run reports when
-            it ended jobs: an idle queue is stale, so give it to queues that always have work.
+            it ended jobs: an idle queue becomes stale, so set it for queues that always have work only.
         schema: where its tables are, for the table's name on the page.
-        translator: says what is not named here.
+        translator: sets what is not given here; None: `SqlQueueTranslator`.
 
     Raises:
-        InvalidInput: the translator gave something else than an `AssetSpec`.
+        InvalidInput: the translator returned something else than an `AssetSpec`.
     """
     made = _translated(spec, translator, schema)
     replaced: dict[str, Any] = {
@@ -130,28 +130,28 @@ def build_sqlqueue_asset_spec(
 def asset_key_of(
     spec: QueueSpec[Any], translator: SqlQueueTranslator | None = None, *, schema: str = "sqlqueue"
 ) -> dg.AssetKey:
-    """The asset key under which everything about a queue is reported.
+    """The asset key under which sensor and runs report a queue.
 
     Args:
         spec: the queue.
         translator: None: `queues/<name>`.
-        schema: where its tables are, which a translator may look at.
+        schema: where its tables are, for the translator.
 
     Raises:
-        InvalidInput: the translator gave something else than an `AssetSpec`.
+        InvalidInput: the translator returned something else than an `AssetSpec`.
     """
     return queue_asset_key(spec.name) if translator is None else _translated(spec, translator, schema).key
 
 
 def describe(spec: QueueSpec[Any]) -> str:
-    """A queue and its settings in Markdown, for an asset's page."""
-    lines = [f"The job queue `{spec.name}`, worked off by drain runs that its sensor starts."]
+    """Describe a queue and its settings in Markdown, for its asset's page."""
+    lines = [f"The job queue `{spec.name}`; drain runs that its sensor starts work it off."]
     about = inspect.cleandoc(spec.payload.__dict__.get("__doc__") or "").partition("\n\n")[0]
     lines.append(f"A job's payload is a `{spec.payload.__name__}`{': ' + about if about else '.'}")
     lines.append(markdown.table(("setting", ""), _rows(spec)))
     lines.append(
-        "These are the settings that the code declares; what the database has is shown by"
-        f" `sqlqueue queues {spec.name}`, and how the queue does by `sqlqueue stats {spec.name}`."
+        "These are the settings that the code declares. `sqlqueue queues"
+        f" {spec.name}` shows those in the database, `sqlqueue stats {spec.name}` the state of the queue."
     )
     return "\n\n".join(lines)
 
@@ -160,8 +160,8 @@ def _translated(spec: QueueSpec[Any], translator: SqlQueueTranslator | None, sch
     made = (translator or SqlQueueTranslator()).get_asset_spec(QueueAssetData(spec, schema))
     if not isinstance(made, dg.AssetSpec):
         raise InvalidInput(
-            f"get_asset_spec of {type(translator).__name__} gave a {type(made).__name__} for queue {spec.name!r}; it must"
-            " give a dagster.AssetSpec"
+            f"get_asset_spec of {type(translator).__name__} returned a {type(made).__name__} for queue {spec.name!r}; it"
+            " must return a dagster.AssetSpec"
         )
     return made
 
@@ -190,7 +190,7 @@ def _rows(spec: QueueSpec[Any]) -> Iterator[tuple[str, str]]:
 
 
 def _settings(spec: QueueSpec[Any]) -> dict[str, Any]:
-    """The settings that one filters by, as metadata."""
+    """The settings to filter assets by, as metadata."""
     return {
         "sqlqueue/buckets": spec.bucket_count,
         "sqlqueue/strategy": str(spec.strategy),

@@ -1,4 +1,4 @@
-"""Whether a queue is well: asset checks that its sensor reports without a run, and that a person can run as well."""
+"""Asset checks of a queue's health: the sensor reports them without a run, and users can run them."""
 
 import re
 import warnings
@@ -29,13 +29,13 @@ _STALLED_STARTS = 3
 
 @dataclass(frozen=True, slots=True)
 class CheckThresholds:
-    """From where on a queue is not well.
+    """The thresholds above which the checks of a queue fail.
 
     Args:
-        oldest_ready_seconds: a job that is due waits no longer than that.
-        dead_letters: so many jobs may lie in the dead letter.
-        refused_writes: so many writes a day, UTC, may come from consumers whose lease had run out.
-        stalled_seconds: a bucket with work moves within that time, while the queue is not paused.
+        oldest_ready_seconds: the longest that a due job may wait.
+        dead_letters: the most jobs in the dead letter.
+        refused_writes: the most writes a day, UTC, that are refused because the consumer's lease had run out.
+        stalled_seconds: the longest that a bucket with work may stand still while the queue is not paused.
 
     Raises:
         InvalidInput: a threshold is negative.
@@ -54,7 +54,7 @@ class CheckThresholds:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one check found."""
+    """The answer of one check."""
 
     name: str
     passed: bool
@@ -63,16 +63,16 @@ class Verdict:
 
     @property
     def severity(self) -> dg.AssetCheckSeverity:
-        """A dead letter or a refused write is worth a look; a queue that does not move is down."""
+        """Warnings for dead letters and refused writes; an error for a queue that does not move."""
         urgent = self.name in (OLDEST_READY, STALLED_BUCKET)
         return dg.AssetCheckSeverity.ERROR if urgent else dg.AssetCheckSeverity.WARN
 
     def evaluation(self, key: dg.AssetKey) -> dg.AssetCheckEvaluation:
-        """As a sensor reports it."""
+        """The form in which a sensor reports it."""
         return dg.AssetCheckEvaluation(**self._said(key))
 
     def result(self, key: dg.AssetKey) -> dg.AssetCheckResult:
-        """As a run reports it."""
+        """The form in which a run reports it."""
         return dg.AssetCheckResult(**self._said(key))
 
     def _said(self, key: dg.AssetKey) -> dict[str, Any]:
@@ -101,15 +101,15 @@ def verdicts(
     paused: bool,
     letters: str | None = None,
 ) -> list[Verdict]:
-    """What the checks say of a queue.
+    """Evaluate the checks of a queue.
 
     Args:
-        stats: its figures; None: they may not be read, and the checks of what ended say nothing.
+        stats: its figures; None: the database's user may not read them, and the checks of ended jobs are left out.
         heads: the first job of each bucket and priority.
-        asked: buckets for which runs were asked in vain so far.
+        asked: the buckets for which requested runs have done nothing so far.
         stood: for how many seconds the first job of a bucket has been the same, as far as that is known.
         limits: the thresholds.
-        paused: the queue is.
+        paused: whether the queue is paused.
         letters: the latest dead letters, in Markdown.
     """
     oldest = oldest_ready_seconds(heads)
@@ -117,7 +117,7 @@ def verdicts(
         Verdict(
             OLDEST_READY,
             paused or oldest <= limits.oldest_ready_seconds,
-            f"The job that is due longest has been due for {_seconds(oldest)}{'; the queue is paused' if paused else ''}"
+            f"The oldest due job has been due for {_seconds(oldest)}{'; the queue is paused' if paused else ''}"
             f" (at most {_seconds(limits.oldest_ready_seconds)}).",
             {"oldest_ready_seconds": round(oldest, 1)},
         ),
@@ -131,15 +131,15 @@ def verdicts(
         Verdict(
             DEAD_LETTERS,
             dead <= limits.dead_letters,
-            f"{dead:,}{'+' if dead >= stats.counted_up_to else ''} jobs lie in the dead letter (at most"
-            f" {limits.dead_letters:,}){': look at them, then redrive them' if dead > limits.dead_letters else ''}.",
+            f"{dead:,}{'+' if dead >= stats.counted_up_to else ''} jobs are in the dead letter (at most"
+            f" {limits.dead_letters:,}){': read their errors, then redrive them' if dead > limits.dead_letters else ''}.",
             {"dead_letters": dead, **({} if letters is None else {"latest": dg.MetadataValue.md(letters)})},
         ),
         Verdict(
             LEASE_EXPIRY,
             refused <= limits.refused_writes,
             f"{refused:,} writes were refused today because their lease had run out (at most {limits.refused_writes:,})"
-            f"{': handlers outlive their lease, or stood still' if refused > limits.refused_writes else ''}.",
+            f"{': handlers outlive their lease, or a process stood still' if refused > limits.refused_writes else ''}.",
             {"stale_writes_today": refused},
         ),
     ]
@@ -152,28 +152,28 @@ def build_sqlqueue_checks(
     asset_key: dg.AssetKey | None = None,
     resource_key: str = RESOURCE_KEY,
 ) -> dg.AssetChecksDefinition:
-    """The checks of a queue, for its page: whether jobs wait too long, lie in the dead letter, outlive their leases, or do
-    not move. The queue's sensor reports them when one of them changes, and once an hour, without a run.
+    """Build the checks of a queue: whether jobs wait too long, are in the dead letter, outlive their leases, or do not
+    move. The queue's sensor reports them when one of them changes, and once an hour, without a run.
 
     Args:
         spec: the queue.
-        thresholds: from where on they fail; give the same to `build_sqlqueue_sensor`.
+        thresholds: above which they fail; give the same to `build_sqlqueue_sensor`.
         asset_key: of the queue's asset; None: `queues/<name>`.
         resource_key: of the queue's resource.
     """
     limits = thresholds or CheckThresholds()
     key = asset_key or queue_asset_key(spec.name)
     about = {
-        OLDEST_READY: f"No job that is due waits longer than {_seconds(limits.oldest_ready_seconds)}.",
-        DEAD_LETTERS: f"At most {limits.dead_letters:,} jobs lie in the dead letter.",
-        LEASE_EXPIRY: f"At most {limits.refused_writes:,} writes a day come too late for their lease.",
+        OLDEST_READY: f"No due job waits longer than {_seconds(limits.oldest_ready_seconds)}.",
+        DEAD_LETTERS: f"At most {limits.dead_letters:,} jobs are in the dead letter.",
+        LEASE_EXPIRY: f"At most {limits.refused_writes:,} writes a day are refused because their lease had run out.",
         STALLED_BUCKET: f"Every bucket with work moves within {_seconds(limits.stalled_seconds)}.",
     }
 
     @dg.multi_asset_check(
         name=f"{_named(key, spec)}_health",
         specs=[dg.AssetCheckSpec(name, asset=key, description=about[name]) for name in NAMES],
-        description=f"Whether the queue {spec.name!r} is well.",
+        description=f"Checks the health of the queue {spec.name!r}.",
         can_subset=True,
     )
     @under_key(resource_key)
@@ -193,8 +193,8 @@ def build_sqlqueue_checks(
 
 
 class _Checks(dg.AssetChecksDefinition):
-    """Stays what it is when Dagster copies it, as it does with all that a `dg` project loads: the copy of any other would be
-    turned into checks again with a `BetaWarning`, in each process that loads the project.
+    """Keeps its class when Dagster copies it, as it copies all definitions of a `dg` project: it would make checks of any
+    other class anew, with a `BetaWarning` in each process that loads the project.
     """
 
     @staticmethod
@@ -215,7 +215,7 @@ def _stalled(
     vain = {bucket: asked[bucket] for bucket in sorted(due & asked.keys()) if asked[bucket].starts >= _STALLED_STARTS}
     still = {bucket: stood[bucket] for bucket in sorted(due & stood.keys()) if stood[bucket] > limits.stalled_seconds}
     found = {} if paused else dict.fromkeys([*vain, *still])
-    reasons = [f"bucket {bucket}: {vain[bucket].starts} runs were asked for and none took a job" for bucket in vain] + [
+    reasons = [f"bucket {bucket}: {vain[bucket].starts} runs were requested and none took a job" for bucket in vain] + [
         f"bucket {bucket}: its first job has been the same for {_seconds(still[bucket])}"
         for bucket in still
         if bucket not in vain

@@ -1,6 +1,6 @@
-"""What a run that failed or was cancelled still holds, given back at once.
+"""Sensors that release the leases and the slot of failed and cancelled runs at once.
 
-Nothing depends on it: leases and slots run out by themselves. Dagster looks at five ended runs a tick, so it may be late.
+Nothing depends on them: leases and slots expire by themselves. Dagster handles five ended runs a tick, so they may be late.
 """
 
 from collections.abc import Sequence
@@ -27,18 +27,18 @@ def build_cleanup_sensors(
     minimum_interval_seconds: int = 5,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> list[dg.SensorDefinition]:
-    """Two sensors, for failed and for cancelled runs: what such a run still holds is given back at once, instead of when its
-    leases and its slot run out. The jobs are claimed one by one then: what kills its run dies alone.
+    """Build two sensors, for failed and for cancelled runs, that release what such a run still holds at once, before its
+    leases and its slot expire. Consumers then claim these jobs one by one: a job that kills its run dies alone.
 
-    A drain run that a person cancels, or whose op fails, gives its jobs back itself, and a step of a graph that fails does
-    so by the hook `give_back_on_failure`; these are for runs that were killed.
+    A drain run that a user cancels, or that fails in its op, gives its jobs back itself, and a step of a graph that fails
+    does so by the hook `give_back_on_failure`; these sensors are for runs that were killed.
 
     Args:
-        jobs: whose runs to look at: consumers, and jobs of graphs that claim.
-        prefix: of the sensors' names.
+        jobs: the jobs to watch: consumers, and jobs of graphs that claim.
+        prefix: the beginning of the sensors' names.
         resource_key: of the resource of all of these jobs.
         minimum_interval_seconds: between two ticks.
-        default_status: whether they run without being switched on.
+        default_status: whether they start with the code location, or when a user switches them on.
 
     Raises:
         InvalidInput: there is no job, or two of the same name.
@@ -48,7 +48,7 @@ def build_cleanup_sensors(
     names = [definition.name for definition in definitions]
     if not names or len(set(names)) < len(names):
         raise InvalidInput(
-            f"the cleanup sensors need the jobs whose runs to look at, each once; given were: {', '.join(names) or 'none'}"
+            f"the cleanup sensors need the jobs to watch, each once; given were: {', '.join(names) or 'none'}"
         )
 
     def build(status: dg.DagsterRunStatus, ended: str) -> dg.SensorDefinition:
@@ -58,7 +58,7 @@ def build_cleanup_sensors(
             monitored_jobs=definitions,
             minimum_interval_seconds=minimum_interval_seconds,
             default_status=default_status,
-            description=f"Gives back at once what a run that {ended} still holds.",
+            description=f"Releases the leases and the slot of a run that {ended}, at once.",
         )
         @under_key(resource_key)
         def clean_up(context: dg.RunStatusSensorContext, sqlqueue: SqlQueueResource) -> None:
@@ -73,7 +73,7 @@ def build_cleanup_sensors(
                 tell_ended_run(context.instance, run, queue, given_back, drain.spec.name)
             slot = None if drain is None else slot_of(run, drain.op.name)
             freed = slot is not None and slots.release(queue, slot)
-            # No SkipReason: a tick looks at several runs, and Dagster refuses one that skips some and acts on others.
+            # No SkipReason: a tick handles several runs, and Dagster refuses one that skips some and acts on others.
             told = ", ".join(f"{count} jobs of {name} given back" for name, count in given_back.items())
             context.log.info(
                 "run %s %s; %s%s", run.run_id, ended, told or "it held nothing", "; its slot is free" * freed

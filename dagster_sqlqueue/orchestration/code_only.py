@@ -1,4 +1,4 @@
-"""Resources with fields that stand in the code, and are no part of a run's configuration."""
+"""Resources with fields that are set in the code and are no part of a run's configuration."""
 
 import os
 from typing import Any, ClassVar
@@ -9,10 +9,10 @@ from dagster_sqlqueue.errors import InvalidInput
 
 
 class CodeOnlyResource(dg.ConfigurableResource[Any]):
-    """A resource some of whose fields the launchpad neither shows nor takes: secrets, which it would fill in masked and send
-    back so, and what tells where a run may go.
+    """A resource with fields that the launchpad neither shows nor accepts: secrets, which it would fill in masked and submit
+    masked, and settings that decide which database a run uses.
 
-    An `EnvVar` in such a field is looked up when a run or a tick begins; outside of them it stays one.
+    Dagster resolves an `EnvVar` in such a field when a run or a tick begins; outside of them it stays an `EnvVar`.
 
     Attributes:
         code_only: the names of these fields.
@@ -22,7 +22,7 @@ class CodeOnlyResource(dg.ConfigurableResource[Any]):
 
     @property
     def _config_schema(self) -> Any:
-        """What a run's configuration may say, without these fields."""
+        """The schema of a run's configuration, without these fields."""
         schema: Any = super()._config_schema
         whole = schema.as_field()
         fields = {name: field for name, field in whole.config_type.fields.items() if name not in self.code_only}
@@ -32,13 +32,13 @@ class CodeOnlyResource(dg.ConfigurableResource[Any]):
 
     def _convert_to_config_dictionary(self) -> Any:
         made = super()._convert_to_config_dictionary()
-        # While the resource is being made Dagster asks for all of them.
+        # While it constructs the resource, Dagster needs all of them.
         if "_state__internal__" not in (self.__pydantic_private__ or {}):
             return made
         return {name: value for name, value in made.items() if name not in self.code_only}
 
     def _with_updated_values(self, values: Any) -> Any:
-        """What Dagster makes of the resource in the code and the configuration of a launch."""
+        """The resource that Dagster makes of the one in the code and the configuration of a launch."""
         in_code = {name: getattr(self, name) for name in self.code_only}
         found = {
             name: looked_up(one, f"{name} of {type(self).__name__}") for name, one in in_code.items() if one is not None
@@ -47,11 +47,11 @@ class CodeOnlyResource(dg.ConfigurableResource[Any]):
 
 
 def looked_up(given: str, what: str) -> str:
-    """The text itself, where the code names the environment variable that holds it.
+    """Return a text, or the value of the environment variable in its place.
 
     Args:
         given: the text, or a `dagster.EnvVar`.
-        what: what it is, for the message.
+        what: the name of the setting, for the message.
 
     Raises:
         InvalidInput: the variable is not set.

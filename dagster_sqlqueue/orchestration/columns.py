@@ -1,4 +1,4 @@
-"""A payload's model as the columns that an asset's page shows. No I/O."""
+"""Columns of an asset's page from a payload's model. No I/O."""
 
 import enum
 import inspect
@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from dagster_sqlqueue.payload.redaction import REDACTED, names_in
 
 SENSITIVE_TAG = "sqlqueue/sensitive"
-"""On the columns of sensitive fields, and of fields that hold such."""
+"""The tag of columns of sensitive fields, and of fields that contain such."""
 
 _SQL_TYPES: tuple[tuple[type, str], ...] = (
     (bool, "boolean"),
@@ -32,14 +32,14 @@ _SQL_TYPES: tuple[tuple[type, str], ...] = (
     (timedelta, "interval"),
     (UUID, "uuid"),
 )
-"""What `payload ->> 'field'` is to be cast to; a type before those that it derives from."""
+"""The SQL type to cast `payload ->> 'field'` to; a type stands before those that it derives from."""
 
 
 def payload_columns(model: type[BaseModel]) -> dg.TableSchema | None:
-    """The fields of a payload, as they stand in the stored JSON; None for a model without named fields.
+    """Build the columns of a payload's fields, named as in the stored JSON; None for a model without named fields.
 
-    A column's type is the SQL type of the field's text, or `jsonb`; its constraints tell the Python type, a default, and
-    that a field is sensitive. Defaults of sensitive fields are not shown.
+    A column's type is the SQL type of the field's text, or `jsonb`; its constraints give the Python type, a default, and
+    whether the field is sensitive. Defaults of sensitive fields are left out.
     """
     if issubclass(model, RootModel) or not model.model_fields:
         return None
@@ -51,18 +51,18 @@ def _column(model: type[BaseModel], name: str, field: FieldInfo, hidden: frozens
     stored = field.serialization_alias or field.alias or name
     sensitive = bool({name, stored} & hidden)
     inside = sorted({part for held in _models_in(field.annotation) for part in names_in(held)})
-    told = [f"Python: {inspect.formatannotation(field.annotation, base_module=model.__module__)}"]
+    notes = [f"Python: {inspect.formatannotation(field.annotation, base_module=model.__module__)}"]
     if sensitive:
-        told.append(f"sensitive: shown as {REDACTED}")
+        notes.append(f"sensitive: shown as {REDACTED}")
     elif inside:
-        told.append(f"sensitive inside, shown as {REDACTED}: {', '.join(inside)}")
+        notes.append(f"sensitive inside, shown as {REDACTED}: {', '.join(inside)}")
     elif not field.is_required() and isinstance(field.default, str | int | float):
-        told.append(f"default: {field.default!r}")
+        notes.append(f"default: {field.default!r}")
     return dg.TableColumn(
         stored,
         type=_sql_type(field.annotation),
         description=field.description,
-        constraints=dg.TableColumnConstraints(nullable=type(None) in _members(field.annotation), other=told),
+        constraints=dg.TableColumnConstraints(nullable=type(None) in _members(field.annotation), other=notes),
         tags={SENSITIVE_TAG: ""} if sensitive or inside else None,
     )
 
@@ -82,7 +82,7 @@ def _sql_type_of(member: Any) -> str:
 
 
 def _members(annotation: Any) -> list[Any]:
-    """The types that a value may have: those of a union, and of the values of a literal."""
+    """The types of a value: the members of a union, and the types of a literal's values."""
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
         return _members(typing.get_args(annotation)[0])
@@ -94,7 +94,7 @@ def _members(annotation: Any) -> list[Any]:
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The models that a field's value may hold."""
+    """The models that a field's value may contain."""
     if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
         yield annotation
     for part in typing.get_args(annotation):

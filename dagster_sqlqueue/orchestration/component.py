@@ -1,4 +1,4 @@
-"""A queue as a component of a `dg` project: YAML says everything but what the handler does."""
+"""A queue as a component of a `dg` project, configured in YAML; only the handler is Python."""
 
 import dataclasses
 import re
@@ -42,9 +42,9 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
     """A SQL job queue: an asset, a job that works it off, and a sensor that starts the job's runs.
 
-    Everything is made from one handler, a function of one job. Nothing is connected before a run or a tick: the database's
-    URL stands in an environment variable, of which only the name is written down. The queue itself is made by the
-    sensor, unless `create: false`, by the job `create_<queue>`, or by `sqlqueue create`.
+    One handler, a function of one job, is all that it needs. Nothing connects before a run or a tick: the database's URL
+    is in an environment variable, and only the variable's name is written down. The sensor creates the queue, unless
+    `create: false`; the job `create_<queue>` and `sqlqueue create` do as well.
     """
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
@@ -55,8 +55,8 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
     handler: Annotated[
         str | Callable[..., Any],
         said(
-            "The function that is called with each job: package.module:function, or .module:function for a module beside"
-            " defs.yaml. Also what handles has bound to a queue, or, as it is, what queue_consumer made.",
+            "The function to call with each job: package.module:function, or .module:function for a module beside"
+            " defs.yaml. Also a function that handles has bound to a queue, or a consumer of queue_consumer.",
             "my_project.jobs:remind",
             ".handler:remind",
             as_type=str,
@@ -65,8 +65,8 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
     payload: Annotated[
         str | type[BaseModel] | None,
         said(
-            "The pydantic model that every payload fits: package.module:Model. Unset: what the handler's annotation"
-            " Job[Model] says, or any JSON object.",
+            "The pydantic model of the payloads: package.module:Model. Unset: the model of the handler's annotation"
+            " Job[Model], else any JSON object.",
             "my_project.jobs:Reminder",
             as_type=str,
         ),
@@ -83,64 +83,67 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
         ),
     ] = True
     create: Annotated[
-        bool, said("Whether the sensor makes the queue when it is not there. It never changes one that is.", False)
+        bool, said("Whether the sensor creates a missing queue. It never changes an existing one.", False)
     ] = True
 
-    buckets: Annotated[int | None, said("Independent lanes, 1 to 1024, of a new queue. Unset: 16.", 16)] = None
+    buckets: Annotated[int | None, said("The number of buckets of a new queue, 1 to 1024. Unset: 16.", 16)] = None
     strategy: Annotated[Strategy | None, said("How a claim chooses its jobs. Unset: round_robin.", "fifo")] = None
     lease_seconds: Annotated[float | None, said("How long a claim holds without a heartbeat. Unset: 60.", 60)] = None
     timeout_seconds: Annotated[float | None, said("How long one job may take. Unset: ten leases.", 900)] = None
-    max_attempts: Annotated[int | None, said("Runs a job gets before it goes to the dead letter. Unset: 5.", 5)] = None
+    max_attempts: Annotated[int | None, said("Attempts before a job goes to the dead letter. Unset: 5.", 5)] = None
     backoff: Annotated[BackoffAttributes | None, said("The wait between a job's attempts.", {"seconds": 10})] = None
     ordered: Annotated[
         bool | None, said("Whether jobs with the same ordering key run one at a time, in their order.")
     ] = None
     on_poison: Annotated[
         PoisonPolicy | None,
-        said("What an ordered queue does with a key whose job failed for good. Unset: dead_letter.", "stop"),
+        said("What an ordered queue does with a key after a job that failed for good. Unset: dead_letter.", "stop"),
     ] = None
-    max_running: Annotated[int | None, said("Jobs of the queue that run at a time. Unset: no limit.", 50)] = None
-    max_running_per_key: Annotated[
-        int | None, said("Jobs of one ordering key that run at a time. Unset: no limit.", 2)
-    ] = None
-    rate: Annotated[
-        RateAttributes | None, said("Jobs that begin within an interval. Unset: no limit.", {"starts": 100})
-    ] = None
-    retention_days: Annotated[int | None, said("How many days finished jobs are kept; 0: for ever. Unset: 30.", 90)] = (
+    max_running: Annotated[int | None, said("The most jobs of the queue that run at a time. Unset: no limit.", 50)] = (
         None
     )
+    max_running_per_key: Annotated[
+        int | None, said("The most jobs of one ordering key that run at a time. Unset: no limit.", 2)
+    ] = None
+    rate: Annotated[
+        RateAttributes | None, said("The most jobs that begin within an interval. Unset: no limit.", {"starts": 100})
+    ] = None
+    retention_days: Annotated[
+        int | None, said("How many days the archive keeps ended jobs; 0: for ever. Unset: 30.", 90)
+    ] = None
 
     mode: Annotated[
         DrainMode | None,
         said(
-            "How long a run stays: batch, until its buckets are empty; linger, some seconds longer, listening; standing,"
-            " until its successor is there. Unset: linger.",
+            "When a run ends: batch, when its buckets are empty; linger, some seconds later, listening meanwhile; standing,"
+            " when its time is up and its successor has started. Unset: linger.",
             "linger",
         ),
     ] = None
     batch: Annotated[
         bool | None,
         said(
-            "Whether the handler takes the list of all jobs of a claim, instead of one job. Unset: as it is annotated."
+            "Whether the handler takes the list of all jobs of a claim, instead of one job. Unset: by its annotation."
         ),
     ] = None
     transactional: Annotated[
-        bool, said("Whether jobs are worked and ended in one transaction; for quick handlers that are trusted.")
+        bool, said("Whether runs claim, handle and complete each batch in one transaction; for quick handlers.")
     ] = False
     maintain: Annotated[bool, said("Whether runs maintain the schema, beside their work, when that is due.", False)] = (
         True
     )
-    max_runs: Annotated[int, said("Drain runs of the queue at a time.")] = 4
+    max_runs: Annotated[int, said("The most drain runs of the queue at a time.")] = 4
     run_seconds: Annotated[
         float,
         said(
-            "A backlog that a run works off in that time, as fast as runs were lately, gets one run, twice of it two."
+            "The sensor requests one run for a backlog that a run works off in that time, at the rate of the latest runs,"
+            " two for twice as much, and so on."
         ),
     ] = 30.0
     jobs_per_run: Annotated[
-        int | None, said("So many jobs for a run instead. Unset: as many as were measured.", 1000)
+        int | None, said("The jobs for one run, instead of run_seconds. Unset: by the measured rate.", 1000)
     ] = None
-    minimum_interval_seconds: Annotated[int, said("Between two ticks of the sensor.")] = 1
+    minimum_interval_seconds: Annotated[int, said("The shortest time between two ticks of the sensor.")] = 1
     default_status: Annotated[
         dg.DefaultSensorStatus,
         said("Whether the sensor runs as soon as the code location is loaded: RUNNING or STOPPED.", "RUNNING"),
@@ -149,13 +152,13 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
     launchpad: Annotated[
         list[str] | None,
         said(
-            "For which verbs people get a job `<queue>_<verb>` in the launchpad; [] for none. Unset: show and redrive.",
+            "The verbs that have a job `<queue>_<verb>` in the launchpad; [] for none. Unset: show and redrive.",
             ["show", "redrive", "cancel"],
         ),
     ] = None
-    cleanup: Annotated[bool, said("Whether to add sensors that give back at once what a run held that was killed.")] = (
-        False
-    )
+    cleanup: Annotated[
+        bool, said("Whether to add sensors that release the leases and the slot of a killed run at once.")
+    ] = False
 
     asset: Annotated[TranslationFn[QueueAssetData] | None, AssetResolver()] = None
     freshness: Annotated[
@@ -166,22 +169,23 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
     ] = None
 
     checks: Annotated[
-        CheckAttributes | None, said("From where on the queue's checks fail.", {"oldest_ready_seconds": 60})
+        CheckAttributes | None,
+        said("The thresholds above which the queue's checks fail.", {"oldest_ready_seconds": 60}),
     ] = None
 
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:
-        """What `dg list components` and Dagster's documentation show of it."""
+        """The type's entry in `dg list components` and Dagster's documentation."""
         return dg.ComponentTypeSpec(tags=["queue", "sql", "postgres", "integration"])
 
     def get_asset_spec(self, data: QueueAssetData) -> dg.AssetSpec:
-        """The queue as an asset; override it to change what the attribute `asset` cannot."""
+        """Build the queue's asset; override it to change what the attribute `asset` cannot."""
         freshness = None if self.freshness is None else self.freshness.policy()
         made = build_sqlqueue_asset_spec(data.spec, schema=data.schema, freshness_policy=freshness)
         return made if self.asset is None else self.asset(made, data)
 
     def get_consumer(self, context: dg.ComponentLoadContext) -> QueueConsumer[Any]:
-        """The handler, bound to the queue; override it to build another job.
+        """Bind the handler to the queue; override it to build another job.
 
         Raises:
             InvalidInput: the handler, the payload or a setting is not usable.
@@ -207,7 +211,7 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
         )(handler)
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """The asset with its checks, the jobs, the sensors and the resource. Nothing is connected.
+        """Build the asset with its checks, the jobs, the sensors and the resource. Nothing connects.
 
         Raises:
             InvalidInput: an attribute is not usable; the message names it.
@@ -248,19 +252,19 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
         )
 
     def _as_it_is(self, consumer: QueueConsumer[Any], spec: QueueSpec[Any]) -> QueueConsumer[Any]:
-        """What `queue_consumer` made: it has settings of its own that are not said again here."""
+        """Take a consumer of `queue_consumer` unchanged, and refuse settings of the component that differ from its own."""
         mode, batch = self.mode or consumer.mode, consumer.batch if self.batch is None else self.batch
         maintain = consumer.maintain and self.maintain
         given, own = (spec, mode, batch, maintain), (consumer.spec, consumer.mode, consumer.batch, consumer.maintain)
         if given != own or self.transactional:
             raise InvalidInput(
-                f"the handler of queue {self.queue!r} is what queue_consumer made, and the component says other settings of"
-                " queue or job; say them to queue_consumer, or name a plain function as the handler"
+                f"the handler of queue {self.queue!r} is a consumer of queue_consumer, and the component has other settings"
+                " of queue or job; set them in queue_consumer, or name a plain function as the handler"
             )
         key = self.get_asset_spec(QueueAssetData(spec, self.schema_name)).key
         if key != consumer.asset_key:
             raise InvalidInput(
-                f"the handler of queue {self.queue!r} is what queue_consumer made, and reports on the asset"
+                f"the handler of queue {self.queue!r} is a consumer of queue_consumer, and reports on the asset"
                 f" {consumer.asset_key.to_user_string()!r}, where the component's is {key.to_user_string()!r}; make them"
                 " agree: queue_consumer(asset_key=…), or the attribute asset"
             )
@@ -296,8 +300,8 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
 
 
 def shared_resource(url_env: str = URL_VARIABLE, schema_name: str = "sqlqueue") -> SqlQueueResource:
-    """The resource of a database and schema, always the same object: Dagster merges definitions that name a resource only
-    if it is one and the same. For a project that has components and definitions of its own.
+    """Return the one resource object of a database and schema: Dagster merges definitions that name a resource only if it
+    is the same object. For a project that has components and definitions of its own.
 
     Args:
         url_env: the name of the environment variable that holds the URL.

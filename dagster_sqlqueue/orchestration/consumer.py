@@ -1,4 +1,4 @@
-"""From a handler to what works its queue off in Dagster: an op, a job around it, and a sensor that starts the job's runs."""
+"""From a handler to its op, a job around that, and a sensor that starts the job's runs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,11 +20,11 @@ from dagster_sqlqueue.orchestration.sensor import build_sqlqueue_sensor
 
 @dataclass(frozen=True)
 class QueueConsumer(DrainJob[Payload]):
-    """A handler bound to its queue: what a sensor starts and what a code location holds.
+    """A handler bound to its queue, with its op, job and sensor.
 
     Attributes:
-        handler: what `queue_consumer` decorated.
-        batch: the handler takes all jobs of a claim at once.
+        handler: the decorated function.
+        batch: whether the handler takes all jobs of a claim at once.
     """
 
     handler: Callable[..., Any]
@@ -32,18 +32,18 @@ class QueueConsumer(DrainJob[Payload]):
     _sensor_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __call__(self, *jobs: Any, **given: Any) -> Any:
-        """Call the handler itself, as a test would, with all that it takes."""
+        """Call the handler itself, as a test would."""
         return self.handler(*jobs, **given)
 
     @cached_property
     def sensor(self) -> dg.SensorDefinition:
-        """The sensor that starts runs of the job, with the settings usual for the mode. Build others, for a region or for
-        jobs of some tags, with `build_sqlqueue_sensor`.
+        """The sensor that starts runs of the job, with the mode's defaults. Build others, for a region or for jobs with some
+        tags, with `build_sqlqueue_sensor`.
         """
         return self.sensor_with()
 
     def sensor_with(self, **usual: Any) -> dg.SensorDefinition:
-        """The same, with other options of `build_sqlqueue_sensor` where the consumer does not say them."""
+        """Build the sensor with these defaults of `build_sqlqueue_sensor`; the consumer's own options take precedence."""
         return build_sqlqueue_sensor(self, **{**usual, **self._sensor_options})
 
 
@@ -108,34 +108,34 @@ def queue_consumer(
 ) -> Callable[[Callable[..., Any]], QueueConsumer[Any]]:
     """Turn a function into an op, a job and a sensor that work a queue off.
 
-    The function takes one job, `Job[Payload]`; if it is `async`, all jobs of a claim have their turns side by side on one
-    event loop; annotated as `list[Job[Payload]]` it takes all jobs of a claim at once. Beside them it may take `context`,
-    Dagster's of the run, for `context.log`; and resources by their annotation, as ops do. The job runs in the in-process
-    executor: a run is capacity for many jobs, and a process for each step would double what it costs.
+    The function takes one job, `Job[Payload]`; if it is `async`, it handles all jobs of a claim side by side on one event
+    loop; annotated as `list[Job[Payload]]` it takes all jobs of a claim at once. Beside them it may take `context`, the
+    run's op context, for `context.log`; and resources by their annotation, as ops do. The job runs in the in-process
+    executor: a run is capacity for many jobs, and a process for each step would double its cost.
 
     Args:
         spec: the queue. Or, instead of it:
         queue: its name, and
         payload: its model.
         name: the Dagster job's; None: `drain_<queue>`.
-        mode: how long a run stays: `linger`, `batch` or `standing`, see `DrainMode`.
-        batch: the function takes all jobs of a claim at once and gives an outcome for each, or one for all. None: its
-            annotation says so, and without one it takes one job.
-        transactional: claim, work and end each batch in one transaction, see `Mode`.
-        concurrency: how many jobs a run works on at a time: a plain function in as many threads, an async one on its event
-            loop. A job is claimed when it can begin at once. Not for batches, nor with `transactional`.
+        mode: when a run ends: `linger`, `batch` or `standing`, see `DrainMode`.
+        batch: whether the function takes all jobs of a claim at once, and returns an outcome for each, or one for all.
+            None: by its annotation; without one it takes one job.
+        transactional: claim, handle and complete each batch in one transaction, see `Mode`.
+        concurrency: how many jobs a run handles at a time: a plain function in as many threads, an async one on its event
+            loop. A run claims a job when it can begin at once. Not for batches, nor with `transactional`.
         lease_seconds: of this consumer's claims, instead of the queue's.
         job_timeout_seconds: see `Consumer`.
         maintain: whether its runs maintain the schema, beside their work, when that is due.
         asset_key: of the queue's asset; None: `queues/<name>`.
-        resource_key: of the `SqlQueueResource` whose queue it is; a location with two databases has two of them.
+        resource_key: of the queue's `SqlQueueResource`; a location with two databases has two of them.
         tags: for each run.
-        sensor: what `build_sqlqueue_sensor` takes, for `.sensor`.
-        **settings: what else `QueueSpec` takes, such as `max_attempts`, where the queue is given by its name.
+        sensor: options of `build_sqlqueue_sensor`, for `.sensor`.
+        **settings: other arguments of `QueueSpec`, such as `max_attempts`, where the queue is given by its name.
 
     Raises:
-        InvalidInput: the queue is said twice or not at all, the mode is none, or the handler takes something else or does
-            not fit the other arguments; the message names its parameter.
+        InvalidInput: the queue is given twice or not at all, the mode is unknown, or the handler takes something else or
+            does not fit the other arguments; the message names its parameter.
 
     Example:
         ```python
@@ -155,7 +155,7 @@ def queue_consumer(
         takes = shape_of_handler(handler, chosen, batch=batch)
         if transactional and (shape := shape_of(handler, batch=takes.batch)) is not Shape.JOB:
             raise InvalidInput(
-                f"the handler of {chosen.label} is of shape {str(shape)!r}, and transactional mode works one job after"
+                f"the handler of {chosen.label} is of shape {str(shape)!r}, and transactional mode handles one job after"
                 " another on one connection; decorate a plain function of one job, or leave `transactional` out"
             )
         if concurrency is not None and (transactional or takes.batch):
@@ -216,7 +216,7 @@ def _spec(
             name for name, given in {"queue": queue, "payload": payload, **settings}.items() if given is not None
         ]:
             raise InvalidInput(
-                f"{spec.label} is given as a QueueSpec, and {', '.join(said)} beside it; say it in the spec"
+                f"{spec.label} is given as a QueueSpec, and {', '.join(said)} beside it; set it in the spec"
             )
         return spec
     if queue is None or payload is None:

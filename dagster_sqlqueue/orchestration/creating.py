@@ -1,4 +1,4 @@
-"""The job that makes a queue, for people who have the launchpad and no shell; and a sensor that says so."""
+"""The job that creates a queue, for users of the launchpad without a shell; and a sensor that names it."""
 
 from typing import Any
 
@@ -13,20 +13,19 @@ from dagster_sqlqueue.schema import migrations
 
 
 class CreateConfig(dg.Config):
-    """What else the run that makes a queue may do."""
+    """Options of the run that creates a queue."""
 
     migrate: bool = Field(
         default=False,
-        description="Bring the tables up to date first, as sqlqueue migrate does. Tables that are not there at all are made"
-        " in any case.",
+        description="Migrate the tables first, as sqlqueue migrate does. Missing tables are created in any case.",
     )
 
 
 def build_create_job(spec: QueueSpec[Any], *, resource_key: str = RESOURCE_KEY) -> dg.JobDefinition:
-    """A job that makes the queue, or brings the settings of an existing one to what the code declares.
+    """Build the job that creates a queue, or changes the settings of an existing one to those in the code.
 
-    Its run makes the tables too where there are none; tables of an older version it leaves alone unless it is told
-    otherwise. Safe to run again. It needs the resource, with a user who may do that.
+    Its run creates the tables too if they are missing; it migrates tables of an older version only with `migrate: true`.
+    Safe to run again. It needs the resource, with a database user who may create tables and queues.
 
     Args:
         spec: the queue. The job is `create_<queue>`, with another resource key `<key>_create_<queue>`.
@@ -35,8 +34,8 @@ def build_create_job(spec: QueueSpec[Any], *, resource_key: str = RESOURCE_KEY) 
 
     @dg.op(
         name=f"make_{spec.name}" if resource_key == RESOURCE_KEY else f"{resource_key}_make_{spec.name}",
-        description=f"Makes the queue {spec.name!r}, or brings its settings up to date.",
-        out=dg.Out(dict, description="The settings as the database has them."),
+        description=f"Creates the queue {spec.name!r}, or updates its settings.",
+        out=dg.Out(dict, description="The settings in the database."),
         tags={"kind": "sqlqueue"},
     )
     @under_key(resource_key)
@@ -51,7 +50,7 @@ def build_create_job(spec: QueueSpec[Any], *, resource_key: str = RESOURCE_KEY) 
         except SchemaMissing:
             _say_applied(context, queue)
         settings = queue.create_queue(spec)
-        context.log.info("queue %s is there, with %d buckets", spec.name, settings.bucket_count)
+        context.log.info("queue %s exists, with %d buckets", spec.name, settings.bucket_count)
         if settings.bucket_count != spec.bucket_count:
             context.log.warning(
                 "an existing queue keeps its %d buckets; change them with: sqlqueue rebucket %s %d",
@@ -64,7 +63,7 @@ def build_create_job(spec: QueueSpec[Any], *, resource_key: str = RESOURCE_KEY) 
     @dg.job(
         name=create_job_name(spec, resource_key),
         executor_def=dg.in_process_executor,
-        description=f"Makes the queue {spec.name!r}, or brings its settings to what the code declares. Safe to run again.",
+        description=f"Creates the queue {spec.name!r}, or changes its settings to those in the code. Safe to run again.",
         tags={"sqlqueue/queue": spec.name},
     )
     def create_job() -> None:
@@ -76,12 +75,12 @@ def build_create_job(spec: QueueSpec[Any], *, resource_key: str = RESOURCE_KEY) 
 def helping(
     sensor: dg.SensorDefinition, spec: QueueSpec[Any], *, create: bool = False, resource_key: str = RESOURCE_KEY
 ) -> dg.SensorDefinition:
-    """A queue's sensor whose tick, where the queue or its tables are not there, says which job makes them.
+    """Wrap a queue's sensor: a tick that finds no queue or no tables names the job that creates them, or creates the queue.
 
     Args:
-        sensor: the queue's.
+        sensor: the queue's sensor.
         spec: the queue.
-        create: make a queue that is not there instead. It changes no queue that is, and makes no tables.
+        create: whether a tick creates a missing queue. It changes no existing queue, and creates no tables.
         resource_key: of the queue's resource.
     """
 
@@ -99,17 +98,17 @@ def helping(
         except (SchemaMissing, UnknownQueue) as error:
             if not create or isinstance(error, SchemaMissing):
                 raise type(error)(
-                    f"{error}. Or launch the job {create_job_name(spec, resource_key)}, which makes what is missing"
+                    f"{error}. Or launch the job {create_job_name(spec, resource_key)}, which creates what is missing"
                 ) from None
         sqlqueue.queue.create_queue(spec)
-        context.log.info("made the queue %s", spec.name)
+        context.log.info("created the queue %s", spec.name)
         return sensor(context)
 
     return tick
 
 
 def create_job_name(spec: QueueSpec[Any], resource_key: str) -> str:
-    """Of the job that makes a queue."""
+    """The name of the job that creates a queue."""
     return f"create_{spec.name}" if resource_key == RESOURCE_KEY else f"{resource_key}_create_{spec.name}"
 
 

@@ -14,7 +14,7 @@ _LONG_ERROR = 160
 
 
 def latest_letters(queue: SqlQueue, name: str) -> Sequence[DeadLetter]:
-    """The jobs that failed last, without the values of sensitive fields.
+    """Read the jobs that failed last, without the values of sensitive fields.
 
     Raises:
         AccessRefused: the database's user is no observer.
@@ -23,11 +23,11 @@ def latest_letters(queue: SqlQueue, name: str) -> Sequence[DeadLetter]:
 
 
 def letter_list(letters: Sequence[DeadLetter], queue: str, links: PageLinks = NO_LINKS) -> str:
-    """Dead letters with their errors, and how they are brought back, in Markdown. Their payloads are left out."""
-    # A list, for a table of these is wider than the page has room for.
+    """List dead letters with their errors, and how to redrive them, in Markdown, without their payloads."""
+    # A list: a table of these is wider than the page.
     lines = [
         f"- **{display.moment(letter.finished_at)}**, attempt {letter.attempt} of {letter.max_attempts}:"
-        f" {markdown.cell(letter.error or 'no error was noted', _LONG_ERROR)} `{letter.id}`"
+        f" {markdown.cell(letter.error or 'no error was kept', _LONG_ERROR)} `{letter.id}`"
         for letter in letters
     ]
     return "\n".join([*lines, "", links.redrive_said(queue, [str(letter.id) for letter in letters])])

@@ -1,4 +1,4 @@
-"""All that queues are in Dagster, from their consumers: jobs, sensors, assets, checks and the resource."""
+"""All Dagster definitions of consumers' queues: jobs, sensors, assets, checks and the resource."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -25,22 +25,21 @@ def build_sqlqueue_definitions(
     launchpad: Sequence[str] = USUAL_VERBS,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.RUNNING,
 ) -> dg.Definitions:
-    """Everything that these queues are in the UI: of each the asset with its checks, the job that works it off, the job that
-    makes it or brings its settings to what the code says, jobs to look at dead letters and to bring them back, and the
-    sensor; and the sensors that clean up after killed runs.
+    """Build all definitions of these queues: of each the asset with its checks, the job that works it off, the job that
+    creates it or updates its settings, launchpad jobs, by default to show jobs and to redrive dead letters, and the
+    sensor; and the sensors that release what killed runs held.
 
-    A queue that is not there is made by its sensor's first tick, as the code declares it. From then on the database's
-    settings hold; where the code says others, each run warns of them by name.
+    The first tick of its sensor creates a missing queue with the settings in the code. From then on those in the database
+    hold; where the code has others, each run warns of them by name.
 
     Args:
-        consumers: what `queue_consumer` made, all with the same resource key. For a second database, call this again and
-            merge.
+        consumers: of `queue_consumer`, all with the same resource key. For a second database, call this again and merge.
         resource: their database; None: other definitions have the resource.
-        translator: says what queues are as assets; the keys are those of the consumers.
-        thresholds: of the checks; None: the usual ones.
-        create: whether sensors make queues that are not there; the tables are made by `sqlqueue migrate` or by the job.
-        launchpad: for which verbs of `build_sqlqueue_launchpad_jobs` each queue gets a job, `<queue>_<verb>`.
-        default_status: of the sensors that do not say it themselves.
+        translator: makes the assets of queues; the keys are those of the consumers.
+        thresholds: of the checks; None: the defaults.
+        create: whether sensors create missing queues; `sqlqueue migrate` or the job creates the tables.
+        launchpad: the verbs of `build_sqlqueue_launchpad_jobs` for which each queue gets a job, `<queue>_<verb>`.
+        default_status: of the sensors that do not set it themselves.
 
     Raises:
         InvalidInput: there is no consumer, or they have several resource keys.
@@ -55,7 +54,7 @@ def build_sqlqueue_definitions(
     if len(keys) != 1:
         raise InvalidInput(
             f"build_sqlqueue_definitions was given {len(each)} consumers of the resources {sorted(keys)}; give it those of"
-            " one resource, and merge what it makes of others: dagster.Definitions.merge"
+            " one resource, and merge the definitions of others: dagster.Definitions.merge"
         )
     (key,) = keys
     schema = (

@@ -1,4 +1,4 @@
-"""The op of a drain run: works buckets of a queue off until they are empty or its time is up."""
+"""The op of a drain run: it works buckets of a queue off until they are empty or its time is up."""
 
 import contextlib
 import enum
@@ -34,19 +34,19 @@ _PROGRESS_SECONDS = 10.0
 
 
 class DrainMode(enum.StrEnum):
-    """How long a drain run stays."""
+    """When a drain run ends."""
 
     BATCH = "batch"
-    """Until its buckets are empty: nothing runs when there is nothing to do; a job waits for a tick and a run's start."""
+    """When its buckets are empty: nothing runs while the queue is idle; a job waits for a tick and a run's start."""
     LINGER = "linger"
-    """Some seconds longer, listening: what comes in a burst after the first job is taken within milliseconds."""
+    """Some seconds later, listening meanwhile: it claims the later jobs of a burst within milliseconds."""
     STANDING = "standing"
-    """Until its time is up, and its successor is started before: every job is taken within milliseconds."""
+    """When its time is up; the sensor starts its successor before that: every job is claimed within milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The seconds of a drain run: see `DrainConfig`."""
+    """The durations of a drain run, see `DrainConfig`."""
 
     budget_seconds: float
     linger_seconds: float
@@ -61,39 +61,39 @@ PACES = {
 
 
 class DrainConfig(dg.Config):
-    """What one drain run does; the sensor fills it in, and a person may in the launchpad."""
+    """The config of a drain run; the sensor fills it in, or a user in the launchpad."""
 
-    buckets: list[int] = Field(default=[], description="The buckets to work off; none named: all of them.")
-    tags: list[str] = Field(default=[], description="Take only jobs that have all of these tags.")
+    buckets: list[int] = Field(default=[], description="The buckets to work off; empty: all.")
+    tags: list[str] = Field(default=[], description="Claim only jobs that have all of these tags.")
     batch_size: int | None = Field(
-        default=None, ge=1, le=10_000, description="Jobs for each claim; unset: by the time that the handler takes."
+        default=None, ge=1, le=10_000, description="Jobs for each claim; unset: by the handler's measured time."
     )
     budget_seconds: float | None = Field(
-        default=None, gt=0, description="Take no new batch after that long; unset: by the consumer's mode."
+        default=None, gt=0, description="Claim no new batch after that time; unset: by the consumer's mode."
     )
     linger_seconds: float | None = Field(
-        default=None, ge=0, description="Wait that long for more when nothing is due; unset: by the consumer's mode."
+        default=None, ge=0, description="How long to wait for jobs when none is due; unset: by the consumer's mode."
     )
     hand_over_seconds: float | None = Field(
         default=None,
         ge=0,
-        description="Give the slot back that long before the time is up, at most half of it, so that a successor is there by"
-        " then; unset: by the consumer's mode.",
+        description="Release the slot that long before the run's time is up, at most half of it, so that a successor starts"
+        " by then; unset: by the consumer's mode.",
     )
     slot: int | None = Field(default=None, description="The consumer slot that the sensor reserved for this run.")
-    token: str | None = Field(default=None, description="The proof that the slot is this run's.")
-    sensor: str = Field(default="", description="The name under which the slot is reserved.")
+    token: str | None = Field(default=None, description="The token that proves that this run holds the slot.")
+    sensor: str = Field(default="", description="The sensor that reserved the slot.")
 
     def pace(self, mode: DrainMode) -> Pace:
-        """What the config says, and the mode where it says nothing."""
+        """The durations of the config, and the mode's for those that it leaves out."""
         usual = asdict(PACES[mode])
         said = {name: getattr(self, name) for name in usual}
         pace = Pace(**{name: usual[name] if value is None else value for name, value in said.items()})
-        # A run that gave its slot back at once would be succeeded at every tick.
+        # A run that released its slot at once would get a successor at every tick.
         return replace(pace, hand_over_seconds=min(pace.hand_over_seconds, pace.budget_seconds / 2))
 
     def reserved(self, queue: str) -> slots.Slot | None:
-        """The slot that was reserved for the run, if there is one."""
+        """The slot that the sensor reserved for the run; None: there is none."""
         if self.slot is None or self.token is None:
             return None
         return slots.Slot(queue, self.slot, tuple(self.buckets), UUID(self.token), self.sensor)
@@ -101,17 +101,17 @@ class DrainConfig(dg.Config):
 
 @dataclass(frozen=True)
 class DrainJob(Generic[Payload]):
-    """A job whose runs drain a queue: what sensors start and look after.
+    """A job that drains a queue, for the sensors that start and watch its runs.
 
     Attributes:
         spec: the queue.
-        op: drains the queue, for graphs of one's own.
+        op: drains the queue, for your own graphs.
         job: the op by itself, in the in-process executor.
-        mode: how long a run stays.
-        asset_key: the asset under which the queue's depth, progress and checks are reported.
-        lease_seconds: of its claims, if it is not the queue's.
+        mode: when a run ends.
+        asset_key: the asset on which sensor and runs report the queue's depth, progress and checks.
+        lease_seconds: of its claims; None: the queue's.
         job_timeout_seconds: see `Consumer`.
-        resource_key: of the `SqlQueueResource` that it works with.
+        resource_key: of its `SqlQueueResource`.
         maintain: whether its runs maintain the schema when that is due.
     """
 
@@ -141,27 +141,27 @@ def build_drain_op(
     asset_key: dg.AssetKey | None = None,
     resource_key: str = RESOURCE_KEY,
 ) -> dg.OpDefinition:
-    """The op that drains the queue, for graphs of one's own. It needs a `SqlQueueResource`.
+    """Build the op that drains the queue, for your own graphs. It needs a `SqlQueueResource`.
 
-    Cancelling the run gives the leases that are left back at once. However many jobs it works off, it writes one line of
-    progress in ten seconds at most, and one summary.
+    A cancelled run gives its jobs back at once. However many jobs it works off, it logs at most one line of progress every
+    ten seconds, and one summary.
 
     Args:
         spec: the queue.
         handler: of one job or of a batch, async or not, see `queue_consumer`. The op needs the resources that it takes.
         name: the op's.
-        mode: how long a run stays when its config does not say so.
-        batch: the handler takes all jobs of a claim at once; None: its annotation says so, or it does not.
-        transactional: claim, work and end each batch in one transaction, see `Mode`.
-        concurrency: how many jobs a run works on at a time, see `Consumer`.
+        mode: when a run ends, unless its config has other durations.
+        batch: whether the handler takes all jobs of a claim at once; None: by its annotation; without one it does not.
+        transactional: claim, handle and complete each batch in one transaction, see `Mode`.
+        concurrency: how many jobs a run handles at a time, see `Consumer`.
         lease_seconds: instead of the queue's.
         job_timeout_seconds: see `Consumer`.
         maintain: whether a run maintains the schema, beside its work, when that is due.
-        asset_key: the asset that is materialised when jobs were ended; None: none is.
+        asset_key: the asset that a run materialises when it ended jobs; None: none.
         resource_key: of the resource.
 
     Raises:
-        InvalidInput: the handler takes something that a run has not got.
+        InvalidInput: the handler takes something that a run does not have.
     """
     usual = DrainMode(mode)
     shape = shape_of_handler(handler, spec, batch=batch)
@@ -169,7 +169,7 @@ def build_drain_op(
     @dg.op(
         name=name,
         description=handler.__doc__ or f"Works off the queue {spec.name!r}.",
-        out=dg.Out(dg.Nothing, description="Nothing is stored; what was done is its metadata."),
+        out=dg.Out(dg.Nothing, description="Stores nothing; the run's counts are its metadata."),
         tags={"kind": "sqlqueue"},
         required_resource_keys={resource_key, *shape.resources},
     )
@@ -179,13 +179,13 @@ def build_drain_op(
         pace = config.pace(usual)
         lease = lease_seconds or queue.settings(spec.name).lease_seconds
         reserved = config.reserved(spec.name)
-        # The slot of a run that is killed is free when its leases are over: its heartbeat extends both.
+        # The slot of a killed run expires with its leases: the heartbeat extends both.
         holder = _Holder(queue, reserved, context.run_id, config.buckets, seconds=lease, pace=pace)
         if not holder.keep():
-            # A start may take minutes. What it was asked for may be done by now, and may be not.
+            # A start may take minutes. The jobs for which the sensor requested the run may be done by now, or not.
             pace = replace(pace, linger_seconds=0.0)
             context.log.info(
-                "slot %s passed to another run before this one came: it works beside it, and ends when nothing is due",
+                "slot %s passed to another run before this one started: it shares its buckets, and ends when nothing is due",
                 config.slot,
             )
         consumer = Consumer(
@@ -202,10 +202,10 @@ def build_drain_op(
             maintain=maintain,
             filter=ClaimFilter(tags=config.tags) if config.tags else None,
             worker=run_worker(context.run_id),
-            # One that loses its slot goes on, and shares its buckets.
+            # A run that loses its slot goes on, and shares its buckets.
             beat=holder.keep,
             on_claim=_Served(queue, spec.name, config.buckets or None),
-            # Sensors make queues, where they are to.
+            # Sensors create queues, if they are set to.
             create=False,
             warn=lambda line: context.log.warning(
                 "%s, or launch the job %s", line, create_job_name(spec, resource_key)
@@ -219,7 +219,7 @@ def build_drain_op(
                     after_batch=_Progress(context, spec.name),
                 )
         except BaseException:
-            context.log.warning("%s: ended before its time: %s", spec.name, told(consumer.summary))
+            context.log.warning("%s: ended early: %s", spec.name, told(consumer.summary))
             raise
         slots.served(queue, spec.name, holder.covered or None)
         if summary.buried:
@@ -237,7 +237,7 @@ def build_drain_op(
 
 
 class _Holder:
-    """Keeps the run's slot while it drains, and gives it back at the end, or when the successor is to be started."""
+    """Extends the run's slot while it drains, and releases it at the end, or in time for the successor's start."""
 
     def __init__(
         self,
@@ -258,7 +258,7 @@ class _Holder:
         self._lock = threading.Lock()
 
     def keep(self) -> bool:
-        """Extend the slot; false: it is somebody else's."""
+        """Extend the slot; false: another run holds it."""
         with self._lock:
             if self._slot is None:
                 return True
@@ -268,13 +268,13 @@ class _Holder:
             return covered is not None
 
     def buckets(self) -> Sequence[int]:
-        """What the run covers by now: the sensor may have it take over more."""
+        """The buckets that the run covers now: the sensor may add some."""
         self.keep()
         return self.covered
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Give the slot back at the end of the block, or before it if the run is to be succeeded."""
+        """Release the slot at the end of the block, or earlier if a successor is to start."""
         timer = None
         if self._slot is not None and self._hand_over is not None:
             timer = threading.Timer(max(self._hand_over, 0.0), self._release)
@@ -291,14 +291,14 @@ class _Holder:
         with self._lock:
             slot, self._slot = self._slot, None
             if slot is not None:
-                # It expires by itself where the database is away.
+                # It expires by itself if the database is unavailable.
                 with contextlib.suppress(QueueError):
                     slots.release(self._queue, slot)
 
 
 class _Served:
-    """Notes that a run takes its first jobs: it has come, for all of its buckets. One that it has not reached when it is
-    killed is not to be suspected for that.
+    """Records, with the run's first claim, that it serves all of its buckets: one that it has not reached when it is killed
+    must not become a suspect.
     """
 
     def __init__(self, queue: SqlQueue, name: str, buckets: Sequence[int] | None) -> None:
@@ -310,13 +310,13 @@ class _Served:
     def __call__(self, jobs: Sequence[ClaimedJob]) -> None:
         if jobs and not self._noted:
             self._noted = True
-            # What is not noted here is noted at the run's end.
+            # If this fails, the run records it at its end.
             with contextlib.suppress(QueueError):
                 slots.served(self._queue, self._name, self._buckets)
 
 
 class _Progress:
-    """Says now and then how far a run is."""
+    """Logs a run's progress from time to time."""
 
     def __init__(self, context: dg.OpExecutionContext, name: str) -> None:
         self._say: Callable[..., None] = context.log.info

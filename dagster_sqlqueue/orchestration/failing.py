@@ -1,4 +1,4 @@
-"""What goes wrong in a run, as its page should say it."""
+"""Errors of a run, as its page shows them."""
 
 import contextlib
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ from dagster_sqlqueue.errors import DatabaseUnavailable, QueueError, SparkUnavai
 
 @contextlib.contextmanager
 def told_plainly() -> Iterator[None]:
-    """Have the library's errors of the block fail the step with their message, which says what to do, and without the
-    frames of the library above it. Only when the database, or Spark, is away may a retry policy try again.
+    """Fail the step on the library's errors in the block, with their message, which says what to do, and without the frames
+    of the library above it. A retry policy may retry only if the database, or Spark, is unavailable.
     """
     try:
         yield

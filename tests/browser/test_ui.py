@@ -119,9 +119,9 @@ def dead_letters_are_brought_back_by_a_click(site: Served, view: View) -> None:
 
 def a_queues_checks_say_what_they_are_about(site: Served, view: View) -> None:
     view.page.goto(f"{site.base}/assets/queues/events?view=checks&checkDetail=dead_letters")
-    expect(view.page.get_by_text("At most 0 jobs lie in the dead letter.")).to_be_visible()
+    expect(view.page.get_by_text("At most 0 jobs are in the dead letter.")).to_be_visible()
     # Reported again once the drain run has materialised the queue: what is older is not shown.
-    expect(view.page.get_by_text(re.compile(r"^\d+ jobs? lie"))).to_be_visible()
+    expect(view.page.get_by_text(re.compile(r"^\d+ jobs? are"))).to_be_visible()
     view.look(
         "checks", *(rf"\b{check}\b" for check in ("dead_letters", "lease_expiry", "oldest_ready", "stalled_bucket"))
     )

@@ -196,7 +196,7 @@ def test_a_translator_that_gives_nothing_is_named() -> None:
         def get_asset_spec(self, data: QueueAssetData) -> Any:
             super().get_asset_spec(data)
 
-    with pytest.raises(InvalidInput, match=r"Forgetful gave a NoneType for queue 'payments'"):
+    with pytest.raises(InvalidInput, match=r"Forgetful returned a NoneType for queue 'payments'"):
         build_sqlqueue_asset_spec(payments, translator=Forgetful())
 
 

@@ -165,10 +165,10 @@ def test_a_component_is_added_to_a_file_that_has_one(project: Loader) -> None:
         ({"handler": ".handler:bound"}, "the handler is bound to queue 'bound'"),
         (
             {"queue": "made", "handler": ".handler:made", "buckets": 3},
-            "the component says other settings of queue or job",
+            "the component has other settings of queue or job",
         ),
-        ({"queue": "made", "handler": ".handler:made", "mode": "standing"}, "the component says other settings of"),
-        ({"queue": "made", "handler": ".handler:made", "maintain": False}, "the component says other settings of"),
+        ({"queue": "made", "handler": ".handler:made", "mode": "standing"}, "the component has other settings of"),
+        ({"queue": "made", "handler": ".handler:made", "maintain": False}, "the component has other settings of"),
         ({"queue": "made", "handler": ".handler:made", "asset": {"key": "a/b"}}, "where the component's is 'a/b'"),
         ({"buckets": 5000}, "bucket_count of queue 'reminders' is 5000; it must be 1 to 1024"),
         ({"queue": "My Queue"}, "queue name 'My Queue' is not usable"),

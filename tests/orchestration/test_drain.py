@@ -205,11 +205,9 @@ def test_a_run_that_fails_says_what_it_had_done(deployment: Deployment, spec: Qu
     result = deployment.execute(handle.job, work_off_work={"linger_seconds": 0, "batch_size": 1})
     assert not result.success
     (said,) = (
-        log.user_message
-        for log in deployment.instance.all_logs(result.run_id)
-        if "ended before its time" in log.user_message
+        log.user_message for log in deployment.instance.all_logs(result.run_id) if "ended early" in log.user_message
     )
-    assert re.fullmatch(r"work: ended before its time: \d claimed, .*; \d batches, \d+\.\d s", said)
+    assert re.fullmatch(r"work: ended early: \d claimed, .*; \d batches, \d+\.\d s", said)
 
 
 KILLED = """

@@ -81,7 +81,7 @@ def test_a_poisoned_bucket_waits_fails_its_check_and_blocks_no_other(
     (stalled,) = [check for check in evaluations(deployment.tick(sensor)) if check.check_name == "stalled_bucket"]
     assert not stalled.passed
     assert stalled.severity is dg.AssetCheckSeverity.ERROR
-    assert stalled.description == "Bucket 2: 3 runs were asked for and none took a job."
+    assert stalled.description == "Bucket 2: 3 runs were requested and none took a job."
 
     # A run that takes its jobs makes it one like the others, and the check passes.
     let_runs_die(queue, seconds_ago=61)
