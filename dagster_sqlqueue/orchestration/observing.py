@@ -1,4 +1,4 @@
-"""What a tick tells Dagster of a queue: its figures as an observation, its checks, and progress as a materialisation."""
+"""Events of a tick about a queue: its figures as an observation, its checks, and progress as a materialisation."""
 
 import hashlib
 import json
@@ -19,35 +19,35 @@ from dagster_sqlqueue.orchestration.run_rate import RunRate
 from dagster_sqlqueue.queue import SqlQueue
 
 CHANGED_SECONDS = 10.0
-"""While a backlog is worked off its depth changes at every tick; it is observed this often at most."""
+"""The shortest time between two observations: the depth of a backlog that runs work off changes at every tick."""
 WAITING_SECONDS = 54.0
-"""Where jobs wait, or are leased, and nothing else changes, their age does, and so do the rates of a queue that was emptied:
-it is observed at the first tick after that, which comes before the minute is over."""
+"""After this time the next tick observes, within the minute, while jobs wait or are leased, as their age changes, and until
+the rates of an emptied queue are 0."""
 PROGRESS_SECONDS = 60.0
-"""While live runs end jobs, the asset is materialised this often."""
+"""How often a tick materialises the asset while live runs end jobs."""
 CHECKED_SECONDS = 3_600.0
-"""Checks that say what they said before are reported this often."""
+"""How often a tick reports checks whose answers have not changed."""
 
 _MOMENTS = ("observed_at", "progress_at", "run_ended_at", "checked_at", "measured_at")
 _CUT_OFF = 0.001
-"""A moment in the cursor is this much too early at most."""
+"""By how much a moment in the cursor may be too early."""
 _SEEN = " after it was due: "
 
 
 @dataclass(slots=True)
 class Memory:
-    """What a sensor's cursor keeps from tick to tick.
+    """The contents of a sensor's cursor, from tick to tick.
 
     Attributes:
-        status: what the tick said, for people who look at the cursor.
+        status: the status line of the tick, for users who read the cursor.
         figures: ready, leased, scheduled and held, as last observed.
-        observed_at: when they were.
-        flowing: jobs came in or ended within the minute before that.
+        observed_at: when they were observed.
+        flowing: whether jobs were enqueued or ended within the minute before that.
         progress_at: when progress was last reported.
-        run_ended_at: when the last run that ended jobs said so, as far as that was answered.
-        heads: the first due job of each bucket, as its priority, due time and id, and how long that was due when it was
-            first seen there.
-        checks: what the checks said.
+        run_ended_at: when the last run materialised the asset to which a tick has responded.
+        heads: the first due job of each bucket, as its priority, due time and id, and how long it had been due when a tick
+            first read it there.
+        checks: the answers of the checks.
         checked_at: when they were last reported.
         rate: how fast runs ended jobs, as last measured.
         measured_at: when that was.
@@ -67,7 +67,7 @@ class Memory:
 
     @classmethod
     def of(cls, cursor: str | None) -> "Memory":
-        """What the cursor holds; nothing, if it is none of ours or a person emptied it."""
+        """Parse a cursor; an empty memory, if it has another form or a user cleared it."""
         try:
             kept = json.loads(cursor or "{}")
             memory = cls(**{**kept, **{name: _seconds(kept[name]) for name in _MOMENTS if name in kept}})
@@ -79,7 +79,7 @@ class Memory:
         return memory
 
     def cursor(self) -> str:
-        """For the next tick, and for people: moments are written as such, in UTC."""
+        """Write the cursor for the next tick, and for users: moments as text, in UTC."""
         written = asdict(self) | {name: _moment(getattr(self, name)) for name in _MOMENTS}
         if self.rate is not None:
             written["rate"]["per_second"] = round(self.rate.per_second, 1)
@@ -87,8 +87,8 @@ class Memory:
         return json.dumps({**written, "heads": heads}, indent=1)
 
     def stood(self, heads: Sequence[Head]) -> dict[int, float]:
-        """For how many seconds, by the database's clock, the first due job of each bucket has been the same; and remember
-        the ones that are there now.
+        """For how many seconds, by the database's clock, the first due job of each bucket has been the same; remembers the
+        present ones.
         """
         before, self.heads = self.heads, {}
         stood: dict[int, float] = {}
@@ -115,22 +115,22 @@ def report(
     links: Callable[[], PageLinks],
     run_ended_at: float = 0.0,
 ) -> Iterator[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation]:
-    """The events of a tick, none at most ticks: an observation when the figures have changed, or once a minute while jobs
-    wait or are leased, and until the rates of what came and ended are 0; a materialisation in its place once a minute while
-    live runs end jobs; checks whose answer changed, or all of them once an hour. After each materialisation all is said
-    anew, for Dagster shows nothing that is older.
+    """Make the events of a tick, none at most ticks: an observation when the figures have changed, or once a minute while
+    jobs wait or are leased, and until the rates of enqueued and ended jobs are 0; a materialisation in its place once a
+    minute while live runs end jobs; checks whose answer changed, or all of them once an hour. After each materialisation
+    it reports everything anew, for Dagster shows no older checks.
 
-    The figures are read only when there is something to say; those of what ended are left out where the database's user
+    It reads the figures only when there is something to report, and leaves out those of ended jobs where the database's user
     is no observer.
 
     Args:
         queue: where the queue is.
-        look: what the tick saw.
+        look: the queue as the tick read it.
         key: of the queue's asset.
-        memory: of the ticks before; brought up to date.
+        memory: of the ticks before; updated.
         thresholds: of the checks.
         stood: for how long the first job of a bucket has been the same.
-        links: what the page links to.
+        links: of the queue's page.
         run_ended_at: when a run last materialised the asset.
     """
     depth, now = look.depth, round(time.time(), 1)
@@ -165,7 +165,7 @@ def report(
 
 
 def _version(look: Look) -> str:
-    """Changes with what is on the queue, so that assets downstream can be told that it did."""
+    """The data version: it changes with the jobs on the queue, so that Dagster marks downstream assets."""
     heads = [(head.bucket, head.priority, head.available_at.isoformat()) for head in look.heads]
     return hashlib.sha256(repr((heads, look.depth)).encode()).hexdigest()[:16]
 

@@ -1,4 +1,4 @@
-"""What a queue's page links to: its sensor, the job that works it off, and the launchpad's jobs for its dead letters."""
+"""The links of a queue's page: its sensor, the job that works it off, and the launchpad's jobs for its dead letters."""
 
 import json
 from collections.abc import Sequence
@@ -9,26 +9,26 @@ from urllib.parse import quote
 import dagster as dg
 
 LAUNCHPAD_TAG = "sqlqueue/launchpad"
-"""On a launchpad job: its verb."""
+"""The tag of a launchpad job with its verb."""
 QUEUE_TAG = "sqlqueue/queue"
-"""On a job: its queue; not on one that is of several, or of any."""
+"""The tag of a job with its queue; a job of several queues, or of any, has none."""
 SENSOR_TAG = "sqlqueue/sensor"
-"""On a drain run: the sensor that asked for it."""
+"""The tag of a drain run with the sensor that requested it."""
 QUEUES_TAG = "sqlqueue/queues"
-"""On a launchpad job of several queues: their names."""
+"""The tag of a launchpad job of several queues with their names."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageLinks:
-    """Where things are that belong to a queue.
+    """The definitions that belong to a queue, for links.
 
     Attributes:
-        location: the code location; None: it is not known, and names stand in place of links.
+        location: the code location; None: not known, and names replace the links.
         repository: the repository in it.
         drain: the job that works the queue off.
         sensor: the sensor that starts its runs.
         show: the launchpad's job that shows a job of the queue; None: there is none.
-        redrive: the one that brings dead letters back; None: there is none.
+        redrive: the one that redrives dead letters; None: there is none.
     """
 
     location: str | None = None
@@ -39,7 +39,7 @@ class PageLinks:
     redrive: str | None = None
 
     def metadata(self) -> dict[str, Any]:
-        """The links as metadata, those that there are."""
+        """The known links as metadata."""
         named = {"worked_off_by": self.drain, "show_job": self.show, "redrive_job": self.redrive}
         found: dict[str, Any] = {
             key: dg.MetadataValue.text(job)
@@ -54,7 +54,7 @@ class PageLinks:
         return found
 
     def redrive_said(self, queue: str, ids: Sequence[str]) -> str:
-        """How these dead letters are brought back, in Markdown."""
+        """Explain how to redrive these dead letters, in Markdown."""
         if self.redrive is None:
             return f"Bring them back in a shell: `sqlqueue retry {queue} ID …`, or `--all`."
         config = redrive_config(self.redrive, queue, ids)
@@ -68,13 +68,13 @@ NO_LINKS = PageLinks()
 
 
 def redrive_config(job: str, queue: str, ids: Sequence[str], *, dry_run: bool = True) -> str:
-    """What the launchpad's job is given to bring these dead letters back, as YAML."""
+    """The config with which the launchpad's job redrives these dead letters, as YAML."""
     fields = [f"queue: {queue}", "ids:", *(f"  - {json.dumps(id)}" for id in ids), f"dry_run: {json.dumps(dry_run)}"]
     return "\n".join(["ops:", f"  {job}_op:", "    config:", *(f"      {field}" for field in fields)])
 
 
 def links_at_tick(context: dg.SensorEvaluationContext, queue: str, *, drain: str, sensor: str) -> PageLinks:
-    """The links of a queue, from the code location in which its sensor is looked at."""
+    """Find the links of a queue in the code location of its sensor."""
     origin = context.code_location_origin
     location = None if origin is None else origin.location_name
     found = {} if context.repository_def is None else _launchpad_jobs(context.repository_def, queue)
@@ -82,7 +82,7 @@ def links_at_tick(context: dg.SensorEvaluationContext, queue: str, *, drain: str
 
 
 def links_in_run(context: dg.OpExecutionContext, queue: str) -> PageLinks:
-    """The same, from the code location of a run that works the queue off; without one, as in a test, there are none."""
+    """Find the links of a queue in the code location of a drain run; without one, as in a test, there are none."""
     origin = context.run.remote_job_origin
     if origin is None:
         return NO_LINKS
@@ -102,7 +102,7 @@ def _launchpad_jobs(repository: dg.RepositoryDefinition, queue: str) -> dict[str
     for job in repository.get_all_jobs():
         verb = job.tags.get(LAUNCHPAD_TAG)
         its = job.tags.get(QUEUES_TAG) or job.tags.get(QUEUE_TAG) or queue
-        # One of the queue's own rather than one of several queues.
+        # A job of this queue alone is preferred to one of several queues.
         if verb in ("show", "redrive") and queue in its.split(",") and (verb not in found or its == queue):
             found[verb] = job.name
     return found

@@ -1,4 +1,4 @@
-"""Which runs a tick asks for: from the bucket heads to groups of buckets. No I/O."""
+"""Plan the runs that a tick requests: from the bucket heads to groups of buckets. No I/O."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -8,7 +8,7 @@ from dagster_sqlqueue.model.job import Head
 from dagster_sqlqueue.orchestration.slots import Asked
 
 SUSPECT_STARTS = 2
-"""After so many runs for a bucket none of which took a job, the bucket gets its runs apart from the others, every other
+"""After this many requested runs without a claim a bucket is a suspect: it gets its runs apart from the others, every other
 time alone, and less and less often. A standing run keeps all of its buckets, and waits if one of them has to."""
 
 _STILL_SECONDS = 10.0
@@ -19,12 +19,12 @@ _FIRST_WAIT_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a tick asks for.
+    """The runs that a tick requests.
 
     Attributes:
         groups: the buckets of each run, by the number of its slot.
-        waiting: buckets with work whose runs died so often that the next one has to wait, and for how many seconds.
-        shared: live runs cover the same buckets.
+        waiting: the suspects with work whose next run has to wait, and for how many seconds.
+        shared: whether live runs cover the same buckets.
         widened: the buckets that live runs take over beside their own, by the number of the run's slot.
     """
 
@@ -46,21 +46,21 @@ def drains(
     share: bool = True,
     still: Collection[int] = (),
 ) -> Plan:
-    """The runs for the due buckets that no live run covers, as many as the backlog is worth, the most urgent first.
+    """Plan the runs for the due buckets that no live run covers, as many as the backlog is worth, the most urgent first.
 
-    The buckets without work are dealt out to them as well, for what comes while they are there. Where no further run may be
-    started, a live one takes over what none covers.
+    They also cover the buckets without work, for jobs that come while they live. Where no further run is allowed, a live run
+    takes over the uncovered buckets.
 
     Args:
         heads: the first job of each bucket and priority.
         lanes: the buckets to be covered.
         covered: the buckets of live runs, by the number of their slot.
-        asked: buckets for which runs were asked in vain so far.
+        asked: the buckets whose requested runs have done nothing so far.
         runs: the most runs at a time.
-        ready: jobs that are due.
-        jobs_per_run: a backlog below it is worth one run, below twice of it two.
-        share: where live runs cover all and the backlog has grown over their heads, further runs share their buckets.
-        still: buckets that their live runs do not get to.
+        ready: the number of due jobs.
+        jobs_per_run: a backlog below it is worth one run, below twice as much two.
+        share: where live runs cover all buckets and the backlog is worth more runs, further runs share their buckets.
+        still: the buckets that their live runs do not reach.
     """
     taken = {bucket for buckets in covered.values() for bucket in buckets}
     free = [number for number in range(runs) if number not in covered]
@@ -70,7 +70,7 @@ def drains(
     waits = {bucket: retry_seconds(asked[bucket]) for bucket in due if suspect(asked.get(bucket))}
     healthy = [bucket for bucket in due if bucket not in waits]
     suspects = [bucket for bucket, wait in waits.items() if wait <= 0]
-    # Suspects get one run a tick beside those of the others; where there is room for one run only, they wait for their turn.
+    # Suspects get one run a tick beside those of the others; where only one run is allowed, they wait for their turn.
     tried = _tried(suspects, asked) if len(free) > 1 or not healthy or _overdue(asked, suspects) else ()
     count = min(len(free) - bool(tried), len(healthy), worth)
     idle = [
@@ -92,12 +92,12 @@ def drains(
 def unreached(
     stood: Mapping[int, float], covered: Mapping[int, Sequence[int]], at_work: Mapping[int, float]
 ) -> set[int]:
-    """The buckets whose first job has been the same for two ticks, while all runs that cover them were at work.
+    """Find the buckets whose first job has been the same for two ticks, while all runs that cover them were at work.
 
     Args:
         stood: for how many seconds the first job of a bucket has been the same.
         covered: the buckets of live runs, by the number of their slot.
-        at_work: for how many seconds these runs have been, by the same number.
+        at_work: for how many seconds these runs have run, by the same number.
     """
     busy = {number for number, seconds in at_work.items() if seconds >= _STILL_SECONDS}
     coming = {bucket for number, buckets in covered.items() if number not in busy for bucket in buckets}
@@ -107,14 +107,14 @@ def unreached(
 def standing(
     lanes: Sequence[int], *, runs: int, covered: Mapping[int, Sequence[int]], asked: Mapping[int, Asked]
 ) -> Plan:
-    """The standing runs that are not there, with work for them or without; and what live ones take over, where there are
-    more buckets than there were when they were started.
+    """Plan the standing runs that are missing, with work for them or without; and the buckets that live ones take over if
+    there are more than at their start.
 
     Args:
         lanes: the buckets to be covered.
         runs: how many standing runs share them.
         covered: the buckets of live runs, by the number of their slot.
-        asked: buckets for which runs were asked in vain so far.
+        asked: the buckets whose requested runs have done nothing so far.
     """
     taken = {bucket for buckets in covered.values() for bucket in buckets}
     shares = {number: tuple(bucket for bucket in lanes[number::runs] if bucket not in taken) for number in range(runs)}
@@ -131,33 +131,33 @@ def standing(
 
 
 def suspect(asked: Asked | None) -> bool:
-    """Whether the bucket's runs die before they take a job."""
+    """Whether the bucket's runs die before they claim a job."""
     return asked is not None and asked.starts >= SUSPECT_STARTS
 
 
 def retry_seconds(asked: Asked) -> float:
-    """In how long the next run may be asked for; not positive: now."""
+    """In how many seconds the next run may be requested; not positive: now."""
     backoff = _FIRST_WAIT_SECONDS * 2.0 ** min(asked.starts - SUSPECT_STARTS, 20)
     return min(backoff, _LONGEST_WAIT_SECONDS) - asked.seconds
 
 
 def _tried(suspects: Sequence[int], asked: Mapping[int, Asked]) -> tuple[int, ...]:
-    """The suspects that get a run: every other time all of them, which are soon back where it was a fault of the whole
-    deployment; and else one of them, so that a poisoned one is found, and the others are not held up by it.
+    """Choose the suspects that get a run: every other time all of them, which soon recover from a fault of the whole
+    deployment; else one of them, so that a poisoned bucket shows, and does not hold up the others.
     """
     together = tuple(bucket for bucket in suspects if asked[bucket].starts % 2 == 0)
     return together or tuple(suspects[:1])
 
 
 def _shares(urgent: Sequence[int], covered: Mapping[int, Sequence[int]], count: int) -> list[tuple[int, ...]]:
-    """Every second bucket with work of the live runs that have most of them."""
+    """Choose every second bucket with work of the live runs that have most of them."""
     loads = [[bucket for bucket in urgent if bucket in set(buckets)] for buckets in covered.values()]
     busiest = sorted((load for load in loads if load), key=len, reverse=True)
     return [tuple(load[1::2] or load) for load in busiest[:count]]
 
 
 def _least_busy(urgent: Sequence[int], covered: Mapping[int, Sequence[int]], asked: Mapping[int, Asked]) -> int | None:
-    """The slot with the fewest buckets that have work, of those whose runs are not there for suspects; None: no such one."""
+    """The slot with the fewest buckets that have work, without the slots of suspects; None: there is none."""
     loads = {
         number: len(set(urgent) & set(buckets))
         for number, buckets in covered.items()

@@ -1,4 +1,4 @@
-"""What a queue's page shows: eight numbers, which plot, and tables for people."""
+"""The metadata of a queue's page: eight numbers, which Dagster plots, and tables for users."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,13 +24,13 @@ _TABLE_ROWS = 32
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a tick saw of a queue.
+    """A queue as a tick read it.
 
     Attributes:
-        paused: the queue is.
+        paused: whether the queue is paused.
         capacity: the slots that are taken.
-        asked: buckets for which runs were asked in vain so far.
-        jobs_per_run: so many jobs that are due are worth a run.
+        asked: the buckets whose requested runs have done nothing so far.
+        jobs_per_run: the number of due jobs that is worth a run.
     """
 
     queue: str
@@ -49,7 +49,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What is read of a queue for its page, beside what a tick looks at anyway.
+    """The figures of a queue's page that a tick does not read for its plan.
 
     Attributes:
         stats: its figures.
@@ -61,7 +61,7 @@ class Read:
 
 
 def read_if_allowed(queue: SqlQueue, name: str) -> Read | None:
-    """What the page shows of what ended; None where the database's user is no observer."""
+    """Read the page's figures of ended jobs; None where the database's user is no observer."""
     try:
         stats = queue.stats(name)
         return Read(stats, latest_letters(queue, name) if stats.dead_letters else ())
@@ -70,14 +70,14 @@ def read_if_allowed(queue: SqlQueue, name: str) -> Read | None:
 
 
 def figures_after_run(queue: SqlQueue, name: str, links: PageLinks) -> dict[str, Any]:
-    """What a run says of the queue when it has ended jobs: the figures of the sensor, so that they plot as one line."""
+    """The figures that a run reports after it has ended jobs: the sensor's, so that they plot as one line."""
     look = Look(name, False, queue.peek_heads(name), queue.depth(name), Capacity(), {})
     return figures(read_if_allowed(queue, name), look, links)
 
 
 def figures(read: Read | None, look: Look, links: PageLinks = NO_LINKS) -> dict[str, Any]:
-    """Eight numbers, which plot, or four without those of what ended; tables of the queue, of its buckets with work, and of
-    its latest dead letters; and links.
+    """Build the page's metadata: eight numbers, which plot, or four without those of ended jobs; tables of the queue, of its
+    buckets with work, and of its latest dead letters; and links.
     """
     stats = read.stats if read is not None else None
     counted = look.depth if stats is None else stats
@@ -100,7 +100,7 @@ def figures(read: Read | None, look: Look, links: PageLinks = NO_LINKS) -> dict[
 
 
 def summary(stats: QueueStats | None, look: Look) -> str:
-    """How the queue is and how it does, a line for each thing, in Markdown."""
+    """Summarise depth, rates, waits and run times, a line each, in Markdown."""
     counted, cap = (look.depth, look.depth.cap) if stats is None else (stats, stats.counted_up_to)
     depth = {
         "ready": counted.ready,
@@ -118,7 +118,7 @@ def summary(stats: QueueStats | None, look: Look) -> str:
         lines["Oldest"] = f"due for {display.duration(oldest)}"
     if stats is not None:
         lines |= _of_what_ended(stats)
-    # A list, for a table of these is wider than the page has room for.
+    # A list: a table of these is wider than the page.
     return "\n".join(f"- **{what}**: {line}" for what, line in lines.items())
 
 
@@ -141,7 +141,7 @@ def _of_what_ended(stats: QueueStats) -> dict[str, str]:
 
 
 def bucket_table(look: Look) -> str:
-    """The buckets that have work, the ones that wait longest first, in Markdown."""
+    """List the buckets that have work, the longest wait first, in Markdown."""
     slot_of = {bucket: number for number, buckets in look.covered.items() for bucket in buckets}
     firsts: dict[int, Head] = {}
     for head in look.heads:
@@ -176,5 +176,5 @@ def _run(look: Look, slot_of: Mapping[int, int], bucket: int) -> str:
     if bucket in slot_of:
         return look.capacity.runs[slot_of[bucket]]
     if bucket in look.asked and look.asked[bucket].starts > 1:
-        return f"{look.asked[bucket].starts} were asked for, none took a job"
+        return f"{look.asked[bucket].starts} were requested, none took a job"
     return "none"

@@ -1,4 +1,4 @@
-"""How many jobs a run is worth, from how fast the latest runs ended theirs."""
+"""The number of jobs for one run, by the measured rate of the latest runs."""
 
 from dataclasses import dataclass
 
@@ -7,11 +7,11 @@ from dagster_sqlqueue.orchestration.giving_back import run_worker
 from dagster_sqlqueue.queue import SqlQueue
 
 MEASURED_SECONDS = 10.0
-"""While a queue is worked off it is measured this often."""
+"""How often the sensor measures while runs work the queue off."""
 USUAL_JOBS = 5_000
-"""For a run of a queue of which nothing was measured yet."""
+"""The jobs for one run of a queue without a measurement."""
 MOST_JOBS = 10_000
-"""So many at most: a tick counts the backlog up to what is worth as many runs as there may be."""
+"""The most jobs for one run: a tick counts the backlog up to as many as all of its runs are worth."""
 
 _LOOKED_BACK_SECONDS = 3_600.0
 _LATEST = 1_000
@@ -19,11 +19,11 @@ _LATEST = 1_000
 
 @dataclass(frozen=True, slots=True)
 class RunRate:
-    """What runs ended of a queue.
+    """The rate of a queue's runs.
 
     Attributes:
-        jobs: that succeeded.
-        seconds: for which runs were at them, of all runs together; the time in which they waited for jobs does not count.
+        jobs: the number of succeeded jobs.
+        seconds: for how long runs worked on them, all runs together, without the time in which they waited for jobs.
     """
 
     jobs: int
@@ -31,7 +31,7 @@ class RunRate:
 
     @property
     def per_second(self) -> float:
-        """Jobs that one run ends in a second."""
+        """How many jobs one run ends in a second."""
         return self.jobs / self.seconds
 
     def __str__(self) -> str:
@@ -39,14 +39,14 @@ class RunRate:
 
 
 def measured(queue: SqlQueue, name: str, *, batch_size: int | None) -> RunRate | None:
-    """The rate of the queue's runs by the latest jobs that they ended within an hour, also of runs that are not over; None:
-    there are none.
+    """Measure the rate of the queue's runs by the latest jobs that they ended within an hour, live runs included; None: they
+    ended none.
 
     Args:
         queue: where the queue is.
         name: the queue's.
         batch_size: of the runs' claims; None: by the handler's time. Jobs that were claimed together may have ended
-            together, and one such batch says nothing about the time between two.
+            together, and one such batch does not give the time between two.
     """
     limit = max(_LATEST, 2 * (MOST_MEASURED if batch_size is None else batch_size) + 1)
     wanted = {"queue": name, "runs": run_worker(""), "seconds": _LOOKED_BACK_SECONDS, "limit": limit}

@@ -1,4 +1,4 @@
-"""The sensor that looks at the bucket heads and starts drain runs."""
+"""The sensor that reads the bucket heads and requests drain runs."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -30,33 +30,33 @@ BUCKETS_TAG = "sqlqueue/buckets"
 
 _NAMED = 5
 _COUNTED = 1_000
-"""Up to so many jobs are counted where it is for people only."""
+"""The most jobs to count for a text that only users read."""
 _LONGEST_TAG = 200
 _LONGEST_NAMES = 20
 
 
 @dataclass(frozen=True, slots=True)
 class SensorSettings:
-    """How a sensor turns a backlog into runs.
+    """Settings by which a sensor turns a backlog into runs.
 
     Args:
-        max_runs: the most drain runs of the sensor at a time; of a standing consumer, as many as always stand.
-        run_seconds: a backlog that a run works off in that time gets one run, twice of it two, and so on. How fast runs are
-            is measured: by the latest jobs that runs of the queue ended, also live ones. Where nothing was measured yet, a
-            run is given 5,000 jobs, and never more than 10,000.
-        jobs_per_run: so many jobs for a run instead; None: as many as were measured.
-        start_seconds: how long Dagster may take to make a run that was asked for, or a run from its process to its op,
-            before its buckets are given to another one.
-        starting_seconds: how long a run may be starting, as Dagster calls it, before its buckets are given to another one.
-            The time that it waits in Dagster's own run queue does not count. A run that comes later still works, too.
+        max_runs: the most drain runs of the sensor at a time; of a standing consumer, the number of its standing runs.
+        run_seconds: the sensor requests one run for a backlog that a run works off in that time, two for twice as much,
+            and so on. It measures the rate of runs by the latest jobs that runs of the queue ended, live ones included.
+            Where nothing was measured yet it counts 5,000 jobs for a run, and never more than 10,000.
+        jobs_per_run: the jobs for one run instead; None: by the measured rate.
+        start_seconds: how long Dagster may take to create a requested run, or a run from its process to its op, before
+            another run gets its buckets.
+        starting_seconds: how long a run may have the status `STARTING` before another run gets its buckets. The time in
+            Dagster's own run queue does not count. A run that starts later still works.
         budget_seconds, linger_seconds, hand_over_seconds: passed on to the runs, see `DrainConfig`; None: by the
             consumer's mode.
-        batch_size: jobs for each claim; None: as `Consumer` chooses, by the time that the handler takes.
-        share: where live runs cover all buckets with work, and the backlog is worth more of them, or they have not got to a
-            bucket for ten seconds, start further runs that share their buckets; else no bucket has two runs of the sensor
-            at a time.
-        region: start runs for the buckets of this region only.
-        tags: start runs for jobs only that have all of these tags.
+        batch_size: jobs for each claim; None: `Consumer` chooses by the handler's time.
+        share: where live runs cover all buckets with work, and the backlog is worth more runs, or they have not claimed
+            from a bucket for ten seconds, request further runs that share their buckets; else no bucket has two runs of the
+            sensor at a time.
+        region: request runs for the buckets of this region only.
+        tags: request runs only for jobs that have all of these tags.
 
     Raises:
         InvalidInput: a value is out of range.
@@ -91,28 +91,28 @@ def build_sqlqueue_sensor(
     minimum_interval_seconds: int = 1,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.SensorDefinition:
-    """A sensor that starts runs of the consumer's job for the buckets that have work.
+    """Build a sensor that requests runs of the consumer's job for the buckets that have work.
 
-    A tick reads one index entry for each bucket and priority, and asks Dagster for the runs of the slots. Buckets that a
-    live run covers are left to it, and those of a run that has ended are free; one that died and that Dagster does not miss
-    frees its buckets when its slot expires. No run key is derived from jobs: Dagster remembers run
-    keys for ever, and a run that died before claiming would block that job for good. A bucket whose runs die before they
-    take a job gets its runs apart from the others, every other time alone, and less and less often. A paused queue starts
-    nothing, and the tick says so.
+    A tick reads one index entry for each bucket and priority, reserves slots, and requests a run for each. It leaves the
+    buckets of live runs to them, and frees those of runs that have ended; the slot of a run that died unnoticed by Dagster
+    frees them when it expires. Requests have no run key: Dagster remembers run keys for ever, and one made of a job would
+    block that job for good if its run died before the claim. A bucket whose runs die before they claim a job gets its runs
+    apart from the others, every other time alone, and less and less often. The tick of a paused queue requests nothing, and
+    says so.
 
-    What a tick sees is reported on the queue's asset when it changed, or once a minute while jobs wait, without a run: eight
+    A tick reports on the queue's asset, without a run, when something changed, or once a minute while jobs wait: eight
     numbers, a table of the buckets, and the checks of `build_sqlqueue_checks`.
 
-    An error of the database makes the tick fail, so that it is seen. The consumer's job has to be in the `Definitions` too.
+    An error of the database fails the tick, so that users see it. The consumer's job must be in the `Definitions` too.
 
     Args:
-        consumer: what works the queue off.
+        consumer: the consumer of the queue.
         name: the sensor's, and that of its slots; None: `<queue>_sensor`.
-        settings: how a backlog becomes runs.
-        thresholds: of the checks; None: the usual ones.
-        minimum_interval_seconds: between two ticks. Dagster's daemon looks every five seconds; with an interval as long
-            it may miss every other look.
-        default_status: whether it runs without being switched on.
+        settings: how the sensor turns a backlog into runs.
+        thresholds: of the checks; None: the defaults.
+        minimum_interval_seconds: between two ticks. Dagster's daemon evaluates sensors every five seconds; with an interval
+            of five seconds it may skip every other time.
+        default_status: whether it starts with the code location, or when a user switches it on.
     """
     chosen = settings or SensorSettings()
     queue_name = consumer.spec.name
@@ -124,7 +124,7 @@ def build_sqlqueue_sensor(
         job_name=consumer.job.name,
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
-        description=f"Looks at the bucket heads of the queue {queue_name!r} and starts drain runs for those with work.",
+        description=f"Reads the bucket heads of the queue {queue_name!r} and requests drain runs for those with work.",
     )
     @under_key(consumer.resource_key)
     def bucket_heads(context: dg.SensorEvaluationContext, sqlqueue: SqlQueueResource) -> dg.SensorResult:
@@ -140,7 +140,7 @@ def build_sqlqueue_sensor(
         events = list(
             report(queue, look, consumer.asset_key, memory, limits, stood=stood, links=links, run_ended_at=ended)
         )
-        # Last of all: what a tick has reserved before it fails nobody comes for.
+        # Last of all: no run comes for what a tick has reserved before it fails.
         widened, reserved = tick.widen(planned, look), tick.reserve(planned, look)
         requests = [tick.request(slot, look.heads) for slot in reserved]
         memory.status = status = tick.status(look, planned, reserved, widened, memory)
@@ -153,7 +153,7 @@ def build_sqlqueue_sensor(
 
 
 def _status_line(name: str, heads: Sequence[Head], depth: Depth) -> str:
-    """What a person wants to read in the list of ticks."""
+    """The depth of the queue, for the list of ticks."""
     waits = [-head.due_seconds for head in heads if head.due_seconds < 0]
     later = f", next due in {min(waits):.0f} s" if waits and not depth.ready else ""
     more = "+" if depth.ready >= depth.cap else ""
@@ -164,7 +164,7 @@ def _status_line(name: str, heads: Sequence[Head], depth: Depth) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Tick:
-    """One look of a sensor at its queue, and what follows from it."""
+    """One tick of a sensor: it reads the queue, plans runs, reserves slots and requests runs."""
 
     queue: SqlQueue
     known: QueueSettings
@@ -186,7 +186,7 @@ class _Tick:
         if run_ended or found.kept or any(head.due_seconds >= 0 for head in heads):
             self._measure(memory)
         per_run = settings.jobs_per_run or jobs_in(memory.rate, settings.run_seconds)
-        # Counting is most of what a tick costs: where no run can be added it decides nothing.
+        # Counting is most of a tick's cost: where no run can be added it decides nothing.
         room = len(found.kept) < settings.max_runs
         cap = (settings.max_runs - 1) * per_run + 1 if room else _COUNTED
         depth = self.queue.depth(name, cap=max(cap, _COUNTED), others_cap=_COUNTED)
@@ -202,7 +202,7 @@ class _Tick:
         if self.settings.tags and look.depth.ready and not self._any_fits():
             return Plan({}, {})
         its = set(lanes)
-        # What a limit, the turn of a key, or its tags keep from running no further run would get to either.
+        # A further run could not claim jobs either that a limit, the turn of a key, or their tags hold back.
         free = not (self.known.limited or self.known.keyed or self.settings.tags)
         still = unreached(stood, look.covered, look.capacity.at_work) if free else ()
         return drains(
@@ -218,7 +218,7 @@ class _Tick:
         )
 
     def widen(self, planned: Plan, look: Look) -> list[slots.Slot]:
-        """Have live runs take over what the plan gives them beside their own: these buckets, as slots of their own."""
+        """Give live runs the further buckets of the plan. Returns these buckets alone, as slots."""
         more = []
         for number, buckets in planned.widened.items():
             slot = look.capacity.kept[number]
@@ -228,7 +228,7 @@ class _Tick:
         return more
 
     def reserve(self, planned: Plan, look: Look) -> list[slots.Slot]:
-        """The slots of the plan's groups. Another tick may be quicker; what it got is left to it."""
+        """Reserve slots for the plan's groups, except those that another tick has reserved meanwhile."""
         standing = self.consumer.mode is DrainMode.STANDING
         due = {head.bucket for head in look.heads if head.due_seconds >= 0}
         wanted = [
@@ -281,16 +281,16 @@ class _Tick:
         widened: Sequence[slots.Slot],
         memory: Memory,
     ) -> str:
-        """What the tick saw and did, for people."""
+        """Describe what the tick read and did, for users."""
         said = [_status_line(look.queue, look.heads, look.depth)]
         if look.capacity.freed:
             said.append(f"free again: {_some(look.capacity.freed, 'slot')}")
         if runs := look.capacity.runs:
             said.append(_some([f"{run} has {_buckets(look.covered[number])}" for number, run in runs.items()], "run"))
         if widened:
-            said.append(f"taken over by these: {', '.join(_buckets(slot.buckets) for slot in widened)}")
+            said.append(f"they take over {', '.join(_buckets(slot.buckets) for slot in widened)}")
         if reserved:
-            said.append(f"asked for {_some([f'a run for {_buckets(slot.buckets)}' for slot in reserved], 'run')}")
+            said.append(f"requested {_some([f'a run for {_buckets(slot.buckets)}' for slot in reserved], 'run')}")
             if memory.rate is not None and self._learns:
                 said.append(f"{memory.rate}, so {look.jobs_per_run:,} for each")
         if planned.waiting:
@@ -311,7 +311,7 @@ class _Tick:
     def _measure(self, memory: Memory) -> None:
         now = time.time()
         if self._learns and now - memory.measured_at >= MEASURED_SECONDS:
-            # What was measured before holds until there is something newer: a queue may have work at night only.
+            # The last measurement holds until there is a newer one: a queue may have work at night only.
             memory.rate = measured(self.queue, self.known.name, batch_size=self.settings.batch_size) or memory.rate
             memory.measured_at = now
 
@@ -323,7 +323,7 @@ class _Tick:
         if not lanes:
             there = ", ".join(map(repr, sorted(set(self.known.regions))))
             raise InvalidInput(
-                f"the sensor is to look at the buckets of region {region!r}, and queue {self.known.name!r} has none there;"
+                f"the sensor is set to the buckets of region {region!r}, and queue {self.known.name!r} has none there;"
                 f" its regions are {there}"
             )
         return lanes
@@ -335,13 +335,13 @@ class _Tick:
 
 def _last_run(instance: dg.DagsterInstance, key: dg.AssetKey) -> float:
     """When a run last materialised the asset; 0: none did, or the sensor was the last."""
-    # A quarter of what `get_latest_materialization_event` costs, which reads the asset's whole record.
+    # A quarter of the cost of `get_latest_materialization_event`, which reads the asset's whole record.
     latest = instance.fetch_materializations(key, limit=1).records
     return latest[0].timestamp if latest and latest[0].run_id else 0.0
 
 
 def slot_of(run: dg.DagsterRun, op: str) -> slots.Slot | None:
-    """The slot that was reserved for a drain run; None, if none was."""
+    """The slot that the sensor reserved for a drain run; None: it reserved none."""
     run_config: Any = run.run_config
     try:
         config = run_config["ops"][op]["config"]
@@ -351,7 +351,7 @@ def slot_of(run: dg.DagsterRun, op: str) -> slots.Slot | None:
 
 
 def _some(texts: Sequence[str], what: str) -> str:
-    """A list for people: the first ones, and how many more there are."""
+    """List the first texts, and how many more there are."""
     more = len(texts) - _NAMED
     return ", ".join(texts[:_NAMED]) + (f" and {more} more {what}{'s' * (more > 1)}" if more > 0 else "")
 
@@ -364,7 +364,7 @@ def _buckets(numbers: Sequence[int]) -> str:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Numbers as people write them, `0-3,7`; at most as long as a tag may be."""
+    """Write numbers as ranges, `0-3,7`; cut to the longest tag that Dagster accepts."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and parts[-1][-1] == number - 1:

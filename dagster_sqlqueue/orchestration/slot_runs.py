@@ -1,4 +1,4 @@
-"""The slots of a sensor beside the runs that Dagster knows of: which are kept, and which have ended with their run."""
+"""The slots of a sensor compared with the runs in Dagster: which are kept, and which have ended with their run."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from dagster_sqlqueue.orchestration.slots import Holding
 from dagster_sqlqueue.queue import SqlQueue
 
 TOKEN_TAG = "sqlqueue/slot_token"
-"""On a run: the token of the slot that was reserved for it, and so on its retries and re-executions."""
+"""The tag of a run, its retries and re-executions, with the token of the slot that is reserved for it."""
 
 _WAITING = (dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING)
 _NAMES = {
@@ -25,18 +25,18 @@ _NAMES = {
     dg.DagsterRunStatus.CANCELED: "was cancelled",
 }
 _NAMED = 8
-"""So much of a run's id is what Dagster's own pages show."""
+"""How many characters of a run's id Dagster's own pages show."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What the slots of a sensor cover at a tick.
+    """The slots of a sensor at a tick.
 
     Attributes:
         kept: the slots that are taken, by their number.
-        runs: who has them, in words, by the same number.
-        at_work: for how many seconds their runs have been, by the same number; those that are not there are not in it.
-        freed: the runs that had ended, and whose slots were given back, in words.
+        runs: the runs that hold them, in words, by the same number.
+        at_work: for how many seconds their runs have run, by the same number; without runs that have not started.
+        freed: the ended runs whose slots were released, in words.
     """
 
     kept: Mapping[int, slots.Slot] = field(default_factory=dict)
@@ -59,17 +59,17 @@ def capacity(
     start_seconds: float,
     starting_seconds: float,
 ) -> Capacity:
-    """Look which slots are taken, and bring them up to date with their runs.
+    """Read which slots are taken, and update them by their runs.
 
-    A slot whose runs have ended is given back. That of a run which waits in Dagster's own queue is kept, and that of one
-    which is being started for as long as a start may take. Any other is taken until it expires.
+    It releases a slot whose runs have ended. It extends that of a run which waits in Dagster's own queue, and that of one
+    which is starting, for as long as a start may take. Any other slot is taken until it expires.
 
     Args:
         queue: where the slots are.
-        instance: which knows the runs.
+        instance: Dagster's, with the runs.
         name: the queue's.
-        sensor: whose slots.
-        start_seconds: for how long a slot is kept each time.
+        sensor: the name of the sensor that reserved the slots.
+        start_seconds: by how much to extend a slot each time.
         starting_seconds: how long a start may take, after the run has left Dagster's queue.
     """
     holdings = slots.holdings(queue, name, sensor=sensor)
@@ -95,12 +95,12 @@ def capacity(
 
 
 def short(run_id: str) -> str:
-    """A run's id as Dagster shows it."""
+    """Shorten a run's id as Dagster's pages do."""
     return run_id[:_NAMED]
 
 
 def _runs(instance: dg.DagsterInstance, tokens: Sequence[str]) -> dict[str, dg.RunRecord]:
-    """The run of each token: of several, as retries and re-executions make them, the latest that has not ended."""
+    """The run of each token; of several, which are retries and re-executions, the latest that has not ended."""
     if not tokens:
         return {}
     found: dict[str, dg.RunRecord] = {}
@@ -117,7 +117,7 @@ def _may_come(record: dg.RunRecord, starting_seconds: float) -> bool:
     status = record.dagster_run.status
     if status not in _WAITING:
         return False
-    # One whose launcher has died stays like this for good where Dagster's run monitoring is not switched on.
+    # A run whose launcher died keeps this status for good unless Dagster's run monitoring is on.
     since = time.time() - record.update_timestamp.timestamp()
     return status is dg.DagsterRunStatus.QUEUED or since < starting_seconds
 

@@ -1,6 +1,6 @@
-"""Consumer slots: capacity that somebody asked for, with an expiry, so that each bucket gets one run at a time.
+"""Consumer slots: capacity that a sensor requested, with an expiry, so that each bucket gets one run at a time.
 
-A slot only saves starting consumers in vain. Two consumers on one bucket share its work, whatever the slots say.
+A slot only avoids needless runs. Two consumers on one bucket share its work, whatever the slots are.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from dagster_sqlqueue.queue import SqlQueue
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A reservation: its number, the buckets it covers, the token that proves whose it is, and the sensor that made it."""
+    """A reservation: its number, the buckets it covers, the token that its holder presents, and the sensor that made it."""
 
     queue: str
     number: int
@@ -25,11 +25,11 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A slot that nobody has given back.
+    """A slot that has not been released.
 
     Attributes:
         slot: the reservation.
-        run_id: of its run; None while that is not known.
+        run_id: of its run; None: not known yet.
         seconds: until it expires; negative: it has.
     """
 
@@ -40,11 +40,11 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A bucket for which runs were asked, none of which has taken a job or found nothing to do so far.
+    """A bucket whose requested runs have neither claimed a job nor found it empty so far.
 
     Attributes:
-        starts: how many runs.
-        seconds: how long ago the latest was asked for.
+        starts: how many runs were requested.
+        seconds: how long ago the latest was requested.
     """
 
     bucket: int
@@ -53,7 +53,7 @@ class Asked:
 
 
 def holdings(queue: SqlQueue, name: str, *, sensor: str = "") -> list[Holding]:
-    """The slots that nobody has given back, by their number, also those that have expired."""
+    """Read the slots that have not been released, by their number, also those that have expired."""
     rows = queue.database.run("slots", {"queue": name, "sensor": sensor})
     return [
         Holding(Slot(name, number, tuple(buckets), token, sensor), run_id, seconds)
@@ -62,7 +62,7 @@ def holdings(queue: SqlQueue, name: str, *, sensor: str = "") -> list[Holding]:
 
 
 def taken(queue: SqlQueue, name: str, *, sensor: str = "") -> dict[int, tuple[int, ...]]:
-    """The buckets of each slot that has not expired, by the slot's number."""
+    """Read the buckets of each slot that has not expired, by the slot's number."""
     return {
         holding.slot.number: holding.slot.buckets
         for holding in holdings(queue, name, sensor=sensor)
@@ -71,12 +71,12 @@ def taken(queue: SqlQueue, name: str, *, sensor: str = "") -> dict[int, tuple[in
 
 
 def asked(queue: SqlQueue, name: str) -> dict[int, Asked]:
-    """The buckets for which runs were asked in vain so far, or just now, by their number."""
+    """Read the buckets whose requested runs have done nothing so far, by their number."""
     return {row[0]: Asked(*row) for row in queue.database.run("buckets_asked", {"queue": name})}
 
 
 def served(queue: SqlQueue, name: str, buckets: Sequence[int] | None = None) -> None:
-    """Note that what was asked for these buckets has come. None: for all of them."""
+    """Record that the run requested for these buckets has come. None: for all of them."""
     wanted = None if buckets is None else sorted(buckets)
     queue.database.run("buckets_served", {"queue": name, "buckets": wanted})
 
@@ -92,8 +92,8 @@ def acquire(
     due: Sequence[int] | None = None,
     shared: bool = False,
 ) -> Slot | None:
-    """Reserve a slot until `seconds` from now, and note that its buckets with work were asked for; None when somebody else
-    has it, or another slot of the sensor that covers a bucket of it.
+    """Reserve a slot until `seconds` from now, and record the request for its buckets with work. Returns None if the slot is
+    taken, or another slot of the sensor covers one of the buckets.
 
     Args:
         queue: where the queue is.
@@ -101,7 +101,7 @@ def acquire(
         number: of the slot.
         buckets: what the slot covers.
         seconds: until it expires.
-        sensor: whose slots.
+        sensor: the name of the sensor.
         due: the buckets that have work; None: all of them.
         shared: other slots may cover its buckets as well.
     """
@@ -113,23 +113,23 @@ def acquire(
 
 
 def extend(queue: SqlQueue, slot: Slot, *, seconds: float, run_id: str | None = None) -> tuple[int, ...] | None:
-    """Keep a slot until `seconds` from now, and note whose it is. Gives the buckets that it covers by now; None when it, or
-    a bucket of it, passed to somebody else.
+    """Extend a slot until `seconds` from now, and record its run. Returns the buckets that it covers now; None if the slot,
+    or one of its buckets, has passed to another run.
     """
     rows = queue.database.run("slot_extend", {**_of(slot), "seconds": seconds, "run_id": run_id})
     return tuple(rows[0][0]) if rows else None
 
 
 def widen(queue: SqlQueue, slot: Slot, buckets: Sequence[int]) -> bool:
-    """Give a slot that is taken more buckets, which its run takes over within seconds; false when it has expired or passed
-    to somebody else, or another slot of the sensor covers one of them.
+    """Add buckets to a taken slot; its run takes them over within seconds. Returns false if the slot has expired or passed
+    to another run, or another slot of the sensor covers one of the buckets.
     """
     lock = ("slot_lock", {"queue": slot.queue, "sensor": slot.sensor})
     return bool(queue.database.run_together(lock, ("slot_widen", {**_of(slot), "buckets": list(buckets)}))[-1])
 
 
 def release(queue: SqlQueue, slot: Slot) -> bool:
-    """Give a slot back; false when it was not ours any more."""
+    """Release a slot; false if the token no longer holds it."""
     return bool(queue.database.run("slot_release", _of(slot)))
 
 

@@ -1,4 +1,4 @@
-"""What a drain run did, as figures and as a line for people: told by the run itself, or by the database after its death."""
+"""Counts of a drain run, as metadata and as a line of text: from the run itself, or from the database after its death."""
 
 import time
 from collections.abc import Mapping
@@ -14,38 +14,38 @@ from dagster_sqlqueue.orchestration.giving_back import run_worker
 from dagster_sqlqueue.queue import SqlQueue
 
 _COUNTED = 200_000
-"""So many endings of the queue are looked at, from the run's end backwards."""
+"""The most endings of the queue to read, from the run's end backwards."""
 _CLOCKS_SECONDS = 60.0
-"""By how much the clocks of Dagster and of the database may differ."""
+"""By how many seconds the clocks of Dagster and of the database may differ."""
 
 
 def figures(summary: DrainSummary) -> dict[str, Any]:
-    """What a drain did, as metadata: what there was none of is left out."""
+    """The counts of a drain as metadata, without those that are 0."""
     counted = {**asdict(summary), "seconds": round(summary.seconds, 3)}
     shown = {name: one for name, one in counted.items() if one or name in ("claimed", "succeeded")}
     return {**shown, "jobs_per_second": round(summary.jobs_per_second, 1)}
 
 
 def told(summary: DrainSummary) -> str:
-    """The same as a line: `20 claimed, 19 succeeded, 1 failed; 2 batches, 0.3 s`."""
+    """The counts of a drain as a line: `20 claimed, 19 succeeded, 1 failed; 2 batches, 0.3 s`."""
     counted = {name: value for name, value in asdict(summary).items() if value and name not in ("seconds", "batches")}
     said = ", ".join(f"{value:,} {name}" for name, value in counted.items()) or "nothing to do"
     return f"{said}; {summary.batches:,} batches, {summary.seconds:.1f} s"
 
 
 def told_buried(summary: DrainSummary) -> str:
-    """A warning: jobs that went to the dead letter, or are held, without a handler's having been called."""
+    """Warn of jobs that went to the dead letter, or are held, without a call of the handler."""
     return (
         f"{summary.buried:,} jobs had killed the process that worked on them, or hung, on their last attempt, and were not"
-        " tried again: they are in the dead letter, or held where their key stops"
+        " retried: they are in the dead letter, or held where their key stops"
     )
 
 
 def counts_of(run: dg.ExecuteInProcessResult, op: str) -> dict[str, Any]:
-    """The figures of a run's drain op, all of them; empty, if it did not come to its end.
+    """All counts of a run's drain op; empty, if it did not reach its end.
 
     Args:
-        run: that is over.
+        run: the result of a run that has ended.
         op: the op's name.
     """
     for event in run.events_for_node(op):
@@ -57,11 +57,11 @@ def counts_of(run: dg.ExecuteInProcessResult, op: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class EndedRun:
-    """What the database knows of a run that is over.
+    """The counts of an ended run from the database.
 
     Attributes:
         succeeded, failed, cancelled: how many jobs it ended so.
-        whole: all endings of its time were looked at; else there may be more of them.
+        whole: whether all endings of its time were read; else there may be more of its jobs.
     """
 
     succeeded: int = 0
@@ -76,7 +76,7 @@ class EndedRun:
 
 
 def ended_run(queue: SqlQueue, name: str, run_id: str, *, seconds: float) -> EndedRun:
-    """The jobs that a run has ended, by its id. Those that it gave back are not among them: they are its no more.
+    """Count the jobs that a run has ended, by its id, without those that it gave back.
 
     Args:
         queue: where the queue is.
@@ -92,12 +92,12 @@ def ended_run(queue: SqlQueue, name: str, run_id: str, *, seconds: float) -> End
 def tell_ended_run(
     instance: dg.DagsterInstance, run: dg.DagsterRun, queue: SqlQueue, given_back: Mapping[str, int], name: str
 ) -> None:
-    """Say on the page of a run that was killed, cancelled or failed what it did: one event, with the figures as metadata.
-    Where the database does not answer, or does not tell, nothing is said.
+    """Report on the page of a run that was killed, cancelled or failed what it did: one event, with the counts as metadata.
+    If the database does not answer, or refuses access, it reports nothing.
 
     Args:
-        instance: where the run is noted.
-        run: that is over.
+        instance: Dagster's, with the run.
+        run: the ended run.
         queue: where the queue is.
         given_back: how many jobs of each queue it still held.
         name: of the queue that it drained.

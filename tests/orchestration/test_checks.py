@@ -127,7 +127,7 @@ def test_a_queue_that_is_stuck_says_so_once_a_minute_with_the_age_of_the_oldest(
 def test_a_person_can_read_the_cursor(deployment: Deployment, sensor: dg.SensorDefinition) -> None:
     deployment.enqueue(Work(n=1))
     cursor = json.loads(deployment.tick(sensor).cursor)
-    assert cursor["status"].startswith("work: 1 ready, 0 leased, 0 scheduled; asked for a run for buckets 0-3")
+    assert cursor["status"].startswith("work: 1 ready, 0 leased, 0 scheduled; requested a run for buckets 0-3")
     assert cursor["figures"] == {"ready": 1, "leased": 0, "scheduled": 0, "held": 0}
     assert datetime.fromisoformat(cursor["observed_at"]).tzinfo is not None
     (head,) = cursor["heads"].values()

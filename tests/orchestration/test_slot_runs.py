@@ -106,7 +106,7 @@ def test_a_slot_ends_with_its_run(
     (config,) = configs(result)
     assert config["token"] != request.run_config["ops"][consumer.op.name]["config"]["token"]
     assert f"free again: run {run_id[:8]} {said}" in result.cursor
-    assert "asked for a run for buckets 0-3" in result.cursor
+    assert "requested a run for buckets 0-3" in result.cursor
 
 
 def test_what_a_killed_run_has_leased_waits_for_the_lease_and_all_else_for_a_tick(
@@ -228,7 +228,7 @@ def test_a_live_run_takes_over_what_no_other_may_be_started_for(
     rows(queue, "UPDATE {s}.job SET bucket = (payload ->> 'n')::int % 4")
     result = deployment.tick(sensor)
     assert not result.run_requests
-    assert "taken over by these: buckets 1-3" in result.skip_reason.skip_message
+    assert "they take over buckets 1-3" in result.skip_reason.skip_message
     ((buckets,),) = rows(queue, "SELECT buckets FROM {s}.consumer_slot")
     assert sorted(buckets) == [0, 1, 2, 3]
     assert "taken over" not in deployment.tick(sensor).skip_reason.skip_message

@@ -1,7 +1,7 @@
--- The buckets for which runs were asked, and none has taken a job or found nothing to do since.
+-- The buckets with requested runs, none of which has taken a job or found nothing to do since.
 --
 -- Parameters: queue text.
--- Returns: bucket; starts (how many runs were asked for); asked_seconds (how long ago the latest was). Locks: none.
+-- Returns: bucket; starts (how many runs were requested); asked_seconds (how long ago the latest was). Locks: none.
 -- Roles: producer, consumer, operator, observer.
 SELECT b.bucket, b.starts, CAST(EXTRACT(epoch FROM statement_timestamp() - b.asked_at) AS float8) AS asked_seconds
 FROM sqlqueue.bucket AS b

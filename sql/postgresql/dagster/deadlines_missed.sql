@@ -1,4 +1,4 @@
--- Which jobs of a queue, each of which was to be done by a moment of its own, were not.
+-- The jobs of a queue that did not succeed by their deadlines.
 --
 -- Parameters: queue text; ids uuid[]; deadlines timestamptz[] (of each of them); since timestamptz (none of them can have
 --   ended before).

@@ -1,9 +1,9 @@
 -- Keep a slot while its run is alive, or waits to be started, under its token. One that has expired is kept too, unless
 -- another run has been given one of its buckets meanwhile.
 --
--- Parameters: queue text; sensor text; slot smallint; token uuid; run_id text (whose it is; null: as far as it is known);
+-- Parameters: queue text; sensor text; slot smallint; token uuid; run_id text (of the slot's run; null: as noted before);
 --   seconds float8.
--- Returns: the buckets that it covers, one row when the slot is still ours. Locks: the slot's row.
+-- Returns: the buckets that it covers, one row when the slot is still the token's. Locks: the slot's row.
 -- Roles: consumer.
 UPDATE sqlqueue.consumer_slot AS s
 SET expires_at = statement_timestamp() + make_interval(secs => :seconds), run_id = COALESCE(CAST(:run_id AS text), s.run_id)

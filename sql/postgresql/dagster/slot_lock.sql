@@ -1,4 +1,4 @@
--- Let one tick after the other reserve slots of a sensor on a queue.
+-- Serialise the ticks that reserve slots of a sensor on a queue.
 --
 -- Parameters: queue, sensor text. Locks: an advisory lock of the two, until the transaction ends: slot_acquire after it sees
 --   every slot that was reserved before.

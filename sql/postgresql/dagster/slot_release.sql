@@ -1,7 +1,7 @@
 -- Give a slot back, under its token, so that the next tick may ask for its buckets at once.
 --
 -- Parameters: queue text; sensor text; slot smallint; token uuid.
--- Returns: one row when the slot was ours. Locks: the slot's row.
+-- Returns: one row when the slot was the token's. Locks: the slot's row.
 -- Roles: consumer, operator.
 DELETE FROM sqlqueue.consumer_slot AS s
 WHERE s.queue = :queue AND s.sensor = :sensor AND s.slot = :slot AND s.token = CAST(:token AS uuid)
