@@ -1,4 +1,4 @@
-"""Whether the accounts' days were done in time: by a time of day of each account's own zone, on the day after."""
+"""Check that accounts' days were done in time: by a time of day of each account's own zone, on the day after."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,24 +27,25 @@ MOST_DAYS = 31
 
 _AT_ONCE = 1_000
 _SLACK = timedelta(days=2)
-"""A day's jobs are there at the earliest when it has ended where days end first, and may be brought forward then."""
+"""How long before the first day, in UTC, the search begins: a day's jobs exist at the earliest when it has ended in the time
+zone where days end first, and may be rescheduled to an earlier moment then."""
 
 WAYS = ("open", "late", "failed", "cancelled", "missing")
-"""How a day can have missed its deadline: its job is live, was done after it, ended otherwise, or is not there."""
+"""How a day can have missed its deadline: its job is live, succeeded after it, ended otherwise, or does not exist."""
 
 Expected = Callable[[Account, date], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """An account's day that was not done in time.
+    """An account's day that missed its deadline.
 
     Attributes:
-        account: whose.
-        day: which.
-        deadline: by when it was to be done, in UTC.
+        account: the account.
+        day: the day.
+        deadline: the moment of the deadline, in UTC.
         way: one of `WAYS`.
-        finished_at: when its job ended; None for one that did not.
+        finished_at: when its job ended; None: it has not.
     """
 
     account: Account
@@ -56,12 +57,12 @@ class Missed:
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """What a look at the deadlines found.
+    """The days whose deadlines have passed, and those that missed them.
 
     Attributes:
-        at: when it looked, by the database's clock.
-        by_day: of each day, how many accounts were to be done with it by then, the latest day first.
-        missed: the accounts' days that were not done in time, the latest first.
+        at: the moment of the check, by the database's clock.
+        by_day: of each day, how many accounts' deadlines had passed by then, the latest day first.
+        missed: the accounts' days that missed their deadlines, the latest first.
     """
 
     at: datetime
@@ -70,15 +71,15 @@ class Deadlines:
 
     @property
     def expected(self) -> int:
-        """How many accounts' days were to be done by then."""
+        """How many accounts' days had their deadline by then."""
         return sum(self.by_day.values())
 
 
 def last_days(now: datetime, zone: str, deadline: time, days: int) -> list[date]:
-    """The last days whose deadline, on the day after, has passed in a zone; the latest first.
+    """Find the last days whose deadline, on the day after, has passed in a zone; the latest first.
 
     Args:
-        now: the moment to ask for.
+        now: the moment of the check.
         zone: an IANA time zone.
         deadline: the time of day, by the zone's clocks. One that daylight saving skips is the moment the clocks were moved
             on; one that comes twice is the first.
@@ -100,20 +101,20 @@ def look_at_deadlines(
     expected: Expected | None = None,
     now: datetime | None = None,
 ) -> Deadlines:
-    """Look which accounts' days were not done in time, of the last days whose deadline has passed.
+    """Find the accounts' days that missed their deadline, among the last days whose deadline has passed.
 
     Args:
         queue: the queues of the schema.
-        name: the queue of the daily jobs, which `build_fanout_asset` put there.
+        name: the queue of the daily jobs of `build_fanout_asset`.
         accounts: all of them.
         deadline: the time of day, by the clocks of each account's zone, on the day after.
-        days: how many.
-        partitions_def: the days that there are; None: any.
-        expected: whether an account was to be done with a day; None: every one.
-        now: the moment to look from; None: now, by the database's clock.
+        days: how many days.
+        partitions_def: the days to check; None: any.
+        expected: whether an account has a job for a day; None: always.
+        now: the moment of the check; None: now, by the database's clock.
 
     Raises:
-        InvalidInput: an account's zone is not known.
+        InvalidInput: an account's zone is unknown.
         UnknownQueue: there is no such queue.
     """
     queue.catalog.check_exists(name)
@@ -148,21 +149,21 @@ def build_deadline_check(
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
     asset_key: dg.AssetKey | None = None,
 ) -> dg.AssetChecksDefinition:
-    """A check of the queue's asset: every account's day was done by a time of day of its own zone, on the day after.
+    """Build a check of the queue's asset: every account's day was done by a time of day of its own zone, on the day after.
 
-    It looks at the last days whose deadline has passed, for each account by itself. A day is done when its job succeeded.
-    Jobs that are still live, were done later, failed or were cancelled, and those that are not there at all, make it fail;
-    a table names the first of them. An account is looked for under the zone that it has now.
+    It checks the last days whose deadline has passed, for each account by itself. A day is done when its job succeeded.
+    The check fails for jobs that are live, succeeded later, failed, were cancelled, or do not exist; a table names the first
+    of them. It uses the zone that the account has now.
 
-    To be run from time to time after the first account's deadline, by a schedule on `AssetSelection.checks(...)`.
+    Run it from time to time after the first account's deadline, by a schedule on `AssetSelection.checks(...)`.
 
     Args:
         spec: the queue of the daily jobs, see `build_fanout_asset`.
-        accounts: asked once a run.
+        accounts: returns all accounts; called once a run.
         deadline: the time of day, without a zone.
         days: how many of the last days, 1 to 31. The archive must keep jobs for longer.
-        partitions_def: the days that there are; None: any.
-        expected: whether an account was to be done with a day, where not all are with every one: new accounts, holidays.
+        partitions_def: the days to check; None: any.
+        expected: whether an account has a job for a day, for new accounts and holidays; None: always.
         name: the check's; None: `done_by_0800`.
         severity: of a failure.
         asset_key: of the queue's asset; None: `queues/<name>`.
@@ -178,14 +179,14 @@ def build_deadline_check(
     @dg.asset_check(
         asset=asset_key or queue_asset_key(spec.name),
         name=name or f"done_by_{deadline:%H%M}",
-        description=f"Whether every account's day was done by {deadline:%H:%M} of its own zone on the day after, of the last"
-        f" {days} {'day' if days == 1 else 'days'}.",
+        description=f"Checks that every account's day was done by {deadline:%H:%M} of its own zone on the day after, for the"
+        f" last {days} {'day' if days == 1 else 'days'}.",
     )
     def done_in_time(sqlqueue: SqlQueueResource) -> dg.AssetCheckResult:
         with told_plainly():
             everyone = list(accounts())
             if not everyone:
-                raise InvalidInput(f"there is no account to look for in the queue {spec.name!r}")
+                raise InvalidInput(f"there is no account to check in the queue {spec.name!r}")
             migrations.check(sqlqueue.queue.database)
             found = look_at_deadlines(
                 sqlqueue.queue,
@@ -219,7 +220,7 @@ def _days_of(account: Account, now: datetime, deadline: time, days: int) -> list
     try:
         return last_days(now, account.zone, deadline, days)
     except (ZoneInfoNotFoundError, ValueError):
-        raise InvalidInput(f"account {account.name!r} has the time zone {account.zone!r}, which is not known") from None
+        raise InvalidInput(f"account {account.name!r} has the time zone {account.zone!r}, which is unknown") from None
 
 
 def _is_partition(partitions_def: dg.DailyPartitionsDefinition | None, day: date) -> bool:
@@ -250,7 +251,7 @@ def _way(state: str | None, finished_at: datetime | None) -> str:
 
 def _said(found: Deadlines, ways: Counter[str], deadline: time) -> str:
     if not found.expected:
-        return f"no account's day was to be done by {deadline:%H:%M} yet"
+        return f"no account's day had its deadline at {deadline:%H:%M} yet"
     if not found.missed:
         return f"all {found.expected:,} days of accounts were done by {deadline:%H:%M}"
     parts = ", ".join(f"{ways[way]:,} {way}" for way in WAYS if ways[way])
@@ -260,7 +261,7 @@ def _said(found: Deadlines, ways: Counter[str], deadline: time) -> str:
 def _day_table(found: Deadlines) -> str:
     missed = Counter(one.day for one in found.missed)
     rows = [[day, count, count - missed[day], missed[day]] for day, count in found.by_day.items()]
-    return markdown.table(["day", "to be done", "done in time", "not done in time"], rows)
+    return markdown.table(["day", "expected", "done in time", "not done in time"], rows)
 
 
 def _missed_table(found: Deadlines) -> str:

@@ -1,4 +1,4 @@
-"""Fan-out through the queue: one job for each account and day, due just after midnight where the account lives."""
+"""Fan-out through the queue: one job for each account and day, due just after midnight in the account's time zone."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ from dagster_sqlqueue.orchestration.assets import SqlQueueTranslator, build_sqlq
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 
 ZONE_FIRST = ZoneInfo("Pacific/Kiritimati")
-"""Where a day begins, and so ends, before it does anywhere else."""
+"""The time zone where each day begins, and ends, first."""
 
 
 class DailyAccount(BaseModel):
-    """The payload of a fanned-out job: which account's day is to be worked on."""
+    """The payload of a fanned-out job: the account and the day."""
 
     account: str
     day: date
@@ -31,7 +31,7 @@ class DailyAccount(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """An account and where it lives.
+    """An account and its time zone.
 
     Args:
         name: unique among the accounts.
@@ -43,7 +43,7 @@ class Account:
 
 
 def due_at(day: date, zone: str, at: time = time(0, 1)) -> datetime:
-    """The moment after a day's end at which its job is due: `at` on the next day, by the account's clock.
+    """The moment at which a day's job is due: `at` on the next day, by the account's clock.
 
     A time that daylight saving skips is the moment the clocks were moved on; one that comes twice is the first.
     """
@@ -51,7 +51,7 @@ def due_at(day: date, zone: str, at: time = time(0, 1)) -> datetime:
 
 
 def daily_jobs(queue: str, day: date, accounts: Iterable[Account]) -> list[NewJob[DailyAccount]]:
-    """One job for each account and the day. Its id is made of both, so that a second fan-out adds nothing."""
+    """Make one job for each account and the day. Its id is made of both, so that a second fan-out adds nothing."""
     jobs = []
     for account in accounts:
         run_at = due_at(day, account.zone)
@@ -67,7 +67,7 @@ def daily_jobs(queue: str, day: date, accounts: Iterable[Account]) -> list[NewJo
 
 
 def daily_job_id(queue: str, day: date, account: Account) -> UUID:
-    """The id of the job for an account's day."""
+    """Make the id of the job for an account's day."""
     return stable_id(due_at(day, account.zone), f"{queue}/{account.name}/{day}")
 
 
@@ -80,17 +80,17 @@ def build_fanout_asset(
     deps: Sequence[Any] = (),
     translator: SqlQueueTranslator | None = None,
 ) -> dg.AssetsDefinition:
-    """The queue as a daily-partitioned asset: materialising a day enqueues one job for each account.
+    """Build the queue as a daily-partitioned asset: materialising a day enqueues one job for each account.
 
-    A range of days is one run. Running a day again adds nothing, also when its jobs are done.
+    A range of days is one run. Running a day again adds nothing, also when its jobs have ended.
 
     Args:
         spec: the queue of the daily jobs.
-        accounts: asked once a run.
+        accounts: returns all accounts; called once a run.
         partitions_def: the days.
-        group_name: the asset's group; None: as the translator says.
-        deps: assets that the days' jobs are about.
-        translator: says what the queue is as an asset, its key among it.
+        group_name: the asset's group; None: the translator's.
+        deps: the upstream assets.
+        translator: makes the queue's asset, with its key.
     """
     made = build_sqlqueue_asset_spec(spec, group_name=group_name, translator=translator)
     with single_run_backfills():
@@ -142,11 +142,10 @@ def build_fanout_schedule(
     cron_schedule: str = "1 * * * *",
     default_status: dg.DefaultScheduleStatus = dg.DefaultScheduleStatus.STOPPED,
 ) -> dg.ScheduleDefinition:
-    """A schedule that fans out every day that has ended somewhere and was not fanned out yet, as one run.
+    """Build a schedule that fans out every day that has ended in some time zone and was not fanned out yet, as one run.
 
-    It catches up by itself: days missed while nothing ran, or whose run failed, are in the next tick's range. The jobs
-    carry their own due times, so it does not matter when in the day the tick comes, only that it is before the first
-    account's midnight; hourly is plenty.
+    It catches up by itself: the next tick's range includes days missed while nothing ran, or whose run failed. The jobs
+    carry their own due times, so the tick only has to come before the first account's midnight; an hourly one is enough.
     """
     key = asset.key
     partitions_def = asset.partitions_def
@@ -163,7 +162,7 @@ def build_fanout_schedule(
         cron_schedule=cron_schedule,
         execution_timezone="UTC",
         default_status=default_status,
-        description="Fans out the days that have ended: one job for each account, due at 00:01 of its own zone.",
+        description="Fans out the days that have ended: one job for each account, due at 00:01 of its own time zone.",
     )
     def fanout(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         ended = ended_days(partitions_def, context.scheduled_execution_time)
@@ -180,13 +179,13 @@ def build_fanout_schedule(
 
 
 def ended_days(partitions_def: dg.DailyPartitionsDefinition, now: datetime) -> list[str]:
-    """The days that have ended in at least one time zone."""
+    """List the days that have ended in at least one time zone."""
     today = now.astimezone(ZONE_FIRST).date()
     return [key for key in partitions_def.get_partition_keys() if date.fromisoformat(key) < today]
 
 
 def range_request(first: str, last: str, **tags: str) -> dg.RunRequest:
-    """One run for a range of daily partitions."""
+    """Request one run for a range of daily partitions."""
     return dg.RunRequest(
         tags={"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last, **tags}
     )

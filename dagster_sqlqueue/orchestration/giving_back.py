@@ -1,7 +1,7 @@
-"""What a run of a graph has claimed and not ended: noted on the run, and given back when a step of it fails.
+"""Jobs that a run of a graph has claimed and not ended: recorded on the run, and given back when a step of it fails.
 
-Nothing depends on it: leases end by themselves. The jobs are claimed one by one then, or one that breaks the graph would do
-so with all others for ever.
+Nothing depends on it: leases expire by themselves. Consumers then claim the jobs one by one, or one that breaks the graph
+would break it for all others for ever.
 """
 
 import json
@@ -11,16 +11,16 @@ import dagster as dg
 from dagster_sqlqueue.queue import SqlQueue
 
 CLAIMS_TAG = "sqlqueue/claims"
-"""On a run that has claimed jobs: the queues, and for how many seconds at most."""
+"""The tag of a run that has claimed jobs: the queues, and the longest lease of each in seconds."""
 
 
 def run_worker(run_id: str) -> str:
-    """Who holds the jobs that a run has claimed, as the database shows it."""
+    """The worker name of a run in the database: the holder of its leases."""
     return f"run/{run_id}"
 
 
 def note_claim(context: dg.OpExecutionContext, queue: str, lease_seconds: float) -> None:
-    """Have the run say what it claims, for whoever gives it back. A run that is none, as in a unit test, says nothing."""
+    """Record on the run what it claims, for the hook and the sensors that give it back; not without a run, as in a test."""
     run = context.instance.get_run_by_id(context.run_id)
     if run is None:
         return
@@ -31,10 +31,10 @@ def note_claim(context: dg.OpExecutionContext, queue: str, lease_seconds: float)
 
 @dg.failure_hook(required_resource_keys={"sqlqueue"})
 def give_back_on_failure(context: dg.HookContext) -> None:
-    """When a step fails, gives back at once what its run has claimed and not ended.
+    """Gives back at once, when a step fails, what its run has claimed and not ended.
 
-    For jobs with ops of `build_claim_op` or `claim_jobs`: `@dg.job(hooks={give_back_on_failure})`. A run that is cancelled
-    or killed calls no hook: for those there is `build_cleanup_sensors`.
+    For jobs with ops of `build_claim_op` or `claim_jobs`: `@dg.job(hooks={give_back_on_failure})`. Dagster calls no hook
+    for a run that is cancelled or killed: `build_cleanup_sensors` is for those.
     """
     run = context.instance.get_run_by_id(context.run_id)
     if run is not None:
@@ -43,7 +43,7 @@ def give_back_on_failure(context: dg.HookContext) -> None:
 
 
 def give_back(queue: SqlQueue, run: dg.DagsterRun) -> dict[str, int]:
-    """Give back what the ops of a run's graph have claimed: how many jobs of each queue there were."""
+    """Give back what the ops of a run's graph have claimed. Returns the number of jobs of each queue."""
     claims = _claims(run).items()
     return {
         name: len(queue.leases.end_leases(name, run_worker(run.run_id), lease_seconds=seconds))

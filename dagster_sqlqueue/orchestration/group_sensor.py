@@ -1,4 +1,4 @@
-"""The sensor that starts a run for each group of jobs that has ended."""
+"""The sensor that requests a run for each group of jobs that has ended."""
 
 import contextlib
 from collections import Counter
@@ -22,12 +22,12 @@ from dagster_sqlqueue.payload import serialization
 from dagster_sqlqueue.schema import migrations
 
 _LEASE_SECONDS = 300.0
-"""Longer than Dagster lets a tick take."""
+"""The lease of a group's job: longer than Dagster lets a tick take."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Decision:
-    """What becomes of a group now: in words, for the job that told of its end, and the run to be started."""
+    """The decision about a group: in words, the outcome of the job that notified its end, and the run to request."""
 
     what: str
     outcome: Outcome
@@ -46,33 +46,34 @@ def build_group_sensor(
     minimum_interval_seconds: int = 15,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.SensorDefinition:
-    """A sensor that runs a job, or materialises assets, once for each group of jobs that has ended.
+    """Build a sensor that runs a job, or materialises assets, once for each group of jobs that has ended.
 
-    The end of a group is a job on the queue `spec`, put there in the transaction that ended the last of the group's jobs. It
-    is completed when the group's run has succeeded. When that fails, or is cancelled, the job is retried by the queue's
-    backoff with a new run, and after `max_attempts` it goes to the dead letter: from there, redrive it. A run that Dagster
-    itself will retry is waited for. At most one run of a group is under way, and none is started after one has succeeded.
+    The end of a group is a job on the queue `spec`, enqueued in the transaction that ended the last of the group's jobs. The
+    sensor completes it when the group's run has succeeded. If the run fails, or is cancelled, the job is retried by the
+    queue's backoff with a new run, and after `max_attempts` it goes to the dead letter: redrive it from there. The sensor
+    waits for a run that Dagster itself will retry. At most one run of a group is under way, and none starts after one has
+    succeeded.
 
     Each run has the tag `sqlqueue/group` with the group's id, and `sqlqueue/group_members`, `…_succeeded`, `…_failed` and
-    `…_cancelled` with the counts; see `group_of_run`. An error of the database makes the tick fail, so that it is seen.
+    `…_cancelled` with the counts; see `group_of_run`. An error of the database fails the tick, so that users see it.
 
     Args:
-        spec: the queue that is told, given as `joined_by` to `enqueue_group`; its payload is `GroupEnded`.
+        spec: the queue of the groups' ends, given as `joined_by` to `enqueue_group`; its payload is `GroupEnded`.
         target: what to run: a job, or assets, or a selection of these.
         name: of the sensor; None: `<queue>_groups`.
-        ops: the names of the ops or assets whose config is a `GroupConfig`, to be filled in.
-        request: makes the run's request for a group, with its config, partition or tags; its run key is replaced.
-        max_groups: the most groups that one tick looks after.
-        poll_seconds: how often the run of a group is looked at, at most.
+        ops: the names of the ops or assets with a `GroupConfig` as config, which the sensor fills in.
+        request: makes the run's request for a group, with its config, partition or tags; the sensor replaces its run key.
+        max_groups: the most groups that one tick handles.
+        poll_seconds: the shortest time between two checks of a group's run.
         minimum_interval_seconds: between ticks.
-        default_status: whether it runs without being switched on.
+        default_status: whether it starts with the code location, or when a user switches it on.
 
     Raises:
         InvalidInput: the queue's payload is not `GroupEnded`, or a number is out of range.
     """
     if not issubclass(spec.payload, GroupEnded):
         raise InvalidInput(
-            f"the payload of queue {spec.name!r} is {spec.payload.__name__}; groups are told as GroupEnded, from"
+            f"the payload of queue {spec.name!r} is {spec.payload.__name__}; the ends of groups are GroupEnded, from"
             " dagster_sqlqueue.followers"
         )
     if not 1 <= max_groups <= 1_000 or poll_seconds <= 0:
@@ -81,7 +82,7 @@ def build_group_sensor(
         )
     configured = tuple(ops)
     if request is not None and configured:
-        raise InvalidInput("ops and request were given; a request of one's own says the config, too")
+        raise InvalidInput("ops and request were given; leave ops out, and set the config in the request")
 
     def asked(ended: GroupEnded) -> dg.RunRequest:
         if request is not None:
@@ -94,7 +95,7 @@ def build_group_sensor(
         target=target,
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
-        description=f"Starts a run for each group of jobs whose end is told on the queue {spec.name!r}.",
+        description=f"Requests a run for each group of jobs whose end is on the queue {spec.name!r}.",
     )
     def ended_groups(context: dg.SensorEvaluationContext, sqlqueue: SqlQueueResource) -> dg.SensorResult:
         queue = sqlqueue.queue
@@ -105,12 +106,12 @@ def build_group_sensor(
         try:
             decisions = [_decide(context.instance, spec, job, asked, poll_seconds) for job in claimed]
         except BaseException:
-            # Else they come back when their leases end.
+            # Otherwise they are due again when their leases expire.
             with contextlib.suppress(QueueError):
                 queue.release(claimed)
             raise
         backoff = None if isinstance(spec.backoff, Backoff) else spec.backoff
-        # Before the requests are handed over: a tick that dies after this starts its runs at the next look, once.
+        # Before Dagster gets the requests: if the tick dies after this, a later one requests the same runs, once.
         written = settle_claimed(
             queue.leases, [(job, made.outcome) for job, made in zip(claimed, decisions, strict=True)], backoff
         )
@@ -153,14 +154,14 @@ def _decide(
         return _Decision("under way", Snooze(poll_seconds))
     if latest.is_success:
         return _Decision("joined", Done({"run_id": latest.run_id}))
-    # The next run is the one after that: its id, in the error, says that it was looked at.
+    # The next run is the one after that: the run's id in the error marks it as handled.
     return _Decision(
         "failed", Retry(f"run {latest.run_id} of the group {ended.group_id} ended as {latest.status.value}")
     )
 
 
 def _request(ended: GroupEnded, request: dg.RunRequest, after: str | None) -> dg.RunRequest:
-    """The request with the group's tags, and a key that is the same until the run is there: Dagster then starts one only."""
+    """The request with the group's tags, and a run key that stays the same until the run exists: Dagster starts only one."""
     counts = {
         "members": ended.members,
         "succeeded": ended.succeeded,

@@ -1,4 +1,4 @@
-"""Waiting, in the run itself, until the last job of a group has ended."""
+"""Wait, in the run itself, until the last job of a group has ended."""
 
 import time
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.results import Results
 
 _NEAR = 100
-"""Of so many jobs that are left, the ends are told; of more, the group's counts are looked at from time to time."""
+"""For at most this many pending jobs the database notifies the ends; for more, the wait polls the group's counts."""
 
 _FIRST_LOOK_SECONDS = 0.05
 _LAST_LOOK_SECONDS = 1.0
@@ -27,7 +27,7 @@ _MEMBERS_AT_ONCE = 10_000
 
 
 class WaitConfig(dg.Config):
-    """How `wait_for_group` waits."""
+    """The config of `wait_for_group`."""
 
     timeout_seconds: float = Field(
         default=3600.0, gt=0, description="Fail the step if the group has not ended by then."
@@ -41,7 +41,7 @@ def wait_for_group(
 ) -> dg.Output[Group]:
     """Waits in the run until the last job of a group has ended: of an `EnqueuedGroup`, or of a group's id.
 
-    The run holds its place meanwhile, and somebody else has to work the jobs off: for long waits there is
+    The run occupies its place in Dagster meanwhile, and other consumers have to work the jobs off: for long waits use
     `build_group_sensor`.
     """
     id = group_id(group)
@@ -60,20 +60,20 @@ def wait_for_group(
 
 
 def await_group(queue: SqlQueue, id: UUID, *, timeout_seconds: float) -> Group:
-    """Wait until the last job of a group has ended, and nothing can be added to it any more.
+    """Wait until the last job of a group has ended, and the group is closed.
 
-    The ends of the last hundred jobs are told by the database, where that is to be had. Else, and while there are more, it
-    is looked from time to time, at least once a second.
+    The database notifies the ends of the last hundred jobs, if its user may wait for them. Otherwise, and while more are
+    pending, the wait polls, at least once a second.
 
     Args:
         queue: where the queues are.
         id: the group's.
-        timeout_seconds: how long to wait at most.
+        timeout_seconds: the longest wait.
 
     Raises:
-        UnknownGroup: there is none of that id.
-        WaitTimedOut: it has not ended in time; the message says how many jobs are left, and names some.
-        DatabaseUnavailable: the database stayed away for a minute.
+        UnknownGroup: no group has this id.
+        WaitTimedOut: it has not ended in time; the message says how many jobs are pending, and names some.
+        DatabaseUnavailable: the database was unavailable for a minute.
     """
     groups = Groups(queue)
     deadline = time.monotonic() + timeout_seconds
@@ -95,7 +95,7 @@ def await_group(queue: SqlQueue, id: UUID, *, timeout_seconds: float) -> Group:
 
 
 def _wait_told(groups: Groups, results: Results, id: UUID, seconds: float) -> bool:
-    """Wait until the jobs that are left have ended; whether there was anything to wait for."""
+    """Wait for the ends of the pending jobs. Returns whether there were any."""
     left = list(_pending(groups, id))
     try:
         if left:
@@ -103,7 +103,7 @@ def _wait_told(groups: Groups, results: Results, id: UUID, seconds: float) -> bo
     except WaitTimedOut:
         return True
     except UnknownJob:
-        # Somebody has deleted its row: maintenance will count it.
+        # Its row was deleted by hand: maintenance will count it.
         return False
     return bool(left)
 

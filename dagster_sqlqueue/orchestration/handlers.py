@@ -1,4 +1,4 @@
-"""What a handler takes: jobs, Dagster's context and Dagster's resources, by the names and annotations of its parameters."""
+"""The parameters of a handler, by name and annotation: jobs, Dagster's context and Dagster's resources."""
 
 import builtins
 import collections.abc
@@ -24,15 +24,15 @@ _VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 @dataclass(frozen=True, slots=True)
 class HandlerShape:
-    """A handler, and what its parameters are for.
+    """A handler and the roles of its parameters.
 
     Attributes:
-        handler: what is called.
-        batch: it takes the list of all jobs of a claim, instead of one job.
+        handler: the function to call.
+        batch: whether it takes the list of all jobs of a claim, instead of one job.
         job: the parameter of the job, or of the list.
         context: the parameter of Dagster's context; None: it takes none.
         resources: the parameters of resources, which are the resources' keys.
-        positional: the parameters that can be given by their position only, in their order.
+        positional: the positional-only parameters, in their order.
     """
 
     handler: Callable[..., Any]
@@ -43,14 +43,14 @@ class HandlerShape:
     positional: tuple[str, ...]
 
     def bound(self, context: dg.OpExecutionContext) -> Callable[[Any], Any]:
-        """The handler as a function of its job or jobs alone, with what else it takes from the run.
+        """Bind context and resources of a run to the handler; the result takes the job or jobs alone.
 
         Args:
-            context: of the op that works the queue off. It needs the resources.
+            context: of the drain op. It needs the resources.
         """
         if self.context is None and not self.resources:
             return self.handler
-        # What the resource itself is: `context.resources` holds what some of them make of themselves for older code.
+        # The resource itself: `context.resources` holds what some resources make of themselves for older code.
         of_run = context.resources.original_resource_dict
         given = {name: of_run[name] for name in self.resources}
         if self.context is not None:
@@ -68,18 +68,18 @@ class HandlerShape:
 
 
 def shape_of_handler(handler: Any, spec: QueueSpec[Any], *, batch: bool | None = None) -> HandlerShape:
-    """What the parameters of a handler are for.
+    """Find the roles of a handler's parameters.
 
     One of them takes the job, `Job[Payload]`, or, annotated as a list of them, all jobs of a claim; `context` takes
     Dagster's context; those annotated as Dagster resources take the resources of their names; others keep their defaults.
 
     Args:
-        handler: a function of a job, async or not, or something else to be called like one.
+        handler: a function of a job, async or not, or another callable.
         spec: the queue.
-        batch: it takes a list of jobs; None: its annotation says so, and without one it takes a job.
+        batch: whether it takes a list of jobs; None: by its annotation; without one it takes a job.
 
     Raises:
-        InvalidInput: it takes something else, or it is a generator.
+        InvalidInput: it takes something else, or is a generator.
     """
     if not callable(handler):
         raise InvalidInput(f"the handler of {spec.label} is {handler!r:.100}; decorate a function of a job")
@@ -88,12 +88,12 @@ def shape_of_handler(handler: Any, spec: QueueSpec[Any], *, batch: bool | None =
     function = _function(handler)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidInput(
-            f"{named} is a generator, whose outcome would never be seen: let it return one, not yield. {shapes}"
+            f"{named} is a generator, and the consumer would never see its outcome: return one, do not yield. {shapes}"
         )
     try:
         parameters = inspect.signature(handler).parameters
     except (TypeError, ValueError):
-        raise InvalidInput(f"what {named} takes cannot be told; wrap it in a function of a job. {shapes}") from None
+        raise InvalidInput(f"{named} has no readable signature; wrap it in a function of a job. {shapes}") from None
     annotations = _annotations(function)
     jobs: dict[str, bool | None] = {}
     context, resources = None, []
@@ -115,9 +115,7 @@ def shape_of_handler(handler: Any, spec: QueueSpec[Any], *, batch: bool | None =
                 jobs[name] = taken
         elif parameter.default is Parameter.empty:
             hint = "; a job's payload is job.payload" if annotation is spec.payload else ""
-            raise InvalidInput(
-                f"{named} takes {_told(parameter)}, which nothing is known to be given for{hint}. {shapes}"
-            )
+            raise InvalidInput(f"{named} takes {_told(parameter)}, for which a drain run has no value{hint}. {shapes}")
     if len(jobs) != 1:
         wrapped = any(parameter.kind in _VARIADIC for parameter in parameters.values())
         hint = ": if it is wrapped, let the wrapper use functools.wraps" if wrapped and not jobs else ""
@@ -128,7 +126,7 @@ def shape_of_handler(handler: Any, spec: QueueSpec[Any], *, batch: bool | None =
     ((job, said),) = jobs.items()
     if batch is not None and said is not None and batch != said:
         raise InvalidInput(
-            f"{named} takes {_told(parameters[job])}, and batch={batch} was said; leave batch out, the annotation says it."
+            f"{named} takes {_told(parameters[job])}, and batch={batch} was given; leave batch out, the annotation decides."
             f" {shapes}"
         )
     fixed = [name for name, one in parameters.items() if one.kind is Parameter.POSITIONAL_ONLY]
@@ -144,7 +142,7 @@ def shape_of_handler(handler: Any, spec: QueueSpec[Any], *, batch: bool | None =
 
 
 class _Names(dict[str, Any]):
-    """The names of annotations: those that cannot be found, such as of classes in another function, are anything."""
+    """The names in annotations; one that cannot be found, such as a class in another function, stands for any type."""
 
     def __init__(self, known: dict[str, Any]) -> None:
         super().__init__()
@@ -163,12 +161,12 @@ def _annotations(function: Any) -> dict[str, Any]:
             function, localns=_Names(getattr(function, "__globals__", {})), include_extras=True
         )
     except Exception:
-        # An annotation that cannot be evaluated says nothing; what the parameter is for is told by the others.
+        # Ignore an annotation that cannot be evaluated; the other annotations decide.
         return {name: one for name, one in getattr(function, "__annotations__", {}).items() if not isinstance(one, str)}
 
 
 def _function(handler: Any) -> Any:
-    """The function behind a partial, a method, a wrapper or an object with `__call__`: annotations are found there."""
+    """The function behind a partial, a method, a wrapper or an object with `__call__`: it has the annotations."""
     while hasattr(handler, "func"):
         handler = handler.func
     handler = inspect.unwrap(handler)
@@ -192,7 +190,7 @@ def _is_resource(annotation: Any) -> bool:
 
 
 def _jobs_of(annotation: Any) -> Any:
-    """True: a list of jobs; False: a job; None: whatever is meant; `_NO_JOB`: neither."""
+    """True: a list of jobs; False: a job; None: undecided; `_NO_JOB`: neither."""
     origin = typing.get_origin(annotation) or annotation
     if origin is typing.Annotated:
         return _jobs_of(typing.get_args(annotation)[0])

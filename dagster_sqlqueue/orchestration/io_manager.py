@@ -1,4 +1,4 @@
-"""An IO manager that enqueues: a graph or an asset whose output is jobs ends in a queue."""
+"""An IO manager that enqueues outputs as jobs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,15 +12,15 @@ from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.schema import migrations
 
 QUEUE_KEY = "sqlqueue/queue"
-"""The metadata of an output or asset that names its queue."""
+"""The metadata key of an output or asset with the name of its queue."""
 
 
 class SqlQueueIOManager(dg.IOManager):
-    """Puts what an op or asset returns on a queue, all of it in one transaction. See `build_sqlqueue_io_manager`.
+    """Enqueues the output of an op or asset, in one transaction. See `build_sqlqueue_io_manager`.
 
     Args:
         queue: where the queues are.
-        specs: the queues whose models payloads are to fit.
+        specs: the queues with the models to validate payloads by.
         default: the queue of outputs that name none.
     """
 
@@ -30,8 +30,8 @@ class SqlQueueIOManager(dg.IOManager):
         self._default = default
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
-        """Enqueue the jobs of an output. An attempt of the same step that has done so before, in this run or in one that it
-        retries or re-executes, is noticed: then nothing is added.
+        """Enqueue the jobs of an output; add nothing if an earlier attempt of the same step has done so, in this run or in
+        one that it retries or re-executes.
 
         Raises:
             InvalidPayload, InvalidInput, UnknownQueue: nothing was enqueued.
@@ -43,14 +43,14 @@ class SqlQueueIOManager(dg.IOManager):
         done = self._queue.enqueue_many(spec, ids.jobs(jobs))
         if done.duplicates and not done.inserted:
             context.log.warning(
-                "all %d jobs had been enqueued before, by an earlier attempt of this step or run; to enqueue them anew,"
-                " start a new run rather than re-execute this one",
+                "an earlier attempt of this step or run had enqueued all %d jobs; to enqueue them anew, start a new run"
+                " rather than re-execute this one",
                 done.duplicates,
             )
         context.add_output_metadata({QUEUE_KEY: name, "jobs_enqueued": done.inserted, "duplicates": done.duplicates})
 
     def load_input(self, context: dg.InputContext) -> Any:
-        """There is nothing to load: jobs are claimed, by their consumers.
+        """Refuse to load: only consumers take jobs from a queue.
 
         Raises:
             InvalidInput: always; the message says what to do instead.
@@ -60,7 +60,7 @@ class SqlQueueIOManager(dg.IOManager):
         if context.has_asset_key:
             what = f"asset {context.asset_key.to_user_string()!r}"
         raise InvalidInput(
-            f"{what} was put on a queue, and cannot be loaded as an input: its jobs are handled by who consumes the queue."
+            f"{what} was enqueued, and cannot be loaded as an input: the queue's consumers handle its jobs."
             " To run after it without its value, depend on it by deps=[…] (an asset) or by an input of type dg.Nothing (an"
             " op); to work the jobs off, use queue_consumer or claim_jobs; to go on when they have ended, use enqueue_group"
             " and build_group_sensor"
@@ -68,12 +68,12 @@ class SqlQueueIOManager(dg.IOManager):
 
     def _queue_of(self, context: dg.OutputContext) -> str:
         given = context.output_metadata.get(QUEUE_KEY) or context.definition_metadata.get(QUEUE_KEY)
-        # What comes with the output at run time is a value of Dagster's.
+        # Metadata of the output at run time is a value of Dagster's.
         given = given.value if isinstance(given, dg.MetadataValue) else given
         name = given or self._default or (next(iter(self._specs)) if len(self._specs) == 1 else None)
         if name is None:
             raise InvalidInput(
-                f"output {context.name!r} does not say on which queue its jobs are to be put: give it"
+                f"output {context.name!r} does not name the queue of its jobs: give it"
                 f" metadata={{{QUEUE_KEY!r}: 'name'}}, or the IO manager a default"
             )
         return check_queue_name(name)
@@ -82,20 +82,20 @@ class SqlQueueIOManager(dg.IOManager):
 def build_sqlqueue_io_manager(
     *specs: QueueSpec[Any], default: QueueSpec[Any] | str | None = None, resource_key: str = "sqlqueue"
 ) -> dg.IOManagerDefinition:
-    """An IO manager that enqueues: what an op or asset with it returns becomes jobs.
+    """Build an IO manager that enqueues the output of an op or asset as jobs.
 
-    That may be a list or a generator of payloads or `NewJob`s, one of these alone, or a table or data frame whose rows are
-    payloads. A generator, as `dg.Output(generator)`, is read in constant memory. All jobs are enqueued in one transaction
-    or, if something is wrong with one, none. The ids of those that have none of their own come from the root run, the step,
-    the output and their position, so a step that is retried and a run that is retried or re-executed enqueue them once; it
-    has to make them in the same order.
+    An output is a list or a generator of payloads or `NewJob`s, one of these alone, or a table or data frame with a payload
+    in each row. The manager reads a generator, as `dg.Output(generator)`, in constant memory. It enqueues all jobs in one
+    transaction or, if one is not usable, none. It makes the ids of jobs without one from the root run, the step, the output
+    and the position, so that a retried step, and a retried or re-executed run, enqueue them once; the step has to make them
+    in the same order.
 
-    The queue is the one that the output's or asset's metadata names, `{"sqlqueue/queue": "emails"}`, else the default, else
-    the only one of `specs`. The output's metadata tells `jobs_enqueued` and `duplicates`.
+    The queue is the one in the output's or asset's metadata, `{"sqlqueue/queue": "emails"}`, else the default, else the only
+    one of `specs`. The output's metadata counts `jobs_enqueued` and `duplicates`.
 
     Args:
-        specs: the queues whose models payloads are to fit. Of others, the first payload's own model is that of all, and of
-            dicts it is only checked that they are JSON.
+        specs: the queues with the models to validate payloads by. For other queues, the first payload's own model is that
+            of all; dicts only have to be JSON.
         default: the queue of outputs that name none.
         resource_key: of the `SqlQueueResource`.
 

@@ -1,4 +1,4 @@
-"""Fan-out through the queue: a batch of jobs enqueued as one group, worked off by whoever consumes the queue, and joined.
+"""Fan-out and join through the queue: enqueue a batch of jobs as one group, and go on when consumers have ended them.
 
 A mapped step for each of a thousand things costs minutes of Dagster's own time; a job for each costs a row.
 """
@@ -21,19 +21,19 @@ from dagster_sqlqueue.results import JobOutcome, Results
 from dagster_sqlqueue.schema import migrations
 
 GROUP_TAG = "sqlqueue/group"
-"""On each run that joins a group: the group's id."""
+"""The tag of a run that joins a group, with the group's id."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnqueuedGroup:
-    """A batch that was enqueued as one group, as it goes from op to op.
+    """A batch that was enqueued as one group, passed from op to op.
 
     Attributes:
-        id: of the group, and what to wait for.
-        queue: where its jobs are.
-        enqueued: how many jobs were put there by this call.
-        merged: how many joined a live job that had their unique key.
-        repeated: the batch had been enqueued before, by an earlier attempt of the step or the run; this call added nothing.
+        id: of the group, to wait for.
+        queue: the queue of its jobs.
+        enqueued: how many jobs this call enqueued.
+        merged: how many were merged into a live job with their unique key.
+        repeated: whether an earlier attempt of the step or the run had enqueued the batch, and this call added nothing.
     """
 
     id: UUID
@@ -44,18 +44,18 @@ class EnqueuedGroup:
 
 
 class GroupConfig(dg.Config):
-    """A group that has ended, for the ops and assets of the run that joins it; the sensor fills it in."""
+    """The config of ops and assets that join an ended group; the sensor fills it in."""
 
     group_id: str = Field(description="The group.")
-    members: int = Field(description="How many jobs it had.")
+    members: int = Field(description="How many jobs the group had.")
     succeeded: int = Field(description="How many of them succeeded.")
     failed: int = Field(description="How many of them went to the dead letter.")
     cancelled: int = Field(description="How many of them were cancelled.")
-    context: Any = Field(default=None, description="What was said about the group when it was enqueued.")
+    context: Any = Field(default=None, description="The value of `about` with which the group was enqueued.")
 
     @classmethod
     def of(cls, ended: GroupEnded) -> "GroupConfig":
-        """The config for a group."""
+        """Make the config for a group."""
         return cls(
             group_id=str(ended.group_id),
             members=ended.members,
@@ -77,20 +77,20 @@ def enqueue_group(
     part: str = "",
     on_conflict: Literal["ignore", "merge"] = "merge",
 ) -> EnqueuedGroup:
-    """Put a batch on a queue as one group, in one transaction. An attempt of the same step that has done so before, in this
-    run or in one that this one retries or re-executes, is noticed: then nothing is added.
+    """Enqueue a batch as one group, in one transaction; add nothing if an earlier attempt of the same step has done so, in
+    this run or in one that it retries or re-executes.
 
     Args:
         context: of the op or asset; the group's id comes from its root run and its step.
         queue: where the queues are.
         spec: the queue of the jobs.
         jobs: payloads or `NewJob`s in anything iterable, or the rows of a table; a generator is read in constant memory.
-        joined_by: the queue that is told when the last of them has ended, the one of `build_group_sensor`; None: nobody is
-            told, and the group can be waited for.
-        about: anything that JSON has; whoever joins the group has it too.
-        part: tells several groups of one step apart.
-        on_conflict: what becomes of a job whose unique key a live job has: `merge` makes that one a member, `ignore` leaves
-            the job out.
+        joined_by: the queue that gets a job when the last of them has ended, the one of `build_group_sensor`; None: no
+            queue does, and callers can wait for the group.
+        about: a JSON value that the join gets as the group's `context`.
+        part: distinguishes several groups of one step.
+        on_conflict: for a job whose unique key a live job has: `merge` makes that one a member, `ignore` leaves the new job
+            out.
 
     Raises:
         InvalidPayload, InvalidInput, UnknownQueue: nothing was enqueued.
@@ -103,17 +103,17 @@ def enqueue_group(
 def build_group_op(
     spec: QueueSpec[Any], *, joined_by: QueueSpec[GroupEnded] | str | None = None, name: str | None = None
 ) -> dg.OpDefinition:
-    """`enqueue_group` as an op: its input `jobs` is the batch, its output an `EnqueuedGroup`.
+    """Build `enqueue_group` as an op: its input `jobs` is the batch, its output an `EnqueuedGroup`.
 
     Args:
         spec: the queue of the jobs.
-        joined_by: the queue that is told when the last of them has ended.
+        joined_by: the queue that gets a job when the last of them has ended.
         name: of the op; None: `enqueue_group_of_<queue>`.
     """
 
     @dg.op(
         name=name or f"enqueue_group_of_{spec.name}",
-        description=f"Puts a batch of jobs on the queue {spec.name!r}, as one group.",
+        description=f"Enqueues a batch of jobs on the queue {spec.name!r}, as one group.",
         out=dg.Out(EnqueuedGroup, description="The group."),
         tags={"kind": "sqlqueue"},
     )
@@ -137,17 +137,17 @@ def group_results(
     states: Iterable[str] | None = None,
     page: int = 1_000,
 ) -> Iterator[list[JobOutcome]]:
-    """How the jobs of a group ended, with their results and errors, in pages: only one page is in memory at a time.
+    """Read the outcomes of a group's jobs, with their results and errors, in pages: one page is in memory at a time.
 
     Args:
         queue: where the queues are.
-        group: which, or its id.
-        states: only those that ended so: `succeeded`, `failed`, `cancelled`; None: all.
+        group: the group, or its id.
+        states: read only jobs with these: `succeeded`, `failed`, `cancelled`; None: all.
         page: how many jobs a page has at most, 1 to 10,000.
 
     Raises:
         InvalidInput: an argument is not usable.
-        UnknownGroup: there is none of that id.
+        UnknownGroup: no group has this id.
         UnknownJob: a job was trimmed since; its queue keeps ended jobs for too short a time.
     """
     id = group_id(group)
@@ -161,10 +161,10 @@ def group_results(
 
 
 def group_of_run(context: dg.OpExecutionContext | dg.AssetExecutionContext) -> UUID:
-    """The group that a run was started to join, by `build_group_sensor`.
+    """Read the id of the group that a run joins, from the tag that `build_group_sensor` set.
 
     Raises:
-        InvalidInput: the run joins none.
+        InvalidInput: the run has no such tag.
     """
     tag = context.run.tags.get(GROUP_TAG)
     if tag is None:
@@ -176,10 +176,10 @@ def group_of_run(context: dg.OpExecutionContext | dg.AssetExecutionContext) -> U
 
 
 def group_id(given: object) -> UUID:
-    """The id of a group, however it is given.
+    """Convert a group, or its id in any form, to the id.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: it is neither.
     """
     if isinstance(given, EnqueuedGroup | Group):
         return given.id
@@ -204,7 +204,7 @@ def _enqueue(
         connection = transaction.connection
         groups.open(callback, id=id, connection=connection)
         ((closed,),) = transaction.run("group_join", {"id": id})
-        # All of it is one transaction: a group that is there has all of its jobs, and is closed.
+        # All of it is one transaction: a group that exists has all of its jobs, and is closed.
         if closed:
             return EnqueuedGroup(id, spec.name, 0, 0, True)
         done = followers.enqueue_many(spec, ids.jobs(jobs), group=id, on_conflict=on_conflict, connection=connection)

@@ -165,7 +165,7 @@ def test_a_run_takes_jobs_of_its_tags_only(
         ({"queue": "work"}, "needs the queue"),
         ({"queue": "Work", "payload": Work}, "queue name 'Work' is not usable"),
         ({"queue": "work", "payload": Work, "attempts": 3}, "'attempts'; it takes backoff, bucket_count"),
-        ({"spec": QueueSpec("work", Work), "max_attempts": 3}, "max_attempts beside it; say it in the spec"),
+        ({"spec": QueueSpec("work", Work), "max_attempts": 3}, "max_attempts beside it; set it in the spec"),
         ({"spec": "work"}, "was given 'work'"),
         ({"spec": QueueSpec("work", Work), "mode": "forever"}, "'batch', 'linger', 'standing'"),
     ],

@@ -269,11 +269,11 @@ def test_what_is_wrong_is_said(queue: SqlQueue, daily: QueueSpec[DailyAccount], 
     for days in (0, 32, True, 1.5):
         with pytest.raises(InvalidInput, match="days is"):
             build_deadline_check(daily, list, days=days)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="account 'a' has the time zone 'Mars/Olympus', which is not known"):
+    with pytest.raises(InvalidInput, match="account 'a' has the time zone 'Mars/Olympus', which is unknown"):
         look_at_deadlines(queue, "daily", [Account("a", "Mars/Olympus")])
     with pytest.raises(UnknownQueue, match="there is no queue 'weekly'"):
         look_at_deadlines(queue, "weekly", [Account("a", "UTC")])
-    with pytest.raises(dg.Failure, match="there is no account to look for in the queue 'daily'"):
+    with pytest.raises(dg.Failure, match="there is no account to check in the queue 'daily'"):
         check([])
 
 

@@ -155,7 +155,7 @@ def refused() -> Iterator[tuple[Callable[..., Any], bool | None, str]]:
 
     def unknown(job: Job[Work], attempts: int) -> None: ...
 
-    yield unknown, None, r"takes attempts: int, which nothing is known to be given for\. A handler is a function"
+    yield unknown, None, r"takes attempts: int, for which a drain run has no value\. A handler is a function"
 
     def bare(job: Job[Work], gateway) -> None: ...  # type: ignore[no-untyped-def]
 
@@ -171,11 +171,11 @@ def refused() -> Iterator[tuple[Callable[..., Any], bool | None, str]]:
 
     def one(job: Job[Work]) -> None: ...
 
-    yield one, True, r"takes job: .*Job\[.*Work\], and batch=True was said"
+    yield one, True, r"takes job: .*Job\[.*Work\], and batch=True was given"
 
     def many(jobs: list[Job[Work]]) -> None: ...
 
-    yield many, False, r"batch=False was said; leave batch out"
+    yield many, False, r"batch=False was given; leave batch out"
 
     def asset(job: Job[Work], context: dg.InitResourceContext) -> None: ...
 

@@ -176,7 +176,7 @@ def test_a_generator_is_read_in_constant_memory(queue: SqlQueue, resources: dict
 @pytest.mark.parametrize(
     ("specs", "metadata", "message"),
     [
-        ((WORK, OTHER), {}, "does not say on which queue"),
+        ((WORK, OTHER), {}, "does not name the queue of its jobs"),
         ((WORK, OTHER), {"sqlqueue/queue": "Work"}, "queue name 'Work' is not usable"),
         ((WORK, OTHER), {"sqlqueue/queue": "nowhere"}, "there is no queue 'nowhere'"),
     ],
@@ -247,5 +247,5 @@ def test_loading_says_what_to_do_instead(queue: SqlQueue, resources: dict[str, A
     def after() -> None: ...
 
     result = dg.materialize([invitations, report, after], resources=resources, raise_on_error=False)
-    assert "asset 'invitations' was put on a queue, and cannot be loaded as an input" in error_of(result, "report")
+    assert "asset 'invitations' was enqueued, and cannot be loaded as an input" in error_of(result, "report")
     assert {event.step_key for event in result.get_step_success_events()} == {"invitations", "after"}

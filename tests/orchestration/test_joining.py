@@ -227,7 +227,7 @@ def test_a_tick_that_breaks_gives_its_groups_back(queue: SqlQueue, joining: Join
 
 
 def test_what_cannot_be_a_group_sensor_is_refused(joining: Joining) -> None:
-    with pytest.raises(InvalidInput, match="told as GroupEnded"):
+    with pytest.raises(InvalidInput, match="of groups are GroupEnded"):
         build_group_sensor(WORK, joining.job)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="max_groups"):
         build_group_sensor(JOINS, joining.job, max_groups=0)
