@@ -1,4 +1,4 @@
-"""What the ops of graphs do to jobs under a lease: take them, end them, give them back. It knows nothing of Dagster."""
+"""The work of the ops of graphs: claim jobs, complete and fail them under their leases. It does not import Dagster."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,18 +29,18 @@ _AT_ONCE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class LeasedJob(Generic[T]):
-    """A job under a lease, as it goes from op to op: plain data that an IO manager can store.
+    """A job under a lease, passed from op to op: plain data that an IO manager can store.
 
     Attributes:
-        claimed: the job as it was claimed, with its fence: what the verbs of `SqlQueue` take.
-        payload: as the queue's model; a dict where the op knows the queue by its name alone.
+        claimed: the job as it was claimed, with its fence, for the verbs of `SqlQueue`.
+        payload: as the queue's model; a dict if the op has only the queue's name.
     """
 
     claimed: ClaimedJob
     payload: T
 
     def __class_getitem__(cls, payload: Any) -> Any:
-        # Dagster makes types of annotations, and none of one with a parameter of its own.
+        # Dagster makes types of annotations, but not of parametrised ones.
         return cls
 
     @property
@@ -71,12 +71,12 @@ class LeasedJob(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a claim gave.
+    """The result of a claim.
 
     Attributes:
-        jobs: to be worked on.
+        jobs: the jobs to handle.
         rejected: how many went to the dead letter, or are held where their key stops, because their payload does not fit.
-        held: how many are held, because their payload has a version that is not known here.
+        held: how many are held, because their payload has a version that is unknown here.
     """
 
     jobs: list[LeasedJob[Any]]
@@ -86,7 +86,7 @@ class Taken:
 
 @dataclass(slots=True)
 class Written:
-    """What became of writes about jobs.
+    """The result of writes about jobs.
 
     Attributes:
         counts: of `completed`, `retried`, `snoozed`, `dead_lettered`, `held` and `cancelled` jobs.
@@ -107,16 +107,16 @@ def take(
     worker: str,
     buckets: Sequence[int] | None = None,
 ) -> Taken:
-    """Claim due jobs, and read their payloads: those that cannot be read are settled as a consumer settles them.
+    """Claim due jobs, and read their payloads; reject or hold those that cannot be read, as a consumer does.
 
     Args:
         leases: where the queue is.
         name: the queue's.
         spec: the queue, for its model; None: payloads stay dicts.
         limit: the most jobs.
-        lease_seconds: how long the leases hold; None: as long as the queue says.
-        worker: who claims.
-        buckets: where to look; None: everywhere.
+        lease_seconds: how long the leases hold; None: the queue's lease.
+        worker: the name of the claimer.
+        buckets: the buckets to claim from; None: all.
     """
     jobs: list[LeasedJob[Any]] = []
     unreadable: list[tuple[ClaimedJob, Outcome]] = []
@@ -139,7 +139,7 @@ def take(
 def write(
     leases: Leases, settled: Sequence[tuple[LeasedJob[Any], Outcome]], backoff: BackoffPolicy | None = None
 ) -> Written:
-    """Write what became of jobs, each under its fence. What was ended before under the same lease counts as ended now.
+    """Write the outcomes of jobs, each under its fence. A job that ended before under the same lease counts as ended now.
 
     Args:
         leases: where the queues are.
@@ -147,8 +147,7 @@ def write(
         backoff: for retries that name no delay and have no backoff of their own; None: the queue's.
 
     Raises:
-        InvalidInput: a result cannot be stored as JSON, or something else was given than a job and an outcome; nothing was
-            written.
+        InvalidInput: a result cannot be stored as JSON, or the arguments are not jobs and outcomes; nothing was written.
     """
     written = Written()
     sensitive: dict[str, frozenset[str]] = {}
@@ -167,7 +166,7 @@ def write(
 def settle_claimed(
     leases: Leases, settled: Sequence[tuple[ClaimedJob, Outcome]], backoff: BackoffPolicy | None = None
 ) -> Written:
-    """`write` for jobs as they were claimed, of texts that quote nothing sensitive."""
+    """Write outcomes as `write` does, for claimed jobs and texts that quote nothing sensitive."""
     written = Written()
     writes = settle(settled, leases.stops_key)
     accepted: set[UUID] = set()
@@ -198,7 +197,7 @@ def settle_claimed(
 def _finish(leases: Leases, endings: Sequence[Ending]) -> set[UUID]:
     accepted = leases.finish(endings)
     refused = [ending.job for ending in endings if ending.job.id not in accepted]
-    # An attempt of the step before this one may have ended them and not have lived to say so.
+    # An earlier attempt of the step may have ended them and died before it returned.
     return accepted | leases.ended_by_us(refused) if refused else accepted
 
 

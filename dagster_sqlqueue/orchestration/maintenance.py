@@ -1,4 +1,4 @@
-"""Keeping a schema in order, as a job on a schedule: partitions ahead, trimming, removing what expired."""
+"""Maintenance of a schema as a scheduled job: partitions ahead, trimming, removal of expired rows."""
 
 from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
@@ -22,11 +22,11 @@ _LONGEST = timedelta(hours=6)
 
 
 class MaintenanceConfig(dg.Config):
-    """How far ahead a run of the maintenance looks."""
+    """The config of a maintenance run."""
 
     days_ahead: int = Field(
         default=DAYS_AHEAD,
-        description=f"Make the archive's partitions of so many days after today, 0 to {MAX_DAYS_AHEAD}.",
+        description=f"For how many days after today to create the archive's partitions, 0 to {MAX_DAYS_AHEAD}.",
     )
 
 
@@ -40,23 +40,24 @@ def build_maintenance_schedule(
     asset_keys: Mapping[str, dg.AssetKey] | None = None,
     default_status: dg.DefaultScheduleStatus = dg.DefaultScheduleStatus.STOPPED,
 ) -> dg.ScheduleDefinition:
-    """A schedule that keeps a schema in order, for all of its queues: what `sqlqueue maintain` does.
+    """Build a schedule that maintains a schema, for all of its queues, as `sqlqueue maintain` does.
 
-    Partitions of the archive are made ahead, what no retention keeps is trimmed, with the steps of people, and what expired
-    is removed: waiters, workers, grants, slots, followers, groups, waits, progress and reply queues. Consumers go on
-    meanwhile. One schema needs one such schedule. Several do no harm: one at a time does it, and a run that finds
-    another one at it ends as success and says so.
+    A run creates partitions of the archive ahead, trims jobs that no retention keeps, with the steps of people, and removes
+    expired rows: waiters, workers, grants, slots, followers, groups, waits, progress and reply queues. Consumers go on
+    meanwhile. Consumers also maintain the schema themselves when that is due; the schedule is for schemas without them, and
+    for the repairs that only an operator may do. Several schedules do no harm: one run at a time maintains a schema, and a
+    run that finds another one active ends as success and says so.
 
-    Its user is an operator.
+    Its database user is an operator.
 
     Args:
         name: the schedule's; its job is `<name>_job`.
-        cron_schedule: once a day is enough for the partitions; more often keeps what expired small.
+        cron_schedule: once a day is enough for the partitions; more often keeps expired rows few.
         execution_timezone: of the cron schedule.
-        days_ahead: make the partitions of so many days after today, 0 to 366; a run's config may say otherwise.
-        resource: the queues as a user of one's own who is an operator; None: the code location's `sqlqueue`.
+        days_ahead: for how many days after today to create partitions, 0 to 366; a run's config may override it.
+        resource: a resource with a database user that is an operator; None: the code location's `sqlqueue`.
         asset_keys: of the queues whose assets are not `queues/<name>`, by queue; see `asset_key_of`.
-        default_status: whether it runs without being switched on.
+        default_status: whether it starts with the code location, or when a user switches it on.
 
     Raises:
         InvalidInput: days_ahead is out of range.
@@ -71,14 +72,14 @@ def build_maintenance_schedule(
         cron_schedule=cron_schedule,
         execution_timezone=execution_timezone,
         default_status=default_status,
-        description="Makes partitions ahead, trims by retention and removes what expired, for every queue of the schema.",
+        description="Creates partitions ahead, trims by retention and removes expired rows, for every queue of the schema.",
     )
     def maintenance(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        # A run whose process died is in progress for ever where nothing monitors runs.
+        # Without run monitoring, a run whose process died is in progress for ever.
         recently = context.scheduled_execution_time - _LONGEST
         active = dg.RunsFilter(job_name=job.name, statuses=IN_PROGRESS, created_after=recently)
         if context.instance.get_runs_count(active):
-            return dg.SkipReason("a run is at it already")
+            return dg.SkipReason("a maintenance run is active already")
         return dg.RunRequest(run_config={"ops": {f"{name}_op": {"config": {"days_ahead": days_ahead}}}})
 
     return maintenance
@@ -87,8 +88,8 @@ def build_maintenance_schedule(
 def _job(name: str, resource: SqlQueueResource | None, asset_keys: Mapping[str, dg.AssetKey]) -> dg.JobDefinition:
     @dg.op(
         name=f"{name}_op",
-        description="Makes partitions of the archive ahead, trims it, and removes what expired.",
-        out=dg.Out(dict, description="What was made, moved, dropped, deleted and removed."),
+        description="Creates partitions of the archive ahead, trims it, and removes expired rows.",
+        out=dg.Out(dict, description="The counts of created, moved, dropped, deleted and removed things."),
         tags={"kind": "sqlqueue"},
     )
     def maintain(
@@ -114,7 +115,7 @@ def _job(name: str, resource: SqlQueueResource | None, asset_keys: Mapping[str, 
 
     @dg.job(
         name=f"{name}_job",
-        description="Keeps the schema of the queues in order: partitions, retention, what expired.",
+        description="Maintains the schema of the queues: partitions, retention, expired rows.",
         executor_def=dg.in_process_executor,
         resource_defs=None if resource is None else {"sqlqueue": resource},
         tags={"sqlqueue/maintenance": "maintain"},
@@ -145,7 +146,7 @@ def _counts(done: Maintained) -> dict[str, int]:
 
 def _said(done: Maintained) -> str:
     if not done.ran:
-        return "another process is at it; nothing was done here"
+        return "another process maintains the schema; nothing was done here"
     found = [f"{count:,} {name.replace('_', ' ')}" for name, count in _counts(done).items() if count]
     return ", ".join(found) or "nothing had to be done"
 

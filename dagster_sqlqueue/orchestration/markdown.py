@@ -1,4 +1,4 @@
-"""What is shown to people in the UI, as Markdown. What came out of the database is never taken as markup. No I/O."""
+"""Markdown for the UI. Values from the database are escaped, never taken as markup. No I/O."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -6,25 +6,25 @@ from collections.abc import Iterable, Sequence
 from dagster_sqlqueue import display
 
 SHOWN = 50
-"""The most rows of a table: metadata is read whole with every look at the event."""
+"""The most rows of a table: Dagster reads metadata whole with each read of the event."""
 
 _MARKUP = re.compile(r"([\\`*_\[\]<>~|&!])")
 
 
 def cell(value: object, limit: int = 80) -> str:
-    """A value in a cell, on one line, cut to so many characters; nothing of it is markup."""
+    """Write a value as a cell, on one line, cut to `limit` characters, with markup escaped."""
     return _MARKUP.sub(r"\\\1", display.shortened(str(value), limit))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], wide: int = 80) -> str:
-    """A table of values; those in the last column are cut to `wide` characters, the others to 80."""
+    """Write a table; values in the last column are cut to `wide` characters, the others to 80."""
     limits = [80] * (len(head) - 1) + [wide]
     body = ([cell(value, limit) for value, limit in zip(row, limits, strict=True)] for row in rows)
     return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *body])
 
 
 def fenced(text: str, language: str = "", limit: int = 10_000) -> str:
-    """A block of code that shows a text as it is, the middle left out of one that is longer than so many characters."""
+    """Write a text as a code block, without its middle if it is longer than `limit` characters."""
     text = display.printable(text.strip("\n"), lines=True)
     if len(text) > limit:
         half = limit // 2
@@ -35,5 +35,5 @@ def fenced(text: str, language: str = "", limit: int = 10_000) -> str:
 
 
 def first_of(number: int, what: str) -> str:
-    """A line that says how many there are, below a table that shows the first of them; empty when it shows all."""
+    """Write the total below a table that shows the first rows; empty if it shows all."""
     return f"\n\nThe first {SHOWN} of {number:,} {what}." if number > SHOWN else ""

@@ -1,4 +1,4 @@
-"""Ops for graphs of one's own: claim jobs, complete them, fail them, enqueue others. They need the resource `sqlqueue`."""
+"""Ops for your own graphs: claim jobs, complete them, fail them, enqueue others. They need the resource `sqlqueue`."""
 
 from collections.abc import Iterable
 from typing import Any, Literal, cast
@@ -26,36 +26,36 @@ class _Claim(dg.Config):
     limit: int = Field(default=100, ge=1, le=10_000, description="The most jobs to claim.")
     lease_seconds: float | None = Field(
         default=None,
-        description="How long the leases hold; they must cover the rest of the graph. Unset: as long as the queue says.",
+        description="How long the leases hold; they must cover the rest of the graph. Unset: the queue's lease.",
     )
-    buckets: list[int] = Field(default=[], description="Where to look; none named: everywhere.")
+    buckets: list[int] = Field(default=[], description="The buckets to claim from; empty: all.")
 
 
 class ClaimConfig(_Claim):
-    """What `claim_jobs` claims."""
+    """The config of `claim_jobs`."""
 
     queue: str = Field(description="The queue's name.")
 
 
 class WriteConfig(dg.Config):
-    """How writes are taken that are refused, because the lease of a job has passed on."""
+    """What to do about writes that were refused because the lease of their job had passed on."""
 
     fail_if_stale: bool = Field(
         default=False,
-        description="Fail the step, after all other writes, if any was refused; else they are counted only.",
+        description="Fail the step, after all other writes, if any was refused; else only count them.",
     )
 
 
 class _Enqueue(dg.Config):
     on_conflict: str = Field(
         default="ignore",
-        description="What becomes of a job whose unique key a live job has: 'ignore' leaves it out, 'replace' gives its"
+        description="What to do with a job whose unique key a live job has: 'ignore' leaves it out, 'replace' gives its"
         " content to the live one if that still waits.",
     )
 
 
 class EnqueueConfig(_Enqueue):
-    """Where `enqueue_jobs` puts jobs."""
+    """The config of `enqueue_jobs`."""
 
     queue: str = Field(description="The queue's name.")
 
@@ -63,17 +63,17 @@ class EnqueueConfig(_Enqueue):
 def build_claim_op(
     spec: QueueSpec[Payload], *, name: str | None = None, limit: int = 100, lease_seconds: float | None = None
 ) -> dg.OpDefinition:
-    """An op that claims due jobs of a queue and gives them as a list of `LeasedJob`s; an empty one where nothing is due.
+    """Build an op that claims due jobs of a queue and returns them as a list of `LeasedJob`s; empty if none is due.
 
-    Its input `start` takes nothing but the order: `claim(start=upstream())`. Jobs whose payload does not fit the model go to
-    the dead letter, and those of an unknown version are held, as by a consumer. All others are to be ended by
-    `complete_jobs` and `fail_jobs` before the lease ends; nothing extends it in between.
+    Its input `start` only orders ops: `claim(start=upstream())`. As a consumer does, it sends jobs whose payload does not
+    fit the model to the dead letter, and holds those of an unknown version. End all others by `complete_jobs` and
+    `fail_jobs` before the lease ends; nothing extends it in between.
 
     Args:
         spec: the queue.
         name: of the op; None: `claim_<queue>`.
-        limit: the most jobs, unless the run's config says otherwise.
-        lease_seconds: how long the lease holds, unless the run's config says otherwise; None: as long as the queue says.
+        limit: the most jobs, unless the run's config has another.
+        lease_seconds: how long the lease holds, unless the run's config has another; None: the queue's lease.
     """
     most, lease = limit, lease_seconds
 
@@ -102,7 +102,7 @@ def build_claim_op(
 def claim_jobs(
     context: dg.OpExecutionContext, config: ClaimConfig, sqlqueue: SqlQueueResource
 ) -> dg.Output[list[LeasedJob[Any]]]:
-    """Claims due jobs of the queue that the config names. Their payloads are dicts; else as `build_claim_op`."""
+    """Claims due jobs of the queue that the config names. Their payloads are dicts; otherwise as `build_claim_op`."""
     return _claim(context, sqlqueue.queue, config.queue, None, config)
 
 
@@ -110,7 +110,7 @@ def claim_jobs(
 def complete_jobs(
     context: dg.OpExecutionContext, config: WriteConfig, sqlqueue: SqlQueueResource, jobs: list[Any]
 ) -> dg.Output[dict[str, int]]:
-    """Ends jobs as succeeded, each under its fence: a list of `LeasedJob`s, or of pairs of one and its `Done(result)`."""
+    """Completes jobs, each under its fence: a list of `LeasedJob`s, or of pairs of one and its `Done(result)`."""
     settled = [(job, Done()) if isinstance(job, LeasedJob) else _pair(job) for job in jobs]
     for _, outcome in settled:
         if not isinstance(outcome, Done):
@@ -121,11 +121,11 @@ def complete_jobs(
     return _write(context, sqlqueue.queue, settled, config, None, "completed")
 
 
-@dg.op(out=dg.Out(dict, description="How many jobs are tried again, went to the dead letter, …"), tags=_TAGS)
+@dg.op(out=dg.Out(dict, description="How many jobs are retried, went to the dead letter, …"), tags=_TAGS)
 def fail_jobs(
     context: dg.OpExecutionContext, config: WriteConfig, sqlqueue: SqlQueueResource, failures: list[Any]
 ) -> dg.Output[dict[str, int]]:
-    """Says of jobs that they did not succeed, each under its fence: a list of pairs of a `LeasedJob` and how it goes on.
+    """Fails jobs, each under its fence: a list of pairs of a `LeasedJob` and its error or outcome.
 
     A text is an error, and the same as `Retry(error)`: another attempt after the queue's backoff, and after the last one the
     dead letter. `Reject(reason)` is the dead letter at once; `Snooze`, `Hold` and `Cancel` are as for handlers.
@@ -136,7 +136,7 @@ def fail_jobs(
 
 
 def build_fail_op(spec: QueueSpec[Any], *, name: str | None = None) -> dg.OpDefinition:
-    """`fail_jobs` with the backoff of a queue whose own one is a function, which the database does not know.
+    """Build `fail_jobs` for a queue whose backoff is a function, which the database does not have.
 
     Args:
         spec: the queue.
@@ -145,8 +145,8 @@ def build_fail_op(spec: QueueSpec[Any], *, name: str | None = None) -> dg.OpDefi
 
     @dg.op(
         name=name or f"fail_{spec.name}",
-        description=f"Says of jobs of the queue {spec.name!r} that they did not succeed.",
-        out=dg.Out(dict, description="How many jobs are tried again, went to the dead letter, …"),
+        description=f"Fails jobs of the queue {spec.name!r}: retries them, or sends them to the dead letter.",
+        out=dg.Out(dict, description="How many jobs are retried, went to the dead letter, …"),
         tags=_TAGS,
     )
     def fail(
@@ -160,8 +160,8 @@ def build_fail_op(spec: QueueSpec[Any], *, name: str | None = None) -> dg.OpDefi
 
 
 def build_enqueue_op(spec: QueueSpec[Any], *, name: str | None = None) -> dg.OpDefinition:
-    """An op that puts its input `jobs` on a queue: all of it or, if it fails, nothing; and once, however often the step or
-    the run is retried or re-executed.
+    """Build an op that enqueues its input `jobs`: all of them or, if it fails, none; and once, however often the step or the
+    run is retried or re-executed.
 
     Jobs are payloads or `NewJob`s in anything iterable, or the rows of a table of pyarrow or pandas.
 
@@ -172,8 +172,8 @@ def build_enqueue_op(spec: QueueSpec[Any], *, name: str | None = None) -> dg.OpD
 
     @dg.op(
         name=name or f"enqueue_{spec.name}",
-        description=f"Puts jobs on the queue {spec.name!r}.",
-        out=dg.Out(dict, description="How many jobs were enqueued, and how many were there already."),
+        description=f"Enqueues jobs on the queue {spec.name!r}.",
+        out=dg.Out(dict, description="How many jobs were enqueued, and how many existed already."),
         tags=_TAGS,
     )
     def enqueue(
@@ -184,13 +184,13 @@ def build_enqueue_op(spec: QueueSpec[Any], *, name: str | None = None) -> dg.OpD
     return enqueue
 
 
-@dg.op(out=dg.Out(dict, description="How many jobs were enqueued, and how many were there already."), tags=_TAGS)
+@dg.op(out=dg.Out(dict, description="How many jobs were enqueued, and how many existed already."), tags=_TAGS)
 def enqueue_jobs(
     context: dg.OpExecutionContext, config: EnqueueConfig, sqlqueue: SqlQueueResource, jobs: Any
 ) -> dg.Output[dict[str, int]]:
-    """Puts dicts, models or `NewJob`s on the queue that the config names; else as `build_enqueue_op`.
+    """Enqueues dicts, models or `NewJob`s on the queue that the config names; otherwise as `build_enqueue_op`.
 
-    The model of the first is that of all; of dicts it is only checked that they are JSON.
+    The model of the first is that of all; dicts only have to be JSON.
     """
     spec, given = spec_for(config.queue, each_job(jobs))
     return _enqueue(context, sqlqueue.queue, spec, given, config)
@@ -231,7 +231,7 @@ def _write(
         named = ", ".join(map(str, written.stale[:_NAMED])) + (", …" if len(written.stale) > _NAMED else "")
         told = (
             f"{len(written.stale)} of {len(settled)} writes were refused, because the leases of their jobs had passed on"
-            f" ({named}): somebody else has these jobs, or they have ended. If this happens often, give the claim more"
+            f" ({named}): another consumer has these jobs, or they have ended. If this happens often, give the claim more"
             " lease_seconds"
         )
         if config.fail_if_stale:

@@ -1,4 +1,4 @@
-"""Functions and models that are named in a text, as YAML names them. No I/O but importing."""
+"""Resolve functions and models by their names in YAML. No I/O but imports."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ from dagster_sqlqueue.worker.references import is_path, look_up
 
 
 def resolve(what: str, reference: str, package: str | None = None) -> Any:
-    """What `package.module:name` names, or `package.module.name`.
+    """Import the object that `package.module:name` or `package.module.name` names.
 
     Args:
-        what: what it is for, in messages: the handler, the payload.
-        reference: with a leading dot, the module is looked for in `package`.
-        package: the package of the component's own directory; None: there is none to look in.
+        what: its role, for messages: the handler, the payload.
+        reference: the name; with a leading dot, relative to `package`.
+        package: the package of the component's own directory; None: there is none.
 
     Raises:
         InvalidInput: there is no such module or name, or importing it fails.
@@ -21,7 +21,7 @@ def resolve(what: str, reference: str, package: str | None = None) -> Any:
     if module_name.startswith("."):
         if package is None:
             raise InvalidInput(
-                f"{what} {reference!r} begins with a dot, and there is no package to look in; name it whole"
+                f"{what} {reference!r} begins with a dot, and there is no package to search; write the full name"
             )
         module_name = package + module_name
     return look_up(f"{what} {reference!r}", module_name, name, advice="correct the name, or install its package")

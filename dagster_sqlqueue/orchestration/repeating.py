@@ -1,4 +1,4 @@
-"""What a step that is done again enqueues again: under the same ids, so that it lands once."""
+"""Ids of jobs that stay the same when a step is repeated, so that they are enqueued once."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -19,34 +19,34 @@ from dagster_sqlqueue.payload.serialization import AnyObject
 
 @dataclass(frozen=True, slots=True)
 class StepIds:
-    """The ids of what one step makes. They are the same in each attempt of the step, in a retry of its run, and in a
+    """The ids of one step's jobs and groups. They are the same in each attempt of the step, in a retry of its run, and in a
     re-execution of it: all of these have the same root run.
 
     Attributes:
-        moment: when the root run was made; ids begin with it, and so sort by it.
-        text: names the step's work among all others of the deployment.
+        moment: when the root run was created; ids begin with it, and so sort by it.
+        text: identifies the step's work in the deployment.
     """
 
     moment: datetime
     text: str
 
     def id(self, thing: object) -> UUID:
-        """The id of a thing of the step."""
+        """Make the id of one job or group of the step."""
         return stable_id(self.moment, f"{self.text} {thing}")
 
     def jobs(self, jobs: Iterable[Any]) -> Iterator[NewJob[Any]]:
-        """Payloads or `NewJob`s as jobs, each with an id by its position unless it has one of its own."""
+        """Make jobs of payloads or `NewJob`s, each with an id by its position unless it has one of its own."""
         for position, job in enumerate(jobs):
             new = job if isinstance(job, NewJob) else NewJob(job)
             yield replace(new, id=self.id(position)) if new.id is None else new
 
 
 def ids_of(context: dg.OpExecutionContext | dg.AssetExecutionContext, *parts: object) -> StepIds:
-    """The ids of what an op or asset makes. Those of one that is called directly, as a unit test does, are new each time.
+    """Make the ids of an op's or asset's jobs. Those of one that is called directly, as in a unit test, are new each time.
 
     Args:
         context: of the op or asset.
-        parts: what tells this work of the step from its other work.
+        parts: distinguish this work of the step from its other work.
     """
     try:
         step = context.get_step_execution_context()
@@ -56,7 +56,7 @@ def ids_of(context: dg.OpExecutionContext | dg.AssetExecutionContext, *parts: ob
 
 
 def step_ids(step: Any, *parts: object) -> StepIds:
-    """The same for the step's own context, such as an output's `context.step_context`."""
+    """Make the ids for a step's own context, such as an output's `context.step_context`."""
     run = step.dagster_run
     root = run.root_run_id or run.run_id
     record = step.instance.get_run_record_by_id(root) or step.instance.get_run_record_by_id(run.run_id)
@@ -65,10 +65,10 @@ def step_ids(step: Any, *parts: object) -> StepIds:
 
 
 def each_job(jobs: object) -> Iterable[Any]:
-    """The jobs of what somebody returned: something iterable, the rows of a table or data frame, or one job by itself.
+    """Iterate over the jobs of an output: an iterable, the rows of a table or data frame, or one job.
 
     Raises:
-        InvalidInput: it is nothing that jobs could be made of.
+        InvalidInput: it is none of these.
     """
     if isinstance(jobs, BaseModel | NewJob | Mapping):
         return (jobs,)
@@ -80,14 +80,14 @@ def each_job(jobs: object) -> Iterable[Any]:
         return _frame_rows(jobs)
     if isinstance(jobs, str | bytes) or not isinstance(jobs, Iterable):
         raise InvalidInput(
-            f"jobs were expected, and a {type(jobs).__name__} came: give payloads or NewJobs in a list or a generator (as"
+            f"jobs were expected, not a {type(jobs).__name__}: give payloads or NewJobs in a list or a generator (as"
             " dg.Output(generator)), or a table of pyarrow or pandas whose rows are payloads"
         )
     return _flat(jobs)
 
 
 def spec_for(queue: str, jobs: Iterable[Any]) -> tuple[QueueSpec[Any], Iterable[Any]]:
-    """A queue that is known by its name alone, with the model of the first of the jobs; and all of the jobs."""
+    """Make the spec of a queue from its name and the model of the first job; returns also all of the jobs."""
     left = iter(jobs)
     first = next(left, None)
     if first is None:
@@ -99,7 +99,7 @@ def spec_for(queue: str, jobs: Iterable[Any]) -> tuple[QueueSpec[Any], Iterable[
 
 def _flat(jobs: Iterable[Any]) -> Iterator[Any]:
     for job in jobs:
-        # What a reader of pyarrow gives.
+        # A reader of pyarrow yields batches.
         yield from job.to_pylist() if hasattr(job, "to_pylist") else (job,)
 
 

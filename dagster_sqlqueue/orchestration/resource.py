@@ -16,7 +16,7 @@ from dagster_sqlqueue.orchestration.code_only import CodeOnlyResource, looked_up
 from dagster_sqlqueue.queue import SqlQueue
 
 RESOURCE_KEY = "sqlqueue"
-"""The key under which the resource is found, unless something else is said."""
+"""The default key of the resource."""
 
 _TICK_CONNECT_SECONDS = 3
 
@@ -24,8 +24,8 @@ _TICK_CONNECT_SECONDS = 3
 class SqlQueueResource(CodeOnlyResource):
     """The queues of one schema of one database, opened and closed for each run and each sensor tick.
 
-    Whoever may open Dagster's launchpad may give a run another configuration. The URL and the schema are no part of it: they
-    stand in the code, or in the environment, and no launch points a run elsewhere.
+    Users of Dagster's launchpad may give a run another configuration. The URL and the schema are no part of it: they are set
+    in the code, or in the environment, and no launch can point a run at another database.
 
     Example:
         `SqlQueueResource(url=dg.EnvVar("SQLQUEUE_URL"))`
@@ -43,18 +43,18 @@ class SqlQueueResource(CodeOnlyResource):
         default_factory=default_schema,
         description="The schema that holds the queue's tables; unset: SQLQUEUE_SCHEMA of the environment, else sqlqueue.",
     )
-    pool_size: int = Field(default=5, ge=1, le=100, description="The most connections opened at a time.")
+    pool_size: int = Field(default=5, ge=1, le=100, description="The most connections that are open at a time.")
     connect_timeout_seconds: int = Field(default=5, ge=1, description="How long to wait for a connection.")
     statement_timeout_seconds: float | None = Field(
         default=None,
         gt=0,
-        description="The longest a single statement of a run may take; unset: the server's own limit.",
+        description="The longest that a statement of a run may take; unset: the server's own limit.",
     )
     tick_timeout_seconds: float = Field(
         default=10.0,
         gt=0,
-        description="The longest a single statement of a sensor's or schedule's tick may take: a tick that waits keeps"
-        " Dagster from the other sensors.",
+        description="The longest that a statement of a sensor's or schedule's tick may take: a tick that waits delays the"
+        " other sensors.",
     )
 
     code_only: ClassVar[frozenset[str]] = frozenset({"url", "schema_name"})
@@ -67,7 +67,7 @@ class SqlQueueResource(CodeOnlyResource):
 
     @contextmanager
     def yield_for_execution(self, context: dg.InitResourceContext) -> Iterator["SqlQueueResource"]:
-        """Open the pool (nothing is connected before the first statement) and close it at the end."""
+        """Open the pool, which connects with the first statement, and close it at the end."""
         if context.run:
             opened = self._open(
                 f"dagster-sqlqueue/{context.run.run_id}", self.connect_timeout_seconds, self.statement_timeout_seconds
@@ -84,13 +84,13 @@ class SqlQueueResource(CodeOnlyResource):
 
     @contextmanager
     def open(self, application_name: str = "dagster-sqlqueue") -> Iterator[SqlQueue]:
-        """The queue outside of a run: for scripts and tests."""
+        """Open the queues outside of a run, for scripts and tests."""
         with self._open(application_name, self.connect_timeout_seconds, self.statement_timeout_seconds) as queue:
             yield queue
 
     @property
     def queue(self) -> SqlQueue:
-        """The queue's verbs, inside a run, a tick, or a context of `dagster.build_op_context`.
+        """The open queues, inside a run, a tick, or a context of `dagster.build_op_context`.
 
         Raises:
             InvalidInput: the resource is not open.
@@ -114,7 +114,7 @@ class SqlQueueResource(CodeOnlyResource):
 
 
 def under_key(key: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Have the parameter `sqlqueue` of a function of Dagster's take the resource of another key."""
+    """Let the parameter `sqlqueue` of a function for Dagster take the resource of another key."""
 
     def renamed(function: Callable[..., Any]) -> Callable[..., Any]:
         if key == RESOURCE_KEY:
@@ -128,7 +128,7 @@ def under_key(key: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def called(*given: Any, **named: Any) -> Any:
             return function(*given, **{RESOURCE_KEY if name == key else name: one for name, one in named.items()})
 
-        # What it returns is its own affair: one that yields is no generator any more, only gives one.
+        # Without its return annotation: a generator function becomes a function that returns a generator.
         empty = inspect.Signature.empty
         called.__signature__ = signature.replace(parameters=parameters, return_annotation=empty)  # type: ignore[attr-defined]
         hints = {name: hint for name, hint in typing.get_type_hints(function).items() if name != "return"}

@@ -1,4 +1,4 @@
-"""What `dg scaffold defs dagster_sqlqueue.SqlQueueComponent` writes."""
+"""The files of `dg scaffold defs dagster_sqlqueue.SqlQueueComponent`."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from dagster_sqlqueue.model.queue import check_queue_name
 
 URL_VARIABLE = "SQLQUEUE_URL"
 
-_HANDLER = '''"""The jobs of the queue `{queue}`: what they carry, and what is done for each."""
+_HANDLER = '''"""The jobs of the queue `{queue}`: their payload and their handler."""
 
 from pydantic import BaseModel
 
@@ -19,13 +19,13 @@ from dagster_sqlqueue import Done, Job
 
 
 class {model}(BaseModel):
-    """What a job carries."""
+    """The payload of a job."""
 
     text: str
 
 
 def handle(job: Job[{model}]) -> Done:
-    """Do one job. After a crash it may run again for the same job: `job.id` tells a repetition."""
+    """Do one job. After a crash it may run again for the same job: `job.id` identifies a repetition."""
     return Done({{"characters": len(job.payload.text)}})
 '''
 
@@ -41,17 +41,17 @@ def load(context: dg.ComponentLoadContext) -> SqlQueueComponent:
 
 
 class SqlQueueScaffoldParams(BaseModel):
-    """What `dg scaffold defs` can be told."""
+    """The options of `dg scaffold defs`."""
 
-    queue: str | None = Field(default=None, description="The queue's name; else made from the last part of the path.")
+    queue: str | None = Field(default=None, description="The queue's name; unset: made from the last part of the path.")
     handler: str | None = Field(
         default=None,
-        description="A handler that there is, as package.module:function; else one is written beside defs.yaml.",
+        description="An existing handler, as package.module:function; unset: one is written beside defs.yaml.",
     )
 
 
 class SqlQueueScaffolder(dg.Scaffolder[SqlQueueScaffoldParams]):
-    """Writes `defs.yaml`, or `component.py`, and a handler to begin with."""
+    """Writes `defs.yaml`, or `component.py`, and a first handler."""
 
     @classmethod
     def get_scaffold_params(cls) -> type[SqlQueueScaffoldParams]:
@@ -81,7 +81,7 @@ class SqlQueueScaffolder(dg.Scaffolder[SqlQueueScaffoldParams]):
 
 
 def _handler_beside(directory: Path, queue: str) -> str:
-    """The name of a module in that directory with a handler, which is written; a file that is there is left alone."""
+    """Write a module with a handler in the directory, unless the file exists. Returns the module's name."""
     name: Any = next(name for name in ("handler", f"{queue}_handler") if not (directory / f"{name}.py").exists())
     model = "".join(part.capitalize() for part in queue.split("_"))
     (directory / f"{name}.py").write_text(_HANDLER.format(queue=queue, model=model), encoding="utf-8")

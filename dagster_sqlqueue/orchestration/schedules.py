@@ -1,4 +1,4 @@
-"""The queue's schedules ticked by Dagster: a sensor in the place of a scheduler process, or beside some."""
+"""A sensor that ticks the queues' schedules, instead of scheduler processes or beside them."""
 
 import time
 from collections import Counter, defaultdict
@@ -23,20 +23,20 @@ def build_sqlqueue_schedules_sensor(
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
     asset_keys: Mapping[str, dg.AssetKey] | None = None,
 ) -> dg.SensorDefinition:
-    """A sensor that enqueues what the schedules of all queues say, when it is due by the database's clock.
+    """Build a sensor that enqueues the due jobs of all queues' schedules, by the database's clock.
 
     Scheduler processes may run beside it, and so may the same sensor in another deployment: each tick is enqueued once. It
-    starts no runs; the jobs are worked off by whoever consumes the queues. What it enqueued is observed on the assets of
-    the queues and said in the tick.
+    starts no runs; the consumers of the queues work the jobs off. It observes the enqueued jobs on the assets of the
+    queues, and names them in the tick.
 
-    An error of the database makes the tick fail, so that it is seen. So does nothing else: a schedule that cannot be used
-    is paused, and the tick and its log say why.
+    An error of the database fails the tick, so that users see it. Nothing else does: the sensor pauses a schedule that it
+    cannot use, and the tick and its log say why.
 
     Args:
         name: of the sensor.
-        minimum_interval_seconds: so late a job may come. Schedules that tick more often and catch up with `one` lose ticks.
-        budget_seconds: past it the rest is left to the next tick; Dagster ends a sensor's evaluation after 60 seconds.
-        default_status: whether it runs without being switched on.
+        minimum_interval_seconds: how late a job may be. Schedules that tick more often and catch up with `one` lose ticks.
+        budget_seconds: after it the rest is left to the next tick; Dagster ends a sensor's evaluation after 60 seconds.
+        default_status: whether it starts with the code location, or when a user switches it on.
         asset_keys: of the queues whose assets are not `queues/<name>`, by queue; see `asset_key_of`.
 
     Raises:
@@ -49,7 +49,7 @@ def build_sqlqueue_schedules_sensor(
         name=name,
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
-        description="Puts jobs on the queues by their schedules, each tick once however many schedulers run.",
+        description="Enqueues the jobs of the queues' schedules, each tick once however many schedulers run.",
     )
     def schedules_tick(context: dg.SensorEvaluationContext, sqlqueue: SqlQueueResource) -> dg.SensorResult:
         migrations.check(sqlqueue.queue.database)

@@ -1,4 +1,4 @@
-"""For the tests of those who use queues: a queue that is there for a block, and a drain run in the test's own process."""
+"""Helpers for users' tests: a queue for a block, and a drain run in the test's own process."""
 
 import atexit
 import contextlib
@@ -25,7 +25,7 @@ from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.schema.functions import pinned_schema
 
 TEST_URL_VARIABLE = "SQLQUEUE_TEST_URL"
-"""Names the database to test on, where that is not to be the embedded one."""
+"""The environment variable with the URL of the database to test on, instead of the embedded one."""
 
 _lock = threading.Lock()
 _started: list[str] = []
@@ -35,7 +35,7 @@ class QueueForTest(NamedTuple):
     """Queues to test with.
 
     Attributes:
-        queue: the queues, for the test itself: to enqueue, and to look at what became of it.
+        queue: the queues, for the test itself: to enqueue, and to check the outcome.
         resource: the same for Dagster: `resources={"sqlqueue": resource}`.
     """
 
@@ -45,12 +45,12 @@ class QueueForTest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """What a drain run did.
+    """The result of a drain run.
 
     Attributes:
         run: Dagster's result, with its events.
         counts: how many jobs were `claimed`, `succeeded`, `retried`, `snoozed`, `failed`, `held`, `cancelled`, …; empty
-            where the run failed.
+            if the run failed.
     """
 
     run: dg.ExecuteInProcessResult
@@ -64,18 +64,18 @@ class Drained:
 
 @contextlib.contextmanager
 def queue_for_test(*specs: QueueSpec[Any], url: str | None = None) -> Iterator[QueueForTest]:
-    """Queues in a schema of their own, which is there for the block and nobody else's.
+    """Create queues in a schema of their own for the block, and drop it at the end.
 
     The database is the embedded PostgreSQL, started by the first use in a process and stopped at its end; or the one that
-    the environment variable `SQLQUEUE_TEST_URL` names, where the user may make schemas.
+    the environment variable `SQLQUEUE_TEST_URL` names, where its user may create schemas.
 
     Args:
-        specs: the queues to make.
+        specs: the queues to create.
         url: of the database, instead of either.
 
     Raises:
         EmbeddedServerError: the embedded server is needed, and is not installed or does not start.
-        DatabaseUnavailable, AccessRefused: the database that was named cannot be used.
+        DatabaseUnavailable, AccessRefused: the named database cannot be used.
 
     Example:
         ```python
@@ -111,16 +111,15 @@ def drain_in_process(
 ) -> Drained:
     """Run the drain job of a queue in this process, until nothing of the queue is due.
 
-    A job that is tried again later is not waited for: give the queue of the test `backoff=Backoff(0, jitter=0)` to have all
-    of its attempts made.
+    The run does not wait for later retries: give the queue of the test `backoff=Backoff(0, jitter=0)` for all attempts.
 
     Args:
         consumer: what `queue_consumer` made, or its job.
         queue: where the queue is.
-        config: more of the `DrainConfig`.
-        instance: where the run is noted; None: an ephemeral one.
-        resources: what else the job needs.
-        raise_on_error: whether an error of the run, not of a job's handler, is raised; else see `Drained.success`.
+        config: further fields of the `DrainConfig`.
+        instance: Dagster's, for the run; None: an ephemeral one.
+        resources: further resources of the job.
+        raise_on_error: whether to raise an error of the run, not of a job's handler; else see `Drained.success`.
 
     Raises:
         InvalidInput: the job has more ops than the one that drains.
@@ -151,7 +150,7 @@ def _resource(queue: QueueForTest | SqlQueue | SqlQueueResource) -> SqlQueueReso
             url = queue.database.url
             return SqlQueueResource(url=url, schema_name=queue.database.schema)
     raise InvalidInput(
-        f"the queue is a {type(queue).__name__}; give what queue_for_test gave, or its queue or resource"
+        f"the queue is a {type(queue).__name__}; give the result of queue_for_test, or its queue or resource"
     )
 
 
@@ -167,7 +166,7 @@ def _embedded_url() -> str:
                 shutil.rmtree(directory, ignore_errors=True)
                 raise EmbeddedServerError(str(error).replace("SQLQUEUE_URL", TEST_URL_VARIABLE)) from None
             atexit.register(_remove, server, directory)
-            # The data dies with the process: nobody needs to wait for the disk.
+            # The data ends with the process: no write needs to wait for the disk.
             url = url.update_query_dict({"options": "-c synchronous_commit=off"})
             _started.append(url.render_as_string(hide_password=False))
         return _started[0]

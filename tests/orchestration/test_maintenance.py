@@ -112,7 +112,7 @@ def test_a_run_that_finds_another_one_at_it_ends_as_success_and_says_so(
             pass
     assert done.success
     assert done.output_for_node("sqlqueue_maintenance_op") == {"ran": False}
-    assert told(done) == {"result": "another process is at it; nothing was done here"}
+    assert told(done) == {"result": "another process maintains the schema; nothing was done here"}
     assert today not in days_with_partitions(queue)
     assert maintain().output_for_node("sqlqueue_maintenance_op")["partitions_made"] == 1
 
@@ -198,7 +198,7 @@ def test_a_run_that_goes_on_is_not_joined_by_another(persistent: dg.DagsterInsta
 
     skipped = tick(timedelta(hours=1))
     assert isinstance(skipped, dg.SkipReason)
-    assert skipped.skip_message == "a run is at it already"
+    assert skipped.skip_message == "a maintenance run is active already"
     assert isinstance(tick(timedelta(hours=7)), dg.RunRequest), "a run that died keeps the others away"
 
 

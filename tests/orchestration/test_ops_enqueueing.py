@@ -86,7 +86,7 @@ def test_what_are_no_jobs_is_refused(in_memory: Deployment, given: Any) -> None:
         enqueue_jobs(make())
 
     result = in_memory.execute(graph, enqueue_jobs={"queue": "work"})
-    assert f"jobs were expected, and a {type(given).__name__} came" in error_of(result, "enqueue_jobs")
+    assert f"jobs were expected, not a {type(given).__name__}" in error_of(result, "enqueue_jobs")
 
 
 def test_bad_jobs_enqueue_nothing(queue: SqlQueue, in_memory: Deployment) -> None:
