@@ -23,7 +23,7 @@ def test_a_dead_letter_is_read_and_redriven(queue: SqlQueue, launchpad: Launchpa
     assert "| tags | import |" in story.metadata["job"]
     assert story.observed is None
     told = f'      queue: work\n      ids:\n        - "{job}"\n      dry_run: false'
-    assert f"ops:\n  sqlqueue_redrive_op:\n    config:\n{told}" in story.metadata["to_bring_it_back"]
+    assert f"ops:\n  sqlqueue_redrive_op:\n    config:\n{told}" in story.metadata["to_redrive_it"]
 
     dry = launchpad("redrive", queue="work", error_contains="failure")
     assert dry.value == {
@@ -46,7 +46,7 @@ def test_a_dead_letter_is_read_and_redriven(queue: SqlQueue, launchpad: Launchpa
     assert queue.job(job).state == "queued"
     (again,) = take(queue)
     queue.complete([again])
-    assert "to_bring_it_back" not in launchpad("show", id=str(job)).metadata
+    assert "to_redrive_it" not in launchpad("show", id=str(job)).metadata
     assert launchpad("redrive", queue="work", all=True, dry_run=False).said == "queue work: 0 jobs were put back"
 
 

@@ -96,7 +96,7 @@ def test_what_is_wrong_is_said_and_nothing_is_changed(queue: SqlQueue, people: H
     refused("there is no queue 'mails'", queue="mails")
     refused("there is no queue 'mails'", queue="mails", ids=[], dry_run=True)
     refused("it is at revision 3, and this was decided at 2", revision=2)
-    refused("ids names 101 jobs; one run decides about 100", ids=[str(uuid4()) for _ in range(101)])
+    refused("ids names 101 jobs; one run decides 100", ids=[str(uuid4()) for _ in range(101)])
     refused("the reason is ' '", verb="reject", reason=" ")
     refused("to is ''", verb="assign", to="")
     refused("assign is for tasks that are open or assigned", verb="assign", to="carl")

@@ -119,7 +119,7 @@ def test_defaults_and_closed_choices(ask: Any) -> None:
         "state": "failed",
     }
     assert found["state"]["values"] == ["failed", "cancelled"]
-    assert found["dry_run"]["description"].startswith("Change nothing; say how many jobs it would be")
+    assert found["dry_run"]["description"].startswith("Change nothing; count the jobs that the run would change")
     assert fields(ask, "sqlqueue_cancel")["state"]["values"] == ["any", "queued", "running", "held"]
 
 

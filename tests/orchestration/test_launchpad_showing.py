@@ -21,7 +21,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("cancel", {"tags": ["a"], "since": "yesterday"}, "since is 'yesterday', which is not a time"),
     ("cancel", {"tags": ["a"], "before": "2026-01-31T08:00:00"}, "without a time zone; end it with Z"),
     ("cancel", {"all": True, "reason": " "}, "the reason is ' '"),
-    ("cancel", {"all": True, "limit": 0}, "limit is 0; one run decides about 1 to 10,000 jobs"),
+    ("cancel", {"all": True, "limit": 0}, "limit is 0; one run changes 1 to 10,000 jobs"),
     ("cancel", {"all": True, "limit": 10_001}, "limit is 10001"),
     ("cancel", {"ids": [str(uuid4()), str(uuid4())], "limit": 1}, "ids names 2 jobs, and the limit is 1"),
     ("hold", {"all": True, "reason": ""}, "the reason is ''"),

@@ -1,4 +1,4 @@
-"""Jobs that people start from the launchpad: what operators decide, a dry run first and a table of what came of it."""
+"""Launchpad jobs: an operator's decisions about queues and jobs, dry runs first, with a table of the results."""
 
 from dagster_sqlqueue.orchestration.launchpad.building import USUAL_VERBS as USUAL_VERBS
 from dagster_sqlqueue.orchestration.launchpad.building import VERBS as VERBS

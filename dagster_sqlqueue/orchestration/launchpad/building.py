@@ -1,4 +1,4 @@
-"""The launchpad's jobs as Dagster jobs: one for each verb."""
+"""Build the launchpad's Dagster jobs, one for each verb."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -44,9 +44,9 @@ _VERBS = {
 }
 
 VERBS = tuple(_VERBS)
-"""What there is a job for."""
+"""The verbs that have a job."""
 USUAL_VERBS = ("show", "redrive")
-"""What every queue has a job for: dead letters are looked at, and brought back."""
+"""The default verbs of each queue: show jobs, and redrive dead letters."""
 
 
 def build_sqlqueue_launchpad_jobs(
@@ -57,18 +57,18 @@ def build_sqlqueue_launchpad_jobs(
     asset_keys: Mapping[str, dg.AssetKey] | None = None,
     resource_key: str = RESOURCE_KEY,
 ) -> list[dg.JobDefinition]:
-    """Jobs for people, to be started from the launchpad: `<name_prefix>_redrive`, `_cancel`, `_show` and so on.
+    """Build jobs for the launchpad: `<name_prefix>_redrive`, `_cancel`, `_show` and so on.
 
-    Each has one op, `<job>_op`, with a typed config that the launchpad describes. Those that decide about jobs begin as a
-    dry run. What a run did is in its output's metadata, and observed on the queue's asset. Config, tags and metadata of a
-    run are readable by everybody with access to the UI: payloads are left out unless the config asks for them, and
-    sensitive fields are `***` in any case.
+    Each has one op, `<job>_op`, with a typed config that the launchpad describes. Those that change jobs do a dry run by
+    default. A run reports its result in its output's metadata, and observes it on the queue's asset. All users of the UI can
+    read the config, tags and metadata of a run: it leaves payloads out unless the config asks for them, and sensitive
+    fields are `***` in any case.
 
     Args:
-        queues: these alone, a closed choice in the launchpad, and filled in if it is one; none named: any queue.
-        name_prefix: of the jobs' names.
-        verbs: of `VERBS`, those that are wanted.
-        resource: the queues as a user of one's own who is an operator, where the code location's is only a consumer; None:
+        queues: these alone, a closed choice in the launchpad, and filled in if it is one; none given: any queue.
+        name_prefix: the beginning of the jobs' names.
+        verbs: a selection of `VERBS`.
+        resource: a resource with a database user that is an operator, if the code location's user is only a consumer; None:
             the code location's.
         asset_keys: of the queues whose assets are not `queues/<name>`, by queue; see `asset_key_of`.
         resource_key: of the code location's `SqlQueueResource`.
@@ -93,7 +93,7 @@ def build_sqlqueue_launchpad_jobs(
 
 @dataclass(frozen=True, slots=True)
 class _Family:
-    """What the jobs of one call have in common."""
+    """The common settings of the jobs of one call."""
 
     prefix: str
     verbs: tuple[str, ...]
@@ -113,7 +113,7 @@ def _job(called: str, family: _Family) -> dg.JobDefinition:
     @dg.op(
         name=f"{name}_op",
         description=verb.function.__doc__,
-        out=dg.Out(dict, description="What was decided about, and how many it were."),
+        out=dg.Out(dict, description="The queue, whether anything was changed, and the counts."),
         tags={"kind": "sqlqueue"},
     )
     @under_key(family.resource_key)
@@ -137,7 +137,7 @@ def _job(called: str, family: _Family) -> dg.JobDefinition:
         resource_defs=None if family.resource is None else {family.resource_key: family.resource},
         tags={
             LAUNCHPAD_TAG: called,
-            # What a person decided is not decided again by a deployment that retries runs.
+            # A deployment that retries runs must not repeat an operator's decision.
             "dagster/max_retries": "0",
             **({QUEUE_TAG: queues[0]} if len(queues) == 1 else {}),
             **({QUEUES_TAG: ",".join(queues)} if len(queues) > 1 else {}),
@@ -150,15 +150,15 @@ def _job(called: str, family: _Family) -> dg.JobDefinition:
 
 
 def _refuse_environment(run_config: Mapping[str, Any]) -> None:
-    """Say so if a field asks for an environment variable: Dagster would fill in whatever the deployment holds, secrets
-    among it, and a reason or a name is written to the job and shown.
+    """Refuse fields that ask for an environment variable: Dagster would fill in any variable of the deployment, secrets
+    included, and a reason or a name is written to the job and shown.
 
     Raises:
-        InvalidInput: it does.
+        InvalidInput: a field does.
     """
     for op in run_config.get("ops", {}).values():
         for name, given in (op.get("config") or {}).items():
             values = given if isinstance(given, list) else [given]
-            # The payload's condition is taken as it is: a field of it may well be named env.
+            # Not in the condition on the payload: a field of it may be named env.
             if name != "payload" and any(isinstance(value, Mapping) for value in values):
                 raise InvalidInput(f"{name} asks for an environment variable; write the value itself")

@@ -1,4 +1,4 @@
-"""What people fill in: the launchpad shows these fields with their descriptions and defaults."""
+"""The configs of the launchpad's jobs: the launchpad shows these fields with their descriptions and defaults."""
 
 from datetime import datetime
 from typing import Any, Literal, TypeVar
@@ -21,29 +21,30 @@ _MOMENT = "2026-01-31T08:00:00Z, or with an offset such as +02:00"
 
 
 class QueueConfig(dg.Config):
-    """Which queue."""
+    """The queue."""
 
     queue: str = Field(description="The queue's name.")
 
 
 class ShowConfig(dg.Config):
-    """Which job to show."""
+    """The job to show."""
 
     id: str = Field(description="The job's id, as tables, logs and `sqlqueue list` show it.")
     show_payloads: bool = Field(
         default=False,
-        description="Show the payload and the result, too. Everybody who may look at this run sees them then; fields"
+        description="Show the payload and the result, too. All users who can open this run see them then; fields"
         " marked as sensitive are *** in any case.",
     )
 
 
 class JobsConfig(QueueConfig):
-    """Which jobs: some by their ids, those that meet every condition given, or all."""
+    """A selection of jobs: by their ids, by conditions that must all hold, or all."""
 
     dry_run: bool = Field(
-        default=True, description="Change nothing; say how many jobs it would be, and show the first of them."
+        default=True,
+        description="Change nothing; count the jobs that the run would change, and show the first of them.",
     )
-    ids: list[str] = Field(default=[], description="These jobs, by their ids; leave the conditions empty then.")
+    ids: list[str] = Field(default=[], description="The ids of the jobs; leave the conditions empty then.")
     tags: list[str] = Field(default=[], description="Condition: the job has all of these tags.")
     payload: dict[str, Any] = Field(
         default={}, description="Condition: the payload contains these fields with these values."
@@ -59,59 +60,63 @@ class JobsConfig(QueueConfig):
     before: str | None = Field(
         default=None, description=f"Condition: enqueued (of ended jobs: ended) before this moment: {_MOMENT}."
     )
-    all: bool = Field(default=False, description="Every job that this is for; give neither ids nor conditions then.")
+    all: bool = Field(
+        default=False, description="All jobs that the verb applies to; give neither ids nor conditions then."
+    )
     limit: int = Field(
         default=LIMIT,
-        description="The most jobs for one run, 1 to 10,000. The run says whether there are more; start it again then.",
+        description="The most jobs for one run, 1 to 10,000. The run reports whether there are more; launch it again then.",
     )
     show_payloads: bool = Field(
         default=False,
-        description="Show payloads in the table. Everybody who may look at this run sees them then; fields marked as"
-        " sensitive are *** in any case.",
+        description="Show payloads in the table. All users who can open this run see them then; fields marked as sensitive"
+        " are *** in any case.",
     )
 
 
 class RedriveConfig(JobsConfig):
-    """Which dead letters to bring back."""
+    """The dead letters to redrive."""
 
-    state: EndedState = Field(default="failed", description="How the jobs ended: dead letters, or cancelled ones.")
+    state: EndedState = Field(
+        default="failed", description="The state of the jobs: failed (dead letters), or cancelled."
+    )
 
 
 class CancelConfig(JobsConfig):
-    """Which jobs to cancel, and why."""
+    """The jobs to cancel, and the reason."""
 
     state: AnyState = Field(default="any", description="Condition: jobs in this state only.")
     reason: str = Field(default="cancelled from the launchpad", description="Why; kept as the job's error.")
 
 
 class HoldConfig(JobsConfig):
-    """Which queued jobs to set aside, and why."""
+    """The queued jobs to hold, and the reason."""
 
     reason: str = Field(default="held from the launchpad", description="Why; kept as the job's error.")
 
 
 class ReleaseConfig(JobsConfig):
-    """Which held jobs to let go."""
+    """The held jobs to release."""
 
 
 class RescheduleConfig(JobsConfig):
-    """Which queued jobs are to be due at another moment, and when."""
+    """The queued jobs to reschedule, and the moment."""
 
     until: str | None = Field(
-        default=None, description=f"When they are to become due: {_MOMENT}. What has passed means now."
+        default=None, description=f"The moment at which the jobs become due: {_MOMENT}. A past one means now."
     )
-    seconds: float | None = Field(default=None, description="Instead of until: so many seconds from now; 0 for now.")
+    seconds: float | None = Field(default=None, description="Instead of until: the seconds from now; 0 for now.")
 
 
 class ReprioritiseConfig(JobsConfig):
-    """Which jobs get another priority."""
+    """The jobs to reprioritise, and the priority."""
 
     priority: int = Field(description="0 to 9, higher runs first.")
     state: AnyState = Field(default="any", description="Condition: jobs in this state only.")
 
 
 class DeleteConfig(JobsConfig):
-    """Which jobs to delete for good."""
+    """The jobs to delete for good."""
 
     state: DeletableState = Field(
         default="failed",
@@ -120,65 +125,67 @@ class DeleteConfig(JobsConfig):
 
 
 class PauseConfig(QueueConfig):
-    """Which queue to pause."""
+    """The queue to pause."""
 
     until: str | None = Field(
-        default=None, description=f"When it goes on by itself: {_MOMENT}. Not given: when it is resumed."
+        default=None, description=f"When the queue resumes by itself: {_MOMENT}. Unset: only when resumed."
     )
     wait_seconds: float = Field(
         default=0.0,
-        description="Wait until nothing of the queue runs any more, for so long at most, up to 3,600; 0 does not wait.",
+        description="How long to wait until no job of the queue runs, up to 3,600; 0 does not wait.",
     )
 
 
 class ResumeConfig(QueueConfig):
-    """Which queue to resume."""
+    """The queue to resume."""
 
 
 class RebucketConfig(QueueConfig):
-    """How many buckets a queue is to have."""
+    """The queue, and its new number of buckets."""
 
-    buckets: int = Field(description=f"How many buckets from now on, 1 to {MAX_BUCKETS:,}. No job is moved.")
-    dry_run: bool = Field(default=True, description="Change nothing; say what it would be.")
+    buckets: int = Field(description=f"The new number of buckets, 1 to {MAX_BUCKETS:,}. No job moves.")
+    dry_run: bool = Field(default=True, description="Change nothing; report what the run would change.")
 
 
 class TasksConfig(QueueConfig):
-    """Which tasks of people, and who decides."""
+    """The tasks of people, and the operator who decides."""
 
-    by: str = Field(description="Who decides this: your name. Kept in the job's history.")
+    by: str = Field(description="Your name; kept in the job's history.")
     ids: list[str] = Field(
         default=[],
-        description=f"The jobs' ids, up to {MOST_TASKS}: all of them or none. A dry run without ids shows those there are.",
+        description=f"The jobs' ids, up to {MOST_TASKS}: all of them or none. A dry run without ids lists the tasks.",
     )
     revision: int | None = Field(
         default=None,
-        description="For a single job: its task's revision when you looked at it; refused if somebody has decided since.",
+        description="For a single job: the revision of its task that you saw; the run refuses if it has changed since.",
     )
     dry_run: bool = Field(default=True, description="Change nothing; show the tasks, and what would be refused.")
     show_payloads: bool = Field(
         default=False,
-        description="Show payloads and results in the table. Everybody who may look at this run sees them then; fields"
+        description="Show payloads and results in the table. All users who can open this run see them then; fields"
         " marked as sensitive are *** in any case.",
     )
 
 
 class ApproveConfig(TasksConfig):
-    """Which tasks to approve."""
+    """The tasks to approve."""
 
-    reason: str | None = Field(default=None, description="What there is to say; kept in the job's history.")
+    reason: str | None = Field(default=None, description="A note; kept in the job's history.")
 
 
 class RejectConfig(TasksConfig):
-    """Which tasks to send back, and why."""
+    """The tasks to reject, and the reason."""
 
     reason: str = Field(description="Why; kept in the job's history.")
-    reopen: bool = Field(default=False, description="Open them for anybody; else they go back to who did them.")
+    reopen: bool = Field(
+        default=False, description="Open the tasks for all operators; else they return to the ones who did them."
+    )
 
 
 class AssignConfig(TasksConfig):
-    """Whose tasks are to be."""
+    """The tasks to assign, and the assignee."""
 
-    to: str = Field(description="Whose they are to be.")
+    to: str = Field(description="The new assignee of the tasks.")
     reason: str | None = Field(default=None, description="Why; kept in the job's history.")
 
 
@@ -186,7 +193,7 @@ Configured = TypeVar("Configured", bound=dg.Config)
 
 
 def bound(config: type[Configured], queues: tuple[str, ...]) -> type[Configured]:
-    """The same config for these queues alone: a closed choice, and filled in where there is one."""
+    """Restrict a config to these queues: a closed choice, and filled in if there is one."""
     if not queues or not issubclass(config, QueueConfig):
         return config
     choice: Any = Literal[queues]
@@ -197,7 +204,7 @@ def bound(config: type[Configured], queues: tuple[str, ...]) -> type[Configured]
 
 
 def parsed_moment(name: str, text: str | None) -> datetime | None:
-    """The moment that was filled in; None if none was.
+    """Parse a moment of the config; None: none was given.
 
     Raises:
         InvalidInput: it is no date and time with a zone.

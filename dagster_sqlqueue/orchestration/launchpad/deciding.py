@@ -1,4 +1,4 @@
-"""The launchpad's verbs about jobs: found first, at most so many, and decided about only where it is no dry run."""
+"""The launchpad's verbs about jobs: find at most `limit` jobs, and change them unless it is a dry run."""
 
 from collections.abc import Callable, Sequence
 from uuid import UUID
@@ -31,7 +31,7 @@ Act = Callable[[Selection], Decided]
 
 
 def redrive(source: SqlQueue, config: RedriveConfig) -> Report:
-    """Brings dead letters back: the same jobs, due now, with all their attempts; the latest first."""
+    """Redrives dead letters: enqueues the same jobs again, due now, with all their attempts; the latest first."""
     states = _REDRIVABLE if config.ids else (config.state,)
 
     def act(selection: Selection) -> Decided:
@@ -41,7 +41,7 @@ def redrive(source: SqlQueue, config: RedriveConfig) -> Report:
 
 
 def cancel(source: SqlQueue, config: CancelConfig) -> Report:
-    """Cancels jobs: at once those that do not run; a running one is asked to end."""
+    """Cancels jobs: queued and held ones at once; a running one is asked to end."""
     check_reason(config.reason, needed=True)
 
     def act(selection: Selection) -> Decided:
@@ -51,7 +51,7 @@ def cancel(source: SqlQueue, config: CancelConfig) -> Report:
 
 
 def hold(source: SqlQueue, config: HoldConfig) -> Report:
-    """Sets queued jobs aside until somebody releases or cancels them. In an ordered queue their keys stop there."""
+    """Holds queued jobs until an operator releases or cancels them. In an ordered queue their keys stop there."""
     check_reason(config.reason, needed=True)
 
     def act(selection: Selection) -> Decided:
@@ -61,7 +61,7 @@ def hold(source: SqlQueue, config: HoldConfig) -> Report:
 
 
 def release(source: SqlQueue, config: ReleaseConfig) -> Report:
-    """Lets held jobs go: due now, with the attempts that they have left."""
+    """Releases held jobs: due now, with their remaining attempts."""
 
     def act(selection: Selection) -> Decided:
         return source.release_held(config.queue, selection)
@@ -70,9 +70,9 @@ def release(source: SqlQueue, config: ReleaseConfig) -> Report:
 
 
 def reschedule(source: SqlQueue, config: RescheduleConfig) -> Report:
-    """Has queued jobs become due at another moment, earlier or later than it was."""
+    """Reschedules queued jobs to another moment, earlier or later than before."""
     if (config.until is None) is (config.seconds is None):
-        raise InvalidInput("give one of until and seconds: when the jobs are to become due")
+        raise InvalidInput("give one of until and seconds: when the jobs become due")
     if config.seconds is not None and not 0 <= config.seconds <= MAX_DELAY_SECONDS:
         raise InvalidInput(
             f"seconds is {config.seconds:g}; give seconds from now, not negative and at most a hundred years"
@@ -87,7 +87,7 @@ def reschedule(source: SqlQueue, config: RescheduleConfig) -> Report:
 
 
 def reprioritise(source: SqlQueue, config: ReprioritiseConfig) -> Report:
-    """Gives jobs another priority. For a running job it counts when it goes back to the queue."""
+    """Reprioritises jobs. The priority of a running job counts if it returns to the queue."""
     if not 0 <= config.priority <= 9:
         raise InvalidInput(f"priority is {config.priority}; it must be 0 to 9, higher runs first")
 
@@ -99,7 +99,7 @@ def reprioritise(source: SqlQueue, config: ReprioritiseConfig) -> Report:
 
 
 def delete(source: SqlQueue, config: DeleteConfig) -> Report:
-    """Deletes jobs for good, with what is kept of them: ended ones, or live ones that do not run."""
+    """Deletes jobs for good, with their history: ended ones, or live ones that do not run."""
     states = DELETABLE_STATES if config.ids else (config.state,)
 
     def act(selection: Selection) -> Decided:
@@ -119,20 +119,20 @@ def _decide(
     asks: str = "",
     whole: bool = False,
 ) -> Report:
-    """Find, and decide unless it is a dry run.
+    """Find the selected jobs, and change them unless it is a dry run.
 
     Args:
         source: the queues of the schema.
-        config: what was filled in.
-        selection: the jobs that it names.
-        states: those of the jobs that the verb is about.
-        done: what was done, as in "3 jobs were cancelled".
-        act: what decides.
+        config: of the run.
+        selection: the jobs that the config names.
+        states: the states of jobs that the verb changes.
+        done: the result in words, as in "3 jobs were cancelled".
+        act: changes the jobs.
         asks: the state of jobs that can only be asked to end.
-        whole: the verb keeps to the limit itself, and is given the selection as it is.
+        whole: whether the verb applies the limit itself, and gets the selection unchanged.
     """
     if not 1 <= config.limit <= MAX_LIST:
-        raise InvalidInput(f"limit is {config.limit}; one run decides about 1 to {MAX_LIST:,} jobs")
+        raise InvalidInput(f"limit is {config.limit}; one run changes 1 to {MAX_LIST:,} jobs")
     if len(selection.job_ids) > config.limit:
         raise InvalidInput(f"ids names {jobs(len(selection.job_ids))}, and the limit is {config.limit:,}")
     found = foretell(source, config.queue, selection, states, limit=min(config.limit + 1, MAX_LIST))

@@ -1,4 +1,4 @@
-"""The launchpad's verbs about a queue as a whole."""
+"""The launchpad's verbs about a whole queue."""
 
 from dagster_sqlqueue import display
 from dagster_sqlqueue.errors import InvalidInput
@@ -12,23 +12,23 @@ _LONGEST_WAIT = 3_600
 
 
 def pause(source: SqlQueue, config: PauseConfig) -> Report:
-    """Hands out no more jobs of a queue. What runs goes on, and jobs can still be enqueued."""
+    """Pauses a queue: no job of it is claimed. Running jobs go on, and producers can still enqueue."""
     if not 0 <= config.wait_seconds <= _LONGEST_WAIT:
         raise InvalidInput(f"wait_seconds is {config.wait_seconds:g}; it must be 0 to {_LONGEST_WAIT:,}")
     before = source.settings(config.queue)
     after = source.pause(config.queue, until=parsed_moment("until", config.until))
     drained = bool(config.wait_seconds) and source.drain(config.queue, timeout_seconds=config.wait_seconds)
     assert after.paused_at
-    rest = "what runs goes on"
+    rest = "running jobs go on"
     if config.wait_seconds:
-        rest = "nothing of it runs any more" if drained else "jobs of it still run, or somebody resumed it"
+        rest = "no job of it runs any more" if drained else "jobs of it still run, or it was resumed"
     said = f"queue {config.queue} is paused {display.span(after.paused_at, after.paused_until)}; {rest}"
     counts = {"drained": int(drained)} if config.wait_seconds else {}
     return Report(config.queue, said, counts, {"queue": _settings(before, after)}, before.revision != after.revision)
 
 
 def resume(source: SqlQueue, config: ResumeConfig) -> Report:
-    """Hands out jobs of a paused queue again."""
+    """Resumes a paused queue: its jobs can be claimed again."""
     before = source.settings(config.queue)
     after = source.resume(config.queue)
     again = " again" if before.paused_at else "; it was not paused"
@@ -37,7 +37,7 @@ def resume(source: SqlQueue, config: ResumeConfig) -> Report:
 
 
 def rebucket(source: SqlQueue, config: RebucketConfig) -> Report:
-    """Changes the number of buckets of a queue, while producers and consumers run; no job is moved."""
+    """Changes the number of buckets of a queue while producers and consumers run; no job moves."""
     check_bucket_count(config.buckets, config.queue)
     before = source.settings(config.queue)
     after = before if config.dry_run else source.rebucket(config.queue, config.buckets)

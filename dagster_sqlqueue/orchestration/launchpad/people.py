@@ -25,7 +25,7 @@ Act = Callable[[HumanWork, Sequence[UUID]], list[Task]]
 
 
 def approve(source: SqlQueue, config: ApproveConfig) -> Report:
-    """Approves what people did: the jobs succeed. Who did a task that needs four eyes cannot approve it."""
+    """Approves submitted tasks: their jobs succeed. The person who did a task under four eyes cannot approve it."""
     check_reason(config.reason)
 
     def act(people: HumanWork, ids: Sequence[UUID]) -> list[Task]:
@@ -35,7 +35,7 @@ def approve(source: SqlQueue, config: ApproveConfig) -> Report:
 
 
 def reject(source: SqlQueue, config: RejectConfig) -> Report:
-    """Sends what people did back, to those who did it or to anybody."""
+    """Rejects submitted tasks: they return to the persons who did them, or are open again."""
     check_reason(config.reason, needed=True)
 
     def act(people: HumanWork, ids: Sequence[UUID]) -> list[Task]:
@@ -45,7 +45,7 @@ def reject(source: SqlQueue, config: RejectConfig) -> Report:
 
 
 def assign(source: SqlQueue, config: AssignConfig) -> Report:
-    """Makes tasks somebody's, whether they are open or somebody else's."""
+    """Assigns tasks to a person, whether they are open or assigned to another."""
     check_name("to", config.to)
     check_reason(config.reason)
 
@@ -69,9 +69,9 @@ def _decide(
     people = HumanWork(source)
     check_name("by", config.by)
     if len(config.ids) > MOST_TASKS:
-        raise InvalidInput(f"ids names {len(config.ids):,} jobs; one run decides about {MOST_TASKS} at most")
+        raise InvalidInput(f"ids names {len(config.ids):,} jobs; one run decides {MOST_TASKS} at most")
     if not config.ids and not config.dry_run:
-        raise InvalidInput("ids is empty: name the jobs, as a dry run without ids shows them")
+        raise InvalidInput("ids is empty: name the jobs, as a dry run without ids lists them")
     source.catalog.check_exists(config.queue)
     if config.ids:
         tasks = [people.task(id_) for id_ in dict.fromkeys(job_id(text.strip()) for text in config.ids)]
@@ -90,7 +90,7 @@ def _decide(
     could = len(tasks) - len(refused)
     said = f"queue {config.queue}: {_tasks(could)} could be {done} by {config.by}"
     if refused:
-        said += f", {_tasks(len(refused))} could not: one run decides about all or none"
+        said += f", {_tasks(len(refused))} could not: one run decides all or none"
     counts = {"tasks_would_be_changed": could, "tasks_would_be_refused": len(refused)}
     said += ". Nothing was changed: this was a dry run"
     return Report(config.queue, said, counts, _shown(source, config, tasks, refused))
@@ -98,7 +98,7 @@ def _decide(
 
 def _why_not(config: TasksConfig, task: Task, action: Action, assignee: str | None) -> str | None:
     if not task.held:
-        return "somebody decided about the job past its task, which is void"
+        return "the job was changed without its task, which is void"
     if config.ids and config.revision not in (None, task.state.revision):
         return f"it is at revision {task.state.revision}"
     return refusal(task.state, action, config.by, assignee=assignee)
@@ -120,7 +120,7 @@ def _shown(source: SqlQueue, config: TasksConfig, tasks: Sequence[Task], refused
         ]
         for task in discreet_tasks(source, tasks[:SHOWN])
     ]
-    head = ["job", "stage", "whose", "done by", "revision", "available", "notes", "refused, because", *more]
+    head = ["job", "stage", "assignee", "done by", "revision", "available", "notes", "refused, because", *more]
     return {"tasks": table(head, rows, len(tasks), "tasks")}
 
 

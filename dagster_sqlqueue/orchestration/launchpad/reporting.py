@@ -1,4 +1,4 @@
-"""What a launchpad job tells of what it did: on its run's page, and on the queue's."""
+"""The report of a launchpad job: on its run's page, and on the queue's."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,14 +20,14 @@ _LONG = 200
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came of it.
+    """The result of a launchpad job.
 
     Attributes:
-        queue: which was decided about; None: of none in particular.
-        said: in a sentence.
+        queue: the queue of the decision; None: no queue in particular.
+        said: the result in a sentence.
         counts: figures, by name.
         shown: Markdown, by name.
-        changed: whether anything was changed: then the queue's page tells of it.
+        changed: whether anything was changed: then the queue's page shows the report.
     """
 
     queue: str | None
@@ -40,7 +40,7 @@ class Report:
 def told(
     context: dg.OpExecutionContext, report: Report, asset_keys: Mapping[str, dg.AssetKey]
 ) -> dg.Output[dict[str, Any]]:
-    """Say it in the run's log, with its output, and, where something was changed, on the queue's page."""
+    """Report in the run's log, in its output, and, if something was changed, on the queue's page."""
     context.log.info("%s", report.said)
     shown = {name: dg.MetadataValue.md(text) for name, text in report.shown.items()}
     if report.changed and report.queue is not None:
@@ -54,7 +54,7 @@ def told(
 def job_table(
     source: SqlQueue, queue: str, jobs: Sequence[JobRow], outcomes: Mapping[UUID, str], *, payloads: bool
 ) -> str:
-    """Jobs of a queue as they were found, a line each, and what became of them; the first of many."""
+    """List the first jobs of a queue as they were found, a line each, with the outcome of the verb."""
     more = ["payload"] if payloads else []
     rows = [
         [
@@ -75,19 +75,19 @@ def job_table(
 
 
 def skipped_table(skipped: Mapping[UUID, str]) -> str:
-    """Jobs that were left as before, and why."""
+    """List the jobs that were left as before, with the reasons."""
     return table(["job", "left as before, because"], list(skipped.items())[:SHOWN], len(skipped), "jobs")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]], total: int, what: str) -> str:
-    """A table that shows the first of so many, and says so."""
+    """Write a table of the first rows, with the total below."""
     if not rows:
         return f"There are no {what}."
     return markdown.table(head, rows, _LONG) + markdown.first_of(total, what)
 
 
 def when(job: JobRow) -> str:
-    """When a job is due, or what it waits for, or when it ended."""
+    """Describe when a job is due, or what it waits for, or when it ended."""
     if job.finished_at:
         return f"ended {display.moment(job.finished_at)}"
     if job.waits_for_turn:
@@ -98,12 +98,12 @@ def when(job: JobRow) -> str:
 
 
 def keys(job: JobRow) -> str:
-    """The keys of a job, named, and its tags."""
+    """List the keys of a job, with their names, and its tags."""
     named = {"unique": job.unique_key, "order": job.ordering_key}
     words = [f"{name} {key}" for name, key in named.items() if key is not None]
     return ", ".join([*words, *(f"#{tag}" for tag in job.tags)])
 
 
 def jobs(number: int, kind: str = "") -> str:
-    """So many jobs, in words."""
+    """Write a number of jobs."""
     return f"{number:,} {kind}{'job' if number == 1 else 'jobs'}"

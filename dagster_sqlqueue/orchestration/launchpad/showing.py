@@ -1,4 +1,4 @@
-"""One job's story, for its reader in the UI: what it is, how it fared, what went wrong, and what can be done."""
+"""The launchpad's verb `show`: one job with its state, history and error, and how to redrive it."""
 
 import json
 from collections.abc import Iterator
@@ -22,8 +22,8 @@ from dagster_sqlqueue.results import Results
 
 
 def show(source: SqlQueue, config: ShowConfig, redrive: str = "") -> Report:
-    """Shows one job, live or ended: state, times, attempts, keys, error, what people did with it. Changes nothing."""
-    # That is the description in the UI; `redrive` is the name of the launchpad's job that brings dead letters back.
+    """Shows one job, live or ended: state, times, attempts, keys, error, the steps of people. Changes nothing."""
+    # The docstring is the description in the UI; `redrive` is the name of the launchpad's job that redrives dead letters.
     found = source.job(config.id.strip())
     (job,) = discreet(source, found.queue, [found])
     events = discreet_events(source, HumanWork(source).history(job.id))
@@ -41,7 +41,7 @@ def show(source: SqlQueue, config: ShowConfig, redrive: str = "") -> Report:
         shown["what_people_did"] = table(["no", "when", "who", "what", "why", "details"], rows, len(events), "steps")
     if redrive and job.state in (ArchiveState.FAILED, ArchiveState.CANCELLED):
         again = redrive_config(redrive, job.queue, [str(job.id)], dry_run=False)
-        shown["to_bring_it_back"] = f"Start `{redrive}` with\n\n{fenced(again, 'yaml')}"
+        shown["to_redrive_it"] = f"Launch `{redrive}` with\n\n{fenced(again, 'yaml')}"
     counts = {"attempt": job.attempt, "max_attempts": job.max_attempts, "lease_no": job.lease_no}
     said = f"job {job.id} of queue {job.queue} is {job.state}, attempt {job.attempt} of {job.max_attempts}"
     return Report(job.queue, said, counts, shown)
@@ -62,7 +62,7 @@ def _facts(source: SqlQueue, job: JobRow) -> Iterator[tuple[str, object]]:
     yield "wanted at", moment(job.run_at)
     yield "enqueued at", moment(job.created_at)
     if job.started_at:
-        yield "last started at", f"{moment(job.started_at)} by {job.claimed_by or 'an unknown worker'}"
+        yield "last started at", f"{moment(job.started_at)} by {job.claimed_by or 'an unknown consumer'}"
     if job.finished_at:
         yield "ended at", moment(job.finished_at)
     yield "bucket, priority", f"{job.bucket}, {job.priority}"
@@ -80,7 +80,7 @@ def _facts(source: SqlQueue, job: JobRow) -> Iterator[tuple[str, object]]:
 
 
 def _event(event: JobEvent, details: bool) -> list[object]:
-    # What a step brought may be the work's result, which is shown like a payload.
+    # A step's details may hold the job's result, which is shown like a payload.
     brought = json.dumps(dict(event.details)) if event.details else ""
     if not details and "result" in event.details:
         brought = json.dumps({**event.details, "result": "not shown"})
