@@ -1,4 +1,4 @@
-"""What the archive says of each account's day: how its events ended, and whether its reminders were delivered on time."""
+"""Each account's day in the archive: how its events ended, and whether its reminders were delivered on time."""
 
 from pathlib import Path
 
@@ -13,13 +13,13 @@ EVENT_TABLE = "public.event_daily"
 REMINDER_TABLE = "public.reminder_daily"
 
 ON_TIME_SECONDS = 60
-"""A reminder that was sent so much after its moment was on time."""
+"""How many seconds after its moment a reminder still counts as on time."""
 
 _ENDED = ("succeeded", "failed", "cancelled")
 
 
 def event_directory() -> Path:
-    """Where the Parquet files of the events go."""
+    """The directory of the events' Parquet files."""
     return home() / "output" / "event_daily"
 
 
@@ -39,7 +39,7 @@ def event_directory() -> Path:
     columns={"handled": "Events that succeeded.", "attempts": "Attempts in all.", "p95_seconds": "Of a last attempt."},
 )
 def event_daily(jobs: DataFrame) -> DataFrame:
-    """Each account's events of a day: how many there were, how they ended, and how long they took."""
+    """Count each account's events of a day, by outcome, with their attempts and run times."""
     seconds = F.col("finished_at").cast("double") - F.col("started_at").cast("double")
     return jobs.groupBy("day", "account").agg(
         F.count("*").alias("events"),
@@ -72,9 +72,9 @@ def event_daily(jobs: DataFrame) -> DataFrame:
     },
 )
 def reminder_daily(jobs: DataFrame) -> DataFrame:
-    """Each account's reminders of a day: how many were delivered, and how many of them on time.
+    """Count each account's reminders of a day: delivered, and delivered on time.
 
-    The moment of a reminder is when it was to be sent, or, where its flight was late, when that left.
+    The moment of a reminder is its scheduled time, or, if its flight was late, that of the departure.
     """
     moment = F.greatest("run_at", "late_until")
     waited = F.col("finished_at").cast("double") - moment.cast("double")

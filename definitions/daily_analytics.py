@@ -36,7 +36,7 @@ def accounts() -> list[Account]:
 
 
 def output_directory() -> Path:
-    """Where the Parquet files go."""
+    """The directory of the Parquet files."""
     return home() / "output" / "airport_daily"
 
 
@@ -56,7 +56,7 @@ reads = ArchiveRead(
 
 
 def figures(rows: pa.Table) -> dict[str, int | float]:
-    """What the asset's page plots for each day."""
+    """The numbers that the asset's page plots for each day."""
     flights = pc.sum(rows["flights"]).as_py()
     delays = pc.sum(pc.multiply(rows["mean_arr_delay"], rows["arrived"])).as_py() or 0.0
     return {
@@ -117,7 +117,7 @@ schedule = build_fanout_schedule(
 sensor = build_daily_sensor(
     airport_daily,
     daily_analytics,
-    # Due at every look of Dagster's daemon, which comes each five seconds.
+    # Due whenever Dagster's daemon evaluates sensors, which is every five seconds.
     minimum_interval_seconds=1,
     default_status=dg.DefaultSensorStatus.RUNNING,
 )

@@ -1,4 +1,4 @@
-"""The three workloads as one code location: what `dg` loads, with whatever is scaffolded into `defs/`."""
+"""The three workloads as one code location for `dg`, with the definitions that are scaffolded into `defs/`."""
 
 from pathlib import Path
 
@@ -9,6 +9,6 @@ from definitions import daily_analytics, events, reminders
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """Everything of `workspace.yaml`, merged."""
+    """Merge the code locations of `workspace.yaml`."""
     scaffolded = dg.load_from_defs_folder(path_within_project=Path(__file__).parent)
     return dg.Definitions.merge(events.defs, reminders.defs, daily_analytics.defs, scaffolded)

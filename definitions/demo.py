@@ -1,4 +1,4 @@
-"""`make demo`: run the main job and say in one line what went wrong, if something did."""
+"""`make demo`: run the main job, and report an error in one line."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ def main() -> int:
         signal.signal(sign, signal.default_int_handler)
     try:
         first, last = parse_range(os.environ.get("FLIGHTS"))
-        # The code locations read FLIGHTS when they are imported: not before it is known to be usable.
+        # The code locations read FLIGHTS when they are imported: import them after it has been checked.
         from definitions import main_job
 
         main_job.run(console, first, last)

@@ -1,4 +1,4 @@
-"""What `make demo` and `make ui` share: a database with the queues, a Dagster instance, the environment for both."""
+"""The deployment of `make demo` and `make ui`: a database with the queues, a Dagster instance, and their environment."""
 
 import hashlib
 import os
@@ -24,7 +24,7 @@ WORKSPACE = PROJECT / "workspace.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """A database that serves, and where everything is."""
+    """A running database, and the places of everything."""
 
     queue: SqlQueue
     dagster_home: Path
@@ -33,7 +33,7 @@ class Deployment:
 
 @contextmanager
 def deployment() -> Iterator[Deployment]:
-    """Start the database if it is ours to start, bring the schema up to date, make the queues; stop it at the end."""
+    """Start the embedded database if it is used, migrate the schema, create the queues; stop the database at the end."""
     directory = home().resolve()
     with ExitStack() as stack:
         dagster_home = _instance(directory)
@@ -57,7 +57,7 @@ def _schema() -> str:
 
 
 def _instance(directory: Path) -> Path:
-    """The Dagster instance that belongs to the database: what one has materialised says nothing about another."""
+    """The Dagster instance of this database: the materialisations of one database do not apply to another."""
     name = "dagster"
     if url := os.environ.get("SQLQUEUE_URL"):
         where = f"{Database(url).where} {_schema()}"
@@ -76,7 +76,7 @@ def _instance(directory: Path) -> Path:
 def running(
     arguments: Sequence[str], environment: dict[str, str], log: Path | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A command of this Python environment as a process group of its own, which is ended as a whole."""
+    """Run a command of this Python environment as a process group of its own; end the group with the block."""
     command = [str(Path(sys.executable).with_name(arguments[0])), *arguments[1:]]
     with ExitStack() as stack:
         output = None if log is None else stack.enter_context(log.open("ab"))

@@ -33,10 +33,10 @@ events = QueueSpec(
     },
 )
 def handle_flight(job: Job[FlightEvent]) -> Done | Retry:
-    """Note what became of a flight.
+    """Record the outcome of a flight.
 
-    A flight that departed and never reported an arrival is asked for again, and ends in the dead letter. One that
-    landed without an arrival delay was diverted; its report is given one more chance to be completed.
+    The job of a flight that departed and never reported an arrival is retried, and ends in the dead letter. A flight that
+    landed without an arrival delay was diverted; the handler retries it once, for a complete report.
     """
     flight = job.payload
     status = outcome_of(flight)

@@ -63,7 +63,7 @@ def _most_frequent(rows: pd.DataFrame, column: str) -> pd.Series:
 
 
 def differences(actual: pd.DataFrame, expected: pd.DataFrame, limit: int = 20) -> list[str]:
-    """What `actual` has otherwise than `expected`, a readable line each; an empty list means that they agree.
+    """List the differences of `actual` from `expected`, a readable line each; an empty list means that they agree.
 
     Rows are matched by day (a date, a timestamp or ISO text) and account, in any order; columns that `expected` does
     not have are ignored. Numbers are equal within 1e-9, and None equals NaN. At most `limit` lines are returned,
@@ -110,7 +110,7 @@ def _of_day(day: str, found: _Accounts, due: _Accounts) -> Iterator[str]:
 
 
 def expected_reminders(day: date) -> pd.DataFrame:
-    """How the reminders of the day's flights have to end, by the flight's key.
+    """Compute how the reminders of the day's flights have to end, by the flight's key.
 
     Columns: `account`, `ending` (succeeded, cancelled or failed), `retried` (whether it takes more than one attempt),
     `leaves` (hhmm, as the reminder says it), `late` (whether it is put off).
@@ -141,7 +141,7 @@ def expected_reminders(day: date) -> pd.DataFrame:
 
 
 def reminder_differences(actual: pd.DataFrame, expected: pd.DataFrame, limit: int = 20) -> list[str]:
-    """What the reminders in `actual` have otherwise than `expected`, a readable line each.
+    """List the differences of the reminders in `actual` from `expected`, a readable line each.
 
     `actual` has the columns `key`, `account`, `ending`, `attempts`, `leaves`, `late` and `early`. A reminder that was
     early, that ended twice or not at all, is a difference, too. At most `limit` lines, with a last one beside them that

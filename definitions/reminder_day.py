@@ -1,4 +1,4 @@
-"""A day's reminders for the demo, which become due while one looks: an hour of that day is over in less than a second."""
+"""A day's reminders for the demo, due within seconds: an hour of that day passes in less than a second."""
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import date, datetime, timedelta
@@ -12,10 +12,10 @@ from definitions.flights import FlightEvent, read_flights
 from definitions.reminders import Reminder, reminders
 
 MOVED_MINUTES = 15
-"""A flight that leaves so much later is known to: its reminder moves."""
+"""A flight with at least this delay is announced as late: its reminder moves."""
 
 LATE_MINUTES = 60
-"""A flight that leaves so much later is a surprise: its reminder is put off when it is due."""
+"""A flight with at least this delay is late unannounced: the handler snoozes its reminder when it is due."""
 
 SECONDS_PER_HOUR = 0.75
 FIRST_DUE_SECONDS = 8.0
@@ -24,10 +24,10 @@ FIRST_DUE_SECONDS = 8.0
 def put_reminders(queue: SqlQueue, day: date) -> tuple[Enqueued, Enqueued]:
     """Enqueue a reminder for each flight of the day, and in the same transaction once more those of flights that moved.
 
-    These replace, by the unique key, what waits. All of it may be sent again: each reminder is put once.
+    The second ones replace queued ones by their unique key. A repeated call enqueues no reminder twice.
 
     Returns:
-        What became of the reminders, and of those that moved.
+        The results for the reminders, and for those that moved.
     """
     flights = list(read_flights(day, day))
     first = min(flight.scheduled_departure for flight in flights)
@@ -99,7 +99,7 @@ def _departure(flight: FlightEvent) -> datetime:
 
 
 def ended_reminders(queue: SqlQueue, day: date) -> pd.DataFrame:
-    """How the day's reminders ended: a row each.
+    """Read how the day's reminders ended: a row each.
 
     Columns: `key`, `account`, `ending` (succeeded, cancelled or failed), `attempts`, `leaves` (hhmm), `late` (whether its
     flight is), `put_off` (whether it was found too early then, and put off), `wait` (seconds from when it was due to its

@@ -23,13 +23,13 @@ from definitions.flights import Airport, Clock, listed_airports
 from definitions.resources import resources
 
 BUSY_CARRIERS = frozenset({"9E"})
-"""Carriers whose gateway takes a message at the second attempt only."""
+"""Carriers with a gateway that accepts a message at the second attempt only."""
 
 
 class Reminder(BaseModel):
-    """Tell an account, the destination airport, that a flight to it leaves soon.
+    """The payload of a reminder to an account, the destination airport, of a flight to it that leaves soon.
 
-    What the airline says by the time that the reminder is due goes with it: whether the flight is `cancelled`, and
+    It carries what the airline knows when the reminder is due: whether the flight is `cancelled`, and
     `late_until` when a late one has to wait.
     """
 
@@ -87,17 +87,17 @@ def send_reminder(job: Job[Reminder]) -> Done | Retry | Snooze | Cancel | Reject
 
 
 def contacts() -> dict[str, str]:
-    """The address of each account: the airports of the table, and whatever the file of additions names."""
+    """The address of each account: the airports of the table, and those of the file of additions."""
     return _listed() | additions()
 
 
 def contacts_file() -> Path:
-    """Where addresses are added by hand, a line `account,address` each."""
+    """The file for addresses that users add by hand, a line `account,address` each."""
     return home() / "contacts.csv"
 
 
 def additions() -> dict[str, str]:
-    """The addresses that were added by hand."""
+    """Read the addresses that users added by hand."""
     try:
         with contacts_file().open(encoding="utf-8", newline="") as lines:
             return {row[0].strip(): row[1].strip() for row in csv.reader(lines) if len(row) == 2}

@@ -1,4 +1,4 @@
-"""What all code locations share."""
+"""The resources of all code locations."""
 
 import os
 
@@ -6,8 +6,8 @@ import dagster as dg
 
 from dagster_sqlqueue.orchestration import SqlQueueResource
 
-# The URL stays in the environment: the UI shows the variable's name only. What a run gives back is on its page, and in no
-# file beside it.
+# The URL stays in the environment: the UI shows the variable's name only. The output of a run is on its page, and in no
+# file.
 resources = {
     "sqlqueue": SqlQueueResource(
         url=dg.EnvVar("SQLQUEUE_URL"), schema_name=os.environ.get("SQLQUEUE_SCHEMA", "sqlqueue")

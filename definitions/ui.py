@@ -20,7 +20,7 @@ def main() -> int:
     try:
         port = _port()
         parse_range(os.environ.get("FLIGHTS"))
-        # The code locations read FLIGHTS when they are imported: not before it is known to be usable.
+        # The code locations read FLIGHTS when they are imported: import them after it has been checked.
         from definitions.deployment import WORKSPACE, deployment, running
 
         with (
