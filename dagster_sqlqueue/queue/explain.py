@@ -146,7 +146,7 @@ def _reasons(id: UUID, facts: _Facts) -> Iterator[Reason]:
     if facts.state == LiveState.RUNNING and facts.due_seconds is not None:
         yield Reason(
             Why.LEASE_OVER,
-            f"The lease of {facts.claimed_by or 'an unknown worker'}, attempt {facts.attempt} of {facts.max_attempts},"
+            f"The lease of {facts.claimed_by or 'an unknown consumer'}, attempt {facts.attempt} of {facts.max_attempts},"
             f" ran out {duration(-facts.due_seconds)} ago: a claim takes it, by itself.",
         )
     if facts.paused_seconds is not None:
@@ -169,7 +169,7 @@ def _reasons(id: UUID, facts: _Facts) -> Iterator[Reason]:
 def _leased(facts: _Facts) -> str:
     asked = "" if facts.cancel_requested_seconds is None else "; it was asked to end"
     return (
-        f"It is leased by {facts.claimed_by or 'an unknown worker'} for another {duration(facts.due_seconds)}, attempt"
+        f"It is leased by {facts.claimed_by or 'an unknown consumer'} for another {duration(facts.due_seconds)}, attempt"
         f" {facts.attempt} of {facts.max_attempts}{asked}."
     )
 
