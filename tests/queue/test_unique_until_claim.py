@@ -15,6 +15,7 @@ from dagster_sqlqueue.followers import Followers
 from dagster_sqlqueue.followers.insert import Submitted, Wishes, submit
 from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.queue import Ending, Enqueued, insert
+from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.intake import new_row
 from dagster_sqlqueue.queue.selection import Selection
 from tests.support import Work, claim, make_due, numbers, rows, until, value
@@ -165,7 +166,7 @@ def test_an_enqueue_that_meets_a_claim_waits_for_it(queue: SqlQueue, spec: Queue
     put_in: list[UUID | None] = []
     enqueuer = threading.Thread(target=lambda: put_in.append(put(queue, spec, 2, replace=replace)))
     with queue.database.transaction() as transaction:
-        (job,) = queue.leases.claim_within(transaction, "work", limit=1, worker="w")
+        (job,) = queue.leases.claim_within(transaction, ClaimRequest("work", limit=1, worker="w"))
         enqueuer.start()
         until(lambda: value(queue, "SELECT count(*) FROM pg_locks WHERE NOT granted") == 1)
     enqueuer.join()
