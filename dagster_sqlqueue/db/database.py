@@ -9,7 +9,6 @@ import contextlib
 import enum
 import logging
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -31,6 +30,7 @@ from dagster_sqlqueue.db.executors import (
     execute_together,
     user_of,
 )
+from dagster_sqlqueue.db.pool import pool_of
 from dagster_sqlqueue.db.session_settings import Pooler
 from dagster_sqlqueue.db.urls import parse_url, pooler_of
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
@@ -47,9 +47,6 @@ class Unnamed(enum.Enum):
 
     UNNAMED = enum.auto()
 
-
-_TRUSTED_SECONDS = 0.5
-"""A connection that idled for longer is tested before it is used: one round trip, which a busy one is spared."""
 
 _IDLE_TIMEOUT = b"SET LOCAL idle_in_transaction_session_timeout = '5s'"
 """A process that is stopped, or cut off, between two statements of a verb would keep the verb's locks, and everybody else
@@ -114,26 +111,14 @@ class Database:
             "connect_timeout": connect_timeout,
             "statement_timeout": statement_timeout,
         }
-        self.engine = sa.create_engine(
+        self.engine = pool_of(
             self._url,
-            pool_size=pool_size,
-            max_overflow=0,
-            pool_timeout=connect_timeout,
-            hide_parameters=True,
-            isolation_level="AUTOCOMMIT",
-            pool_reset_on_return=None,
-            connect_args={
-                "connect_timeout": connect_timeout,
-                # A pooler would leave it in the session, for whoever has no name of his own.
-                **({} if self.shared else {"application_name": application_name[:63]}),
-                "keepalives_idle": 30,
-                "keepalives_interval": 10,
-                "keepalives_count": 3,
-            },
+            size=pool_size,
+            connect_timeout=connect_timeout,
+            # A pooler would leave it in the session, for an application that has no name of its own.
+            application_name=None if self.shared else application_name[:63],
+            on_connect=self._prepare_connection,
         )
-        sa.event.listen(self.engine, "connect", self._prepare_connection)
-        sa.event.listen(self.engine, "checkin", _note_idle)
-        sa.event.listen(self.engine, "checkout", _test_if_idle)
 
     def __repr__(self) -> str:
         return f"Database({self.where!r}, schema={self.schema!r})"
@@ -397,19 +382,6 @@ class Database:
             state: the SQLSTATE, if there is one.
         """
         return driver_errors.unavailable(self.where, reason, state)
-
-
-def _note_idle(_driver: object, record: Any) -> None:
-    record.info["idle_since"] = time.monotonic()
-
-
-def _test_if_idle(driver: "psycopg.Connection[Any]", record: Any, _proxy: object) -> None:
-    if time.monotonic() - record.info.get("idle_since", time.monotonic()) < _TRUSTED_SECONDS:
-        return
-    try:
-        driver.execute("SELECT 1")
-    except psycopg.Error as error:
-        raise sa.exc.DisconnectionError() from error
 
 
 def _connection_of(session: object) -> sa.Connection:
