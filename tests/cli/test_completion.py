@@ -44,7 +44,7 @@ def test_commands_of_the_program_and_of_a_group(bare: Cli) -> None:
 
 
 def test_options_of_a_command(bare: Cli) -> None:
-    assert _completed(bare, "sqlqueue enqueue orders --uni") == ["--unique-key"]
+    assert _completed(bare, "sqlqueue enqueue orders --uni") == ["--unique-key", "--unique-until"]
 
 
 @pytest.mark.parametrize("command", ["peek", "list", "enqueue", "stats", "retry", "pause", "trim", "queues"])

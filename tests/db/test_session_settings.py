@@ -81,8 +81,16 @@ def test_so_is_the_one_that_follows_in_the_same_round_trip(either: SqlQueue, spe
     assert len(states(either)) == 4
 
 
-def test_and_what_is_committed_by_itself(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+@pytest.fixture
+def single(queue: SqlQueue, url: str) -> Iterator[SqlQueue]:
+    """The same queue, with one connection: what is prepared is all in its session."""
+    with SqlQueue(url, schema=queue.database.schema, pool_size=1) as other:
+        yield other
+
+
+def test_and_what_is_committed_by_itself(single: SqlQueue, spec: QueueSpec[Work]) -> None:
     """A plan of its own for each run would be counted."""
+    queue = single
     queue.enqueue_many(spec, [Work(n=n) for n in range(100)])
     with queue.database.connection() as connection:
         connection.execute("DISCARD PLANS")
@@ -93,7 +101,7 @@ def test_and_what_is_committed_by_itself(queue: SqlQueue, spec: QueueSpec[Work])
         queue.leases.finish_and_claim([Ending(job, ArchiveState.SUCCEEDED)], ClaimRequest("work", limit=1, worker="w"))
     query = (
         "SELECT sum(generic_plans), sum(custom_plans) FROM pg_prepared_statements"
-        " WHERE strpos(statement, %s) > 0 AND statement ~ 'claimed_by = |archive|available_at = '"
+        " WHERE strpos(statement, %s) > 0 AND statement ~ 'claimed_by = |succeed_leased|available_at = '"
     )
     ((generic, custom),) = rows(queue, query, queue.database.schema)
     assert generic >= 15

@@ -249,7 +249,10 @@ def test_what_does_not_fit_is_named_and_the_next_run_is_right(
     for strange, said in (
         (lambda work: work.fail(["42"], "no"), "'42', which is no job's id"),
         (lambda work: work.fail(["0190163d-8694-739b-aea5-966c26f8ad91"], "no"), "is not of the batch 'totals/all'"),
-        (lambda work: work.write_sql(work.arrow(), table(queue), replace={}), "0 columns are to be"),
+        (
+            lambda work: work.write_sql(work.arrow(), table(queue), replace={}),
+            "rows are replaced by one column, not by 0",
+        ),
         (lambda work: work.write_sql(pa.table({"l": [[1]]}), table(queue)), "which has no SQL counterpart"),
         (lambda work: work.jobs({"id": {"path": "payload.id"}}), "'id' has the name of a column"),
     ):
