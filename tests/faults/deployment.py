@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +128,10 @@ class Deployment:
         self.instance = dg.DagsterInstance.from_config(str(home / "dagster"))
         self.queue = SqlQueue(server.url)
         self.queue.migrate()
+        # The leases are those of the queue's row: what the code of its processes says is a declaration.
+        lease = float(environment.get("SQLQUEUE_FAULTS_LEASE", LEASED.lease_seconds))
         for spec in (LEASED, BOOKED):
-            self.queue.create_queue(spec)
+            self.queue.create_queue(replace(spec, lease_seconds=lease))
         audited(self.queue)
         rows(self.queue, SLOTS)
 
