@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from psycopg import sql
 
 from dagster_sqlqueue import ClaimFilter, NewJob, RateLimit, Strategy
 from dagster_sqlqueue.db.executors import Executor
@@ -172,6 +173,22 @@ def test_transactional_work_is_ended_or_undone_as_one(line: Line) -> None:
         jobs = line.queue.leases.lock_due(transaction, ClaimRequest(line.name, limit=4))
         assert len(line.queue.leases.finish_locked(transaction, endings(jobs), worker="w")) == 4
     assert sorted(line.states()) == ["queued"] * 2 + ["succeeded"] * 4
+
+
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("strategy", LOCKING)
+def test_what_was_locked_ends_although_the_clock_was_put_back(line: Line, plain: bool) -> None:
+    """The handlers' writes are committed: a job that were left would be worked on twice."""
+    line.put(*range(2))
+    with line.queue.database.transaction() as transaction:
+        jobs = line.queue.leases.lock_due(transaction, ClaimRequest(line.name, limit=2))
+        schema = sql.Identifier(line.queue.database.schema)
+        # To the clock the jobs are then what these are: not due yet.
+        put_back = "UPDATE {}.job SET available_at = available_at + interval '1 hour' WHERE queue = %s"
+        transaction.connection.execute(sql.SQL(put_back).format(schema), [line.name])
+        ends = [Ending(job, ArchiveState.SUCCEEDED, None if plain else {"n": 1}) for job in jobs]
+        assert len(line.queue.leases.finish_locked(transaction, ends, worker="w")) == 2
+    assert line.states() == ["succeeded"] * 2
 
 
 @pytest.mark.parametrize("strategy", [Strategy.ASSIGN, Strategy.TOKEN])

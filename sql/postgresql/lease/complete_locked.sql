@@ -4,13 +4,15 @@
 -- Parameters: ids uuid[]; states text[] (succeeded, failed or cancelled); results text[] (JSON or null); errors text[]
 --   (null: keep the last one); worker text.
 -- Returns: the id of each job that was ended.
--- A job that is not due is left: somebody has a lease on it, or it is for later.
+-- A job under a lease that has not run out is left: another consumer has it. Of a queued job the moment does not count: a clock
+-- that was put back since it was locked would leave it to be worked on twice, beside what its handler wrote.
 -- Locks: none beyond those that the transaction has. Guards: I2, I7: with the caller's writes it stands or falls.
 -- Consumers run it by the function end_locked.
 -- Roles: operator.
 WITH finished AS (
     DELETE FROM sqlqueue.job AS j
-    WHERE j.id = ANY (CAST(:ids AS uuid[])) AND j.available_at <= statement_timestamp()
+    WHERE j.id = ANY (CAST(:ids AS uuid[]))
+      AND (j.state = 'queued' OR j.available_at <= statement_timestamp())
     RETURNING j.*
 )
 INSERT INTO sqlqueue.job_archive (
@@ -19,8 +21,8 @@ INSERT INTO sqlqueue.job_archive (
     result, error
 )
 SELECT
-    f.id, f.queue, f.bucket, f.priority, COALESCE(ended.state, 'succeeded'), f.lease_no + 1, LEAST(f.attempts_spent + 1, f.max_attempts),
-    f.max_attempts, f.run_at, f.created_at, now(), statement_timestamp(), :worker, f.unique_key, f.unique_until_claim,
+    f.id, f.queue, f.bucket, f.priority, COALESCE(ended.state, 'succeeded'), f.lease_no + 1,
+    LEAST(f.attempts_spent + 1, f.max_attempts), f.max_attempts, f.run_at, f.created_at, now(), statement_timestamp(), :worker, f.unique_key, f.unique_until_claim,
     f.ordering_key, f.order_no, f.region, f.timeout_seconds, f.backoff, f.tags, f.payload, CAST(ended.result AS jsonb),
     COALESCE(ended.error, f.error)
 FROM finished AS f

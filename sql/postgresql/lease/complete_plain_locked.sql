@@ -2,13 +2,15 @@
 -- jobs come to, without its join.
 --
 -- Parameters: ids uuid[]; worker text. Returns: the id of each job that was ended.
--- A job that is not due is left: somebody has a lease on it, or it is for later.
+-- A job under a lease that has not run out is left: another consumer has it. Of a queued job the moment does not count: a clock
+-- that was put back since it was locked would leave it to be worked on twice, beside what its handler wrote.
 -- Locks: none beyond those that the transaction has. Guards: I2, I7, as complete_locked.
 -- Consumers run it by the function succeed_locked.
 -- Roles: operator.
 WITH finished AS (
     DELETE FROM sqlqueue.job AS j
-    WHERE j.id = ANY (CAST(:ids AS uuid[])) AND j.available_at <= statement_timestamp()
+    WHERE j.id = ANY (CAST(:ids AS uuid[]))
+      AND (j.state = 'queued' OR j.available_at <= statement_timestamp())
     RETURNING j.*
 )
 INSERT INTO sqlqueue.job_archive (

@@ -62,8 +62,8 @@ GRANT SELECT, UPDATE (head_hint, swept_at, starts, asked_at) ON sqlqueue.bucket 
 GRANT SELECT, INSERT, UPDATE ON sqlqueue.bucket TO sqlqueue_operator;
 
 -- job: a producer says what a job is, not how it fares; it sees that jobs are there, under which keys and when they are
--- due, and not what is in them. A consumer says how jobs fare, ends them by functions, and leaves what they are. An operator decides
--- when and whether they run, and brings ended ones back.
+-- due, and not what is in them. A consumer says how jobs fare, ends them by functions, and leaves what they are. An operator
+-- decides when and whether they run, and brings ended ones back.
 GRANT SELECT (id, queue, bucket, state, available_at, run_at, unique_key, ordering_key, order_no)
     ON sqlqueue.job TO sqlqueue_producer;
 GRANT INSERT (
@@ -83,9 +83,9 @@ GRANT SELECT ON sqlqueue.job TO sqlqueue_observer;
 GRANT EXECUTE ON FUNCTION sqlqueue.hold_unclaimable(text) TO sqlqueue_consumer, sqlqueue_operator;
 -- nothing on hold_unclaimable(text): sqlqueue_producer, sqlqueue_observer
 
--- These run as their owner. They end jobs under the lease that is named, due jobs that have no lease, and the jobs of a batch, and
--- write into the archive what those were: a consumer neither deletes a job without its row in the archive nor writes a row of
--- a job that never was.
+-- These run as their owner. They end jobs under the lease that is named, queued jobs, and the jobs of a batch, and write into
+-- the archive what those were: a consumer neither deletes a job without its row in the archive nor writes a row of a job that
+-- never was.
 GRANT EXECUTE ON FUNCTION
     sqlqueue.end_leased(uuid[], bigint[], text[], text[], text[], boolean), sqlqueue.succeed_leased(uuid[], bigint, boolean),
     sqlqueue.end_locked(uuid[], text[], text[], text[], text), sqlqueue.succeed_locked(uuid[], text),
@@ -134,9 +134,9 @@ GRANT SELECT, UPDATE (noted_at), DELETE ON sqlqueue.job_replaced_long_ago
 GRANT USAGE ON SEQUENCE sqlqueue.job_order TO sqlqueue_producer, sqlqueue_operator;
 -- nothing on job_order: sqlqueue_consumer, sqlqueue_observer
 
--- job_archive: a consumer adds to it by the functions that end jobs, and sees how and when jobs ended and by whom, not what was in
--- them; only operators take rows out, to bring them back and to trim. (Locking a row asks for the right to change some column of it.) Nobody says in which
--- transaction a job ended: a stream that goes by that would miss the row.
+-- job_archive: a consumer adds to it by the functions that end jobs, and sees how and when jobs ended and by whom, not what was
+-- in them; only operators take rows out, to bring them back and to trim. (Locking a row asks for the right to change some column
+-- of it.) Nobody says in which transaction a job ended: a stream that goes by that would miss the row.
 GRANT SELECT (id, queue, finished_at) ON sqlqueue.job_archive TO sqlqueue_producer;
 GRANT SELECT (id, queue, state, lease_no, order_no, started_at, finished_at, claimed_by) ON sqlqueue.job_archive
     TO sqlqueue_consumer;
