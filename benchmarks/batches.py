@@ -39,16 +39,16 @@ def measure(bench: Bench) -> list[Figure]:
 def figures(bench: Bench, jobs: int, count: int) -> list[Figure]:
     """Jobs a second of each way, and the shares of the plain statement."""
     note(f"batches: rounds of {jobs:,} jobs, sealed and published in both modes, in turns with one SQL statement")
-    held, leased, plain = rounds(
+    held, leased, sql = rounds(
         count,
         lambda: _timed(bench, jobs, lambda: _batch(bench, jobs, Mode.TRANSACTIONAL)),
         lambda: _timed(bench, jobs, lambda: _batch(bench, jobs, Mode.LEASED)),
         lambda: _timed(bench, jobs, lambda: plain(bench, jobs)),
     )
-    shares = [100 * one / best for one, best in zip(held, plain, strict=True)]
-    leases = [100 * one / best for one, best in zip(leased, plain, strict=True)]
+    shares = [100 * one / best for one, best in zip(held, sql, strict=True)]
+    leases = [100 * one / best for one, best in zip(leased, sql, strict=True)]
     return [
-        Figure(f"batch of {jobs:,}, delete and insert in SQL", "jobs/s", plain, COMMAND),
+        Figure(f"batch of {jobs:,}, delete and insert in SQL", "jobs/s", sql, COMMAND),
         Figure("  transactional", "jobs/s", held, COMMAND),
         Figure("    share of the SQL", "%", shares, COMMAND, floor=60),
         Figure("  leased", "jobs/s", leased, COMMAND),
