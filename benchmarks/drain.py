@@ -25,6 +25,7 @@ _BATCH = 100
 _RATE = re.compile(r"^tps = ([0-9.]+)", re.MULTILINE)
 _OUTERMOST = re.compile(r"^(SELECT|UPDATE)", re.MULTILINE)
 _PARAMETER = re.compile(r"%\((\w+)\)[sb]")
+_SLICE = re.compile(r"(?<=\[):(?=[a-zA-Z])")
 
 _ANSWER = """, answer AS (
 {answer}
@@ -86,7 +87,9 @@ def _script(schema: str) -> str:
 
 
 def _for_pgbench(name: str, schema: str) -> str:
-    return _PARAMETER.sub(r":\1", statements.load(name, schema)).replace("%%", "%")
+    # Of an array's slice pgbench would take what follows the colon for a variable.
+    text = _SLICE.sub(": ", statements.load(name, schema))
+    return _PARAMETER.sub(r":\1", text).replace("%%", "%")
 
 
 def _pgbench(bench: Bench, script: Path, transactions: int) -> float:
@@ -99,6 +102,7 @@ def _pgbench(bench: Bench, script: Path, transactions: int) -> float:
         "limit": _BATCH,
         "lease_seconds": 60,
         "worker": "pgbench",
+        "in_line": "false",
         **dict.fromkeys(("ids", "lease_nos", "states", "results", "errors"), "{}"),
     }
     defined = [f"--define={name}={value}" for name, value in variables.items()]

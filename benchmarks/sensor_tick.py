@@ -9,7 +9,7 @@ from pathlib import Path
 import dagster as dg
 
 from benchmarks.harness import Bench, Event, Figure, event, note
-from dagster_sqlqueue import NewJob, QueueSpec
+from dagster_sqlqueue import Job, NewJob, QueueSpec
 from dagster_sqlqueue.orchestration import SqlQueueResource, build_sqlqueue_sensor, queue_consumer
 
 COMMAND = "python -m benchmarks sensor_tick"
@@ -54,7 +54,7 @@ def _ticks(bench: Bench, count: int, *, alone: bool = False) -> list[float]:
     """
 
     @queue_consumer(_TICKS)
-    def handle(job: object) -> None: ...
+    def handle(job: Job[Event]) -> None: ...
 
     sensor = build_sqlqueue_sensor(handle)
     resource = SqlQueueResource(url=bench.url, schema_name=bench.queue.database.schema)
