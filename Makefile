@@ -45,8 +45,8 @@ prove-rest: $(VENV)/dev classes
 
 prove-bench: bench
 
-bench: $(VENV)/dev ## Measure every figure of the README
-	$(BIN)/python -m benchmarks
+bench: $(VENV)/bench ## Measure every figure, beside other queues too (ARGS=--record writes docs/benchmarks.md)
+	$(BIN)/python -m benchmarks $(ARGS)
 
 # Each of many tests starts a JVM of its own: with its classes kept, in half the time. Where they cannot be, it takes longer.
 classes: $(VENV)/dev
@@ -67,6 +67,8 @@ lock: ## Pin the newest versions that fit, with hashes (needs uv)
 	    --no-emit-index-url --no-emit-find-links --extra demo -o requirements/demo.txt pyproject.toml requirements/build.in
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-strip-extras \
 	    --no-emit-index-url --no-emit-find-links --extra dev -c requirements/demo.txt -o requirements/dev.txt pyproject.toml requirements/build.in
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-strip-extras \
+	    --no-emit-index-url --no-emit-find-links --extra bench -c requirements/dev.txt -o requirements/bench.txt pyproject.toml requirements/build.in
 
 clean: ## Stop the embedded database and remove the state of demo and UI
 	@if [ -e "$(STATE)/postgres/postmaster.pid" ]; then $(PYTHON) dagster_sqlqueue/embedded/supervisor.py stop "$(STATE)/postgres"; fi
@@ -95,3 +97,7 @@ $(VENV)/demo: requirements/demo.txt pyproject.toml | $(BIN)/python
 $(VENV)/dev: requirements/dev.txt pyproject.toml | $(BIN)/python
 	@echo "Installing into $(VENV) (once, some minutes) …"
 	$(call install,dev)
+
+$(VENV)/bench: requirements/bench.txt pyproject.toml | $(BIN)/python
+	@echo "Installing into $(VENV) (once, some minutes) …"
+	$(call install,bench)

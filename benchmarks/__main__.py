@@ -16,7 +16,9 @@ from benchmarks import (
     followers,
     functions,
     limits,
+    page,
     pinned,
+    profile,
     rivals,
     sensor_tick,
     spark_consume,
@@ -24,7 +26,8 @@ from benchmarks import (
     wake,
 )
 from benchmarks.harness import opened
-from benchmarks.showing import machine_of, print_table
+from benchmarks.record import record
+from benchmarks.showing import machine_of, print_tables
 from dagster_sqlqueue.errors import QueueError
 
 SUITE = {
@@ -45,6 +48,7 @@ SUITE = {
     "batches": batches.measure,
     "ended_in": ended_in.measure,
     "spark_read": spark_read.measure,
+    "profile": profile.measure,
 }
 
 
@@ -68,20 +72,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="N",
         help="spark_read: so many; may be given several times",
     )
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help="keep the figures in benchmarks/measured.json and write docs/benchmarks.md",
+    )
     given = parser.parse_args(arguments)
+    if given.record and given.quick:
+        parser.error("--record keeps figures, and those of --quick are only for a look: give one of both")
     if unknown := [name for name in (*given.only, *given.without) if name not in SUITE]:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are: {', '.join(SUITE)}")
     wanted = [name for name in given.only or SUITE if name not in given.without]
     try:
         with opened(given.quick, given.rows) as bench:
             machine = machine_of(bench)
-            figures = [figure for name in wanted for figure in SUITE[name](bench)]
+            figures = []
+            for name in wanted:
+                measured = SUITE[name](bench)
+                figures += measured
+                if given.record:
+                    record(name, machine, measured)
     except QueueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 3
     except KeyboardInterrupt:
         return 130
-    print_table(figures, machine + (", quick: for a look only" if given.quick else ""))
+    if given.record:
+        page.write()
+    print_tables(figures, machine + (", quick: for a look only" if given.quick else ""))
     return 0 if all(figure.passed for figure in figures) else 1
 
 

@@ -1,19 +1,16 @@
 """The consumer as users run it: payloads parsed, a handler called, on tables that were never analysed. Rates and CPU."""
 
-import os
-import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from benchmarks.cpu import own_and_server_seconds
 from benchmarks.harness import SPEC, Bench, Event, Figure, event, note, rounds
 from dagster_sqlqueue import Consumer, Job
 
 COMMAND = "python -m benchmarks consumer"
-_TICK = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -41,10 +38,10 @@ def measure(bench: Bench) -> list[Figure]:
         bench.empty()
         bench.queue.enqueue_many(SPEC, [event(number) for number in range(jobs)])
         bench.checkpoint()
-        before, began = _cpu_seconds(bench), time.perf_counter()
+        before, began = own_and_server_seconds(bench), time.perf_counter()
         summary = Consumer(bench.queue, SPEC, _nothing, **way.given).drain()
         seconds = time.perf_counter() - began
-        cpu[way.name].append(1e6 * (_cpu_seconds(bench) - before) / jobs)
+        cpu[way.name].append(1e6 * (own_and_server_seconds(bench) - before) / jobs)
         assert summary.succeeded == jobs, summary
         return jobs / seconds
 
@@ -71,31 +68,3 @@ def _never_analysed(bench: Bench) -> Iterator[None]:
         yield
     finally:
         bench.execute("ALTER TABLE {s}.job RESET (autovacuum_enabled)")
-
-
-def _cpu_seconds(bench: Bench) -> float:
-    """What this process, and the server where it runs on this machine, have used until now."""
-    mine = resource.getrusage(resource.RUSAGE_SELF)
-    return mine.ru_utime + mine.ru_stime + _server_seconds(bench)
-
-
-def _server_seconds(bench: Bench) -> float:
-    """Of the postmaster's processes, those that have ended among them. 0 for a server of another machine or user."""
-    try:
-        ((directory,),) = bench.execute("SHOW data_directory")
-        postmaster = (Path(directory) / "postmaster.pid").read_text().split()[0]
-    except (OSError, PermissionError):
-        return 0.0
-    ticks = 0
-    for process in Path("/proc").iterdir():
-        if not process.name.isdigit():
-            continue
-        try:
-            fields = (process / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if process.name == postmaster:
-            ticks += int(fields[13]) + int(fields[14])
-        elif fields[1] == postmaster:
-            ticks += int(fields[11]) + int(fields[12])
-    return ticks / _TICK

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-import psycopg
-
-from benchmarks.contenders import CONTENDERS, Place
+from benchmarks.leased_loop import Place, leased
 from dagster_sqlqueue import SqlQueue
 
 _LONGEST_SECONDS = 600.0
@@ -39,20 +37,19 @@ class Crew:
     def __init__(self, ends: "list[Connection[Any, Any]]") -> None:
         self._ends = ends
 
-    def drain(self, contender: str, jobs: int, **options: Any) -> Drained:
+    def drain(self, jobs: int, **options: Any) -> Drained:
         """Have all of them drain at the same time, until each finds nothing more.
 
         Args:
-            contender: one of `CONTENDERS`.
             jobs: how many there are; another number is an error.
-            options: of the contender.
+            options: of the loop.
         """
-        self._tell((contender, options))
+        self._tell(options)
         self._hear()
         self._tell("go")
         parts = self._hear()
         done = Drained(sum(part[2] for part in parts), max(part[1] for part in parts) - min(part[0] for part in parts))
-        assert done.jobs == jobs, f"{contender}: {done.jobs} jobs of {jobs} were drained"
+        assert done.jobs == jobs, f"{done.jobs} jobs of {jobs} were drained"
         return done
 
     def _tell(self, what: object) -> None:
@@ -95,12 +92,12 @@ def crew(size: int, url: str, schema: str) -> Iterator[Crew]:
 
 
 def _work(orders: "Connection[Any, Any]", url: str, schema: str, number: int, size: int) -> None:
-    with SqlQueue(url, schema=schema) as queue, psycopg.connect(url, autocommit=True) as connection:
-        place = Place(queue, connection, number, size)
+    with SqlQueue(url, schema=schema) as queue:
+        place = Place(queue, number, size)
         try:
             while True:
-                contender, options = orders.recv()
-                take = CONTENDERS[contender](place, **options)
+                options = orders.recv()
+                take = leased(place, **options)
                 orders.send(None)
                 orders.recv()
                 began = time.monotonic()

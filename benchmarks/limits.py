@@ -56,6 +56,6 @@ def _drain(bench: Bench, workers: Crew, name: str, jobs: int) -> Callable[[], fl
         bench.empty()
         load(bench, jobs, queue=name, keys=keys)
         bench.settle()
-        return workers.drain("leased", jobs, name=name).rate
+        return workers.drain(jobs, name=name).rate
 
     return drain

@@ -70,18 +70,3 @@ def load(
     )
     with psycopg.connect(bench.url, autocommit=True) as connection:
         connection.execute(statement)
-
-
-def load_pgmq(bench: Bench, jobs: int, queue: str = SPEC.name) -> None:
-    """Empty a queue of pgmq and put so many messages on it."""
-    bench.execute(f"TRUNCATE pgmq.q_{queue}, pgmq.a_{queue}")
-    rows = f"SELECT clock_timestamp(), {PAYLOAD} FROM generate_series(1, {jobs}) AS n"
-    bench.execute(f"INSERT INTO pgmq.q_{queue} (vt, message) {rows}")
-    bench.execute(f"VACUUM (ANALYZE) pgmq.q_{queue}")
-
-
-def load_bare(bench: Bench, jobs: int) -> None:
-    """Empty the bare table and put so many rows into it."""
-    bench.execute("TRUNCATE {s}.bare")
-    bench.execute(f"INSERT INTO {{s}}.bare (payload) SELECT {PAYLOAD} FROM generate_series(1, {jobs}) AS n")
-    bench.execute("VACUUM (ANALYZE) {s}.bare")

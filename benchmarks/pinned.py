@@ -57,13 +57,13 @@ def _finish(bench: Bench, workers: Crew, jobs: int) -> None:
     bench.empty()
     load(bench, jobs, at_once=True)
     bench.execute("VACUUM (ANALYZE) {s}.job")
-    workers.drain("leased", jobs, batch=1_000)
+    workers.drain(jobs, batch=1_000)
 
 
 def _rate(bench: Bench, workers: Crew, finished: int, jobs: int, **options: float) -> float:
     load(bench, jobs, first=finished + 1, at_once=True)
     bench.settle()
-    return workers.drain("leased", jobs, **options).rate
+    return workers.drain(jobs, **options).rate
 
 
 @contextmanager

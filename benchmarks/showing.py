@@ -1,8 +1,9 @@
-"""Figures as a table."""
+"""Figures as tables in a terminal."""
 
 import os
 import platform
 from collections.abc import Sequence
+from itertools import groupby
 
 from rich import box
 from rich.console import Console
@@ -24,31 +25,31 @@ def machine_of(bench: Bench) -> str:
 
 def show(figures: Sequence[Figure], bench: Bench) -> None:
     """Print the figures of one measurement, for a module that can be run by itself."""
-    print_table(figures, machine_of(bench))
+    print_tables(figures, machine_of(bench))
 
 
-def print_table(figures: Sequence[Figure], machine: str) -> None:
-    """Print figures as one table, with what they were measured on below it."""
-    table = Table(box=box.SIMPLE_HEAD, caption=machine, caption_justify="left", pad_edge=False)
-    for name in ("figure", "median", "lowest", "highest", "floor"):
-        table.add_column(name, justify="left" if name == "figure" else "right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    table.add_column("command", no_wrap=True)
-    for figure in figures:
-        bound = "≤" if figure.at_most else "≥"
-        verdict = "" if figure.floor is None else "[green]pass[/]" if figure.passed else "[bold red]FAIL[/]"
-        table.add_row(
-            figure.name,
-            f"{_number(figure.median)} {figure.unit}",
-            _number(min(figure.rounds)),
-            _number(max(figure.rounds)),
-            "" if figure.floor is None else f"{bound} {_number(figure.floor)} {figure.unit}",
-            verdict,
-            figure.command,
-        )
+def print_tables(figures: Sequence[Figure], machine: str) -> None:
+    """Print figures as one table a command, with what they were measured on at the end."""
     console = Console()
-    (console if console.is_terminal else Console(width=140)).print(table)
+    for command, group in groupby(figures, lambda figure: figure.command):
+        table = Table(title=command, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column("figure", min_width=20)
+        for name in ("median", "lowest", "highest", "floor", ""):
+            table.add_column(name, justify="right", no_wrap=True)
+        for figure in group:
+            verdict = "" if figure.floor is None else "[green]pass[/]" if figure.passed else "[bold red]FAIL[/]"
+            table.add_row(
+                figure.name,
+                f"{number(figure.median)} {figure.unit}",
+                number(min(figure.rounds)),
+                number(max(figure.rounds)),
+                "" if figure.floor is None else f"{'≤' if figure.at_most else '≥'} {number(figure.floor)}",
+                verdict,
+            )
+        console.print(table)
+    console.print(machine)
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """A figure as people read it."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"

@@ -1,0 +1,130 @@
+"""Who is measured beside whom, by which program, and what each does for a job: the duty that its figures are of."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from benchmarks.rivals.node_packages import NODE, Packages
+
+_HERE = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One queue, in one way of using it.
+
+    Attributes:
+        name: in tables and plots.
+        program: a module of this package, or a file of `node/`.
+        option: which of the program's ways.
+        package: whose version is shown; of npm where the program is Node's.
+        duty: what is done for each job, in words.
+        jobs: the share of a round's jobs that it gets: less than 1 for one that would take minutes.
+        bulk: whether its bulk enqueue is measured; a second way of the same queue needs no second figure.
+        ours: whether it is this library.
+    """
+
+    name: str
+    program: str
+    option: str
+    package: str
+    duty: str
+    jobs: float = 1.0
+    bulk: bool = True
+    ours: bool = False
+
+    @property
+    def of_node(self) -> bool:
+        """Whether its program is Node's."""
+        return self.program.endswith(".mjs")
+
+    def command(self, packages: Packages) -> list[str]:
+        """What starts its program."""
+        if self.of_node:
+            return [str(NODE), str(packages.directory / self.program), self.option]
+        return [sys.executable, "-m", f"benchmarks.rivals.{self.program}", self.option]
+
+    def version(self, packages: Packages) -> str:
+        """The version of its package."""
+        return packages.version(self.package) if self.of_node else metadata.version(self.package)
+
+
+_FENCED = "payload validated by pydantic, handler called, outcome under a fence, archived, attempts counted"
+
+CONTENDERS = (
+    Contender("ours, leased, 100", "ours", "leased-100", "dagster-sqlqueue", f"batches of 100: {_FENCED}", ours=True),
+    Contender(
+        "ours, leased", "ours", "leased", "dagster-sqlqueue", f"no batch size given: {_FENCED}", bulk=False, ours=True
+    ),
+    Contender(
+        "ours, transactional, 100",
+        "ours",
+        "transactional-100",
+        "dagster-sqlqueue",
+        "batches of 100, one transaction: payload validated by pydantic, handler called with the connection, archived,"
+        " attempts counted",
+        bulk=False,
+        ours=True,
+    ),
+    Contender(
+        "pgmq, archive, 100",
+        "pgmq",
+        "archive-100",
+        "pgmq",
+        "a loop of read and archive, batches of 100: payload validated by pydantic, handler called, archived; no fence, no"
+        " limit of attempts",
+    ),
+    Contender(
+        "pgmq, delete, 1,000",
+        "pgmq",
+        "delete-1000",
+        "pgmq",
+        "a loop of read and delete, batches of 1,000: payload validated by pydantic, handler called; no archive, no fence,"
+        " no limit of attempts",
+        bulk=False,
+    ),
+    Contender(
+        "graphile-worker",
+        "graphile_worker.mjs",
+        "",
+        "graphile-worker",
+        "local queue of 500, completions in batches, 24 at once: JSON parsed, handler called, deleted; no archive, no fence,"
+        " attempts counted",
+    ),
+    Contender(
+        "pg-boss",
+        "pg_boss.mjs",
+        "",
+        "pg-boss",
+        "batches of 1,000 in bursts: JSON parsed, handler called for the batch, kept as completed; no fence,"
+        " attempts counted",
+    ),
+    Contender(
+        "PgQueuer",
+        "pgqueuer",
+        "",
+        "pgqueuer",
+        "batches of 100, asyncpg, uvloop: payload validated by pydantic, async handler called, logged in a table; no fence",
+    ),
+    Contender(
+        "Procrastinate",
+        "procrastinate",
+        "",
+        "procrastinate",
+        "one at a time, 30 at once: payload validated by pydantic, async handler called, kept as succeeded; no fence,"
+        " attempts counted",
+        jobs=0.05,
+    ),
+    Contender(
+        "bare table, 1,000",
+        "bare_table",
+        "1000",
+        "psycopg",
+        "DELETE … SKIP LOCKED … RETURNING of 1,000 in a transaction: payload validated by pydantic, handler called; nothing"
+        " else",
+    ),
+)
+
+Choice = Callable[[Contender], bool]
