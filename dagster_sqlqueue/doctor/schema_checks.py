@@ -244,21 +244,27 @@ def queues(database: Database) -> Check:
 
 
 def strays(database: Database) -> Check:
-    """Check whether jobs are where no claim reads: in buckets that their queue never had, or of priorities that do not
-    exist.
+    """Check whether jobs are where no claim reads: in buckets that their queue never had, of priorities that do not
+    exist, or of queues that do not exist.
     """
-    found = [
-        f"{display.count(jobs, _STRAYS)} of queue {queue}"
-        for queue, jobs in database.run("doctor_strays", {"limit": _STRAYS})
-    ]
-    if not found:
+    moving: list[str] = []
+    lost: list[str] = []
+    for queue, jobs, known in database.run("doctor_strays", {"limit": _STRAYS}):
+        (moving if known else lost).append(f"{display.count(jobs, _STRAYS)} of queue {queue}")
+    if not moving and not lost:
         return Check("strays", Verdict.OK, "each job is in a bucket of its queue")
-    return Check(
-        "strays",
-        Verdict.WARN,
-        f"jobs are in buckets, or of priorities, that no consumer claims from: {', '.join(found)}",
-        "move them with: sqlqueue maintain (run it daily); a producer that computes buckets does it wrong",
-    )
+    found: list[str] = []
+    cures: list[str] = []
+    if moving:
+        found.append(f"jobs are in buckets, or of priorities, that no consumer claims from: {', '.join(moving)}")
+        cures.append("move them with: sqlqueue maintain (run it daily); a producer that computes buckets does it wrong")
+    if lost:
+        found.append(f"jobs are on queues that do not exist: {', '.join(lost)}")
+        cures.append(
+            "make the queue, and they are claimed: sqlqueue create; or delete them as the owner of the table job;"
+            " somebody wrote them around its triggers"
+        )
+    return Check("strays", Verdict.WARN, "; ".join(found), "; ".join(cures))
 
 
 def keys(database: Database) -> Check:

@@ -67,18 +67,16 @@ class FollowerVerbs:
     def _steps(self, steps: Steps[T], executor: Executor, queue: str) -> T:
         try:
             return drive(steps, executor)
-        except insert.NoQueue:
-            self.queue.catalog.check_exists(queue, executor)
-            raise
+        except insert.NoQueue as error:
+            raise self.queue.catalog.not_among(queue, error.names) from None
         except (psycopg.IntegrityError, sa.exc.IntegrityError) as error:
             raise insert.refusal(error, queue) from None
 
     async def _asteps(self, steps: Steps[T], transaction: AsyncTransaction, queue: str) -> T:
         try:
             return await adrive(steps, transaction)
-        except insert.NoQueue:
-            self.queue.catalog.check_exists(queue)
-            raise
+        except insert.NoQueue as error:
+            raise self.queue.catalog.not_among(queue, error.names) from None
         except psycopg.IntegrityError as error:
             raise insert.refusal(error, queue) from None
 

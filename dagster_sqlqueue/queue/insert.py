@@ -80,12 +80,12 @@ def refusal(error: Exception, queue: str) -> Exception:
 
 
 def terms(queue: str) -> Steps[Terms]:
-    """What has to be known of a queue before many jobs are put on it.
+    """What has to be known of a queue before many jobs are put on it in this transaction, which keeps it from being deleted.
 
     Raises:
         NoQueue: it does not exist.
     """
-    rows = yield Statement("enqueue_terms", {"queue": queue})
+    rows = yield Statement("enqueue_terms", {"queue": queue, "keep": True})
     if not rows:
         raise NoQueue((yield Statement("queues", {"name": None})))
     return Terms(*rows[0])
@@ -121,7 +121,7 @@ def one(queue: str, row: NewRow, on_conflict: OnConflict) -> Steps[UUID | None]:
             return row.id
     elif (yield Statement("enqueue", {"queue": queue, **row.columns})):
         return None if row.named and (yield Statement("drop_already_finished", {"ids": [row.id]})) else row.id
-    if not (yield Statement("enqueue_terms", {"queue": queue})):
+    if not (yield Statement("enqueue_terms", {"queue": queue, "keep": False})):
         raise NoQueue((yield Statement("queues", {"name": None})))
     return None
 
@@ -239,7 +239,7 @@ def _overtaken(queue: str, rows: Sequence[NewRow]) -> Steps[list[NewRow]]:
     holders = yield Statement("unique_key_holders", {"queue": queue, "unique_keys": keys})
     taken = {key for key, _, state in holders if state != LiveState.QUEUED}
     rest = [row for row in rows if row.unique_key not in taken]
-    if not rest or not (yield Statement("enqueue_terms", {"queue": queue})):
+    if not rest or not (yield Statement("enqueue_terms", {"queue": queue, "keep": False})):
         return []
     known = {found[0] for found in (yield Statement("known_ids", {"ids": [row.id for row in rest]}))}
     return [row for row in rest if row.id not in known]

@@ -126,9 +126,11 @@ class Schedules:
 
     def _put(self, transaction: Transaction, parameters: dict[str, Any]) -> Schedule:
         queue, name, region = (parameters[given] for given in ("queue", "name", "region"))
-        terms = transaction.run("enqueue_terms", {"queue": queue})
+        # Without a lock of the queue: whoever ticks has the schedule's row first.
+        terms = transaction.run("enqueue_terms", {"queue": queue, "keep": False})
         if not terms:
-            self._queue.catalog.check_exists(queue, transaction)
+            # It may be there by now, and was not when the terms were read.
+            raise self._queue.catalog.not_among(queue, transaction.run("queues", {"name": None}))
         known = Terms(*terms[0])
         now = known.now
         if region is not None and region not in known.regions:

@@ -15,7 +15,7 @@ from dagster_sqlqueue.queue.stats import QueueStats
 from tests.gate.patience import PATIENCE
 from tests.support import Work, claim, rows, take_time, until, value
 
-VIEWS = ["bucket_heads", "job_all", "lane", "live_bucket", "queue_stats", "stray_job"]
+VIEWS = ["bucket_heads", "job_all", "job_without_queue", "lane", "live_bucket", "queue_stats", "stray_job"]
 
 
 def archive(queue: SqlQueue, count: int, *, every: str, wait: str = "n * interval '1 second'") -> None:
@@ -172,6 +172,8 @@ def test_every_view_is_described_and_can_be_read_as_it_is(queue: SqlQueue, spec:
     queue.enqueue(spec, Work(n=1))
     stray = queue.enqueue(spec, Work(n=2))
     rows(queue, "UPDATE {s}.job SET bucket = 900 WHERE id = %s", stray)
+    lost = f"UPDATE {{s}}.job SET queue = 'nowhere' WHERE id = '{queue.enqueue(spec, Work(n=3))}'"
+    rows(queue, f"BEGIN; SET LOCAL session_replication_role = replica; {lost}; COMMIT")
     assert rows(queue, f"SELECT * FROM {{s}}.{view}")
     assert value(queue, "SELECT obj_description(CAST(%s AS regclass))", f"{queue.database.schema}.{view}")
 

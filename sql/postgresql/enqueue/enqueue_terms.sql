@@ -1,10 +1,14 @@
--- What enqueues of many jobs need to know of a queue, read once at their beginning.
+-- What enqueues of many jobs need to know of a queue, read once at their beginning, and the lock that keeps the queue there: the
+-- jobs that the transaction puts on it are not looked at one by one then.
 --
--- Parameters: queue text.
+-- Parameters: queue text; keep boolean (whether to lock it).
 -- Returns: one row: bucket_count, max_attempts, timeout_seconds; the transaction's time; the regions of the buckets that
 --   producers use, by number; the transaction's isolation; timed: whether a statement may take only so long. No row: the
---   queue does not exist. Locks: none.
--- Roles: producer, consumer, operator, observer.
+--   queue does not exist.
+-- Locks: if it is to be kept, the queue's row against its deletion (keep_queue), until the transaction ends; waits for whoever
+--   deletes it.
+-- Guards: I1: no job is on a queue that is not there.
+-- Roles: producer, operator.
 SELECT
     q.bucket_count, q.max_attempts, q.timeout_seconds, now() AS now,
     ARRAY(
@@ -16,4 +20,4 @@ SELECT
     current_setting('transaction_isolation') AS isolation,
     current_setting('statement_timeout') <> '0' AS timed
 FROM sqlqueue.queue AS q
-WHERE q.name = :queue
+WHERE q.name = :queue AND CASE WHEN :keep THEN sqlqueue.keep_queue(q.name) ELSE true END

@@ -15,7 +15,7 @@ REVOKE ALL ON
     sqlqueue.batch,
     sqlqueue.batch_outcome,
     sqlqueue.subscription, sqlqueue.schedule, sqlqueue.human_task, sqlqueue.job_event, sqlqueue.automation_rule,
-    sqlqueue.sensitive_field, sqlqueue.queue_declaration, sqlqueue.live_bucket, sqlqueue.lane, sqlqueue.bucket_heads, sqlqueue.stray_job, sqlqueue.job_all,
+    sqlqueue.sensitive_field, sqlqueue.queue_declaration, sqlqueue.live_bucket, sqlqueue.lane, sqlqueue.bucket_heads, sqlqueue.stray_job, sqlqueue.job_without_queue, sqlqueue.job_all,
     sqlqueue.queue_stats, sqlqueue.new_job, sqlqueue.replaceable_job, sqlqueue.unique_key_holder, sqlqueue.own_follower,
     sqlqueue.job_replaced_long_ago,
     sqlqueue.event_of_no_job, sqlqueue.follower, sqlqueue.job_group, sqlqueue.group_tally, sqlqueue.job_progress,
@@ -30,6 +30,7 @@ REVOKE ALL ON FUNCTION
     sqlqueue.archive_day_is_over(date, text), sqlqueue.drop_archive_partition(date, text), sqlqueue.queue_figures(text),
     sqlqueue.tell_followers(uuid, timestamp with time zone, boolean, text),
     sqlqueue.tell_late_followers(uuid, timestamp with time zone), sqlqueue.refuse_lease_no(), sqlqueue.job_ended(), sqlqueue.fold_group_tally(),
+    sqlqueue.keep_queue(text), sqlqueue.keep_queue_of_job(), sqlqueue.refuse_queue_with_jobs(),
     sqlqueue.ended_now(uuid),
     sqlqueue.put_callbacks(uuid[], text[], smallint[], text[], jsonb[], boolean), sqlqueue.uuid_at(timestamp with time zone, text),
     sqlqueue.promote_keys(text, text[]), sqlqueue.keep_live(uuid[], boolean), sqlqueue.known_followers(uuid[]),
@@ -103,6 +104,10 @@ GRANT EXECUTE ON FUNCTION
 -- promote_keys runs as its owner: it lets the next job of a key in, and changes no other, nor to another moment.
 GRANT EXECUTE ON FUNCTION sqlqueue.promote_keys(text, text[]) TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator;
 -- nothing on promote_keys(text, text[]): sqlqueue_observer
+
+-- keep_queue runs as its owner: whoever puts jobs on a queue keeps it from being deleted meanwhile.
+GRANT EXECUTE ON FUNCTION sqlqueue.keep_queue(text) TO sqlqueue_producer, sqlqueue_operator;
+-- nothing on keep_queue(text): sqlqueue_consumer, sqlqueue_observer
 
 -- keep_live runs as its owner: it marks jobs as followed, and nobody takes the mark away again.
 GRANT EXECUTE ON FUNCTION sqlqueue.keep_live(uuid[], boolean) TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator;
@@ -264,7 +269,7 @@ GRANT EXECUTE ON FUNCTION sqlqueue.bucket_hash(uuid, text) TO sqlqueue_producer,
 -- nothing on tell_late_followers(uuid, timestamp with time zone): sqlqueue_consumer, sqlqueue_observer
 -- nothing on tell_followers(uuid, timestamp with time zone, boolean, text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on remove_reply_queue(text, boolean): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
--- nothing on job_ended(), ended_now(uuid), refuse_lease_no(), fold_group_tally(): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
+-- nothing on job_ended(), ended_now(uuid), refuse_lease_no(), fold_group_tally(), keep_queue_of_job(), refuse_queue_with_jobs(): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on put_callbacks(uuid[], text[], smallint[], text[], jsonb[], boolean): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on uuid_at(timestamp with time zone, text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 
@@ -290,10 +295,10 @@ GRANT EXECUTE ON FUNCTION sqlqueue.local_day(text, text) TO sqlqueue_consumer, s
 -- nothing on local_day(text, text): sqlqueue_producer
 
 -- The views about lanes and heads show no payload; job_all shows everything.
-GRANT SELECT ON sqlqueue.live_bucket, sqlqueue.lane, sqlqueue.bucket_heads, sqlqueue.stray_job
+GRANT SELECT ON sqlqueue.live_bucket, sqlqueue.lane, sqlqueue.bucket_heads, sqlqueue.stray_job, sqlqueue.job_without_queue
     TO sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 GRANT SELECT ON sqlqueue.job_all, sqlqueue.queue_stats TO sqlqueue_operator, sqlqueue_observer;
--- nothing on live_bucket, lane, bucket_heads, stray_job: sqlqueue_producer
+-- nothing on live_bucket, lane, bucket_heads, stray_job, job_without_queue: sqlqueue_producer
 -- nothing on job_all, queue_stats: sqlqueue_producer, sqlqueue_consumer
 
 -- queue_figures runs as its owner, for the view queue_stats; the functions about partitions do so for maintenance.

@@ -69,6 +69,7 @@ WITH RECURSIVE place AS (
 )
 SELECT stray.id, place.queue, place.bucket, stray.priority
 FROM place
+JOIN sqlqueue.queue AS q ON q.name = place.queue
 LEFT JOIN sqlqueue.bucket AS b ON b.queue = place.queue AND b.bucket = place.bucket
 CROSS JOIN LATERAL (
     SELECT j.id, j.priority
@@ -86,6 +87,26 @@ CROSS JOIN LATERAL (
 
 COMMENT ON VIEW sqlqueue.stray_job IS
     'jobs in buckets that their queue never had, or of priorities that there are not: maintain moves them';
+
+-- Jobs of queues that do not exist: nobody claims, moves or counts them. Only who goes around the table's triggers makes any. One
+-- probe of the index a queue.
+CREATE VIEW sqlqueue.job_without_queue AS
+WITH RECURSIVE named AS (
+    (SELECT j.queue FROM sqlqueue.job AS j WHERE j.queue >= '' ORDER BY j.queue LIMIT 1)
+    UNION ALL
+    SELECT next.queue
+    FROM named
+    CROSS JOIN LATERAL (
+        SELECT j.queue FROM sqlqueue.job AS j WHERE j.queue > named.queue ORDER BY j.queue LIMIT 1
+    ) AS next
+)
+SELECT lost.id, named.queue
+FROM named
+LEFT JOIN sqlqueue.queue AS q ON q.name = named.queue
+CROSS JOIN LATERAL (SELECT j.id FROM sqlqueue.job AS j WHERE q.name IS NULL AND j.queue = named.queue) AS lost;
+
+COMMENT ON VIEW sqlqueue.job_without_queue IS
+    'jobs of queues that do not exist: who makes the queue has them claimed, nobody else has';
 
 -- Both tables in one: a job by its id, wherever it is, or a queue's jobs of all states.
 CREATE VIEW sqlqueue.job_all AS
