@@ -19,6 +19,11 @@ class Lanes:
         self._near: set[int] = set()
         self.order: list[int] = []
 
+    @property
+    def buckets(self) -> Sequence[int] | None:
+        """The ones to work off; None for all."""
+        return self._buckets
+
     def cover(self, buckets: Sequence[int]) -> None:
         """Work off these from the next `arrange` on."""
         self._buckets = list(buckets)

@@ -26,6 +26,7 @@ class Claimer:
         filter: takes only jobs that fit.
         source: hands jobs out, so that none are claimed.
         on_claim: called with the jobs that were taken, before any of them is worked on.
+        took: called before that, if no batch came before it, with whether the claim took as many jobs as it was to.
 
     Attributes:
         filled: whether the last claim of a batch under leases took as many jobs as it was to, so that there may be more.
@@ -40,12 +41,14 @@ class Claimer:
         filter: ClaimFilter | None,
         source: Source | None,
         on_claim: Callable[[Sequence[ClaimedJob]], None] | None,
+        took: Callable[[bool], None],
     ) -> None:
         self._work = work
         self._view = view
         self._filter = filter
         self._source = source
         self._on_claim = on_claim
+        self._took = took
         self.filled = False
         self.chosen = source is not None or filter is not None
 
@@ -74,15 +77,18 @@ class Claimer:
             with attempt:
                 jobs = self._claim(wanted) if self._source is None else self._source.take(wanted)
         self.filled = len(jobs) >= wanted
+        self._first(jobs, wanted)
         self.count(jobs)
         return jobs
 
     def take_for_slots(self, free: int, joining: bool) -> list[ClaimedJob]:
         """Claim jobs for so many free slots; `joining` others under way, so that none is claimed whose lease ran out."""
         jobs: list[ClaimedJob] = []
+        wanted = min(free, self.wanted)
         for attempt in self._work.patiently():
             with attempt:
-                jobs = self._claim(min(free, self.wanted), joining=joining)
+                jobs = self._claim(wanted, joining=joining)
+        self._first(jobs, wanted)
         self.count(jobs)
         return jobs
 
@@ -126,7 +132,10 @@ class Claimer:
 
     def lock(self, transaction: Transaction) -> list[ClaimedJob]:
         """Lock a batch for the rest of the transaction."""
-        return self._taken(self._work.leases.lock_due(transaction, self._request(self.wanted)))
+        wanted = self.wanted
+        jobs = self._work.leases.lock_due(transaction, self._request(wanted))
+        self._first(jobs, wanted)
+        return self._taken(jobs)
 
     def finish_and_lock(self, transaction: Transaction, endings: Sequence[Ending]) -> list[ClaimedJob]:
         """End what the transaction has locked, commit, and lock the next batch in the transaction that follows."""
@@ -143,6 +152,11 @@ class Claimer:
             self._work.summary.claimed += len(jobs)
             self._work.summary.batches += 1
             self._taken(jobs, turns=not ahead)
+
+    def _first(self, jobs: Sequence[ClaimedJob], wanted: int) -> None:
+        """See to it that whoever else is to work knows of it: of a claim by itself, which may be the first after a wait."""
+        if jobs:
+            self._took(len(jobs) >= wanted)
 
     def _claim(self, limit: int, *, joining: bool = False) -> list[ClaimedJob]:
         return self._work.leases.claim(self._request(limit, joining=joining), on_spent=self._count_spent)

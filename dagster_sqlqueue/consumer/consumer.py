@@ -167,14 +167,16 @@ class Consumer(Generic[Payload]):
             presence=self._presence,
             hinted=looking,
         )
-        self._claimer = Claimer(self._work, self._view, filter=filter, source=source, on_claim=on_claim)
+        self._waits = Idle(self._work, self._catalog, self._view, looking=looking, choosy=filter is not None)
+        self._claimer = Claimer(
+            self._work, self._view, filter=filter, source=source, on_claim=on_claim, took=self._waits.took
+        )
         self._ahead = Ahead(
             self._work,
             self._keeper,
             self._claimer,
             around=partial(around_claim, self._hooks, spec.name, VERB) if self._hooks else contextlib.nullcontext,
         )
-        self._waits = Idle(self._work, self._catalog, self._view, looking=looking)
         self._side_by_side = (
             None
             if concurrency is None

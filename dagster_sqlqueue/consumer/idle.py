@@ -10,7 +10,6 @@ from dagster_sqlqueue.consumer.waiter import Waiter
 from dagster_sqlqueue.queue.catalog import Catalog
 
 _POLL_SECONDS = 0.2
-_LISTENING_POLL_SECONDS = 1.0
 
 
 class Idle:
@@ -21,13 +20,17 @@ class Idle:
         catalog: the queues of the schema.
         view: what the consumer knows of the queue.
         looking: whether the consumer claims by itself; if not, it is not notified.
+        choosy: whether it takes only some of the jobs of its buckets.
     """
 
-    def __init__(self, work: Work[Any], catalog: Catalog, view: QueueView, *, looking: bool) -> None:
+    def __init__(self, work: Work[Any], catalog: Catalog, view: QueueView, *, looking: bool, choosy: bool) -> None:
         self._work = work
         self._catalog = catalog
         self._view = view
         self._looking = looking
+        self._choosy = choosy
+        # Waited since the last claim that found something.
+        self._waited = False
         self._waiter: Waiter | None = None
 
     @contextlib.contextmanager
@@ -37,7 +40,7 @@ class Idle:
         if linger_seconds <= 0 or not self._looking or self._catalog.database.shared:
             yield
             return
-        with Waiter(self._catalog, self._work.spec.name, self._work.worker) as waiter:
+        with Waiter(self._catalog, self._work.spec.name, self._work.worker, choosy=self._choosy) as waiter:
             self._waiter = waiter
             try:
                 yield
@@ -54,18 +57,30 @@ class Idle:
 
         Args:
             seconds: how long at most.
-
-        Raises:
-            DatabaseUnavailable: the database stayed away for longer than a lease.
         """
-        if self._waiter is None or not self._waiter.listening:
+        self._waited = True
+        if self._waiter is None:
             self._work.stopping.wait(max(min(seconds, _POLL_SECONDS), 0.0))
             return
-        for attempt in self._work.patiently():
-            with attempt:
-                heads = self._work.leases.peek_heads(self._work.spec.name)
-        later = [-head.due_seconds for head in heads if head.due_seconds < 0]
-        self._waiter.wait(max(min(seconds, _LISTENING_POLL_SECONDS, *later), 0.0))
+        most = self._view.idle_seconds if self._waiter.listening else _POLL_SECONDS
+        if self._waiter.wait(max(min(seconds, most), 0.0), self._view.lanes.buckets):
+            # A job that was committed late may be due before where the next claim begins.
+            self._view.hints.doubt()
+            self._view.put_off()
+
+    def took(self, filled: bool) -> None:
+        """Say that a claim found jobs, before they are worked on.
+
+        Args:
+            filled: as many as it was to, so that there may be more. The first one after a wait lets another consumer know,
+                and that one the next: so all that have nothing to do get to work.
+        """
+        if self._waiter is None or not self._waited:
+            return
+        self._waited = False
+        self._waiter.busy()
+        if filled:
+            self._waiter.pass_on()
 
     def wait_if_limited(self) -> bool:
         """Wait a moment if jobs are due that a limit, or the turn of a key, keeps from running. Returns whether some are."""

@@ -17,10 +17,12 @@ from dagster_sqlqueue.queue.head_hints import HeadHints
 from dagster_sqlqueue.schema import migrations
 
 _LOOK_SECONDS = 5.0
+_IDLE_LOOK_SECONDS = 30.0
+_PUT_OFF_SECONDS = 0.05
 
 
 class QueueView:
-    """One consumer's view of its queue, read again every five seconds, between two batches.
+    """One consumer's view of its queue, read again every five seconds, between two batches; less often while there are none.
 
     Args:
         work: what is worked off.
@@ -88,6 +90,17 @@ class QueueView:
                 self._work.leases.note_sweep(self._work.spec.name)
                 self.hints.know(self._work.leases.head_hints(self._work.spec.name))
         self.lanes.arrange(settings)
+
+    @property
+    def idle_seconds(self) -> float:
+        """For how long a consumer that has nothing to do may go on without reading it again."""
+        # Whoever gives the buckets may give others, and consumers in transactional mode look after each other.
+        prompt = self._ask_buckets is not None or self._presence is not None
+        return max(self.look_at - time.monotonic() + (0.0 if prompt else _IDLE_LOOK_SECONDS - _LOOK_SECONDS), 0.0)
+
+    def put_off(self) -> None:
+        """Have the next claim made first, if it is time to read it again: a job waits."""
+        self.look_at = max(self.look_at, time.monotonic() + _PUT_OFF_SECONDS)
 
     def notice_new_settings(self) -> None:
         """Take over settings that a verb of this process has read since."""

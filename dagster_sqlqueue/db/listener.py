@@ -1,4 +1,4 @@
-"""A connection that listens to one channel of the database, and is made again when it is lost."""
+"""A connection that listens to the database, and is made again when it is lost."""
 
 import contextlib
 import logging
@@ -6,6 +6,7 @@ import math
 import selectors
 import socket
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import psycopg
@@ -20,7 +21,7 @@ RECONNECT_SECONDS = 1.0
 
 
 class Listener:
-    """Hears what is sent on one channel. Belongs to one thread; `wake` alone may come from any.
+    """Hears what is sent on the channels of a statement. Belongs to one thread; `wake` alone may come from any.
 
     Args:
         database: takes one connection out of its pool for good, beside those that it allows.
@@ -33,6 +34,8 @@ class Listener:
         self._statement = statement
         self._label = label
         self._connection: psycopg.Connection[Any] | None = None
+        # What came in while a statement ran.
+        self._notes: list[psycopg.Notify] = []
         self._try_again_at = 0.0
         self._told = False
         self._wake_sender, self._wake_receiver = socket.socketpair()
@@ -55,8 +58,21 @@ class Listener:
         with contextlib.suppress(OSError):
             self._wake_sender.send(b"w")
 
-    def heard(self, seconds: float) -> list[str] | None:
-        """Wait until something is heard or the time is up; gives the payloads. None: somebody called `wake`."""
+    def run(self, name: str, parameters: Mapping[str, Any]) -> list[Any] | None:
+        """Run a statement in the session that listens. Returns its rows; None: nobody listens, or not any more."""
+        if self._connection is None:
+            return None
+        try:
+            text = statements.load(name, self._database.schema).encode()
+            return self._connection.execute(text, parameters, prepare=True).fetchall()
+        except psycopg.Error as error:
+            self.lose(self._why(error))
+            return None
+
+    def heard(self, seconds: float) -> list[tuple[str, str]] | None:
+        """Wait until something is heard or the time is up. Gives channels and payloads; None: somebody called `wake`."""
+        if found := self._taken():
+            return found
         with selectors.DefaultSelector() as selector:
             selector.register(self._wake_receiver, selectors.EVENT_READ)
             if self._connection is not None:
@@ -93,6 +109,7 @@ class Listener:
                 self.lose("every connection of the pool is in use; raise pool_size")
                 return False
             unless_it_listens.pop_all()
+        connection.add_notify_handler(lambda note: self._notes.append(note))
         # From here on: until the server has listened, whoever waits is not told.
         self._connection = connection
         if self._told:
@@ -113,19 +130,26 @@ class Listener:
             return str(self._database.unavailable(str(error)))
         return f"the database refused: {str(error).splitlines()[0]}"
 
-    def _read(self) -> list[str]:
+    def _read(self) -> list[tuple[str, str]]:
         assert self._connection is not None
-        heard: list[str] = []
         try:
             self._connection.pgconn.consume_input()
-            while note := self._connection.pgconn.notifies():
-                heard.append(note.extra.decode())
         except psycopg.OperationalError:
             self.lose("the connection was lost")
+        return self._taken()
+
+    def _taken(self) -> list[tuple[str, str]]:
+        """What has come in: while a statement ran, or since."""
+        notes, self._notes = self._notes, []
+        heard = [(note.channel, note.payload) for note in notes]
+        if self._connection is not None:
+            while note := self._connection.pgconn.notifies():
+                heard.append((note.relname.decode(), note.extra.decode()))
         return heard
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
+        self._notes = []
         if connection is not None:
             _close(connection)
 

@@ -204,10 +204,9 @@ class EnqueueVerbs(Verbs):
                 def put(rows: list[NewRow | PlainRow]) -> None:
                     if stream.take(rows):
                         counts["inserted"] += len(rows)
-                        counts["due"] += insert.any_due(rows, terms)
                     else:
                         stream.close()
-                        steps = insert.many(spec.name, rows, terms, on_conflict=on_conflict, packer=packer)
+                        steps = insert.many(spec.name, rows, on_conflict=on_conflict, packer=packer)
                         counts.update(self._drive(steps, executor, spec.name))
                     taken.streamed(stream.open)
 
@@ -217,7 +216,6 @@ class EnqueueVerbs(Verbs):
                         read.chunk_is_in()
                 if chunk := taken.rest():
                     put(chunk)
-            self._drive(insert.notify_waiters(spec.name, counts["due"] > 0), executor, spec.name)
             return Enqueued(counts["inserted"], counts["duplicates"], counts["replaced"], taken.rejected)
 
         def transact() -> Enqueued:
@@ -337,7 +335,7 @@ class EnqueueVerbs(Verbs):
             packer = Packer(spec.name, terms) if transaction.copies else None
 
             async def put(rows: list[NewRow | PlainRow]) -> None:
-                steps = insert.many(spec.name, rows, terms, on_conflict=on_conflict, packer=packer)
+                steps = insert.many(spec.name, rows, on_conflict=on_conflict, packer=packer)
                 counts.update(await self._adrive(steps, transaction, spec.name))
 
             async for job in each(jobs):

@@ -39,12 +39,19 @@ class HeadHints:
         self._asked_at = 0.0
         self._starts: dict[int, list[tuple[str, str]]] = {}
         self._texts: dict[int, str] = {}
+        self._doubted = False
         self.swept = False
 
     @property
     def fresh(self) -> bool:
         """Whether the last buckets that were asked for were all swept so recently that polling need not repeat it."""
-        return bool(self._asked) and not any(self._over(time.monotonic() - _FRESH_SECONDS, self._asked))
+        if self._doubted or not self._asked:
+            return False
+        return not any(self._over(time.monotonic() - _FRESH_SECONDS, self._asked))
+
+    def doubt(self) -> None:
+        """Note that there is a job, so that a claim that finds none is not believed until all has been swept again."""
+        self._doubted = True
 
     def sweep_next(self) -> None:
         """Have the next claims search each bucket from its very beginning."""
@@ -56,6 +63,7 @@ class HeadHints:
         over = self._over(self._asked_at - self._sweep_seconds, buckets)
         self.swept = all(over)
         if self.swept:
+            self._doubted = False
             return []
         return [None if old else self._texts.get(bucket) for bucket, old in zip(buckets, over, strict=True)]
 

@@ -7,7 +7,6 @@ one that is awaited.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 from uuid import UUID
 
@@ -129,7 +128,6 @@ def one(queue: str, row: NewRow, on_conflict: OnConflict) -> Steps[UUID | None]:
 def many(
     queue: str,
     chunk: Sequence[NewRow | PlainRow],
-    terms: Terms,
     *,
     on_conflict: OnConflict,
     packer: Packer | None = None,
@@ -139,7 +137,6 @@ def many(
     Args:
         queue: its name.
         chunk: the jobs.
-        terms: what is known of the queue.
         on_conflict: what becomes of a job whose unique key is taken.
         packer: of the queue; None: the connection can take no COPY.
 
@@ -148,7 +145,6 @@ def many(
     """
     if packer is not None and copyable(chunk):
         yield CopyIn(COPY, packer.blocks(chunk))
-        yield from notify_waiters(queue, any_due(chunk, terms))
         return Counter(inserted=len(chunk))
     rows = [row.whole() if isinstance(row, PlainRow) else row for row in chunk]
     if on_conflict == "ignore" or not any(row.unique_key is not None for row in rows):
@@ -168,17 +164,6 @@ def copyable(chunk: Sequence[NewRow | PlainRow], *, joining: bool = False) -> bo
         joining: whether the COPY is open already, for which any number will do.
     """
     return (joining or len(chunk) >= _COPY_FROM) and not any(_may_meet(row) for row in chunk)
-
-
-def any_due(chunk: Sequence[NewRow | PlainRow], terms: Terms) -> bool:
-    """Whether one of these may be claimed at once."""
-    return any(_due(row, terms.now) for row in chunk)
-
-
-def notify_waiters(queue: str, due: bool) -> Steps[None]:
-    """Wake waiting consumers, where some jobs of a COPY are due."""
-    if due:
-        yield Statement("waiter_notify", {"queue": queue})
 
 
 class _Landed(NamedTuple):
@@ -319,7 +304,3 @@ def _may_meet(row: NewRow | PlainRow) -> bool:
     if isinstance(row, PlainRow):
         return False
     return row.named or row.unique_key is not None or row.columns["ordering_key"] is not None
-
-
-def _due(row: NewRow | PlainRow, now: datetime) -> bool:
-    return isinstance(row, PlainRow) or row.columns["run_at"] is None or row.columns["run_at"] <= now

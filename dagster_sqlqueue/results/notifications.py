@@ -89,7 +89,7 @@ class Ends:
                     # What ended before this connection listened was not heard.
                     self._wake_all()
                 heard = listener.heard(_LOOK_SECONDS if listener.listening else RECONNECT_SECONDS)
-                for payload in heard or ():
+                for _, payload in heard or ():
                     self._wake(payload)
         except Exception:
             logger.exception("listening for the ends of jobs failed; waits look from time to time")

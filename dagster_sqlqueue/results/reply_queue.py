@@ -112,6 +112,8 @@ class ReplyQueue(Generic[Payload]):
             if time.monotonic() - self._renewed_at > self._ttl_seconds / 4:
                 self.renew()
             if jobs := self._leases.claim(ClaimRequest(self.name, 1, worker=self._worker)):
+                if self._waiter is not None:
+                    self._waiter.busy()
                 return self._taken(jobs[0])
             left = _POLL_SECONDS if deadline is None else deadline - time.monotonic()
             if left <= 0:
@@ -158,5 +160,4 @@ class ReplyQueue(Generic[Payload]):
             waiter = Waiter(self._leases.catalog, self.name, self._worker)
             self._waiter = waiter.__enter__()
             return
-        poll = _LISTENING_POLL_SECONDS if self._waiter.listening else _POLL_SECONDS
-        self._waiter.wait(min(seconds, poll))
+        self._waiter.wait(min(seconds, _LISTENING_POLL_SECONDS if self._waiter.listening else _POLL_SECONDS))

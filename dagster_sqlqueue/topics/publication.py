@@ -88,11 +88,11 @@ def publish(topic: str, rows: Sequence[Row]) -> Steps[list[Published]]:
         yield from seeing_ends(f"the message {own.id} has an id of its own")
     columns = as_columns([row.columns for row in rows])
     found = yield Statement("publish", {"topic": topic, **{name: columns[name] for name in _ARRAYS}})
-    inserted = {job for _, _, _, job, new, _ in found if new}
-    if named := [job for no, _, _, job, new, _ in found if new and rows[no - 1].named]:
+    inserted = {job for _, _, _, job, new in found if new}
+    if named := [job for no, _, _, job, new in found if new and rows[no - 1].named]:
         inserted -= {row[0] for row in (yield Statement("drop_already_finished", {"ids": named}))}
     jobs: list[list[PublishedJob]] = [[] for _ in rows]
-    for no, subscription, queue, job, _, _ in found:
+    for no, subscription, queue, job, _ in found:
         jobs[no - 1].append(PublishedJob(subscription, queue, job, job in inserted))
         # A message that was given twice was inserted once.
         inserted.discard(job)

@@ -65,13 +65,24 @@ def test_psql_shows_the_named_error(queue: SqlQueue, url: str, schema: str) -> N
 def test_who_listens_is_woken(queue: SqlQueue, url: str, schema: str) -> None:
     with psycopg.connect(url, autocommit=True) as waiting, psycopg.connect(url, autocommit=True) as other:
         queue.enqueue(SPEC, Work(n=0))
-        channel = waiting.execute(f"SELECT {schema}_v1.listen('work', 'w')".encode()).fetchall()
-        assert channel == [(schema,)]
+        listen = f"SELECT {schema}_v1.listen('work', 'w')".encode()
         other.execute(f"SELECT {schema}_v1.enqueue('work', '{{}}', run_at => now() + interval '1 hour')".encode())
-        other.execute(f"SELECT {schema}_v1.enqueue('work', '{{}}')".encode())
-        queue.enqueue(SPEC, Work(n=1))
-        told = list(waiting.notifies(timeout=PATIENCE, stop_after=2))
-        assert [(note.channel, note.payload) for note in told] == [(schema, "work")] * 2
+        for put in (
+            lambda: other.execute(f"SELECT {schema}_v1.enqueue('work', '{{}}')".encode()),
+            lambda: queue.enqueue(SPEC, Work(n=1)),
+        ):
+            ((channel,),) = waiting.execute(listen).fetchall()
+            assert channel == f"{schema}_waiter_{waiting.info.backend_pid}"
+            # Once: the second finds nobody who waits.
+            put()
+            put()
+            waiting.execute("SELECT pg_notify(%s, 'mark')", (channel,))
+            told = list(waiting.notifies(timeout=PATIENCE, stop_after=2))
+            assert [(note.channel, note.payload) for note in told] == [(channel, "work"), (channel, "mark")]
+        # What may have made many due tells all.
+        other.execute(f"SELECT {schema}_v1.pause('work'), {schema}_v1.resume('work')".encode())
+        told = list(waiting.notifies(timeout=PATIENCE, stop_after=1))
+        assert [(note.channel, note.payload) for note in told] == [(schema, "work")]
         for call, state in (
             ("'nope', 'w'", "SQ002"),
             ("'work', ''", "SQ003"),

@@ -1,21 +1,17 @@
 """Waking consumers: soon where somebody waits, silent where nobody does, and right without any of it."""
 
 import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any
 
-import psycopg
 import pytest
-from psycopg import sql
 
-from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.consumer.waiter import Waiter
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput, UnknownQueue
 from tests.gate.patience import PATIENCE
 from tests.support import Work, caller, claim, narrow_queue, numbers, others_at, rows, until, value
+from tests.support.armed import Armed
 
 
 @pytest.fixture(autouse=True)
@@ -24,71 +20,17 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dagster_sqlqueue.consumer.waiter.REGISTERED_SECONDS", 3_600.0)
 
 
-@contextmanager
-def listener(queue: SqlQueue, url: str) -> "Iterator[Callable[[], list[str]]]":
-    """What is heard on the schema's channel: a function that gives the payloads up to a mark that it sends itself."""
-    with psycopg.connect(url, autocommit=True) as connection:
-        channel = queue.database.schema
-        connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
-
-        def heard() -> list[str]:
-            connection.execute("SELECT pg_notify(%s, 'mark')", (channel,))
-            found: list[str] = []
-            for note in connection.notifies(timeout=PATIENCE):
-                if note.payload == "mark":
-                    break
-                found.append(note.payload)
-            return found
-
-        yield heard
-
-
-def register(queue: SqlQueue, seconds: float = 3_600) -> None:
-    queue.database.run("waiter_register", {"queue": "work", "worker": "somebody", "seconds": seconds})
-
-
-PUTS: "dict[str, Callable[[SqlQueue, QueueSpec[Work]], object]]" = {
-    "one": lambda queue, spec: queue.enqueue(spec, Work(n=1)),
-    "several": lambda queue, spec: queue.enqueue_many(spec, [Work(n=n) for n in range(50)]),
-    "copied in": lambda queue, spec: queue.enqueue_many(spec, [Work(n=n) for n in range(4_500)]),
-    "one that replaces": lambda queue, spec: queue.enqueue(
-        spec, NewJob(Work(n=1), unique_key="u"), on_conflict="replace"
-    ),
-}
-
-
-@pytest.mark.parametrize("put", list(PUTS))
-def test_a_call_notifies_once_and_only_where_somebody_waits(
-    queue: SqlQueue, spec: QueueSpec[Work], url: str, put: str
-) -> None:
-    queue.enqueue(spec, NewJob(Work(n=0), unique_key="u"))
-    with listener(queue, url) as heard:
-        PUTS[put](queue, spec)
-        assert heard() == []
-        register(queue)
-        PUTS[put](queue, spec)
-        assert heard() == ["work"]
-        register(queue, 0)
-        PUTS[put](queue, spec)
-        assert heard() == []
-
-
-def test_what_needs_no_waking_sends_nothing(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> None:
-    later = datetime(2100, 1, 1, tzinfo=UTC)
-    other = QueueSpec("other", Work)
-    queue.create_queue(other)
-    register(queue)
-    queue.enqueue(spec, NewJob(Work(n=1), unique_key="u"))
-    with listener(queue, url) as heard:
-        queue.enqueue(spec, NewJob(Work(n=1), run_at=later))
-        queue.enqueue_many(spec, [NewJob(Work(n=n), run_at=later) for n in range(300)])
-        queue.enqueue_many(spec, [NewJob(Work(n=n), run_at=later) for n in range(3)])
-        queue.enqueue(spec, NewJob(Work(n=2), unique_key="u"))
-        queue.enqueue(spec, NewJob(Work(n=2), unique_key="u", run_at=later), on_conflict="replace")
-        queue.enqueue(other, Work(n=1))
-        with caller(url) as connection:
-            queue.enqueue(spec, Work(n=1), connection=connection)
-        assert heard() == []
+def test_what_may_have_made_many_due_tells_all_who_listen(queue: SqlQueue, url: str) -> None:
+    """Whether they have nothing to do or are at work; and nobody, if nobody is known to listen."""
+    with caller(url, autocommit=True) as connection:
+        session = Armed(queue, connection)
+        queue.pause("work")
+        queue.resume("work")
+        assert session.told() == []
+        queue.database.run("waiter_register", {"queue": "work", "worker": "somebody", "seconds": 3_600.0})
+        queue.pause("work")
+        queue.resume("work")
+        assert session.told() == [(queue.database.schema, "work")]
 
 
 def test_a_waiter_is_woken_by_the_commit(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> None:

@@ -23,6 +23,7 @@ from dagster_sqlqueue.spark import batches
 from tests.followers.support import groups_told, told
 from tests.gate.patience import PATIENCE
 from tests.support import Work, caller, claim, make_due, rows, until, value
+from tests.support.armed import armed
 
 
 def _finish(queue: SqlQueue, spec: QueueSpec[Work], job_id: UUID) -> None:
@@ -175,13 +176,10 @@ def test_a_callback_goes_by_the_rules_of_its_queue(
     callback = Callback(ordered, priority=4, ordering_key="clé")
     followers.enqueue_many(spec, [Work(n=n) for n in range(5)], callbacks=callback)
     followers.enqueue_many(spec, [Work(n=n) for n in range(5)], callbacks=Callback("ended"))
-    queue.database.run("waiter_register", {"queue": "in_order", "worker": "w", "seconds": 60.0})
-    with caller(url, autocommit=True) as connection:
-        connection.execute(f'LISTEN "{queue.database.schema}"')
+    with armed(queue, url, 1, queue="in_order") as (session,):
         for job in claim(queue):
             queue.complete([job])
-        heard = {note.payload for note in connection.notifies(timeout=PATIENCE, stop_after=1)}
-    assert heard == {"in_order"}
+        assert session.told() == [("own", "in_order")]
     like = NewJob({}, ordering_key="clé")
     mine = queue.enqueue(QueueSpec("in_order", Work), replace(like, payload=Work(n=9)))
     found = rows(

@@ -174,6 +174,8 @@ def _statements(
         "key_turns": {"queue": "keyed", "ids": turning},
         "park_waiting": {"queue": "keyed", "ids": turning},
         "key_promote": {"queue": "keyed", "keys": keys},
+        "waiter_look": {"queue": "work", "buckets": None, "open": []},
+        "waiter_glance": {"queue": "work", "buckets": None, "open": []},
     }
 
 
@@ -228,6 +230,14 @@ def test_the_allowance_of_a_limit(kept: Kept) -> None:
     assert {index for _, index in plan.scans()} - {None} == {"job_limited"}
     assert plan.rows_read <= RUNNING
     assert plan.buffers <= 2 * RUNNING + SLACK
+
+
+@pytest.mark.parametrize("verb", ["waiter_look", "waiter_glance"])
+def test_the_look_of_one_who_waits(kept: Kept, verb: str) -> None:
+    plan = explained(kept, verb, 1)
+    assert {index for _, index in plan.scans()} - {None} == {"job_claim"}
+    assert plan.rows_read <= 3 * LANES
+    assert plan.buffers <= 16 * LANES + SLACK
 
 
 @pytest.mark.parametrize("count", SIZES)

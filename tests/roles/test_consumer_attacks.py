@@ -14,6 +14,7 @@ from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.queue.complete import Ending
 from tests.roles.support import Staff, dropping_roles, staff_of, url_of
 from tests.support import Work, rows, value
+from tests.support.armed import armed, wakes
 
 WORK = QueueSpec("work", Work, bucket_count=1)
 LIVE = QueueSpec("live", Work, bucket_count=1)
@@ -196,3 +197,33 @@ def test_who_follows_a_live_job_is_told_its_result(mill: Staff, both: SqlQueue) 
     mill.owner.finish([Ending(held, ArchiveState.SUCCEEDED, {"is": SECRET}, None)])
     (told,) = _callbacks(both, job)
     assert told.result == {"is": SECRET}
+
+
+def test_a_consumer_has_himself_woken_and_nobody_else(mill: Staff, any_server: str) -> None:
+    tried = [
+        "SELECT * FROM {s}.armed_waiter",
+        "DELETE FROM {s}.armed_waiter",
+        "UPDATE {s}.armed_long_ago SET expires_at = 'infinity'",
+        "INSERT INTO {s}.armed_waiter (queue, expires_at, backend, choosy) VALUES ('work', 'infinity', 1, false)",
+        "SELECT {s}.wake_waiter('work', NULL)",
+    ]
+    left = "SELECT count(*) FROM {s}.armed_waiter"
+    with armed(mill.owner, any_server, 1) as sessions:
+        with psycopg.connect(url_of(any_server, mill.user(Role.CONSUMER)), autocommit=True) as connection:
+
+            def run(query: str) -> None:
+                connection.execute(sql.SQL(query).format(s=sql.Identifier(mill.schema)))  # type: ignore[arg-type]
+
+            for query in tried:
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    run(query)
+            # What is another session's stays: he takes neither its row nor those that have not expired.
+            run("SELECT {s}.disarm_waiter('work')")
+            run("DELETE FROM {s}.armed_long_ago")
+            assert value(mill.owner, left) == 1
+            run("SELECT {s}.arm_waiter('work', NULL, false, 60)")
+            run("SELECT {s}.arm_waiter('work', NULL, false, 60)")
+            assert value(mill.owner, left) == 2
+            run("SELECT {s}.disarm_waiter('work')")
+        mill.owner.enqueue(WORK, Work(n=1))
+        assert wakes(sessions) == [1]

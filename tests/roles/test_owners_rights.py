@@ -24,9 +24,11 @@ def test_what_runs_as_the_owner_is_pinned_and_not_for_everybody(shared: Staff) -
     assert [name for name, _, _ in found] == [
         "abandon_batch",
         "archive_day_is_over",
+        "arm_waiter",
         "attach_archive_partition",
         "begin_archive_partition",
         "bury_spent_jobs",
+        "disarm_waiter",
         "drop_archive_partition",
         "drop_staged",
         "end_leased",
@@ -44,6 +46,7 @@ def test_what_runs_as_the_owner_is_pinned_and_not_for_everybody(shared: Staff) -
         "known_followers",
         "move_batch",
         "note_maintenance",
+        "pass_wake",
         "promote_keys",
         "queue_figures",
         "refuse_queue_with_jobs",
@@ -57,6 +60,7 @@ def test_what_runs_as_the_owner_is_pinned_and_not_for_everybody(shared: Staff) -
         "take_maintenance",
         "tell_followers",
         "tell_late_followers",
+        "wake_by_job",
     ]
     for _, settings, everybody in found:
         assert "search_path=pg_catalog, pg_temp" in settings

@@ -12,6 +12,7 @@ from dagster_sqlqueue.db.permissions import Role, role_name
 from dagster_sqlqueue.followers import Callback, Followers, JobEnded
 from tests.roles.support import Staff, dropping_roles, staff_of, url_of
 from tests.support import Work, rows, value
+from tests.support.armed import armed, wakes
 
 ORDERED = QueueSpec("in_turns", Work, bucket_count=1, ordered=True)
 WORK = QueueSpec("work", Work, bucket_count=1)
@@ -162,3 +163,27 @@ def test_an_id_that_a_producer_says_was_sent_before_is_believed(shop: Staff) -> 
         connection.execute(shop.text(f"INSERT INTO {{s}}.job_replaced (id) VALUES ('{foretold}')"))
     assert shop.owner.enqueue(WORK, NewJob(Work(n=1), id=foretold)) is None
     assert shop.owner.enqueue(WORK, NewJob(Work(n=1)))
+
+
+def test_who_waits_for_jobs_is_woken_by_them_and_by_nothing_else_of_a_producers(shop: Staff, any_server: str) -> None:
+    """A producer needs no right to the table of those who wait: the trigger has it."""
+    tried = [
+        "SELECT * FROM {s}.armed_waiter",
+        "DELETE FROM {s}.armed_waiter",
+        "DELETE FROM {s}.armed_long_ago",
+        "INSERT INTO {s}.armed_waiter (queue, expires_at, backend, choosy) VALUES ('work', 'infinity', 1, false)",
+        "SELECT {s}.arm_waiter('work', NULL, false, 60)",
+        "SELECT {s}.disarm_waiter('work')",
+        "SELECT {s}.pass_wake('work', NULL)",
+        "SELECT {s}.wake_waiter('work', NULL)",
+        "CREATE TRIGGER mine AFTER INSERT ON {s}.job FOR EACH ROW EXECUTE FUNCTION {s}.wake_by_job()",
+        "ALTER TABLE {s}.job DISABLE TRIGGER job_wakes",
+        "SET LOCAL session_replication_role = replica",
+    ]
+    with armed(shop.owner, any_server, 2) as sessions:
+        with psycopg.connect(url_of(any_server, shop.user(Role.PRODUCER)), autocommit=True) as connection:
+            for query in tried:
+                with pytest.raises(psycopg.errors.InsufficientPrivilege), connection.transaction():
+                    connection.execute(sql.SQL(query).format(s=sql.Identifier(shop.schema)))  # type: ignore[arg-type]
+        shop.users[Role.PRODUCER].enqueue(WORK, Work(n=1))
+        assert wakes(sessions) == [1, 0]

@@ -11,8 +11,8 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.queue.validation import values
 from dagster_sqlqueue.spark import staged_jobs
 from dagster_sqlqueue.spark.staged_jobs import Staged, StagedJobsLost
-from tests.gate.patience import PATIENCE
 from tests.support import Work, claim, numbers, rows
+from tests.support.armed import armed, wakes
 
 SHARES_A_SCHEMA = True
 
@@ -118,19 +118,12 @@ def test_the_batches_of_a_stream_are_each_done_once(queue: SqlQueue, spec: Queue
     assert sorted(numbers(claim(queue))) == [0, 1, 2]
 
 
-def test_who_waits_is_woken(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+def test_who_waits_is_woken(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> None:
     write = uuid4()
     part = staged(queue, spec, write, 1)
-    with queue.database.connection() as connection:
-        rows(
-            queue, "INSERT INTO {s}.waiter (queue, worker, expires_at) VALUES ('work', 'w', now() + interval '1 hour')"
-        )
-        connection.execute(f'LISTEN "{queue.database.schema}"'.encode())
+    with armed(queue, url, 2) as sessions:
         staged_jobs.commit(queue, "work", write, [part])
-        heard = next(connection.notifies(timeout=PATIENCE), None)
-        assert heard is not None
-        assert heard.payload == "work"
-        connection.execute(b"UNLISTEN *")
+        assert wakes(sessions) == [1, 0]
 
 
 def test_a_region_without_buckets_is_refused(queue: SqlQueue, spec: QueueSpec[Work]) -> None:

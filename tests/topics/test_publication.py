@@ -17,7 +17,8 @@ from dagster_sqlqueue import ClaimFilter, Consumer, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.ids import bucket_hash
 from dagster_sqlqueue.topics import Message, Published, PublishedMany, Topics
-from tests.support import Work, rows, value
+from tests.support import Work, caller, rows, value
+from tests.support.armed import Armed
 from tests.topics.support import LATER, ORDERS, count, jobs, subscribed
 
 
@@ -208,30 +209,23 @@ def test_an_ordered_queue_keeps_the_order_of_the_messages(topics: Topics, queue:
     assert value(queue, "SELECT count(order_no) FROM {s}.job WHERE queue = 'work'") == 0
 
 
-def test_each_queue_with_a_waiter_is_notified_once(topics: Topics, queue: SqlQueue, url: str) -> None:
+def test_each_queue_with_a_waiter_is_woken(topics: Topics, queue: SqlQueue, url: str) -> None:
     subscribed(topics, "work", "mail")
     topics.subscribe("orders", "too", "work")
     topics.subscribe("orders", "late", "audit", delay_seconds=60)
-    woken: list[str] = []
-    with queue.database.connection() as connection:
-        connection.execute(f'LISTEN "{queue.database.schema}"'.encode())
-
-        def notified() -> list[str]:
-            connection.execute(b"SELECT 1")
-            return [note.payload for note in connection.notifies(timeout=0)]
-
+    with caller(url, autocommit=True) as connection:
+        session = Armed(queue, connection)
         topics.publish("orders", {})
-        woken += notified()
-        assert woken == []
+        assert session.told() == []
         for name in ("work", "audit"):
-            rows(queue, "INSERT INTO {s}.waiter VALUES (%s, 'w', now() + interval '1 hour')", name)
+            session.arm(queue=name)
         topics.publish("orders", {})
-        assert notified() == ["work"]
+        assert session.told() == [("own", "work")]
+        session.arm()
         topics.publish("orders", {}, run_at=LATER)
-        assert notified() == []
+        assert session.told() == []
         topics.publish_many("orders", [{}] * 1_200)
-        assert notified() == ["work"]
-        connection.execute(b"UNLISTEN *")
+        assert session.told() == [("own", "work")]
 
 
 @contextmanager

@@ -5,10 +5,9 @@
 --   float8[] and timeout_seconds float8 (null: the queue's); unique_key, ordering_key text; until_claim boolean (whether
 --   the job holds its unique key only until it is claimed); tags text[] (null: none); region text (null: any bucket); payload
 --   text (JSON).
--- Returns: the job's id; woken: not null where a notification was sent. No row: a live job has the same id, or holds the unique
---   key, or the queue does not exist. A region without a bucket violates the not-null constraint of the bucket.
--- Notifies once, on the channel of the schema's name, if the job is due and a consumer waits for the queue: NOTIFY takes a
---   lock of the whole server at commit, which a queue that is polled does not need.
+-- Returns: the job's id. No row: a live job has the same id, or holds the unique key, or the queue does not exist. A region
+--   without a bucket violates the not-null constraint of the bucket.
+-- The trigger job_wakes wakes a consumer at commit, if the job is due and one has nothing to do.
 -- Locks: the inserted row only. Guards: I1 (it is one transaction with whatever the caller does beside it), I5, I6.
 -- Roles: producer, operator.
 INSERT INTO sqlqueue.job (
@@ -42,9 +41,4 @@ SELECT
 FROM sqlqueue.queue AS q
 WHERE q.name = :queue
 ON CONFLICT DO NOTHING
-RETURNING
-    id,
-    CASE WHEN available_at <= now() THEN (
-        SELECT pg_notify('sqlqueue', :queue)
-        WHERE EXISTS (SELECT FROM sqlqueue.waiter AS w WHERE w.queue = :queue AND w.expires_at > statement_timestamp())
-    ) END AS woken
+RETURNING id

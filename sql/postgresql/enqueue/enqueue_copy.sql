@@ -3,7 +3,7 @@
 --
 -- Binary rows come on the connection; what the queue's settings decide is in them, as enqueue_terms returned them before in the
 -- same transaction. A number of buckets that was changed in between does no harm: a claim reads every bucket that
--- holds a job. COPY returns and notifies nothing: waiter_notify follows it.
+-- holds a job. COPY returns nothing; the trigger job_wakes wakes consumers.
 --
 -- Parameters: none. Returns: nothing. Locks: the inserted rows only.
 -- Guards: I1 (it is one transaction with whatever the caller does beside it).

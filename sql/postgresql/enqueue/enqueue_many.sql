@@ -6,11 +6,10 @@
 --   integer[] and timeouts float8[] (null: the queue's); unique_keys, ordering_keys, regions text[]; until_claims
 --   boolean[] (whether a job holds its unique key only until it is claimed); backoffs text[] (each a float8[], null: the
 --   queue's); tags text[] (each a text[], null: none); payloads text[] (JSON).
--- Returns: the id of each job that was inserted; woken: not null where a notification was sent. A live job with the same
---   id, or one that holds the unique key, makes its row a duplicate, which is left out. No row at all also means that the queue does not exist.
---   A region without a bucket violates the not-null constraint of the bucket.
--- Notifies once if a job is due and a consumer waits for the queue: the subquery about waiters depends on no row, so it
---   runs at most once, for the first due row.
+-- Returns: the id of each job that was inserted. A live job with the same id, or one that holds the unique key, makes its row
+--   a duplicate, which is left out. No row at all also means that the queue does not exist. A region without a bucket violates
+--   the not-null constraint of the bucket.
+-- The trigger job_wakes wakes a consumer for each bucket with a due job at commit, as far as any have nothing to do.
 -- Locks: the inserted rows only; waits for a transaction that inserts the same id or unique key, or claims a job that
 --   gives its key away. They are inserted in the
 --   order of their unique keys, those without one in that of their ids: two that insert the same jobs in different orders do
@@ -63,9 +62,4 @@ CROSS JOIN (
 WHERE q.name = :queue
 ORDER BY new.unique_key COLLATE "C", CASE WHEN new.unique_key IS NULL THEN new.id END, new.no
 ON CONFLICT DO NOTHING
-RETURNING
-    id,
-    CASE WHEN available_at <= now() THEN (
-        SELECT pg_notify('sqlqueue', :queue)
-        WHERE EXISTS (SELECT FROM sqlqueue.waiter AS w WHERE w.queue = :queue AND w.expires_at > statement_timestamp())
-    ) END AS woken
+RETURNING id

@@ -11,8 +11,8 @@
 --   timestamptz[] (null: due now); max_attempts integer[] and timeouts float8[] (null: the queue's); backoffs text[] (each
 --   a float8[], null: the queue's); tags text[] (each a text[]); payloads text[] (JSON).
 -- Returns, for each job replaced: the new job's id; the id of the job that holds its content now; the ordering key of one
---   that was due and is not any more (the caller promotes others of the key); woken: not null where a notification was
---   sent.
+--   that was due and is not any more (the caller promotes others of the key). The trigger job_wakes wakes consumers for
+--   those that are due.
 -- Locks: the jobs, in the order of their unique keys; waits for transactions that have locked them. The keys' locks were
 --   taken by an earlier statement of the transaction. Guards: I1, I5, I6.
 -- Plan: each job by itself through the unique index; joined, a plan made for any number of keys compared all with all. Then
@@ -62,8 +62,7 @@ WITH new AS MATERIALIZED (
             WHEN live.available_at <= statement_timestamp() AND j.available_at > statement_timestamp()
                 AND j.order_no IS NOT NULL
             THEN j.ordering_key
-        END AS left_line,
-        j.available_at <= statement_timestamp() AS due
+        END AS left_line
 ), noted AS (
     INSERT INTO sqlqueue.job_replaced (id)
     SELECT replaced.new_id FROM replaced WHERE replaced.named AND replaced.new_id <> replaced.id
@@ -79,9 +78,5 @@ WITH new AS MATERIALIZED (
     ))
 )
 SELECT
-    replaced.new_id, replaced.id, replaced.left_line,
-    CASE WHEN replaced.due THEN (
-        SELECT pg_notify('sqlqueue', :queue)
-        WHERE EXISTS (SELECT FROM sqlqueue.waiter AS w WHERE w.queue = :queue AND w.expires_at > statement_timestamp())
-    ) END AS woken
+    replaced.new_id, replaced.id, replaced.left_line
 FROM replaced

@@ -15,6 +15,9 @@ WITH waiter AS (
     ) AS old
     WHERE w.queue = old.queue AND w.worker = old.worker
     RETURNING 1
+), armed AS (
+    DELETE FROM sqlqueue.armed_long_ago AS w
+    RETURNING 1
 ), worker AS (
     DELETE FROM sqlqueue.worker AS w
     USING (
@@ -60,5 +63,5 @@ WITH waiter AS (
     RETURNING 1
 )
 SELECT
-    (SELECT count(*) FROM waiter) + (SELECT count(*) FROM worker) + (SELECT count(*) FROM slot)
+    (SELECT count(*) FROM waiter) + (SELECT count(*) FROM armed) + (SELECT count(*) FROM worker) + (SELECT count(*) FROM slot)
     + (SELECT count(*) FROM assignment) + (SELECT count(*) FROM transactional) + (SELECT count(*) FROM stale)

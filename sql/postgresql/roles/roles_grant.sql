@@ -11,6 +11,7 @@ REVOKE ALL ON SCHEMA sqlqueue
 REVOKE ALL ON
     sqlqueue.schema_version, sqlqueue.function_set, sqlqueue.queue, sqlqueue.bucket, sqlqueue.job, sqlqueue.job_archive,
     sqlqueue.job_archive_default, sqlqueue.job_replaced, sqlqueue.rate_start, sqlqueue.limit_reservation, sqlqueue.waiter,
+    sqlqueue.armed_waiter, sqlqueue.armed_long_ago,
     sqlqueue.stale_write, sqlqueue.worker, sqlqueue.assignment, sqlqueue.transactional_consumer, sqlqueue.consumer_slot,
     sqlqueue.batch,
     sqlqueue.batch_outcome,
@@ -43,7 +44,10 @@ REVOKE ALL ON FUNCTION
     sqlqueue.end_leased(uuid[], bigint[], text[], text[], text[], boolean), sqlqueue.succeed_leased(uuid[], bigint, boolean),
     sqlqueue.end_locked(uuid[], text[], text[], text[], text), sqlqueue.succeed_locked(uuid[], text),
     sqlqueue.succeed_batch(uuid), sqlqueue.move_batch(uuid, text, smallint[], timestamp with time zone, jsonb, text),
-    sqlqueue.bury_spent_jobs(text, smallint)
+    sqlqueue.bury_spent_jobs(text, smallint),
+    sqlqueue.waiter_channel(integer), sqlqueue.listen_as_waiter(), sqlqueue.disarm_waiter(text),
+    sqlqueue.arm_waiter(text, smallint[], boolean, double precision), sqlqueue.wake_waiter(text, smallint[]),
+    sqlqueue.pass_wake(text, smallint[]), sqlqueue.wake_by_job()
     FROM PUBLIC, sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 
 GRANT USAGE ON SCHEMA sqlqueue TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
@@ -162,11 +166,26 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON sqlqueue.limit_reservation TO sqlqueue_c
 GRANT SELECT ON sqlqueue.rate_start, sqlqueue.limit_reservation TO sqlqueue_operator, sqlqueue_observer;
 -- nothing on rate_start, limit_reservation: sqlqueue_producer
 
--- waiter: consumers say that they wait; whoever puts jobs on a queue, or lets them go, looks whether anybody does.
+-- waiter: consumers say that they listen; whoever lets jobs go looks whether anybody does.
 GRANT SELECT (queue, expires_at) ON sqlqueue.waiter TO sqlqueue_producer;
 GRANT SELECT, INSERT, UPDATE, DELETE ON sqlqueue.waiter TO sqlqueue_consumer;
 GRANT SELECT, UPDATE (expires_at), DELETE ON sqlqueue.waiter TO sqlqueue_operator;
 GRANT SELECT ON sqlqueue.waiter TO sqlqueue_observer;
+
+-- armed_waiter: consumers have themselves woken, and nobody else, by functions; jobs take the rows by their trigger. Rows that
+-- are left are tidied up.
+GRANT SELECT, DELETE ON sqlqueue.armed_long_ago TO sqlqueue_consumer, sqlqueue_operator;
+GRANT SELECT ON sqlqueue.armed_waiter, sqlqueue.armed_long_ago TO sqlqueue_observer;
+GRANT EXECUTE ON FUNCTION
+    sqlqueue.arm_waiter(text, smallint[], boolean, double precision), sqlqueue.disarm_waiter(text),
+    sqlqueue.pass_wake(text, smallint[])
+    TO sqlqueue_consumer;
+GRANT EXECUTE ON FUNCTION sqlqueue.listen_as_waiter(), sqlqueue.waiter_channel(integer)
+    TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
+-- nothing on armed_waiter: sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator
+-- nothing on armed_long_ago: sqlqueue_producer
+-- nothing on wake_waiter(text, smallint[]), wake_by_job(): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
+-- nothing on arm_waiter(text, smallint[], boolean, double precision), disarm_waiter(text), pass_wake(text, smallint[]): sqlqueue_producer, sqlqueue_operator, sqlqueue_observer
 
 -- stale_write, worker, assignment, transactional_consumer, consumer_slot: kept by consumers, managers and sensors; operators tidy them up.
 GRANT SELECT, INSERT, UPDATE, DELETE ON sqlqueue.stale_write TO sqlqueue_consumer;

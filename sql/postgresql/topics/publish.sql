@@ -11,9 +11,8 @@
 --   key, from the job's id); priorities smallint[]; run_ats timestamptz[] (null: due now); ordering_keys text[]; tags
 --   text[] (each a text[], null: none); payloads text[] (JSON).
 -- Returns, for each message and receiver, in the order of the messages: the message's number, from 1; the subscription;
---   the queue; the job's id; whether it was inserted (a live job may have the id already); woken: how many queues were
---   notified. No row of a message: it fits no subscription.
--- Notifies each queue on which a job is due and for which a consumer waits.
+--   the queue; the job's id; whether it was inserted (a live job may have the id already). No row of a message: it fits no
+--   subscription. The trigger job_wakes wakes consumers of the queues.
 -- Locks: the inserted rows only, in the order of their ids: two who send the same messages in different orders do not wait for
 --   each other in a circle. Guards: I1 (it is one transaction with whatever the caller does beside it), I5.
 -- Plan: the topic's subscriptions by the primary key, and each one's queue, for each message by itself: so what is numbered
@@ -89,15 +88,8 @@ WITH message AS MATERIALIZED (
     FROM chosen AS c
     ORDER BY c.job_id
     ON CONFLICT DO NOTHING
-    RETURNING id, queue, available_at
-), woken AS (
-    SELECT count(pg_notify('sqlqueue', due.queue)) AS queues
-    FROM (SELECT DISTINCT put.queue FROM put WHERE put.available_at <= now()) AS due
-    WHERE EXISTS (
-        SELECT FROM sqlqueue.waiter AS w WHERE w.queue = due.queue AND w.expires_at > statement_timestamp()
-    )
+    RETURNING id
 )
 SELECT
-    CAST(c.no AS integer) AS no, c.name, c.queue, c.job_id, c.job_id IN (SELECT put.id FROM put) AS inserted,
-    (SELECT woken.queues FROM woken) AS woken
+    CAST(c.no AS integer) AS no, c.name, c.queue, c.job_id, c.job_id IN (SELECT put.id FROM put) AS inserted
 FROM chosen AS c

@@ -1,4 +1,4 @@
--- Say that somebody waits no longer.
+-- Say that somebody listens no longer.
 --
 -- Parameters: queue text; worker text. Returns: nothing. Locks: the waiter's own row.
 -- Roles: consumer, operator.

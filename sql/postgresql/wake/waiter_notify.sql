@@ -1,4 +1,4 @@
--- Wake whoever waits for a queue, after jobs were put on it by a statement that cannot do so itself (enqueue_copy).
+-- Notify all who listen for a queue's jobs, after many may have become due by another way than being put on it.
 --
 -- Parameters: queue text. Returns: one row if a notification was sent. Locks: none of the tables.
 -- Roles: producer, consumer, operator, observer.

@@ -1,4 +1,4 @@
--- Say that somebody waits for a queue's jobs, or still does: until then enqueues notify.
+-- Say that somebody listens for a queue's jobs, or still does, whether he is at work or not.
 --
 -- Parameters: queue text; worker text; seconds float8 (from now). Returns: the queue; no row: it does not exist.
 -- Locks: the waiter's own row. Guards: I8 only in how soon: who is not notified finds the job at his next look.

@@ -67,7 +67,7 @@ def test_every_column_of_a_staged_job_is_what_enqueue_many_makes_it(staged: str)
     } == DIFFERENT
 
 
-def test_duplicates_and_waiters_are_treated_alike(staged: str) -> None:
+def test_duplicates_are_treated_alike(staged: str) -> None:
     many = file("enqueue_many")
     assert "ON CONFLICT DO NOTHING RETURNING" in many
     assert "ON CONFLICT DO NOTHING RETURNING" in staged
@@ -75,10 +75,6 @@ def test_duplicates_and_waiters_are_treated_alike(staged: str) -> None:
     assert between(many, *numbered).replace(":queue", "target") == between(staged, *numbered)
     ordered = "ORDER BY new.unique_key", "new.no ON CONFLICT"
     assert between(many, *ordered) == between(staged, *ordered)
-    notified = "WHERE EXISTS (SELECT FROM sqlqueue.waiter", "statement_timestamp())"
-    assert between(many, *notified).replace(":queue", "target") == between(staged, *notified)
-    assert "WHEN available_at <= now() THEN" in many
-    assert "FILTER (WHERE inserted.available_at <= now())" in staged
 
 
 def test_a_job_that_was_sent_before_is_taken_back_alike(staged: str) -> None:

@@ -1,9 +1,11 @@
--- Be woken when a job of a queue can be claimed: this session listens from the commit on, and enqueues notify for so long.
+-- Be woken by the next job that is put on a queue: this session listens from the commit on, and is notified of one job, once.
 --
--- A notification's payload is the queue's name. It is a hint: who is not notified finds the job at his next look.
+-- A notification's payload is the queue's name. It is a hint: who is not notified finds the job at his next look. Look once
+-- after it has returned, as a job that is committed at that moment notifies nobody; and say it again before each wait.
 --
--- Parameters: queue text; worker text (who waits: its own for each that does); seconds float8 (for how long; say it again
---   before they are over). Returns: the channel. Raises: SQ002, SQ003.
+-- Parameters: queue text; worker text (who waits: its own for each that does); seconds float8 (for how long, if no job comes).
+-- Returns: the session's channel. What may have made many jobs due at once notifies all, on the channel of the schema's name, to
+--   which this listens as well. Raises: SQ002, SQ003.
 CREATE OR REPLACE FUNCTION sqlqueue_v1.listen(queue text, worker text, seconds float8 DEFAULT 60) RETURNS text
 LANGUAGE plpgsql VOLATILE {{settings}} AS $function$
 #variable_conflict use_column
@@ -14,6 +16,7 @@ DECLARE
     worker text := listen.worker;
     seconds float8 := listen.seconds;
     found text;
+    channel text;
 BEGIN
     PERFORM sqlqueue_v1._refuse(CASE
         WHEN listen.worker IS NULL OR btrim(listen.worker) = '' THEN 'worker is empty; give a name for whoever waits'
@@ -26,6 +29,8 @@ BEGIN
         PERFORM sqlqueue_v1._unknown_queue(listen.queue);
     END IF;
     {{waiter_listen}}
-    RETURN 'sqlqueue';
+    INTO channel;
+    PERFORM sqlqueue.arm_waiter(listen.queue, NULL, false, listen.seconds);
+    RETURN channel;
 END
 $function$;

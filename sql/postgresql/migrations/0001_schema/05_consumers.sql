@@ -20,13 +20,183 @@ CREATE TABLE sqlqueue.limit_reservation (
 
 CREATE INDEX limit_reservation_queue ON sqlqueue.limit_reservation (queue);
 
--- Who waits for jobs and wants to be notified; expires by itself.
+-- Who listens for jobs, at work or idle; expires by itself. They hear what is told to all: see wake_waiter.
 CREATE TABLE sqlqueue.waiter (
     queue      text        NOT NULL REFERENCES sqlqueue.queue (name),
     worker     text        NOT NULL,
     expires_at timestamptz NOT NULL,
     PRIMARY KEY (queue, worker)
 );
+
+-- Who has nothing to do and is to be woken by the next job, by the backend of the session that listens. A row is good for one
+-- job: whoever puts it there takes the row and notifies that session alone. So nobody is told of a job twice, and a consumer that
+-- is at work costs producers nothing: NOTIFY takes a lock of the whole server, which is held until its transaction has reached
+-- the disk.
+--
+-- After a crash of the server no session is left that could be woken. Rows that were taken stay in the index for as long as an
+-- old transaction could see them. expires_at is in both so that a look steps over those of the last seconds alone, however many
+-- there were before: who arms himself often does so for short.
+CREATE UNLOGGED TABLE sqlqueue.armed_waiter (
+    queue      text        NOT NULL,
+    expires_at timestamptz NOT NULL,
+    backend    integer     NOT NULL,
+    buckets    smallint[],
+    choosy     boolean     NOT NULL
+);
+
+CREATE INDEX armed_waiter_next ON sqlqueue.armed_waiter (queue, choosy, expires_at);
+CREATE INDEX armed_waiter_own ON sqlqueue.armed_waiter (backend, queue, expires_at);
+
+-- The channel on which a waiting session is notified. Whoever listens there is in that session.
+CREATE FUNCTION sqlqueue.waiter_channel(backend integer) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+RETURN left('sqlqueue', 45) || '_waiter_' || backend;
+
+-- Listen on the channel of this session, and on that of all. Locks: none.
+CREATE FUNCTION sqlqueue.listen_as_waiter() RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    mine text := sqlqueue.waiter_channel(pg_backend_pid());
+BEGIN
+    EXECUTE 'LISTEN ' || quote_ident('sqlqueue');
+    EXECUTE 'LISTEN ' || quote_ident(mine);
+    RETURN mine;
+END
+$$;
+
+-- Be no longer woken by the next job of a queue.
+--
+-- Returns: whether this session was to be. False: it was not, its time was up, or a job has taken its row, and a notification is
+-- here or on its way.
+-- Locks: the session's own rows; one that a producer has locked is left to him.
+-- With the owner's rights: nobody else may change these rows, and a session has no others here than its own.
+CREATE FUNCTION sqlqueue.disarm_waiter(wanted text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+BEGIN
+    DELETE FROM sqlqueue.armed_waiter AS a
+    WHERE a.ctid = ANY (ARRAY(
+        SELECT w.ctid
+        FROM sqlqueue.armed_waiter AS w
+        WHERE w.queue = wanted AND w.expires_at > clock_timestamp() AND w.backend = pg_backend_pid()
+        FOR UPDATE SKIP LOCKED
+    ));
+    RETURN FOUND;
+END
+$$;
+
+-- Be woken by the next job of a queue: this session, once, on its channel.
+--
+-- A job whose transaction looked for somebody to wake before this was committed wakes nobody: look again after it, and again
+-- when the transactions that were open then have ended (waiter_look).
+--
+-- Parameters: wanted, the queue; among, the buckets from which a job is wanted, null for all; choosy, whether other things decide
+--   as well, so that it is told of each job in addition to somebody else; seconds, for how long.
+-- Locks: the session's own rows. With the owner's rights, as disarm_waiter.
+CREATE FUNCTION sqlqueue.arm_waiter(wanted text, among smallint[], choosy boolean, seconds double precision) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM sqlqueue.disarm_waiter(wanted);
+    INSERT INTO sqlqueue.armed_waiter (queue, expires_at, backend, buckets, choosy)
+    VALUES (
+        wanted, clock_timestamp() + make_interval(secs => LEAST(seconds, 86400)), pg_backend_pid(), among,
+        COALESCE(choosy, false)
+    );
+END
+$$;
+
+-- Wake one of those who wait for a queue's jobs, and all of those who choose; nobody, if nobody has nothing to do.
+--
+-- Those whose rows other producers have locked are passed over: each of several jobs that are committed at once wakes somebody
+-- else. A transaction that keeps its snapshot sees neither who has armed himself since nor that a row was taken, for which it
+-- would fail: it tells all who listen.
+--
+-- Parameters: wanted, the queue; among, the buckets of the jobs, null for any.
+-- Returns: whether somebody is notified. Locks: the rows that it deletes; it waits for none.
+-- Called by wake_by_job and pass_wake, with the owner's rights and their settings.
+CREATE FUNCTION sqlqueue.wake_waiter(wanted text, among smallint[]) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    clock timestamptz := clock_timestamp();
+    woken boolean;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        PERFORM pg_notify('sqlqueue', wanted)
+        WHERE EXISTS (SELECT FROM sqlqueue.waiter AS w WHERE w.queue = wanted AND w.expires_at > clock);
+        RETURN FOUND;
+    END IF;
+    WITH taken AS (
+        DELETE FROM sqlqueue.armed_waiter AS a
+        WHERE a.ctid = ANY (
+            ARRAY(
+                SELECT w.ctid
+                FROM sqlqueue.armed_waiter AS w
+                WHERE w.queue = wanted AND w.expires_at > clock AND NOT w.choosy
+                  AND (w.buckets IS NULL OR among IS NULL OR w.buckets && among)
+                ORDER BY w.expires_at DESC
+                LIMIT 1
+                FOR UPDATE SKIP LOCKED
+            ) || ARRAY(
+                SELECT w.ctid
+                FROM sqlqueue.armed_waiter AS w
+                WHERE w.queue = wanted AND w.expires_at > clock AND w.choosy
+                  AND (w.buckets IS NULL OR among IS NULL OR w.buckets && among)
+                FOR UPDATE SKIP LOCKED
+            )
+        )
+        RETURNING a.backend
+    )
+    SELECT count(pg_notify(sqlqueue.waiter_channel(taken.backend), wanted)) > 0 INTO woken FROM taken;
+    RETURN woken;
+END
+$$;
+
+-- Have somebody else woken: by a consumer that has been, and leaves jobs to others. Its transaction is to end at once.
+CREATE FUNCTION sqlqueue.pass_wake(wanted text, among smallint[]) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+BEGIN
+    RETURN sqlqueue.wake_waiter(wanted, among);
+END
+$$;
+
+CREATE FUNCTION sqlqueue.wake_by_job() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+BEGIN
+    PERFORM sqlqueue.wake_waiter(NEW.queue, ARRAY[NEW.bucket]);
+    RETURN NULL;
+END
+$$;
+
+-- Jobs that are put on a queue and are due wake somebody when their transaction commits: at the end of their statement it would
+-- keep whom it wakes from the jobs of others for as long as it likes. New content of a job that waits is such a job.
+--
+-- One job of each queue and bucket does so in a transaction, of ten thousand as of one: the setting, which ends with the
+-- transaction, is the only thing that a condition can remember between rows. Who sets it himself wakes nobody. A row whose
+-- bucket is none, where its constraint is gone, makes a name all the same.
+CREATE CONSTRAINT TRIGGER job_wakes
+AFTER INSERT OR UPDATE OF payload ON sqlqueue.job
+DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW
+WHEN (
+    NEW.available_at <= clock_timestamp()
+    AND current_setting('dagster_sqlqueue.woken_' || (NEW.bucket & 1023), true) IS DISTINCT FROM 'sqlqueue' || '.' || NEW.queue
+    AND set_config('dagster_sqlqueue.woken_' || (NEW.bucket & 1023), 'sqlqueue' || '.' || NEW.queue, true) IS NOT NULL
+)
+EXECUTE FUNCTION sqlqueue.wake_by_job();
+
+-- Rows of sessions that ended, or were stopped, before a job took them.
+CREATE VIEW sqlqueue.armed_long_ago AS
+SELECT w.queue, w.expires_at FROM sqlqueue.armed_waiter AS w WHERE w.expires_at < statement_timestamp() - interval '1 minute';
+
+COMMENT ON VIEW sqlqueue.armed_long_ago IS 'waiters whose time was up more than a minute ago: they may be forgotten';
+
+REVOKE ALL ON FUNCTION
+    sqlqueue.waiter_channel(integer), sqlqueue.listen_as_waiter(), sqlqueue.disarm_waiter(text),
+    sqlqueue.arm_waiter(text, smallint[], boolean, double precision), sqlqueue.wake_waiter(text, smallint[]),
+    sqlqueue.pass_wake(text, smallint[]), sqlqueue.wake_by_job()
+FROM PUBLIC;
 
 -- Writes that were refused because the lease had passed on, by day.
 CREATE TABLE sqlqueue.stale_write (

@@ -96,7 +96,7 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 $$;
 
 -- Put callbacks on their queues, as enqueue does: each queue's settings, the bucket by the rule for all ids and keys, the place
--- in the line of its key, and a notification to each queue that has somebody who waits for one.
+-- in the line of its key.
 --
 -- Parameters: one element of each array for each callback. again: some may have been there before, and be finished by now;
 --   they are left out.
@@ -122,10 +122,5 @@ BEGIN
         DELETE FROM sqlqueue.job AS j
         WHERE j.id = ANY (callbacks) AND EXISTS (SELECT FROM sqlqueue.job_archive AS a WHERE a.id = j.id);
     END IF;
-    PERFORM pg_notify('sqlqueue', told.queue)
-    FROM (SELECT DISTINCT given.queue FROM unnest(queues) AS given (queue)) AS told
-    WHERE EXISTS (
-        SELECT FROM sqlqueue.waiter AS w WHERE w.queue = told.queue AND w.expires_at > statement_timestamp()
-    );
 END
 $$;

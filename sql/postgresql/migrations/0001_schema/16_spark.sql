@@ -77,7 +77,6 @@ CREATE FUNCTION sqlqueue.enqueue_staged(
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    due bigint;
     back bigint := 0;
 BEGIN
     IF write_name IS NOT NULL THEN
@@ -144,9 +143,9 @@ BEGIN
         WHERE q.name = target
         ORDER BY new.unique_key COLLATE "C", CASE WHEN new.unique_key IS NULL THEN new.id END, new.no
         ON CONFLICT DO NOTHING
-        RETURNING available_at
+        RETURNING id
     )
-    SELECT count(*), count(*) FILTER (WHERE inserted.available_at <= now()) INTO jobs, due FROM inserted;
+    SELECT count(*) INTO jobs FROM inserted;
     -- The newer snapshot of a second statement sees what has ended while the first one waited.
     DELETE FROM sqlqueue.job AS j
     USING sqlqueue.staged_job AS s
@@ -167,10 +166,6 @@ BEGIN
         WHERE w.queue = target AND w.name = write_name;
     END IF;
     PERFORM sqlqueue.drop_staged(write);
-    IF due > 0 THEN
-        PERFORM pg_notify('sqlqueue', target)
-        WHERE EXISTS (SELECT FROM sqlqueue.waiter AS w WHERE w.queue = target AND w.expires_at > statement_timestamp());
-    END IF;
 END
 $$;
 
