@@ -135,6 +135,21 @@ def test_succeed(explain: Explainer) -> None:
     assert plan.buffers <= 25 * 2_000 + SLACK
 
 
+def test_succeed_as_the_function_does(explain: Explainer) -> None:
+    """Page by page, not entry by entry."""
+    batch = leased(explain, 2_000)
+    settings = (
+        "SELECT proconfig FROM pg_proc WHERE pronamespace = CAST(%s AS regnamespace) AND proname = 'succeed_batch'"
+    )
+    for setting in explain.run(settings, f'"{explain.schema}"')[0][0]:
+        explain.run("SELECT set_config(split_part(%s, '=', 1), split_part(%s, '=', 2), true)", setting, setting)
+    plan = explain("batch_succeed", batch_id=batch)
+    assert ("Bitmap", "job_batch") in plan.scans()
+    assert {kind for kind, _ in plan.scans()} == {"Bitmap", "Bitmap Heap Scan"}
+    assert plan.rows_read <= 2_000
+    assert plan.buffers <= 25 * 2_000 + SLACK
+
+
 def test_report(explain: Explainer) -> None:
     batch = leased(explain, 2_000)
     ids = [row[0] for row in explain.run("SELECT id FROM {s}.job WHERE batch_id = %s LIMIT 100", batch)]
