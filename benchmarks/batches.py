@@ -39,12 +39,14 @@ def measure(bench: Bench) -> list[Figure]:
 def figures(bench: Bench, jobs: int, count: int) -> list[Figure]:
     """Jobs a second of each way, and the shares of the plain statement."""
     note(f"batches: rounds of {jobs:,} jobs, sealed and published in both modes, in turns with one SQL statement")
+    logs: dict[str, list[float]] = {"held": [], "leased": [], "sql": []}
     held, leased, sql = rounds(
         count,
-        lambda: _timed(bench, jobs, lambda: _batch(bench, jobs, Mode.TRANSACTIONAL)),
-        lambda: _timed(bench, jobs, lambda: _batch(bench, jobs, Mode.LEASED)),
-        lambda: _timed(bench, jobs, lambda: plain(bench, jobs)),
+        lambda: _timed(bench, jobs, lambda: _batch(bench, jobs, Mode.TRANSACTIONAL), logs["held"]),
+        lambda: _timed(bench, jobs, lambda: _batch(bench, jobs, Mode.LEASED), logs["leased"]),
+        lambda: _timed(bench, jobs, lambda: plain(bench, jobs), logs["sql"]),
     )
+    log = [100 * one / best for one, best in zip(logs["leased"][1:], logs["sql"][1:], strict=True)]
     shares = [100 * one / best for one, best in zip(held, sql, strict=True)]
     leases = [100 * one / best for one, best in zip(leased, sql, strict=True)]
     return [
@@ -52,15 +54,18 @@ def figures(bench: Bench, jobs: int, count: int) -> list[Figure]:
         Figure("  transactional", "jobs/s", held, COMMAND),
         Figure("    share of the SQL", "%", shares, COMMAND, floor=60),
         Figure("  leased", "jobs/s", leased, COMMAND),
-        Figure("    share of the SQL", "%", leases, COMMAND),
+        Figure("    share of the SQL", "%", leases, COMMAND, floor=60),
+        Figure("    log, share of the SQL's", "%", log, COMMAND, floor=130, at_most=True),
     ]
 
 
-def _timed(bench: Bench, jobs: int, work: Callable[[], None]) -> float:
+def _timed(bench: Bench, jobs: int, work: Callable[[], None], log: list[float]) -> float:
     bench.fill(jobs)
-    began = time.perf_counter()
+    position, began = bench.wal_position(), time.perf_counter()
     work()
-    return jobs / (time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    log.append(bench.wal_position() - position)
+    return jobs / seconds
 
 
 def _batch(bench: Bench, jobs: int, mode: Mode) -> None:

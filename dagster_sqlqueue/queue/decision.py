@@ -164,6 +164,9 @@ class Decisions:
         if in_line and (keys := [row[0] for row in executor.run("keys_in_line", {"queue": queue, "ids": ids})]):
             executor.run("key_wait", {"queue": queue, "keys": keys})
         locked = executor.run("lock_live", {"queue": queue, "ids": ids})
+        missed = {*ids} - {row[0] for row in locked}
+        if missed and executor.run("unpack_jobs", {"batch_id": None, "ids": [*missed]})[0][0]:
+            locked = [*locked, *executor.run("lock_live", {"queue": queue, "ids": [*missed]})]
         met = _Batch({row[0] for row in locked})
         fitting: defaultdict[str, list[UUID]] = defaultdict(list)
         for job, state, _, _ in locked:

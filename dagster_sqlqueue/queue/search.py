@@ -82,6 +82,7 @@ class Search:
                 for bucket in range(self._catalog.settings(queue).lanes)
                 for job in self._fitting_in(self.database, queue, bucket, selection, states, limit)
             ]
+            ids += self._packed(queue, selection, states, limit)
         rows = [row for at in range(0, len(ids), MAX_LIST) for row in self._live_rows(ids[at : at + MAX_LIST])]
         return sorted((row for row in rows if row.queue == queue), key=_claim_order)[:limit]
 
@@ -112,6 +113,13 @@ class Search:
 
             if found := self.database.transact(search):
                 yield found
+        if found := self._packed(queue, selection, states):
+            yield found
+
+    def _packed(self, queue: str, selection: Selection, states: Sequence[str], limit: int | None = None) -> list[UUID]:
+        """Those in packs of large batches."""
+        more = {"queue": queue, "states": list(states), "before": selection.before, "limit": limit}
+        return [row[0] for row in self.database.run("select_packed", {**_conditions(selection), **more})]
 
     def _fitting_in(
         self,

@@ -89,6 +89,8 @@ def for_each_job(
     if tasks is not None and tasks < 1:
         raise InvalidInput(f"tasks is {tasks}; it is a whole number from 1")
     work.need_lease()
+    for batch in work.batches:
+        work.queue.database.run("unpack_jobs", {"batch_id": batch.id, "ids": None})
     lanes = work.queue.settings(spec.name).lanes
     count = max(1, min(lanes, tasks or work.slices))
     if work.job_count:

@@ -135,7 +135,8 @@ class Reading:
 
     @property
     def _table(self) -> str:
-        name = "job_archive" if jobs_of(self._options) == "archive" else "job"
+        # The jobs of large leased batches are in packs.
+        name = "job_archive" if jobs_of(self._options) == "archive" else "live_job"
         return f"{statements.quote_schema(self._server.schema)}.{name}"
 
     def _fitted(self, batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:

@@ -27,7 +27,7 @@ from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark import batches as core
 from dagster_sqlqueue.spark import fields, kinds
 from dagster_sqlqueue.spark import options as parts
-from dagster_sqlqueue.spark.batches import Batch
+from dagster_sqlqueue.spark.batches import Batch, leasing
 from dagster_sqlqueue.spark.fields import Column
 from dagster_sqlqueue.spark.options import OnBadValue
 from dagster_sqlqueue.spark.payload_columns import payload_schema
@@ -82,7 +82,8 @@ def read_of(
     lanes = queue.catalog.last_seen(name).lanes
     jobs = sum(batch.job_count for batch in batches)
     count = tasks_of(jobs, slices)
-    cuts = core.cuts(queue, batches, -(-jobs // count)) if count > lanes else []
+    # A range of buckets would have a share in every pack.
+    cuts = core.cuts(queue, batches, -(-jobs // count)) if count > lanes or jobs >= leasing.PACKED_FROM else []
     return SealedRead(
         server(url, queue.database.schema),
         batches[0].key,

@@ -55,7 +55,9 @@ class SealedRead:
         if not self.cuts:
             count = min(self.lanes, self.tasks)
             edges = [self.lanes * n // count for n in range(count + 1)]
-            return [Part(f"bucket >= {low} AND bucket < {high}") for low, high in pairwise(edges)]
+            inner = [Part(f"bucket >= {low} AND bucket < {high}") for low, high in pairwise(edges[:-1])]
+            # Packs may have jobs of buckets that nobody looks into any more.
+            return [*inner, Part(f"bucket >= {edges[-2]}")]
         return [Part(one) for one in by_id(self.cuts)]
 
     def rows(self, part: "Part", schema: StructType) -> Iterator[pa.RecordBatch]:
@@ -84,14 +86,20 @@ def tasks_of(jobs: int, slices: int) -> int:
 
 
 def by_id(cuts: Sequence[str]) -> list[str]:
-    """Ranges of ids, as conditions. Open at both ends.
+    """Ranges of ids, as conditions on live jobs and on the packs that may have some. Open at both ends.
 
     Args:
         cuts: the id that each begins with, in their order.
     """
     edges = ["", *(f"'{id}'" for id in cuts[1:]), ""]
     return [
-        " AND ".join(filter(None, (low and f"id >= {low}", high and f"id < {high}"))) or "TRUE"
+        " AND ".join(
+            filter(
+                None,
+                (low and f"id >= {low} AND last_id >= {low}", high and f"id < {high} AND first_id < {high}"),
+            )
+        )
+        or "TRUE"
         for low, high in pairwise(edges)
     ]
 

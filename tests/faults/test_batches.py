@@ -46,7 +46,10 @@ class Drivers:
     def fill(self, first: int = 0) -> None:
         """So many due jobs, and nothing else."""
         if not first:
-            rows(self.queue, "TRUNCATE {s}.job, {s}.job_archive, {s}.batch, {s}.batch_outcome, {s}.effect")
+            rows(
+                self.queue,
+                "TRUNCATE {s}.job, {s}.job_archive, {s}.batch, {s}.batch_outcome, {s}.batch_pack, {s}.effect",
+            )
             self.events = []
         self.queue.enqueue_many(self._spec, [NewJob(Work(n=n)) for n in range(first, first + JOBS)])
 

@@ -46,6 +46,9 @@ def test_what_runs_as_the_owner_is_pinned_and_not_for_everybody(shared: Staff) -
         "known_followers",
         "move_batch",
         "note_maintenance",
+        "pack_batch",
+        "packed_ids",
+        "packed_jobs",
         "pass_wake",
         "promote_keys",
         "queue_figures",
@@ -60,6 +63,7 @@ def test_what_runs_as_the_owner_is_pinned_and_not_for_everybody(shared: Staff) -
         "take_maintenance",
         "tell_followers",
         "tell_late_followers",
+        "unpack_jobs",
         "wake_by_job",
     ]
     for _, settings, everybody in found:

@@ -24,6 +24,7 @@ from dagster_sqlqueue.consumer.consumer import Mode
 from dagster_sqlqueue.db import database, executors
 from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.spark import computing, daily, sealed_read
+from dagster_sqlqueue.spark.batches import leasing
 from dagster_sqlqueue.spark.consuming import consume
 from tests.gate.patience import PATIENCE
 from tests.spark import daily_support
@@ -33,6 +34,8 @@ from tests.spark.daily_support import DAYS, as_arrow, expected
 APPLICATION = "a driver to be killed"
 DAILY = "daily"
 """In place of a mode: days of the daily asset."""
+PACKED = "packed"
+"""In place of a mode: leased, with the jobs in packs however few they are."""
 DRIVER_SECONDS = PATIENCE
 """How long a driver may take; alone it takes one."""
 
@@ -52,6 +55,9 @@ def totals(jobs: pa.Table) -> pa.Table:
 
 def consume_once(url: str, schema: str, output: str, mode: str) -> int:
     """What is consumed is added to a table and to files: a thing done twice would show. Gives the number of jobs."""
+    if mode == PACKED:
+        leasing.PACKED_FROM = 1
+        mode = Mode.LEASED
     with SqlQueue(Database(url, schema=schema, application_name=APPLICATION)) as queue:
         settings = {"key": "totals/all", "mode": Mode(mode), "lease_seconds": 600.0, "patience_seconds": PATIENCE}
         with consume(queue, None, SALES, writes=[Path(output)], **settings) as work:  # type: ignore[arg-type]

@@ -13,11 +13,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from sqlalchemy.engine import make_url
 
-from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue import NewJob, QueueSpec, Reject, SqlQueue
 from dagster_sqlqueue.consumer.consumer import Mode
 from dagster_sqlqueue.errors import BatchLost, InvalidInput, OutputNotWritable, QueuePaused, UnknownQueue
 from dagster_sqlqueue.spark import batches, sinks, staging
+from dagster_sqlqueue.spark.batches import leasing
 from dagster_sqlqueue.spark.consuming import consume
+from dagster_sqlqueue.spark.for_each import for_each_job
 from tests.spark.consuming_support import (
     DAYS,
     NO_HEARTBEAT,
@@ -83,6 +85,29 @@ def test_rows_files_and_endings_appear_together_and_once(
     assert (output / "day=2013-01-03").is_dir()
     assert run(queue, spark, output, mode) == 0
     assert in_table(queue) == in_files(output) == expected(sales())
+
+
+def test_a_large_leased_batch_is_read_from_its_packs(
+    queue: SqlQueue, spark: SparkSession, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By several tasks, each of the packs that have its ids; and so is a handler run for each of its jobs."""
+    monkeypatch.setattr(leasing, "PACKED_FROM", 1)
+    prepare(queue)
+    queue.enqueue_many(SALES, [Sale(day=DAYS[0], account="ATL", amount=n) for n in range(1, 3_001)])
+    with consume(queue, spark, SALES, key="totals/all", mode=Mode.LEASED) as work:
+        assert value(queue, "SELECT sum(job_count) FROM {s}.batch_pack") == work.job_count == 3_030
+        jobs = work.jobs()
+        assert jobs.rdd.getNumPartitions() > 1
+        assert jobs.select("id").distinct().count() == jobs.count() == 3_030
+        assert jobs.where("amount > 0 AND account = 'ATL' AND note IS NULL").count() >= 3_000
+        assert work.arrow().num_rows == 3_030
+        assert work.fail(jobs.where("amount <= 0"), "a sale of nothing") == 3
+        assert jobs.count() == 3_030
+    assert endings(queue) == [("failed", 3, 3), ("succeeded", 3_027, 3_027)]
+    queue.enqueue_many(SALES, [Sale(day=DAYS[0], account="ATL", amount=n) for n in range(300)])
+    with consume(queue, spark, SALES, key="totals/all", mode=Mode.LEASED) as work:
+        assert for_each_job(work, lambda job: Reject("none") if job.payload.amount == 0 else None).succeeded == 299
+    assert endings(queue) == [("failed", 4, 4), ("succeeded", 3_326, 3_326)]
 
 
 @ONE

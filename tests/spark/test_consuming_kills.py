@@ -134,7 +134,8 @@ def empty(queue: SqlQueue, output: Path) -> None:
     rows(
         queue,
         f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s';"
-        " TRUNCATE {s}.job, {s}.job_archive, {s}.batch, {s}.batch_outcome; DROP TABLE IF EXISTS {s}.totals",
+        " TRUNCATE {s}.job, {s}.job_archive, {s}.batch, {s}.batch_outcome, {s}.batch_pack;"
+        " DROP TABLE IF EXISTS {s}.totals",
     )
     for path in sorted(output.rglob("*"), reverse=True):
         path.unlink() if path.is_file() else path.rmdir()
@@ -154,9 +155,9 @@ def points(steps: int) -> list[int]:
 
 
 @pytest.mark.timeout(10 * PATIENCE)
-@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("mode", [*Mode, kill_driver.PACKED])
 def test_a_driver_that_is_killed_at_any_step_is_finished_by_the_next(
-    driver: Drivers, queue: SqlQueue, url: str, output: Path, mode: Mode
+    driver: Drivers, queue: SqlQueue, url: str, output: Path, mode: str
 ) -> None:
     prepare(queue)
     assert driver(queue, url, output, mode, None) == 0
@@ -193,7 +194,8 @@ def test_a_run_of_the_same_days_that_is_killed_at_any_step_is_finished_by_the_ne
     spends an attempt of a job, and the table has all of the three days or nothing.
     """
     log = output.with_name("log")
-    tables = "TRUNCATE {s}.job, {s}.job_archive, {s}.batch, {s}.batch_outcome; DROP TABLE IF EXISTS {s}.results"
+    tables = "TRUNCATE {s}.job, {s}.job_archive, {s}.batch, {s}.batch_outcome, {s}.batch_pack;"
+    tables += " DROP TABLE IF EXISTS {s}.results"
     daily_support.prepare(queue)
     assert driver(queue, url, output, kill_driver.DAILY, None) == 0
     assert daily_support.wrong_in(queue, output) == []

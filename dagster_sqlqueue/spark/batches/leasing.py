@@ -28,6 +28,10 @@ visited once for each bucket.
 """
 
 
+PACKED_FROM = 10_000
+"""From so many due jobs on, a batch has its jobs in packs: with fewer, single ones are reached faster where they are."""
+
+
 def leased(queue: SqlQueue, wanted: Wanted, opened: Opened, filter: dict[str, Any]) -> Batch:
     """Lease the due jobs that fit the filter to the batch.
 
@@ -36,7 +40,8 @@ def leased(queue: SqlQueue, wanted: Wanted, opened: Opened, filter: dict[str, An
     """
     mine = {"batch_id": opened.id, "token": opened.token, "worker": wanted.owner, **wanted._asdict()}
     rows = _prepared(queue, wanted, opened)
-    _lease_all(queue, wanted.queue, mine, rows)
+    ((many, _),) = queue.database.run("batch_suits", {"queue": wanted.queue, "least": PACKED_FROM})
+    _lease_all(queue, wanted.queue, mine, rows, packed=bool(many))
     return _sealed(queue, [wanted], [opened], [filter])[0]
 
 
@@ -127,8 +132,16 @@ def _sealed(
     return found
 
 
-def _lease_all(queue: SqlQueue, name: str, mine: Parameters, rows: Sequence[Row]) -> None:
-    """Lease some buckets at a time; where other transactions have locked jobs, bucket by bucket, and without those."""
+def _lease_all(queue: SqlQueue, name: str, mine: Parameters, rows: Sequence[Row], *, packed: bool) -> None:
+    """Lease some buckets at a time; where other transactions have locked jobs, bucket by bucket, and without those.
+
+    Args:
+        queue: where they are.
+        name: of the queue.
+        mine: what the statements are given.
+        rows: of `batch_buckets`.
+        packed: whether the jobs that can be are moved into packs.
+    """
     buckets = [row[0] for row in rows]
     parts = min(len(buckets), 1 + rows[0][2] // _SEALED_TOGETHER) if rows else 0
     for part in range(parts):
@@ -136,6 +149,8 @@ def _lease_all(queue: SqlQueue, name: str, mine: Parameters, rows: Sequence[Row]
 
         def together(transaction: Transaction, some: Sequence[int] = some) -> None:
             transaction.connection.execute(f"SET LOCAL lock_timeout = {WAIT_MILLISECONDS}".encode())
+            if packed:
+                transaction.run("pack_batch", {**mine, "buckets": some})
             transaction.run("batch_seal", {**mine, "buckets": some})
 
         try:

@@ -49,7 +49,7 @@ class Batch:
 
     @property
     def condition(self) -> str:
-        """The batch's jobs, as an SQL condition on the columns of the table `job`, every value quoted.
+        """The batch's jobs, as an SQL condition on the columns of the view `live_job`, every value quoted.
 
         Of a transactional batch it holds under `snapshot` alone, as a REPEATABLE READ transaction imports it.
         """

@@ -61,6 +61,7 @@ def report(queue: SqlQueue, batch: Batch, outcomes: Iterable[tuple[UUID, Outcome
     accepted: set[UUID | None] = set()
     for start in range(0, max(len(by_id), 1), _AT_ONCE):
         part = {name: column[start : start + _AT_ONCE] for name, column in parameters.items()}
+        queue.database.run("unpack_jobs", {"batch_id": batch.id, "ids": part["ids"]})
         rows = queue.database.run("batch_report", {"batch_id": batch.id, "token": batch.token, **part})
         if not rows:
             raise lost(batch.key)

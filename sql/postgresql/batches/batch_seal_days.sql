@@ -34,10 +34,18 @@ WITH mine AS MATERIALIZED (
       AND j.attempts_spent < j.max_attempts
       AND jsonb_exists((SELECT wanted.ids FROM wanted), j.payload ->> 'day')
     FOR UPDATE SKIP LOCKED
-), unfinished AS MATERIALIZED (
-    SELECT DISTINCT live.day, live.account
+), there AS (
+    SELECT j.payload
     FROM sqlqueue.live_bucket AS b
     CROSS JOIN LATERAL (
+        SELECT i.payload FROM sqlqueue.job AS i WHERE i.queue = CAST(:events AS text) AND i.bucket = b.bucket OFFSET 0
+    ) AS j
+    WHERE b.queue = CAST(:events AS text)
+    UNION ALL
+    SELECT p.payload FROM sqlqueue.packed_job AS p WHERE p.queue = CAST(:events AS text)
+), unfinished AS MATERIALIZED (
+    SELECT DISTINCT live.day, live.account
+    FROM (
         SELECT
             CASE
                 WHEN :zoned THEN sqlqueue.local_day(
@@ -51,11 +59,10 @@ WITH mine AS MATERIALIZED (
                 ELSE left(j.payload #>> CAST(:day_path AS text[]), 10)
             END AS day,
             j.payload #>> CAST(:account_path AS text[]) AS account
-        FROM sqlqueue.job AS j
-        WHERE j.queue = CAST(:events AS text) AND j.bucket = b.bucket
+        FROM there AS j
         OFFSET 0
     ) AS live
-    WHERE b.queue = CAST(:events AS text) AND jsonb_exists((SELECT wanted.ids FROM wanted), live.day)
+    WHERE jsonb_exists((SELECT wanted.ids FROM wanted), live.day)
 ), closed AS MATERIALIZED (
     SELECT head.id
     FROM head

@@ -15,6 +15,8 @@ LEFT JOIN LATERAL (
     SELECT j.state
     FROM sqlqueue.job AS j
     WHERE j.id = wanted.id AND j.queue = :queue
+    UNION ALL
+    SELECT p.state FROM sqlqueue.packed_jobs(ARRAY[wanted.id]) AS p WHERE p.queue = :queue
     OFFSET 0
 ) AS live ON true
 LEFT JOIN LATERAL (

@@ -1,5 +1,5 @@
 -- Take back those of the jobs just enqueued in this transaction that had been enqueued before and are finished by now, or
--- had given their content to another job, or were deleted.
+-- had given their content to another job, or were deleted; or are in a pack of a large batch.
 --
 -- An enqueue that is sent again (its commit got no answer, or the producer gave deterministic ids) meets its live jobs
 -- in the unique index, but not its finished ones. It has to be a second statement of the same transaction: its newer
@@ -14,5 +14,6 @@ WHERE j.id = ANY (CAST(:ids AS uuid[]))
   AND (
       EXISTS (SELECT FROM sqlqueue.job_archive AS a WHERE a.id = j.id)
       OR EXISTS (SELECT FROM sqlqueue.job_replaced AS r WHERE r.id = j.id)
+      OR j.id = ANY (ARRAY(SELECT p.id FROM sqlqueue.packed_ids(CAST(:ids AS uuid[])) AS p))
   )
 RETURNING j.id

@@ -9,4 +9,6 @@ SELECT j.id, j.queue, j.id AS job_id FROM sqlqueue.job AS j WHERE j.id = ANY (CA
 UNION
 SELECT a.id, a.queue, a.id FROM sqlqueue.job_archive AS a WHERE a.id = ANY (CAST(:ids AS uuid[]))
 UNION
+SELECT p.id, p.queue, p.id FROM sqlqueue.packed_ids(CAST(:ids AS uuid[])) AS p
+UNION
 SELECT r.id, NULL, r.merged_into FROM sqlqueue.job_replaced AS r WHERE r.id = ANY (CAST(:ids AS uuid[]))

@@ -66,7 +66,19 @@ SELECT
     first.id AS first_id, first.state AS first_state, first.claimed_by AS first_claimed_by,
     b.key AS batch_key, b.owner AS batch_owner,
     CAST(EXTRACT(epoch FROM b.lease_until - statement_timestamp()) AS float8) AS batch_seconds
-FROM sqlqueue.job AS j
+FROM (
+    SELECT
+        live.id, live.queue, live.state, live.bucket, live.priority, live.attempt, live.attempts_spent, live.max_attempts,
+        live.claimed_by, live.ordering_key, live.error, live.available_at, live.cancel_requested_at, live.order_no,
+        live.batch_id
+    FROM sqlqueue.job AS live
+    WHERE live.id = CAST(:id AS uuid)
+    UNION ALL
+    SELECT
+        p.id, p.queue, p.state, p.bucket, p.priority, p.attempt, p.attempts_spent, p.max_attempts, p.claimed_by,
+        p.ordering_key, p.error, p.available_at, NULL, NULL, p.batch_id
+    FROM sqlqueue.packed_jobs(ARRAY[CAST(:id AS uuid)]) AS p
+) AS j
 JOIN sqlqueue.queue AS q ON q.name = j.queue
 LEFT JOIN sqlqueue.batch AS b ON b.id = j.batch_id AND b.state IN ('sealing', 'sealed')
 LEFT JOIN LATERAL (
@@ -76,4 +88,3 @@ LEFT JOIN LATERAL (
     ORDER BY f.order_no
     LIMIT 1
 ) AS first ON true
-WHERE j.id = :id

@@ -7,4 +7,6 @@
 SELECT a.id, a.queue, a.state, a.finished_at FROM sqlqueue.job_archive AS a WHERE a.id = ANY (CAST(:ids AS uuid[]))
 UNION ALL
 SELECT j.id, j.queue, j.state, NULL FROM sqlqueue.job AS j WHERE j.id = ANY (CAST(:ids AS uuid[]))
+UNION ALL
+SELECT p.id, p.queue, p.state, NULL FROM sqlqueue.packed_jobs(CAST(:ids AS uuid[])) AS p
 ORDER BY finished_at NULLS LAST

@@ -31,6 +31,7 @@ WITH old AS MATERIALIZED (
     FROM (SELECT DISTINCT old.job_id FROM old) AS one
     WHERE NOT EXISTS (SELECT FROM sqlqueue.job AS j WHERE j.id = one.job_id OFFSET 0)
       AND NOT EXISTS (SELECT FROM sqlqueue.job_archive AS a WHERE a.id = one.job_id OFFSET 0)
+      AND NOT EXISTS (SELECT FROM sqlqueue.packed_ids(ARRAY[one.job_id]))
 ), deleted AS (
     DELETE FROM sqlqueue.event_long_ago AS e
     USING old

@@ -12,6 +12,7 @@ WITH looked AS MATERIALIZED (
         SELECT looked.job_id
         FROM looked
         WHERE NOT EXISTS (SELECT FROM sqlqueue.job AS j WHERE j.id = looked.job_id OFFSET 0)
+          AND NOT EXISTS (SELECT FROM sqlqueue.packed_ids(ARRAY[looked.job_id]))
     ))
     RETURNING p.job_id
 )

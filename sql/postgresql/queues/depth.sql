@@ -34,7 +34,9 @@ WITH lane AS MATERIALIZED (
 )
 SELECT
     (SELECT count(*) FROM ready) AS ready,
-    count(*) FILTER (WHERE waiting.state = 'running') AS running,
+    LEAST(count(*) FILTER (WHERE waiting.state = 'running') + (
+        SELECT COALESCE(sum(p.job_count), 0) FROM sqlqueue.batch_pack AS p WHERE p.queue = :queue
+    ), CAST(:others AS integer)) AS running,
     count(*) FILTER (WHERE waiting.state = 'queued') AS scheduled,
     count(*) FILTER (WHERE waiting.state = 'held') AS held
 FROM waiting

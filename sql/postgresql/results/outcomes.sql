@@ -20,6 +20,11 @@ LEFT JOIN LATERAL (
 WHERE j.id = ANY (CAST(:ids AS uuid[]))
 UNION ALL
 SELECT
+    p.id, p.queue, p.state, p.attempt, p.max_attempts, CAST(NULL AS timestamptz), CAST(NULL AS text), p.error,
+    CAST(NULL AS float8), CAST(NULL AS text), CAST(NULL AS timestamptz)
+FROM sqlqueue.packed_jobs(CAST(:ids AS uuid[])) AS p
+UNION ALL
+SELECT
     a.id, a.queue, a.state, a.attempt, a.max_attempts, a.finished_at, CAST(a.result AS text), a.error,
     CAST(NULL AS float8), CAST(NULL AS text), CAST(NULL AS timestamptz)
 FROM unnest(CAST(:ids AS uuid[])) AS wanted (id)

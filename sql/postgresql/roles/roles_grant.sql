@@ -14,7 +14,7 @@ REVOKE ALL ON
     sqlqueue.armed_waiter, sqlqueue.armed_long_ago,
     sqlqueue.stale_write, sqlqueue.worker, sqlqueue.assignment, sqlqueue.transactional_consumer, sqlqueue.consumer_slot,
     sqlqueue.batch,
-    sqlqueue.batch_outcome,
+    sqlqueue.batch_outcome, sqlqueue.batch_pack, sqlqueue.packed_job, sqlqueue.live_job,
     sqlqueue.subscription, sqlqueue.schedule, sqlqueue.human_task, sqlqueue.job_event, sqlqueue.automation_rule,
     sqlqueue.sensitive_field, sqlqueue.queue_declaration, sqlqueue.live_bucket, sqlqueue.lane, sqlqueue.bucket_heads, sqlqueue.stray_job, sqlqueue.job_without_queue, sqlqueue.job_all,
     sqlqueue.queue_stats, sqlqueue.new_job, sqlqueue.replaceable_job, sqlqueue.unique_key_holder, sqlqueue.own_follower,
@@ -37,6 +37,9 @@ REVOKE ALL ON FUNCTION
     sqlqueue.promote_keys(text, text[]), sqlqueue.keep_live(uuid[], boolean), sqlqueue.known_followers(uuid[]),
     sqlqueue.bucket_hash(uuid, text), sqlqueue.hold_unclaimable(text), sqlqueue.listen_to_ends(),
     sqlqueue.remove_reply_queue(text, boolean), sqlqueue.settle_batch(uuid, text, text), sqlqueue.sweep_batch(text, double precision),
+    sqlqueue.packs_of(uuid[]), sqlqueue.packed_jobs(uuid[]), sqlqueue.packed_ids(uuid[]),
+    sqlqueue.pack_batch(uuid, bigint, smallint[], double precision), sqlqueue.unpack_jobs(uuid, uuid[]),
+    sqlqueue.settle_packs(uuid, text, text),
     sqlqueue.forget_batches(text), sqlqueue.drop_staged(uuid), sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint),
     sqlqueue.take_maintenance(text, boolean), sqlqueue.note_maintenance(bigint, boolean, boolean),
     sqlqueue.keep_archive_day(date), sqlqueue.remove_expired_reply_queue(text), sqlqueue.local_day(text, text),
@@ -215,6 +218,23 @@ GRANT EXECUTE ON FUNCTION sqlqueue.abandon_batch(uuid, text, boolean, boolean), 
 -- nothing on batch, batch_outcome: sqlqueue_producer
 -- nothing on settle_batch(uuid, text, text): sqlqueue_producer, sqlqueue_operator, sqlqueue_observer
 -- nothing on sweep_batch(text, double precision), forget_batches(text): sqlqueue_producer, sqlqueue_observer
+
+-- batch_pack: the jobs of large batches, which are read as live jobs are. The functions run as their owner: a consumer seals jobs
+-- into a batch that it has opened, and whoever decides about a job, or reports of it, has it unpacked. A producer sees that an id
+-- is there.
+GRANT SELECT ON sqlqueue.batch_pack, sqlqueue.packed_job, sqlqueue.live_job
+    TO sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
+-- nothing on batch_pack, packed_job, live_job: sqlqueue_producer
+GRANT EXECUTE ON FUNCTION sqlqueue.packed_ids(uuid[])
+    TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
+GRANT EXECUTE ON FUNCTION sqlqueue.packed_jobs(uuid[]) TO sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
+-- nothing on packed_jobs(uuid[]): sqlqueue_producer
+GRANT EXECUTE ON FUNCTION sqlqueue.unpack_jobs(uuid, uuid[]) TO sqlqueue_consumer, sqlqueue_operator;
+-- nothing on unpack_jobs(uuid, uuid[]): sqlqueue_producer, sqlqueue_observer
+GRANT EXECUTE ON FUNCTION sqlqueue.pack_batch(uuid, bigint, smallint[], double precision) TO sqlqueue_consumer;
+-- nothing on pack_batch(uuid, bigint, smallint[], double precision): sqlqueue_producer, sqlqueue_operator, sqlqueue_observer
+-- nothing on packs_of(uuid[]): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
+-- nothing on settle_packs(uuid, text, text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 
 -- subscription, schedule: operators set them; whoever publishes reads the subscriptions. A scheduler is an operator.
 GRANT SELECT ON sqlqueue.subscription TO sqlqueue_producer, sqlqueue_observer;

@@ -38,3 +38,7 @@ CROSS JOIN LATERAL (
     OFFSET 0
 ) AS live
 WHERE b.queue = :queue
+UNION ALL
+SELECT p.payload ->> 'day', p.payload ->> 'account', p.payload ->> 'zone', false, false, true
+FROM sqlqueue.packed_job AS p
+WHERE p.queue = :queue AND p.payload ->> 'day' = ANY (CAST(:days AS text[]))

@@ -48,10 +48,19 @@ WITH due AS MATERIALIZED (
             )
             ELSE left(j.payload #>> CAST(:day_path AS text[]), 10)
         END AS day, j.payload #>> CAST(:account_path AS text[]) AS account
-    FROM sqlqueue.job AS j
-    WHERE j.queue = :events AND (SELECT count(*) FROM due) > 0
-    ORDER BY j.bucket
-    LIMIT :cap
+    FROM (
+        SELECT open.payload
+        FROM (
+            SELECT i.payload
+            FROM sqlqueue.job AS i
+            WHERE i.queue = :events AND (SELECT count(*) FROM due) > 0
+            ORDER BY i.bucket
+            LIMIT :cap
+        ) AS open
+        UNION ALL
+        SELECT p.payload FROM sqlqueue.packed_job AS p WHERE p.queue = :events AND (SELECT count(*) FROM due) > 0
+        LIMIT :cap
+    ) AS j
 ), unfinished AS MATERIALIZED (
     SELECT DISTINCT seen.day, seen.account FROM seen
 ), by_day AS MATERIALIZED (

@@ -4,7 +4,7 @@
 --   on which it lies by the clocks of a zone), day_zone text, zone_path text[] (that zone, or else the field that names it);
 --   days text[] (ISO dates).
 -- Returns: day, jobs. Locks: none.
--- Plan: every live job of the queue, bucket by bucket through the claim index: by the queue alone, the planner would read the whole
+-- Plan: every live job of the queue, bucket by bucket through the claim index, and those in packs of large batches: by the queue alone, the planner would read the whole
 --   table, however few of its jobs are that queue's.
 -- Roles: consumer, operator, observer.
 SELECT live.day, count(*) AS jobs
@@ -28,6 +28,20 @@ FROM (
         OFFSET 0
     ) AS of_bucket
     WHERE b.queue = :queue
+    UNION ALL
+    SELECT CASE
+        WHEN :zoned THEN sqlqueue.local_day(
+            p.payload #>> CAST(:day_path AS text[]),
+            COALESCE(
+                CAST(:day_zone AS text),
+                (SELECT jsonb_object_agg(z.name, z.name) FROM pg_timezone_names AS z)
+                    ->> (p.payload #>> CAST(:zone_path AS text[]))
+            )
+        )
+        ELSE left(p.payload #>> CAST(:day_path AS text[]), 10)
+    END
+    FROM sqlqueue.packed_job AS p
+    WHERE p.queue = :queue
 ) AS live
 WHERE live.day = ANY (CAST(:days AS text[]))
 GROUP BY live.day

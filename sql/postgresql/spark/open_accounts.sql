@@ -4,12 +4,21 @@
 --   the day the one on which it lies by the clocks of a zone), day_zone text, zone_path text[] (that zone, or else the field
 --   that names it); days text[] (ISO dates).
 -- Returns: day, account, jobs. Locks: none.
--- Plan: every live job of the queue, bucket by bucket through the claim index: by the queue alone, the planner would read the whole
+-- Plan: every live job of the queue, bucket by bucket through the claim index, and those in packs of large batches: by the queue alone, the planner would read the whole
 --   table, however few of its jobs are that queue's.
 -- Roles: consumer, operator, observer.
+WITH there AS (
+    SELECT j.payload
+    FROM sqlqueue.live_bucket AS b
+    CROSS JOIN LATERAL (
+        SELECT i.payload FROM sqlqueue.job AS i WHERE i.queue = :queue AND i.bucket = b.bucket OFFSET 0
+    ) AS j
+    WHERE b.queue = :queue
+    UNION ALL
+    SELECT p.payload FROM sqlqueue.packed_job AS p WHERE p.queue = :queue
+)
 SELECT live.day, live.account, count(*) AS jobs
-FROM sqlqueue.live_bucket AS b
-CROSS JOIN LATERAL (
+FROM (
     SELECT
         CASE
             WHEN :zoned THEN sqlqueue.local_day(
@@ -23,9 +32,8 @@ CROSS JOIN LATERAL (
             ELSE left(j.payload #>> CAST(:day_path AS text[]), 10)
         END AS day,
         j.payload #>> CAST(:account_path AS text[]) AS account
-    FROM sqlqueue.job AS j
-    WHERE j.queue = :queue AND j.bucket = b.bucket
+    FROM there AS j
     OFFSET 0
 ) AS live
-WHERE b.queue = :queue AND live.day = ANY (CAST(:days AS text[])) AND live.account IS NOT NULL
+WHERE live.day = ANY (CAST(:days AS text[])) AND live.account IS NOT NULL
 GROUP BY live.day, live.account

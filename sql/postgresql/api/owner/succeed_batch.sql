@@ -1,4 +1,5 @@
--- End the jobs of a leased batch as succeeded, with the rights of the tables' owner: batch_succeed, which says more.
+-- End the jobs of a leased batch as succeeded, with the rights of the tables' owner: batch_succeed, which says more;
+-- and those in its packs.
 --
 -- Plan: the pages of what the index on (batch_id, bucket, id) finds, each once: entry by entry, many jobs took half as long again.
 CREATE OR REPLACE FUNCTION sqlqueue.succeed_batch(
@@ -11,7 +12,10 @@ DECLARE
     batch_id ALIAS FOR $1;
     clock CONSTANT timestamptz := clock_timestamp();
 BEGIN
-    RETURN QUERY {{batch_succeed}};
+    FOR ended, lines IN {{batch_succeed}} LOOP
+        ended := ended + sqlqueue.settle_packs(batch_id, 'succeeded', NULL);
+        RETURN NEXT;
+    END LOOP;
 END
 $function$;
 

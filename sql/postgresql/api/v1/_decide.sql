@@ -34,6 +34,7 @@ DECLARE
     seen uuid[] := '{}';
 BEGIN
     PERFORM sqlqueue_v1._check_ids(job_ids);
+    PERFORM sqlqueue.unpack_jobs(NULL, job_ids);
     ids := job_ids;
     {{queue_steady}}
     INTO keyed;

@@ -108,7 +108,8 @@ CROSS JOIN LATERAL (SELECT j.id FROM sqlqueue.job AS j WHERE q.name IS NULL AND 
 COMMENT ON VIEW sqlqueue.job_without_queue IS
     'jobs of queues that do not exist: who makes the queue has them claimed, nobody else has';
 
--- Both tables in one: a job by its id, wherever it is, or a queue's jobs of all states.
+-- All in one: a job by its id, wherever it is, or a queue's jobs of all states. While a large batch is open, its packs are looked
+-- through for it.
 CREATE VIEW sqlqueue.job_all AS
 SELECT
     false AS archived, j.id, j.queue, j.bucket, j.priority, j.state,
@@ -117,6 +118,13 @@ SELECT
     j.ordering_key, j.order_no, j.region, j.timeout_seconds, j.backoff, j.cancel_requested_at, j.tags, j.payload,
     CAST(NULL AS jsonb) AS result, j.error
 FROM sqlqueue.job AS j
+UNION ALL
+SELECT
+    false, p.id, p.queue, p.bucket, p.priority, p.state, CAST(NULL AS timestamptz), p.run_at, p.lease_no, p.attempt,
+    p.max_attempts, p.created_at, p.started_at, CAST(NULL AS timestamptz), p.claimed_by, p.batch_id, CAST(NULL AS text), false,
+    p.ordering_key, CAST(NULL AS bigint), p.region, p.timeout_seconds, p.backoff, CAST(NULL AS timestamptz), p.tags, p.payload,
+    CAST(NULL AS jsonb), p.error
+FROM sqlqueue.packed_job AS p
 UNION ALL
 SELECT
     true, a.id, a.queue, a.bucket, a.priority, a.state, CAST(NULL AS timestamptz), a.run_at, a.lease_no, a.attempt,

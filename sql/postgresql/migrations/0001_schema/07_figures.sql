@@ -202,7 +202,9 @@ CROSS JOIN LATERAL (
     )
     SELECT
         (SELECT count(*) FROM ready) AS ready,
-        LEAST(count(*) FILTER (WHERE waiting.state = 'running'), 10000) AS running,
+        LEAST(count(*) FILTER (WHERE waiting.state = 'running') + (
+            SELECT COALESCE(sum(p.job_count), 0) FROM sqlqueue.batch_pack AS p WHERE p.queue = q.name
+        ), 10000) AS running,
         LEAST(count(*) FILTER (WHERE waiting.state = 'queued'), 10000) AS scheduled,
         count(*) FILTER (WHERE waiting.state = 'held') AS held,
         count(*) FILTER (WHERE waiting.state = 'parked') AS parked,

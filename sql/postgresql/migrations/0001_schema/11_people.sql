@@ -60,7 +60,8 @@ CREATE VIEW sqlqueue.event_of_no_job AS
 SELECT e.job_id, e.no
 FROM sqlqueue.job_event AS e
 WHERE NOT EXISTS (SELECT FROM sqlqueue.job AS j WHERE j.id = e.job_id OFFSET 0)
-  AND NOT EXISTS (SELECT FROM sqlqueue.job_archive AS a WHERE a.id = e.job_id OFFSET 0);
+  AND NOT EXISTS (SELECT FROM sqlqueue.job_archive AS a WHERE a.id = e.job_id OFFSET 0)
+  AND NOT EXISTS (SELECT FROM sqlqueue.packed_ids(ARRAY[e.job_id]));
 
 COMMENT ON VIEW sqlqueue.event_of_no_job IS 'what was done with jobs that are gone: to be trimmed';
 

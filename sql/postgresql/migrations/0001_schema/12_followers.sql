@@ -120,7 +120,10 @@ BEGIN
     IF again THEN
         -- The newer snapshot of a second statement sees what was told, and done with, while the first one waited.
         DELETE FROM sqlqueue.job AS j
-        WHERE j.id = ANY (callbacks) AND EXISTS (SELECT FROM sqlqueue.job_archive AS a WHERE a.id = j.id);
+        WHERE j.id = ANY (callbacks) AND (
+            EXISTS (SELECT FROM sqlqueue.job_archive AS a WHERE a.id = j.id)
+            OR j.id = ANY (ARRAY(SELECT p.id FROM sqlqueue.packed_ids(callbacks) AS p))
+        );
     END IF;
 END
 $$;

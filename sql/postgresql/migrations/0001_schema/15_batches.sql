@@ -1,49 +1,4 @@
--- Sealed batches of jobs, what is reported about single ones of them, and what becomes of those that nobody ends.
-
--- An immutable set of leased jobs that Spark may read as often as it likes. The token is the fence: taking a batch over
--- raises it, and only the holder of the current one can publish.
---
--- The attempts are the batch's own: a driver that fails or dies says nothing about any one of the jobs, and none of them has
--- spent an attempt by it. attempt counts how often the key was sealed, or taken over, since it was published last; backoff
--- says how long to wait after lease_until, at which a batch that is given up was given up, before that is done again:
--- seconds, factor, most seconds.
---
--- A leased batch has its lease on its own row alone: its jobs run until 'infinity', and come back when the batch is taken
--- over, given up or swept. A transactional one has the lock of its row as its lease.
-CREATE TABLE sqlqueue.batch (
-    id           uuid        PRIMARY KEY,
-    key          text        NOT NULL,
-    queue        text        NOT NULL REFERENCES sqlqueue.queue (name),
-    mode         text        NOT NULL DEFAULT 'leased' CHECK (mode IN ('leased', 'transactional')),
-    state        text        NOT NULL CHECK (state IN ('sealing', 'sealed', 'published', 'abandoned')),
-    token        bigint      NOT NULL DEFAULT 1,
-    lease_until  timestamptz NOT NULL,
-    owner        text        NOT NULL,
-    attempt      integer     NOT NULL DEFAULT 1,
-    backoff      float8[]    NOT NULL DEFAULT '{30, 2, 3600}',
-    error        text,
-    filter       jsonb       NOT NULL DEFAULT '{}',
-    job_count    bigint,
-    output       jsonb,
-    unmoved      boolean     NOT NULL DEFAULT false,
-    created_at   timestamptz NOT NULL DEFAULT now(),
-    sealed_at    timestamptz NOT NULL DEFAULT now(),
-    published_at timestamptz
-);
-
--- A killed run finds its batch again by key; finished ones stay as history.
-CREATE UNIQUE INDEX batch_open ON sqlqueue.batch (key) WHERE state IN ('sealing', 'sealed');
-
-CREATE INDEX batch_key ON sqlqueue.batch (key, created_at);
-
--- Published ones whose files are to be moved into place yet: none, as a rule.
-CREATE INDEX batch_unmoved ON sqlqueue.batch (key, published_at) WHERE unmoved;
-
--- Serves figures of the last day, and lists with the latest first.
-CREATE INDEX batch_created ON sqlqueue.batch (created_at);
-
--- Serves the sweep.
-CREATE INDEX batch_lease ON sqlqueue.batch (lease_until, id) WHERE state IN ('sealing', 'sealed');
+-- What is reported about single jobs of sealed batches, and what becomes of those that nobody ends.
 
 -- What became of single jobs of a sealed batch; done with them when the batch ends, and then removed. A job is to end
 -- (succeeded, failed, cancelled), to be due again (queued: the attempt spent or not, after so many seconds, at a moment, or
@@ -136,10 +91,13 @@ WITH settled AS MATERIALIZED (
     RETURNING j.id
 ), forgotten AS (
     DELETE FROM sqlqueue.batch_outcome AS o WHERE o.batch_id = of_batch
+), packed AS MATERIALIZED (
+    -- Whatever was reported is about unpacked jobs.
+    SELECT sqlqueue.settle_packs(of_batch, rest, because) AS jobs
 )
 SELECT
-    (SELECT count(*) FROM archived),
-    (SELECT count(*) FROM back),
+    (SELECT count(*) FROM archived) + (SELECT CASE WHEN rest = 'succeeded' THEN packed.jobs ELSE 0 END FROM packed),
+    (SELECT count(*) FROM back) + (SELECT CASE WHEN rest = 'queued' THEN packed.jobs ELSE 0 END FROM packed),
     (SELECT array_agg(s.line) FILTER (WHERE s.line IS NOT NULL AND s.state <> 'running') FROM settled AS s)
 $$;
 

@@ -154,6 +154,9 @@ BEGIN
       AND (
           EXISTS (SELECT FROM sqlqueue.job_archive AS a WHERE a.id = j.id)
           OR EXISTS (SELECT FROM sqlqueue.job_replaced AS r WHERE r.id = j.id)
+          OR j.id IN (SELECT p.id FROM sqlqueue.packed_ids(ARRAY(
+              SELECT n.id FROM sqlqueue.staged_job AS n WHERE n.attempt = ANY (accepted) AND n.named
+          )) AS p)
       );
     GET DIAGNOSTICS back = ROW_COUNT;
     repeated := false;

@@ -104,6 +104,7 @@ SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan S
 DECLARE
     live uuid[];
 BEGIN
+    PERFORM sqlqueue.unpack_jobs(NULL, job_ids);
     live := ARRAY(
         SELECT j.id
         FROM sqlqueue.job AS j

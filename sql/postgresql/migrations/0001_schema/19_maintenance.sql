@@ -147,7 +147,8 @@ WHERE e.at < (
         WHERE q.name = e.queue
     )
   AND NOT EXISTS (SELECT FROM sqlqueue.job AS j WHERE j.id = e.job_id OFFSET 0)
-  AND NOT EXISTS (SELECT FROM sqlqueue.job_archive AS a WHERE a.id = e.job_id OFFSET 0);
+  AND NOT EXISTS (SELECT FROM sqlqueue.job_archive AS a WHERE a.id = e.job_id OFFSET 0)
+  AND NOT EXISTS (SELECT FROM sqlqueue.packed_ids(ARRAY[e.job_id]));
 
 COMMENT ON VIEW sqlqueue.event_long_ago IS 'what was done with jobs that are gone, and that retention does not keep';
 
