@@ -11,6 +11,7 @@ import dagster as dg
 import pandas as pd
 import pyarrow.dataset as ds
 from psycopg import sql
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
@@ -240,22 +241,8 @@ def _reminders_note(ended: pd.DataFrame) -> str:
 
 
 def _report(console: Console, stages: Stages, rows: pd.DataFrame, sent: int, day: date, seconds: float) -> None:
-    top = rows[rows["day"] == day].sort_values(["flights", "account"], ascending=[False, True]).head(10)
-    table = Table(title=f"airport_daily of {day}: the ten busiest of {rows['account'].nunique()} destinations")
-    for heading in ("airport", "flights", "cancelled", "mean delay", "p95 delay", "busiest hour", "carrier"):
-        table.add_column(heading, justify="left" if heading in ("airport", "carrier") else "right")
-    for row in top.to_dict("records"):
-        table.add_row(
-            f"{row['account']} {airport_name(str(row['account']))}",
-            str(row["flights"]),
-            str(row["cancelled"]),
-            f"{row['mean_arr_delay']:.1f} min",
-            f"{row['p95_arr_delay']:.0f} min",
-            f"{row['busiest_hour']}:00",
-            str(row["top_carrier"]),
-        )
     console.print()
-    console.print(table)
+    console.print(_busiest(rows, day, console.width))
     console.print()
     times = Table(title="Stages", show_footer=True)
     times.add_column("stage", footer="in all")
@@ -264,3 +251,33 @@ def _report(console: Console, stages: Stages, rows: pd.DataFrame, sent: int, day
     for name, took in stages.seconds.items():
         times.add_row(name, f"{took:.1f}", stages.notes.get(name, ""))
     console.print(times)
+
+
+_WIDE = 100
+"""Characters that have room for the longest name of an airport."""
+
+
+def _busiest(rows: pd.DataFrame, day: date, width: int) -> Table:
+    """The day's ten busiest destinations, one line each: on a narrow terminal long names are cut."""
+    table = Table(
+        title=f"airport_daily of {day}: the ten busiest of {rows['account'].nunique()} destinations",
+        caption="delays in minutes",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        width=min(width, _WIDE),
+    )
+    table.add_column("airport", no_wrap=True, ratio=1)
+    for heading in ("flights", "cancelled", "mean\ndelay", "p95\ndelay", "busiest\nhour", "carrier"):
+        table.add_column(heading, no_wrap=True, width=max(map(len, heading.split())), justify="right")
+    top = rows[rows["day"] == day].sort_values(["flights", "account"], ascending=[False, True]).head(10)
+    for row in top.to_dict("records"):
+        table.add_row(
+            f"{row['account']} {airport_name(str(row['account']))}",
+            str(row["flights"]),
+            str(row["cancelled"]),
+            f"{row['mean_arr_delay']:.1f}",
+            f"{row['p95_arr_delay']:.0f}",
+            f"{row['busiest_hour']}:00",
+            str(row["top_carrier"]),
+        )
+    return table
