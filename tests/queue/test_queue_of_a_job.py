@@ -181,6 +181,17 @@ def test_the_row_of_the_queue_is_locked_once_a_call(queue: SqlQueue, url: str, s
         assert connection.execute(calls.encode()).fetchall() == [("keep_queue", 1)]
         queue.enqueue_many(spec, [NewJob(Work(n=n), unique_key=f"{n}") for n in range(300)], connection=connection)
         assert connection.execute(calls.encode()).fetchall() == [("keep_queue", 2)]
+        many = (
+            f"SELECT {pinned_schema(queue.database.schema)}.enqueue_many('work', array_fill(jsonb '{{}}', ARRAY[50]))"
+        )
+        connection.execute(many.encode())
+        assert connection.execute(calls.encode()).fetchall() == [("keep_queue", 3)]
+
+
+def test_staged_jobs_of_a_queue_that_has_gone_are_no_duplicates(queue: SqlQueue) -> None:
+    with pytest.raises(psycopg.errors.ForeignKeyViolation, match='queue "nowhere", which does not exist') as refused:
+        rows(queue, "SELECT {s}.enqueue_staged(gen_random_uuid(), 'nowhere', NULL, NULL, '{{}}', 0)")
+    assert refused.value.diag.constraint_name == "job_queue_fkey"
 
 
 def test_jobs_of_no_queue_stop_nothing_and_are_named(queue: SqlQueue, url: str, spec: QueueSpec[Work]) -> None:

@@ -39,6 +39,7 @@ DECLARE
     passing integer;
     place integer;
 BEGIN
+    PERFORM sqlqueue.keep_queue(_enqueue_many.queue);
     IF _enqueue_many.on_duplicate = 'replace' AND _enqueue_many.named THEN
         FOR found IN {{known_ids}} LOOP
             known := known || found;

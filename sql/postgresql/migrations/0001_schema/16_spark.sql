@@ -68,9 +68,9 @@ $$;
 --   their rows.
 -- Returns: repeated: it was done before, and the numbers are those of then. jobs: those that were inserted; duplicates: those
 --   left out, because a live job has their id or unique key, or their id is the producer's own and its job has ended. Fails
---   with P0002 where staged rows are not there any more.
--- Locks: the row of the name, so that of two at once the second waits, and then finds it done; the inserted rows, in the order
---   of enqueue_many.
+--   with P0002 where staged rows are not there any more, and with 23503 where the queue is not.
+-- Locks: the row of the name, so that of two at once the second waits, and then finds it done; the queue's row against its
+--   deletion (keep_queue); the inserted rows, in the order of enqueue_many.
 CREATE FUNCTION sqlqueue.enqueue_staged(
     write uuid, target text, write_name text, batch_no bigint, accepted uuid[], expected bigint,
     OUT repeated boolean, OUT jobs bigint, OUT duplicates bigint, OUT committed_at timestamptz
@@ -98,6 +98,13 @@ BEGIN
     PERFORM FROM sqlqueue.staged_attempt AS a WHERE a.attempt = ANY (accepted) FOR UPDATE;
     IF (SELECT count(*) FROM sqlqueue.staged_job AS s WHERE s.attempt = ANY (accepted)) <> expected THEN
         RAISE EXCEPTION 'staged jobs are not there any more' USING ERRCODE = 'no_data_found';
+    END IF;
+    IF NOT sqlqueue.keep_queue(target) THEN
+        -- Without it nothing would be inserted, and all of them look like duplicates.
+        RAISE EXCEPTION USING
+            ERRCODE = 'foreign_key_violation',
+            MESSAGE = format('the staged jobs are for queue "%s", which does not exist', target),
+            TABLE = 'job', CONSTRAINT = 'job_queue_fkey';
     END IF;
     WITH inserted AS (
         INSERT INTO sqlqueue.job (
