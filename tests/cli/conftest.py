@@ -1,21 +1,14 @@
 """The command line, bound to the schema of a test."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from tests.cli.support import Cli
 from tests.support import Work
 from tests.support.cleared import cleared
+from tests.support.shared_schema import shared
 
-
-@pytest.fixture(scope="module")
-def shared(url: str, request: pytest.FixtureRequest) -> Iterator[SqlQueue]:
-    """The queues of a schema that the tests of one module share."""
-    with SqlQueue(url, schema=f"cli_{request.path.stem.removeprefix('test_')}") as queue:
-        queue.migrate()
-        yield queue
+__all__ = ["shared"]
 
 
 @pytest.fixture

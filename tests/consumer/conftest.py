@@ -1,4 +1,4 @@
-"""The tests of this folder share a schema with the others of their module."""
+"""The tests of this folder share a schema."""
 
 from tests.support.shared_schema import filled, ordered, queue, shared, today, whole_day
 

@@ -1,5 +1,6 @@
 """A consumer that began when its queue was small: the server keeps its plans until it has counted the table again."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -8,9 +9,17 @@ import pytest
 from dagster_sqlqueue import Consumer, Job, Mode, QueueSpec, SqlQueue, Strategy
 from tests.gate.patience import sized
 from tests.support import Work, rows, until, value
+from tests.support.cleared import own_schema
 
 JOBS = sized(600, 2_000)
 SCANS = "SELECT {} FROM pg_stat_user_tables WHERE relid = '{{s}}.job'::regclass"
+
+
+@pytest.fixture(scope="module")
+def shared(url: str) -> Iterator[SqlQueue]:
+    """Of this module alone: the server's counts of what was read of its tables go on from test to test."""
+    with own_schema(url, "growing") as queue:
+        yield queue
 
 
 @pytest.mark.parametrize(

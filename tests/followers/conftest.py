@@ -1,6 +1,4 @@
-"""A schema for a module of many small tests, emptied between them, with its followers."""
-
-from collections.abc import Iterator
+"""A schema for a folder of many small tests, emptied between them, with its followers."""
 
 import pytest
 
@@ -8,14 +6,9 @@ from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.followers import Followers, JobEnded
 from tests.support import Work
 from tests.support.cleared import cleared
+from tests.support.shared_schema import shared
 
-
-@pytest.fixture(scope="module")
-def shared(url: str, request: pytest.FixtureRequest) -> Iterator[SqlQueue]:
-    """The queues of a schema that the tests of one module share."""
-    with SqlQueue(url, schema=f"followers_{request.path.stem.removeprefix('test_')}") as queue:
-        queue.migrate()
-        yield queue
+__all__ = ["shared"]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A schema for a module of many small tests, emptied between them."""
+"""A schema for a folder of many small tests, emptied between them."""
 
 from collections.abc import Iterator
 
@@ -9,14 +9,9 @@ from dagster_sqlqueue.results import Results, waits
 from tests.results.support import listeners
 from tests.support import Work, until
 from tests.support.cleared import cleared
+from tests.support.shared_schema import shared
 
-
-@pytest.fixture(scope="module")
-def shared(url: str, request: pytest.FixtureRequest) -> Iterator[SqlQueue]:
-    """The queues of a schema that the tests of one module share."""
-    with SqlQueue(url, schema=f"results_{request.path.stem.removeprefix('test_')}") as queue:
-        queue.migrate()
-        yield queue
+__all__ = ["shared"]
 
 
 @pytest.fixture

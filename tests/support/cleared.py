@@ -1,4 +1,4 @@
-"""One schema for a module of many small tests, emptied between them: making one takes longer than most of them."""
+"""One schema for many small tests, emptied between them: making one takes longer than most of them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
