@@ -393,9 +393,11 @@ with SqlQueue(url, schema=schema) as queue:
     ("point", "form"),
     [
         ("staged", "both"),
-        ("published", "both"),
         ("moving", "files"),
-        *(pytest.param(point, "both", marks=pytest.mark.prove) for point in ("sealed", "written", "moving")),
+        *(
+            pytest.param(point, "both", marks=pytest.mark.prove)
+            for point in ("sealed", "written", "published", "moving")
+        ),
         *(pytest.param(point, "files", marks=pytest.mark.prove) for point in ("staged", "published")),
     ],
 )
