@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -15,7 +16,17 @@ from dagster_sqlqueue.queue.stats import QueueStats
 from tests.gate.patience import PATIENCE
 from tests.support import Work, claim, rows, take_time, until, value
 
-VIEWS = ["bucket_heads", "job_all", "job_without_queue", "lane", "live_bucket", "queue_stats", "stray_job"]
+VIEWS = [
+    "bucket_heads",
+    "job_all",
+    "job_without_queue",
+    "lane",
+    "live_bucket",
+    "live_job",
+    "packed_job",
+    "queue_stats",
+    "stray_job",
+]
 
 
 def archive(queue: SqlQueue, count: int, *, every: str, wait: str = "n * interval '1 second'") -> None:
@@ -174,6 +185,14 @@ def test_every_view_is_described_and_can_be_read_as_it_is(queue: SqlQueue, spec:
     rows(queue, "UPDATE {s}.job SET bucket = 900 WHERE id = %s", stray)
     lost = f"UPDATE {{s}}.job SET queue = 'nowhere' WHERE id = '{queue.enqueue(spec, Work(n=3))}'"
     rows(queue, f"BEGIN; SET LOCAL session_replication_role = replica; {lost}; COMMIT")
+    rows(queue, "UPDATE {s}.job SET bucket = 901 WHERE id = %s", queue.enqueue(spec, Work(n=3)))
+    batch = uuid4()
+    rows(
+        queue,
+        "INSERT INTO {s}.batch (id, key, queue, state, lease_until, owner) VALUES (%s, 'k', 'work', 'sealing', now(), 'w')",
+        batch,
+    )
+    assert value(queue, "SELECT {s}.pack_batch(%s, 1, ARRAY[CAST(901 AS smallint)], 60)", batch) == 1
     assert rows(queue, f"SELECT * FROM {{s}}.{view}")
     assert value(queue, "SELECT obj_description(CAST(%s AS regclass))", f"{queue.database.schema}.{view}")
 

@@ -87,7 +87,7 @@ CREATE INDEX batch_pack_queue ON sqlqueue.batch_pack (queue, batch_id, packed_at
 -- number. first_id and last_id bound the pack, for who reads ranges of ids.
 CREATE VIEW sqlqueue.packed_job AS
 SELECT
-    j.id, p.queue, j.bucket, j.priority, CAST('running' AS text) AS state, CAST('infinity' AS timestamptz) AS available_at,
+    j.id, p.queue, j.bucket, j.priority, CAST('running' AS text) AS state, CAST(NULL AS timestamptz) AS available_at,
     j.run_at, j.lease_no + b.token AS lease_no, j.attempts_spent + 1 AS attempt, false AS alone, j.attempts_spent,
     j.max_attempts, j.created_at, GREATEST(p.packed_at, b.sealed_at) AS started_at, b.owner AS claimed_by, p.batch_id,
     j.ordering_key, j.region, j.timeout_seconds, j.backoff, j.tags, j.payload, j.error, p.first_id, p.last_id
@@ -98,12 +98,13 @@ CROSS JOIN LATERAL unnest(p.jobs) AS j;
 COMMENT ON VIEW sqlqueue.packed_job IS
     'running jobs of large sealed batches: the table job does not have them while their batch is open';
 
--- Every live job, wherever it is, with what both have; of one in the table job first_id and last_id are its own id.
+-- Every live job, wherever it is, with what both have; of one in the table job first_id and last_id are its own id. available_at is
+-- null where no time makes the job claimable.
 CREATE VIEW sqlqueue.live_job AS
 SELECT
-    j.id, j.queue, j.bucket, j.priority, j.state, j.available_at, j.run_at, j.lease_no, j.attempt, j.alone, j.attempts_spent,
-    j.max_attempts, j.created_at, j.started_at, j.claimed_by, j.batch_id, j.ordering_key, j.region, j.timeout_seconds,
-    j.backoff, j.tags, j.payload, j.error, j.id AS first_id, j.id AS last_id, j.unique_key, j.unique_until_claim, j.order_no,
+    j.id, j.queue, j.bucket, j.priority, j.state, NULLIF(j.available_at, 'infinity') AS available_at, j.run_at, j.lease_no,
+    j.attempt, j.alone, j.attempts_spent, j.max_attempts, j.created_at, j.started_at, j.claimed_by, j.batch_id,
+    j.ordering_key, j.region, j.timeout_seconds, j.backoff, j.tags, j.payload, j.error, j.id AS first_id, j.id AS last_id, j.unique_key, j.unique_until_claim, j.order_no,
     j.followed, j.limited, j.cancel_requested_at
 FROM sqlqueue.job AS j
 UNION ALL
