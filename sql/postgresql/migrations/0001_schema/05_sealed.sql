@@ -50,7 +50,7 @@ CREATE INDEX batch_lease ON sqlqueue.batch (lease_until, id) WHERE state IN ('se
 -- running: see packed_job. Jobs that somebody follows, that hold a unique key, or that are large stay where all others are. So do
 -- those of a pack of which one is decided about by itself: it is unpacked then.
 --
--- Packs of one seal (packed_at) do not overlap: each has the jobs from first_id to last_id. The number of the lease and the
+-- Packs of one seal (packed_at) do not overlap: the jobs of each are from first_id to last_id. The number of the lease and the
 -- attempts are those before the seal.
 CREATE TYPE sqlqueue.packed AS (
     id           uuid,
@@ -183,7 +183,8 @@ $$;
 -- Plan: the index that claims use, and the pages of what it finds, each once for all of the buckets.
 CREATE FUNCTION sqlqueue.pack_batch(of_batch uuid, of_token bigint, of_buckets smallint[], lease_seconds float8) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_indexscan = off SET jit = off AS $$
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_indexscan = off SET jit = off
+SET work_mem = '64MB' AS $$
 DECLARE
     mine sqlqueue.batch;
     packed bigint;
@@ -216,16 +217,20 @@ BEGIN
             j.region, j.timeout_seconds, j.backoff, j.tags, j.payload, j.error
         ) AS sqlqueue.packed) AS job
     ), numbered AS (
-        SELECT g.id, g.job, (row_number() OVER (ORDER BY g.id) - 1) / 200 AS pack FROM gone AS g
+        SELECT g.id, g.job, row_number() OVER (ORDER BY g.id) - 1 AS place FROM gone AS g
     ), put AS (
         INSERT INTO sqlqueue.batch_pack (batch_id, packed_at, first_id, last_id, queue, job_count, jobs)
         SELECT
             mine.id, statement_timestamp(),
-            -- Not every server has min(uuid): as text, ids have the same order.
-            CAST(min(CAST(n.id AS text) COLLATE "C") AS uuid), CAST(max(CAST(n.id AS text) COLLATE "C") AS uuid),
+            -- Not every server has min(uuid). The last pack, which need not be full, has no end.
+            CAST(min(CASE WHEN n.place % 200 = 0 THEN CAST(n.id AS text) END) AS uuid),
+            COALESCE(
+                CAST(min(CASE WHEN n.place % 200 = 199 THEN CAST(n.id AS text) END) AS uuid),
+                'ffffffff-ffff-ffff-ffff-ffffffffffff'
+            ),
             mine.queue, count(*), array_agg(n.job)
         FROM numbered AS n
-        GROUP BY n.pack
+        GROUP BY n.place / 200
         RETURNING job_count
     )
     SELECT COALESCE(sum(put.job_count), 0) INTO packed FROM put;
