@@ -121,7 +121,7 @@ def test_a_job_ends_as_it_was(mill: Staff) -> None:
     """Cannot be prevented: a consumer ends jobs that are due, and says how. What they were it does not say."""
     with mill.connected(Role.CONSUMER) as connection, connection.transaction(force_rollback=True):
         (due,) = connection.execute(
-            mill.text("SELECT id, queue, payload FROM {s}.job WHERE state = 'queued'")
+            mill.text("SELECT id, queue, payload FROM {s}.job WHERE state = 'queued' LIMIT 1")
         ).fetchall()
         call = "SELECT * FROM {s}.end_locked(ARRAY[%s::uuid], '{failed}', '{null}', '{because}', 'me')"
         assert connection.execute(mill.text(call), [due[0]]).fetchall() == [(due[0],)]

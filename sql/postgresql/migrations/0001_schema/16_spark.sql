@@ -78,6 +78,7 @@ CREATE FUNCTION sqlqueue.enqueue_staged(
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     back bigint := 0;
+    names uuid[];
 BEGIN
     IF write_name IS NOT NULL THEN
         INSERT INTO sqlqueue.spark_write AS w (queue, name, batch, jobs, duplicates)
@@ -153,17 +154,14 @@ BEGIN
         RETURNING id
     )
     SELECT count(*) INTO jobs FROM inserted;
+    names := ARRAY(SELECT s.id FROM sqlqueue.staged_job AS s WHERE s.attempt = ANY (accepted) AND s.named);
     -- The newer snapshot of a second statement sees what has ended while the first one waited.
     DELETE FROM sqlqueue.job AS j
-    USING sqlqueue.staged_job AS s
-    WHERE s.attempt = ANY (accepted) AND s.named AND j.id = s.id
-      AND j.created_at = now() AND j.state = 'queued' AND j.lease_no = 0
+    WHERE j.id = ANY (names) AND j.created_at = now() AND j.state = 'queued' AND j.lease_no = 0
       AND (
           EXISTS (SELECT FROM sqlqueue.job_archive AS a WHERE a.id = j.id)
           OR EXISTS (SELECT FROM sqlqueue.job_replaced AS r WHERE r.id = j.id)
-          OR j.id IN (SELECT p.id FROM sqlqueue.packed_ids(ARRAY(
-              SELECT n.id FROM sqlqueue.staged_job AS n WHERE n.attempt = ANY (accepted) AND n.named
-          )) AS p)
+          OR j.id IN (SELECT p.id FROM sqlqueue.packed_ids(names) AS p)
       );
     GET DIAGNOSTICS back = ROW_COUNT;
     repeated := false;
