@@ -110,8 +110,9 @@ class Ahead:
             DatabaseUnavailable: the database stayed away for longer than a lease.
         """
         self._until = until
+        if not self._next:
+            self._collect_now()
         jobs, self._next = self._next, []
-        jobs = jobs or self._collected()
         if not jobs:
             jobs = self._claimer.take()
             self._keeper.hold(jobs)
@@ -129,7 +130,7 @@ class Ahead:
             DatabaseUnavailable: the answer got lost, or the database stayed away for longer than a lease.
         """
         if self._under_way is not None:
-            sent, self._next = self._exchange(endings, go_on=self._in_time())
+            sent = self._exchange(endings, go_on=self._in_time())
             return None if sent else self._work.leases.finish(endings)
         if self._next or self._claimer.chosen or not self._in_time():
             return self._work.leases.finish(endings)
@@ -154,17 +155,18 @@ class Ahead:
             if self._send(()).failed:
                 self._under_way = None
 
-    def _exchange(self, endings: Sequence[Ending], *, go_on: bool) -> tuple[bool, list[ClaimedJob]]:
-        """Receive the jobs that were claimed ahead, and send ends with the next claim, if there may be one.
+    def _exchange(self, endings: Sequence[Ending], *, go_on: bool) -> bool:
+        """Receive the jobs that were claimed ahead, which are the next ones, and send ends with another claim, if any.
 
         Args:
             endings: how the jobs in hand end.
             go_on: whether there may be another batch.
 
         Returns:
-            Whether the ends were sent, or are done; and the jobs.
+            Whether the ends were sent, or are done.
         """
         following: _UnderWay | None = None
+        unsent = False
         with self._around(), self._lock:
             last = self._under_way
             assert last is not None
@@ -173,19 +175,21 @@ class Ahead:
                 # Before they are ended, so that no heartbeat extends them.
                 self._keeper.let_go([ending.job for ending in endings])
                 following = self._send(endings)
-            else:
+                # Known now, and not once the lock is let go: the thread that collects may be receiving the answer then.
+                unsent = following.failed
+            if following is None or unsent:
                 self._under_way = None
             # The server is at work again by now: reading the rows is half of what a batch costs here.
             self._read(last)
-        jobs = self._settled(last)
-        if following is not None and following.failed:
-            self._under_way = None
+        self._settle(last)
+        if following is not None and unsent:
             self._finish_again(following)
-        return following is not None, jobs
+        return following is not None
 
-    def _collected(self) -> list[ClaimedJob]:
+    def _collect_now(self) -> None:
         """Receive the jobs that were claimed ahead, if a claim is under way; send nothing more."""
-        return self._exchange((), go_on=False)[1] if self._under_way is not None else []
+        if self._under_way is not None:
+            self._exchange((), go_on=False)
 
     def stop(self) -> None:
         """Claim no more, and have the keeper take charge of what is under way. May come from any thread."""
@@ -208,10 +212,12 @@ class Ahead:
             DatabaseUnavailable: as for `take`.
         """
         self._may_send = False
-        jobs, self._next = self._next, []
         try:
-            return jobs + self._collected()
+            jobs, self._next = self._next, []
+            self._collect_now()
+            return jobs + self._next
         finally:
+            self._next = []
             self._closing.set()
             thread, self._thread = self._thread, None
             if thread is not None:
@@ -263,14 +269,20 @@ class Ahead:
         claim.jobs = claim.sent.claimed()
         self._keeper.hold(claim.jobs, since=claim.at)
 
-    def _settled(self, claim: _UnderWay) -> list[ClaimedJob]:
-        """Count the ends of an answer. Gives the jobs that it claimed and that are to be handed out."""
+    def _settle(self, claim: _UnderWay) -> None:
+        """Make the jobs of an answer that are to be handed out the next ones, and count its ends."""
         work, claimed = self._work, claim.jobs
         if claim.failed or claim.sent is None or claimed is None:
             self._claimer.filled = False
             self._finish_again(claim)
-            return []
+            return
         self._claimer.filled = claim.filled
+        # First of all: the keeper extends their leases, and whatever is raised from here on must not lose sight of them.
+        self._next = claimed
+        jobs = self._claimer.handed_out(claim.sent, claimed)
+        if len(jobs) < len(claimed):
+            self._next = jobs
+            self._keeper.forget([job for job in claimed if not any(job is one for one in jobs)])
         if claim.endings:
             try:
                 accepted = claim.sent.ended()
@@ -278,10 +290,6 @@ class Ahead:
                 self._finish_again(claim)
             else:
                 work.count_finished(claim.endings, accepted)
-        jobs = self._claimer.handed_out(claim.sent, claimed)
-        if len(jobs) < len(claimed):
-            self._keeper.forget([job for job in claimed if not any(job is one for one in jobs)])
-        return jobs
 
     def _finish_again(self, claim: _UnderWay) -> None:
         """End jobs of which it is not known whether they have ended."""

@@ -221,10 +221,11 @@ def _finish(work: Work[Any], endings: Sequence[Ending], finish: Finish, *, again
     for attempt in work.patiently():
         with attempt:
             accepted = finish(endings)
-    if accepted is None:
-        return
-    if (again or attempt.retry_state.attempt_number > 1) and len(accepted) < len(endings):
-        accepted |= work.leases.ended_by_us([e.job for e in endings if e.job.id not in accepted])
+            if accepted is None:
+                return
+            if (again or attempt.retry_state.attempt_number > 1) and len(accepted) < len(endings):
+                accepted |= work.leases.ended_by_us([e.job for e in endings if e.job.id not in accepted])
+    assert accepted is not None
     work.count_finished(endings, accepted)
 
 

@@ -289,3 +289,42 @@ def test_an_answer_that_nobody_takes_is_taken_for_the_consumer(queue: SqlQueue, 
     archived = "SELECT count(*) FROM {s}.job_archive"
     handler = AtJob(2 * SIZE + 1, lambda: until(lambda: value(queue, archived) == 2 * SIZE, "the ends"))
     assert consumer_of(queue, spec, handler).drain().succeeded == 4 * SIZE
+
+
+class Collected(Around):
+    """A claim that was sent, whose answer the thread that collects answers is receiving until it may go on."""
+
+    def __init__(self, inner: SentClaim) -> None:
+        super().__init__(inner)
+        self.receiving, self.go_on = threading.Event(), threading.Event()
+
+    def receive(self) -> int:
+        if threading.current_thread().name == "sqlqueue-ahead":
+            self.receiving.set()
+            assert self.go_on.wait(PATIENCE)
+        received: int = self.inner.receive()
+        return received
+
+
+def test_a_batch_is_not_forgotten_while_its_answer_is_being_received(
+    queue: SqlQueue, spec: QueueSpec[Work], sending: Sending, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its leases would be kept for as long as the consumer lives."""
+    monkeypatch.setattr("dagster_sqlqueue.consumer.ahead._UNCOLLECTED_SECONDS", 0.01)
+    fill(queue, spec, 5 * SIZE)
+    collected: list[Collected] = []
+
+    def send(channel: Channel, send: Callable[[], SentClaim]) -> SentClaim:
+        collected.append(Collected(send()))
+        return collected[0]  # type: ignore[return-value]
+
+    def on_claim(jobs: Sequence[Job[Any]]) -> None:
+        # The third batch was claimed beside the second, and the fourth with the ends of the second.
+        if collected:
+            assert collected[0].receiving.wait(PATIENCE), "nobody collects the answer"
+
+    sending.lost_at, sending.lose = 2, send
+    handler = AtJob(2 * SIZE + 1, lambda: collected[0].go_on.set())
+    summary = consumer_of(queue, spec, handler, on_claim=on_claim).drain()
+    assert (summary.claimed, summary.succeeded, summary.stale) == (5 * SIZE, 5 * SIZE, 0)
+    assert running(queue) == 0

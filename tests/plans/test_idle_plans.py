@@ -22,7 +22,7 @@ from tests.plans.explaining import CLAIM, EVERYWHERE, FROM_THE_BEGINNING, LANES,
 from tests.plans.filling import put
 from tests.plans.test_function_plans import FIXED, Calling
 from tests.plans.undoing import without_autovacuum
-from tests.support import Work, drop, rows, take_time, value
+from tests.support import Work, drop, rows, take_time, until, value
 from tests.support.pooler import pooler
 
 JOBS = 100_000
@@ -105,11 +105,20 @@ def kept(url: str, request: pytest.FixtureRequest) -> Iterator[Kept]:
             " (SELECT min(order_no) FROM {s}.job WHERE queue = 'keyed' GROUP BY ordering_key)",
         )
         kept = Kept(queue, owner, *(_ids(owner, *which) for which in (DUE, RUN, TURNING)))
-        # The first look steps over the rows that were claimed, and marks their entries dead.
+        # The first look steps over the rows that were claimed, and marks their entries dead: once nobody sees them any more.
+        claimed = value(owner, "SELECT CAST(CAST(pg_current_xact_id() AS text) AS bigint)")
+        until(lambda: value(owner, SEEN, claimed) == 0, "an end of what others in this database had open")
         explained(kept, "pick_round_robin", 1)
         yield kept
 
 
+SEEN = """
+    SELECT count(*)
+    FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid()
+      AND least(CAST(CAST(backend_xmin AS text) AS bigint), CAST(CAST(backend_xid AS text) AS bigint)) <= %s
+"""
+"""Who may see what a transaction has deleted. (A server of tests is young: its transactions' numbers have no epoch.)"""
 DUE = ("work", "state = 'queued' AND available_at <= now()")
 RUN = ("work", "state = 'running'")
 TURNING = ("keyed", "available_at < 'infinity'")
