@@ -1,5 +1,5 @@
--- Count the jobs of a transactional batch by its snapshot: all of them, those with followers, those with a unique key; and the due
--- jobs of its queue that are not in it because they have no attempt left.
+-- Count the jobs of a transactional batch by its snapshot: all of them, those with followers, those with a unique key;
+-- and the due jobs of its queue that are not in it because they have no attempt left.
 --
 -- Parameters: queue text; sealed_at timestamptz; filter jsonb. Returns: one row. Locks: none.
 -- Roles: consumer, operator, observer.

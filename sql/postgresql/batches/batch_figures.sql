@@ -1,10 +1,10 @@
--- Count the batches of each queue: the open ones, those of the last day that are over, and those whose files are not in their
--- place.
+-- Count the batches of each queue: the open ones, those of the last day that are over, and those whose files are not in
+-- their place.
 --
 -- Parameters: none.
--- Returns, of each queue that has one: queue; sealing, sealed (how many are open); published, abandoned (how many were opened in
---   the last day, and are over); unmoved (how many have such files); jobs (that open ones hold); oldest_seconds (how long ago the
---   first of the open ones was opened; null: there is none). Locks: none.
+-- Returns, of each queue that has one: queue; sealing, sealed (how many are open); published, abandoned (how many were
+--   opened in the last day, and are over); unmoved (how many have such files); jobs (that open ones hold);
+--   oldest_seconds (how long ago the first of the open ones was opened; null: there is none). Locks: none.
 -- Plan: the small indexes of those that are open or unmoved, and the index on (created_at).
 -- Roles: consumer, operator, observer.
 SELECT

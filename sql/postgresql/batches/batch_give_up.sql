@@ -2,8 +2,8 @@
 --
 -- Parameters: batch_id uuid; error text (why); held boolean (also while its lease holds); dry_run
 --   boolean (change nothing).
--- Returns: one row: its id, null if it is over or has a holder; how many of its jobs were ended, how many released (nulls: nothing
---   was changed).
+-- Returns: one row: its id, null if it is over or has a holder; how many of its jobs were ended, how many released
+--   (nulls: nothing was changed).
 -- Locks: the batch's row; one that a transaction has is left. Then the jobs. Guards: I1, I2, I3.
 -- Roles: operator.
 SELECT a.abandoned, a.ended, a.back

@@ -1,5 +1,5 @@
--- Read the next jobs of one bucket of a leased batch without a reported outcome, in the order of their ids, for the task that works
--- on the bucket.
+-- Read the next jobs of one bucket of a leased batch without a reported outcome, in the order of their ids, for the
+-- task that works on the bucket.
 --
 -- Parameters: batch_id uuid; token bigint; bucket smallint; after uuid (NULL for the first); limit integer.
 -- Plan: a lookup of the outcome for each job: for a join the planner may read all of them, and sort the bucket.

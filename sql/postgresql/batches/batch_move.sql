@@ -1,7 +1,7 @@
 -- End some buckets' jobs of a transactional batch as succeeded, within the transaction in which its results are written.
 --
--- The transaction is REPEATABLE READ: what is deleted is what its snapshot sees, no more and no less, or the statement fails,
--- because another transaction has changed one of the jobs since.
+-- The transaction is REPEATABLE READ: what is deleted is what its snapshot sees, no more and no less, or the statement
+-- fails, because another transaction has changed one of the jobs since.
 --
 -- Parameters: batch_id uuid; queue text; buckets smallint[]; sealed_at timestamptz; filter jsonb; worker text.
 -- Returns: one row: how many jobs, and how many of them have followers.

@@ -2,10 +2,10 @@
 --
 -- Parameters: ids uuid[], keys text[], filters text[] (of the batches; a filter is JSON); queue text; owner text; mode text;
 --   backoff float8[]; lease_seconds float8.
--- Returns: of each that was opened, in their order: id; token; the moment by which its jobs have to be due; attempt; the error of
---   the attempt before (null: none). No row: the key has an open batch.
--- Locks: none beyond their own rows. They are opened in the order of the arrays, so that two transactions that open the same ones
---   wait for each other without a deadlock.
+-- Returns: of each that was opened, in their order: id; token; the moment by which its jobs have to be due; attempt;
+--   the error of the attempt before (null: none). No row: the key has an open batch.
+-- Locks: none beyond their own rows. They are opened in the order of the arrays, so that two transactions that open the
+--   same ones wait for each other without a deadlock.
 -- Plan: the last batch of each key by the index on (key, created_at).
 -- Roles: consumer.
 INSERT INTO sqlqueue.batch AS b (id, key, queue, state, lease_until, owner, mode, filter, backoff, attempt, created_at, sealed_at)

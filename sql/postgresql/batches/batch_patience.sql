@@ -1,5 +1,5 @@
--- Set the time-outs of a transactional batch's transaction: the server waits for its next statement as long as a lease, for its
--- statements and for its end as long as they take.
+-- Set the time-outs of a transactional batch's transaction: the server waits for its next statement as long as a lease,
+-- for its statements and for its end as long as they take.
 --
 -- Parameters: lease_milliseconds text. Returns: the names of what was set, for this transaction.
 -- Roles: producer, consumer, operator, observer.

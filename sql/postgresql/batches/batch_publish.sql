@@ -1,10 +1,11 @@
--- Publish a batch: the compare-and-set under its token. The same transaction writes the results and ends the jobs by batch_succeed
--- or batch_settle: the results exist if and only if the jobs are done.
+-- Publish a batch: the compare-and-set under its token. The same transaction writes the results and ends the jobs by
+-- batch_succeed or batch_settle: the results exist if and only if the jobs are done.
 --
--- Parameters: batch_id uuid; token bigint; output jsonb (where the results are); unmoved boolean (whether files of theirs will be
---   moved into place afterwards: see batch_moved); job_count bigint (of a transactional batch; of a leased one it is known).
--- Returns: one row: how many jobs were sealed; whether single jobs have a reported outcome. No row: the batch was taken over, and
---   the caller rolls back.
+-- Parameters: batch_id uuid; token bigint; output jsonb (where the results are); unmoved boolean (whether files of
+--   theirs will be moved into place afterwards: see batch_moved); job_count bigint (of a transactional batch; of a
+--   leased one it is known).
+-- Returns: one row: how many jobs were sealed; whether single jobs have a reported outcome. No row: the batch was taken
+--   over, and the caller rolls back.
 -- Locks: the batch's row. Guards: I2, I3, I7.
 -- Roles: consumer.
 UPDATE sqlqueue.batch AS b

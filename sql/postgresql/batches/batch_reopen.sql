@@ -1,5 +1,5 @@
--- Take over a batch that its owner left behind. The token grows, so that every write of the former owner is refused, and so does
--- the attempt of the batch.
+-- Take over a batch that its owner left behind. The token grows, so that every write of the former owner is refused,
+-- and so does the attempt of the batch.
 --
 -- Parameters: id uuid; queue text; owner text; mode text; filter jsonb; backoff float8[]; lease_seconds float8.
 -- Returns: id; token; the moment by which its jobs have to be due; attempt; why the one before failed.

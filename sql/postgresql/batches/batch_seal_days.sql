@@ -1,7 +1,7 @@
--- Lease to batches that are being sealed, a day each, the due jobs of a queue of daily jobs (payloads with the fields "day" and
--- "account") of these days. Jobs of accounts that have a live job of that day on another queue are left as they are, whatever state
--- it is in: it may still change the day. The statement reads and leases under one snapshot. It also extends the batches' own
--- leases.
+-- Lease to batches that are being sealed, a day each, the due jobs of a queue of daily jobs (payloads with the fields
+-- "day" and "account") of these days. Jobs of accounts that have a live job of that day on another queue are left as
+-- they are, whatever state it is in: it may still change the day. The statement reads and leases under one snapshot. It
+-- also extends the batches' own leases.
 --
 -- Parameters: ids uuid[], tokens bigint[], days text[] (of the batches, and the day of each); queue text; buckets smallint[]
 --   (of the daily jobs); worker text; lease_seconds float8; events text (the other queue; null: none), day_path,
@@ -12,8 +12,8 @@
 -- Returns: for each batch its id; how many jobs were leased; how many were left because their day is open. A batch that was
 --   taken over has no row.
 -- Locks: the batches' rows, then the jobs; jobs locked by others are skipped and stay for later.
--- Plan: the live jobs of both queues, bucket by bucket through the claim index, each once however many days there are. The ids
---   go to the update as an array, for which the planner always takes the primary key.
+-- Plan: the live jobs of both queues, bucket by bucket through the claim index, each once however many days there are.
+--   The ids go to the update as an array, for which the planner always takes the primary key.
 -- Guards: I3 (lease_no grows), I4: no other consumer gets the jobs before the batch ends or is taken over.
 -- Roles: consumer.
 WITH mine AS MATERIALIZED (

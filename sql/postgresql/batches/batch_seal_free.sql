@@ -1,12 +1,12 @@
--- Lease the due jobs of one bucket as batch_seal does, without waiting: jobs that other transactions have locked are left for
--- later.
+-- Lease the due jobs of one bucket as batch_seal does, without waiting: jobs that other transactions have locked are
+-- left for later.
 --
 -- Parameters: batch_id uuid; token bigint; queue text; bucket smallint; filter jsonb (the payload contains it; {} for
 --   every job); worker text; lease_seconds float8.
 -- Returns: one row: how many jobs. A batch that was taken over gets none.
 -- Locks: the batch's row, then the jobs; jobs locked by others are skipped and stay for later.
--- Plan: the ids go to the update as an array, for which the planner always takes the primary key; for a join it read the whole
---   table when the bucket was full.
+-- Plan: the ids go to the update as an array, for which the planner always takes the primary key; for a join it read
+--   the whole table when the bucket was full.
 -- Guards: I3 (lease_no grows), I4: no other consumer gets the jobs before the batch ends or is taken over.
 -- Roles: consumer.
 WITH mine AS MATERIALIZED (

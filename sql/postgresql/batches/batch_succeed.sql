@@ -1,7 +1,8 @@
 -- End the jobs of a leased batch as succeeded: batch_settle for what most batches come to, without its joins.
 --
--- Parameters: batch_id uuid. Returns: one row: how many jobs; the ordering keys of those with an order_no, each as often as it had
---   such a job (null: none did): their queue became keyed since, and the transaction promotes the next of each.
+-- Parameters: batch_id uuid. Returns: one row: how many jobs; the ordering keys of those with an order_no, each as
+--   often as it had such a job (null: none did): their queue became keyed since, and the transaction promotes the next
+--   of each.
 -- Locks: the jobs. The transaction has the batch's row. Guards: I2, I7.
 -- Consumers run it by the function succeed_batch.
 -- Roles: operator.

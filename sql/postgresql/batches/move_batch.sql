@@ -1,5 +1,5 @@
--- End some buckets' jobs of a transactional batch as succeeded, with the rights of the tables' owner. It is batch_move, which the
--- function runs.
+-- End some buckets' jobs of a transactional batch as succeeded, with the rights of the tables' owner. It is batch_move,
+-- which the function runs.
 --
 -- Parameters, returns, locks, guards and plan: as batch_move. Settings of the function keep the plan what it is.
 -- Roles: consumer, operator.

@@ -1,4 +1,5 @@
--- End the jobs of a leased batch as succeeded, with the rights of the tables' owner. It is batch_succeed, which the function runs.
+-- End the jobs of a leased batch as succeeded, with the rights of the tables' owner. It is batch_succeed, which the
+-- function runs.
 --
 -- Parameters, returns, locks and guards: as batch_succeed.
 -- Roles: consumer, operator.

@@ -1,6 +1,6 @@
--- Begin a job whose lease ran out, or which holds its unique key until it is claimed, by itself and under a new lease number, in
--- a transaction that works jobs off: committed before its handler begins, so that the attempt is spent should the job kill its
--- consumer, and the key is free. It stays due, and lock_alone
+-- Begin a job whose lease ran out, or which holds its unique key until it is claimed, by itself and under a new lease
+-- number, in a transaction that works jobs off: committed before its handler begins, so that the attempt is spent
+-- should the job kill its consumer, and the key is free. It stays due, and lock_alone
 -- locks it for the transaction that follows.
 --
 -- Parameters: id uuid; worker text. Returns: the id.

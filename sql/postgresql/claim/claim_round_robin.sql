@@ -6,8 +6,9 @@
 -- outside a view or a UNION locks nothing in PostgreSQL).
 --
 -- A job is due when available_at has passed, whatever its state. A running one whose lease ran out may be what its
--- consumer died of: it is claimed by itself, and those before it without it. The walk over the ten priorities keeps each probe a plain range of the index job_claim. It is
--- pick_round_robin and grant in one statement, for queues without turns and limits: one round trip instead of two.
+-- consumer died of: it is claimed by itself, and those before it without it. The walk over the ten priorities keeps
+-- each probe a plain range of the index job_claim. It is pick_round_robin and grant in one statement, for queues
+-- without turns and limits: one round trip instead of two.
 --
 -- Parameters: queue text; revision bigint (of the settings that the caller knows; under another, or in a paused queue,
 --   nothing is claimed); buckets smallint[]; hints text[] (where to begin in each of these buckets: a text[] of ten
@@ -17,8 +18,8 @@
 -- Returns: the jobs under their new lease, in the order in which they were due. attempt > max_attempts: the lease ran
 --   out on the last attempt, and the caller archives the job as failed instead of handing it out.
 -- Plan: the ids go to the update as an array, for which the planner always takes the primary key; joined, a large :limit
---   made it read the whole table. Each of them is claimed: a full join of the two is hashed, where another, planned on an empty
---   table, would compare each with each.
+--   made it read the whole table. Each of them is claimed: a full join of the two is hashed, where another, planned on
+--   an empty table, would compare each with each.
 -- Locks: the rows returned, in index order; rows locked by others are skipped. Guards: I3 (lease_no grows), I4, I5.
 -- Roles: consumer.
 WITH head AS MATERIALIZED (

@@ -9,8 +9,8 @@
 --   boolean; alone boolean (as for grant).
 -- Returns: the id of each job that was granted, and the end of its lease.
 -- Locks: the updated rows, in the order of the arrays; waits for one that another is writing. Guards: I3, I4.
--- Plan: the ids by the primary key, whatever the table held when it was made; as many numbers beside the arrays make them look
---   long, so that the two are hashed and never compared each with each.
+-- Plan: the ids by the primary key, whatever the table held when it was made; as many numbers beside the arrays make
+--   them look long, so that the two are hashed and never compared each with each.
 -- Roles: consumer.
 UPDATE sqlqueue.job AS j
 SET state = 'running',

@@ -1,8 +1,9 @@
 -- Make suspects of the jobs that a consumer which died in a transaction may have had: they look like jobs of one claim whose
 -- lease ran out, and are taken by themselves. No attempt is spent by that.
 --
--- A consumer died if its connection is gone, or, where that cannot be seen or is not its own, if nothing was noted of it for too long. Which
--- jobs it had went with its transaction: they are among the first of each lane that it worked on, one batch of it.
+-- A consumer died if its connection is gone, or, where that cannot be seen or is not its own, if nothing was noted of
+-- it for too long. Which jobs it had went with its transaction: they are among the first of each lane that it worked
+-- on, one batch of it.
 --
 -- Parameters: queue, worker text (of whoever looks). Returns: one row: how many jobs.
 -- Locks: the rows of the dead, then the jobs; what others hold is skipped. Guards: I3 (lease_no grows), I8.

@@ -1,7 +1,7 @@
 -- How many jobs of a queue a worker has ended, for the page of a run that ended without a word.
 --
--- Parameters: queue, worker text; seconds float8 (how far back to read); limit integer (the most endings of the queue, by any
---   consumer, to read: the latest).
+-- Parameters: queue, worker text; seconds float8 (how far back to read); limit integer (the most endings of the queue,
+--   by any consumer, to read: the latest).
 -- Returns: one row: how many succeeded, failed and were cancelled, and how many endings were read.
 -- Plan: job_archive_finished, backwards, of the days in question. Locks: none.
 -- Roles: consumer, operator, observer.

@@ -1,5 +1,5 @@
--- How fast a run ends jobs of a queue: those that succeeded lately, and for how long the runs worked on them. The time in which
--- a run waited for jobs does not count; where it works on several at a time, theirs counts once.
+-- How fast a run ends jobs of a queue: those that succeeded lately, and for how long the runs worked on them. The time
+-- in which a run waited for jobs does not count; where it works on several at a time, theirs counts once.
 --
 -- Parameters: queue text; runs text (the beginning of the runs' worker names); seconds float8 (how far back to read); limit
 --   integer (the most endings of the queue, by any consumer, to read: the latest).

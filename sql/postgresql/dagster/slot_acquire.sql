@@ -2,11 +2,11 @@
 -- no other slot of the sensor that is taken covers one of them; and note with the buckets that have work that a run was
 -- requested.
 --
--- Parameters: queue text; sensor text (which reserves); slot smallint; token uuid; buckets smallint[]; due smallint[] (those of
---   them that have work); shared boolean (other slots may cover the buckets as well); seconds float8 (until the reservation
---   expires).
--- Returns: one row when the slot is now the token's. Locks: the slot's row, then the buckets' rows in their order; the transaction
---   holds slot_lock, taken by an earlier statement: this one sees the slots of all others.
+-- Parameters: queue text; sensor text (which reserves); slot smallint; token uuid; buckets smallint[]; due smallint[]
+--   (those of them that have work); shared boolean (other slots may cover the buckets as well); seconds float8 (until
+--   the reservation expires).
+-- Returns: one row when the slot is now the token's. Locks: the slot's row, then the buckets' rows in their order; the
+--   transaction holds slot_lock, taken by an earlier statement: this one sees the slots of all others.
 -- Roles: consumer.
 WITH slot AS (
     INSERT INTO sqlqueue.consumer_slot AS s (queue, sensor, slot, token, buckets, expires_at)

@@ -1,9 +1,9 @@
--- Give a slot that is taken more buckets, which its run reads when it extends the slot. Nothing happens where another slot of
--- the sensor that is taken covers one of them.
+-- Give a slot that is taken more buckets, which its run reads when it extends the slot. Nothing happens where another
+-- slot of the sensor that is taken covers one of them.
 --
 -- Parameters: queue text; sensor text; slot smallint; token uuid; buckets smallint[] (the new ones).
--- Returns: one row when the slot covers them now. Locks: the slot's row; the transaction holds slot_lock, taken by an earlier
---   statement: this one sees the slots of all others.
+-- Returns: one row when the slot covers them now. Locks: the slot's row; the transaction holds slot_lock, taken by an
+--   earlier statement: this one sees the slots of all others.
 -- Roles: consumer.
 UPDATE sqlqueue.consumer_slot AS s
 SET buckets = s.buckets || CAST(:buckets AS smallint[])

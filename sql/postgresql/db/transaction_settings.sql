@@ -1,11 +1,12 @@
--- What this library's statements go by, until the transaction ends: for a connection whose session is not the library's own, as
--- behind a pooler. Sent in front of the transaction's first statement, in the same round trip.
+-- What this library's statements go by, until the transaction ends: for a connection whose session is not the library's
+-- own, as behind a pooler. Sent in front of the transaction's first statement, in the same round trip.
 --
--- Times are UTC's. Plans are made once and kept: a long backlog makes the server think a new one for each claim cheaper, which
--- costs a fifth of a claim's time. They go by indexes, as a session keeps them from when the queue was all but empty. And no time
--- goes into compiling them.
+-- Times are UTC's. Plans are made once and kept: a long backlog makes the server think a new one for each claim
+-- cheaper, which costs a fifth of a claim's time. They go by indexes, as a session keeps them from when the queue was
+-- all but empty. And no time goes into compiling them.
 --
--- Parameters: application_name text; timeout text (of each statement, in milliseconds; null: the server's own). Returns: one row. Locks: none.
+-- Parameters: application_name text; timeout text (of each statement, in milliseconds; null: the server's own).
+--   Returns: one row. Locks: none.
 -- Roles: producer, consumer, operator, observer.
 SELECT
     set_config('application_name', CAST(:application_name AS text), true),

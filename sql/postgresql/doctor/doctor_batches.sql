@@ -1,11 +1,11 @@
--- Queues whose batches want looking after: left behind by their drivers, with files that are not in their place, or failing again
--- and again.
+-- Queues whose batches want looking after: left behind by their drivers, with files that are not in their place, or
+-- failing again and again.
 --
--- Parameters: seconds float8 (for how long a lease is over, or files are not moved, before it is worth a word); attempts integer
---   (how often a batch failed in a row).
--- Returns, by queue: queue; left_behind, left_key (how many are open and leased by nobody, and one's key); unmoved, unmoved_key
---   (how many have such files); failing, failing_key, failing_error (how many keys were given up so often, and of the one that
---   was last). Only queues of which one of these is so. Locks: none. For people: it reads all batches.
+-- Parameters: seconds float8 (for how long a lease is over, or files are not moved, before it is worth a word);
+--   attempts integer (how often a batch failed in a row).
+-- Returns, by queue: queue; left_behind, left_key (how many are open and leased by nobody, and one's key); unmoved,
+--   unmoved_key (how many have such files); failing, failing_key, failing_error (how many keys were given up so often,
+--   and of the one that was last). Only queues of which one of these is so. Locks: none. For people: it reads all batches.
 -- Roles: consumer, operator, observer.
 SELECT found.*
 FROM (

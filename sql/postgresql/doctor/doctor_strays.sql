@@ -1,7 +1,7 @@
 -- Queues with jobs where nobody looks, and jobs of queues that do not exist: see the views stray_job and job_without_queue.
 --
--- Parameters: limit integer (where to stop counting, of all queues together). Returns, by queue: queue; jobs; whether the queue
---   exists. Locks: none. Plan: see the views.
+-- Parameters: limit integer (where to stop counting, of all queues together). Returns, by queue: queue; jobs; whether
+--   the queue exists. Locks: none. Plan: see the views.
 -- Roles: consumer, operator, observer.
 SELECT stray.queue, count(*) AS jobs, true AS known
 FROM (SELECT s.queue FROM sqlqueue.stray_job AS s LIMIT :limit) AS stray

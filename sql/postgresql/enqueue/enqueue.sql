@@ -3,8 +3,8 @@
 -- Parameters: queue text; id uuid; hash integer (not negative: the bucket is the hash modulo the queue's count, or picks
 --   one of the region's buckets); priority smallint; run_at timestamptz (null: due now); max_attempts integer, backoff
 --   float8[] and timeout_seconds float8 (null: the queue's); unique_key, ordering_key text; until_claim boolean (whether
---   the job holds its unique key only until it is claimed); tags text[] (null: none); region text (null: any bucket); payload
---   text (JSON).
+--   the job holds its unique key only until it is claimed); tags text[] (null: none); region text (null: any bucket);
+--   payload text (JSON).
 -- Returns: the job's id. No row: a live job has the same id, or holds the unique key, or the queue does not exist. A region
 --   without a bucket violates the not-null constraint of the bucket.
 -- The trigger job_wakes wakes a consumer at commit, if the job is due and one has nothing to do.

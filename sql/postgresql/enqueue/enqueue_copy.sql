@@ -1,9 +1,9 @@
 -- Put many jobs on a queue, the quick way: for jobs that can be no duplicates, because their ids were made for this call
 -- and they have no unique key, and that take no turns, because they have no ordering key.
 --
--- Binary rows come on the connection; what the queue's settings decide is in them, as enqueue_terms returned them before in the
--- same transaction. A number of buckets that was changed in between does no harm: a claim reads every bucket that
--- holds a job. COPY returns nothing; the trigger job_wakes wakes consumers.
+-- Binary rows come on the connection; what the queue's settings decide is in them, as enqueue_terms returned them
+-- before in the same transaction. A number of buckets that was changed in between does no harm: a claim reads every
+-- bucket that holds a job. COPY returns nothing; the trigger job_wakes wakes consumers.
 --
 -- Parameters: none. Returns: nothing. Locks: the inserted rows only.
 -- Guards: I1 (it is one transaction with whatever the caller does beside it).

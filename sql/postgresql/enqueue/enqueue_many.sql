@@ -6,9 +6,9 @@
 --   integer[] and timeouts float8[] (null: the queue's); unique_keys, ordering_keys, regions text[]; until_claims
 --   boolean[] (whether a job holds its unique key only until it is claimed); backoffs text[] (each a float8[], null: the
 --   queue's); tags text[] (each a text[], null: none); payloads text[] (JSON).
--- Returns: the id of each job that was inserted. A live job with the same id, or one that holds the unique key, makes its row
---   a duplicate, which is left out. No row at all also means that the queue does not exist. A region without a bucket violates
---   the not-null constraint of the bucket.
+-- Returns: the id of each job that was inserted. A live job with the same id, or one that holds the unique key, makes
+--   its row a duplicate, which is left out. No row at all also means that the queue does not exist. A region without a
+--   bucket violates the not-null constraint of the bucket.
 -- The trigger job_wakes wakes a consumer for each bucket with a due job at commit, as far as any have nothing to do.
 -- Locks: the inserted rows only; waits for a transaction that inserts the same id or unique key, or claims a job that
 --   gives its key away. They are inserted in the

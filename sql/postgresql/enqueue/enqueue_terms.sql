@@ -1,12 +1,12 @@
--- What enqueues of many jobs need to know of a queue, read once at their beginning, and the lock that keeps the queue there: the
--- jobs that the transaction puts on it are not looked at one by one then.
+-- What enqueues of many jobs need to know of a queue, read once at their beginning, and the lock that keeps the queue
+-- there: the jobs that the transaction puts on it are not looked at one by one then.
 --
 -- Parameters: queue text; keep boolean (whether to lock it).
 -- Returns: one row: bucket_count, max_attempts, timeout_seconds; the transaction's time; the regions of the buckets that
 --   producers use, by number; the transaction's isolation; timed: whether a statement may take only so long. No row: the
 --   queue does not exist.
--- Locks: if it is to be kept, the queue's row against its deletion (keep_queue), until the transaction ends; waits for whoever
---   deletes it.
+-- Locks: if it is to be kept, the queue's row against its deletion (keep_queue), until the transaction ends; waits for
+--   whoever deletes it.
 -- Guards: I1: no job is on a queue that is not there.
 -- Roles: producer, operator.
 SELECT

@@ -1,7 +1,7 @@
 -- The jobs of a group, and how each ended.
 --
--- Parameters: id uuid (the group); states text[] (only those that ended so; null: all, those that have not ended among them);
---   after uuid (the last id of the page before; the nil UUID: at the beginning); limit integer.
+-- Parameters: id uuid (the group); states text[] (only those that ended so; null: all, those that have not ended among
+--   them); after uuid (the last id of the page before; the nil UUID: at the beginning); limit integer.
 -- Returns: job_id, state (null: it has not ended), in the order of the ids. Locks: none.
 -- Plan: the index of groups.
 -- Roles: operator, observer.

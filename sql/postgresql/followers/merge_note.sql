@@ -1,8 +1,8 @@
 -- Note, for a week, into which job each of those was merged that had an id of its producer's own: so that the same job, sent
 -- again because its commit got no answer, is known, also when the other one has ended.
 --
--- Parameters: ids uuid[]; job_ids uuid[]. Locks: none but those of the rows it adds, and of at most 100 that it forgets; those
---   that another transaction has locked are skipped.
+-- Parameters: ids uuid[]; job_ids uuid[]. Locks: none but those of the rows it adds, and of at most 100 that it
+--   forgets; those that another transaction has locked are skipped.
 -- Plan: the primary key, and the index of what was noted when.
 -- Roles: producer, operator.
 WITH forgotten AS (

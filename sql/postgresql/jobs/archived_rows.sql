@@ -1,7 +1,8 @@
 -- Everything about ended jobs, by their ids; of one that ended more than once, each end.
 --
 -- Parameters: ids uuid[]; since, until text (timestamptz: when they ended at the earliest and the latest; '-infinity' and
---   'infinity': at any time). Returns: the jobs, the latest first. Reads the primary key of each day in between. Locks: none.
+--   'infinity': at any time). Returns: the jobs, the latest first. Reads the primary key of each day in between. Locks:
+--   none.
 -- Roles: operator, observer.
 SELECT
     a.id, a.queue, a.state, a.bucket, a.priority, a.attempt, a.max_attempts, a.lease_no, a.created_at, a.run_at,

@@ -1,5 +1,6 @@
 -- Delete jobs that ended from the archive, for good. Of an id that ended more than once every row goes. The ids alone are
--- known for a week more: a producer who sends one again makes no job of it, in which the leases of the deleted one would count.
+-- known for a week more: a producer who sends one again makes no job of it, in which the leases of the deleted one
+-- would count.
 --
 -- Parameters: queue text; ids uuid[]; states text[] (only jobs that ended so); since, until text (timestamptz: when they
 --   ended at the earliest and the latest; '-infinity' and 'infinity': at any time; 'now' is when this transaction began).

@@ -3,7 +3,8 @@
 --
 -- Parameters: ids uuid[]. Returns: one row: how many steps. Of a job that is live, or in the archive, no step goes.
 -- Locks: the rows deleted.
--- Plan: the primary keys of the tasks, of the progress and of the steps; for each of them those of the jobs, and of the archive's partitions.
+-- Plan: the primary keys of the tasks, of the progress and of the steps; for each of them those of the jobs, and of the
+--   archive's partitions.
 -- Roles: operator.
 WITH tasks AS (
     DELETE FROM sqlqueue.human_task AS t

@@ -1,5 +1,6 @@
 -- Lock live jobs for an operator's decision, and return them as they are now. One that another transaction has locked
--- (claiming or ending it, or working on it) is left out and not waited for: asked for again in a moment, it is there or gone.
+-- (claiming or ending it, or working on it) is left out and not waited for: asked for again in a moment, it is there or
+-- gone.
 --
 -- Parameters: queue text; ids uuid[].
 -- Returns: id; state; its ordering key if it stands in its line, else null; whether it waits there for its turn.

@@ -1,5 +1,6 @@
 -- Bring ended jobs back to their queue, each the same job: its id, its place in its key's line, and its lease number, which
--- goes on from where it was, so that the holder of an earlier lease is still refused. It has all its attempts, and is due now.
+-- goes on from where it was, so that the holder of an earlier lease is still refused. It has all its attempts, and is
+-- due now.
 --
 -- A job that held its unique key only until it was claimed does not hold it again: however many of a key ended, all go back.
 --
@@ -8,7 +9,8 @@
 --
 -- Parameters: queue text; ids uuid[]; states text[] (only jobs that ended so); since, until text (timestamptz: when they
 --   ended at the earliest and the latest; '-infinity' and 'infinity': at any time).
--- Returns: id; whether it went back (false: a live job has the same id or holds the unique key; it stays where it is); its unique key.
+-- Returns: id; whether it went back (false: a live job has the same id or holds the unique key; it stays where it is);
+--   its unique key.
 -- Locks: the archive's rows, in the order of their ids; waits for another redrive of them. In a keyed queue the transaction
 --   holds key_wait. Guards: I1, I2, I3, I6: one statement inserts and deletes; I5.
 -- Plan: the ids go to each partition that since and until leave over, through its primary key. The queue is compared so that

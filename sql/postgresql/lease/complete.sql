@@ -7,8 +7,8 @@
 --   current one, or it stands in its key's line.
 -- Locks: the deleted rows, in the order of the arrays. Guards: I2, I3; with the caller's own writes in one transaction, I7;
 --   I8 (nobody waits for a job that has ended).
--- Plan: the ids by the primary key, whatever the table held when it was made; as many numbers beside the arrays make them look
---   long, so that the two are hashed and never compared each with each.
+-- Plan: the ids by the primary key, whatever the table held when it was made; as many numbers beside the arrays make
+--   them look long, so that the two are hashed and never compared each with each.
 -- Consumers run it by the function end_leased.
 -- Roles: operator.
 WITH finished AS (

@@ -4,8 +4,8 @@
 -- Parameters: ids uuid[]; states text[] (succeeded, failed or cancelled); results text[] (JSON or null); errors text[]
 --   (null: keep the last one); worker text.
 -- Returns: the id of each job that was ended.
--- A job under a lease that has not run out is left: another consumer has it. Of a queued job the moment does not count: a clock
--- that was put back since it was locked would leave it to be worked on twice, beside what its handler wrote.
+-- A job under a lease that has not run out is left: another consumer has it. Of a queued job the moment does not count:
+-- a clock that was put back since it was locked would leave it to be worked on twice, beside what its handler wrote.
 -- Locks: none beyond those that the transaction has. Guards: I2, I7: with the caller's writes it stands or falls.
 -- Consumers run it by the function end_locked.
 -- Roles: operator.

@@ -2,8 +2,8 @@
 -- jobs come to, without its join.
 --
 -- Parameters: ids uuid[]; worker text. Returns: the id of each job that was ended.
--- A job under a lease that has not run out is left: another consumer has it. Of a queued job the moment does not count: a clock
--- that was put back since it was locked would leave it to be worked on twice, beside what its handler wrote.
+-- A job under a lease that has not run out is left: another consumer has it. Of a queued job the moment does not count:
+-- a clock that was put back since it was locked would leave it to be worked on twice, beside what its handler wrote.
 -- Locks: none beyond those that the transaction has. Guards: I2, I7, as complete_locked.
 -- Consumers run it by the function succeed_locked.
 -- Roles: operator.

@@ -5,8 +5,8 @@
 --   lost: somebody else has it, it ended, or it ran out where others may have begun in its place (a limit, a key).
 -- Locks: the updated rows, in the order of the arrays; for limits and keys the transaction holds limit_lock and key_wait.
 -- Guards: I3, I4, I9.
--- Plan: the ids by the primary key, whatever the table held when it was made; as many numbers beside the arrays make them look
---   long, so that the two are hashed and never compared each with each.
+-- Plan: the ids by the primary key, whatever the table held when it was made; as many numbers beside the arrays make
+--   them look long, so that the two are hashed and never compared each with each.
 -- Roles: consumer, operator.
 UPDATE sqlqueue.job AS j
 SET available_at = statement_timestamp() + make_interval(secs => :lease_seconds)

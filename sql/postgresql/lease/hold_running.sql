@@ -4,8 +4,8 @@
 -- Returns: the id of each job that is held now, and its order_no. One that is missing was refused: its lease is not the
 --   current one, or it stands in its key's line.
 -- Locks: the updated rows, in the order of the arrays. Guards: I1, I3.
--- Plan: the ids by the primary key, whatever the table held when it was made; as many numbers beside the arrays make them look
---   long, so that the two are hashed and never compared each with each.
+-- Plan: the ids by the primary key, whatever the table held when it was made; as many numbers beside the arrays make
+--   them look long, so that the two are hashed and never compared each with each.
 -- Roles: consumer.
 UPDATE sqlqueue.job AS j
 SET state = 'held',

@@ -3,8 +3,8 @@
 --
 -- Parameters: ids uuid[]; lease_nos bigint[]. Returns: the id of each job that is still under that lease.
 -- Locks: the rows, in the order of their ids. Guards: I8.
--- Plan: the ids by the primary key, whatever the table held when it was made; as many numbers beside the arrays make them look
---   long, so that the two are hashed and never compared each with each.
+-- Plan: the ids by the primary key, whatever the table held when it was made; as many numbers beside the arrays make
+--   them look long, so that the two are hashed and never compared each with each.
 -- Roles: consumer, operator.
 SELECT j.id
 FROM ROWS FROM (

@@ -8,8 +8,8 @@
 --   current one, or it stands in its key's line.
 -- Locks: the updated rows, in the order of the arrays. Guards: I1, I3 (lease_no stays, so the old lease is not current
 --   again: the state is no longer running).
--- Plan: the ids by the primary key, whatever the table held when it was made; as many numbers beside the arrays make them look
---   long, so that the two are hashed and never compared each with each.
+-- Plan: the ids by the primary key, whatever the table held when it was made; as many numbers beside the arrays make
+--   them look long, so that the two are hashed and never compared each with each.
 -- Roles: consumer.
 UPDATE sqlqueue.job AS j
 SET state = 'queued',

@@ -4,8 +4,8 @@
 -- Parameters: ids uuid[]; states text[] (queued or held); delays float8[] (seconds from now; null: see moments); moments
 --   timestamptz[]; errors text[] (null: keep the last one); spent boolean[] (whether the attempt counts).
 -- Returns: the id of each job. Locks: none beyond those that the transaction has. Guards: I1, I3.
--- Plan: the ids by the primary key, whatever the table held when it was made; as many numbers beside the arrays make them look
---   long, so that the two are hashed and never compared each with each.
+-- Plan: the ids by the primary key, whatever the table held when it was made; as many numbers beside the arrays make
+--   them look long, so that the two are hashed and never compared each with each.
 -- Roles: consumer.
 UPDATE sqlqueue.job AS j
 SET state = back.state,

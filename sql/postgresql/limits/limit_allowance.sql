@@ -5,8 +5,8 @@
 -- What another claim has reserved counts as well, until that claim commits. A reservation that expired is removed, unless
 -- a claim has it in hand: then it still counts, as that claim may yet commit.
 --
--- The rate holds for every interval, wherever it begins: the starts of the last :rate_seconds are summed up, by the moments of
--- their claims (started_at), not of their commits.
+-- The rate holds for every interval, wherever it begins: the starts of the last :rate_seconds are summed up, by the
+-- moments of their claims (started_at), not of their commits.
 --
 -- Parameters: queue text; revision bigint; limit integer (the most that are wanted).
 -- Returns: one row: how many; no row when the queue is paused or has other settings by now.

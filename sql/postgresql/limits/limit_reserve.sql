@@ -1,6 +1,6 @@
--- Reserve capacity for ten claims of a queue that is far from its limits, in a transaction of its own: limit_lock is held for
--- the moment that counting takes, and not until claimed rows are written and on disk. Near the limits nothing is reserved,
--- as what one consumer reserves the others could not claim; there each claim counts, by claim_limited.
+-- Reserve capacity for ten claims of a queue that is far from its limits, in a transaction of its own: limit_lock is
+-- held for the moment that counting takes, and not until claimed rows are written and on disk. Near the limits nothing
+-- is reserved, as what one consumer reserves the others could not claim; there each claim counts, by claim_limited.
 --
 -- Nothing rests on a reservation that a crash of the server loses, as the claims that used it are lost with it: so the
 -- commit need not wait for the disk. The transaction holds limit_lock, taken by an earlier statement: this one sees

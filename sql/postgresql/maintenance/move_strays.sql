@@ -1,9 +1,9 @@
--- Move jobs to where claims and sensors look for them, that are in a bucket that their queue never had, or have a priority that
--- there is not. The bucket is the one that their ordering key, or id, belongs to.
+-- Move jobs to where claims and sensors look for them, that are in a bucket that their queue never had, or have a
+-- priority that there is not. The bucket is the one that their ordering key, or id, belongs to.
 --
 -- Parameters: limit integer. Returns: one row: how many were moved.
--- Locks: these jobs; those that others have locked are left for the next time. Guards: I1, I5 (turns go by the key, in whatever
---   bucket its jobs are), I8.
+-- Locks: these jobs; those that others have locked are left for the next time. Guards: I1, I5 (turns go by the key, in
+--   whatever bucket its jobs are), I8.
 -- Plan: see the view stray_job.
 -- Roles: operator.
 WITH stray AS MATERIALIZED (

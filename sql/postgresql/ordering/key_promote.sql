@@ -1,6 +1,6 @@
--- Promote the next parked jobs of keys below their limit again: for each key as many as it is named times; in an ordered queue
--- the first live one alone, if it waits and none of the key is under a lease. They go to the end of the line, so that the
--- keys take turns. The transaction holds the keys' locks, taken by an earlier statement.
+-- Promote the next parked jobs of keys below their limit again: for each key as many as it is named times; in an
+-- ordered queue the first live one alone, if it waits and none of the key is under a lease. They go to the end of the
+-- line, so that the keys take turns. The transaction holds the keys' locks, taken by an earlier statement.
 --
 -- In an ordered queue the first of a key can wait for one with a higher number: it came back from the archive, or its
 -- producer got the number first and committed last. So it is looked for whatever became of the other one: ended, given

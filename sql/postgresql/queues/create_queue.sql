@@ -5,7 +5,8 @@
 --   backoff_seconds, backoff_factor, backoff_max_seconds, backoff_jitter float8; timeout_seconds float8 (null: none);
 --   max_running, max_running_per_key integer (null: no limit); rate_limit integer and rate_seconds float8 (null: no
 --   limit); retention_days integer (0: for ever); change boolean (false: a queue that exists is left as it is).
--- Returns: the revision; no row: the queue exists, and is not to be changed. Locks: the queue's row. Jobs already enqueued keep their max_attempts.
+-- Returns: the revision; no row: the queue exists, and is not to be changed. Locks: the queue's row. Jobs already
+--   enqueued keep their max_attempts.
 -- Roles: operator.
 WITH made AS (
     INSERT INTO sqlqueue.queue AS q (

@@ -4,8 +4,8 @@
 -- Returns: id, queue, state, attempt, max_attempts, finished_at (null: it is live), result (JSON text), error, percent,
 --   message, noted_at (its progress; null unless it runs and has said so under this lease). Of a job that ended more than
 --   once, each end, the latest last; a live one after all of its ends. Locks: none.
--- Plan: the primary keys of the job table and of each day's archive since then, an id at a time: given all at once, the planner
---   that does not know the moment may prefer to scan all that has ended since.
+-- Plan: the primary keys of the job table and of each day's archive since then, an id at a time: given all at once, the
+--   planner that does not know the moment may prefer to scan all that has ended since.
 -- Roles: operator, observer.
 SELECT
     j.id, j.queue, j.state, j.attempt, j.max_attempts, CAST(NULL AS timestamptz) AS finished_at,

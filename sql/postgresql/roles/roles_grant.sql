@@ -91,9 +91,9 @@ GRANT SELECT ON sqlqueue.job TO sqlqueue_observer;
 GRANT EXECUTE ON FUNCTION sqlqueue.hold_unclaimable(text) TO sqlqueue_consumer, sqlqueue_operator;
 -- nothing on hold_unclaimable(text): sqlqueue_producer, sqlqueue_observer
 
--- These run as their owner. They end jobs under the lease that is named, queued jobs, and the jobs of a batch, and write into
--- the archive what those were: a consumer neither deletes a job without its row in the archive nor writes a row of a job that
--- never was.
+-- These run as their owner. They end jobs under the lease that is named, queued jobs, and the jobs of a batch, and
+-- write into the archive what those were: a consumer neither deletes a job without its row in the archive nor writes a
+-- row of a job that never was.
 GRANT EXECUTE ON FUNCTION
     sqlqueue.end_leased(uuid[], bigint[], text[], text[], text[], boolean), sqlqueue.succeed_leased(uuid[], bigint, boolean),
     sqlqueue.end_locked(uuid[], text[], text[], text[], text), sqlqueue.succeed_locked(uuid[], text),
@@ -146,9 +146,10 @@ GRANT SELECT, UPDATE (noted_at), DELETE ON sqlqueue.job_replaced_long_ago
 GRANT USAGE ON SEQUENCE sqlqueue.job_order TO sqlqueue_producer, sqlqueue_operator;
 -- nothing on job_order: sqlqueue_consumer, sqlqueue_observer
 
--- job_archive: a consumer adds to it by the functions that end jobs, and sees how and when jobs ended and by whom, not what was
--- in them; only operators take rows out, to bring them back and to trim. (Locking a row asks for the right to change some column
--- of it.) Nobody says in which transaction a job ended: a stream that goes by that would miss the row.
+-- job_archive: a consumer adds to it by the functions that end jobs, and sees how and when jobs ended and by whom, not
+-- what was in them; only operators take rows out, to bring them back and to trim. (Locking a row asks for the right to
+-- change some column of it.) Nobody says in which transaction a job ended: a stream that goes by that would miss the
+-- row.
 GRANT SELECT (id, queue, finished_at) ON sqlqueue.job_archive TO sqlqueue_producer;
 GRANT SELECT (id, queue, state, lease_no, order_no, started_at, finished_at, claimed_by) ON sqlqueue.job_archive
     TO sqlqueue_consumer;
@@ -175,8 +176,8 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON sqlqueue.waiter TO sqlqueue_consumer;
 GRANT SELECT, UPDATE (expires_at), DELETE ON sqlqueue.waiter TO sqlqueue_operator;
 GRANT SELECT ON sqlqueue.waiter TO sqlqueue_observer;
 
--- armed_waiter: consumers have themselves woken, and nobody else, by functions; jobs take the rows by their trigger. Rows that
--- are left are tidied up.
+-- armed_waiter: consumers have themselves woken, and nobody else, by functions; jobs take the rows by their trigger.
+-- Rows that are left are tidied up.
 GRANT SELECT, DELETE ON sqlqueue.armed_long_ago TO sqlqueue_consumer, sqlqueue_operator;
 GRANT SELECT ON sqlqueue.armed_waiter, sqlqueue.armed_long_ago TO sqlqueue_observer;
 GRANT EXECUTE ON FUNCTION
@@ -190,7 +191,8 @@ GRANT EXECUTE ON FUNCTION sqlqueue.listen_as_waiter(), sqlqueue.waiter_channel(i
 -- nothing on wake_waiter(text, smallint[]), wake_by_job(): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on arm_waiter(text, smallint[], boolean, double precision), disarm_waiter(text), pass_wake(text, smallint[]): sqlqueue_producer, sqlqueue_operator, sqlqueue_observer
 
--- stale_write, worker, assignment, transactional_consumer, consumer_slot: kept by consumers, managers and sensors; operators tidy them up.
+-- stale_write, worker, assignment, transactional_consumer, consumer_slot: kept by consumers, managers and sensors;
+-- operators tidy them up.
 GRANT SELECT, INSERT, UPDATE, DELETE ON sqlqueue.stale_write TO sqlqueue_consumer;
 GRANT SELECT, DELETE ON sqlqueue.stale_write TO sqlqueue_operator;
 GRANT SELECT, INSERT, UPDATE, DELETE
@@ -219,9 +221,9 @@ GRANT EXECUTE ON FUNCTION sqlqueue.abandon_batch(uuid, text, boolean, boolean), 
 -- nothing on settle_batch(uuid, text, text): sqlqueue_producer, sqlqueue_operator, sqlqueue_observer
 -- nothing on sweep_batch(text, double precision), forget_batches(text): sqlqueue_producer, sqlqueue_observer
 
--- batch_pack: the jobs of large batches, which are read as live jobs are. The functions run as their owner: a consumer seals jobs
--- into a batch that it has opened, and whoever decides about a job, or reports of it, has it unpacked. A producer sees that an id
--- is there.
+-- batch_pack: the jobs of large batches, which are read as live jobs are. The functions run as their owner: a consumer
+-- seals jobs into a batch that it has opened, and whoever decides about a job, or reports of it, has it unpacked. A
+-- producer sees that an id is there.
 GRANT SELECT ON sqlqueue.batch_pack, sqlqueue.packed_job, sqlqueue.live_job
     TO sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 -- nothing on batch_pack, packed_job, live_job: sqlqueue_producer
@@ -355,8 +357,8 @@ GRANT EXECUTE ON FUNCTION
 -- nothing on drop_archive_partition(date, text), keep_archive_day(date): sqlqueue_producer, sqlqueue_observer
 -- nothing on archive_partition_name(date): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 
--- maintenance: consumers do it when it is due, and remove what its time is over for and nothing else; operators do it at any time.
--- (Locking a row asks for the right to change some column of it.)
+-- maintenance: consumers do it when it is due, and remove what its time is over for and nothing else; operators do it
+-- at any time. (Locking a row asks for the right to change some column of it.)
 GRANT SELECT ON sqlqueue.maintenance TO sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 GRANT EXECUTE ON FUNCTION
     sqlqueue.take_maintenance(text, boolean), sqlqueue.note_maintenance(bigint, boolean, boolean),

@@ -1,7 +1,8 @@
 -- Which of these roles are there, and whose they are.
 --
 -- Parameters: names text[]. Returns: name; mark (the comment on the role; null: none); superuser; members (the names of
---   those it was granted to, in order; who made the role and may only grant it is none); in_use (whether it may use the schema). Locks: none.
+--   those it was granted to, in order; who made the role and may only grant it is none); in_use (whether it may use the
+--   schema). Locks: none.
 -- Plan: a few rows of the catalogue. Needs no table of ours.
 -- Roles: producer, consumer, operator, observer.
 SELECT

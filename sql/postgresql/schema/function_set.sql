@@ -2,7 +2,8 @@
 --
 -- Parameters: name, pinned text (the schema of the set).
 -- Returns: one row: digest and library of the last installation (null: none); the names of the functions in the set's
---   schema, and of those in the queues' own, each once; what the set's is said to be for, and whether it holds anything. Locks: none.
+--   schema, and of those in the queues' own, each once; what the set's is said to be for, and whether it holds
+--   anything. Locks: none.
 -- Roles: producer, consumer, operator, observer.
 SELECT
     s.digest, s.library,

@@ -1,4 +1,5 @@
--- Let one process at a time apply migrations to a schema: until the end of the transaction, so that a pooler may be in between.
+-- Let one process at a time apply migrations to a schema: until the end of the transaction, so that a pooler may be in
+-- between.
 --
 -- Parameters: schema text. Locks: an advisory lock of the transaction, waited for as long as lock_timeout says.
 -- Roles: producer, consumer, operator, observer.

@@ -1,7 +1,7 @@
 -- What a schema holds beside the queue's tables, where they are not there yet: whoever made it did not make it for them.
 --
--- The queue's are there with the tables of the first migration; its record alone is what a migration left that failed. What an
--- extension brought along is nobody's.
+-- The queue's are there with the tables of the first migration; its record alone is what a migration left that failed.
+-- What an extension brought along is nobody's.
 --
 -- Parameters: schema text. Returns: one row each: kind (table, view, sequence or function) and name, tables first; and what
 --   the schema is said to be for. No row: it is not there, is empty, or the queue's. Locks: none.

@@ -1,5 +1,5 @@
--- Count the archived jobs of some days, by day and account, with the moment at which the last of them finished. The day of a job is
--- a field of its payload or result, or else the one on which it finished, by the clocks of a time zone.
+-- Count the archived jobs of some days, by day and account, with the moment at which the last of them finished. The day
+-- of a job is a field of its payload or result, or else the one on which it finished, by the clocks of a time zone.
 --
 -- Parameters: queue text; states text[]; days text[] (ISO dates); in_result boolean, day_path text[] (the field of the day;
 --   null: when it finished); zone text (of that day); zoned boolean (whether that field is an instant, and the day the one

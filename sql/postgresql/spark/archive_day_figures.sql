@@ -1,5 +1,5 @@
--- Compute how long the jobs of some days waited and ran, and in which hours they finished. The day of a job is a field of its
--- payload or result, or else the one on which it finished, by the clocks of a time zone.
+-- Compute how long the jobs of some days waited and ran, and in which hours they finished. The day of a job is a field
+-- of its payload or result, or else the one on which it finished, by the clocks of a time zone.
 --
 -- Parameters: queue text; states text[]; days text[] (ISO dates); in_result boolean, day_path text[] (the field of the day;
 --   null: when it finished); zone text (of days and hours); zoned boolean (whether that field is an instant, and the day the

@@ -1,13 +1,13 @@
--- Read the state of a queue of daily jobs (payloads with the fields day, account and zone) for some days: of each day and account,
--- whether its job is done, dead (in the dead letter), or live, and then whether it can be taken.
+-- Read the state of a queue of daily jobs (payloads with the fields day, account and zone) for some days: of each day
+-- and account, whether its job is done, dead (in the dead letter), or live, and then whether it can be taken.
 --
--- Parameters: queue text; days text[] (ISO dates); from_time timestamptz (when the first of them begins where on earth it begins
---   first: no job of theirs is done before).
--- Returns: day, account, zone, done, dead, takeable (due, or claimed by a consumer that may have died). A job that was done, or
---   failed, and is live again has two rows. Locks: none.
--- Plan: every live job of the queue, bucket by bucket through the claim index; the archived ones that were done since the days
---   began, through the index by finish time; and its dead letter. The open range is for the planner, which would else read the
---   whole archive, however little of it is the queue's.
+-- Parameters: queue text; days text[] (ISO dates); from_time timestamptz (when the first of them begins where on earth
+--   it begins first: no job of theirs is done before).
+-- Returns: day, account, zone, done, dead, takeable (due, or claimed by a consumer that may have died). A job that was
+--   done, or failed, and is live again has two rows. Locks: none.
+-- Plan: every live job of the queue, bucket by bucket through the claim index; the archived ones that were done since
+--   the days began, through the index by finish time; and its dead letter. The open range is for the planner, which
+--   would else read the whole archive, however little of it is the queue's.
 -- Roles: operator, observer.
 SELECT DISTINCT
     a.payload ->> 'day' AS day, a.payload ->> 'account' AS account, a.payload ->> 'zone' AS zone, true AS done, false AS dead,

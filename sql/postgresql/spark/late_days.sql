@@ -1,5 +1,5 @@
--- Count the events that ended between two snapshots, and whose account was done with their day already: the day has to be computed
--- again.
+-- Count the events that ended between two snapshots, and whose account was done with their day already: the day has to
+-- be computed again.
 --
 -- Parameters: events text, states text[], day_path, account_path text[] (the queue of the events, which of them count, and
 --   where their payloads have day and account); zoned boolean (whether that field is an instant, and the day the one on
@@ -8,8 +8,8 @@
 --   text (ISO dates); after, until text (each a pg_snapshot).
 -- Returns: day, jobs (such events), accounts (that have some). An event that ended while its day was being computed is among
 --   them, whether it was computed or not. Locks: none.
--- Plan: the index of the archive by transaction, from the oldest one running at the first snapshot on. Only if such a day was
---   published: the daily jobs that were done since the first such day began, where on earth it begins first.
+-- Plan: the index of the archive by transaction, from the oldest one running at the first snapshot on. Only if such a
+--   day was published: the daily jobs that were done since the first such day began, where on earth it begins first.
 -- Roles: operator, observer.
 WITH fresh AS MATERIALIZED (
     SELECT ended.day, ended.account, count(*) AS jobs

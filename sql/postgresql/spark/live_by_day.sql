@@ -4,8 +4,8 @@
 --   on which it lies by the clocks of a zone), day_zone text, zone_path text[] (that zone, or else the field that names it);
 --   days text[] (ISO dates).
 -- Returns: day, jobs. Locks: none.
--- Plan: every live job of the queue, bucket by bucket through the claim index, and those in packs of large batches: by the queue alone, the planner would read the whole
---   table, however few of its jobs are that queue's.
+-- Plan: every live job of the queue, bucket by bucket through the claim index, and those in packs of large batches: by
+--   the queue alone, the planner would read the whole table, however few of its jobs are that queue's.
 -- Roles: consumer, operator, observer.
 SELECT live.day, count(*) AS jobs
 FROM (

@@ -1,11 +1,12 @@
--- Read the accounts of some days that have live jobs on a queue of events, by two fields of their payloads: their day is open.
+-- Read the accounts of some days that have live jobs on a queue of events, by two fields of their payloads: their day
+-- is open.
 --
 -- Parameters: queue text; day_path, account_path text[] (the fields); zoned boolean (whether that field is an instant, and
 --   the day the one on which it lies by the clocks of a zone), day_zone text, zone_path text[] (that zone, or else the field
 --   that names it); days text[] (ISO dates).
 -- Returns: day, account, jobs. Locks: none.
--- Plan: every live job of the queue, bucket by bucket through the claim index, and those in packs of large batches: by the queue alone, the planner would read the whole
---   table, however few of its jobs are that queue's.
+-- Plan: every live job of the queue, bucket by bucket through the claim index, and those in packs of large batches: by
+--   the queue alone, the planner would read the whole table, however few of its jobs are that queue's.
 -- Roles: consumer, operator, observer.
 WITH there AS (
     SELECT j.payload

@@ -1,5 +1,5 @@
--- Compute where to cut a read of leased batches into parts of about equally many jobs, by their ids: where the buckets are too few, or
--- too full, to be the slices.
+-- Compute where to cut a read of leased batches into parts of about equally many jobs, by their ids: where the buckets
+-- are too few, or too full, to be the slices.
 --
 -- Parameters: batch_ids uuid[]; step bigint (jobs of a part).
 -- Returns: the id that each part begins with, in order; the first one's, too. Locks: none.

@@ -1,5 +1,5 @@
--- Find which of some batches are over, so that a read of them lacks jobs: they were published, abandoned or taken over, or never
--- existed.
+-- Find which of some batches are over, so that a read of them lacks jobs: they were published, abandoned or taken over,
+-- or never existed.
 --
 -- Parameters: held text (JSON: their tokens by their ids; null: whichever it is). Returns: the ids. Locks: none.
 -- Plan: the batch by its id, once for each.

@@ -1,5 +1,5 @@
--- Read the partitions of the archive that have rows of a read, each by the text of its object id, with its number of pages: so the
--- read notices if one is dropped before it is over.
+-- Read the partitions of the archive that have rows of a read, each by the text of its object id, with its number of
+-- pages: so the read notices if one is dropped before it is over.
 --
 -- Parameters: queue text; first, last timestamptz (both inclusive). Returns: a row for each, by their days in UTC.
 -- Locks: none. Plan: the catalog's partitions, and one probe of the index by (queue, finished_at) for each of those days.

@@ -1,8 +1,8 @@
 -- Count the live jobs in each bucket of a queue, to split a read of them into slices.
 --
 -- Parameters: queue text. Returns: a row for each bucket with jobs, in their order. Locks: none.
--- Plan: the entries of the queue in the claim index, bucket by bucket, and its packs: by the queue alone, the planner may read the whole table,
---   however few of its jobs are that queue's.
+-- Plan: the entries of the queue in the claim index, bucket by bucket, and its packs: by the queue alone, the planner
+--   may read the whole table, however few of its jobs are that queue's.
 -- Roles: consumer, operator, observer.
 SELECT there.bucket, CAST(sum(there.rows) AS bigint) AS rows
 FROM (

@@ -2,7 +2,8 @@
 --
 -- Parameters: table_name text, schema_name text (each quoted as an identifier; schema_name null: the table's name has none).
 -- Returns: one row: there (the table); may_write (its rows can be inserted and deleted, or it is not there); schema_there
---   (true where none was named); may_make (the user may create tables in the schema; true where none was named). Locks: none.
+--   (true where none was named); may_make (the user may create tables in the schema; true where none was named). Locks:
+--   none.
 -- Plan: the catalog, by names and object ids.
 -- Roles: producer, consumer, operator, observer.
 SELECT

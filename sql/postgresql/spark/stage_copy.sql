@@ -1,5 +1,5 @@
--- Stage the jobs of one attempt of a Spark task, by COPY in binary. No consumer sees them before write_commit enqueues those of the
--- attempts that Spark accepted.
+-- Stage the jobs of one attempt of a Spark task, by COPY in binary. No consumer sees them before write_commit enqueues
+-- those of the attempts that Spark accepted.
 --
 -- Parameters: none. Returns: nothing. Locks: the inserted rows only.
 -- Roles: producer, operator.

@@ -1,4 +1,5 @@
--- Count the jobs that ended between two snapshots of a stream: by transactions that the first did not see, and the second does.
+-- Count the jobs that ended between two snapshots of a stream: by transactions that the first did not see, and the
+-- second does.
 --
 -- Parameters: queue text; after, until text (each a pg_snapshot); from_time timestamptz (null: open; rows that ended before
 --   it are none of the stream's).

@@ -13,11 +13,11 @@
 -- Returns, for each message and receiver, in the order of the messages: the message's number, from 1; the subscription;
 --   the queue; the job's id; whether it was inserted (a live job may have the id already). No row of a message: it fits no
 --   subscription. The trigger job_wakes wakes consumers of the queues.
--- Locks: the inserted rows only, in the order of their ids: two who send the same messages in different orders do not wait for
---   each other in a circle. Guards: I1 (it is one transaction with whatever the caller does beside it), I5.
+-- Locks: the inserted rows only, in the order of their ids: two who send the same messages in different orders do not
+--   wait for each other in a circle. Guards: I1 (it is one transaction with whatever the caller does beside it), I5.
 -- Plan: the topic's subscriptions by the primary key, and each one's queue, for each message by itself: so what is numbered
---   in the lines of ordering keys keeps the order of the messages. Nothing is joined with all that was inserted: how much that
---   is, no plan can know.
+--   in the lines of ordering keys keeps the order of the messages. Nothing is joined with all that was inserted: how
+--   much that is, no plan can know.
 -- Roles: producer, operator.
 WITH message AS MATERIALIZED (
     SELECT

@@ -1,5 +1,5 @@
--- Look as waiter_look does, where many dead rows are in its way: from the head hints on. What was committed late, and is due before
--- them, is found by the next waiter_look.
+-- Look as waiter_look does, where many dead rows are in its way: from the head hints on. What was committed late, and
+-- is due before them, is found by the next waiter_look.
 --
 -- Parameters, returns: as waiter_look. Locks: none.
 -- Plan: one probe of the index job_claim for each bucket and priority.

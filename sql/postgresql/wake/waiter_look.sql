@@ -1,5 +1,5 @@
--- Look whether there is a job for whoever waits, and which transactions are open that may have put some on the queue and woken
--- nobody: those that were open when he armed himself. Only their ends can bring a job that he is not told of.
+-- Look whether there is a job for whoever waits, and which transactions are open that may have put some on the queue
+-- and woken nobody: those that were open when he armed himself. Only their ends can bring a job that he is not told of.
 --
 -- Parameters: queue text; buckets smallint[] (null: all); open text[] (the transactions of which it asks; null: all that
 --   are open now).

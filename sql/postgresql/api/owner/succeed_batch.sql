@@ -1,7 +1,8 @@
 -- End the jobs of a leased batch as succeeded, with the rights of the tables' owner: batch_succeed, which says more;
 -- and those in its packs.
 --
--- Plan: the pages of what the index on (batch_id, bucket, id) finds, each once: entry by entry, many jobs took half as long again.
+-- Plan: the pages of what the index on (batch_id, bucket, id) finds, each once: entry by entry, many jobs took half as
+--   long again.
 CREATE OR REPLACE FUNCTION sqlqueue.succeed_batch(
     batch_id uuid
 ) RETURNS TABLE (ended bigint, lines text[])

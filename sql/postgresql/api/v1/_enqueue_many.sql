@@ -116,8 +116,8 @@ BEGIN
                 LEFT JOIN unnest(landed) AS l (id) ON l.id = g.id;
             END IF;
             EXIT WHEN passing = 0 OR holders[passing] IS NOT NULL;
-            -- It met a job that waited and was claimed since. Where its key is free, or another waits under it by now, to leave
-            -- this one out would lose it.
+            -- It met a job that waited and was claimed since. Where its key is free, or another waits under it by now,
+            -- to leave this one out would lose it.
             EXIT WHEN EXISTS (SELECT FROM ({{unique_key_holders}}) AS holding WHERE holding.state <> 'queued');
             EXIT WHEN NOT EXISTS (SELECT FROM sqlqueue.queue AS q WHERE q.name = _enqueue_many.queue);
             ids := given[passing:passing];

@@ -1,5 +1,6 @@
 -- Say so if a transaction may not see that a job has ended since it began: named by its producer, that job would be put on
--- its queue a second time. Parameters: what text ('job' or 'message'); id uuid (its producer's own; null: it has none). Raises: SQ004.
+-- its queue a second time. Parameters: what text ('job' or 'message'); id uuid (its producer's own; null: it has none).
+-- Raises: SQ004.
 CREATE OR REPLACE FUNCTION sqlqueue_v1._need_newest(what text, id uuid) RETURNS void
 LANGUAGE plpgsql STABLE AS $function$
 BEGIN

@@ -1,13 +1,13 @@
 -- Claim due jobs under a lease, by the queue's strategy, its limits and the turns of its keys.
 --
 -- A claim is committed before its jobs are worked on: a lease is seen by others from then on, and with limits or keyed
--- queues others wait for this transaction to end. A claim that is rolled back gives its lease_no to the next one: it goes to no
--- other system before the commit.
+-- queues others wait for this transaction to end. A claim that is rolled back gives its lease_no to the next one: it
+-- goes to no other system before the commit.
 --
 -- Parameters: queue text; worker text (who claims, for people to read); max_jobs integer (1 to 10,000); lease_seconds float8
---   (how long the claim holds without a heartbeat; null: the queue's); buckets integer[] (where to look, in this order; null:
---   all of them, from a random one on); with_tags text[] and with_payload jsonb (only jobs that have all these tags, and whose
---   payload contains that one; looks at what is due until it has found enough).
+--   (how long the claim holds without a heartbeat; null: the queue's); buckets integer[] (where to look, in this order;
+--   null: all of them, from a random one on); with_tags text[] and with_payload jsonb (only jobs that have all these
+--   tags, and whose payload contains that one; looks at what is due until it has found enough).
 -- Returns: the jobs. The number of the lease goes with every word about the job. No row: nothing is due, or may run now.
 -- A job whose lease ran out is claimed by itself. On its last attempt it goes to the dead letter, or is held where the queue
 -- says so.
@@ -147,8 +147,8 @@ BEGIN
                 IF cardinality(buckets) <= 64 THEN
                     heads_known := sqlqueue_v1._heads(claim.queue, NULL);
                 END IF;
-                -- Each bucket has a time of its own at which a claim looked at it from the very beginning: a claim reaches as many
-                -- as it takes to fill it.
+                -- Each bucket has a time of its own at which a claim looked at it from the very beginning: a claim
+                -- reaches as many as it takes to fill it.
                 old := ARRAY(
                     SELECT b.no
                     FROM unnest(buckets) AS b (no)
@@ -201,8 +201,8 @@ BEGIN
                             found_buckets, found_priorities, found_at, found_ids
                         );
                     END IF;
-                    -- Fewer than were asked for: then there may be some before the place where this began. One that was taken by
-                    -- itself stays so.
+                    -- Fewer than were asked for: then there may be some before the place where this began. One that was
+                    -- taken by itself stays so.
                     EXIT WHEN swept OR cardinality(chosen) IN (1, claim.max_jobs);
                     swept := true;
                 END LOOP;

@@ -6,7 +6,8 @@
 --   is left out; 'replace': it gives its content to the one that waits); unique_until text ('end': the key is held until the
 --   job ends; 'claim': until it is claimed for the first time); tags text[]; max_attempts integer, timeout_seconds
 --   float8 and backoff float8[] (seconds, factor, max_seconds, jitter; null: the queue's); region text (null: any bucket);
---   id uuid (a version 7 UUID of the producer's own: the same job, sent again, lands once, also if it has ended; null: made).
+--   id uuid (a version 7 UUID of the producer's own: the same job, sent again, lands once, also if it has ended; null:
+--   made).
 -- Returns: the id of the job that holds the content; null: it was left out.
 -- Raises: SQ002 (no such queue), SQ003 (bad input), SQ004 (an id, and 'replace' in a keyed queue, need READ COMMITTED).
 CREATE OR REPLACE FUNCTION sqlqueue_v1.enqueue(

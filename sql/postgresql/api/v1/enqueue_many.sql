@@ -2,8 +2,8 @@
 --
 -- Parameters: as for enqueue, with an array, one element a job, of payloads jsonb[], run_ats timestamptz[], priorities
 --   integer[], ordering_keys and unique_keys text[] and ids uuid[] (null: for each of them what enqueue takes by itself).
---   unique_until, tags, max_attempts, timeout_seconds, backoff and region are those of all of them; unique_until of those that
---   have a unique key.
+--   unique_until, tags, max_attempts, timeout_seconds, backoff and region are those of all of them; unique_until of
+--   those that have a unique key.
 -- Returns: for each job the id of the one that holds its content, in the order of the payloads; null: it was left out.
 -- Raises: SQ002, SQ003, SQ004, as enqueue does; messages count rows from 0.
 CREATE OR REPLACE FUNCTION sqlqueue_v1.enqueue_many(

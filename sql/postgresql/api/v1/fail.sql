@@ -29,8 +29,8 @@ BEGIN
         WHEN lease.order_no IS NOT NULL AND lease.on_poison = 'stop' THEN 'held'
         ELSE 'failed'
     END;
-    -- seconds * factor ^ (attempt - 1), at most max_seconds, less the jitter; where the power is beyond all numbers, so is it
-    -- beyond the most.
+    -- seconds * factor ^ (attempt - 1), at most max_seconds, less the jitter; where the power is beyond all numbers, so
+    -- is it beyond the most.
     waits := COALESCE(retry_after_seconds, LEAST(
         lease.backoff[3],
         LEAST(lease.backoff[1], lease.backoff[3]) * CASE

@@ -40,7 +40,8 @@ BEGIN
             PERFORM sqlqueue_v1._need_read_committed(queue);
         END IF;
         IF lease.limited THEN
-            -- Whoever ends jobs and claims others has the rows first, and then the lock of the limit. Those of a key come last.
+            -- Whoever ends jobs and claims others has the rows first, and then the lock of the limit. Those of a key
+            -- come last.
             IF lease.order_no IS NULL THEN
                 {{lock_leased}}
                 INTO found;

@@ -1,11 +1,13 @@
--- Be woken by the next job that is put on a queue: this session listens from the commit on, and is notified of one job, once.
+-- Be woken by the next job that is put on a queue: this session listens from the commit on, and is notified of one job,
+-- once.
 --
 -- A notification's payload is the queue's name. It is a hint: who is not notified finds the job at his next look. Look once
 -- after it has returned, as a job that is committed at that moment notifies nobody; and say it again before each wait.
 --
--- Parameters: queue text; worker text (who waits: its own for each that does); seconds float8 (for how long, if no job comes).
--- Returns: the session's channel. What may have made many jobs due at once notifies all, on the channel of the schema's name, to
---   which this listens as well. Raises: SQ002, SQ003.
+-- Parameters: queue text; worker text (who waits: its own for each that does); seconds float8 (for how long, if no job
+--   comes).
+-- Returns: the session's channel. What may have made many jobs due at once notifies all, on the channel of the schema's
+--   name, to which this listens as well. Raises: SQ002, SQ003.
 CREATE OR REPLACE FUNCTION sqlqueue_v1.listen(queue text, worker text, seconds float8 DEFAULT 60) RETURNS text
 LANGUAGE plpgsql VOLATILE {{settings}} AS $function$
 #variable_conflict use_column

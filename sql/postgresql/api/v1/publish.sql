@@ -2,8 +2,8 @@
 --
 -- Parameters: topic text; payload, run_at, priority, ordering_key, tags as for enqueue; id uuid (the message's, of the
 --   publisher's own: sent again with it, it lands once; null: made).
--- Returns: a row for each receiver: the subscription, its queue, the job's id, and whether the job was inserted (false: it had
---   been published before). No row: the message fits no subscription, and nothing is left of it.
+-- Returns: a row for each receiver: the subscription, its queue, the job's id, and whether the job was inserted (false:
+--   it had been published before). No row: the message fits no subscription, and nothing is left of it.
 -- Raises: SQ003, SQ004 (an id needs READ COMMITTED).
 CREATE OR REPLACE FUNCTION sqlqueue_v1.publish(
     topic text,

@@ -1,4 +1,5 @@
--- Let held jobs go: due now, with the attempts that they have left. A request to cancel one, made while it ran, is void then.
+-- Let held jobs go: due now, with the attempts that they have left. A request to cancel one, made while it ran, is void
+-- then.
 --
 -- Parameters: queue text; job_ids uuid[] (10,000 at most).
 --

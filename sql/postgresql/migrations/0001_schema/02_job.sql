@@ -18,10 +18,10 @@ CREATE SEQUENCE sqlqueue.job_order CACHE 1;
 -- ran out has spent an attempt only where it was the only one of its claim (alone): attempts_spent is what counts then. The
 -- next claim takes such a job by itself, and one that kills its process is found without the others.
 --
--- Whoever puts jobs in may write most of these columns, in whatever way. The constraints refuse what belongs in no queue; their
--- names are what the refusal shows. They are few, and plain: PostgreSQL reads their texts anew in every statement that writes
--- to the table, which sixteen of them made a single enqueue pay for with a third more of the server's time. What else a row
--- may hold that nobody meant, consumers live with.
+-- Whoever puts jobs in may write most of these columns, in whatever way. The constraints refuse what belongs in no
+-- queue; their names are what the refusal shows. They are few, and plain: PostgreSQL reads their texts anew in every
+-- statement that writes to the table, which sixteen of them made a single enqueue pay for with a third more of the
+-- server's time. What else a row may hold that nobody meant, consumers live with.
 CREATE TABLE sqlqueue.job (
     id           uuid        PRIMARY KEY,
     queue        text        NOT NULL,
@@ -76,14 +76,14 @@ CREATE TABLE sqlqueue.job (
 CREATE INDEX job_claim ON sqlqueue.job (queue, bucket, priority DESC, available_at, id) WHERE queue IS NOT NULL;
 
 -- At most one job per unique key, of those that hold theirs: until they end, or, where they say so, until they are claimed
--- for the first time. lease_no tells, which every claim raises and nothing lowers: no claim has to write anything for it, and a
--- job that goes back to its queue does not meet the one that has taken its key meanwhile.
+-- for the first time. lease_no tells, which every claim raises and nothing lowers: no claim has to write anything for
+-- it, and a job that goes back to its queue does not meet the one that has taken its key meanwhile.
 CREATE UNIQUE INDEX job_unique_key ON sqlqueue.job (queue, unique_key)
     WHERE unique_key IS NOT NULL AND (NOT unique_until_claim OR lease_no = 0);
 
--- The lives of a key, in order; those under a lease; those that wait for their turn. Who wants the first says order_no > 0, and
--- who wants one of the two others order_no IS NOT NULL: an empty table makes them all look equal, and the first would be read
--- from end to end for a lease.
+-- The lives of a key, in order; those under a lease; those that wait for their turn. Who wants the first says order_no
+-- > 0, and who wants one of the two others order_no IS NOT NULL: an empty table makes them all look equal, and the
+-- first would be read from end to end for a lease.
 CREATE INDEX job_key ON sqlqueue.job (queue, ordering_key, order_no) WHERE order_no > 0;
 CREATE INDEX job_key_running ON sqlqueue.job (queue, ordering_key, available_at)
     WHERE order_no IS NOT NULL AND state = 'running';
@@ -104,7 +104,8 @@ CREATE INDEX job_batch ON sqlqueue.job (batch_id, bucket, id) WHERE batch_id IS 
 -- once, by keep_queue: a setting of the transaction says whose row is locked. It ends with the transaction, or with the
 -- savepoint that is rolled back, as the lock does; its name is made of the schema's, which may be there in capitals as well.
 --
--- Who sets it by hand puts in jobs of a queue that is not there. Nobody claims them, nothing waits for them, doctor names them.
+-- Who sets it by hand puts in jobs of a queue that is not there. Nobody claims them, nothing waits for them, doctor
+-- names them.
 
 -- Keep a queue from being deleted until the transaction ends, before many jobs are put on it.
 --
@@ -145,16 +146,16 @@ $$;
 
 REVOKE ALL ON FUNCTION sqlqueue.keep_queue_of_job() FROM PUBLIC;
 
--- After each row, and not before: COPY would insert them one by one. The condition is looked at for each job, and calls nothing
--- that has to be looked up.
+-- After each row, and not before: COPY would insert them one by one. The condition is looked at for each job, and calls
+-- nothing that has to be looked up.
 CREATE TRIGGER job_queue_is_there AFTER INSERT OR UPDATE OF queue ON sqlqueue.job
 FOR EACH ROW WHEN (NEW.queue IS DISTINCT FROM current_setting('sqlqueue_kept.q' || md5('sqlqueue'), true))
 EXECUTE FUNCTION sqlqueue.keep_queue_of_job();
 
 -- Refuse that a queue with jobs is deleted, or renamed.
 --
--- Whoever was putting jobs on it has committed by now, or has to find it gone: the deletion has the row. So what is committed at
--- this moment decides, which a stricter transaction than READ COMMITTED does not see: it is refused.
+-- Whoever was putting jobs on it has committed by now, or has to find it gone: the deletion has the row. So what is
+-- committed at this moment decides, which a stricter transaction than READ COMMITTED does not see: it is refused.
 CREATE FUNCTION sqlqueue.refuse_queue_with_jobs() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE

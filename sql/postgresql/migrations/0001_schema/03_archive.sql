@@ -2,8 +2,8 @@
 
 -- Immutable: what analytics reads. Partitioned by the day of finished_at, so that trimming is dropping a table.
 --
--- ended_in is the transaction that ended the job: what a snapshot says of it is what a stream has read and what it has not. A
--- moment cannot say it: the transaction that wrote an earlier finished_at may be the later one to commit.
+-- ended_in is the transaction that ended the job: what a snapshot says of it is what a stream has read and what it has
+-- not. A moment cannot say it: the transaction that wrote an earlier finished_at may be the later one to commit.
 --
 -- Of what a job brings along nothing is refused here: whatever the live table holds can end.
 CREATE TABLE sqlqueue.job_archive (

@@ -28,14 +28,14 @@ CREATE TABLE sqlqueue.waiter (
     PRIMARY KEY (queue, worker)
 );
 
--- Who has nothing to do and is to be woken by the next job, by the backend of the session that listens. A row is good for one
--- job: whoever puts it there takes the row and notifies that session alone. So nobody is told of a job twice, and a consumer that
--- is at work costs producers nothing: NOTIFY takes a lock of the whole server, which is held until its transaction has reached
--- the disk.
+-- Who has nothing to do and is to be woken by the next job, by the backend of the session that listens. A row is good
+-- for one job: whoever puts it there takes the row and notifies that session alone. So nobody is told of a job twice,
+-- and a consumer that is at work costs producers nothing: NOTIFY takes a lock of the whole server, which is held until
+-- its transaction has reached the disk.
 --
--- After a crash of the server no session is left that could be woken. Rows that were taken stay in the index for as long as an
--- old transaction could see them. expires_at is in both so that a look steps over those of the last seconds alone, however many
--- there were before: who arms himself often does so for short.
+-- After a crash of the server no session is left that could be woken. Rows that were taken stay in the index for as
+-- long as an old transaction could see them. expires_at is in both so that a look steps over those of the last seconds
+-- alone, however many there were before: who arms himself often does so for short.
 CREATE UNLOGGED TABLE sqlqueue.armed_waiter (
     queue      text        NOT NULL,
     expires_at timestamptz NOT NULL,
@@ -66,7 +66,8 @@ $$;
 
 -- Be no longer woken by the next job of a queue.
 --
--- Returns: whether this session was to be. False: it was not, its time was up, or a job has taken its row, and a notification is
+-- Returns: whether this session was to be. False: it was not, its time was up, or a job has taken its row, and a
+--   notification is
 -- here or on its way.
 -- Locks: the session's own rows; one that a producer has locked is left to him.
 -- With the owner's rights: nobody else may change these rows, and a session has no others here than its own.
@@ -90,8 +91,8 @@ $$;
 -- A job whose transaction looked for somebody to wake before this was committed wakes nobody: look again after it, and again
 -- when the transactions that were open then have ended (waiter_look).
 --
--- Parameters: wanted, the queue; among, the buckets from which a job is wanted, null for all; choosy, whether other things decide
---   as well, so that it is told of each job in addition to somebody else; seconds, for how long.
+-- Parameters: wanted, the queue; among, the buckets from which a job is wanted, null for all; choosy, whether other
+--   things decide as well, so that it is told of each job in addition to somebody else; seconds, for how long.
 -- Locks: the session's own rows. With the owner's rights, as disarm_waiter.
 CREATE FUNCTION sqlqueue.arm_waiter(wanted text, among smallint[], choosy boolean, seconds double precision) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -107,9 +108,9 @@ $$;
 
 -- Wake one of those who wait for a queue's jobs, and all of those who choose; nobody, if nobody has nothing to do.
 --
--- Those whose rows other producers have locked are passed over: each of several jobs that are committed at once wakes somebody
--- else. A transaction that keeps its snapshot sees neither who has armed himself since nor that a row was taken, for which it
--- would fail: it tells all who listen.
+-- Those whose rows other producers have locked are passed over: each of several jobs that are committed at once wakes
+-- somebody else. A transaction that keeps its snapshot sees neither who has armed himself since nor that a row was
+-- taken, for which it would fail: it tells all who listen.
 --
 -- Parameters: wanted, the queue; among, the buckets of the jobs, null for any.
 -- Returns: whether somebody is notified. Locks: the rows that it deletes; it waits for none.
@@ -169,8 +170,9 @@ BEGIN
 END
 $$;
 
--- Jobs that are put on a queue and are due wake somebody when their transaction commits: at the end of their statement it would
--- keep whom it wakes from the jobs of others for as long as it likes. New content of a job that waits is such a job.
+-- Jobs that are put on a queue and are due wake somebody when their transaction commits: at the end of their statement
+-- it would keep whom it wakes from the jobs of others for as long as it likes. New content of a job that waits is such
+-- a job.
 --
 -- One job of each queue and bucket does so in a transaction, of ten thousand as of one: the setting, which ends with the
 -- transaction, is the only thing that a condition can remember between rows. Who sets it himself wakes nobody. A row whose
@@ -253,12 +255,12 @@ CREATE TABLE sqlqueue.consumer_slot (
 );
 
 -- Set those of a queue's jobs aside that no claim can take, of those that are due or wait for their turn: for whoever met an
--- error when he claimed, or let in the next of a key. That changes a row, so it is refused for one that breaks a constraint, as
--- rows may that were there before it (NOT VALID), or whose numbers cannot grow; and with that one row all others that it was to
--- take.
+-- error when he claimed, or let in the next of a key. That changes a row, so it is refused for one that breaks a
+-- constraint, as rows may that were there before it (NOT VALID), or whose numbers cannot grow; and with that one row
+-- all others that it was to take.
 --
--- They are held, with the reason as their error. What keeps them from being held, or claimed once they are released, is brought
--- into range.
+-- They are held, with the reason as their error. What keeps them from being held, or claimed once they are released, is
+-- brought into range.
 --
 -- Returns: how many jobs. Locks: these jobs; those that others have locked are left alone.
 -- Plan: it looks at every job of the queue, once for each error.

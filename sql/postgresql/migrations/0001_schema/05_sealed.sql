@@ -47,11 +47,11 @@ CREATE INDEX batch_lease ON sqlqueue.batch (lease_until, id) WHERE state IN ('se
 
 -- Jobs of a large leased batch, many to a row, which is compressed: sealing moves them here, and publishing from here to the
 -- archive, which writes each of them once and a few bytes more. Nobody claims them meanwhile, and for whoever looks they are
--- running: see packed_job. Jobs that somebody follows, that hold a unique key, or that are large stay where all others are. So do
--- those of a pack of which one is decided about by itself: it is unpacked then.
+-- running: see packed_job. Jobs that somebody follows, that hold a unique key, or that are large stay where all others
+-- are. So do those of a pack of which one is decided about by itself: it is unpacked then.
 --
--- Packs of one seal (packed_at) do not overlap: the jobs of each are from first_id to last_id. The number of the lease and the
--- attempts are those before the seal.
+-- Packs of one seal (packed_at) do not overlap: the jobs of each are from first_id to last_id. The number of the lease
+-- and the attempts are those before the seal.
 CREATE TYPE sqlqueue.packed AS (
     id           uuid,
     bucket       smallint,
@@ -83,8 +83,8 @@ CREATE TABLE sqlqueue.batch_pack (
 
 CREATE INDEX batch_pack_queue ON sqlqueue.batch_pack (queue, batch_id, packed_at) INCLUDE (job_count);
 
--- The jobs in packs, as they would be in the table of live jobs: under the lease of their batch, whose every takeover raises its
--- number. first_id and last_id bound the pack, for who reads ranges of ids.
+-- The jobs in packs, as they would be in the table of live jobs: under the lease of their batch, whose every takeover
+-- raises its number. first_id and last_id bound the pack, for who reads ranges of ids.
 CREATE VIEW sqlqueue.packed_job AS
 SELECT
     j.id, p.queue, j.bucket, j.priority, CAST('running' AS text) AS state, CAST(NULL AS timestamptz) AS available_at,
@@ -98,14 +98,14 @@ CROSS JOIN LATERAL unnest(p.jobs) AS j;
 COMMENT ON VIEW sqlqueue.packed_job IS
     'running jobs of large sealed batches: the table job does not have them while their batch is open';
 
--- Every live job, wherever it is, with what both have; of one in the table job first_id and last_id are its own id. available_at is
--- null where no time makes the job claimable.
+-- Every live job, wherever it is, with what both have; of one in the table job first_id and last_id are its own id.
+-- available_at is null where no time makes the job claimable.
 CREATE VIEW sqlqueue.live_job AS
 SELECT
     j.id, j.queue, j.bucket, j.priority, j.state, NULLIF(j.available_at, 'infinity') AS available_at, j.run_at, j.lease_no,
     j.attempt, j.alone, j.attempts_spent, j.max_attempts, j.created_at, j.started_at, j.claimed_by, j.batch_id,
-    j.ordering_key, j.region, j.timeout_seconds, j.backoff, j.tags, j.payload, j.error, j.id AS first_id, j.id AS last_id, j.unique_key, j.unique_until_claim, j.order_no,
-    j.followed, j.limited, j.cancel_requested_at
+    j.ordering_key, j.region, j.timeout_seconds, j.backoff, j.tags, j.payload, j.error, j.id AS first_id, j.id AS last_id,
+    j.unique_key, j.unique_until_claim, j.order_no, j.followed, j.limited, j.cancel_requested_at
 FROM sqlqueue.job AS j
 UNION ALL
 SELECT
@@ -116,7 +116,8 @@ FROM sqlqueue.packed_job AS p;
 
 COMMENT ON VIEW sqlqueue.live_job IS 'every live job: those of the table job, and those in packs of large sealed batches';
 
--- Find the packs that may have some jobs, by their ids. Reads: of each seal that packed jobs, an entry of the index for each id.
+-- Find the packs that may have some jobs, by their ids. Reads: of each seal that packed jobs, an entry of the index for
+-- each id.
 CREATE FUNCTION sqlqueue.packs_of(ids uuid[])
 RETURNS TABLE (wanted uuid, batch_id uuid, packed_at timestamptz, first_id uuid)
 LANGUAGE plpgsql STABLE
@@ -175,8 +176,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT j.id, j.queue FROM sqlqueue.packed_jobs(ids) AS j
 $$;
 
--- Move the due jobs of some buckets, as far as they can be packed, into packs of a batch that is being sealed. The batch's own
--- lease is extended by it. With the rights of the tables' owner: a consumer cannot delete jobs.
+-- Move the due jobs of some buckets, as far as they can be packed, into packs of a batch that is being sealed. The
+-- batch's own lease is extended by it. With the rights of the tables' owner: a consumer cannot delete jobs.
 --
 -- Returns: how many. A batch that was taken over gets none.
 -- Locks: the batch's row, then the jobs; one that others have locked is waited for.
@@ -241,7 +242,8 @@ $$;
 -- Unpack jobs: they run on, in the table of live jobs.
 --
 -- Parameters: of_batch: of this batch alone; null: of any. ids: the packs that have one of these; null: all of the batch.
--- Returns: how many jobs. Locks: their batches' rows against being published, given up or taken over meanwhile; then the packs.
+-- Returns: how many jobs. Locks: their batches' rows against being published, given up or taken over meanwhile; then
+--   the packs.
 CREATE FUNCTION sqlqueue.unpack_jobs(of_batch uuid, ids uuid[]) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
@@ -292,8 +294,8 @@ $$;
 
 -- Do with the jobs in a batch's packs what becomes of those that nothing was reported of.
 --
--- Parameters: rest, because: as of settle_batch; running: nothing. Returns: how many jobs. Locks: the packs. The transaction has
---   the batch's row.
+-- Parameters: rest, because: as of settle_batch; running: nothing. Returns: how many jobs. Locks: the packs. The
+--   transaction has the batch's row.
 CREATE FUNCTION sqlqueue.settle_packs(of_batch uuid, rest text, because text) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE

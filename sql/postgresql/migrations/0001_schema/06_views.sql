@@ -51,8 +51,8 @@ COMMENT ON COLUMN sqlqueue.bucket_heads.available_at IS
 COMMENT ON COLUMN sqlqueue.bucket_heads.due_seconds IS
     'for how many seconds it has been due; negative: it is due in that many';
 
--- Jobs where nobody looks: in a bucket that their queue never had, or with a priority that there is not. One probe of the index a
--- bucket, and two more for the priorities before and behind the others.
+-- Jobs where nobody looks: in a bucket that their queue never had, or with a priority that there is not. One probe of
+-- the index a bucket, and two more for the priorities before and behind the others.
 CREATE VIEW sqlqueue.stray_job AS
 WITH RECURSIVE place AS (
     (SELECT j.queue, j.bucket FROM sqlqueue.job AS j WHERE j.queue > '' ORDER BY j.queue, j.bucket LIMIT 1)
@@ -88,8 +88,8 @@ CROSS JOIN LATERAL (
 COMMENT ON VIEW sqlqueue.stray_job IS
     'jobs in buckets that their queue never had, or of priorities that there are not: maintain moves them';
 
--- Jobs of queues that do not exist: nobody claims, moves or counts them. Only who goes around the table's triggers makes any. One
--- probe of the index a queue.
+-- Jobs of queues that do not exist: nobody claims, moves or counts them. Only who goes around the table's triggers
+-- makes any. One probe of the index a queue.
 CREATE VIEW sqlqueue.job_without_queue AS
 WITH RECURSIVE named AS (
     (SELECT j.queue FROM sqlqueue.job AS j WHERE j.queue >= '' ORDER BY j.queue LIMIT 1)
@@ -108,8 +108,8 @@ CROSS JOIN LATERAL (SELECT j.id FROM sqlqueue.job AS j WHERE q.name IS NULL AND 
 COMMENT ON VIEW sqlqueue.job_without_queue IS
     'jobs of queues that do not exist: who makes the queue has them claimed, nobody else has';
 
--- All in one: a job by its id, wherever it is, or a queue's jobs of all states. While a large batch is open, its packs are looked
--- through for it.
+-- All in one: a job by its id, wherever it is, or a queue's jobs of all states. While a large batch is open, its packs
+-- are looked through for it.
 CREATE VIEW sqlqueue.job_all AS
 SELECT
     false AS archived, j.id, j.queue, j.bucket, j.priority, j.state,

@@ -7,8 +7,8 @@
 -- these took.
 --
 -- It is a function for one reason: of a look that takes 50 ms PostgreSQL's planner expects so much that it would compile
--- it first (jit), which takes seconds. With the owner's rights: the figures are about payloads too (how large they are), which
--- not everybody who may have them can read.
+-- it first (jit), which takes seconds. With the owner's rights: the figures are about payloads too (how large they
+-- are), which not everybody who may have them can read.
 CREATE FUNCTION sqlqueue.queue_figures(wanted text) RETURNS TABLE (
     ready bigint,
     running bigint,

@@ -25,8 +25,8 @@ CREATE INDEX job_group_ended ON sqlqueue.job_group (ended_at) WHERE ended_at IS 
 
 -- One row for each who follows a job. It goes when he has been told; a member of a group stays, with the state in which its
 -- job ended, so that the same job added again is not counted again. The id is made by the client: what is sent again lands
--- once. submitted_id is the id under which he sent a job that was merged into this one. put_by is the user who put the row there:
--- nobody else with the same role may take it away.
+-- once. submitted_id is the id under which he sent a job that was merged into this one. put_by is the user who put the
+-- row there: nobody else with the same role may take it away.
 --
 -- Nothing refers to the job's row: its deletion, the hottest write of all, would have to look here each time.
 CREATE TABLE sqlqueue.follower (
@@ -95,8 +95,8 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     ) AS d
 $$;
 
--- Put callbacks on their queues, as enqueue does: each queue's settings, the bucket by the rule for all ids and keys, the place
--- in the line of its key.
+-- Put callbacks on their queues, as enqueue does: each queue's settings, the bucket by the rule for all ids and keys,
+-- the place in the line of its key.
 --
 -- Parameters: one element of each array for each callback. again: some may have been there before, and be finished by now;
 --   they are left out.

@@ -3,8 +3,8 @@
 -- Tell those who follow a job how it ended.
 --
 -- Parameters: ended_id, ended_at: the job, and the moment of its end: its row in the archive. Where there is none, nobody is
---   told and nothing is changed. again: some may have been told of that end before; they are not told twice. only_of: only the
---   followers that this user has put there are told, without result and error; null: all are told everything.
+--   told and nothing is changed. again: some may have been told of that end before; they are not told twice. only_of:
+--   only the followers that this user has put there are told, without result and error; null: all are told everything.
 -- Returns: how many followers were told, or counted in their groups.
 -- Notifies, on the channel of the schema's name (cut to 57 characters) and _ended, with the job's id, if a follower asks for
 --   it.
@@ -118,7 +118,8 @@ $$;
 CREATE TRIGGER job_ended AFTER DELETE ON sqlqueue.job
 FOR EACH ROW WHEN (OLD.followed) EXECUTE FUNCTION sqlqueue.job_ended();
 
--- Have the connection hear the ends of jobs that somebody follows to be notified: on the channel that tell_followers sends on.
+-- Have the connection hear the ends of jobs that somebody follows to be notified: on the channel that tell_followers
+-- sends on.
 CREATE FUNCTION sqlqueue.listen_to_ends() RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -128,8 +129,8 @@ $$;
 
 -- Fold what this transaction adds to groups into them; where a group is closed and its last member has ended, tell it.
 --
--- Locks: the groups, in the order of their ids, until the commit that is under way has ended. Closing one waits for those who
---   are adding to it, which hold its key; counting in it waits for nobody but others who count.
+-- Locks: the groups, in the order of their ids, until the commit that is under way has ended. Closing one waits for
+--   those who are adding to it, which hold its key; counting in it waits for nobody but others who count.
 CREATE FUNCTION sqlqueue.fold_group_tally() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

@@ -25,12 +25,12 @@ CREATE INDEX reply_queue_expiry ON sqlqueue.reply_queue (expires_at, queue);
 -- Parameters: reply: its name. expired: only if its time is up and nobody uses it: one with a live lease, a job that
 --   somebody works on, somebody who waits for its jobs, or something that was set up for it (a subscription, a schedule, a
 --   rule, a batch) lives on for as long as it did at first.
--- Returns: whether it is gone; null: there are more jobs, call again. False: it is in use, somebody is putting jobs on it, or
---   it is no reply queue. An enqueue that comes meanwhile waits, and is refused when the queue is gone.
+-- Returns: whether it is gone; null: there are more jobs, call again. False: it is in use, somebody is putting jobs on
+--   it, or it is no reply queue. An enqueue that comes meanwhile waits, and is refused when the queue is gone.
 -- Locks: its row, as nobody else may have it; none is waited for.
 -- With the owner's rights: it removes a queue, and only one that was made for replies.
--- Plan: indexes alone. Most rows of each table belong to few queues, so that the planner, told of no name, would look through
---   all of them, also for the checks that nothing refers to the queue.
+-- Plan: indexes alone. Most rows of each table belong to few queues, so that the planner, told of no name, would look
+--   through all of them, also for the checks that nothing refers to the queue.
 CREATE FUNCTION sqlqueue.remove_reply_queue(reply text, expired boolean) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER
 SET enable_seqscan = off SET plan_cache_mode = force_custom_plan SET search_path = pg_catalog, pg_temp AS $$

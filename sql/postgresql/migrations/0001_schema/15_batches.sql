@@ -19,9 +19,9 @@ CREATE TABLE sqlqueue.batch_outcome (
 -- End the jobs of a batch one by one: what was reported about them is done, and with the others happens what is asked for.
 -- Those that were reported to be retried and have no attempt left go to the dead letter.
 --
--- Parameters: rest: of jobs that nothing was reported of: succeeded; queued: due again, at once and without an attempt spent;
---   running: they stay in the batch. because: the error of those that are due again without a report; null: they keep the
---   last one.
+-- Parameters: rest: of jobs that nothing was reported of: succeeded; queued: due again, at once and without an attempt
+--   spent; running: they stay in the batch. because: the error of those that are due again without a report; null: they
+--   keep the last one.
 -- Returns: how many jobs were ended, how many given back or set aside; the ordering keys of those that stood in a line, each
 --   as often as it had such a job (null: none did).
 -- Locks: the jobs. The transaction has the batch's row. With the rights of the tables' owner: a consumer cannot delete jobs.
@@ -130,13 +130,13 @@ BEGIN
 END
 $$;
 
--- Give up an open batch on behalf of an operator, and give its jobs back without an attempt spent. Its driver, if there is one,
--- is refused from then on. With the rights of the tables' owner, as sweep_batch.
+-- Give up an open batch on behalf of an operator, and give its jobs back without an attempt spent. Its driver, if there
+-- is one, is refused from then on. With the rights of the tables' owner, as sweep_batch.
 --
 -- Parameters: batch; because: its error; held: also while its lease holds; dry_run: change
 --   nothing.
--- Returns: the batch, and as settle_batch; nulls: it is over, or somebody holds it: by its lease, or by the transaction that seals
---   or publishes it.
+-- Returns: the batch, and as settle_batch; nulls: it is over, or somebody holds it: by its lease, or by the transaction
+--   that seals or publishes it.
 -- Locks: the batch's row, if nobody has it; then the jobs.
 CREATE FUNCTION sqlqueue.abandon_batch(
     batch uuid, because text, held boolean, dry_run boolean, OUT abandoned uuid, OUT ended bigint, OUT back bigint
@@ -161,8 +161,8 @@ $$;
 
 REVOKE ALL ON FUNCTION sqlqueue.abandon_batch(uuid, text, boolean, boolean) FROM PUBLIC;
 
--- Forget a batch that is over, whatever its queue keeps, on behalf of an operator: with it goes how often its key failed, and
--- whether files of its are to be moved. With the rights of the tables' owner, as forget_batches.
+-- Forget a batch that is over, whatever its queue keeps, on behalf of an operator: with it goes how often its key
+-- failed, and whether files of its are to be moved. With the rights of the tables' owner, as forget_batches.
 --
 -- Parameters: batch; unmoved: also where files are not known to be in their place. Returns: whether it was forgotten.
 -- Locks: its row.

@@ -66,9 +66,9 @@ $$;
 -- Parameters: write; target: the queue; write_name (null: none) and batch_no: a write of a name with this number, or a
 --   higher one, that was done before is not done again; accepted: attempts, in the order of their partitions; expected:
 --   their rows.
--- Returns: repeated: it was done before, and the numbers are those of then. jobs: those that were inserted; duplicates: those
---   left out, because a live job has their id or unique key, or their id is the producer's own and its job has ended. Fails
---   with P0002 where staged rows are not there any more, and with 23503 where the queue is not.
+-- Returns: repeated: it was done before, and the numbers are those of then. jobs: those that were inserted; duplicates:
+--   those left out, because a live job has their id or unique key, or their id is the producer's own and its job has
+--   ended. Fails with P0002 where staged rows are not there any more, and with 23503 where the queue is not.
 -- Locks: the row of the name, so that of two at once the second waits, and then finds it done; the queue's row against its
 --   deletion (keep_queue); the inserted rows, in the order of enqueue_many.
 CREATE FUNCTION sqlqueue.enqueue_staged(
@@ -181,9 +181,10 @@ REVOKE ALL ON FUNCTION
     sqlqueue.drop_staged(uuid), sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint)
 FROM PUBLIC;
 
--- The day, as 2013-01-31, on which an instant lies by the clocks of a time zone; null where the text is no instant. An instant is
--- an ISO date and time; one that does not say how far from UTC its clocks are is of UTC. It never fails, but for a zone that there
--- is not, and so can stand in a condition. One expression, so that it becomes part of the statement that uses it.
+-- The day, as 2013-01-31, on which an instant lies by the clocks of a time zone; null where the text is no instant. An
+-- instant is an ISO date and time; one that does not say how far from UTC its clocks are is of UTC. It never fails, but
+-- for a zone that there is not, and so can stand in a condition. One expression, so that it becomes part of the
+-- statement that uses it.
 CREATE FUNCTION sqlqueue.local_day(instant text, zone text) RETURNS text
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
     SELECT CASE

@@ -18,8 +18,8 @@ COMMENT ON VIEW sqlqueue.unique_key_holder IS 'jobs that hold their unique key: 
 
 -- Jobs that wait and hold their unique key: their content may be replaced, that of no other.
 --
--- The condition is written so that the planner does not take it for that of a partial index: what changes these rows has their
--- ids, and is to go by them.
+-- The condition is written so that the planner does not take it for that of a partial index: what changes these rows
+-- has their ids, and is to go by them.
 CREATE VIEW sqlqueue.replaceable_job AS
 SELECT
     j.id, j.queue, j.unique_key, j.available_at, j.run_at, j.priority, j.max_attempts, j.attempt, j.timeout_seconds,
@@ -31,12 +31,12 @@ COMMENT ON VIEW sqlqueue.replaceable_job IS 'jobs that wait and hold their uniqu
 
 -- Bring back the next jobs of keys that have room again: key_promote, which says more.
 --
--- With the owner's rights: a producer who puts off a job makes room for the next of its key, and is to let that one in, at the
--- moment that this writes and no other, without a right to change when jobs are due. To let one in too early does no harm: a
--- claim that meets it puts it back.
+-- With the owner's rights: a producer who puts off a job makes room for the next of its key, and is to let that one in,
+-- at the moment that this writes and no other, without a right to change when jobs are due. To let one in too early
+-- does no harm: a claim that meets it puts it back.
 --
--- Plan: as the functions that people call have theirs. The condition on the job itself is written so that the planner does not
---   take it for that of a partial index.
+-- Plan: as the functions that people call have theirs. The condition on the job itself is written so that the planner
+--   does not take it for that of a partial index.
 CREATE FUNCTION sqlqueue.promote_keys(wanted text, keys text[]) RETURNS SETOF uuid
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
@@ -92,7 +92,8 @@ SELECT f.id, f.submitted_id, f.group_id FROM sqlqueue.follower AS f WHERE f.put_
 
 COMMENT ON VIEW sqlqueue.own_follower IS 'followers that were put there by the user who asks';
 
--- Keep live jobs from ending before this transaction does, and on request mark them as followed, so that their ends are told.
+-- Keep live jobs from ending before this transaction does, and on request mark them as followed, so that their ends are
+-- told.
 --
 -- Returns: the ids of those that are live; where they are not marked, only of those that still hold their unique key.
 -- Locks: the jobs, in the order of their ids: see follow, and merge_lock. No claim takes one that is locked.
@@ -134,9 +135,9 @@ REVOKE ALL ON FUNCTION sqlqueue.known_followers(uuid[]) FROM PUBLIC;
 
 -- Tell those who follow a job that had ended before, and were not told yet.
 --
--- How it ended is for those who may read that in the archive. For anybody else only his own followers are told, and of result
--- and error the callback says that they are withheld: a job that ended long ago is followed by its id, which producers see, and
--- a consumer reads the callback.
+-- How it ended is for those who may read that in the archive. For anybody else only his own followers are told, and of
+-- result and error the callback says that they are withheld: a job that ended long ago is followed by its id, which
+-- producers see, and a consumer reads the callback.
 --
 -- Parameters, returns, locks: as tell_followers, whose again is true. With the owner's rights, as that.
 CREATE FUNCTION sqlqueue.tell_late_followers(ended_id uuid, ended_at timestamptz) RETURNS bigint
@@ -149,8 +150,8 @@ $$;
 
 REVOKE ALL ON FUNCTION sqlqueue.tell_late_followers(uuid, timestamptz) FROM PUBLIC;
 
--- Refuse a change of a job's lease number that is no claim: lease_no grows by one, and only for a job that is due. Else every
--- lease of others could be ended by a number, or a fence that has passed on be made the current one.
+-- Refuse a change of a job's lease number that is no claim: lease_no grows by one, and only for a job that is due. Else
+-- every lease of others could be ended by a number, or a fence that has passed on be made the current one.
 --
 -- The jobs of a batch are under a lease without an end; whoever goes on with the batch takes them over (batch_renew). The
 -- owner's functions bring odd numbers into range (hold_unclaimable).

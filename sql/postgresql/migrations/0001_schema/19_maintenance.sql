@@ -1,8 +1,8 @@
 -- Maintenance by whoever is there: which run it is, until when it is its own, and what a consumer may remove in one.
 
--- One row: when maintenance is due, who is at it, and when it was last done. Taken by a compare-and-set of its run number, which
--- is the fence of the run: nothing is held by a session, so that a pooler, or a process that is killed, stops nobody for longer
--- than a run goes without a word.
+-- One row: when maintenance is due, who is at it, and when it was last done. Taken by a compare-and-set of its run
+-- number, which is the fence of the run: nothing is held by a session, so that a pooler, or a process that is killed,
+-- stops nobody for longer than a run goes without a word.
 CREATE TABLE sqlqueue.maintenance (
     one        boolean     PRIMARY KEY DEFAULT true CHECK (one),
     due_at     timestamptz NOT NULL CHECK (isfinite(due_at)),
@@ -49,12 +49,12 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     RETURNING true
 $$;
 
--- Make the partition of a day that should have one: from yesterday's to that of a week ahead, or one that has rows in the default
--- partition, which are moved into it. Of any other day nothing is made.
+-- Make the partition of a day that should have one: from yesterday's to that of a week ahead, or one that has rows in
+-- the default partition, which are moved into it. Of any other day nothing is made.
 --
 -- Returns: how many rows were moved; null: the day has its partition, or is to have none.
--- Locks: as begin_archive_partition and attach_archive_partition, of which nothing is seen in between. With the owner's rights:
---   consumers may not call these two, as one without the other hides the rows of a day.
+-- Locks: as begin_archive_partition and attach_archive_partition, of which nothing is seen in between. With the owner's
+--   rights: consumers may not call these two, as one without the other hides the rows of a day.
 CREATE FUNCTION sqlqueue.keep_archive_day(day date) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' SET search_path = pg_catalog, pg_temp SET timezone = 'UTC' AS $$
 DECLARE
@@ -85,7 +85,8 @@ REVOKE ALL ON FUNCTION
 FROM PUBLIC;
 
 -- What may be removed because its time is over, by the rows' own settings: so much a consumer may delete, and nothing else.
--- Whoever deletes gives bounds of his own, by which an index finds the rows; these conditions are looked at for each of them.
+-- Whoever deletes gives bounds of his own, by which an index finds the rows; these conditions are looked at for each of
+-- them.
 
 CREATE VIEW sqlqueue.archived_long_ago AS
 SELECT a.id, a.queue, a.finished_at
