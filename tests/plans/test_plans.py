@@ -134,6 +134,52 @@ def test_the_largest_claim(explain: Explainer, revision: int, limit: int) -> Non
     assert plan.buffers <= 25 * limit + 4 * LANES + SLACK
 
 
+WIDE = 1_024
+WIDE_QUEUE = """
+    INSERT INTO {s}.queue (name, bucket_count, strategy, ordered, on_poison, lease_seconds, max_attempts, backoff_seconds,
+        backoff_factor, backoff_max_seconds, backoff_jitter)
+    SELECT 'wide', %s, strategy, ordered, on_poison, lease_seconds, max_attempts, backoff_seconds,
+        backoff_factor, backoff_max_seconds, backoff_jitter
+    FROM {s}.queue WHERE name = 'work'
+"""
+ONLY_JOB = """
+    INSERT INTO {s}.job (id, queue, bucket, priority, available_at, run_at, max_attempts, payload)
+    VALUES (gen_random_uuid(), 'wide', %s, 5, now(), now(), 1, '{}')
+"""
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: choice.name)
+def test_a_queue_of_one_priority_costs_a_probe_a_bucket(explain: Explainer, choice: Choice) -> None:
+    explain.run(WIDE_QUEUE, WIDE)
+    explain.run(ONLY_JOB, WIDE - 1)
+    plan = explain(
+        choice.name,
+        queue="wide",
+        revision=1,
+        buckets=list(range(WIDE)),
+        hints=FROM_THE_BEGINNING,
+        limit=1,
+        look=1,
+        **choice.more,
+    )
+    assert plan.scans() <= BY_CLAIM | BY_ID
+    # The fan-out looks at the first and at the last of each.
+    assert plan.buffers <= (2 if choice.name == "pick_fanout" else 1) * 4 * WIDE + SLACK
+    chosen = "SELECT count(*) FROM {s}.job WHERE queue = 'wide' AND claim_token IS NOT NULL"
+    assert explain.run(chosen) == [(1,)] if choice.name == "mark_token" else plan.root["Actual Rows"] == 1
+
+
+def test_a_look_at_the_heads_of_a_queue_of_one_priority_costs_a_probe_a_bucket(explain: Explainer) -> None:
+    explain.run(WIDE_QUEUE, WIDE)
+    explain.run("INSERT INTO {s}.bucket (queue, bucket) SELECT 'wide', generate_series(0, %s - 1)", WIDE)
+    explain.run(ONLY_JOB, WIDE - 1)
+    for verb, given in {"heads": {}, "depth": {"cap": 100, "others": 100}}.items():
+        plan = explain(verb, queue="wide", **given)
+        assert plan.scans() <= BY_CLAIM
+        # What is due, and what is not, are two looks.
+        assert plan.buffers <= (2 if verb == "depth" else 1) * 4 * WIDE + SLACK
+
+
 SIZES = [1, 100, 1_000]
 
 
@@ -303,8 +349,9 @@ def test_heads(explain: Explainer) -> None:
     assert plan.root["Actual Rows"] == LANES
     assert {index for _, index in plan.scans()} == {"job_claim"}
     assert not any("Bitmap" in kind for kind, _ in plan.scans())
-    assert plan.rows_read <= LANES + 1
-    assert plan.buffers <= 5 * (LANES + 1) + SLACK
+    # The last bucket of all is looked up once, or for each bucket.
+    assert plan.rows_read <= LANES + 16
+    assert plan.buffers <= 5 * (LANES + 16) + SLACK
 
 
 @pytest.mark.parametrize("cap", [100, 10_000])

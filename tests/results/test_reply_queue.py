@@ -193,8 +193,8 @@ def test_every_table_that_refers_to_queues_is_known(queue: SqlQueue) -> None:
     schema = queue.database.schema
     known = {
         *("automation_rule", "batch", "bucket", "consumer_slot", "follower", "human_task", "job_event"),
-        *("job_group", "limit_reservation", "queue_declaration", "rate_start", "schedule", "sensitive_field"),
-        *("stale_write", "subscription", "waiter", "worker"),
+        *("job_group", "limit_reservation", "queue_declaration", "queue_priority", "rate_start", "schedule"),
+        *("sensitive_field", "stale_write", "subscription", "waiter", "worker"),
     }
     assert {row[0].removeprefix(f"{schema}.") for row in rows(queue, WHAT_REFERS)} == known
 

@@ -45,8 +45,8 @@ PLANTS: dict[str, tuple[str, str, str, str]] = {
     "a claim that puts the lowest priority first": (
         "round_robin",
         "claim_round_robin",
-        "(9), (8), (7), (6), (5), (4), (3), (2), (1), (0)",
-        "(0), (1), (2), (3), (4), (5), (6), (7), (8), (9)",
+        "ORDER BY p.priority DESC",
+        "ORDER BY p.priority",
     ),
     "a claim that goes by settings of yesterday": (
         "round_robin",

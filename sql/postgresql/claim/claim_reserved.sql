@@ -23,19 +23,21 @@ WITH reserved AS MATERIALIZED (
     JOIN sqlqueue.queue AS q ON q.name = :queue
     WHERE q.revision = :revision
       AND (q.paused_at IS NULL OR q.paused_until <= statement_timestamp())
+), level AS MATERIALIZED (
+    SELECT DISTINCT p.priority FROM sqlqueue.queue_priority AS p WHERE p.queue = :queue ORDER BY p.priority DESC
 ), head AS MATERIALIZED (
     SELECT due.id, due.available_at, due.suspect
     FROM unnest(CAST(:buckets AS smallint[]), CAST(:hints AS text[])) AS b (bucket, hint)
     CROSS JOIN LATERAL (SELECT CAST(b.hint AS text[]) AS begin OFFSET 0) AS hint
     CROSS JOIN LATERAL (
         SELECT candidate.id, candidate.available_at, candidate.suspect
-        FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority)
+        FROM level
         CROSS JOIN LATERAL (
             SELECT j.id, j.available_at, j.state = 'running' AS suspect
             FROM sqlqueue.job AS j
             WHERE j.queue = :queue
               AND j.bucket = b.bucket
-              AND j.priority = CAST(level.priority AS smallint)
+              AND j.priority = level.priority
               AND (j.available_at, j.id) >= (
                   COALESCE(CAST(hint.begin[10 - level.priority] AS timestamptz), '-infinity'),
                   COALESCE(CAST(hint.begin[20 - level.priority] AS uuid), '00000000-0000-0000-0000-000000000000')

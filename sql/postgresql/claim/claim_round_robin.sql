@@ -6,9 +6,9 @@
 -- outside a view or a UNION locks nothing in PostgreSQL).
 --
 -- A job is due when available_at has passed, whatever its state. A running one whose lease ran out may be what its
--- consumer died of: it is claimed by itself, and those before it without it. The walk over the ten priorities keeps
--- each probe a plain range of the index job_claim. It is pick_round_robin and grant in one statement, for queues
--- without turns and limits: one round trip instead of two.
+-- consumer died of: it is claimed by itself, and those before it without it. The walk over the priorities that jobs of
+-- the queue have had (queue_priority) keeps each probe a plain range of the index job_claim. It is pick_round_robin and
+-- grant in one statement, for queues without turns and limits: one round trip instead of two.
 --
 -- Parameters: queue text; revision bigint (of the settings that the caller knows; under another, or in a paused queue,
 --   nothing is claimed); buckets smallint[]; hints text[] (where to begin in each of these buckets: a text[] of ten
@@ -22,19 +22,21 @@
 --   an empty table, would compare each with each.
 -- Locks: the rows returned, in index order; rows locked by others are skipped. Guards: I3 (lease_no grows), I4, I5.
 -- Roles: consumer.
-WITH head AS MATERIALIZED (
+WITH level AS MATERIALIZED (
+    SELECT DISTINCT p.priority FROM sqlqueue.queue_priority AS p WHERE p.queue = :queue ORDER BY p.priority DESC
+), head AS MATERIALIZED (
     SELECT due.id, due.available_at, due.suspect
     FROM unnest(CAST(:buckets AS smallint[]), CAST(:hints AS text[])) AS b (bucket, hint)
     CROSS JOIN LATERAL (SELECT CAST(b.hint AS text[]) AS begin OFFSET 0) AS hint
     CROSS JOIN LATERAL (
         SELECT candidate.id, candidate.available_at, candidate.suspect
-        FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority)
+        FROM level
         CROSS JOIN LATERAL (
             SELECT j.id, j.available_at, j.state = 'running' AS suspect
             FROM sqlqueue.job AS j
             WHERE j.queue = :queue
               AND j.bucket = b.bucket
-              AND j.priority = CAST(level.priority AS smallint)
+              AND j.priority = level.priority
               AND (j.available_at, j.id) >= (
                   COALESCE(CAST(hint.begin[10 - level.priority] AS timestamptz), '-infinity'),
                   COALESCE(CAST(hint.begin[20 - level.priority] AS uuid), '00000000-0000-0000-0000-000000000000')

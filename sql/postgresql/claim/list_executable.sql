@@ -7,19 +7,21 @@
 -- Returns: the jobs; lease_no as it was, attempt as many as are spent; suspect: its lease
 --   ran out; frees_key: its claim frees its unique key. Reads at most :limit from each bucket. Locks: none.
 -- Roles: consumer, operator, observer.
-WITH candidate AS MATERIALIZED (
+WITH level AS MATERIALIZED (
+    SELECT DISTINCT p.priority FROM sqlqueue.queue_priority AS p WHERE p.queue = :queue ORDER BY p.priority DESC
+), candidate AS MATERIALIZED (
     SELECT due.id
     FROM unnest(CAST(:buckets AS smallint[]), CAST(:hints AS text[])) AS b (bucket, hint)
     CROSS JOIN LATERAL (SELECT CAST(b.hint AS text[]) AS begin OFFSET 0) AS hint
     CROSS JOIN LATERAL (
         SELECT entry.*
-        FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority)
+        FROM level
         CROSS JOIN LATERAL (
             SELECT j.id
             FROM sqlqueue.job AS j
             WHERE j.queue = :queue
               AND j.bucket = b.bucket
-              AND j.priority = CAST(level.priority AS smallint)
+              AND j.priority = level.priority
               AND (j.available_at, j.id) >= (
                   COALESCE(CAST(hint.begin[10 - level.priority] AS timestamptz), '-infinity'),
                   COALESCE(CAST(hint.begin[20 - level.priority] AS uuid), '00000000-0000-0000-0000-000000000000')

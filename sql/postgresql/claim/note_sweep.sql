@@ -12,7 +12,9 @@
 --   commit, is seen at once.
 -- Locks: the buckets' rows; those locked by others are skipped. Guards: nothing: a hint is only an optimisation.
 -- Roles: consumer, operator.
-WITH swept AS MATERIALIZED (
+WITH level AS MATERIALIZED (
+    SELECT DISTINCT p.priority FROM sqlqueue.queue_priority AS p WHERE p.queue = :queue ORDER BY p.priority DESC
+), swept AS MATERIALIZED (
     SELECT b.bucket
     FROM sqlqueue.bucket AS b
     WHERE b.queue = :queue AND b.swept_at < statement_timestamp() - interval '4 seconds'
@@ -23,13 +25,13 @@ WITH swept AS MATERIALIZED (
     FROM swept
     CROSS JOIN LATERAL (
         SELECT min(entry.available_at) AS available_at
-        FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority)
+        FROM level
         CROSS JOIN LATERAL (
             SELECT j.available_at
             FROM sqlqueue.job AS j
             WHERE j.queue = :queue
               AND j.bucket = swept.bucket
-              AND j.priority = CAST(level.priority AS smallint)
+              AND j.priority = level.priority
               AND j.available_at < 'infinity'
             ORDER BY j.available_at, j.id
             LIMIT 1

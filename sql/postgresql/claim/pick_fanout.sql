@@ -13,12 +13,15 @@
 --   ran out; frees_key: its claim frees its unique key.
 -- Locks: the rows returned, until the transaction ends; rows locked by others are skipped.
 -- Roles: consumer, operator.
+WITH level AS MATERIALIZED (
+    SELECT DISTINCT p.priority FROM sqlqueue.queue_priority AS p WHERE p.queue = :queue ORDER BY p.priority DESC
+)
 SELECT due.*
 FROM unnest(CAST(:buckets AS smallint[]), CAST(:hints AS text[])) AS b (bucket, hint)
 CROSS JOIN LATERAL (SELECT CAST(b.hint AS text[]) AS begin OFFSET 0) AS hint
 CROSS JOIN LATERAL (
     SELECT candidate.*
-    FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority)
+    FROM level
     CROSS JOIN LATERAL (
         SELECT
             oldest.moment + random() * (newest.moment - oldest.moment) AS point,
@@ -33,7 +36,7 @@ CROSS JOIN LATERAL (
             FROM sqlqueue.job AS j
             WHERE j.queue = :queue
               AND j.bucket = b.bucket
-              AND j.priority = CAST(level.priority AS smallint)
+              AND j.priority = level.priority
               AND (j.available_at, j.id) >= (
                   COALESCE(CAST(hint.begin[10 - level.priority] AS timestamptz), '-infinity'),
                   COALESCE(CAST(hint.begin[20 - level.priority] AS uuid), '00000000-0000-0000-0000-000000000000')
@@ -49,7 +52,7 @@ CROSS JOIN LATERAL (
             FROM sqlqueue.job AS j
             WHERE j.queue = :queue
               AND j.bucket = b.bucket
-              AND j.priority = CAST(level.priority AS smallint)
+              AND j.priority = level.priority
               AND (j.available_at, j.id) >= (
                   COALESCE(CAST(hint.begin[10 - level.priority] AS timestamptz), '-infinity'),
                   COALESCE(CAST(hint.begin[20 - level.priority] AS uuid), '00000000-0000-0000-0000-000000000000')
@@ -71,7 +74,7 @@ CROSS JOIN LATERAL (
             FROM sqlqueue.job AS j
             WHERE j.queue = :queue
               AND j.bucket = b.bucket
-              AND j.priority = CAST(level.priority AS smallint)
+              AND j.priority = level.priority
               AND (j.available_at, j.id) >= (start.point, start.id)
               AND j.available_at <= statement_timestamp()
             ORDER BY j.available_at, j.id
@@ -90,7 +93,7 @@ CROSS JOIN LATERAL (
             FROM sqlqueue.job AS j
             WHERE j.queue = :queue
               AND j.bucket = b.bucket
-              AND j.priority = CAST(level.priority AS smallint)
+              AND j.priority = level.priority
               AND (j.available_at, j.id) >= (
                   COALESCE(CAST(hint.begin[10 - level.priority] AS timestamptz), '-infinity'),
                   COALESCE(CAST(hint.begin[20 - level.priority] AS uuid), '00000000-0000-0000-0000-000000000000')

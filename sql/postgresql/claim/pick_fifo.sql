@@ -10,19 +10,21 @@
 --   those, one row of nulls: with as many heads as :look, or more, a longer look may find jobs.
 -- Locks: the rows returned, in their order, until the transaction ends; rows locked by others are skipped. Guards: I5.
 -- Roles: consumer, operator.
-WITH candidate AS MATERIALIZED (
+WITH level AS MATERIALIZED (
+    SELECT DISTINCT p.priority FROM sqlqueue.queue_priority AS p WHERE p.queue = :queue ORDER BY p.priority DESC
+), candidate AS MATERIALIZED (
     SELECT due.id
     FROM unnest(CAST(:buckets AS smallint[]), CAST(:hints AS text[])) AS b (bucket, hint)
     CROSS JOIN LATERAL (SELECT CAST(b.hint AS text[]) AS begin OFFSET 0) AS hint
     CROSS JOIN LATERAL (
         SELECT entry.*
-        FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority)
+        FROM level
         CROSS JOIN LATERAL (
             SELECT j.id
             FROM sqlqueue.job AS j
             WHERE j.queue = :queue
               AND j.bucket = b.bucket
-              AND j.priority = CAST(level.priority AS smallint)
+              AND j.priority = level.priority
               AND (j.available_at, j.id) >= (
                   COALESCE(CAST(hint.begin[10 - level.priority] AS timestamptz), '-infinity'),
                   COALESCE(CAST(hint.begin[20 - level.priority] AS uuid), '00000000-0000-0000-0000-000000000000')

@@ -7,12 +7,15 @@
 --   its lease ran out; frees_key: its claim frees its unique key.
 -- Locks: the rows returned, in index order, until the transaction ends; rows locked by others are skipped. Guards: I5.
 -- Roles: consumer, operator.
+WITH level AS MATERIALIZED (
+    SELECT DISTINCT p.priority FROM sqlqueue.queue_priority AS p WHERE p.queue = :queue ORDER BY p.priority DESC
+)
 SELECT due.*
 FROM unnest(CAST(:buckets AS smallint[]), CAST(:hints AS text[])) AS b (bucket, hint)
 CROSS JOIN LATERAL (SELECT CAST(b.hint AS text[]) AS begin OFFSET 0) AS hint
 CROSS JOIN LATERAL (
     SELECT candidate.*
-    FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority)
+    FROM level
     CROSS JOIN LATERAL (
         SELECT
             j.id, j.bucket, j.priority, j.lease_no, j.attempts_spent AS attempt, j.max_attempts, j.created_at,
@@ -23,7 +26,7 @@ CROSS JOIN LATERAL (
         FROM sqlqueue.job AS j
         WHERE j.queue = :queue
           AND j.bucket = b.bucket
-          AND j.priority = CAST(level.priority AS smallint)
+          AND j.priority = level.priority
           AND (j.available_at, j.id) >= (
               COALESCE(CAST(hint.begin[10 - level.priority] AS timestamptz), '-infinity'),
               COALESCE(CAST(hint.begin[20 - level.priority] AS uuid), '00000000-0000-0000-0000-000000000000')

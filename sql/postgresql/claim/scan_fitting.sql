@@ -8,14 +8,16 @@
 -- Plan: the walk over the priorities is inside of the one over the buckets, and bounded: side by side, the planner may turn
 --   the two, and a look that goes on by bucket and priority would leave jobs out.
 -- Roles: consumer, operator, observer.
-WITH scanned AS MATERIALIZED (
+WITH level AS MATERIALIZED (
+    SELECT DISTINCT p.priority FROM sqlqueue.queue_priority AS p WHERE p.queue = :queue ORDER BY p.priority DESC
+), scanned AS MATERIALIZED (
     SELECT seen.*, row_number() OVER () AS place
     FROM (
         SELECT entry.*
         FROM unnest(CAST(:buckets AS smallint[])) AS b (bucket)
         CROSS JOIN LATERAL (
             SELECT candidate.*
-            FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority)
+            FROM level
             CROSS JOIN LATERAL (
                 SELECT
                     j.id, j.bucket, j.priority, j.available_at,
@@ -24,7 +26,7 @@ WITH scanned AS MATERIALIZED (
                 FROM sqlqueue.job AS j
                 WHERE j.queue = :queue
                   AND j.bucket = b.bucket
-                  AND j.priority = CAST(level.priority AS smallint)
+                  AND j.priority = level.priority
                   AND j.available_at <= statement_timestamp()
                   AND (j.available_at, j.id) > (
                       CASE WHEN b.bucket = CAST(:after_bucket AS smallint)

@@ -1,6 +1,6 @@
 -- Remove what has expired and was not taken up again: waiters and workers a minute after their time, slots an hour after
--- theirs, grants whose lease has passed on, consumers in transactional mode after which none came for a week, and the counts
--- of refused writes of more than 90 days ago.
+-- theirs, grants whose lease has passed on, consumers in transactional mode after which none came for a week, the counts
+-- of refused writes of more than 90 days ago, and priorities of a queue that are noted twice.
 --
 -- Returns: one row: how many rows. Locks: the deleted rows; those that somebody has in hand are skipped.
 -- Plan: the jobs of grants are looked up one by one: joined, they made the planner read all live jobs.
@@ -61,7 +61,11 @@ WITH waiter AS (
     DELETE FROM sqlqueue.stale_write AS s
     WHERE s.day < CAST(timezone('UTC', statement_timestamp()) AS date) - 90
     RETURNING 1
+), doubled AS (
+    DELETE FROM sqlqueue.doubled_priority AS p
+    RETURNING 1
 )
 SELECT
     (SELECT count(*) FROM waiter) + (SELECT count(*) FROM armed) + (SELECT count(*) FROM worker) + (SELECT count(*) FROM slot)
     + (SELECT count(*) FROM assignment) + (SELECT count(*) FROM transactional) + (SELECT count(*) FROM stale)
+    + (SELECT count(*) FROM doubled)

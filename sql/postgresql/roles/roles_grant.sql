@@ -16,7 +16,8 @@ REVOKE ALL ON
     sqlqueue.batch,
     sqlqueue.batch_outcome, sqlqueue.batch_pack, sqlqueue.packed_job, sqlqueue.live_job,
     sqlqueue.subscription, sqlqueue.schedule, sqlqueue.human_task, sqlqueue.job_event, sqlqueue.automation_rule,
-    sqlqueue.sensitive_field, sqlqueue.queue_declaration, sqlqueue.live_bucket, sqlqueue.lane, sqlqueue.bucket_heads, sqlqueue.stray_job, sqlqueue.job_without_queue, sqlqueue.job_all,
+    sqlqueue.queue_priority, sqlqueue.doubled_priority, sqlqueue.sensitive_field, sqlqueue.queue_declaration,
+    sqlqueue.live_bucket, sqlqueue.lane, sqlqueue.bucket_heads, sqlqueue.stray_job, sqlqueue.job_without_queue, sqlqueue.job_all,
     sqlqueue.queue_stats, sqlqueue.new_job, sqlqueue.replaceable_job, sqlqueue.unique_key_holder, sqlqueue.own_follower,
     sqlqueue.job_replaced_long_ago,
     sqlqueue.event_of_no_job, sqlqueue.follower, sqlqueue.job_group, sqlqueue.group_tally, sqlqueue.job_progress,
@@ -256,6 +257,13 @@ GRANT SELECT ON sqlqueue.human_task, sqlqueue.job_event, sqlqueue.automation_rul
 -- nothing on human_task: sqlqueue_producer, sqlqueue_consumer
 -- nothing on job_event, automation_rule: sqlqueue_producer
 -- nothing on event_of_no_job: sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
+
+-- queue_priority: written by the triggers of jobs; only what is noted twice is removed.
+GRANT SELECT ON sqlqueue.queue_priority TO sqlqueue_consumer, sqlqueue_observer;
+GRANT SELECT, INSERT ON sqlqueue.queue_priority TO sqlqueue_operator;
+GRANT SELECT, DELETE ON sqlqueue.doubled_priority TO sqlqueue_consumer, sqlqueue_operator;
+-- nothing on queue_priority, doubled_priority: sqlqueue_producer
+-- nothing on doubled_priority: sqlqueue_observer
 
 -- sensitive_field: names are added by those who know the models, and never taken away.
 GRANT SELECT, INSERT ON sqlqueue.sensitive_field TO sqlqueue_consumer, sqlqueue_operator;

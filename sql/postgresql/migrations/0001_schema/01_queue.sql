@@ -50,6 +50,27 @@ CREATE TABLE sqlqueue.bucket (
     PRIMARY KEY (queue, bucket)
 );
 
+-- The priorities that jobs of a queue have, or have had: claims and looks at the heads go through these, one probe of the
+-- index each in every bucket, and not through all ten. The first job of a priority brings its row with it, so whoever sees
+-- the job sees the row. Transactions that do so at once bring one each, as none is to wait for another; maintenance removes
+-- all but one, and notes what came past the triggers of the table job.
+CREATE TABLE sqlqueue.queue_priority (
+    queue    text     NOT NULL REFERENCES sqlqueue.queue (name) ON UPDATE CASCADE ON DELETE CASCADE,
+    priority smallint NOT NULL CHECK (priority BETWEEN 0 AND 9)
+);
+
+CREATE INDEX queue_priority_of_queue ON sqlqueue.queue_priority (queue, priority DESC);
+
+CREATE VIEW sqlqueue.doubled_priority AS
+SELECT p.queue, p.priority
+FROM sqlqueue.queue_priority AS p
+WHERE EXISTS (
+    SELECT FROM sqlqueue.queue_priority AS one
+    WHERE one.queue = p.queue AND one.priority = p.priority AND one.ctid < p.ctid
+);
+
+COMMENT ON VIEW sqlqueue.doubled_priority IS 'priorities of queues that are noted already: these rows may be removed';
+
 -- The names of the fields of a queue's payloads whose values are not to be shown, as its model declares them: so that a tool
 -- that does not know the model redacts them too. A name holds at any depth of a payload.
 CREATE TABLE sqlqueue.sensitive_field (

@@ -101,8 +101,9 @@ CREATE INDEX job_batch ON sqlqueue.job (batch_id, bucket, id) WHERE batch_id IS 
 -- The queue of every job is there, and stays there: who puts jobs on a queue has a lock of its row, FOR KEY SHARE, until his
 -- transaction ends, and who deletes or renames one finds no jobs of it. A foreign key promises the same and takes that lock
 -- for each job anew, which is 5 of the 15 microseconds that a job of a COPY costs the server. Whoever puts in many takes it
--- once, by keep_queue: a setting of the transaction says whose row is locked. It ends with the transaction, or with the
--- savepoint that is rolled back, as the lock does; its name is made of the schema's, which may be there in capitals as well.
+-- once, by keep_queue: a setting of the transaction says, for each priority that jobs of the queue have had, whose row is
+-- locked. It ends with the transaction, or with the savepoint that is rolled back, as the lock does; its name is made of
+-- the schema's, which may be there in capitals as well.
 --
 -- Who sets it by hand puts in jobs of a queue that is not there. Nobody claims them, nothing waits for them, doctor
 -- names them.
@@ -118,7 +119,9 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    PERFORM set_config('sqlqueue_kept.q' || md5('sqlqueue'), wanted, true);
+    PERFORM set_config('sqlqueue_kept.q' || md5('sqlqueue') || '_' || CAST(p.priority AS text), wanted, true)
+    FROM sqlqueue.queue_priority AS p
+    WHERE p.queue = wanted;
     RETURN true;
 END
 $$;
@@ -126,19 +129,30 @@ $$;
 REVOKE ALL ON FUNCTION sqlqueue.keep_queue(text) FROM PUBLIC;
 
 -- Refuse a job of a queue that is not there, and keep the queue of any other: for jobs whose transaction has not done so by
--- keep_queue. It does not say so in the setting, which would cost an enqueue of one job more than it saves.
+-- keep_queue. It does not say so in the setting, which would cost an enqueue of one job more than it saves. The first job
+-- of a priority brings that to the queue's.
 --
 -- The error is that of a foreign key, and has the name of one.
 CREATE FUNCTION sqlqueue.keep_queue_of_job() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    noted boolean;
 BEGIN
-    PERFORM FROM sqlqueue.queue AS q WHERE q.name = NEW.queue FOR KEY SHARE;
-    IF NOT FOUND THEN
+    SELECT EXISTS (SELECT FROM sqlqueue.queue_priority AS p WHERE p.queue = NEW.queue AND p.priority = NEW.priority)
+    INTO noted
+    FROM sqlqueue.queue AS q
+    WHERE q.name = NEW.queue
+    FOR KEY SHARE;
+    IF noted IS NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'foreign_key_violation',
             MESSAGE = format('job %s is for queue "%s", which does not exist', NEW.id, NEW.queue),
             HINT = 'Make the queue first (sqlqueue create), or correct its name.',
             SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'queue', CONSTRAINT = 'job_queue_fkey';
+    END IF;
+    IF NOT noted AND NEW.priority BETWEEN 0 AND 9 THEN
+        INSERT INTO sqlqueue.queue_priority (queue, priority) VALUES (NEW.queue, NEW.priority);
+        PERFORM set_config('sqlqueue_kept.q' || md5('sqlqueue') || '_' || CAST(NEW.priority AS text), NEW.queue, true);
     END IF;
     RETURN NULL;
 END
@@ -148,8 +162,11 @@ REVOKE ALL ON FUNCTION sqlqueue.keep_queue_of_job() FROM PUBLIC;
 
 -- After each row, and not before: COPY would insert them one by one. The condition is looked at for each job, and calls
 -- nothing that has to be looked up.
-CREATE TRIGGER job_queue_is_there AFTER INSERT OR UPDATE OF queue ON sqlqueue.job
-FOR EACH ROW WHEN (NEW.queue IS DISTINCT FROM current_setting('sqlqueue_kept.q' || md5('sqlqueue'), true))
+CREATE TRIGGER job_queue_is_there AFTER INSERT OR UPDATE OF queue, priority ON sqlqueue.job
+FOR EACH ROW WHEN (
+    NEW.queue IS DISTINCT FROM
+        current_setting('sqlqueue_kept.q' || md5('sqlqueue') || '_' || CAST(NEW.priority AS text), true)
+)
 EXECUTE FUNCTION sqlqueue.keep_queue_of_job();
 
 -- Refuse that a queue with jobs is deleted, or renamed.
@@ -162,7 +179,8 @@ DECLARE
     kept text;
 BEGIN
     -- This transaction may have put jobs on it before, and removed them: that it has a lock says nothing any more.
-    PERFORM set_config('sqlqueue_kept.q' || md5('sqlqueue'), '', true);
+    PERFORM set_config('sqlqueue_kept.q' || md5('sqlqueue') || '_' || CAST(p.no AS text), '', true)
+    FROM generate_series(0, 9) AS p (no);
     IF TG_OP = 'TRUNCATE' THEN
         SELECT j.queue INTO kept FROM sqlqueue.job AS j LIMIT 1;
     ELSIF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN

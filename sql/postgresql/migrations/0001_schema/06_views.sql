@@ -18,12 +18,12 @@ COMMENT ON VIEW sqlqueue.live_bucket IS
     'the buckets of each queue that are, or still are, in use; since: where a look at the heads may begin, if not at the start';
 
 CREATE VIEW sqlqueue.lane AS
-SELECT b.queue, b.bucket, b.region, CAST(level.priority AS smallint) AS priority, b.since
+SELECT b.queue, b.bucket, b.region, level.priority, b.since
 FROM sqlqueue.live_bucket AS b
-CROSS JOIN (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority);
+JOIN (SELECT DISTINCT p.queue, p.priority FROM sqlqueue.queue_priority AS p) AS level ON level.queue = b.queue;
 
 COMMENT ON VIEW sqlqueue.lane IS
-    'each bucket and priority of each queue: a lane has one order, and one range of the index job_claim';
+    'each bucket of each queue and priority that its jobs have had: a lane has one order, and one range of job_claim';
 
 CREATE VIEW sqlqueue.bucket_heads AS
 SELECT
@@ -51,8 +51,8 @@ COMMENT ON COLUMN sqlqueue.bucket_heads.available_at IS
 COMMENT ON COLUMN sqlqueue.bucket_heads.due_seconds IS
     'for how many seconds it has been due; negative: it is due in that many';
 
--- Jobs where nobody looks: in a bucket that their queue never had, or with a priority that there is not. One probe of
--- the index a bucket, and two more for the priorities before and behind the others.
+-- Jobs where nobody looks: in a bucket that their queue never had, or with a priority that there is not, or that is not
+-- noted as one of the queue's. One probe of the index a bucket, and one more for each gap between the queue's priorities.
 CREATE VIEW sqlqueue.stray_job AS
 WITH RECURSIVE place AS (
     (SELECT j.queue, j.bucket FROM sqlqueue.job AS j WHERE j.queue > '' ORDER BY j.queue, j.bucket LIMIT 1)
@@ -66,6 +66,17 @@ WITH RECURSIVE place AS (
         ORDER BY j.queue, j.bucket
         LIMIT 1
     ) AS next
+), gap AS (
+    SELECT
+        known.queue, known.priority AS above,
+        lead(known.priority) OVER (PARTITION BY known.queue ORDER BY known.priority) AS below
+    FROM (
+        SELECT q.name AS queue, edge.priority
+        FROM sqlqueue.queue AS q
+        CROSS JOIN (VALUES (-40000), (40000)) AS edge (priority)
+        UNION
+        SELECT p.queue, CAST(p.priority AS integer) FROM sqlqueue.queue_priority AS p
+    ) AS known
 )
 SELECT stray.id, place.queue, place.bucket, stray.priority
 FROM place
@@ -78,15 +89,12 @@ CROSS JOIN LATERAL (
     UNION ALL
     SELECT j.id, j.priority
     FROM sqlqueue.job AS j
-    WHERE b.bucket IS NOT NULL AND j.queue = place.queue AND j.bucket = place.bucket AND j.priority > 9
-    UNION ALL
-    SELECT j.id, j.priority
-    FROM sqlqueue.job AS j
-    WHERE b.bucket IS NOT NULL AND j.queue = place.queue AND j.bucket = place.bucket AND j.priority < 0
+    JOIN gap ON j.priority > gap.above AND j.priority < gap.below
+    WHERE b.bucket IS NOT NULL AND gap.queue = place.queue AND j.queue = place.queue AND j.bucket = place.bucket
 ) AS stray;
 
 COMMENT ON VIEW sqlqueue.stray_job IS
-    'jobs in buckets that their queue never had, or of priorities that there are not: maintain moves them';
+    'jobs in buckets that their queue never had, or of priorities that there are not, or are not noted: maintain moves them';
 
 -- Jobs of queues that do not exist: nobody claims, moves or counts them. Only who goes around the table's triggers
 -- makes any. One probe of the index a queue.
