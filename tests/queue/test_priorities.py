@@ -1,22 +1,20 @@
 """The priorities of a queue are noted with the first job that has one, and claims go through these."""
 
 from collections.abc import Callable
-from typing import Any, LiteralString, cast
+from typing import Any
 from uuid import uuid4
 
 import psycopg
 import pytest
-from psycopg import sql
 
 from dagster_sqlqueue import Consumer, NewJob, QueueSpec, SqlQueue, Strategy
+from dagster_sqlqueue.consumer.manager import AssignedSource, Manager
 from dagster_sqlqueue.doctor import Verdict, examine
 from dagster_sqlqueue.schema.functions import pinned_schema
-from tests.support import Work, caller, claim, rows, value
+from tests.gate.patience import PATIENCE
+from tests.support import Work, caller, claim, raw_rows, rows, value
+from tests.support.raw_rows import in_schema
 
-ROW = (
-    "INSERT INTO {s}.job (id, queue, bucket, priority, available_at, run_at, max_attempts, payload)"
-    " SELECT gen_random_uuid(), 'work', 0, %s, now(), now(), 1, '{{\"n\": 0}}' FROM generate_series(1, %s)"
-)
 COLUMNS = """name, bucket_count, strategy, ordered, on_poison, lease_seconds, max_attempts, backoff_seconds, backoff_factor,
     backoff_max_seconds, backoff_jitter"""
 KEPT = f"CREATE TEMPORARY TABLE kept ON COMMIT DROP AS SELECT {COLUMNS} FROM {{s}}.queue WHERE name = 'work'"
@@ -27,19 +25,12 @@ UNNOTED = "SELECT count(*) FROM {s}.stray_job"
 SPEC = QueueSpec("work", Work)
 
 
-def in_schema(queue: SqlQueue, text: str) -> sql.Composed:
-    return sql.SQL(cast(LiteralString, text)).format(s=sql.Identifier(queue.database.schema))
-
-
 def put(queue: SqlQueue, connection: "psycopg.Connection[Any]", priority: int, jobs: int = 1) -> None:
-    connection.execute(in_schema(queue, ROW), [priority, jobs])
+    raw_rows.insert(queue, connection, ["work"] * jobs, priority)
 
 
 def copy(queue: SqlQueue, connection: "psycopg.Connection[Any]", priority: int) -> None:
-    columns = "id, queue, bucket, priority, available_at, run_at, max_attempts, payload"
-    with connection.cursor().copy(in_schema(queue, f"COPY {{s}}.job ({columns}) FROM STDIN")) as stream:
-        for number in range(100):
-            stream.write_row((uuid4(), "work", 0, priority if number == 50 else 0, "now", "now", 1, '{"n": 0}'))
+    raw_rows.copy(queue, connection, [("work", 0)] * 50 + [("work", priority)] + [("work", 0)] * 49)
 
 
 def by_function(queue: SqlQueue, connection: "psycopg.Connection[Any]", priority: int) -> None:
@@ -87,10 +78,10 @@ def test_all_ten_are_claimed_from_the_highest_on(queue: SqlQueue, spec: QueueSpe
     queue.create_queue(other)
     queue.enqueue_many(other, [NewJob(Work(n=n), priority=n) for n in (3, 0, 9, 5, 1, 8, 2, 7, 4, 6)])
     if strategy is Strategy.ASSIGN:
-        listed = queue.database.run(
-            "list_executable", {"queue": "other", "revision": 1, "buckets": [0], "hints": [], "limit": 100}
-        )
-        assert len(listed) == 10
+        worker = AssignedSource(queue, "other", "w")
+        assert worker.take(10) == []
+        assert Manager(queue, "other").assign() == 10
+        assert {job.priority for job in worker.take(10)} == set(range(10))
         return
     seen: list[int] = []
     Consumer(queue, other, lambda job: seen.append(job.payload.n), batch_size=10).drain()
@@ -104,7 +95,7 @@ def test_nobody_waits_for_another_that_brings_the_same_priority(
 ) -> None:
     with caller(url) as first, caller(url) as second:
         put(queue, first, 5)
-        second.execute("SET LOCAL lock_timeout = '1ms'")
+        second.execute(f"SET LOCAL lock_timeout = '{PATIENCE}s'".encode())
         put(queue, second, 5)
         second.commit()
         assert [job.priority for job in claim(queue)] == [5]

@@ -1,27 +1,17 @@
 """The queue of a job is there, and stays there: whoever writes the job, and whoever deletes the queue."""
 
 from collections.abc import Callable
-from typing import Any, LiteralString, cast
-from uuid import uuid4
+from typing import Any
 
 import psycopg
 import pytest
-from psycopg import sql
 
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.doctor import Verdict, examine
 from dagster_sqlqueue.errors import UnknownQueue
 from dagster_sqlqueue.schema.functions import pinned_schema
-from tests.support import Work, caller, claim, rows, value
-
-ROW = (
-    "INSERT INTO {s}.job (id, queue, bucket, priority, available_at, run_at, max_attempts, payload)"
-    " SELECT gen_random_uuid(), name, 0, 0, now(), now(), 1, '{{}}' FROM unnest(CAST(%s AS text[])) AS name"
-)
-
-
-def in_schema(queue: SqlQueue, text: str) -> sql.Composed:
-    return sql.SQL(cast(LiteralString, text)).format(s=sql.Identifier(queue.database.schema))
+from tests.support import Work, caller, claim, raw_rows, rows, value
+from tests.support.raw_rows import in_schema
 
 
 def delete(queue: SqlQueue, connection: "psycopg.Connection[Any]", name: str) -> None:
@@ -33,24 +23,18 @@ def delete(queue: SqlQueue, connection: "psycopg.Connection[Any]", name: str) ->
 def write_around_the_triggers(queue: SqlQueue, url: str, name: str, jobs: int) -> None:
     with caller(url) as connection:
         connection.execute("SET LOCAL session_replication_role = replica")
-        connection.execute(in_schema(queue, ROW), [[name] * jobs])
+        raw_rows.insert(queue, connection, [name] * jobs)
         connection.commit()
 
 
-def copy(queue: SqlQueue, connection: "psycopg.Connection[Any]", name: str) -> None:
-    columns = "id, queue, bucket, priority, available_at, run_at, max_attempts, payload"
-    with connection.cursor().copy(in_schema(queue, f"COPY {{s}}.job ({columns}) FROM STDIN")) as stream:
-        for number in range(500):
-            last = name if number == 400 else "work"
-            stream.write_row((uuid4(), last, 0, 0, "now", "now", 1, "{}"))
-
-
 WAYS: dict[str, Callable[[SqlQueue, "psycopg.Connection[Any]", str], object]] = {
-    "one row": lambda queue, connection, name: connection.execute(in_schema(queue, ROW), [[name]]),
-    "one of many rows": lambda queue, connection, name: connection.execute(
-        in_schema(queue, ROW), [["work"] * 300 + [name] + ["work"] * 300]
+    "one row": lambda queue, connection, name: raw_rows.insert(queue, connection, [name]),
+    "one of many rows": lambda queue, connection, name: raw_rows.insert(
+        queue, connection, ["work"] * 300 + [name] + ["work"] * 300
     ),
-    "a COPY": copy,
+    "a COPY": lambda queue, connection, name: raw_rows.copy(
+        queue, connection, [("work", 0)] * 400 + [(name, 0)] + [("work", 0)] * 99
+    ),
     "a job that changes its queue": lambda queue, connection, name: connection.execute(
         in_schema(queue, "UPDATE {s}.job SET queue = %s"), [name]
     ),
@@ -131,7 +115,7 @@ def test_what_a_savepoint_has_locked_ends_with_it(queue: SqlQueue, url: str, spe
         delete(queue, owner, "work")
         owner.commit()
         with pytest.raises(psycopg.errors.ForeignKeyViolation, match='"work", which does not exist'):
-            connection.execute(in_schema(queue, ROW), [["work"]])
+            raw_rows.insert(queue, connection)
 
 
 def test_a_transaction_that_deletes_a_queue_on_which_it_had_put_jobs(
@@ -142,7 +126,7 @@ def test_a_transaction_that_deletes_a_queue_on_which_it_had_put_jobs(
         connection.execute(in_schema(queue, "DELETE FROM {s}.job"))
         delete(queue, connection, "work")
         with pytest.raises(psycopg.errors.ForeignKeyViolation, match='"work", which does not exist'):
-            connection.execute(in_schema(queue, ROW), [["work"]])
+            raw_rows.insert(queue, connection)
 
 
 def test_a_statement_that_deletes_the_queue_of_its_own_job(queue: SqlQueue, url: str, spec: QueueSpec[Work]) -> None:
@@ -150,9 +134,9 @@ def test_a_statement_that_deletes_the_queue_of_its_own_job(queue: SqlQueue, url:
         queue.enqueue_many(spec, [Work(n=1)], connection=connection)
         connection.execute(in_schema(queue, "DELETE FROM {s}.job"))
         connection.execute(in_schema(queue, "DELETE FROM {s}.bucket"))
-        both = "WITH gone AS (DELETE FROM {s}.queue WHERE name = 'work') " + ROW
+        both = "WITH gone AS (DELETE FROM {s}.queue WHERE name = 'work') " + raw_rows.ROW
         with pytest.raises(psycopg.errors.ForeignKeyViolation, match='"work"'):
-            connection.execute(in_schema(queue, both), [["work"]])
+            connection.execute(in_schema(queue, both), [0, ["work"]])
 
 
 def test_a_queue_of_the_same_name_in_another_schema_is_another(
@@ -164,7 +148,7 @@ def test_a_queue_of_the_same_name_in_another_schema_is_another(
         try:
             queue.enqueue_many(spec, [Work(n=1)], connection=connection)
             with pytest.raises(psycopg.errors.ForeignKeyViolation, match='"work", which does not exist'):
-                connection.execute(in_schema(other, ROW), [["work"]])
+                raw_rows.insert(other, connection)
             connection.rollback()
         finally:
             rows(other, "DROP SCHEMA {s} CASCADE")

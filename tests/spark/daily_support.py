@@ -7,14 +7,17 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.orchestration.fanout import DailyAccount
 from dagster_sqlqueue.spark.daily import ArchiveRead, consume_days
+from dagster_sqlqueue.spark.daily_run import Daily
 from tests.gate.plugin import verdict
 from tests.spark.support import Done, archive
 from tests.support import rows
@@ -132,6 +135,25 @@ def consume(
         **changes,
     }
     return functools.partial(consume_days, queue, spark, settings.pop("compute", compute))(**settings)
+
+
+def asset_work(queue: SqlQueue, output: Path) -> Daily:
+    """What an asset of these days does, without Dagster around it."""
+    return Daily(
+        asset_key=dg.AssetKey("test"),
+        compute=compute,
+        reads=READS,
+        zone="UTC",
+        table=table(queue),
+        output=lambda: output,
+        figures=None,
+        counted=None,
+        columns=None,
+        code_version=None,
+        daily_queue="daily",
+        backoff=Backoff(),
+        lease_seconds=600.0,
+    )
 
 
 def as_arrow(found: Sequence[tuple[Any, ...]]) -> pa.Table:

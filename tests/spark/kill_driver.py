@@ -11,7 +11,8 @@ import shutil
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +24,21 @@ from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.consumer.consumer import Mode
 from dagster_sqlqueue.db import database, executors
 from dagster_sqlqueue.db.database import Database
-from dagster_sqlqueue.spark import computing, daily, sealed_read
+from dagster_sqlqueue.spark import computing, contents, daily, sealed_read, sinks
 from dagster_sqlqueue.spark.batches import leasing
 from dagster_sqlqueue.spark.consuming import consume
+from dagster_sqlqueue.spark.contents import Days
+from dagster_sqlqueue.spark.materializing import Found
 from tests.gate.patience import PATIENCE
 from tests.spark import daily_support
 from tests.spark.consuming_support import SALES
-from tests.spark.daily_support import DAYS, as_arrow, expected
+from tests.spark.daily_support import ACCOUNTS, DAYS, READS, as_arrow, expected
 
 APPLICATION = "a driver to be killed"
 DAILY = "daily"
 """In place of a mode: days of the daily asset."""
+PARTS = "parts"
+"""In place of a mode: days of the daily asset, each published by itself."""
 PACKED = "packed"
 """In place of a mode: leased, with the jobs in packs however few they are."""
 DRIVER_SECONDS = PATIENCE
@@ -69,13 +74,23 @@ def consume_once(url: str, schema: str, output: str, mode: str) -> int:
         return work.job_count
 
 
-def consume_some_days(url: str, schema: str, output: str) -> int:
-    """What a run of the daily asset does, of three days. What Spark would compute is there. Gives the number of jobs."""
+def results(dates: Sequence[date]) -> pa.Table:
+    """What Spark would compute."""
+    return as_arrow(expected([day.isoformat() for day in dates]))
+
+
+def consume_some_days(url: str, schema: str, output: str, days_at_once: int) -> int:
+    """What a run of the daily asset does, of three days, so many to a transaction. Gives the number of jobs."""
     daily._accounts = daily._events = lambda *arguments: None  # type: ignore[assignment]
-    daily.computed = lambda compute, jobs, key, dates, **options: computing.of_rows(as_arrow(expected(DAYS)), dates)
+    daily.computed = lambda compute, jobs, key, dates, **options: computing.of_rows(results(dates), dates)
+    sinks.MAX_ROWS = days_at_once * len(ACCOUNTS)
     with SqlQueue(Database(url, schema=schema, application_name=APPLICATION)) as queue:
-        done, _ = daily_support.consume(queue, None, Path(output), lease_seconds=600.0)  # type: ignore[arg-type]
-        return sum(day.jobs for day in done)
+        work = daily_support.asset_work(queue, Path(output))
+        about = Days("work", READS.states, "UTC", day="payload.day", account="payload.account")
+        work.check(queue, about, DAYS)
+        found = Found(about, DAYS, Path(output), contents.held(queue, about, DAYS), {})
+        made = work.make(queue, None, found, DAYS, "killed")  # type: ignore[arg-type]
+        return sum(day["jobs_consumed"] for day in made.shown.values())
 
 
 def run(url: str, schema: str, output: str, mode: str, last: int | None, log: str) -> None:
@@ -110,7 +125,10 @@ def run(url: str, schema: str, output: str, mode: str, last: int | None, log: st
         (shutil, "rmtree"),
     ):
         stepping(place, name)
-    jobs = consume_some_days(url, schema, output) if mode == DAILY else consume_once(url, schema, output, mode)
+    if mode in (DAILY, PARTS):
+        jobs = consume_some_days(url, schema, output, len(DAYS) if mode == DAILY else 1)
+    else:
+        jobs = consume_once(url, schema, output, mode)
     Path(log).write_text("\n".join([str(jobs), *steps]))
 
 

@@ -8,7 +8,9 @@
 --   same ones wait for each other without a deadlock.
 -- Plan: the last batch of each key by the index on (key, created_at).
 -- Roles: consumer.
-INSERT INTO sqlqueue.batch AS b (id, key, queue, state, lease_until, owner, mode, filter, backoff, attempt, created_at, sealed_at)
+INSERT INTO sqlqueue.batch AS b (
+    id, key, queue, state, lease_until, owner, mode, filter, backoff, attempt, created_at, sealed_at
+)
 SELECT
     asked.id, asked.key, :queue, 'sealing', clock_timestamp() + make_interval(secs => :lease_seconds), :owner, :mode,
     CAST(asked.filter AS jsonb), CAST(:backoff AS float8[]),

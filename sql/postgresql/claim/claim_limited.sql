@@ -113,7 +113,10 @@ WITH expired AS (
 ), forgotten AS (
     DELETE FROM sqlqueue.rate_start AS s
     USING allowance
-    WHERE allowance.tidying AND s.queue = :queue AND s.started_at < statement_timestamp() - 2 * make_interval(secs => allowance.rate_seconds)
+    WHERE
+        allowance.tidying
+        AND s.queue = :queue
+        AND s.started_at < statement_timestamp() - 2 * make_interval(secs => allowance.rate_seconds)
 ), noted AS (
     INSERT INTO sqlqueue.rate_start (queue, started_at, starts)
     SELECT :queue, clock_timestamp(), taken.starts

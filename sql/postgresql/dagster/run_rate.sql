@@ -34,5 +34,7 @@ WITH latest AS MATERIALIZED (
 )
 SELECT
     count(*) AS jobs,
-    CAST(COALESCE(sum(EXTRACT(epoch FROM GREATEST(beside.finished_at - beside.began, interval '0'))), 0) AS float8) AS seconds
+    CAST(
+        COALESCE(sum(EXTRACT(epoch FROM GREATEST(beside.finished_at - beside.began, interval '0'))), 0) AS float8
+    ) AS seconds
 FROM beside

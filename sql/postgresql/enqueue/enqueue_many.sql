@@ -55,8 +55,8 @@ CROSS JOIN (
         CAST(:ordering_keys AS text[]), CAST(:timeouts AS float8[]), CAST(:backoffs AS text[]), CAST(:tags AS text[]),
         CAST(:regions AS text[]), CAST(:payloads AS text[])
     ) WITH ORDINALITY AS given (
-        id, hash, priority, run_at, max_attempts, unique_key, unique_until_claim, ordering_key, timeout, backoff, tags, region,
-        payload, no
+        id, hash, priority, run_at, max_attempts, unique_key, unique_until_claim, ordering_key, timeout, backoff, tags,
+        region, payload, no
     )
 ) AS new
 WHERE q.name = :queue

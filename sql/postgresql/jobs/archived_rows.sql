@@ -7,8 +7,9 @@
 SELECT
     a.id, a.queue, a.state, a.bucket, a.priority, a.attempt, a.max_attempts, a.lease_no, a.created_at, a.run_at,
     CAST(NULL AS timestamptz) AS available_at, a.started_at, a.finished_at, a.claimed_by, a.batch_id, a.unique_key,
-    a.unique_until_claim, a.ordering_key, a.order_no, a.region, a.timeout_seconds, a.backoff, a.tags, CAST(a.payload AS text) AS payload,
-    CAST(a.result AS text) AS result, a.error, CAST(NULL AS timestamptz) AS cancel_requested_at
+    a.unique_until_claim, a.ordering_key, a.order_no, a.region, a.timeout_seconds, a.backoff, a.tags,
+    CAST(a.payload AS text) AS payload, CAST(a.result AS text) AS result, a.error,
+    CAST(NULL AS timestamptz) AS cancel_requested_at
 FROM sqlqueue.job_archive AS a
 WHERE a.id = ANY (CAST(:ids AS uuid[]))
   AND a.finished_at >= CAST(CAST(:since AS text) AS timestamptz)

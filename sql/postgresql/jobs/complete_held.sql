@@ -21,7 +21,7 @@ INSERT INTO sqlqueue.job_archive (
 )
 SELECT
     id, queue, bucket, priority, 'succeeded', lease_no, attempt, max_attempts, run_at, created_at, started_at,
-    statement_timestamp(), done_by, batch_id, unique_key, unique_until_claim, ordering_key, order_no, region, timeout_seconds,
-    backoff, tags, payload, CAST(done_result AS jsonb), error
+    statement_timestamp(), done_by, batch_id, unique_key, unique_until_claim, ordering_key, order_no, region,
+    timeout_seconds, backoff, tags, payload, CAST(done_result AS jsonb), error
 FROM completed
 RETURNING id

@@ -33,8 +33,9 @@ INSERT INTO sqlqueue.job_archive (
     payload, result, error
 )
 SELECT
-    id, queue, bucket, priority, COALESCE(end_state, 'succeeded'), lease_no, LEAST(attempt, max_attempts), max_attempts, run_at, created_at,
-    started_at, statement_timestamp(), claimed_by, batch_id, unique_key, unique_until_claim, ordering_key, order_no, region,
-    timeout_seconds, backoff, tags, payload, CAST(end_result AS jsonb), COALESCE(end_error, error)
+    id, queue, bucket, priority, COALESCE(end_state, 'succeeded'), lease_no, LEAST(attempt, max_attempts), max_attempts,
+    run_at, created_at, started_at, statement_timestamp(), claimed_by, batch_id, unique_key, unique_until_claim,
+    ordering_key, order_no, region, timeout_seconds, backoff, tags, payload, CAST(end_result AS jsonb),
+    COALESCE(end_error, error)
 FROM finished
 RETURNING id, order_no

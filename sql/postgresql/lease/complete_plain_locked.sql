@@ -15,7 +15,8 @@ WITH finished AS (
 )
 INSERT INTO sqlqueue.job_archive (
     id, queue, bucket, priority, state, lease_no, attempt, max_attempts, run_at, created_at, started_at, finished_at,
-    claimed_by, unique_key, unique_until_claim, ordering_key, order_no, region, timeout_seconds, backoff, tags, payload, error
+    claimed_by, unique_key, unique_until_claim, ordering_key, order_no, region, timeout_seconds, backoff, tags, payload,
+    error
 )
 SELECT
     f.id, f.queue, f.bucket, f.priority, 'succeeded', f.lease_no + 1, LEAST(f.attempts_spent + 1, f.max_attempts),

@@ -66,6 +66,6 @@ WITH waiter AS (
     RETURNING 1
 )
 SELECT
-    (SELECT count(*) FROM waiter) + (SELECT count(*) FROM armed) + (SELECT count(*) FROM worker) + (SELECT count(*) FROM slot)
-    + (SELECT count(*) FROM assignment) + (SELECT count(*) FROM transactional) + (SELECT count(*) FROM stale)
+    (SELECT count(*) FROM waiter) + (SELECT count(*) FROM armed) + (SELECT count(*) FROM worker)
+    + (SELECT count(*) FROM slot) + (SELECT count(*) FROM assignment) + (SELECT count(*) FROM transactional) + (SELECT count(*) FROM stale)
     + (SELECT count(*) FROM doubled)

@@ -17,4 +17,5 @@ WITH looked AS MATERIALIZED (
     RETURNING p.job_id
 )
 SELECT
-    (SELECT count(*) FROM looked), (SELECT count(*) FROM gone), (SELECT l.job_id FROM looked AS l ORDER BY l.job_id DESC LIMIT 1)
+    (SELECT count(*) FROM looked), (SELECT count(*) FROM gone),
+    (SELECT l.job_id FROM looked AS l ORDER BY l.job_id DESC LIMIT 1)

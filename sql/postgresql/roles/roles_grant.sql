@@ -17,41 +17,43 @@ REVOKE ALL ON
     sqlqueue.batch_outcome, sqlqueue.batch_pack, sqlqueue.packed_job, sqlqueue.live_job,
     sqlqueue.subscription, sqlqueue.schedule, sqlqueue.human_task, sqlqueue.job_event, sqlqueue.automation_rule,
     sqlqueue.queue_priority, sqlqueue.doubled_priority, sqlqueue.sensitive_field, sqlqueue.queue_declaration,
-    sqlqueue.live_bucket, sqlqueue.lane, sqlqueue.bucket_heads, sqlqueue.stray_job, sqlqueue.job_without_queue, sqlqueue.job_all,
-    sqlqueue.queue_stats, sqlqueue.new_job, sqlqueue.replaceable_job, sqlqueue.unique_key_holder, sqlqueue.own_follower,
-    sqlqueue.job_replaced_long_ago,
-    sqlqueue.event_of_no_job, sqlqueue.follower, sqlqueue.job_group, sqlqueue.group_tally, sqlqueue.job_progress,
-    sqlqueue.reply_queue, sqlqueue.spark_write, sqlqueue.staged_attempt, sqlqueue.staged_job, sqlqueue.maintenance,
-    sqlqueue.archived_long_ago, sqlqueue.group_long_ago, sqlqueue.wait_long_ago, sqlqueue.staged_long_ago,
-    sqlqueue.staged_job_long_ago, sqlqueue.write_long_ago, sqlqueue.event_long_ago
+    sqlqueue.live_bucket, sqlqueue.lane, sqlqueue.bucket_heads, sqlqueue.stray_job, sqlqueue.job_without_queue,
+    sqlqueue.job_all, sqlqueue.queue_stats, sqlqueue.new_job, sqlqueue.replaceable_job, sqlqueue.unique_key_holder,
+    sqlqueue.own_follower, sqlqueue.job_replaced_long_ago, sqlqueue.event_of_no_job, sqlqueue.follower,
+    sqlqueue.job_group, sqlqueue.group_tally, sqlqueue.job_progress, sqlqueue.reply_queue, sqlqueue.spark_write,
+    sqlqueue.staged_attempt, sqlqueue.staged_job, sqlqueue.maintenance, sqlqueue.archived_long_ago,
+    sqlqueue.group_long_ago, sqlqueue.wait_long_ago, sqlqueue.staged_long_ago, sqlqueue.staged_job_long_ago,
+    sqlqueue.write_long_ago, sqlqueue.event_long_ago
     FROM PUBLIC, sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 REVOKE ALL ON SEQUENCE sqlqueue.job_order
     FROM PUBLIC, sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 REVOKE ALL ON FUNCTION
-    sqlqueue.archive_partition_name(date), sqlqueue.begin_archive_partition(date), sqlqueue.attach_archive_partition(date), sqlqueue.make_archive_partition(date),
+    sqlqueue.archive_partition_name(date), sqlqueue.begin_archive_partition(date),
+    sqlqueue.attach_archive_partition(date), sqlqueue.make_archive_partition(date),
     sqlqueue.archive_day_is_over(date, text), sqlqueue.drop_archive_partition(date, text), sqlqueue.queue_figures(text),
     sqlqueue.tell_followers(uuid, timestamp with time zone, boolean, text),
-    sqlqueue.tell_late_followers(uuid, timestamp with time zone), sqlqueue.refuse_lease_no(), sqlqueue.job_ended(), sqlqueue.fold_group_tally(),
-    sqlqueue.keep_queue(text), sqlqueue.keep_queue_of_job(), sqlqueue.refuse_queue_with_jobs(),
-    sqlqueue.ended_now(uuid),
-    sqlqueue.put_callbacks(uuid[], text[], smallint[], text[], jsonb[], boolean), sqlqueue.uuid_at(timestamp with time zone, text),
-    sqlqueue.promote_keys(text, text[]), sqlqueue.keep_live(uuid[], boolean), sqlqueue.known_followers(uuid[]),
-    sqlqueue.bucket_hash(uuid, text), sqlqueue.hold_unclaimable(text), sqlqueue.listen_to_ends(),
-    sqlqueue.remove_reply_queue(text, boolean), sqlqueue.settle_batch(uuid, text, text), sqlqueue.sweep_batch(text, double precision),
-    sqlqueue.packs_of(uuid[]), sqlqueue.packed_jobs(uuid[]), sqlqueue.packed_ids(uuid[]),
+    sqlqueue.tell_late_followers(uuid, timestamp with time zone), sqlqueue.refuse_lease_no(), sqlqueue.job_ended(),
+    sqlqueue.fold_group_tally(), sqlqueue.keep_queue(text), sqlqueue.keep_queue_of_job(),
+    sqlqueue.refuse_queue_with_jobs(), sqlqueue.ended_now(uuid),
+    sqlqueue.put_callbacks(uuid[], text[], smallint[], text[], jsonb[], boolean),
+    sqlqueue.uuid_at(timestamp with time zone, text), sqlqueue.promote_keys(text, text[]),
+    sqlqueue.keep_live(uuid[], boolean), sqlqueue.known_followers(uuid[]), sqlqueue.bucket_hash(uuid, text),
+    sqlqueue.hold_unclaimable(text), sqlqueue.listen_to_ends(), sqlqueue.remove_reply_queue(text, boolean),
+    sqlqueue.settle_batch(uuid, text, text), sqlqueue.sweep_batch(text, double precision), sqlqueue.packs_of(uuid[]),
+    sqlqueue.packed_jobs(uuid[]), sqlqueue.packed_ids(uuid[]),
     sqlqueue.pack_batch(uuid, bigint, smallint[], double precision), sqlqueue.unpack_jobs(uuid, uuid[]),
-    sqlqueue.settle_packs(uuid, text, text),
-    sqlqueue.forget_batches(text), sqlqueue.drop_staged(uuid), sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint),
-    sqlqueue.take_maintenance(text, boolean), sqlqueue.note_maintenance(bigint, boolean, boolean),
-    sqlqueue.keep_archive_day(date), sqlqueue.remove_expired_reply_queue(text), sqlqueue.local_day(text, text),
+    sqlqueue.settle_packs(uuid, text, text), sqlqueue.forget_batches(text), sqlqueue.drop_staged(uuid),
+    sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint), sqlqueue.take_maintenance(text, boolean),
+    sqlqueue.note_maintenance(bigint, boolean, boolean), sqlqueue.keep_archive_day(date),
+    sqlqueue.remove_expired_reply_queue(text), sqlqueue.local_day(text, text),
     sqlqueue.abandon_batch(uuid, text, boolean, boolean), sqlqueue.forget_batch(uuid, boolean),
-    sqlqueue.end_leased(uuid[], bigint[], text[], text[], text[], boolean), sqlqueue.succeed_leased(uuid[], bigint, boolean),
-    sqlqueue.end_locked(uuid[], text[], text[], text[], text), sqlqueue.succeed_locked(uuid[], text),
-    sqlqueue.succeed_batch(uuid), sqlqueue.move_batch(uuid, text, smallint[], timestamp with time zone, jsonb, text),
-    sqlqueue.bury_spent_jobs(text, smallint),
-    sqlqueue.waiter_channel(integer), sqlqueue.listen_as_waiter(), sqlqueue.disarm_waiter(text),
-    sqlqueue.arm_waiter(text, smallint[], boolean, double precision), sqlqueue.wake_waiter(text, smallint[]),
-    sqlqueue.pass_wake(text, smallint[]), sqlqueue.wake_by_job()
+    sqlqueue.end_leased(uuid[], bigint[], text[], text[], text[], boolean),
+    sqlqueue.succeed_leased(uuid[], bigint, boolean), sqlqueue.end_locked(uuid[], text[], text[], text[], text),
+    sqlqueue.succeed_locked(uuid[], text), sqlqueue.succeed_batch(uuid),
+    sqlqueue.move_batch(uuid, text, smallint[], timestamp with time zone, jsonb, text),
+    sqlqueue.bury_spent_jobs(text, smallint), sqlqueue.waiter_channel(integer), sqlqueue.listen_as_waiter(),
+    sqlqueue.disarm_waiter(text), sqlqueue.arm_waiter(text, smallint[], boolean, double precision),
+    sqlqueue.wake_waiter(text, smallint[]), sqlqueue.pass_wake(text, smallint[]), sqlqueue.wake_by_job()
     FROM PUBLIC, sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 
 GRANT USAGE ON SCHEMA sqlqueue TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
@@ -155,9 +157,9 @@ GRANT SELECT (id, queue, finished_at) ON sqlqueue.job_archive TO sqlqueue_produc
 GRANT SELECT (id, queue, state, lease_no, order_no, started_at, finished_at, claimed_by) ON sqlqueue.job_archive
     TO sqlqueue_consumer;
 GRANT INSERT (
-    id, queue, bucket, priority, state, lease_no, attempt, max_attempts, run_at, created_at, started_at, finished_at, claimed_by,
-    batch_id, unique_key, unique_until_claim, ordering_key, order_no, region, timeout_seconds, backoff, tags, payload, result,
-    error
+    id, queue, bucket, priority, state, lease_no, attempt, max_attempts, run_at, created_at, started_at, finished_at,
+    claimed_by, batch_id, unique_key, unique_until_claim, ordering_key, order_no, region, timeout_seconds, backoff,
+    tags, payload, result, error
 ) ON sqlqueue.job_archive TO sqlqueue_operator;
 GRANT SELECT, UPDATE (region), DELETE ON sqlqueue.job_archive TO sqlqueue_operator;
 GRANT SELECT ON sqlqueue.job_archive TO sqlqueue_observer;

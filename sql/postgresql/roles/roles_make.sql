@@ -14,7 +14,9 @@ BEGIN
         role_name := 'sqlqueue' || '_' || purpose;
         IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles AS r WHERE r.rolname = role_name) THEN
             EXECUTE format('CREATE ROLE %I NOLOGIN', role_name);
-            EXECUTE format('COMMENT ON ROLE %I IS %L', role_name, 'dagster-sqlqueue: ' || purpose || ' of schema ' || 'sqlqueue');
+            EXECUTE format(
+                'COMMENT ON ROLE %I IS %L', role_name, 'dagster-sqlqueue: ' || purpose || ' of schema ' || 'sqlqueue'
+            );
         END IF;
     END LOOP;
 END

@@ -20,8 +20,8 @@ VALUES (
     :queue, :name, CAST(:cron AS text), CAST(:every_seconds AS float8), :time_zone, CAST(:starting AS timestamptz),
     :anchor, :catch_up, :grace_seconds, CAST(:tick_field AS text), :priority, CAST(:max_attempts AS integer),
     CAST(:timeout_seconds AS float8), CAST(CAST(:backoff AS text) AS float8[]), CAST(:unique_key AS text),
-    CAST(:until_claim AS boolean), CAST(:ordering_key AS text), CAST(:region AS text), COALESCE(CAST(CAST(:tags AS text) AS text[]), '{}'),
-    CAST(:payload AS jsonb), :next_tick
+    CAST(:until_claim AS boolean), CAST(:ordering_key AS text), CAST(:region AS text),
+    COALESCE(CAST(CAST(:tags AS text) AS text[]), '{}'), CAST(:payload AS jsonb), :next_tick
 )
 ON CONFLICT (queue, name) DO UPDATE
 SET cron = EXCLUDED.cron,

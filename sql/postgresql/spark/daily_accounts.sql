@@ -10,8 +10,8 @@
 --   would else read the whole archive, however little of it is the queue's.
 -- Roles: operator, observer.
 SELECT DISTINCT
-    a.payload ->> 'day' AS day, a.payload ->> 'account' AS account, a.payload ->> 'zone' AS zone, true AS done, false AS dead,
-    false AS takeable
+    a.payload ->> 'day' AS day, a.payload ->> 'account' AS account, a.payload ->> 'zone' AS zone, true AS done,
+    false AS dead, false AS takeable
 FROM sqlqueue.job_archive AS a
 WHERE a.queue = :queue
   AND a.finished_at >= CAST(:from_time AS timestamptz)

@@ -8,7 +8,9 @@
 -- Plan: the index by finish time, from the beginning of the batch to its end; once more for moments that are cut.
 -- Roles: operator, observer.
 WITH moment AS (
-    SELECT known.finished_at, known.rows, CAST(sum(known.rows) OVER (ORDER BY known.finished_at) AS bigint) - known.rows AS place
+    SELECT
+        known.finished_at, known.rows,
+        CAST(sum(known.rows) OVER (ORDER BY known.finished_at) AS bigint) - known.rows AS place
     FROM (
         SELECT a.finished_at, count(*) AS rows
         FROM sqlqueue.job_archive AS a

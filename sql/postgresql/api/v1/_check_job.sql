@@ -76,7 +76,8 @@ BEGIN
         FROM (
             SELECT
                 max(abs(CAST(part.value AS numeric))) AS largest,
-                max(abs(CAST(part.value AS numeric))) FILTER (WHERE scale(CAST(part.value AS numeric)) > 0) AS largest_fraction
+                max(abs(CAST(part.value AS numeric)))
+                    FILTER (WHERE scale(CAST(part.value AS numeric)) > 0) AS largest_fraction
             FROM jsonb_path_query(payload, 'strict $.**') AS part (value)
             WHERE jsonb_typeof(part.value) = 'number'
         ) AS found;

@@ -34,7 +34,11 @@ BEGIN
         CASE WHEN c.id IS NULL AND r.id IS NULL THEN COALESCE(
             f.why, 'there is no such job: it was never enqueued, or it ended and was trimmed since'
         ) END
-    FROM (SELECT DISTINCT ON (g.id) g.id, g.place FROM unnest(_decided.job_ids) WITH ORDINALITY AS g (id, place) ORDER BY g.id, g.place) AS j
+    FROM (
+        SELECT DISTINCT ON (g.id) g.id, g.place
+        FROM unnest(_decided.job_ids) WITH ORDINALITY AS g (id, place)
+        ORDER BY g.id, g.place
+    ) AS j
     LEFT JOIN unnest(_decided.changed) AS c (id) ON c.id = j.id
     LEFT JOIN unnest(_decided.requested) AS r (id) ON r.id = j.id
     LEFT JOIN (

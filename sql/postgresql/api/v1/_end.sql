@@ -5,7 +5,8 @@
 -- Returns: the ids that were accepted. Raises: SQ001, SQ003, SQ004.
 CREATE OR REPLACE FUNCTION sqlqueue_v1._end(
     verb text, job_ids uuid[], lease_nos bigint[], on_stale text, states text[] DEFAULT NULL, results text[] DEFAULT NULL,
-    errors text[] DEFAULT NULL, delays float8[] DEFAULT NULL, moments timestamptz[] DEFAULT NULL, spent boolean[] DEFAULT NULL
+    errors text[] DEFAULT NULL, delays float8[] DEFAULT NULL, moments timestamptz[] DEFAULT NULL,
+    spent boolean[] DEFAULT NULL
 ) RETURNS uuid[]
 LANGUAGE plpgsql VOLATILE AS $function$
 #variable_conflict use_column
@@ -35,7 +36,9 @@ DECLARE
 BEGIN
     PERFORM sqlqueue_v1._check_ids(job_ids);
     PERFORM sqlqueue_v1._refuse(CASE
-        WHEN cardinality(_end.lease_nos) IS DISTINCT FROM cardinality(job_ids) OR array_position(_end.lease_nos, NULL) IS NOT NULL
+        WHEN
+            cardinality(_end.lease_nos) IS DISTINCT FROM cardinality(job_ids)
+            OR array_position(_end.lease_nos, NULL) IS NOT NULL
         THEN 'lease_no is NULL or missing; give the one that came with the claim of the job'
         WHEN _end.on_stale IS NULL OR _end.on_stale NOT IN ('raise', 'report')
         THEN format('on_stale is %s; it must be ''raise'' or ''report''', COALESCE(quote_literal(_end.on_stale), 'NULL'))

@@ -9,8 +9,8 @@
 --   buckets and no jobs: what is remembered is asked for.
 -- Returns: what is remembered: for each bucket, swept (seconds since 1970), and at (the hint of claim_round_robin).
 CREATE OR REPLACE FUNCTION sqlqueue_v1._heads(
-    queue text, swept_at timestamptz, swept smallint[] DEFAULT '{}', buckets smallint[] DEFAULT '{}', priorities smallint[] DEFAULT '{}',
-    due_ats timestamptz[] DEFAULT '{}', ids uuid[] DEFAULT '{}'
+    queue text, swept_at timestamptz, swept smallint[] DEFAULT '{}', buckets smallint[] DEFAULT '{}',
+    priorities smallint[] DEFAULT '{}', due_ats timestamptz[] DEFAULT '{}', ids uuid[] DEFAULT '{}'
 ) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE AS $function$
 #variable_conflict use_variable
@@ -33,7 +33,9 @@ BEGIN
         FROM unnest(buckets, priorities, due_ats, ids) AS f (bucket, priority, due_at, id)
         ORDER BY f.bucket, f.priority, f.due_at, f.id
     LOOP
-        hint := COALESCE(CAST(known -> 'at' ->> CAST(job.bucket AS text) AS text[]), array_fill(CAST(NULL AS text), ARRAY[20]));
+        hint := COALESCE(
+            CAST(known -> 'at' ->> CAST(job.bucket AS text) AS text[]), array_fill(CAST(NULL AS text), ARRAY[20])
+        );
         -- As JSON has it: a time's text would go by the session's settings, which may change.
         hint[10 - job.priority] := to_jsonb(job.due_at) #>> '{}';
         hint[20 - job.priority] := job.id;

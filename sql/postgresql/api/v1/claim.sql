@@ -114,7 +114,9 @@ BEGIN
         IF known.strategy IN ('assign', 'token') THEN
             RAISE EXCEPTION USING
                 ERRCODE = 'SQ004',
-                MESSAGE = format('queue %L has the strategy %L, which SQL functions cannot claim by', claim.queue, known.strategy),
+                MESSAGE = format(
+                    'queue %L has the strategy %L, which SQL functions cannot claim by', claim.queue, known.strategy
+                ),
                 HINT = 'Give it another one, such as round_robin, with: sqlqueue create, or work it off from Python.';
         END IF;
         IF keyed OR limited THEN
@@ -197,7 +199,8 @@ BEGIN
                             furthest := (SELECT max(array_position(buckets, f.no)) FROM unnest(found_buckets) AS f (no));
                         END IF;
                         heads_known := sqlqueue_v1._heads(
-                            claim.queue, clock, ARRAY(SELECT o.no FROM unnest(old) AS o (no) WHERE o.no = ANY (buckets[:furthest])),
+                            claim.queue, clock,
+                            ARRAY(SELECT o.no FROM unnest(old) AS o (no) WHERE o.no = ANY (buckets[:furthest])),
                             found_buckets, found_priorities, found_at, found_ids
                         );
                     END IF;
@@ -335,7 +338,9 @@ BEGIN
                 END IF;
                 again := cardinality(parked) > 0;
                 -- One whose lease ran out goes by itself, and those before it without it.
-                wanted := LEAST(wanted, CASE array_position(doubtful, true) WHEN 1 THEN 1 ELSE array_position(doubtful, true) - 1 END);
+                wanted := LEAST(
+                    wanted, CASE array_position(doubtful, true) WHEN 1 THEN 1 ELSE array_position(doubtful, true) - 1 END
+                );
                 ids := chosen[1 : wanted];
                 alone := cardinality(ids) = 1;
                 IF cardinality(ids) > 0 THEN

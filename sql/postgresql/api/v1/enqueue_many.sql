@@ -65,7 +65,10 @@ BEGIN
         format('row %s: ', job.no - 1), job.payload, job.run_at,
         CASE WHEN priorities IS NULL THEN 0 ELSE job.priority END, job.ordering_key, job.unique_key, tags, max_attempts,
         timeout_seconds, backoff, region,
-        CASE WHEN unique_keys IS NOT NULL AND job.unique_key IS NULL AND unique_until = 'claim' THEN 'end' ELSE unique_until END
+        CASE
+            WHEN unique_keys IS NOT NULL AND job.unique_key IS NULL AND unique_until = 'claim' THEN 'end'
+            ELSE unique_until
+        END
     )
     FROM unnest(payloads, run_ats, priorities, ordering_keys, unique_keys) WITH ORDINALITY
         AS job (payload, run_at, priority, ordering_key, unique_key, no);

@@ -29,7 +29,9 @@ BEGIN
         WHEN NOT (heartbeat.lease_seconds > 0 AND heartbeat.lease_seconds <= 3162240000)
         THEN format('lease_seconds is %s; it must be positive, at most a hundred years', heartbeat.lease_seconds)
         WHEN heartbeat.on_stale IS NULL OR heartbeat.on_stale NOT IN ('raise', 'report')
-        THEN format('on_stale is %s; it must be ''raise'' or ''report''', COALESCE(quote_literal(heartbeat.on_stale), 'NULL'))
+        THEN format(
+            'on_stale is %s; it must be ''raise'' or ''report''', COALESCE(quote_literal(heartbeat.on_stale), 'NULL')
+        )
     END);
     {{leased}}
     INTO lease;

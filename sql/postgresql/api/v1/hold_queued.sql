@@ -4,7 +4,8 @@
 --
 -- Returns: a row for each job: what became of it ('changed', 'skipped'), and of one that was skipped the reason.
 -- Raises: SQ002, SQ003, SQ004 (a keyed queue needs READ COMMITTED).
-CREATE OR REPLACE FUNCTION sqlqueue_v1.hold_queued(queue text, job_ids uuid[], reason text) RETURNS TABLE (job_id uuid, outcome text, because text)
+CREATE OR REPLACE FUNCTION sqlqueue_v1.hold_queued(queue text, job_ids uuid[], reason text)
+RETURNS TABLE (job_id uuid, outcome text, because text)
 LANGUAGE plpgsql VOLATILE {{settings}} AS $function$
 BEGIN
     PERFORM sqlqueue_v1._check_reason(reason);

@@ -40,7 +40,8 @@ BEGIN
         ));
     END IF;
     PERFORM sqlqueue_v1._check_job(
-        '', publish.payload, publish.run_at, publish.priority, publish.ordering_key, NULL, publish.tags, NULL, NULL, NULL, NULL
+        '', publish.payload, publish.run_at, publish.priority, publish.ordering_key, NULL, publish.tags, NULL, NULL,
+        NULL, NULL
     );
     PERFORM sqlqueue_v1._need_newest('message', publish.id);
     FOR place, publish.subscription, publish.queue, publish.job_id, publish.inserted IN {{publish}} LOOP

@@ -5,7 +5,8 @@
 --
 -- Returns: a row for each job: what became of it ('changed', 'skipped'), and of one that was skipped the reason.
 -- Raises: SQ002, SQ003, SQ004 (a keyed queue needs READ COMMITTED).
-CREATE OR REPLACE FUNCTION sqlqueue_v1.release_held(queue text, job_ids uuid[]) RETURNS TABLE (job_id uuid, outcome text, because text)
+CREATE OR REPLACE FUNCTION sqlqueue_v1.release_held(queue text, job_ids uuid[])
+RETURNS TABLE (job_id uuid, outcome text, because text)
 LANGUAGE plpgsql VOLATILE {{settings}} AS $function$
 BEGIN
     RETURN QUERY SELECT * FROM sqlqueue_v1._decide('release_held', release_held.queue, job_ids);

@@ -4,7 +4,8 @@
 --
 -- Returns: a row for each job: what became of it ('changed', 'skipped'), and of one that was skipped the reason.
 -- Raises: SQ002, SQ003, SQ004 (a keyed queue needs READ COMMITTED).
-CREATE OR REPLACE FUNCTION sqlqueue_v1.reprioritise(queue text, job_ids uuid[], priority integer) RETURNS TABLE (job_id uuid, outcome text, because text)
+CREATE OR REPLACE FUNCTION sqlqueue_v1.reprioritise(queue text, job_ids uuid[], priority integer)
+RETURNS TABLE (job_id uuid, outcome text, because text)
 LANGUAGE plpgsql VOLATILE {{settings}} AS $function$
 BEGIN
     IF priority IS NULL OR priority NOT BETWEEN 0 AND 9 THEN
@@ -12,6 +13,8 @@ BEGIN
             format('priority is %s; it must be 0 to 9, higher runs first', COALESCE(CAST(priority AS text), 'NULL'))
         );
     END IF;
-    RETURN QUERY SELECT * FROM sqlqueue_v1._decide('reprioritise', reprioritise.queue, job_ids, priority => reprioritise.priority);
+    RETURN QUERY
+    SELECT *
+    FROM sqlqueue_v1._decide('reprioritise', reprioritise.queue, job_ids, priority => reprioritise.priority);
 END
 $function$;

@@ -12,6 +12,10 @@ CREATE OR REPLACE FUNCTION sqlqueue_v1.reschedule(
 LANGUAGE plpgsql VOLATILE {{settings}} AS $function$
 BEGIN
     PERFORM sqlqueue_v1._check_later(seconds, until);
-    RETURN QUERY SELECT * FROM sqlqueue_v1._decide('reschedule', reschedule.queue, job_ids, seconds => reschedule.seconds, until => reschedule.until);
+    RETURN QUERY
+    SELECT *
+    FROM sqlqueue_v1._decide(
+        'reschedule', reschedule.queue, job_ids, seconds => reschedule.seconds, until => reschedule.until
+    );
 END
 $function$;

@@ -27,7 +27,9 @@ BEGIN
     PERFORM sqlqueue_v1._check_ids(job_ids);
     PERFORM sqlqueue_v1._refuse(CASE
         WHEN (cardinality(retry.states) > 0 AND retry.states <@ CAST('{failed,cancelled}' AS text[])) IS NOT TRUE
-        THEN format('states is %s; what can be brought back is failed or cancelled', COALESCE(CAST(retry.states AS text), 'NULL'))
+        THEN format(
+            'states is %s; what can be brought back is failed or cancelled', COALESCE(CAST(retry.states AS text), 'NULL')
+        )
     END);
     {{queue_steady}}
     INTO keyed;

@@ -27,7 +27,8 @@ CREATE TABLE sqlqueue.job (
     queue        text        NOT NULL,
     bucket       smallint    NOT NULL,
     priority     smallint    NOT NULL,
-    state        text        NOT NULL DEFAULT 'queued' CONSTRAINT job_state_is_live CHECK (state IN ('queued', 'running', 'held')),
+    state        text        NOT NULL DEFAULT 'queued'
+        CONSTRAINT job_state_is_live CHECK (state IN ('queued', 'running', 'held')),
     available_at timestamptz NOT NULL,
     run_at       timestamptz NOT NULL,
     lease_no     bigint      NOT NULL DEFAULT 0,
@@ -105,8 +106,8 @@ CREATE INDEX job_batch ON sqlqueue.job (batch_id, bucket, id) WHERE batch_id IS 
 -- locked. It ends with the transaction, or with the savepoint that is rolled back, as the lock does; its name is made of
 -- the schema's, which may be there in capitals as well.
 --
--- Who sets it by hand puts in jobs of a queue that is not there. Nobody claims them, nothing waits for them, doctor
--- names them.
+-- Who sets it by hand puts in jobs of a queue that is not there, or of a priority that is not noted. Claims do not find
+-- them, nothing waits for them, doctor names them; maintain notes the priority.
 
 -- Keep a queue from being deleted until the transaction ends, before many jobs are put on it.
 --

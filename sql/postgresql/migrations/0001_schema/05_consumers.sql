@@ -183,14 +183,17 @@ DEFERRABLE INITIALLY DEFERRED
 FOR EACH ROW
 WHEN (
     NEW.available_at <= clock_timestamp()
-    AND current_setting('dagster_sqlqueue.woken_' || (NEW.bucket & 1023), true) IS DISTINCT FROM 'sqlqueue' || '.' || NEW.queue
+    AND current_setting('dagster_sqlqueue.woken_' || (NEW.bucket & 1023), true)
+        IS DISTINCT FROM 'sqlqueue' || '.' || NEW.queue
     AND set_config('dagster_sqlqueue.woken_' || (NEW.bucket & 1023), 'sqlqueue' || '.' || NEW.queue, true) IS NOT NULL
 )
 EXECUTE FUNCTION sqlqueue.wake_by_job();
 
 -- Rows of sessions that ended, or were stopped, before a job took them.
 CREATE VIEW sqlqueue.armed_long_ago AS
-SELECT w.queue, w.expires_at FROM sqlqueue.armed_waiter AS w WHERE w.expires_at < statement_timestamp() - interval '1 minute';
+SELECT w.queue, w.expires_at
+FROM sqlqueue.armed_waiter AS w
+WHERE w.expires_at < statement_timestamp() - interval '1 minute';
 
 COMMENT ON VIEW sqlqueue.armed_long_ago IS 'waiters whose time was up more than a minute ago: they may be forgotten';
 

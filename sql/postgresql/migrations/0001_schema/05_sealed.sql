@@ -182,7 +182,8 @@ $$;
 -- Returns: how many. A batch that was taken over gets none.
 -- Locks: the batch's row, then the jobs; one that others have locked is waited for.
 -- Plan: the index that claims use, and the pages of what it finds, each once for all of the buckets.
-CREATE FUNCTION sqlqueue.pack_batch(of_batch uuid, of_token bigint, of_buckets smallint[], lease_seconds float8) RETURNS bigint
+CREATE FUNCTION sqlqueue.pack_batch(of_batch uuid, of_token bigint, of_buckets smallint[], lease_seconds float8)
+RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_indexscan = off SET jit = off
 SET work_mem = '64MB' AS $$
@@ -269,13 +270,15 @@ BEGIN
             FROM sqlqueue.packs_of(there) AS f
             WHERE f.first_id = ANY (packs) AND f.batch_id = ANY (batches)
             UNION
-            SELECT a.batch_id, a.packed_at, a.first_id FROM sqlqueue.batch_pack AS a WHERE there IS NULL AND a.batch_id = of_batch
+            SELECT a.batch_id, a.packed_at, a.first_id
+            FROM sqlqueue.batch_pack AS a
+            WHERE there IS NULL AND a.batch_id = of_batch
         )
         RETURNING p.batch_id, p.packed_at, p.queue, p.jobs
     ), put AS (
         INSERT INTO sqlqueue.job (
-            id, queue, bucket, priority, state, available_at, run_at, lease_no, attempt, max_attempts, created_at, started_at,
-            claimed_by, batch_id, ordering_key, region, timeout_seconds, backoff, tags, payload, error
+            id, queue, bucket, priority, state, available_at, run_at, lease_no, attempt, max_attempts, created_at,
+            started_at, claimed_by, batch_id, ordering_key, region, timeout_seconds, backoff, tags, payload, error
         )
         SELECT
             j.id, t.queue, j.bucket, j.priority, 'running', 'infinity', j.run_at, j.lease_no + b.token, j.attempts_spent + 1,

@@ -15,7 +15,7 @@ WHERE b.bucket < GREATEST(q.bucket_count, 1 + (
 ));
 
 COMMENT ON VIEW sqlqueue.live_bucket IS
-    'the buckets of each queue that are, or still are, in use; since: where a look at the heads may begin, if not at the start';
+    'the buckets of each queue that are, or still are, in use; since: where a look at the heads may begin';
 
 CREATE VIEW sqlqueue.lane AS
 SELECT b.queue, b.bucket, b.region, level.priority, b.since
@@ -129,9 +129,9 @@ FROM sqlqueue.job AS j
 UNION ALL
 SELECT
     false, p.id, p.queue, p.bucket, p.priority, p.state, CAST(NULL AS timestamptz), p.run_at, p.lease_no, p.attempt,
-    p.max_attempts, p.created_at, p.started_at, CAST(NULL AS timestamptz), p.claimed_by, p.batch_id, CAST(NULL AS text), false,
-    p.ordering_key, CAST(NULL AS bigint), p.region, p.timeout_seconds, p.backoff, CAST(NULL AS timestamptz), p.tags, p.payload,
-    CAST(NULL AS jsonb), p.error
+    p.max_attempts, p.created_at, p.started_at, CAST(NULL AS timestamptz), p.claimed_by, p.batch_id, CAST(NULL AS text),
+    false, p.ordering_key, CAST(NULL AS bigint), p.region, p.timeout_seconds, p.backoff, CAST(NULL AS timestamptz),
+    p.tags, p.payload, CAST(NULL AS jsonb), p.error
 FROM sqlqueue.packed_job AS p
 UNION ALL
 SELECT

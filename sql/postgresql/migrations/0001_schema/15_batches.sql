@@ -32,7 +32,8 @@ CREATE FUNCTION sqlqueue.settle_batch(
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 WITH settled AS MATERIALIZED (
     SELECT
-        j.id, CASE WHEN j.order_no IS NOT NULL THEN j.ordering_key END AS line, o.result, COALESCE(o.error, CASE WHEN o.state IS NULL THEN because END) AS error,
+        j.id, CASE WHEN j.order_no IS NOT NULL THEN j.ordering_key END AS line, o.result,
+        COALESCE(o.error, CASE WHEN o.state IS NULL THEN because END) AS error,
         COALESCE(o.spent, false) AS spent,
         CASE
             WHEN o.state IS NULL AND rest = 'succeeded' THEN 'succeeded'

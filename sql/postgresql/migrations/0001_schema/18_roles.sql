@@ -14,7 +14,8 @@ SELECT j.id, j.queue, j.state, j.unique_key, j.ordering_key, j.order_no
 FROM sqlqueue.job AS j
 WHERE j.unique_key IS NOT NULL AND (NOT j.unique_until_claim OR j.lease_no = 0);
 
-COMMENT ON VIEW sqlqueue.unique_key_holder IS 'jobs that hold their unique key: live ones, or those that were not claimed yet';
+COMMENT ON VIEW sqlqueue.unique_key_holder IS
+    'jobs that hold their unique key: live ones, or those that were not claimed yet';
 
 -- Jobs that wait and hold their unique key: their content may be replaced, that of no other.
 --
