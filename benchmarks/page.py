@@ -31,6 +31,7 @@ nothing. Each has a database of its own on the same server, with tables that wer
 - *pinned*: the rate of a drain while an old snapshot keeps the dead rows, in percent of the rate without;
 - *pick-up*: from the return of the commit to the handler's first line, of single jobs for an idle consumer;
 - *WAL*: what a drain writes to the log, in bytes a job.
+
 """
 
 _COLUMNS = {
@@ -57,7 +58,7 @@ def text_of(groups: Sequence[Group]) -> str:
     by_name = {group.name: group for group in groups}
     parts = [_HEAD]
     if rivals := by_name.get(_RIVALS):
-        parts += [_BESIDE, *_beside(rivals)]
+        parts += [_BESIDE + "\n".join(_beside(rivals))]
     if profile := by_name.get(_PROFILE):
         parts += [_profile(profile)]
     parts.append("\n## All figures\n")
