@@ -25,7 +25,8 @@ PAYLOAD = "n bigint, note string"
 
 @pytest.fixture(scope="module")
 def primary() -> Iterator[OwnServer]:
-    with own_server(settings=["fsync=off"]) as server:
+    """It vacuums when a test says so: whenever it does, readers of the standby may lose their snapshots."""
+    with own_server(settings=["fsync=off", "autovacuum=off"]) as server:
         yield server
 
 
