@@ -114,8 +114,8 @@ PLANTS: dict[str, tuple[str, str, str, str]] = {
     "a lease that spends the attempts of all that ran out beside it": (
         "round_robin",
         "claim_round_robin",
-        "attempt = j.attempts_spent + 1",
-        "attempt = j.attempt + 1",
+        "j.state, j.alone) + 1",
+        "j.state, true) + 1",
     ),
     "a limit that counts nothing": (
         "limited",

@@ -10,7 +10,7 @@ FROM (
     FROM sqlqueue.job AS j
     WHERE j.queue = :queue
       AND j.available_at <= :sealed_at
-      AND j.attempts_spent < j.max_attempts
+      AND sqlqueue.attempts_spent(j.attempt, j.state, j.alone) < j.max_attempts
       AND (CAST(:filter AS jsonb) = '{}' OR j.payload @> CAST(:filter AS jsonb))
 ) AS placed
 WHERE placed.place % CAST(:step AS bigint) = 0

@@ -8,7 +8,7 @@ WITH leased AS (
     SET state = 'running',
         available_at = 'infinity',
         lease_no = j.lease_no + 1,
-        attempt = j.attempts_spent + 1,
+        attempt = sqlqueue.attempts_spent(j.attempt, j.state, j.alone) + 1,
         alone = false,
         started_at = now(),
         claimed_by = :worker,
@@ -16,7 +16,7 @@ WITH leased AS (
     WHERE j.id = ANY (ARRAY(SELECT o.job_id FROM sqlqueue.batch_outcome AS o WHERE o.batch_id = CAST(:batch_id AS uuid)))
       AND j.queue = :queue
       AND j.available_at <= :sealed_at
-      AND j.attempts_spent < j.max_attempts
+      AND sqlqueue.attempts_spent(j.attempt, j.state, j.alone) < j.max_attempts
       AND (CAST(:filter AS jsonb) = '{}' OR j.payload @> CAST(:filter AS jsonb))
     RETURNING j.id
 )

@@ -6,5 +6,5 @@ FROM sqlqueue.job AS j
 WHERE j.id = ANY (CAST(:ids AS uuid[]))
   AND j.queue = :queue
   AND j.available_at <= :sealed_at
-  AND j.attempts_spent < j.max_attempts
+  AND sqlqueue.attempts_spent(j.attempt, j.state, j.alone) < j.max_attempts
   AND (CAST(:filter AS jsonb) = '{}' OR j.payload @> CAST(:filter AS jsonb))

@@ -15,7 +15,7 @@ WITH finished AS (
     WHERE j.queue = :queue
       AND j.bucket = ANY (CAST(:buckets AS smallint[]))
       AND j.available_at <= :sealed_at
-      AND j.attempts_spent < j.max_attempts
+      AND sqlqueue.attempts_spent(j.attempt, j.state, j.alone) < j.max_attempts
       AND (CAST(:filter AS jsonb) = '{}' OR j.payload @> CAST(:filter AS jsonb))
     RETURNING j.*
 ), archived AS (
@@ -25,9 +25,10 @@ WITH finished AS (
         payload, error
     )
     SELECT
-        id, queue, bucket, priority, 'succeeded', lease_no + 1, attempts_spent + 1, max_attempts, run_at, created_at,
-        now(), statement_timestamp(), :worker, CAST(:batch_id AS uuid), unique_key, unique_until_claim, ordering_key,
-        order_no, region, timeout_seconds, backoff, tags, payload, error
+        id, queue, bucket, priority, 'succeeded', lease_no + 1,
+        sqlqueue.attempts_spent(attempt, state, alone) + 1, max_attempts, run_at, created_at, now(), statement_timestamp(),
+        :worker, CAST(:batch_id AS uuid), unique_key, unique_until_claim, ordering_key, order_no, region, timeout_seconds,
+        backoff, tags, payload, error
     FROM finished
 )
 SELECT count(*), count(*) FILTER (WHERE f.followed) FROM finished AS f

@@ -31,7 +31,7 @@ WITH mine AS MATERIALIZED (
     WHERE j.queue = :queue
       AND j.bucket = ANY (CAST(:buckets AS smallint[]))
       AND j.available_at <= (SELECT wanted.due FROM wanted)
-      AND j.attempts_spent < j.max_attempts
+      AND sqlqueue.attempts_spent(j.attempt, j.state, j.alone) < j.max_attempts
       AND jsonb_exists((SELECT wanted.ids FROM wanted), j.payload ->> 'day')
     FOR UPDATE SKIP LOCKED
 ), there AS (
@@ -87,7 +87,7 @@ WITH mine AS MATERIALIZED (
     SET state = 'running',
         available_at = 'infinity',
         lease_no = j.lease_no + 1,
-        attempt = j.attempts_spent + 1,
+        attempt = sqlqueue.attempts_spent(j.attempt, j.state, j.alone) + 1,
         alone = false,
         started_at = statement_timestamp(),
         claimed_by = :worker,

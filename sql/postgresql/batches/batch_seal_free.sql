@@ -20,7 +20,7 @@ WITH mine AS MATERIALIZED (
     WHERE j.queue = :queue
       AND j.bucket = CAST(:bucket AS smallint)
       AND j.available_at <= (SELECT mine.sealed_at FROM mine)
-      AND j.attempts_spent < j.max_attempts
+      AND sqlqueue.attempts_spent(j.attempt, j.state, j.alone) < j.max_attempts
       AND (CAST(:filter AS jsonb) = '{}' OR j.payload @> CAST(:filter AS jsonb))
     FOR UPDATE SKIP LOCKED
 ), leased AS (
@@ -28,7 +28,7 @@ WITH mine AS MATERIALIZED (
     SET state = 'running',
         available_at = 'infinity',
         lease_no = j.lease_no + 1,
-        attempt = j.attempts_spent + 1,
+        attempt = sqlqueue.attempts_spent(j.attempt, j.state, j.alone) + 1,
         alone = false,
         started_at = statement_timestamp(),
         claimed_by = :worker,

@@ -12,7 +12,7 @@ WITH spent AS MATERIALIZED (
     WHERE j.queue = :queue
       AND j.bucket = CAST(:bucket AS smallint)
       AND j.available_at <= statement_timestamp()
-      AND j.attempts_spent >= j.max_attempts
+      AND sqlqueue.attempts_spent(j.attempt, j.state, j.alone) >= j.max_attempts
       AND j.order_no IS NULL
     FOR UPDATE SKIP LOCKED
 ), finished AS (

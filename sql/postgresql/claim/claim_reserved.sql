@@ -69,7 +69,7 @@ WITH reserved AS MATERIALIZED (
     SET state = 'running',
         available_at = statement_timestamp() + make_interval(secs => :lease_seconds),
         lease_no = j.lease_no + 1,
-        attempt = j.attempts_spent + 1,
+        attempt = sqlqueue.attempts_spent(j.attempt, j.state, j.alone) + 1,
         alone = (SELECT count(*) = 1 AND :suspects FROM taken),
         started_at = statement_timestamp(),
         claimed_by = :worker,

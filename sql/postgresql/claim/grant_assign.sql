@@ -16,7 +16,7 @@ UPDATE sqlqueue.job AS j
 SET state = 'running',
     available_at = statement_timestamp() + make_interval(secs => :lease_seconds),
     lease_no = j.lease_no + 1,
-    attempt = j.attempts_spent + 1,
+    attempt = sqlqueue.attempts_spent(j.attempt, j.state, j.alone) + 1,
     alone = :alone,
     started_at = statement_timestamp(),
     claimed_by = :worker,

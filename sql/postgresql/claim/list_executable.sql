@@ -39,7 +39,8 @@ WITH level AS MATERIALIZED (
     )
 )
 SELECT
-    j.id, j.bucket, j.priority, j.lease_no, j.attempts_spent AS attempt, j.max_attempts, j.created_at,
+    j.id, j.bucket, j.priority, j.lease_no,
+    sqlqueue.attempts_spent(j.attempt, j.state, j.alone) AS attempt, j.max_attempts, j.created_at,
     j.available_at AS lease_until, j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error,
     j.available_at AS due_at, j.tags, j.order_no, j.timeout_seconds, j.backoff,
     j.cancel_requested_at IS NOT NULL AS cancel_requested, j.limited,

@@ -51,7 +51,7 @@ WITH level AS MATERIALIZED (
     SET state = 'running',
         available_at = statement_timestamp() + make_interval(secs => :lease_seconds),
         lease_no = j.lease_no + 1,
-        attempt = j.attempts_spent + 1,
+        attempt = sqlqueue.attempts_spent(j.attempt, j.state, j.alone) + 1,
         alone = (SELECT cardinality(taken.ids) = 1 FROM taken),
         started_at = statement_timestamp(),
         claimed_by = :worker,

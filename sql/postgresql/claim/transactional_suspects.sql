@@ -49,7 +49,7 @@ WITH dead AS (
     UPDATE sqlqueue.job AS j
     SET state = 'running',
         lease_no = j.lease_no + 1,
-        attempt = j.attempts_spent + 1,
+        attempt = sqlqueue.attempts_spent(j.attempt, j.state, j.alone) + 1,
         alone = false,
         started_at = statement_timestamp(),
         claimed_by = (SELECT max(dead.worker) FROM dead),

@@ -68,9 +68,9 @@ SELECT
     CAST(EXTRACT(epoch FROM b.lease_until - statement_timestamp()) AS float8) AS batch_seconds
 FROM (
     SELECT
-        live.id, live.queue, live.state, live.bucket, live.priority, live.attempt, live.attempts_spent, live.max_attempts,
-        live.claimed_by, live.ordering_key, live.error, live.available_at, live.cancel_requested_at, live.order_no,
-        live.batch_id
+        live.id, live.queue, live.state, live.bucket, live.priority, live.attempt,
+        sqlqueue.attempts_spent(live.attempt, live.state, live.alone) AS attempts_spent, live.max_attempts, live.claimed_by,
+        live.ordering_key, live.error, live.available_at, live.cancel_requested_at, live.order_no, live.batch_id
     FROM sqlqueue.job AS live
     WHERE live.id = CAST(:id AS uuid)
     UNION ALL

@@ -16,7 +16,7 @@ SET state = back.state,
         )
     END,
     lease_no = j.lease_no + 1,
-    attempt = j.attempts_spent + CASE WHEN back.spent THEN 1 ELSE 0 END,
+    attempt = sqlqueue.attempts_spent(j.attempt, j.state, j.alone) + CASE WHEN back.spent THEN 1 ELSE 0 END,
     started_at = now(),
     claimed_by = NULL,
     claim_token = NULL,

@@ -5,7 +5,7 @@
 --   key promotes the next, under the same lock), I5.
 -- Roles: consumer.
 UPDATE sqlqueue.job AS j
-SET state = 'queued', available_at = 'infinity', attempt = j.attempts_spent, claimed_by = NULL, claim_token = NULL,
-    batch_id = NULL
+SET state = 'queued', available_at = 'infinity', attempt = sqlqueue.attempts_spent(j.attempt, j.state, j.alone),
+    claimed_by = NULL, claim_token = NULL, batch_id = NULL
 WHERE j.id = ANY (CAST(:ids AS uuid[])) AND j.available_at <= statement_timestamp()
 RETURNING j.id

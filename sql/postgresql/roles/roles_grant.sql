@@ -34,7 +34,7 @@ REVOKE ALL ON FUNCTION
     sqlqueue.tell_followers(uuid, timestamp with time zone, boolean, text),
     sqlqueue.tell_late_followers(uuid, timestamp with time zone), sqlqueue.refuse_lease_no(), sqlqueue.job_ended(),
     sqlqueue.fold_group_tally(), sqlqueue.keep_queue(text), sqlqueue.keep_queue_of_job(),
-    sqlqueue.refuse_queue_with_jobs(), sqlqueue.ended_now(uuid),
+    sqlqueue.refuse_queue_with_jobs(), sqlqueue.ended_now(uuid), sqlqueue.attempts_spent(integer, text, boolean),
     sqlqueue.put_callbacks(uuid[], text[], smallint[], text[], jsonb[], boolean),
     sqlqueue.uuid_at(timestamp with time zone, text), sqlqueue.promote_keys(text, text[]),
     sqlqueue.keep_live(uuid[], boolean), sqlqueue.known_followers(uuid[]), sqlqueue.bucket_hash(uuid, text),
@@ -90,6 +90,9 @@ GRANT UPDATE (
 GRANT UPDATE (state, available_at, run_at, bucket, priority, error, cancel_requested_at, order_no, limited)
     ON sqlqueue.job TO sqlqueue_operator;
 GRANT SELECT ON sqlqueue.job TO sqlqueue_observer;
+GRANT EXECUTE ON FUNCTION sqlqueue.attempts_spent(integer, text, boolean)
+    TO sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
+-- nothing on attempts_spent(integer, text, boolean): sqlqueue_producer
 -- hold_unclaimable runs as its owner: it sets aside what keeps a consumer from its claims.
 GRANT EXECUTE ON FUNCTION sqlqueue.hold_unclaimable(text) TO sqlqueue_consumer, sqlqueue_operator;
 -- nothing on hold_unclaimable(text): sqlqueue_producer, sqlqueue_observer

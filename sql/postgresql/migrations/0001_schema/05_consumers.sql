@@ -299,7 +299,7 @@ BEGIN
         ' FROM ('
         ' SELECT id, concat_ws(''; '', %s,'
         ' CASE WHEN lease_no = 9223372036854775807 THEN ''lease_no is the last one that there is'' END,'
-        ' CASE WHEN GREATEST(attempt, attempts_spent) = 2147483647 THEN ''attempt is the last one that there is'' END'
+        ' CASE WHEN attempt = 2147483647 THEN ''attempt is the last one that there is'' END'
         ' ) AS reason'
         ' FROM %I.%I WHERE queue = $1'
         ' AND (available_at <= statement_timestamp()'
@@ -326,7 +326,9 @@ BEGIN
         END,
         -- The fence grows, but where it cannot.
         lease_no = CASE WHEN j.lease_no < 9223372036854775806 THEN j.lease_no + 1 ELSE 1 END,
-        attempt = CASE WHEN j.attempt BETWEEN 0 AND 2147483646 THEN j.attempts_spent ELSE 0 END,
+        attempt = CASE
+            WHEN j.attempt BETWEEN 0 AND 2147483646 THEN sqlqueue.attempts_spent(j.attempt, j.state, j.alone) ELSE 0
+        END,
         alone = false,
         max_attempts = GREATEST(j.max_attempts, 1),
         claimed_by = NULL,

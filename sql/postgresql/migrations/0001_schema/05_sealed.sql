@@ -103,7 +103,8 @@ COMMENT ON VIEW sqlqueue.packed_job IS
 CREATE VIEW sqlqueue.live_job AS
 SELECT
     j.id, j.queue, j.bucket, j.priority, j.state, NULLIF(j.available_at, 'infinity') AS available_at, j.run_at, j.lease_no,
-    j.attempt, j.alone, j.attempts_spent, j.max_attempts, j.created_at, j.started_at, j.claimed_by, j.batch_id,
+    j.attempt, j.alone, sqlqueue.attempts_spent(j.attempt, j.state, j.alone) AS attempts_spent, j.max_attempts,
+    j.created_at, j.started_at, j.claimed_by, j.batch_id,
     j.ordering_key, j.region, j.timeout_seconds, j.backoff, j.tags, j.payload, j.error, j.id AS first_id, j.id AS last_id,
     j.unique_key, j.unique_until_claim, j.order_no, j.followed, j.limited, j.cancel_requested_at
 FROM sqlqueue.job AS j
@@ -203,7 +204,7 @@ BEGIN
         WHERE j.queue = mine.queue
           AND j.bucket = ANY (of_buckets)
           AND j.available_at <= mine.sealed_at
-          AND j.attempts_spent < j.max_attempts
+          AND sqlqueue.attempts_spent(j.attempt, j.state, j.alone) < j.max_attempts
           AND (mine.filter = '{}' OR j.payload @> mine.filter)
           AND j.unique_key IS NULL
           AND j.order_no IS NULL
@@ -215,8 +216,8 @@ BEGIN
           AND pg_column_size(j.payload) + COALESCE(pg_column_size(j.error), 0) + COALESCE(pg_column_size(j.ordering_key), 0)
               + pg_column_size(j.tags) + pg_column_size(j.region) + COALESCE(pg_column_size(j.backoff), 0) <= 4000
         RETURNING j.id, CAST(ROW(
-            j.id, j.bucket, j.priority, j.run_at, j.lease_no, j.attempts_spent, j.max_attempts, j.created_at, j.ordering_key,
-            j.region, j.timeout_seconds, j.backoff, j.tags, j.payload, j.error
+            j.id, j.bucket, j.priority, j.run_at, j.lease_no, sqlqueue.attempts_spent(j.attempt, j.state, j.alone),
+            j.max_attempts, j.created_at, j.ordering_key, j.region, j.timeout_seconds, j.backoff, j.tags, j.payload, j.error
         ) AS sqlqueue.packed) AS job
     ), numbered AS (
         SELECT g.id, g.job, row_number() OVER (ORDER BY g.id) - 1 AS place FROM gone AS g
