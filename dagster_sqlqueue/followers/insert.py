@@ -187,7 +187,7 @@ def _put(
     and is merged into.
     """
     columns = as_columns([row.columns for row in rows])
-    inserted = {row[0] for row in (yield Statement("enqueue_many", {"queue": queue, **columns}))}
+    inserted = {row[0] for row in (yield Statement("enqueue_many", {"queue": queue, "kept": False, **columns}))}
     if again := [row.id for row in rows if row.named and row.id in inserted]:
         inserted -= {row[0] for row in (yield Statement("drop_already_finished", {"ids": again}))}
     left = [row for row in rows if row.id not in inserted]

@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 from dagster_sqlqueue.queue.intake import NewRow, PlainRow, Terms
 
 _BLOCK_BYTES = 64_000
-_PLAIN = struct.pack("!hi", 12, 16)
-"""Twelve columns, and the first of them has sixteen bytes."""
+_PLAIN = struct.pack("!hi", 14, 16)
+"""Fourteen columns, and the first of them has sixteen bytes."""
 _NULL = struct.pack("!i", -1)
 _FLOAT8, _TEXT = 701, 25
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
@@ -34,6 +34,8 @@ class Packer:
         self._queue = _text(queue)
         self._due = _moment(terms.now)
         self._plain: dict[int, bytes] = {}
+        self._noted = set(terms.priorities)
+        self._woken: set[int] = set()
 
     def blocks(self, rows: Iterable[NewRow | PlainRow]) -> Iterator[bytes]:
         """Jobs in blocks that are worth to be sent by themselves."""
@@ -53,17 +55,21 @@ class Packer:
         bucket = (int.from_bytes(row.id_bytes[-4:]) & 0x7FFFFFFF) % self._terms.bucket_count
         between = self._plain.get(bucket)
         if between is None:
-            between = self._queue + self._settings(bucket, 0, self._due, None, None, None, _NULL, ())
-            self._plain[bucket] = between
+            between = self._plain_settings(bucket)
+            # What the first one has seen to is seen to.
+            self._plain[bucket] = self._plain_settings(bucket)
         payload = row.payload.encode()
         return b"".join((_PLAIN, row.id_bytes, between, _length(len(payload) + 1), _JSONB_VERSION, payload))
+
+    def _plain_settings(self, bucket: int) -> bytes:
+        return self._queue + self._settings(bucket, 0, None, None, None, None, _NULL, ())
 
     def _packed(self, row: NewRow) -> bytes:
         columns = row.columns
         settings = self._settings(
             self._terms.bucket(columns["hash"], columns["region"]),
             columns["priority"],
-            self._due if columns["run_at"] is None else _moment(columns["run_at"]),
+            columns["run_at"],
             columns["max_attempts"],
             columns["region"],
             columns["timeout_seconds"],
@@ -82,7 +88,7 @@ class Packer:
         self,
         bucket: int,
         priority: int,
-        due: bytes,
+        run_at: datetime | None,
         max_attempts: int | None,
         region: str | None,
         timeout_seconds: float | None,
@@ -91,6 +97,7 @@ class Packer:
     ) -> bytes:
         """The columns between a job's queue and its payload."""
         limit = self._terms.timeout_seconds if timeout_seconds is None else timeout_seconds
+        due = self._due if run_at is None else _moment(run_at)
         return b"".join(
             (
                 struct.pack("!ihih", 2, bucket, 2, priority),
@@ -101,8 +108,25 @@ class Packer:
                 _NULL if limit is None else struct.pack("!id", 8, limit),
                 backoff,
                 _texts(list(tags)),
+                struct.pack("!i?i?", 1, self._keeps(priority), 1, self._wakes(bucket, run_at)),
             )
         )
+
+    def _keeps(self, priority: int) -> bool:
+        """Return whether the queue is kept for this job already, and its priority noted; the first one has it noted."""
+        if priority in self._noted:
+            return True
+        self._noted.add(priority)
+        return False
+
+    def _wakes(self, bucket: int, run_at: datetime | None) -> bool:
+        """Return whether this job is to wake a consumer: not if it is due, and another of its bucket has been."""
+        if run_at is not None and run_at > self._terms.now:
+            return True
+        if bucket in self._woken:
+            return False
+        self._woken.add(bucket)
+        return True
 
 
 def _length(size: int) -> bytes:

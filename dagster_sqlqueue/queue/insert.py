@@ -113,7 +113,7 @@ def one(queue: str, row: NewRow, on_conflict: OnConflict) -> Steps[UUID | None]:
     if on_conflict == "replace" and row.unique_key is not None:
         if (yield from _known(queue, [row])):
             return None
-        holders = yield from _replace(queue, [row])
+        holders = yield from _replace(queue, [row], kept=False)
         if row.id in holders.placed:
             return holders.placed[row.id]
         if row.id in holders.inserted:
@@ -148,10 +148,10 @@ def many(
         return Counter(inserted=len(chunk))
     rows = [row.whole() if isinstance(row, PlainRow) else row for row in chunk]
     if on_conflict == "ignore" or not any(row.unique_key is not None for row in rows):
-        return _counted(rows, Counter(), _Landed((yield from _insert(queue, rows)), {}))
+        return _counted(rows, Counter(), _Landed((yield from _insert(queue, rows, kept=True)), {}))
     known = yield from _known(queue, rows)
     unknown, alike = _last_of_each([row for row in rows if row.id not in known])
-    counts = _counted(unknown, alike, (yield from _replace(queue, unknown)))
+    counts = _counted(unknown, alike, (yield from _replace(queue, unknown, kept=True)))
     counts["duplicates"] += sum(row.id in known for row in rows)
     return counts
 
@@ -189,15 +189,16 @@ def _counted(rows: Sequence[NewRow], alike: Counter[str], landed: _Landed) -> Co
     return counts
 
 
-def _insert(queue: str, rows: Sequence[NewRow]) -> Steps[set[UUID]]:
+def _insert(queue: str, rows: Sequence[NewRow], *, kept: bool) -> Steps[set[UUID]]:
+    """Insert jobs; gives the ids of those that were. `kept`: the transaction keeps the queue already."""
     columns = as_columns([row.columns for row in rows])
-    inserted = {found[0] for found in (yield Statement("enqueue_many", {"queue": queue, **columns}))}
+    inserted = {found[0] for found in (yield Statement("enqueue_many", {"queue": queue, "kept": kept, **columns}))}
     if named := [row.id for row in rows if row.named and row.id in inserted]:
         inserted -= {found[0] for found in (yield Statement("drop_already_finished", {"ids": named}))}
     return inserted
 
 
-def _replace(queue: str, rows: list[NewRow]) -> Steps[_Landed]:
+def _replace(queue: str, rows: list[NewRow], *, kept: bool) -> Steps[_Landed]:
     """Give the content to jobs that wait, insert the rest; and again for what came in between.
 
     What met a job that waited, and finds its key free now because that one was claimed, would be lost if it were left out.
@@ -206,7 +207,7 @@ def _replace(queue: str, rows: list[NewRow]) -> Steps[_Landed]:
     inserted: set[UUID] = set()
     rest = [row for row in rows if row.id not in placed]
     while rest:
-        inserted |= yield from _insert(queue, rest)
+        inserted |= yield from _insert(queue, rest, kept=kept)
         left = [row for row in rest if row.unique_key is not None and row.id not in inserted]
         if left:
             placed |= yield from _replace_waiting(queue, left)

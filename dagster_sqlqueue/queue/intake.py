@@ -89,6 +89,7 @@ class Terms:
     regions: Sequence[str]
     isolation: str
     timed: bool
+    priorities: Sequence[int]
 
     def bucket(self, hash_: int, region: str | None) -> int:
         """Return the bucket of a job, by the rule of `enqueue.sql`."""

@@ -397,7 +397,7 @@ def test_enqueue_one(explain: Explainer, queue: str) -> None:
 def test_enqueue_many(explain: Explainer, count: int, queue: str) -> None:
     jobs = [NewJob(Work(n=n), unique_key=f"u{n}", ordering_key="big", tags=["a"]) for n in range(count)]
     arrays = validation.as_columns([validation.values(QueueSpec(queue, Work), job) for job in jobs])
-    plan = explain("enqueue_many", queue=queue, **arrays)
+    plan = explain("enqueue_many", queue=queue, kept=True, **arrays)
     assert plan.root["Actual Rows"] == count
     assert plan.scans() == set()
     assert plan.buffers <= 25 * count + SLACK

@@ -1,6 +1,7 @@
 """The queue of a job is there, and stays there: whoever writes the job, and whoever deletes the queue."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -170,6 +171,20 @@ def test_the_row_of_the_queue_is_locked_once_a_call(queue: SqlQueue, url: str, s
         )
         connection.execute(many.encode())
         assert connection.execute(calls.encode()).fetchall() == [("keep_queue", 3)]
+
+
+def test_of_many_jobs_the_first_sees_to_the_queue_and_wakes(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    """The first of a priority that is new has it noted, the first that is due in each bucket wakes a consumer."""
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    jobs = [NewJob(Work(n=n), priority=3, run_at=tomorrow if n % 2 else None) for n in range(400)]
+    queue.enqueue_many(spec, [*jobs, *(Work(n=n) for n in range(200))])
+    assert value(queue, "SELECT count(*) FROM {s}.job WHERE NOT queue_kept") == 1
+    assert value(queue, "SELECT count(*) FROM {s}.job WHERE NOT queue_kept AND priority = 3") == 1
+    assert set(rows(queue, "SELECT DISTINCT priority FROM {s}.queue_priority")) == {(0,), (3,)}
+    due = "SELECT bucket, count(*) FROM {s}.job WHERE wakes AND run_at <= now() GROUP BY bucket ORDER BY bucket"
+    assert rows(queue, due) == [(bucket, 1) for bucket in range(spec.bucket_count)]
+    assert value(queue, "SELECT count(*) FROM {s}.job WHERE NOT wakes AND run_at > now()") == 0
+    assert len(claim(queue, 1_000)) == 400
 
 
 def test_staged_jobs_of_a_queue_that_has_gone_are_no_duplicates(queue: SqlQueue) -> None:

@@ -3,11 +3,13 @@
 --
 -- Binary rows come on the connection; what the queue's settings decide is in them, as enqueue_terms returned them
 -- before in the same transaction. A number of buckets that was changed in between does no harm: a claim reads every
--- bucket that holds a job. COPY returns nothing; the trigger job_wakes wakes consumers.
+-- bucket that holds a job. COPY returns nothing; the trigger job_wakes wakes consumers. queue_kept and wakes are for the
+-- triggers of the table job: the transaction has the lock of enqueue_terms, and the first job that is due in a bucket wakes.
 --
 -- Parameters: none. Returns: nothing. Locks: the inserted rows only.
 -- Guards: I1 (it is one transaction with whatever the caller does beside it).
 -- Roles: producer, operator.
 COPY sqlqueue.job (
-    id, queue, bucket, priority, available_at, run_at, max_attempts, region, timeout_seconds, backoff, tags, payload
+    id, queue, bucket, priority, available_at, run_at, max_attempts, region, timeout_seconds, backoff, tags, queue_kept, wakes,
+    payload
 ) FROM STDIN (FORMAT BINARY)

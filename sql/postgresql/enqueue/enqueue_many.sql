@@ -5,7 +5,8 @@
 --   picks one of the region's buckets); priorities smallint[]; run_ats timestamptz[] (null: due now); max_attempts
 --   integer[] and timeouts float8[] (null: the queue's); unique_keys, ordering_keys, regions text[]; until_claims
 --   boolean[] (whether a job holds its unique key only until it is claimed); backoffs text[] (each a float8[], null: the
---   queue's); tags text[] (each a text[], null: none); payloads text[] (JSON).
+--   queue's); tags text[] (each a text[], null: none); payloads text[] (JSON); kept boolean (whether the transaction keeps
+--   the queue already: enqueue_terms).
 -- Returns: the id of each job that was inserted. A live job with the same id, or one that holds the unique key, makes
 --   its row a duplicate, which is left out. No row at all also means that the queue does not exist. A region without a
 --   bucket violates the not-null constraint of the bucket.
@@ -17,7 +18,7 @@
 -- Roles: producer, operator.
 INSERT INTO sqlqueue.job (
     id, queue, bucket, priority, available_at, run_at, max_attempts, unique_key, unique_until_claim, ordering_key, order_no,
-    region, timeout_seconds, backoff, tags, payload
+    region, timeout_seconds, backoff, tags, queue_kept, payload
 )
 SELECT
     new.id,
@@ -42,6 +43,7 @@ SELECT
     COALESCE(new.timeout, q.timeout_seconds),
     CAST(new.backoff AS float8[]),
     COALESCE(CAST(new.tags AS text[]), '{}'),
+    :kept AND new.priority = ANY (ARRAY(SELECT p.priority FROM sqlqueue.queue_priority AS p WHERE p.queue = :queue)),
     CAST(new.payload AS jsonb)
 FROM sqlqueue.queue AS q
 CROSS JOIN (

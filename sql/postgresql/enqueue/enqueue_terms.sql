@@ -3,8 +3,8 @@
 --
 -- Parameters: queue text; keep boolean (whether to lock it).
 -- Returns: one row: bucket_count, max_attempts, timeout_seconds; the transaction's time; the regions of the buckets that
---   producers use, by number; the transaction's isolation; timed: whether a statement may take only so long. No row: the
---   queue does not exist.
+--   producers use, by number; the transaction's isolation; timed: whether a statement may take only so long; the
+--   priorities that are noted. No row: the queue does not exist.
 -- Locks: if it is to be kept, the queue's row against its deletion (keep_queue), until the transaction ends; waits for
 --   whoever deletes it.
 -- Guards: I1: no job is on a queue that is not there.
@@ -18,6 +18,7 @@ SELECT
         ORDER BY b.bucket
     ) AS regions,
     current_setting('transaction_isolation') AS isolation,
-    current_setting('statement_timeout') <> '0' AS timed
+    current_setting('statement_timeout') <> '0' AS timed,
+    ARRAY(SELECT p.priority FROM sqlqueue.queue_priority AS p WHERE p.queue = q.name) AS priorities
 FROM sqlqueue.queue AS q
 WHERE q.name = :queue AND CASE WHEN :keep THEN sqlqueue.keep_queue(q.name) ELSE true END

@@ -79,7 +79,7 @@ GRANT SELECT (id, queue, bucket, state, available_at, run_at, unique_key, orderi
     ON sqlqueue.job TO sqlqueue_producer;
 GRANT INSERT (
     id, queue, bucket, priority, available_at, run_at, max_attempts, unique_key, unique_until_claim, ordering_key, order_no,
-    region, timeout_seconds, backoff, tags, payload
+    region, timeout_seconds, backoff, tags, queue_kept, wakes, payload
 ) ON sqlqueue.job TO sqlqueue_producer, sqlqueue_operator;
 GRANT INSERT (lease_no, created_at, error) ON sqlqueue.job TO sqlqueue_operator;
 GRANT SELECT ON sqlqueue.job TO sqlqueue_consumer;
@@ -264,11 +264,10 @@ GRANT SELECT ON sqlqueue.human_task, sqlqueue.job_event, sqlqueue.automation_rul
 -- nothing on event_of_no_job: sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
 
 -- queue_priority: written by the triggers of jobs; only what is noted twice is removed.
-GRANT SELECT ON sqlqueue.queue_priority TO sqlqueue_consumer, sqlqueue_observer;
+GRANT SELECT ON sqlqueue.queue_priority TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer;
 GRANT SELECT, INSERT ON sqlqueue.queue_priority TO sqlqueue_operator;
 GRANT SELECT, DELETE ON sqlqueue.doubled_priority TO sqlqueue_consumer, sqlqueue_operator;
--- nothing on queue_priority, doubled_priority: sqlqueue_producer
--- nothing on doubled_priority: sqlqueue_observer
+-- nothing on doubled_priority: sqlqueue_producer, sqlqueue_observer
 
 -- sensitive_field: names are added by those who know the models, and never taken away.
 GRANT SELECT, INSERT ON sqlqueue.sensitive_field TO sqlqueue_consumer, sqlqueue_operator;

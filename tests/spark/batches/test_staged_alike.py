@@ -8,6 +8,7 @@ from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.db import statements
 from tests.support import value
 
+_NOTED = "SELECT p.priority FROM sqlqueue.queue_priority AS p WHERE p.queue"
 DIFFERENT = {
     "timeout_seconds": (
         "COALESCE(new.timeout, q.timeout_seconds)",
@@ -15,9 +16,15 @@ DIFFERENT = {
     ),
     "backoff": ("CAST(new.backoff AS float8[])", None),
     "tags": ("COALESCE(CAST(new.tags AS text[]), '{}')", "new.tags"),
+    "queue_kept": (
+        f":kept AND new.priority = ANY (ARRAY({_NOTED} = :queue))",
+        f"new.priority = ANY (ARRAY({_NOTED} = target))",
+    ),
     "payload": ("CAST(new.payload AS jsonb)", "new.payload"),
 }
-"""Where the jobs come from another form: arrays of texts there, a table with types of its own here."""
+"""Where the jobs come from another form, arrays of texts there, a table with types of its own here; and the queue, which is
+kept in any case here.
+"""
 
 
 @pytest.fixture
@@ -61,7 +68,7 @@ def between(text: str, begin: str, end: str) -> str:
 
 def test_every_column_of_a_staged_job_is_what_enqueue_many_makes_it(staged: str) -> None:
     many, here = columns(file("enqueue_many")), columns(staged)
-    assert len(many) == 16
+    assert len(many) == 17
     assert {
         name: (many.get(name), here.get(name)) for name in many | here if many.get(name) != here.get(name)
     } == DIFFERENT

@@ -28,6 +28,7 @@ DECLARE
     tags text[] := _enqueue_many.tags;
     regions text[] := _enqueue_many.regions;
     payloads text[] := _enqueue_many.payloads;
+    kept boolean;
     keys text[];
     given uuid[] := _enqueue_many.ids;
     holders uuid[] := array_fill(CAST(NULL AS uuid), ARRAY[cardinality(_enqueue_many.ids)]);
@@ -39,7 +40,7 @@ DECLARE
     passing integer;
     place integer;
 BEGIN
-    PERFORM sqlqueue.keep_queue(_enqueue_many.queue);
+    kept := sqlqueue.keep_queue(_enqueue_many.queue);
     IF _enqueue_many.on_duplicate = 'replace' AND _enqueue_many.named THEN
         FOR found IN {{known_ids}} LOOP
             known := known || found;

@@ -110,7 +110,7 @@ BEGIN
     WITH inserted AS (
         INSERT INTO sqlqueue.job (
             id, queue, bucket, priority, available_at, run_at, max_attempts, unique_key, unique_until_claim, ordering_key,
-            order_no, region, timeout_seconds, tags, payload
+            order_no, region, timeout_seconds, tags, queue_kept, payload
         )
         SELECT
             new.id,
@@ -134,6 +134,7 @@ BEGIN
             COALESCE(new.region, 'local'),
             COALESCE(new.timeout_seconds, q.timeout_seconds),
             new.tags,
+            new.priority = ANY (ARRAY(SELECT p.priority FROM sqlqueue.queue_priority AS p WHERE p.queue = target)),
             new.payload
         FROM (
             SELECT
