@@ -51,4 +51,16 @@ def record(name: str, machine: str, figures: Sequence[Figure]) -> None:
             {**asdict(figure), "rounds": [float(f"{value:.4g}") for value in figure.rounds]} for figure in figures
         ],
     }
-    PATH.write_text(json.dumps(held, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    PATH.write_text(_text(held), encoding="utf-8")
+
+
+def _text(held: dict[str, Any]) -> str:
+    """The groups as JSON, a figure a line: so that a change shows which figures it is of."""
+    groups = []
+    for name, group in held.items():
+        figures = ",\n".join(f"   {json.dumps(figure, ensure_ascii=False)}" for figure in group["figures"])
+        head = "".join(
+            f"  {json.dumps(key)}: {json.dumps(group[key], ensure_ascii=False)},\n" for key in ("date", "machine")
+        )
+        groups.append(f' {json.dumps(name)}: {{\n{head}  "figures": [\n{figures}\n  ]\n }}')
+    return "{\n" + ",\n".join(groups) + "\n}\n"

@@ -27,12 +27,11 @@ from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.spark import computing, contents, daily, sealed_read, sinks
 from dagster_sqlqueue.spark.batches import leasing
 from dagster_sqlqueue.spark.consuming import consume
-from dagster_sqlqueue.spark.contents import Days
 from dagster_sqlqueue.spark.materializing import Found
 from tests.gate.patience import PATIENCE
 from tests.spark import daily_support
 from tests.spark.consuming_support import SALES
-from tests.spark.daily_support import ACCOUNTS, DAYS, READS, as_arrow, expected
+from tests.spark.daily_support import ACCOUNTS, DAYS, as_arrow, expected
 
 APPLICATION = "a driver to be killed"
 DAILY = "daily"
@@ -86,7 +85,7 @@ def consume_some_days(url: str, schema: str, output: str, days_at_once: int) -> 
     sinks.MAX_ROWS = days_at_once * len(ACCOUNTS)
     with SqlQueue(Database(url, schema=schema, application_name=APPLICATION)) as queue:
         work = daily_support.asset_work(queue, Path(output))
-        about = Days("work", READS.states, "UTC", day="payload.day", account="payload.account")
+        about = work._about(DAYS)
         work.check(queue, about, DAYS)
         found = Found(about, DAYS, Path(output), contents.held(queue, about, DAYS), {})
         made = work.make(queue, None, found, DAYS, "killed")  # type: ignore[arg-type]

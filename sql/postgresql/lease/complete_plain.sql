@@ -10,7 +10,10 @@ WITH finished AS (
       AND j.lease_no = :lease_no
       AND j.state = 'running'
       AND (j.order_no IS NULL OR CAST(:in_line AS boolean))
-    RETURNING j.*
+    RETURNING
+        j.id, j.queue, j.bucket, j.priority, j.lease_no, j.attempt, j.max_attempts, j.run_at, j.created_at,
+        j.started_at, j.claimed_by, j.batch_id, j.unique_key, j.unique_until_claim, j.ordering_key, j.order_no,
+        j.region, j.timeout_seconds, j.backoff, j.tags, j.payload, j.error
 )
 INSERT INTO sqlqueue.job_archive (
     id, queue, bucket, priority, state, lease_no, attempt, max_attempts, run_at, created_at, started_at, finished_at,

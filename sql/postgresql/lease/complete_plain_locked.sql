@@ -11,7 +11,10 @@ WITH finished AS (
     DELETE FROM sqlqueue.job AS j
     WHERE j.id = ANY (CAST(:ids AS uuid[]))
       AND (j.state = 'queued' OR j.available_at <= statement_timestamp())
-    RETURNING j.*
+    RETURNING
+        j.id, j.queue, j.bucket, j.priority, j.state, j.lease_no, j.attempt, j.alone, j.max_attempts, j.run_at,
+        j.created_at, j.unique_key, j.unique_until_claim, j.ordering_key, j.order_no, j.region, j.timeout_seconds,
+        j.backoff, j.tags, j.payload, j.error
 )
 INSERT INTO sqlqueue.job_archive (
     id, queue, bucket, priority, state, lease_no, attempt, max_attempts, run_at, created_at, started_at, finished_at,

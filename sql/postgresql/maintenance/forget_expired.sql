@@ -67,5 +67,5 @@ WITH waiter AS (
 )
 SELECT
     (SELECT count(*) FROM waiter) + (SELECT count(*) FROM armed) + (SELECT count(*) FROM worker)
-    + (SELECT count(*) FROM slot) + (SELECT count(*) FROM assignment) + (SELECT count(*) FROM transactional) + (SELECT count(*) FROM stale)
-    + (SELECT count(*) FROM doubled)
+    + (SELECT count(*) FROM slot) + (SELECT count(*) FROM assignment) + (SELECT count(*) FROM transactional)
+    + (SELECT count(*) FROM stale) + (SELECT count(*) FROM doubled)
