@@ -17,10 +17,9 @@ import psycopg
 from dagster_sqlqueue.consumer.claimer import Claimer
 from dagster_sqlqueue.consumer.heartbeat import LeaseKeeper
 from dagster_sqlqueue.consumer.leased import Work, finish_uncertain
-from dagster_sqlqueue.db.channel import Channel
 from dagster_sqlqueue.errors import DatabaseUnavailable, QueueError
 from dagster_sqlqueue.model.job import ClaimedJob
-from dagster_sqlqueue.queue.claim_ahead import SentClaim
+from dagster_sqlqueue.queue.claim_ahead import Channels, SentClaim
 from dagster_sqlqueue.queue.complete import Ending
 
 logger = logging.getLogger("dagster_sqlqueue")
@@ -80,7 +79,7 @@ class Ahead:
         self._keeper = keeper
         self._claimer = claimer
         self._around = around
-        self._channel = Channel(work.leases.database)
+        self._channels = Channels(work.leases.database)
         # Held to send or to receive: by the consumer, the thread that collects, or one that gives jobs back.
         self._lock = threading.Lock()
         self._may_send = False
@@ -203,7 +202,7 @@ class Ahead:
         """Give the connection back while there is nothing to do."""
         with self._lock:
             if self._under_way is None:
-                self._channel.close()
+                self._channels.close()
 
     def close(self) -> list[ClaimedJob]:
         """Claim no more. Returns the jobs that were claimed and not taken.
@@ -222,7 +221,7 @@ class Ahead:
             thread, self._thread = self._thread, None
             if thread is not None:
                 thread.join()
-            self._channel.close()
+            self._channels.close()
 
     def _worth(self, endings: Sequence[Ending]) -> bool:
         # An answer that was not taken keeps a session of a pooler, which others wait for, this consumer among them.
@@ -238,7 +237,7 @@ class Ahead:
         # Until it is known: an interrupt may come in between.
         claim.failed = claim.received = True
         try:
-            claim.sent = self._claimer.send_ahead(self._channel, endings)
+            claim.sent = self._claimer.send_ahead(self._channels, endings)
         except (psycopg.Error, QueueError) as error:
             self._lost(error)
         else:

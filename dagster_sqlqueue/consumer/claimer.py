@@ -8,10 +8,9 @@ from dagster_sqlqueue.consumer.failure_log import log_buried
 from dagster_sqlqueue.consumer.leased import Work
 from dagster_sqlqueue.consumer.manager import Source
 from dagster_sqlqueue.consumer.queue_view import QueueView
-from dagster_sqlqueue.db.channel import Channel
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.model.job import ClaimedJob
-from dagster_sqlqueue.queue.claim_ahead import SentClaim
+from dagster_sqlqueue.queue.claim_ahead import Channels, SentClaim
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.complete import Ending
@@ -107,7 +106,7 @@ class Claimer:
             return False
         return all(ending.job.order_no is None for ending in endings)
 
-    def send_ahead(self, channel: Channel, endings: Sequence[Ending]) -> SentClaim:
+    def send_ahead(self, channels: Channels, endings: Sequence[Ending]) -> SentClaim:
         """Send ends, and a claim of the batch that is to follow those under lease.
 
         Raises:
@@ -118,7 +117,7 @@ class Claimer:
         request = self._request(self.wanted, joining=True)
         # The answer says where the claim began. The one after it does not wait for that: it begins one bucket further.
         self._view.lanes.turn(after=self._view.lanes.order[0])
-        return self._work.leases.send_claim_ahead(channel, endings, request, settings)
+        return self._work.leases.send_claim_ahead(channels, endings, request, settings)
 
     def handed_out(self, sent: SentClaim, claimed: list[ClaimedJob]) -> list[ClaimedJob]:
         """Return those jobs of a claim ahead that are to be worked on, and end the others. All are counted."""

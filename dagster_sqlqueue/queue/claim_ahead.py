@@ -1,11 +1,18 @@
-"""Send a claim and receive its answer later: together with the ends of a batch, before the next one is worked on."""
+"""Send a claim and receive its answer later: beside the ends of a batch, before the next one is worked on.
+
+The two go by connections of their own: neither waits for the other, and a server of several cores does both at once.
+"""
 
 import time
 from collections.abc import Sequence
 from uuid import UUID
 
+import psycopg
+
 from dagster_sqlqueue.db.channel import Channel
+from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.db.executors import Step, rows_of
+from dagster_sqlqueue.errors import DatabaseUnavailable, QueueError
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.queue import QueueSettings, Strategy
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
@@ -13,8 +20,29 @@ from dagster_sqlqueue.queue.complete import Ending, FencedWrites, ending_step
 from dagster_sqlqueue.queue.strategies import claim_parameters
 
 
+class Channels:
+    """The connections of one consumer that claims ahead, opened by the first `ClaimsAhead.send`.
+
+    Args:
+        database: where the queue is.
+
+    Attributes:
+        claims: for claims.
+        ends: for ends.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self.claims = Channel(database)
+        self.ends = Channel(database)
+
+    def close(self) -> None:
+        """Close them; what was sent and not answered may be committed all the same."""
+        self.claims.close()
+        self.ends.close()
+
+
 class SentClaim:
-    """What `ClaimsAhead.send` has sent: one transaction, which is committed once `receive` has returned.
+    """What `ClaimsAhead.send` has sent: two transactions, each committed once `receive` has returned.
 
     Attributes:
         limit: the most jobs to claim.
@@ -23,27 +51,35 @@ class SentClaim:
     def __init__(
         self,
         writes: FencedWrites,
-        channel: Channel,
+        channels: Channels,
         endings: Sequence[Ending],
         step: Step | None,
         request: ClaimRequest,
     ) -> None:
         self.limit = request.limit
         self._writes = writes
-        self._channel = channel
+        self._channels = channels
         self._endings = endings
         self._step = step
         self._request = request
         self._asked_at = time.monotonic()
+        self._ends_lost: psycopg.Error | QueueError | None = None
 
     def receive(self) -> int:
-        """Wait for the answer. Returns the number of jobs that were claimed. May be called from any thread.
+        """Wait for the answers. Returns the number of jobs that were claimed. May be called from any thread.
+
+        Ends that failed are `ended`'s to say: whatever became of them, the jobs that were claimed are to be kept.
 
         Raises:
-            psycopg.OperationalError: the connection was lost; all of it may be done, or nothing.
-            psycopg.Error: a statement failed, and nothing was done.
+            psycopg.OperationalError: the connection was lost; jobs may be claimed, or not.
+            psycopg.Error: the claim failed, and claimed nothing. In both cases those of the ends have ended, or not.
         """
-        *self._ended, self._claimed = self._channel.receive()
+        if self._step is not None:
+            try:
+                (self._ended,) = self._channels.ends.receive()
+            except (psycopg.Error, QueueError) as error:
+                self._ends_lost = error
+        (self._claimed,) = self._channels.claims.receive()
         return self._claimed.rowcount
 
     def claimed(self) -> list[ClaimedJob]:
@@ -66,12 +102,16 @@ class SentClaim:
         """Return the ids whose ending was accepted. To be called once.
 
         Raises:
-            DatabaseUnavailable: the refused ones could not be looked up; what was accepted has ended all the same.
+            DatabaseUnavailable: it is not known; they may have ended all the same.
         """
         if self._step is None:
             return set()
+        if self._ends_lost is not None:
+            raise DatabaseUnavailable(
+                f"the answer to the ends of {len(self._endings)} jobs got lost"
+            ) from self._ends_lost
         jobs = [ending.job for ending in self._endings]
-        return self._writes.accepted(self._step, jobs, rows_of(self._ended[0]), None)
+        return self._writes.accepted(self._step, jobs, rows_of(self._ended), None)
 
 
 class ClaimsAhead:
@@ -85,24 +125,31 @@ class ClaimsAhead:
         self._writes = writes
 
     def send(
-        self, channel: Channel, endings: Sequence[Ending], request: ClaimRequest, settings: QueueSettings
+        self, channels: Channels, endings: Sequence[Ending], request: ClaimRequest, settings: QueueSettings
     ) -> SentClaim:
         """Send ends, and a claim of jobs that join those that the consumer has.
 
         Args:
-            channel: where to send; nothing is under way there.
+            channels: where to send; nothing is under way there.
             endings: as for `finish`, of jobs without a place in their key's line; may be empty.
             request: the claim's arguments, `joining`, with buckets. Tell its hints what came of it: `SentClaim.noted`.
             settings: the queue's, of which `may_claim_ahead` holds. If they are not the current ones, nothing is claimed.
 
         Raises:
             InvalidInput: a result cannot be stored as JSON; nothing was sent.
-            DatabaseUnavailable, psycopg.Error: see `Channel.send`.
+            DatabaseUnavailable, psycopg.Error: see `Channel.send`; the jobs of the ends may have ended.
         """
         ending = ending_step(endings) if endings else None
         claim = "claim_round_robin", claim_parameters(settings, request)
-        channel.send(*([ending] if ending else []), claim)
-        return SentClaim(self._writes, channel, endings, ending, request)
+        try:
+            if ending is not None:
+                channels.ends.send(ending)
+            channels.claims.send(claim)
+        except BaseException:
+            # Of the other one nobody would take the answer.
+            channels.close()
+            raise
+        return SentClaim(self._writes, channels, endings, ending, request)
 
 
 def may_claim_ahead(settings: QueueSettings) -> bool:

@@ -10,13 +10,13 @@ import psycopg
 import pytest
 
 from dagster_sqlqueue import Consumer, Job, NewJob, QueueSpec, RateLimit, Retry, SqlQueue, Strategy
-from dagster_sqlqueue.db.channel import Channel
 from dagster_sqlqueue.queue import Ending
-from dagster_sqlqueue.queue.claim_ahead import SentClaim
+from dagster_sqlqueue.queue.claim_ahead import Channels, SentClaim
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from tests.gate.patience import PATIENCE
-from tests.support import Work, claim, leases_go_on, make_due, rows, until, value
+from tests.support import Work, caller, claim, leases_go_on, make_due, rows, until, value
 from tests.support.around import Around
+from tests.support.raw_rows import in_schema
 
 SIZE = 10
 LONG = 100_000.0
@@ -55,12 +55,12 @@ class Sending(Around):
 
     sent = 0
     lost_at = 0
-    lose: Callable[[Channel, Callable[[], SentClaim]], SentClaim]
+    lose: Callable[[Channels, Callable[[], SentClaim]], SentClaim]
 
-    def send_claim_ahead(self, channel: Channel, endings: Sequence[Ending], *given: Any, **named: Any) -> SentClaim:
+    def send_claim_ahead(self, channels: Channels, endings: Sequence[Ending], *given: Any, **named: Any) -> SentClaim:
         self.sent += 1
-        send = lambda: self.inner.send_claim_ahead(channel, endings, *given, **named)  # noqa: E731
-        return self.lose(channel, send) if self.sent == self.lost_at else send()
+        send = lambda: self.inner.send_claim_ahead(channels, endings, *given, **named)  # noqa: E731
+        return self.lose(channels, send) if self.sent == self.lost_at else send()
 
 
 @pytest.fixture
@@ -91,6 +91,24 @@ def test_ends_are_seen_while_the_next_batch_is_worked_on(queue: SqlQueue, spec: 
     archived = "SELECT count(*) FROM {s}.job_archive"
     handler = AtJob(3 * SIZE + 1, lambda: until(lambda: value(queue, archived) == 3 * SIZE, "the ends"))
     assert consumer_of(queue, spec, handler).drain().succeeded == 6 * SIZE
+
+
+def test_a_claim_does_not_wait_for_ends(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> None:
+    fill(queue, spec, 6 * SIZE)
+    seen: list[int] = []
+    with caller(url) as other:
+
+        def handle(job: Job[Work]) -> None:
+            seen.append(job.payload.n)
+            if len(seen) == 3 * SIZE:
+                other.execute(in_schema(queue, "SELECT FROM {s}.job WHERE id = %s FOR UPDATE"), [job.id])
+            if len(seen) == 3 * SIZE + 1:
+                until(lambda: running(queue) == 3 * SIZE, "a claim beside ends that wait")
+                other.rollback()
+
+        summary = consumer_of(queue, spec, handle).drain()
+    assert (summary.succeeded, summary.stale) == (6 * SIZE, 0)
+    assert rows(queue, "SELECT DISTINCT state, lease_no FROM {s}.job_archive") == [("succeeded", 1)]
 
 
 def test_a_stop_gives_back_both_batches(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
@@ -168,31 +186,47 @@ def test_a_batch_that_others_took_meanwhile_is_not_begun_or_is_refused(queue: Sq
     assert rows(queue, "SELECT count(*), count(DISTINCT id) FROM {s}.job_archive") == [(40, 40)]
 
 
-def gone_before(channel: Channel, send: Callable[[], SentClaim]) -> SentClaim:
+def gone_before(channels: Channels, send: Callable[[], SentClaim]) -> SentClaim:
     raise psycopg.OperationalError("the connection was lost before anything was sent")
 
 
-def gone_after(channel: Channel, send: Callable[[], SentClaim]) -> SentClaim:
+def gone_after(channels: Channels, send: Callable[[], SentClaim]) -> SentClaim:
     sent = send()
     receive = sent.receive
 
     def lose() -> int:
         receive()
-        channel.close()
+        channels.close()
         raise psycopg.OperationalError("the connection was lost, and the answer with it")
 
     sent.receive = lose  # type: ignore[method-assign]
     return sent
 
 
-def gone_meanwhile(channel: Channel, send: Callable[[], SentClaim]) -> SentClaim:
+def gone_meanwhile(channels: Channels, send: Callable[[], SentClaim]) -> SentClaim:
     sent = send()
-    assert channel._connection is not None
-    channel._connection.pgconn.finish()
+    assert channels.claims._connection is not None
+    channels.claims._connection.pgconn.finish()
     return sent
 
 
-@pytest.mark.parametrize("lose", [gone_before, gone_after, gone_meanwhile])
+def ends_gone_meanwhile(channels: Channels, send: Callable[[], SentClaim]) -> SentClaim:
+    sent = send()
+    assert channels.ends._connection is not None
+    channels.ends._connection.pgconn.finish()
+    return sent
+
+
+def ends_gone_before(channels: Channels, send: Callable[[], SentClaim]) -> SentClaim:
+    def lose(*steps: object) -> None:
+        raise psycopg.OperationalError("the connection was lost before anything was sent")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(channels.ends, "send", lose)
+        return send()
+
+
+@pytest.mark.parametrize("lose", [gone_before, gone_after, gone_meanwhile, ends_gone_before, ends_gone_meanwhile])
 def test_a_connection_that_is_lost_loses_nothing_and_ends_nothing_twice(
     queue: SqlQueue, spec: QueueSpec[Work], sending: Sending, lose: Any
 ) -> None:
@@ -201,7 +235,7 @@ def test_a_connection_that_is_lost_loses_nothing_and_ends_nothing_twice(
     summary = consumer_of(queue, spec, lambda job: None).drain()
     # What it claimed and nobody was told of is due when its lease is over.
     left = running(queue)
-    assert left == (0 if lose is gone_before else SIZE) or (lose is gone_meanwhile and left == 0)
+    assert left == (SIZE if lose in (gone_after, gone_meanwhile) else 0) or (lose is gone_meanwhile and left == 0)
     assert (summary.succeeded, summary.stale, summary.claimed) == (8 * SIZE - left, 0, 8 * SIZE - left)
     make_due(queue)
     assert consumer_of(queue, spec, lambda job: None).drain().succeeded == left
@@ -314,7 +348,7 @@ def test_a_batch_is_not_forgotten_while_its_answer_is_being_received(
     fill(queue, spec, 5 * SIZE)
     collected: list[Collected] = []
 
-    def send(channel: Channel, send: Callable[[], SentClaim]) -> SentClaim:
+    def send(channels: Channels, send: Callable[[], SentClaim]) -> SentClaim:
         collected.append(Collected(send()))
         return collected[0]  # type: ignore[return-value]
 

@@ -23,7 +23,6 @@ import psycopg
 from psycopg import sql
 
 from dagster_sqlqueue import Backoff, Done, Job, QueueSpec, SqlQueue
-from dagster_sqlqueue.db.channel import Channel
 from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.db.executors import Row, Step
 from dagster_sqlqueue.model.job import ClaimedJob
@@ -35,7 +34,7 @@ from dagster_sqlqueue.orchestration import (
     queue_consumer,
 )
 from dagster_sqlqueue.queue import Ending
-from dagster_sqlqueue.queue.claim_ahead import SentClaim
+from dagster_sqlqueue.queue.claim_ahead import Channels, SentClaim
 from tests.faults.gates import Gates
 from tests.faults.worker import History, Witness
 from tests.support import Work
@@ -119,9 +118,11 @@ class WatchedLeases(Witness):
         pass_by("ended")
         return done
 
-    def send_claim_ahead(self, channel: Channel, endings: Sequence[Ending], *arguments: Any, **named: Any) -> SentClaim:
+    def send_claim_ahead(
+        self, channels: Channels, endings: Sequence[Ending], *arguments: Any, **named: Any
+    ) -> SentClaim:
         pass_by("ending")
-        sent = super().send_claim_ahead(channel, endings, *arguments, **named)
+        sent = super().send_claim_ahead(channels, endings, *arguments, **named)
         pass_by("ended")
         return sent
 

@@ -21,12 +21,11 @@ from uuid_utils.compat import uuid7
 from dagster_sqlqueue import Consumer, Job, Mode, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.consumer import ahead
 from dagster_sqlqueue.db import statements
-from dagster_sqlqueue.db.channel import Channel
 from dagster_sqlqueue.errors import DatabaseUnavailable, LeaseLost
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.queue import Ending, Kept
-from dagster_sqlqueue.queue.claim_ahead import SentClaim
+from dagster_sqlqueue.queue.claim_ahead import Channels, SentClaim
 from dagster_sqlqueue.queue.leases import Leases
 from dagster_sqlqueue.results import Results
 from tests.gate.patience import PATIENCE
@@ -191,9 +190,11 @@ class Witness(Around):
             self._history.note("claimed", jobs=[(str(job.id), job.lease_no) for job in jobs])
         return accepted, jobs
 
-    def send_claim_ahead(self, channel: Channel, endings: Sequence[Ending], *arguments: Any, **named: Any) -> SentClaim:
+    def send_claim_ahead(
+        self, channels: Channels, endings: Sequence[Ending], *arguments: Any, **named: Any
+    ) -> SentClaim:
         self._begin("ahead" if self._dies == "ahead" else "finish" if endings and self._dies == "finish" else "claim")
-        sent = self.inner.send_claim_ahead(channel, endings, *arguments, **named)
+        sent = self.inner.send_claim_ahead(channels, endings, *arguments, **named)
         claimed, ended = sent.claimed, sent.ended
 
         def noted_claim() -> list[ClaimedJob]:
