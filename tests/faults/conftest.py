@@ -227,7 +227,7 @@ class Fleet:
 @pytest.fixture
 def spec() -> QueueSpec[Work]:
     """Two buckets for all: claims shall meet each other."""
-    return QueueSpec("work", Work, bucket_count=2, max_attempts=100, backoff=Backoff(0, jitter=0))
+    return QueueSpec("work", Work, bucket_count=2, max_attempts=1_000_000, backoff=Backoff(0, jitter=0))
 
 
 @pytest.fixture
