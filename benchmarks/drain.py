@@ -1,10 +1,10 @@
 """Drain: the library's loop with a handler that does nothing, beside the same two statements driven by pgbench.
 
-pgbench runs the finish and the claim of `sql/postgresql/` as the library's consumer does: one client, the finish of a
-batch and the claim of the next one in one transaction, prepared, batches of 100, the buckets in rotation, and the ids and
-lease numbers that the claim returned given to the finish. It cannot hold an array, so what the claim answers stands in a
-WITH and comes back as arrays in text; rows are not sent to it and nothing is parsed, which is to its advantage. Without
-pipelines that keep an answer, it needs four round trips where the library needs one, which is not.
+pgbench runs the finish and the claim of `sql/postgresql/`: one client, the finish of a batch and the claim of the next
+one in one transaction, prepared, batches of 100, the buckets in rotation, and the ids and lease numbers that the claim
+returned given to the finish. It cannot hold an array, so what the claim answers stands in a WITH and comes back as arrays
+in text; rows are not sent to it and nothing is parsed, which is to its advantage. It needs four round trips, one after the
+other, where the library's consumer sends both to two connections and works meanwhile, which is not.
 """
 
 import os

@@ -1,5 +1,5 @@
 """The loop of a process that drains through the verbs: claim under a lease, end the batch and claim the next one in one
-transaction, as `Consumer.drain` does. Payloads come as text, and nothing is parsed.
+transaction, as `Consumer.drain` does where it claims nothing ahead. Payloads come as text, and nothing is parsed.
 """
 
 from collections.abc import Callable

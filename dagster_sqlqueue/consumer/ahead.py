@@ -199,7 +199,7 @@ class Ahead:
                 self._read(self._under_way)
 
     def rest(self) -> None:
-        """Give the connection back while there is nothing to do."""
+        """Close the connections while there is nothing to do."""
         with self._lock:
             if self._under_way is None:
                 self._channels.close()

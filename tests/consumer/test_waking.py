@@ -122,6 +122,16 @@ def test_many_jobs_wake_one_for_each_bucket(queue: SqlQueue, url: str, put: str)
         assert wakes(sessions) == [1] * buckets + [0, 0]
 
 
+def test_new_content_of_a_job_that_was_copied_in_wakes(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> None:
+    queue.enqueue_many(spec, [Work(n=n) for n in range(300)])
+    with armed(queue, url, 2) as sessions:
+        rows(
+            queue,
+            "UPDATE {s}.job SET payload = '{{\"n\": 1}}' WHERE id = (SELECT id FROM {s}.job WHERE NOT wakes LIMIT 1)",
+        )
+        assert wakes(sessions) == [1, 0]
+
+
 def test_what_needs_no_waking_wakes_nobody(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> None:
     other = QueueSpec("other", Work)
     queue.create_queue(other)

@@ -187,6 +187,20 @@ def test_of_many_jobs_the_first_sees_to_the_queue_and_wakes(queue: SqlQueue, spe
     assert len(claim(queue, 1_000)) == 400
 
 
+def test_rows_that_say_that_their_queue_is_kept(queue: SqlQueue, url: str, spec: QueueSpec[Work]) -> None:
+    """They are looked at no more where they are put in, and as any others where their queue or priority changes."""
+    row = raw_rows.ROW.replace("max_attempts, ", "max_attempts, queue_kept, ").replace("1, '", "1, true, '")
+    with caller(url) as connection:
+        assert connection.execute(in_schema(queue, "SELECT {s}.keep_queue('work')")).fetchone() == (True,)
+        connection.execute(in_schema(queue, row), [0, ["work"] * 3])
+        connection.commit()
+        with pytest.raises(psycopg.errors.ForeignKeyViolation, match='queue "nowhere", which does not exist'):
+            connection.execute(in_schema(queue, "UPDATE {s}.job SET queue = 'nowhere'"))
+    rows(queue, "UPDATE {s}.job SET priority = 5")
+    assert set(rows(queue, "SELECT priority FROM {s}.queue_priority")) == {(0,), (5,)}
+    assert len(claim(queue, 10)) == 3
+
+
 def test_staged_jobs_of_a_queue_that_has_gone_are_no_duplicates(queue: SqlQueue) -> None:
     with pytest.raises(psycopg.errors.ForeignKeyViolation, match='queue "nowhere", which does not exist') as refused:
         rows(queue, "SELECT {s}.enqueue_staged(gen_random_uuid(), 'nowhere', NULL, NULL, '{{}}', 0)")

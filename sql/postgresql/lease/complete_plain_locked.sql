@@ -23,7 +23,8 @@ INSERT INTO sqlqueue.job_archive (
 )
 SELECT
     f.id, f.queue, f.bucket, f.priority, 'succeeded', f.lease_no + 1,
-    LEAST(sqlqueue.attempts_spent(f.attempt, f.state, f.alone) + 1, f.max_attempts), f.max_attempts, f.run_at, f.created_at, now(), statement_timestamp(), :worker, f.unique_key, f.unique_until_claim,
-    f.ordering_key, f.order_no, f.region, f.timeout_seconds, f.backoff, f.tags, f.payload, f.error
+    LEAST(sqlqueue.attempts_spent(f.attempt, f.state, f.alone) + 1, f.max_attempts), f.max_attempts, f.run_at,
+    f.created_at, now(), statement_timestamp(), :worker, f.unique_key, f.unique_until_claim, f.ordering_key, f.order_no,
+    f.region, f.timeout_seconds, f.backoff, f.tags, f.payload, f.error
 FROM finished AS f
 RETURNING id

@@ -165,7 +165,8 @@ $$;
 -- one does. A setting, which ends with the transaction, remembers it. Who sets it himself wakes nobody. A bucket that is
 -- none, where its constraint is gone, makes a name all the same.
 --
--- Whether anybody waits is looked at first: to make the other statement ready takes longer than that.
+-- Whether anybody waits is looked at first: to make the other statement ready takes longer than that. A transaction that
+-- keeps its snapshot may not see who does, and leaves that to wake_waiter.
 CREATE FUNCTION sqlqueue.wake_by_job() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
