@@ -14,6 +14,7 @@ from dagster_sqlqueue.queue.claim_ahead import Channels, SentClaim
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.lock import SentLock
 
 
 class Claimer:
@@ -139,6 +140,23 @@ class Claimer:
     def finish_and_lock(self, transaction: Transaction, endings: Sequence[Ending]) -> list[ClaimedJob]:
         """End what the transaction has locked, commit, and lock the next batch in the transaction that follows."""
         return self._taken(self._work.leases.finish_and_lock(transaction, endings, self._request(self.wanted)))
+
+    def send_lock(self, transaction: Transaction) -> SentLock:
+        """Ask for the lock of the next batch while another one is worked on. Tell `locked` what came of it.
+
+        Raises:
+            psycopg.Error: the connection was lost.
+        """
+        settings = self._view.settings
+        assert settings is not None, "a lock before the queue's settings were read"
+        request = self._request(self.wanted)
+        # As for a claim ahead: the one after it begins one bucket further.
+        self._view.lanes.turn(after=self._view.lanes.order[0])
+        return self._work.leases.send_lock(transaction, request, settings)
+
+    def locked(self, sent: SentLock) -> list[ClaimedJob]:
+        """Wait for a batch that was asked for."""
+        return self._taken(sent.locked(), turns=False)
 
     def count(self, jobs: list[ClaimedJob], *, ahead: bool = False) -> None:
         """Count a batch under leases, and call `on_claim` with it.

@@ -24,6 +24,8 @@ from dagster_sqlqueue.consumer.hooks import ConsumerHooks, around_claim, around_
 from dagster_sqlqueue.consumer.idle import Idle
 from dagster_sqlqueue.consumer.lease_length import LeaseLength
 from dagster_sqlqueue.consumer.leased import Work, work_leased
+from dagster_sqlqueue.consumer.locked_ahead import VERB as LOCK_VERB
+from dagster_sqlqueue.consumer.locked_ahead import LockedAhead
 from dagster_sqlqueue.consumer.manager import Source
 from dagster_sqlqueue.consumer.presence import Presence
 from dagster_sqlqueue.consumer.queue_view import QueueView
@@ -63,10 +65,11 @@ class Consumer(Generic[Payload]):
             between two batches.
         batch_size: jobs for each claim, 1 to 10,000. None: 100; where a plain handler takes one job after another under
             leases, 100 for the first one, and then as many as it handles in a tenth of a second, 1 to 1,000. Beside a batch
-            of a quick handler the next one is under lease, unless others would have less by it; not with 1.
+            of a quick handler the next one is under lease, or locked in transactional mode, unless others would have less
+            by it; not with 1.
         concurrency: how many jobs are worked on at a time: by a plain handler in as many threads, by an async one on its
             event loop. A job is claimed when it can begin at once. None: one after another, or all async ones of a claim.
-            Not for handlers of a batch, nor in transactional mode, which has one connection for all.
+            Not for handlers of a batch, nor in transactional mode, which works one job after another.
         lease_seconds: of its claims; None: the queue's, which is read again as it runs.
         job_timeout_seconds: past it a job's lease is not extended any more, unless the job says otherwise; None for ten
             leases.
@@ -177,6 +180,11 @@ class Consumer(Generic[Payload]):
             self._claimer,
             around=partial(around_claim, self._hooks, spec.name, VERB) if self._hooks else contextlib.nullcontext,
         )
+        self._locked_ahead = LockedAhead(
+            self._work,
+            self._claimer,
+            around=partial(around_claim, self._hooks, spec.name, LOCK_VERB) if self._hooks else contextlib.nullcontext,
+        )
         self._side_by_side = (
             None
             if concurrency is None
@@ -274,6 +282,7 @@ class Consumer(Generic[Payload]):
                 try:
                     self._give_back_ahead()
                 finally:
+                    self._locked_ahead.close()
                     self.summary.seconds = time.monotonic() - began
                 if self._presence is not None:
                     with contextlib.suppress(DatabaseUnavailable):
@@ -298,6 +307,7 @@ class Consumer(Generic[Payload]):
             if self._claimer.nothing_left(idle=self._idle):
                 self._idle = True
                 self._ahead.rest()
+                self._locked_ahead.close()
                 return 0
             self._view.hints.sweep_next()
         return 0
@@ -348,7 +358,7 @@ class Consumer(Generic[Payload]):
         if self._side_by_side is not None:
             return self._side_by_side.step(may_claim=not self._stopping.is_set())
         if self._mode is Mode.TRANSACTIONAL:
-            return work_locked(self._work, self._claimer, until)
+            return work_locked(self._work, self._claimer, self._locked_ahead, until)
         jobs = self._ahead.take(until)
         if jobs:
             work_leased(self._work, jobs, self._keeper, self._ahead.finish)

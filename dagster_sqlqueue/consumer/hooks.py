@@ -53,8 +53,8 @@ class ConsumerHooks:
         Args:
             queue: the queue's name.
             verb: of `Leases`: `claim`, `finish_and_claim`, which ends the jobs before as well, `lock_due` or
-                `finish_and_lock`; or `claim_ahead`, where only the answer to a claim is waited for that was sent before the
-                last batch was begun.
+                `finish_and_lock`; or `claim_ahead` or `lock_ahead`, where only the answer is waited for to what was sent
+                before the last batch was begun.
         """
         return nullcontext()
 

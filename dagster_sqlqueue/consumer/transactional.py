@@ -13,6 +13,7 @@ from psycopg.pq import TransactionStatus
 from dagster_sqlqueue.consumer.claimer import Claimer
 from dagster_sqlqueue.consumer.handler import brief, handle
 from dagster_sqlqueue.consumer.leased import Work
+from dagster_sqlqueue.consumer.locked_ahead import LockedAhead
 from dagster_sqlqueue.consumer.settlement import Settlement, settle
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.model.job import ClaimedJob
@@ -37,7 +38,7 @@ class _TransactionEnded(Exception):
         self.job = job
 
 
-def work_locked(work: Work[Any], claimer: Claimer, until: float) -> int:
+def work_locked(work: Work[Any], claimer: Claimer, ahead: LockedAhead, until: float) -> int:
     """Lock a batch, work it off and end it, in one transaction, and go on so with the next one. What was done is counted
     when it is committed.
 
@@ -47,12 +48,13 @@ def work_locked(work: Work[Any], claimer: Claimer, until: float) -> int:
     Args:
         work: what is worked off.
         claimer: how the consumer takes jobs.
+        ahead: locks the next batch while one is worked on.
         until: the moment of `time.monotonic` from which on no other batch is locked.
 
     Returns:
         The number of jobs taken.
     """
-    batches = _Batches(work, claimer)
+    batches = _Batches(work, claimer, ahead)
     again = False
     for attempt in work.patiently():
         with attempt:
@@ -70,7 +72,7 @@ def work_locked(work: Work[Any], claimer: Claimer, until: float) -> int:
                 else:
                     raise
     batches.count()
-    return batches.taken or (work_locked(work, claimer, until) if again else 0)
+    return batches.taken or (work_locked(work, claimer, ahead, until) if again else 0)
 
 
 @dataclass(slots=True)
@@ -88,6 +90,7 @@ class _Batches:
 
     work: Work[Any]
     claimer: Claimer
+    ahead: LockedAhead
     jobs: list[ClaimedJob] = field(default_factory=list)
     settled: list[tuple[ClaimedJob, Outcome]] = field(default_factory=list)
     writes: Settlement = field(default_factory=Settlement)
@@ -96,16 +99,29 @@ class _Batches:
     taken: int = 0
 
     def work_off(self, transaction: Transaction, until: float) -> None:
-        """Work batch after batch off, as long as the ends of one and the lock of the next go in one round trip."""
+        """Work batch after batch off, as long as the ends of one and the lock of the next go together."""
         self._have([])
-        self._handle(transaction, self.claimer.lock(transaction))
-        while self.writes.endings and not self.writes.back and not self.writes.aside:
-            if time.monotonic() >= until or self.work.stopping.is_set():
-                break
-            following = self.claimer.finish_and_lock(transaction, self.writes.endings)
-            self.count()
-            self._handle(transaction, following)
-        self._write(transaction)
+        ahead = self.ahead
+        with ahead.beside(transaction):
+            jobs = self.claimer.lock(transaction)
+            while True:
+                if self._in_time(until):
+                    ahead.begin(jobs)
+                self._handle(ahead.here, jobs)
+                if not self.settled or not self._in_time(until):
+                    break
+                if ahead.under_way:
+                    self._write_and_go_on(ahead.here)
+                    self.count()
+                    jobs = ahead.take()
+                elif self._ends_only:
+                    jobs = self.claimer.finish_and_lock(ahead.here, self.writes.endings)
+                    self.count()
+                else:
+                    break
+            self._write(ahead.here)
+            if ahead.commit():
+                self.count()
 
     def one_by_one(self, error: psycopg.DatabaseError) -> None:
         """Work the jobs in hand off again, each in a transaction of its own: together they could not be committed."""
@@ -166,6 +182,13 @@ class _Batches:
         work.summary.buried += sum(isinstance(outcome, Reject) and _spent(job) for job, outcome in self.settled)
         self._have([])
 
+    @property
+    def _ends_only(self) -> bool:
+        return not self.writes.back and not self.writes.aside
+
+    def _in_time(self, until: float) -> bool:
+        return time.monotonic() < until and not self.work.stopping.is_set()
+
     def _have(self, jobs: list[ClaimedJob]) -> None:
         self.jobs, self.settled, self.writes, self.delays, self.ending = jobs, [], Settlement(), [], False
 
@@ -177,15 +200,25 @@ class _Batches:
 
     def _handle(self, transaction: Transaction, jobs: list[ClaimedJob]) -> None:
         self._have(jobs)
+        began = time.monotonic()
         for claimed in jobs:
             if self.work.stopping.is_set():
                 break
             self.settled.append((claimed, _outcome_in(self.work, transaction, claimed)))
+        self.work.size.took(len(self.settled), time.monotonic() - began)
         # The attempt of one that is worked off by itself is counted already: it is given back.
         self.settled += [(claimed, Snooze(0)) for claimed in jobs[len(self.settled) :] if claimed.alone]
         transaction.take_back()
         self.writes = settle(self.settled, self.work.leases.stops_key)
         self.ending = bool(jobs)
+
+    def _write_and_go_on(self, transaction: Transaction) -> None:
+        """Commit the batch in hand; another transaction begins."""
+        if self._ends_only:
+            self.work.leases.finish_and_go_on(transaction, self.writes.endings, worker=self.work.worker)
+        else:
+            self._write(transaction)
+            transaction.go_on()
 
     def _write(self, transaction: Transaction) -> None:
         leases, writes = self.work.leases, self.writes

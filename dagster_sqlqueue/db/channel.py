@@ -4,11 +4,10 @@ from typing import Any, NoReturn, TypeAlias
 
 import psycopg
 from psycopg.pq import TransactionStatus
-from psycopg.rows import tuple_row
 
 from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.db.database import Database
-from dagster_sqlqueue.db.executors import Row, Step
+from dagster_sqlqueue.db.executors import Row, Sent, Step
 
 Cursors: TypeAlias = "list[psycopg.Cursor[Row]]"
 
@@ -26,9 +25,8 @@ class Channel:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._connection: psycopg.Connection[Any] | None = None
-        self._pipeline: Any = None
         self._names: list[str] = []
-        self._cursors: Cursors = []
+        self._sent: Sent | None = None
 
     def send(self, *steps: Step) -> None:
         """Send statements as one transaction; call `receive` for the answer.
@@ -41,15 +39,8 @@ class Channel:
         texts = [(statements.load(name, database.schema), given) for name, given in steps]
         self._names = [name for name, _ in steps]
         try:
-            connection = self._open()
-            self._pipeline = connection.pipeline()
-            self._pipeline.__enter__()
-            # By statements of their own: what psycopg ends a pipeline with waits for the answer.
-            all_texts = database.whole(texts)
-            cursors = [psycopg.Cursor(connection, row_factory=tuple_row) for _ in all_texts]
-            for cursor, (sql, given) in zip(cursors, all_texts, strict=True):
-                cursor.execute(sql.encode(), given, binary=True)
-            self._cursors = cursors[-1 - len(texts) : -1]
+            # It begins and ends by statements of its own: what psycopg ends a pipeline with waits for the answer.
+            self._sent = Sent(self._open(), database.whole(texts))
         except BaseException as error:
             self._fail(error)
 
@@ -61,18 +52,18 @@ class Channel:
             psycopg.OperationalError: the connection was lost; the transaction may be committed, or not.
             SchemaMissing, AccessRefused, psycopg.Error: a statement failed, and nothing of the transaction is left.
         """
+        assert self._sent is not None, "nothing was sent"
         try:
-            self._pipeline.__exit__(None, None, None)
+            cursors = self._sent.receive()
         except BaseException as error:
-            # After an error the driver believes that statements are prepared which the server skipped.
             self._fail(error)
-        cursors, self._pipeline, self._cursors = self._cursors, None, []
-        return cursors
+        self._sent = None
+        return cursors[-1 - len(self._names) : -1]
 
     def close(self) -> None:
         """Close the connection, if there is one; what was sent and not answered may be committed all the same."""
         connection, self._connection = self._connection, None
-        self._pipeline, self._cursors = None, []
+        self._sent = None
         if connection is not None:
             connection.close()
 

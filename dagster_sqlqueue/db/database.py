@@ -263,6 +263,21 @@ class Database:
             pooled.detach()
             return driver
 
+    def begin_apart(self) -> Transaction:
+        """A transaction of ours on a connection of its own. Whoever asked for it ends it, and closes the connection.
+
+        Raises:
+            DatabaseUnavailable: there is none.
+        """
+        connection = self.apart()
+        transaction = Transaction(connection, self)
+        self.begin_again(transaction)
+        return transaction
+
+    def begin_again(self, transaction: Transaction) -> None:
+        """Begin another transaction on the connection of one that has ended."""
+        transaction.connection.execute(self._settings.begin)
+
     def beside(self, *, pool_size: int = 1) -> "Database":
         """The same database with a pool of its own. Whoever asked for it closes it.
 

@@ -62,6 +62,7 @@ class Transaction:
         self.connection = connection
         self._database = database
         self._lent = False
+        self._sent: tuple[str, Sent] | None = None
 
     def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
         """Run one statement; what it did stands or falls with the transaction."""
@@ -91,6 +92,26 @@ class Transaction:
         except psycopg.ProgrammingError as error:
             names = [step[0] for step in (last, first) if step is not None]
             raise self._database.explained(error, *names, connection=self.connection) from None
+
+    def send(self, name: str, parameters: Parameters) -> None:
+        """Send one statement; call `receive` for its rows. Until then the connection is for nothing else."""
+        try:
+            self._sent = name, Sent(self.connection, [(statements.load(name, self._database.schema), parameters)])
+        except psycopg.ProgrammingError as error:
+            raise self._database.explained(error, name, connection=self.connection) from None
+
+    def receive(self) -> Sequence[Row]:
+        """Wait for the rows of the statement that was sent. After an error the connection is closed."""
+        assert self._sent is not None, "nothing was sent"
+        (name, sent), self._sent = self._sent, None
+        try:
+            return rows_of(sent.receive()[0])
+        except psycopg.ProgrammingError as error:
+            raise self._database.explained(error, name, connection=self.connection) from None
+
+    def go_on(self) -> None:
+        """Commit, and begin the transaction that follows. Only for a transaction of ours, in a session of its own."""
+        self.connection.execute("COMMIT AND CHAIN")
 
     def lend(self) -> "psycopg.Connection[Any]":
         """The connection of a transaction of ours, for statements of somebody else's: they are planned as the server is
@@ -295,6 +316,41 @@ def execute_together(connection: "psycopg.Connection[Any]", steps: Sequence[Step
             connection.close()
         raise
     return [rows_of(cursor) for cursor in cursors]
+
+
+class Sent:
+    """Prepared texts that are sent in one go, and answered later: the server runs them while the caller does something else.
+
+    The connection is for nothing else meanwhile, and is closed after an error, at which the driver believes that statements
+    are prepared which the server skipped.
+
+    Args:
+        connection: where to send.
+        steps: the texts, with what each is given.
+    """
+
+    __slots__ = ("_connection", "_cursors", "_pipeline")
+
+    def __init__(self, connection: "psycopg.Connection[Any]", steps: Sequence[Step]) -> None:
+        self._connection = connection
+        self._cursors = [psycopg.Cursor(connection, row_factory=tuple_row) for _ in steps]
+        self._pipeline = connection.pipeline()
+        try:
+            self._pipeline.__enter__()
+            for cursor, (sql, parameters) in zip(self._cursors, steps, strict=True):
+                cursor.execute(sql.encode(), parameters, binary=True)
+        except BaseException:
+            connection.close()
+            raise
+
+    def receive(self) -> "list[psycopg.Cursor[Row]]":
+        """Wait for the answers. Returns the cursor of each text: `rowcount` is known, and `rows_of` reads the rows, once."""
+        try:
+            self._pipeline.__exit__(None, None, None)
+        except BaseException:
+            self._connection.close()
+            raise
+        return self._cursors
 
 
 def rows_of(cursor: "psycopg.Cursor[Row]") -> Sequence[Row]:

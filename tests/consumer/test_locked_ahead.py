@@ -1,0 +1,319 @@
+"""The batch that is locked while another one is worked on in transactional mode: each is committed before the next one."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+import pytest
+
+from dagster_sqlqueue import Backoff, Consumer, Job, Mode, NewJob, QueueSpec, Reject, Retry, SqlQueue, Strategy
+from dagster_sqlqueue.db.executors import Transaction
+from dagster_sqlqueue.queue.lock import SentLock
+from tests.support import Work, make_due, rows, states, until, value
+from tests.support.around import Around
+from tests.support.drained import Clock
+from tests.support.pooler import pooler
+
+SIZE = 10
+LONG = 100_000.0
+ARCHIVED = "SELECT count(*) FROM {s}.job_archive"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is, a batch of these tests is a quick one."""
+    monkeypatch.setattr("dagster_sqlqueue.consumer.locked_ahead._QUICK_SECONDS", LONG)
+
+
+@pytest.fixture
+def effect(queue: SqlQueue) -> Iterator[str]:
+    """A table beside those of the queue, which looks at the commit whether its rows are unique."""
+    rows(queue, "CREATE TABLE {s}.effect (n integer, UNIQUE (n) DEFERRABLE INITIALLY DEFERRED)")
+    yield f"{queue.database.schema}.effect"
+    rows(queue, "DROP TABLE {s}.effect")
+
+
+class Sending(Around):
+    """Leases that note each lock that is asked for ahead, and do something instead of one, or after it."""
+
+    sent = 0
+    act_at = 0
+    act: Callable[[Transaction, Callable[[], SentLock]], SentLock]
+
+    def send_lock(self, transaction: Transaction, *given: Any) -> SentLock:
+        self.sent += 1
+
+        def send() -> SentLock:
+            sent: SentLock = self.inner.send_lock(transaction, *given)
+            return sent
+
+        return self.act(transaction, send) if self.sent == self.act_at else send()
+
+
+@pytest.fixture
+def sending(queue: SqlQueue) -> Iterator[Sending]:
+    """The queue's leases, watched for the test."""
+    watched = Sending(queue.leases)
+    queue.leases = watched  # type: ignore[assignment]
+    yield watched
+    queue.leases = watched.inner
+
+
+def fill(queue: SqlQueue, spec: QueueSpec[Work], jobs: int, **settings: Any) -> None:
+    queue.enqueue_many(spec, [NewJob(Work(n=n), **settings) for n in range(jobs)])
+
+
+def consumer_of(queue: SqlQueue, spec: QueueSpec[Work], handler: Any, **settings: Any) -> Consumer[Work]:
+    return Consumer(queue, spec, handler, mode=Mode.TRANSACTIONAL, **{"batch_size": SIZE, **settings})
+
+
+def free(queue: SqlQueue) -> int:
+    return len(rows(queue, "SELECT id FROM {s}.job FOR UPDATE SKIP LOCKED"))
+
+
+def test_while_a_batch_is_worked_on_the_next_one_is_locked(queue: SqlQueue, spec: QueueSpec[Work], effect: str) -> None:
+    fill(queue, spec, 6 * SIZE + 5)
+    ended: list[int] = []
+
+    def handler(job: Job[Work]) -> None:
+        ended.append(value(queue, ARCHIVED))
+        job.connection.execute(f"INSERT INTO {effect} VALUES ({job.payload.n})")
+        if len(ended) in (2 * SIZE, 3 * SIZE):
+            left = 6 * SIZE + 5 - ended[-1] - 2 * SIZE
+            until(lambda: free(queue) == left, "the lock of the next batch")
+
+    summary = consumer_of(queue, spec, handler).drain()
+    # Each batch was committed before the next one began.
+    assert ended == [n // SIZE * SIZE for n in range(6 * SIZE + 5)]
+    assert (summary.claimed, summary.batches, summary.succeeded, summary.released) == (65, 7, 65, 0)
+    assert rows(queue, "SELECT DISTINCT state, lease_no, attempt FROM {s}.job_archive") == [("succeeded", 1, 1)]
+    assert value(queue, "SELECT count(*) FROM {s}.effect") == 65
+
+
+def test_a_stop_lets_both_batches_go(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    fill(queue, spec, 6 * SIZE)
+    seen: list[int] = []
+
+    def handler(job: Job[Work]) -> None:
+        seen.append(job.payload.n)
+        if len(seen) == 3 * SIZE + 3:
+            until(lambda: free(queue) == SIZE, "the lock of the next batch")
+            consumer.stop()
+
+    consumer = consumer_of(queue, spec, handler)
+    summary = consumer.drain()
+    assert (summary.succeeded, summary.claimed, summary.released) == (33, 40, 7)
+    assert rows(queue, "SELECT DISTINCT state, attempt, lease_no FROM {s}.job") == [("queued", 0, 0)]
+    assert free(queue) == 27
+
+
+@pytest.mark.parametrize("at", [3 * SIZE + 3, 4 * SIZE + 3])
+def test_an_interrupt_lets_both_batches_go(queue: SqlQueue, spec: QueueSpec[Work], effect: str, at: int) -> None:
+    """In either of the two transactions."""
+    fill(queue, spec, 6 * SIZE)
+    seen: list[int] = []
+
+    def handler(job: Job[Work]) -> None:
+        seen.append(job.payload.n)
+        job.connection.execute(f"INSERT INTO {effect} VALUES ({job.payload.n})")
+        if len(seen) == at:
+            raise KeyboardInterrupt
+
+    consumer = consumer_of(queue, spec, handler)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.drain()
+    done = at // SIZE * SIZE
+    assert consumer.summary.succeeded == done
+    assert rows(queue, "SELECT state, attempt, count(*) FROM {s}.job GROUP BY 1, 2") == [("queued", 0, 60 - done)]
+    until(lambda: free(queue) == 60 - done, "the end of both transactions")
+    assert value(queue, "SELECT count(*) FROM {s}.effect") == done
+
+
+def test_batches_of_which_some_go_back_are_followed_by_the_one_locked_ahead(
+    queue: SqlQueue, spec: QueueSpec[Work], sending: Sending
+) -> None:
+    fill(queue, spec, 6 * SIZE)
+    outcomes = {0: Retry("later", 3_600), 1: Reject("never")}
+    summary = consumer_of(queue, spec, lambda job: outcomes.get(job.payload.n % 5)).drain()
+    assert (summary.claimed, summary.retried, summary.failed, summary.succeeded) == (60, 12, 12, 36)
+    assert (summary.batches, sending.sent) == (6, 5)
+    assert Counter(states(queue).values()) == {"queued": 12, "failed": 12, "succeeded": 36}
+
+
+@pytest.mark.parametrize("at", [3 * SIZE + 3, 4 * SIZE + 3])
+def test_a_connection_that_is_cut_while_a_handler_works_costs_its_batch_only(
+    queue: SqlQueue, spec: QueueSpec[Work], effect: str, at: int
+) -> None:
+    fill(queue, spec, 6 * SIZE)
+    seen = 0
+
+    def handler(job: Job[Work]) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == at:
+            rows(queue, "SELECT pg_terminate_backend(%s)", job.connection.info.backend_pid)
+        job.connection.execute(f"INSERT INTO {effect} VALUES ({job.payload.n})")
+
+    consumer = consumer_of(queue, spec, handler)
+    # What it had locked is free once the server has ended the transactions, which may be after all the rest is done.
+    until(lambda: consumer.drain().succeeded == 60, "the end of all jobs")
+    assert (consumer.summary.claimed, seen) == (60, 60 + at % SIZE)
+    assert rows(queue, "SELECT count(*), count(DISTINCT n) FROM {s}.effect") == [(60, 60)]
+    assert rows(queue, "SELECT DISTINCT attempt FROM {s}.job_archive") == [(1,)]
+
+
+def not_sent(transaction: Transaction, send: Callable[[], SentLock]) -> SentLock:
+    raise psycopg.OperationalError("the connection was lost before anything was sent")
+
+
+def answer_lost(transaction: Transaction, send: Callable[[], SentLock]) -> SentLock:
+    sent = send()
+    transaction.connection.pgconn.finish()
+    return sent
+
+
+def failed(transaction: Transaction, send: Callable[[], SentLock]) -> SentLock:
+    transaction.connection.execute(
+        "DO $$ BEGIN RAISE serialization_failure; EXCEPTION WHEN division_by_zero THEN END $$"
+    )
+    raise AssertionError
+
+
+@pytest.mark.parametrize("act", [not_sent, answer_lost, failed])
+@pytest.mark.parametrize("at", [2, 3])
+def test_a_lock_that_gets_lost_loses_nothing_and_ends_nothing_twice(
+    queue: SqlQueue, spec: QueueSpec[Work], sending: Sending, effect: str, act: Any, at: int
+) -> None:
+    """In either of the two transactions."""
+    fill(queue, spec, 8 * SIZE)
+    sending.act_at, sending.act = at, act
+
+    def handler(job: Job[Work]) -> None:
+        job.connection.execute(f"INSERT INTO {effect} VALUES ({job.payload.n})")
+
+    consumer = consumer_of(queue, spec, handler)
+    until(lambda: consumer.drain().succeeded == 8 * SIZE, "the end of all jobs")
+    assert consumer.summary.claimed == 8 * SIZE
+    assert rows(queue, "SELECT DISTINCT state, attempt, lease_no FROM {s}.job_archive") == [("succeeded", 1, 1)]
+    assert rows(queue, "SELECT count(*), count(DISTINCT n) FROM {s}.effect") == [(80, 80)]
+
+
+def test_no_connection_for_it_is_no_reason_to_stop(
+    queue: SqlQueue, spec: QueueSpec[Work], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none() -> Transaction:
+        raise psycopg.OperationalError("too many clients already")
+
+    fill(queue, spec, 4 * SIZE)
+    monkeypatch.setattr(queue.database, "begin_apart", none)
+    assert consumer_of(queue, spec, lambda job: None).drain().succeeded == 4 * SIZE
+
+
+@pytest.mark.parametrize("spoilt", [3 * SIZE + 4, 4 * SIZE + 4])
+def test_what_fails_at_the_commit_fails_by_itself_in_either_transaction(
+    queue: SqlQueue, spec: QueueSpec[Work], effect: str, spoilt: int
+) -> None:
+    patient = replace(spec, backoff=Backoff(60))
+    queue.create_queue(patient)
+    fill(queue, patient, 6 * SIZE)
+    begun: list[int] = []
+
+    def handler(job: Job[Work]) -> None:
+        begun.append(job.payload.n)
+        again = job.payload.n == begun[spoilt] if len(begun) > spoilt else False
+        job.connection.execute(f"INSERT INTO {effect} VALUES ({job.payload.n})" + f", ({job.payload.n})" * again)
+
+    summary = consumer_of(queue, patient, handler).drain()
+    assert (summary.succeeded, summary.retried) == (59, 1)
+    assert states(queue)[begun[spoilt]] == "queued"
+    assert rows(queue, "SELECT count(*), count(DISTINCT n) FROM {s}.effect") == [(59, 59)]
+    # Its batch was worked off again, one by one.
+    assert len(begun) == 60 + SIZE
+
+
+def test_a_job_whose_lease_ran_out_has_nothing_beside_it(
+    queue: SqlQueue, spec: QueueSpec[Work], sending: Sending
+) -> None:
+    fill(queue, spec, 5 * SIZE)
+    dead = {job.id for job in queue.claim("work", limit=3, worker="dead")}
+    make_due(queue)
+    beside: list[int] = []
+
+    def handler(job: Job[Work]) -> None:
+        if job.id in dead:
+            beside.append(value(queue, "SELECT count(*) FROM {s}.job") - free(queue))
+
+    summary = consumer_of(queue, spec, handler).drain()
+    assert (summary.succeeded, beside) == (5 * SIZE, [1, 1, 1])
+    assert sending.sent > 0
+
+
+@pytest.mark.parametrize("strategy", [Strategy.FANOUT, Strategy.FIFO])
+def test_nothing_is_locked_ahead_where_a_lock_takes_more_than_a_statement(
+    queue: SqlQueue, spec: QueueSpec[Work], sending: Sending, strategy: Strategy
+) -> None:
+    other = replace(spec, strategy=strategy)
+    queue.create_queue(other)
+    fill(queue, other, 4 * SIZE)
+    assert consumer_of(queue, other, lambda job: None).drain().succeeded == 4 * SIZE
+    assert sending.sent == 0
+
+
+def test_nothing_is_locked_ahead_of_a_slow_handler_or_of_little(
+    queue: SqlQueue, spec: QueueSpec[Work], sending: Sending, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(queue, spec, 2 * SIZE - 1)
+    assert consumer_of(queue, spec, lambda job: None).drain().succeeded == 2 * SIZE - 1
+    fill(queue, spec, 5)
+    assert consumer_of(queue, spec, lambda job: None, batch_size=1).drain().succeeded == 5
+    monkeypatch.setattr("dagster_sqlqueue.consumer.locked_ahead._QUICK_SECONDS", 0.0)
+    fill(queue, spec, 4 * SIZE)
+    assert consumer_of(queue, spec, lambda job: None).drain().succeeded == 4 * SIZE
+    assert sending.sent == 0
+
+
+def test_a_session_of_a_pooler_is_not_kept_for_it(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> None:
+    fill(queue, spec, 4 * SIZE)
+    with pooler(url) as theirs, SqlQueue(theirs, schema=queue.database.schema) as pooled:
+        watched = Sending(pooled.leases)
+        pooled.leases = watched  # type: ignore[assignment]
+        assert consumer_of(pooled, spec, lambda job: None).drain().succeeded == 4 * SIZE
+        assert watched.sent == 0
+
+
+def test_settings_that_are_new_since_hold_for_the_batch_locked_ahead(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    fill(queue, spec, 6 * SIZE)
+    seen: list[int] = []
+
+    def handler(job: Job[Work]) -> None:
+        seen.append(job.payload.n)
+        if len(seen) == 2 * SIZE:
+            queue.pause("work")
+
+    summary = consumer_of(queue, spec, handler).drain()
+    # The one that was locked when the queue was paused is worked off, and no other one.
+    assert summary.succeeded in (2 * SIZE, 3 * SIZE)
+    assert len(seen) == summary.succeeded
+    assert free(queue) == 6 * SIZE - summary.succeeded
+
+
+def test_a_drain_whose_time_is_up_lets_the_next_batch_go(
+    queue: SqlQueue, spec: QueueSpec[Work], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    for module in ("consumer", "transactional"):
+        monkeypatch.setattr(f"dagster_sqlqueue.consumer.{module}.time", clock)
+    fill(queue, spec, 6 * SIZE)
+    seen: list[int] = []
+
+    def handler(job: Job[Work]) -> None:
+        seen.append(job.payload.n)
+        if len(seen) == 2 * SIZE + 1:
+            until(lambda: free(queue) == 2 * SIZE, "the lock of the next batch")
+            clock.ahead = 3_600
+
+    summary = consumer_of(queue, spec, handler).drain(budget_seconds=3_600)
+    assert (summary.claimed, summary.succeeded, summary.released) == (30, 30, 0)
+    assert free(queue) == 3 * SIZE
