@@ -68,17 +68,8 @@ class LockedAhead:
         self.here = self._given = transaction
         try:
             yield
-        except Exception:
-            with contextlib.suppress(psycopg.Error):
-                self._rest()
-            self.close()
-            raise
-        except BaseException:
-            # An interrupt may come in the middle of a statement, and does not wait for what is under way.
-            sent, self._sent = self._sent, None
-            if sent is not None:
-                sent.transaction.connection.close()
-            self.close()
+        except BaseException as error:
+            self._undo(wait=isinstance(error, Exception))
             raise
         self._rest()
 
@@ -143,8 +134,25 @@ class LockedAhead:
             database.begin_again(self._own)
         return self._own
 
+    def _undo(self, *, wait: bool) -> None:
+        """Undo what was not committed in the transaction of our own, and leave the other one so that it can be undone.
+
+        Args:
+            wait: for what is under way. An interrupt may come in the middle of a statement, and does not.
+        """
+        sent, self._sent = self._sent, None
+        # Not committed, not even if nothing but locks should be in it: it may be that of the batch in hand.
+        self.close()
+        if sent is None or sent.transaction is not self._given:
+            return
+        if not wait:
+            sent.transaction.connection.close()
+            return
+        with contextlib.suppress(psycopg.Error):
+            sent.drop()
+
     def _rest(self) -> None:
-        """Let go what was locked and is not to be worked on."""
+        """Let go what was locked and is not to be worked on, once the batch in hand is committed or given to be."""
         sent, own, self._sent = self._sent, self._own, None
         if sent is not None and sent.transaction is self._given:
             sent.drop()

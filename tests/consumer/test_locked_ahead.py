@@ -200,6 +200,36 @@ def test_a_lock_that_gets_lost_loses_nothing_and_ends_nothing_twice(
     assert rows(queue, "SELECT count(*), count(DISTINCT n) FROM {s}.effect") == [(80, 80)]
 
 
+@pytest.mark.parametrize("at", [2, 3])
+def test_an_error_between_work_and_end_undoes_the_work_in_either_transaction(
+    queue: SqlQueue, spec: QueueSpec[Work], effect: str, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    fill(queue, spec, 6 * SIZE)
+    go_on = queue.leases.finish_and_go_on
+    calls = 0
+
+    def failing(*given: Any, **named: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            raise RuntimeError("between the two")
+        go_on(*given, **named)
+
+    monkeypatch.setattr(queue.leases, "finish_and_go_on", failing)
+
+    def handler(job: Job[Work]) -> None:
+        job.connection.execute(f"INSERT INTO {effect} VALUES ({job.payload.n})")
+
+    consumer = consumer_of(queue, spec, handler)
+    with pytest.raises(RuntimeError, match="between the two"):
+        consumer.drain()
+    # The first batch has nothing beside it, and ends with the lock of the second one.
+    done = at * SIZE
+    assert (consumer.summary.succeeded, value(queue, ARCHIVED)) == (done, done)
+    until(lambda: free(queue) == 6 * SIZE - done, "the end of both transactions")
+    assert value(queue, "SELECT count(*) FROM {s}.effect") == done
+
+
 def test_no_connection_for_it_is_no_reason_to_stop(
     queue: SqlQueue, spec: QueueSpec[Work], monkeypatch: pytest.MonkeyPatch
 ) -> None:
