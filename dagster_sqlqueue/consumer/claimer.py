@@ -141,8 +141,12 @@ class Claimer:
         """End what the transaction has locked, commit, and lock the next batch in the transaction that follows."""
         return self._taken(self._work.leases.finish_and_lock(transaction, endings, self._request(self.wanted)))
 
-    def send_lock(self, transaction: Transaction) -> SentLock:
+    def send_lock(self, transaction: Transaction, endings: Sequence[Ending] = ()) -> SentLock:
         """Ask for the lock of the next batch while another one is worked on. Tell `locked` what came of it.
+
+        Args:
+            transaction: where.
+            endings: what the transaction has locked, to be ended and committed before.
 
         Raises:
             psycopg.Error: the connection was lost.
@@ -152,7 +156,7 @@ class Claimer:
         request = self._request(self.wanted)
         # As for a claim ahead: the one after it begins one bucket further.
         self._view.lanes.turn(after=self._view.lanes.order[0])
-        return self._work.leases.send_lock(transaction, request, settings)
+        return self._work.leases.send_lock(transaction, request, settings, endings)
 
     def locked(self, sent: SentLock) -> list[ClaimedJob]:
         """Wait for a batch that was asked for."""

@@ -180,7 +180,7 @@ class Consumer(Generic[Payload]):
             self._claimer,
             around=partial(around_claim, self._hooks, spec.name, VERB) if self._hooks else contextlib.nullcontext,
         )
-        self._locked_ahead = LockedAhead(
+        self._locked_ahead: LockedAhead[Any] = LockedAhead(
             self._work,
             self._claimer,
             around=partial(around_claim, self._hooks, spec.name, LOCK_VERB) if self._hooks else contextlib.nullcontext,

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -13,7 +14,7 @@ from psycopg.pq import TransactionStatus
 from dagster_sqlqueue.consumer.claimer import Claimer
 from dagster_sqlqueue.consumer.handler import brief, handle
 from dagster_sqlqueue.consumer.leased import Work
-from dagster_sqlqueue.consumer.locked_ahead import LockedAhead
+from dagster_sqlqueue.consumer.locked_ahead import EndsLost, LockedAhead
 from dagster_sqlqueue.consumer.settlement import Settlement, settle
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.model.job import ClaimedJob
@@ -38,7 +39,7 @@ class _TransactionEnded(Exception):
         self.job = job
 
 
-def work_locked(work: Work[Any], claimer: Claimer, ahead: LockedAhead, until: float) -> int:
+def work_locked(work: Work[Any], claimer: Claimer, ahead: LockedAhead[Any], until: float) -> int:
     """Lock a batch, work it off and end it, in one transaction, and go on so with the next one. What was done is counted
     when it is committed.
 
@@ -62,97 +63,118 @@ def work_locked(work: Work[Any], claimer: Claimer, ahead: LockedAhead, until: fl
                 work.leases.database.transact(lambda t: batches.work_off(t, until), idling=True)
             except _TransactionEnded as ended:
                 batches.give_up(ended.job, _ENDED)
+            except EndsLost as lost:
+                # If the connection was lost, or another transaction was in the way, its jobs have ended or are on the
+                # queue again; a database that is away is waited for by the next lock.
+                again = isinstance(lost.error, psycopg.OperationalError)
+                if not isinstance(lost.error, psycopg.DatabaseError):
+                    raise lost.error from None
+                if not again:
+                    batches.one_by_one(lost.batch, lost.error)
             except psycopg.DatabaseError as error:
                 if isinstance(error, psycopg.OperationalError):
                     raise
-                if batches.ending:
-                    batches.one_by_one(error)
+                if batches.hand.ending:
+                    batches.one_by_one(batches.hand, error)
                 elif isinstance(error, ROW_ERRORS) and batches.hold_unclaimable(error):
                     again = True
                 else:
                     raise
-    batches.count()
+    batches.count(batches.hand)
     return batches.taken or (work_locked(work, claimer, ahead, until) if again else 0)
 
 
 @dataclass(slots=True)
-class _Batches:
-    """The batches of one call, one in hand at a time.
+class _Batch:
+    """One batch.
 
     Attributes:
-        jobs: those in hand.
+        jobs: its jobs.
         settled: those of them that were handled, with their outcomes.
         writes: what is to be written for them.
         delays: in how many seconds each of those that go back is due.
         ending: whether they were all handled, and what is left are the queue's own writes and the commit.
-        taken: how many jobs were taken and committed.
     """
 
-    work: Work[Any]
-    claimer: Claimer
-    ahead: LockedAhead
     jobs: list[ClaimedJob] = field(default_factory=list)
     settled: list[tuple[ClaimedJob, Outcome]] = field(default_factory=list)
     writes: Settlement = field(default_factory=Settlement)
     delays: list[float | None] = field(default_factory=list)
     ending: bool = False
+
+    @property
+    def ends_only(self) -> bool:
+        """Whether nothing goes back to the queue, or is set aside."""
+        return not self.writes.back and not self.writes.aside
+
+
+@dataclass(slots=True)
+class _Batches:
+    """The batches of one call.
+
+    Attributes:
+        hand: the one in hand.
+        taken: how many jobs were taken and committed.
+    """
+
+    work: Work[Any]
+    claimer: Claimer
+    ahead: LockedAhead[_Batch]
+    hand: _Batch = field(default_factory=_Batch)
     taken: int = 0
 
     def work_off(self, transaction: Transaction, until: float) -> None:
-        """Work batch after batch off, as long as the ends of one and the lock of the next go together."""
-        self._have([])
-        ahead = self.ahead
-        with ahead.beside(transaction):
+        """Work batch after batch off, as long as the ends of one and the lock of another go together."""
+        ahead, self.hand = self.ahead, _Batch()
+        with ahead.beside(transaction, self.count):
             jobs = self.claimer.lock(transaction)
             while True:
                 if self._in_time(until):
                     ahead.begin(jobs)
                 self._handle(ahead.here, jobs)
-                if not self.settled or not self._in_time(until):
+                if not self.hand.settled or not self._in_time(until):
                     break
                 if ahead.under_way:
-                    self._write_and_go_on(ahead.here)
-                    self.count()
-                    jobs = ahead.take()
-                elif self._ends_only:
-                    jobs = self.claimer.finish_and_lock(ahead.here, self.writes.endings)
-                    self.count()
+                    jobs = self._next(ahead)
+                elif self.hand.ends_only:
+                    jobs = self.claimer.finish_and_lock(ahead.here, self.hand.writes.endings)
+                    self.count(self.hand)
                 else:
                     break
             self._write(ahead.here)
             if ahead.commit():
-                self.count()
+                self.count(self.hand)
 
-    def one_by_one(self, error: psycopg.DatabaseError) -> None:
-        """Work the jobs in hand off again, each in a transaction of its own: together they could not be committed."""
-        jobs = list(self.jobs)
-        if len(jobs) == 1:
-            self.give_up(jobs[0], _uncommitted(error))
+    def one_by_one(self, batch: _Batch, error: Exception) -> None:
+        """Work the jobs of a batch off again, each in a transaction of its own: together they could not be committed."""
+        if len(batch.jobs) == 1:
+            self.give_up(batch.jobs[0], _uncommitted(error))
             return
-        for job in jobs:
+        for job in batch.jobs:
             if self.work.stopping.is_set():
                 break
-            self._have([])
+            self.hand = _Batch()
             try:
                 self.work.leases.database.transact(lambda t, job=job: self._work_off_alone(t, job), idling=True)  # type: ignore[misc]
             except _TransactionEnded as ended:
                 self.give_up(ended.job, _ENDED)
             except psycopg.DatabaseError as again:
-                if isinstance(again, psycopg.OperationalError) or not self.ending:
+                if isinstance(again, psycopg.OperationalError) or not self.hand.ending:
                     raise
                 self.give_up(job, _uncommitted(again))
-            self.count()
-        self._have([])
+            self.count(self.hand)
+        self.hand = _Batch()
 
     def give_up(self, job: ClaimedJob, reason: str) -> None:
         """Spend the attempt of a job whose transaction is gone, unless another consumer has taken it meanwhile."""
 
         def spend(transaction: Transaction) -> None:
-            self._have([])
+            self.hand = _Batch()
             if self.work.leases.lock_again(transaction, job):
-                self._have([job])
-                self.settled = [(job, Retry(quoting.scrub(self.work.spec.payload, reason, job.payload)))]
-                self.writes = settle(self.settled, self.work.leases.stops_key)
+                settled: list[tuple[ClaimedJob, Outcome]] = [
+                    (job, Retry(quoting.scrub(self.work.spec.payload, reason, job.payload)))
+                ]
+                self.hand = _Batch([job], settled, settle(settled, self.work.leases.stops_key))
                 self._write(transaction)
 
         try:
@@ -160,85 +182,90 @@ class _Batches:
         except ROW_ERRORS as error:
             if not self.hold_unclaimable(error):
                 raise
-            self._have([])
+            self.hand = _Batch()
 
     def hold_unclaimable(self, error: Exception) -> int:
         """Set jobs aside whose rows can neither be changed nor archived, after an error that one of them caused."""
         return hold_unclaimable(self.work.leases.database, self.work.spec.name, error)
 
-    def count(self) -> None:
-        """Count what was committed, and have nothing in hand any more."""
-        work, jobs, writes = self.work, self.jobs, self.writes
+    def count(self, batch: _Batch) -> None:
+        """Count a batch that was committed. If it was in hand, nothing is any more."""
+        work, jobs, writes = self.work, batch.jobs, batch.writes
         self.taken += len(jobs)
         work.summary.claimed += len(jobs)
         work.summary.batches += bool(jobs)
-        work.summary.released += len(jobs) - len(self.settled)
+        work.summary.released += len(jobs) - len(batch.settled)
         if writes.endings:
             work.count_finished(writes.endings, {ending.job.id for ending in writes.endings})
         if writes.back:
-            work.count_back(writes.back, self.delays, {job.id for job, _ in writes.back})
+            work.count_back(writes.back, batch.delays, {job.id for job, _ in writes.back})
         if writes.aside:
             work.count_aside(writes, {job.id for job, _ in writes.aside})
-        work.summary.buried += sum(isinstance(outcome, Reject) and _spent(job) for job, outcome in self.settled)
-        self._have([])
-
-    @property
-    def _ends_only(self) -> bool:
-        return not self.writes.back and not self.writes.aside
+        work.summary.buried += sum(isinstance(outcome, Reject) and _spent(job) for job, outcome in batch.settled)
+        if batch is self.hand:
+            self.hand = _Batch()
 
     def _in_time(self, until: float) -> bool:
         return time.monotonic() < until and not self.work.stopping.is_set()
 
-    def _have(self, jobs: list[ClaimedJob]) -> None:
-        self.jobs, self.settled, self.writes, self.delays, self.ending = jobs, [], Settlement(), [], False
+    def _next(self, ahead: LockedAhead[_Batch]) -> list[ClaimedJob]:
+        """End the batch in hand, or send its ends, and go to the one that was locked ahead."""
+        batch = self.hand
+        if batch.ends_only:
+            # In hand no more, whatever becomes of it.
+            self.hand = _Batch()
+            return ahead.finish(batch, batch.jobs, batch.writes.endings)
+        self._write(ahead.here)
+        ahead.here.go_on()
+        self.count(batch)
+        return ahead.turn()
 
     def _work_off_alone(self, transaction: Transaction, job: ClaimedJob) -> None:
-        self._have([])
+        self.hand = _Batch()
         if self.work.leases.lock_again(transaction, job):
             self._handle(transaction, [job])
             self._write(transaction)
 
     def _handle(self, transaction: Transaction, jobs: list[ClaimedJob]) -> None:
-        self._have(jobs)
+        batch = self.hand = _Batch(jobs)
         began = time.monotonic()
         for claimed in jobs:
             if self.work.stopping.is_set():
                 break
-            self.settled.append((claimed, _outcome_in(self.work, transaction, claimed)))
-        self.work.size.took(len(self.settled), time.monotonic() - began)
+            batch.settled.append((claimed, _outcome_in(self.work, transaction, claimed, self.ahead.settle)))
+        self.work.size.took(len(batch.settled), time.monotonic() - began)
         # The attempt of one that is worked off by itself is counted already: it is given back.
-        self.settled += [(claimed, Snooze(0)) for claimed in jobs[len(self.settled) :] if claimed.alone]
+        batch.settled += [(claimed, Snooze(0)) for claimed in jobs[len(batch.settled) :] if claimed.alone]
         transaction.take_back()
-        self.writes = settle(self.settled, self.work.leases.stops_key)
-        self.ending = bool(jobs)
-
-    def _write_and_go_on(self, transaction: Transaction) -> None:
-        """Commit the batch in hand; another transaction begins."""
-        if self._ends_only:
-            self.work.leases.finish_and_go_on(transaction, self.writes.endings, worker=self.work.worker)
-        else:
-            self._write(transaction)
-            transaction.go_on()
+        batch.writes = settle(batch.settled, self.work.leases.stops_key)
+        batch.ending = bool(jobs)
 
     def _write(self, transaction: Transaction) -> None:
-        leases, writes = self.work.leases, self.writes
+        leases, batch = self.work.leases, self.hand
+        writes = batch.writes
         if writes.endings:
             leases.finish_locked(transaction, writes.endings, worker=self.work.worker)
         if writes.back or writes.aside:
-            self.delays = leases.delays(writes.back, backoff=self.work.custom_backoff)
-            leases.return_locked(transaction, writes.back, writes.aside, delays=self.delays)
+            batch.delays = leases.delays(writes.back, backoff=self.work.custom_backoff)
+            leases.return_locked(transaction, writes.back, writes.aside, delays=batch.delays)
 
 
 def _spent(job: ClaimedJob) -> bool:
     return job.attempt > job.max_attempts
 
 
-def _uncommitted(error: psycopg.DatabaseError) -> str:
+def _uncommitted(error: Exception) -> str:
     return brief(f"what the handler wrote could not be committed: {type(error).__name__}: {error}")
 
 
-def _outcome_in(work: Work[Any], transaction: Transaction, claimed: ClaimedJob) -> Outcome:
+def _outcome_in(work: Work[Any], transaction: Transaction, claimed: ClaimedJob, before: Callable[[], None]) -> Outcome:
     """Return the handler's outcome; what it wrote stays only if it succeeded. A handler that writes nothing costs nothing.
+
+    Args:
+        work: what is worked off.
+        transaction: in which the job is locked.
+        claimed: the job.
+        before: called before the handler writes.
 
     Raises:
         _TransactionEnded: the transaction is not the one in which the job was locked any more.
@@ -248,7 +275,7 @@ def _outcome_in(work: Work[Any], transaction: Transaction, claimed: ClaimedJob) 
     if _spent(claimed):
         return Reject(f"the lease ran out on the last of {claimed.max_attempts} attempts: its consumer died or hung")
     connection = transaction.connection
-    in_hand = _InTransaction(transaction)
+    in_hand = _InTransaction(transaction, before)
     try:
         with in_hand:
             outcome = handle(work.spec, work.caller.handler, claimed, in_hand)
@@ -271,12 +298,14 @@ class _InTransaction:
 
     Args:
         transaction: a savepoint is set in it when the handler first asks for its connection.
+        before: called before that.
     """
 
-    __slots__ = ("_block", "_transaction", "savepoint")
+    __slots__ = ("_before", "_block", "_transaction", "savepoint")
 
-    def __init__(self, transaction: Transaction) -> None:
+    def __init__(self, transaction: Transaction, before: Callable[[], None]) -> None:
         self._transaction = transaction
+        self._before = before
         self._block: AbstractContextManager[psycopg.Transaction] | None = None
         self.savepoint: psycopg.Transaction | None = None
 
@@ -295,6 +324,7 @@ class _InTransaction:
     def connection(self) -> "psycopg.Connection[Any]":
         """Return the connection, planned as the server is set, and within the job's savepoint."""
         if self._block is None:
+            self._before()
             block = self._transaction.lend().transaction()
             self.savepoint = block.__enter__()
             self._block = block

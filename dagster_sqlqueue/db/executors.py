@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Union
 
 import psycopg
 import sqlalchemy as sa
-from psycopg.pq import PipelineStatus, TransactionStatus
+from psycopg.pq import ExecStatus, PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from dagster_sqlqueue.db import odd_values, session_settings, statements
@@ -62,7 +62,6 @@ class Transaction:
         self.connection = connection
         self._database = database
         self._lent = False
-        self._sent: tuple[str, Sent] | None = None
 
     def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
         """Run one statement; what it did stands or falls with the transaction."""
@@ -83,31 +82,35 @@ class Transaction:
         """Run the last statement of this transaction, commit it, and run the first one of the transaction that follows, in
         one round trip. Only for a transaction of ours. Gives the rows of the first one.
         """
-        schema = self._database.schema
-        steps = [(statements.load(last[0], schema), last[1]), ("COMMIT AND CHAIN", {}), *self._database.first_steps()]
-        if first is not None:
-            steps.append((statements.load(first[0], schema), first[1]))
         try:
-            return execute_together(self.connection, steps)[-1]
+            return execute_together(self.connection, self._going_on(last, first))[-1]
         except psycopg.ProgrammingError as error:
-            names = [step[0] for step in (last, first) if step is not None]
-            raise self._database.explained(error, *names, connection=self.connection) from None
+            raise self.explained(error, last, first) from None
 
-    def send(self, name: str, parameters: Parameters) -> None:
-        """Send one statement; call `receive` for its rows. Until then the connection is for nothing else."""
-        try:
-            self._sent = name, Sent(self.connection, [(statements.load(name, self._database.schema), parameters)])
-        except psycopg.ProgrammingError as error:
-            raise self._database.explained(error, name, connection=self.connection) from None
+    def send(self, first: Step, *, after: Step | None = None) -> "Sent":
+        """Send one statement, whose rows are the last answer. Until that is received the connection is for nothing else.
 
-    def receive(self) -> Sequence[Row]:
-        """Wait for the rows of the statement that was sent. After an error the connection is closed."""
-        assert self._sent is not None, "nothing was sent"
-        (name, sent), self._sent = self._sent, None
+        Args:
+            first: the statement.
+            after: the last one of this transaction, sent before it and committed, as by `run_and_go_on`.
+        """
+        steps = [self._loaded(first)] if after is None else self._going_on(after, first)
         try:
-            return rows_of(sent.receive()[0])
+            return Sent(self.connection, steps)
         except psycopg.ProgrammingError as error:
-            raise self._database.explained(error, name, connection=self.connection) from None
+            raise self.explained(error, after, first) from None
+
+    def explained(self, error: Exception, *steps: Step | None) -> Exception:
+        """Return the error to raise in place of the driver's for one of these statements."""
+        names = [step[0] for step in steps if step is not None]
+        return self._database.explained(error, *names, connection=self.connection)
+
+    def _going_on(self, last: Step, first: Step | None) -> list[Step]:
+        following = [] if first is None else [self._loaded(first)]
+        return [self._loaded(last), ("COMMIT AND CHAIN", {}), *self._database.first_steps(), *following]
+
+    def _loaded(self, step: Step) -> Step:
+        return statements.load(step[0], self._database.schema), step[1]
 
     def go_on(self) -> None:
         """Commit, and begin the transaction that follows. Only for a transaction of ours, in a session of its own."""
@@ -342,6 +345,11 @@ class Sent:
         except BaseException:
             connection.close()
             raise
+
+    def succeeded(self, place: int) -> bool:
+        """Return whether the text at this place is known to have succeeded, whatever became of those after it."""
+        result = self._cursors[place].pgresult
+        return result is not None and result.status in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 
     def receive(self) -> "list[psycopg.Cursor[Row]]":
         """Wait for the answers. Returns the cursor of each text: `rowcount` is known, and `rows_of` reads the rows, once."""

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
-from dagster_sqlqueue.db.executors import Row, Transaction
+import psycopg
+
+from dagster_sqlqueue.db.executors import Row, Sent, Step, Transaction, rows_of
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.queue import QueueSettings, Strategy
@@ -102,19 +104,27 @@ class Locks:
         """
         transaction.run_and_go_on(locked_ending_step(endings, worker))
 
-    def send_lock(self, transaction: Transaction, request: ClaimRequest, settings: QueueSettings) -> "SentLock":
+    def send_lock(
+        self,
+        transaction: Transaction,
+        request: ClaimRequest,
+        settings: QueueSettings,
+        endings: Sequence[Ending] = (),
+    ) -> "SentLock":
         """Ask for the lock of due jobs, and take the answer later: `SentLock.locked`.
 
         Args:
             transaction: as for `lock_due`; nothing is to be done in it until then.
             request: as for `lock_due`.
             settings: the queue's, of which `may_claim_ahead` holds. If they are not the current ones, nothing is locked.
+            endings: as for `finish_and_lock`: these jobs end before it, and the transaction is committed, and followed by
+                the one in which the others are locked. Empty: nothing was done in it.
 
         Raises:
-            psycopg.Error: the connection was lost.
+            psycopg.Error: the connection was lost; the jobs may have ended.
         """
-        transaction.send(*pick_step(settings, request, request.limit))
-        return SentLock(self, transaction, settings, request)
+        ending = locked_ending_step(endings, request.worker) if endings else None
+        return SentLock(self, transaction, settings, request, ending)
 
     def lock_again(self, transaction: Transaction, job: ClaimedJob) -> bool:
         """Lock a job again that was locked in a transaction that was rolled back. False: another transaction was quicker.
@@ -162,30 +172,56 @@ class Locks:
 
 
 class SentLock:
-    """What `Locks.send_lock` has sent."""
+    """What `Locks.send_lock` has sent.
 
-    def __init__(self, locks: Locks, transaction: Transaction, settings: QueueSettings, request: ClaimRequest) -> None:
+    Attributes:
+        transaction: where.
+        committed: whether the jobs that were to end are known to have ended.
+        error: what is wrong, once the answer was received; None: nothing.
+    """
+
+    def __init__(
+        self,
+        locks: Locks,
+        transaction: Transaction,
+        settings: QueueSettings,
+        request: ClaimRequest,
+        ending: Step | None,
+    ) -> None:
         self.transaction = transaction
+        self.committed = False
+        self.error: Exception | None = None
         self._locks = locks
         self._settings = settings
         self._request = request
+        self._steps = ending, pick_step(settings, request, request.limit)
+        self._rows: Sequence[Row] = ()
+        self._sent: Sent | None = transaction.send(self._steps[1], after=ending)
+
+    def receive(self) -> None:
+        """Wait for the answer, if it was not received yet. What is wrong is not raised: see `error`."""
+        sent, self._sent = self._sent, None
+        if sent is None:
+            return
+        try:
+            self._rows = rows_of(sent.receive()[-1])
+        except psycopg.ProgrammingError as error:
+            self.error = self.transaction.explained(error, *self._steps)
+        except psycopg.Error as error:
+            self.error = error
+        # The commit comes after the ends.
+        self.committed = self._steps[0] is not None and sent.succeeded(1)
 
     def locked(self) -> list[ClaimedJob]:
         """Wait for the answer. Returns the jobs that may be worked off now, as `Locks.lock_due`; to be called once.
 
         Raises:
-            psycopg.Error: the connection was lost, or the statement failed: nothing is locked, and the connection closed.
+            psycopg.Error: the connection was lost, or a statement failed: nothing is locked, and the connection is closed.
         """
-        rows = self.transaction.receive()
-        return self._locks._picked(self.transaction, self._settings, self._request, rows)
-
-    def drop(self) -> None:
-        """Wait for the answer; what was locked is locked until the transaction ends, and nothing is done with it.
-
-        Raises:
-            psycopg.Error: as for `locked`.
-        """
-        self.transaction.receive()
+        self.receive()
+        if self.error is not None:
+            raise self.error
+        return self._locks._picked(self.transaction, self._settings, self._request, self._rows)
 
 
 def _by_itself(row: Row) -> bool:

@@ -78,14 +78,14 @@ def test_while_a_batch_is_worked_on_the_next_one_is_locked(queue: SqlQueue, spec
     ended: list[int] = []
 
     def handler(job: Job[Work]) -> None:
-        ended.append(value(queue, ARCHIVED))
         job.connection.execute(f"INSERT INTO {effect} VALUES ({job.payload.n})")
+        ended.append(value(queue, ARCHIVED))
         if len(ended) in (2 * SIZE, 3 * SIZE):
             left = 6 * SIZE + 5 - ended[-1] - 2 * SIZE
             until(lambda: free(queue) == left, "the lock of the next batch")
 
     summary = consumer_of(queue, spec, handler).drain()
-    # Each batch was committed before the next one began.
+    # Each batch was committed before the next one wrote.
     assert ended == [n // SIZE * SIZE for n in range(6 * SIZE + 5)]
     assert (summary.claimed, summary.batches, summary.succeeded, summary.released) == (65, 7, 65, 0)
     assert rows(queue, "SELECT DISTINCT state, lease_no, attempt FROM {s}.job_archive") == [("succeeded", 1, 1)]
@@ -194,8 +194,9 @@ def test_a_lock_that_gets_lost_loses_nothing_and_ends_nothing_twice(
         job.connection.execute(f"INSERT INTO {effect} VALUES ({job.payload.n})")
 
     consumer = consumer_of(queue, spec, handler)
-    until(lambda: consumer.drain().succeeded == 8 * SIZE, "the end of all jobs")
-    assert consumer.summary.claimed == 8 * SIZE
+    until(lambda: consumer.drain() and not queue.depth("work").live, "the end of all jobs")
+    # Of a batch whose ends were sent it is not known then whether they were committed: it is not counted.
+    assert consumer.summary.claimed == (7 if act is answer_lost else 8) * SIZE
     assert rows(queue, "SELECT DISTINCT state, attempt, lease_no FROM {s}.job_archive") == [("succeeded", 1, 1)]
     assert rows(queue, "SELECT count(*), count(DISTINCT n) FROM {s}.effect") == [(80, 80)]
 
@@ -205,17 +206,17 @@ def test_an_error_between_work_and_end_undoes_the_work_in_either_transaction(
     queue: SqlQueue, spec: QueueSpec[Work], effect: str, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     fill(queue, spec, 6 * SIZE)
-    go_on = queue.leases.finish_and_go_on
+    send = queue.leases.send_lock
     calls = 0
 
-    def failing(*given: Any, **named: Any) -> None:
+    def failing(transaction: Transaction, request: Any, settings: Any, endings: Any = ()) -> SentLock:
         nonlocal calls
-        calls += 1
+        calls += bool(endings)
         if calls == at:
             raise RuntimeError("between the two")
-        go_on(*given, **named)
+        return send(transaction, request, settings, endings)
 
-    monkeypatch.setattr(queue.leases, "finish_and_go_on", failing)
+    monkeypatch.setattr(queue.leases, "send_lock", failing)
 
     def handler(job: Job[Work]) -> None:
         job.connection.execute(f"INSERT INTO {effect} VALUES ({job.payload.n})")

@@ -132,7 +132,7 @@ def test_a_crash_leaves_the_jobs_as_they_were(queue: SqlQueue, spec: QueueSpec[W
 
 
 @pytest.mark.parametrize("strategy", ["fanout", "fifo", "round_robin"])
-def test_a_batch_is_committed_before_the_next_one_is_worked_off(queue: SqlQueue, strategy: str) -> None:
+def test_a_batch_is_committed_before_the_next_one_writes(queue: SqlQueue, strategy: str) -> None:
     spec = QueueSpec("work", Work, strategy=strategy)
     queue.create_queue(spec)
     queue.enqueue_many(spec, [Work(n=n) for n in range(30)])
@@ -140,6 +140,7 @@ def test_a_batch_is_committed_before_the_next_one_is_worked_off(queue: SqlQueue,
     free: list[int] = []
 
     def handler(job: Job[Work]) -> None:
+        job.connection.execute("SELECT 1")
         ended.append(value(queue, "SELECT count(*) FROM {s}.job_archive"))
         if len(ended) in (1, 11, 21):
             free.append(len(rows(queue, "SELECT id FROM {s}.job FOR UPDATE SKIP LOCKED")))
