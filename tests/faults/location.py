@@ -24,8 +24,9 @@ from psycopg import sql
 
 from dagster_sqlqueue import Backoff, Done, Job, QueueSpec, SqlQueue
 from dagster_sqlqueue.db.database import Database
-from dagster_sqlqueue.db.executors import Row, Step
+from dagster_sqlqueue.db.executors import Row, Step, Transaction
 from dagster_sqlqueue.model.job import ClaimedJob
+from dagster_sqlqueue.model.queue import QueueSettings
 from dagster_sqlqueue.orchestration import (
     QueueConsumer,
     SensorSettings,
@@ -35,6 +36,8 @@ from dagster_sqlqueue.orchestration import (
 )
 from dagster_sqlqueue.queue import Ending
 from dagster_sqlqueue.queue.claim_ahead import Channels, SentClaim
+from dagster_sqlqueue.queue.claim_request import ClaimRequest
+from dagster_sqlqueue.queue.lock import SentLock
 from tests.faults.gates import Gates
 from tests.faults.worker import History, Witness
 from tests.support import Work
@@ -131,6 +134,16 @@ class WatchedLeases(Witness):
         jobs = super().finish_and_lock(*arguments, **named)
         pass_by("ended")
         return jobs
+
+    def send_lock(
+        self, transaction: Transaction, request: ClaimRequest, settings: QueueSettings, endings: Sequence[Ending] = ()
+    ) -> SentLock:
+        if endings:
+            pass_by("ending")
+        sent: SentLock = super().send_lock(transaction, request, settings, endings)
+        if endings:
+            pass_by("ended")
+        return sent
 
     def finish_and_go_on(self, *arguments: Any, **named: Any) -> None:
         pass_by("ending")

@@ -21,11 +21,14 @@ from uuid_utils.compat import uuid7
 from dagster_sqlqueue import Consumer, Job, Mode, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.consumer import ahead, locked_ahead
 from dagster_sqlqueue.db import statements
+from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import DatabaseUnavailable, LeaseLost
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
+from dagster_sqlqueue.model.queue import QueueSettings
 from dagster_sqlqueue.queue import Ending, Kept
 from dagster_sqlqueue.queue.claim_ahead import Channels, SentClaim
+from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.leases import Leases
 from dagster_sqlqueue.queue.lock import SentLock
 from dagster_sqlqueue.results import Results
@@ -229,9 +232,11 @@ class Witness(Around):
         self._begin("finish")
         self.inner.finish_and_go_on(*arguments, **named)
 
-    def send_lock(self, *arguments: Any) -> SentLock:
-        self._begin("ahead" if self._dies == "ahead" else "claim")
-        sent: SentLock = self.inner.send_lock(*arguments)
+    def send_lock(
+        self, transaction: Transaction, request: ClaimRequest, settings: QueueSettings, endings: Sequence[Ending] = ()
+    ) -> SentLock:
+        self._begin("finish" if endings and self._dies == "finish" else "claim")
+        sent: SentLock = self.inner.send_lock(transaction, request, settings, endings)
         return sent
 
     def requeue(self, jobs: Sequence[tuple[ClaimedJob, Retry | Snooze]], **named: Any) -> set[UUID]:

@@ -424,4 +424,4 @@ def test_what_consumers_that_died_may_have_had(explain: Explainer, backlog: SqlQ
     jobs = plan.root["Actual Rows"]
     assert jobs == 1
     assert {scan for scan in plan.scans() if scan[1]} <= BY_CLAIM | BY_ID
-    assert plan.rows_of("job") <= (2 * LANES * 100 if dead else 0) + 16
+    assert plan.rows_of("job") <= (2 * LANES * 100 if dead else 0) + LANES
