@@ -1,1 +1,1 @@
-"""The database: its connections and transactions, the SQL files, what its errors mean."""
+"""Database access: connections, transactions, the SQL files, and the meaning of the driver's errors."""

@@ -1,4 +1,4 @@
-"""Send a transaction in one go and receive its answer later: the server works while the caller does."""
+"""Pipelined transactions whose result is received later: the server and the caller work at the same time."""
 
 from typing import Any, NoReturn, TypeAlias
 
@@ -13,10 +13,10 @@ Cursors: TypeAlias = "list[psycopg.Cursor[Row]]"
 
 
 class Channel:
-    """A connection beside those of the pool, opened by the first `send`. Not for several threads at a time.
+    """Connection outside of the pool for pipelined transactions, opened by the first `send`. Not thread-safe.
 
-    The server commits without waiting for the answer to be received. An answer larger than the buffers on its way keeps the
-    transaction open until then.
+    The server commits without waiting for the result to be received. A result larger than the network buffers keeps the
+    transaction open until it is received.
 
     Args:
         database: where the statements run.
@@ -29,28 +29,30 @@ class Channel:
         self._sent: Sent | None = None
 
     def send(self, *steps: Step) -> None:
-        """Send statements as one transaction; call `receive` for the answer.
+        """Send statements as one transaction, pipelined; call `receive` for the result.
 
         Raises:
-            DatabaseUnavailable, psycopg.Error: there is no connection, or it was lost; the transaction may be committed all
-                the same.
+            DatabaseUnavailable, psycopg.Error: no connection could be opened, or it was lost; the transaction may be
+                committed nevertheless.
         """
         database = self._database
         texts = [(statements.load(name, database.schema), given) for name, given in steps]
         self._names = [name for name, _ in steps]
         try:
-            # It begins and ends by statements of its own: what psycopg ends a pipeline with waits for the answer.
+            # With explicit BEGIN and COMMIT: the call that ends a pipeline of psycopg waits for the result.
             self._sent = Sent(self._open(), database.whole(texts))
         except BaseException as error:
             self._fail(error)
 
     def receive(self) -> Cursors:
-        """Wait until the transaction is committed. Returns the statements' cursors: `rowcount` is known, and `rows_of` reads
-        the rows of each, once, when there is time for it.
+        """Wait until the transaction is committed.
+
+        Returns:
+            The cursors of the statements: `rowcount` is set, and `rows_of` reads the rows of each, once, at any later time.
 
         Raises:
-            psycopg.OperationalError: the connection was lost; the transaction may be committed, or not.
-            SchemaMissing, AccessRefused, psycopg.Error: a statement failed, and nothing of the transaction is left.
+            psycopg.OperationalError: the connection was lost; the transaction may or may not be committed.
+            SchemaMissing, AccessRefused, psycopg.Error: a statement failed, and the transaction is rolled back.
         """
         assert self._sent is not None, "nothing was sent"
         try:
@@ -61,7 +63,7 @@ class Channel:
         return cursors[-1 - len(self._names) : -1]
 
     def close(self) -> None:
-        """Close the connection, if there is one; what was sent and not answered may be committed all the same."""
+        """Close the connection, if there is one. A transaction sent but not yet received may be committed nevertheless."""
         connection, self._connection = self._connection, None
         self._sent = None
         if connection is not None:

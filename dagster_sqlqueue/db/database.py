@@ -1,8 +1,8 @@
-"""Connections, transactions and retries: the one place that talks to a driver.
+"""Connections, transactions and retries: the only place that talks to a driver.
 
-A statement runs on a connection of the pool in autocommit (one round trip), in a transaction of ours, or inside the
-caller's own transaction. Every connection of the pool is READ COMMITTED, in UTC, and carries an application name. How
-statements are planned is a setting of its session, or behind a pooler of each transaction (see `session_settings`).
+A statement runs on a connection of the pool in autocommit (one round trip), in a transaction of the library, or inside the
+caller's own transaction. Every connection of the pool is READ COMMITTED, in UTC, and has an application name. Planner
+settings are set per session, or per transaction behind a pooler (see `session_settings`).
 """
 
 import contextlib
@@ -43,43 +43,45 @@ SCHEMA_VARIABLE = "SQLQUEUE_SCHEMA"
 
 
 class Unnamed(enum.Enum):
-    """Stands for an argument that was not given, where None is refused: it may come from a look-up that found nothing."""
+    """Sentinel for an argument that was not given, where None is rejected: it may come from a look-up that found nothing."""
 
     UNNAMED = enum.auto()
 
 
 _IDLE_TIMEOUT = b"SET LOCAL idle_in_transaction_session_timeout = '5s'"
-"""A process that is stopped, or cut off, between two statements of a verb would keep the verb's locks, and everybody else
-from a limited queue, until the network gives its connection up: hours."""
+"""Server-side timeout for transactions without pauses between their statements. Without it, a process that is stopped or
+disconnected between two statements would hold its locks, and block a limited queue for all others, until TCP gives up its
+connection, which takes hours."""
 
 
 def default_schema() -> str:
-    """The schema that is meant where none is named: the environment variable `SQLQUEUE_SCHEMA`, else `sqlqueue`."""
+    """Return the schema to use if none is given: the environment variable `SQLQUEUE_SCHEMA`, else `sqlqueue`."""
     return os.environ.get(SCHEMA_VARIABLE) or statements.DEFAULT_SCHEMA
 
 
 class Database:
-    """A pool of connections to one schema of one database.
+    """Pool of connections to one schema of one database.
 
-    Their statements are committed one by one, by the clock of UTC, and are planned once, by indexes.
+    The connections are in autocommit and in UTC. Their statements use generic plans, by index. The first connection is
+    opened for the first statement.
 
     Args:
         url: see `parse_url`.
-        schema: where the queue's tables are; not given: `default_schema()`.
-        pool_size: the most connections kept and opened at a time.
-        application_name: what `pg_stat_activity` shows.
-        connect_timeout: seconds to wait for the server, or for a connection of the pool to become free.
-        statement_timeout: seconds; None for the server's own.
-        pooler: what stands between here and the server, see `Pooler`; None: as the URL says (`?pooler=transaction`), or else
-            as it is found when a connection is made.
+        schema: schema of the queue's tables; default: `default_schema()`.
+        pool_size: maximum number of open connections.
+        application_name: name shown in `pg_stat_activity`.
+        connect_timeout: seconds to wait for the server, or for a free connection of the pool.
+        statement_timeout: seconds; None for the server's setting.
+        pooler: kind of pooler between client and server, see `Pooler`; None: as in the URL (`?pooler=transaction`), or else
+            detected when a connection is opened.
 
     Raises:
-        InvalidInput: a setting is not usable. Nothing is connected before the first statement.
+        InvalidInput: a setting is not usable.
 
     Attributes:
-        schema: where the queue's tables are.
-        pooler: what was said; None: nothing was.
-        shared: whether sessions are lent for one transaction at a time, as was said, or found.
+        schema: schema of the queue's tables.
+        pooler: the pooler given by argument or URL; None if none was given.
+        shared: whether a pooler lends sessions for one transaction at a time, as given or detected.
     """
 
     def __init__(
@@ -115,7 +117,7 @@ class Database:
             self._url,
             size=pool_size,
             connect_timeout=connect_timeout,
-            # A pooler would leave it in the session, for an application that has no name of its own.
+            # A pooler would leave the name in the session, where it would apply to clients that set none.
             application_name=None if self.shared else application_name[:63],
             on_connect=self._prepare_connection,
         )
@@ -125,14 +127,14 @@ class Database:
 
     @property
     def where(self) -> str:
-        """Host, port and database: all of the URL that may be shown."""
+        """Host, port and database: the part of the URL that may be shown."""
         host = self._url.host or self._url.query.get("host") or "the local socket"
         port = f":{self._url.port}" if self._url.port else ""
         return f"{host}{port}/{self._url.database or ''}"
 
     @property
     def url(self) -> str:
-        """The URL with its password, and with what was said about a pooler: for a process that is to connect as this one."""
+        """URL with its password and the given pooler, for another process that connects in the same way."""
         said = {} if self.pooler is None else {"pooler": self.pooler.value}
         return self._url.update_query_dict(said).render_as_string(hide_password=False)
 
@@ -141,11 +143,14 @@ class Database:
         self.engine.dispose()
 
     def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
-        """Run one statement in autocommit; a serialization failure or deadlock is tried again.
+        """Run one statement in autocommit; retry it after a serialization failure or deadlock.
+
+        Returns:
+            Its rows.
 
         Raises:
             DatabaseUnavailable, SchemaMissing, AccessRefused: see the classes.
-            psycopg.Error: any other answer of the database.
+            psycopg.Error: any other error of the database.
         """
         return driver_errors.retried(self._run_once, name, statements.load(name, self.schema), parameters)
 
@@ -159,10 +164,13 @@ class Database:
                 raise self.explained(error, name, connection=connection) from None
 
     def run_together(self, *steps: Step) -> list[Sequence[Row]]:
-        """Run statements one after the other in one transaction, sent in one go; gives the rows of each.
+        """Run statements in order in one transaction, pipelined.
 
-        Each sees what was committed until it began, so a first one may wait for a lock that the next one needs. A
-        serialization failure or deadlock begins all of it again.
+        Each statement sees what was committed before it began, so the first one may wait for a lock that the next one needs.
+        After a serialization failure or deadlock the whole transaction is retried.
+
+        Returns:
+            The rows of each statement.
 
         Raises:
             DatabaseUnavailable, SchemaMissing, psycopg.Error: as for `run`.
@@ -180,15 +188,19 @@ class Database:
                 raise self.explained(error, *(name for name, _ in steps), connection=connection) from None
 
     def transact(self, work: "Callable[[Transaction], T]", *, idling: bool = False) -> T:
-        """Run `work` in one transaction of ours; a serialization failure or deadlock begins it again from the start.
+        """Run `work` in one transaction of the library; retry it from the start after a serialization failure or deadlock.
 
         Args:
-            work: what to do in it.
-            idling: whether it may do other things between its statements; if not, the server ends the transaction when
-                none comes for five seconds.
+            work: function that runs the statements.
+            idling: whether it may pause between its statements; if not, the server ends the transaction when it idles for
+                five seconds.
+
+        Returns:
+            The result of `work`.
 
         Raises:
-            DatabaseUnavailable, SchemaMissing: see the classes. Whatever `work` raises, after a rollback.
+            DatabaseUnavailable, SchemaMissing: see the classes.
+            Exception: any exception of `work`, after a rollback.
         """
         result: T = driver_errors.retried(self._transact_once, work, idling)
         return result
@@ -199,8 +211,9 @@ class Database:
 
     @contextlib.contextmanager
     def transaction(self) -> "Iterator[Transaction]":
-        """A transaction of ours: committed at the end of the block, rolled back by an exception; by `psycopg.Rollback`
-        without another word, as the driver has it.
+        """Run the block in a transaction of the library: committed at its end, rolled back on an exception.
+
+        `psycopg.Rollback` rolls back and is not propagated, as in the driver.
 
         Raises:
             DatabaseUnavailable, SchemaMissing: see the classes.
@@ -210,7 +223,7 @@ class Database:
 
     @contextlib.contextmanager
     def _begun(self, idling: bool) -> "Iterator[psycopg.Connection[Any]]":
-        """A connection of the pool in a transaction, which ends with the block."""
+        """Provide a connection of the pool in a transaction, which ends with the block."""
         with self.connection() as connection:
             begin = [self._settings.begin] + ([] if idling else [_IDLE_TIMEOUT])
             connection.execute(b"; ".join([*begin, *([self._settings.of_transaction] if self.shared else [])]))
@@ -222,23 +235,30 @@ class Database:
                     connection.rollback()
                 raise
             except BaseException:
-                # An interrupt may come in the middle of a statement: closing is the one rollback that works then.
+                # An interrupt may arrive in the middle of a statement: then only closing the connection rolls back.
                 connection.close()
                 raise
 
     def first_steps(self) -> list[tuple[str, Parameters]]:
-        """What is to be sent in front of the first statement of a transaction."""
+        """Return the statements to send before the first one of a transaction: settings, or none."""
         if not self.shared:
             return []
         return [(statements.load(session_settings.STATEMENT, self.schema), self._settings.parameters)]
 
     def whole(self, texts: Sequence[tuple[str, Parameters]]) -> list[tuple[str, Parameters]]:
-        """Statements that are sent in one go, as one transaction that says itself where it begins and ends."""
+        """Return the statements of one pipelined transaction: BEGIN, `first_steps`, `texts`, COMMIT."""
         return [(self._settings.begin.decode(), {}), *self.first_steps(), *texts, ("COMMIT", {})]
 
     @contextlib.contextmanager
     def connection(self) -> "Iterator[psycopg.Connection[Any]]":
-        """A driver connection of the pool, in autocommit. One that is broken, or in a transaction, does not go back."""
+        """Provide a driver connection of the pool, in autocommit.
+
+        A connection that is broken or still in a transaction is discarded instead of returned to the pool.
+
+        Raises:
+            DatabaseUnavailable: there is no connection, or it was lost in the block.
+            SchemaMissing: the block did not find the queue's tables.
+        """
         with self._translated():
             pooled = self.engine.raw_connection()
             driver = pooled.driver_connection
@@ -251,10 +271,10 @@ class Database:
                 pooled.close()
 
     def apart(self) -> "psycopg.Connection[Any]":
-        """A connection in autocommit, set up like those of the pool and not one of them. Whoever asked for it closes it.
+        """Open a connection in autocommit, set up like those of the pool but not one of them. The caller closes it.
 
         Raises:
-            DatabaseUnavailable: there is none.
+            DatabaseUnavailable: no connection could be opened.
         """
         with self._translated():
             pooled = self.engine.raw_connection()
@@ -264,10 +284,10 @@ class Database:
             return driver
 
     def begin_apart(self) -> Transaction:
-        """A transaction of ours on a connection of its own. Whoever asked for it ends it, and closes the connection.
+        """Begin a transaction of the library on a connection of its own. The caller ends it and closes the connection.
 
         Raises:
-            DatabaseUnavailable: there is none.
+            DatabaseUnavailable: no connection could be opened.
         """
         connection = self.apart()
         transaction = Transaction(connection, self)
@@ -275,19 +295,19 @@ class Database:
         return transaction
 
     def begin_again(self, transaction: Transaction) -> None:
-        """Begin another transaction on the connection of one that has ended."""
+        """Begin another transaction on the connection of a transaction that has ended."""
         transaction.connection.execute(self._settings.begin)
 
     def beside(self, *, pool_size: int = 1) -> "Database":
-        """The same database with a pool of its own. Whoever asked for it closes it.
+        """Return the same database with a pool of its own. The caller closes it.
 
         Args:
-            pool_size: the most connections kept and opened at a time.
+            pool_size: maximum number of open connections.
         """
         return Database(self.url, pool_size=pool_size, **self._given)
 
     def joined(self, connection: CallerConnection | None) -> "Database | Transaction | SqlAlchemyExecutor":
-        """Where to run a statement: the caller's transaction if he gives one, else this pool.
+        """Return where to run a statement: the caller's transaction if one is given, else this pool.
 
         Raises:
             InvalidInput: the object is not a connection that can be joined.
@@ -303,18 +323,21 @@ class Database:
                 return SqlAlchemyExecutor(_connection_of(connection), self)
 
     def awaited(self, connection: "psycopg.AsyncConnection[Any]") -> AsyncTransaction:
-        """The caller's transaction on a connection that is awaited.
+        """Return the caller's transaction on an asynchronous connection.
 
         Raises:
-            InvalidInput: the connection is none that can be awaited; the message names its type.
+            InvalidInput: the connection is not asynchronous; the message names its type.
         """
         return AsyncTransaction(connection, self)
 
     def within(self, connection: CallerConnection | None) -> "Transaction | SqlAlchemyExecutor | None":
-        """The caller's transaction, for what would else have one of ours; None if he gives none.
+        """Return the caller's transaction, for work that would otherwise run in a transaction of the library.
+
+        Returns:
+            None if no connection is given.
 
         Raises:
-            InvalidInput: the object is not a connection that can be joined.
+            InvalidInput: the object is not a connection that can be joined, or is in pipeline mode.
         """
         check_connection(connection)
         joined = self.joined(connection)
@@ -324,7 +347,7 @@ class Database:
         if self.pooler is None and session_settings.is_shared(driver):
             self.shared = True
         if self.shared:
-            # Its session is somebody else's in the next transaction: nothing is prepared or set in it.
+            # Another client uses the session in the next transaction: nothing is prepared or set in it.
             driver.prepare_threshold = None
             driver.adapters.register_loader("timestamptz", session_settings.LoadedInUtc)
         else:
@@ -333,16 +356,16 @@ class Database:
             driver.commit()
 
     def _user(self, connection: object) -> str:
-        """Who was refused. A connection that an error has closed does not say it any more."""
+        """Return the user for an error message: of the connection, or of the URL if an error has closed the connection."""
         return user_of(connection) or self._url.username or ""
 
     @contextlib.contextmanager
     def naming_schema(self, *names: str, connection: object = None) -> Iterator[None]:
-        """Raise what `explained` says in place of the driver's errors of the block.
+        """Replace the driver's errors in the block by those of `explained`.
 
         Args:
-            names: of the SQL files that the block runs.
-            connection: the driver's connection that they run on.
+            names: names of the SQL files that the block runs.
+            connection: the driver connection that they run on.
 
         Raises:
             SchemaMissing, AccessRefused: see the classes.
@@ -353,13 +376,15 @@ class Database:
             raise self.explained(error, *names, connection=connection) from None
 
     def explained(self, error: Exception, *names: str, connection: object = None) -> Exception:
-        """Return the error to raise in place of the driver's: which command makes the tables that were not found, or which
-        role may run these statements. The driver's own, where there is nothing to add.
+        """Return the error to raise in place of the driver's error.
+
+        It names the command that creates the missing tables, or the roles that may run these statements. All other errors
+        are returned unchanged.
 
         Args:
-            error: the driver's, or SQLAlchemy's around it.
-            names: of the SQL files that were run; none: they may be any, and a refusal stays as the driver words it.
-            connection: the driver's connection that they ran on.
+            error: error of the driver, or the SQLAlchemy error that wraps it.
+            names: names of the SQL files that were run; if none is given, a permission error is returned unchanged.
+            connection: the driver connection that they ran on.
         """
         original = error.orig if isinstance(error, sa.exc.ProgrammingError) else error
         if missed := driver_errors.missing(original, self.schema, self.where):
@@ -390,17 +415,17 @@ class Database:
             raise
 
     def unavailable(self, reason: str, state: str | None = None) -> DatabaseUnavailable:
-        """The error that says why this database cannot be used, and what to do.
+        """Return an error that says why this database cannot be used, and what to do.
 
         Args:
-            reason: the driver's words.
-            state: the SQLSTATE, if there is one.
+            reason: message of the driver's error.
+            state: its SQLSTATE, if there is one.
         """
         return driver_errors.unavailable(self.where, reason, state)
 
 
 def _connection_of(session: object) -> sa.Connection:
-    # The ORM takes a fifth of the time in which this module is imported, and whoever has a session of it has loaded it.
+    # Imported here: the ORM takes a fifth of this module's import time, and a caller that has a session has loaded it.
     from sqlalchemy.orm import Session, scoped_session
 
     if not isinstance(session, Session | scoped_session):

@@ -1,4 +1,4 @@
-"""What the driver's errors mean: what is tried again, what says that the database cannot be used, and in which words."""
+"""Meaning of the driver's errors: which are retried, which mean that the database cannot be used, and their messages."""
 
 import re
 from collections.abc import Callable
@@ -23,7 +23,7 @@ _NO_DATABASE: Final = "3D000"
 
 
 def lost_a_race(error: BaseException) -> bool:
-    """Whether an error says that another transaction was in the way: begun again, this one may well do."""
+    """Return whether an error is a serialization failure or a deadlock: a retry of the transaction may succeed."""
     return getattr(error, "sqlstate", None) in _SERIALIZATION
 
 
@@ -36,12 +36,15 @@ _RETRYING = tenacity.Retrying(
 
 
 def retried(work: Callable[..., T], *arguments: object) -> T:
-    """What `work` gives; after a serialization failure or a deadlock it is called again, up to nine times in all.
+    """Call `work`, again after a serialization failure or a deadlock, up to nine times in total.
+
+    Returns:
+        The result of `work`.
 
     Raises:
-        Exception: whatever `work` raises otherwise, or at last.
+        Exception: any other exception of `work`, or that of its last call.
     """
-    # The first attempt apart: it is nearly always the only one, and the bookkeeping costs as much as a short statement.
+    # The first attempt without tenacity: it is nearly always the only one, and tenacity costs as much as a short statement.
     try:
         return work(*arguments)
     except psycopg.Error as error:
@@ -51,12 +54,12 @@ def retried(work: Callable[..., T], *arguments: object) -> T:
 
 
 def missing(error: object, schema: str, where: str) -> SchemaMissing | None:
-    """The error that says which command makes the tables; None: it was not these that were missed.
+    """Return an error that names the command that creates the tables; None if `error` is not about missing tables.
 
     Args:
-        error: the driver's.
-        schema: where the tables ought to be.
-        where: the database, in words.
+        error: error of the driver.
+        schema: schema in which the tables are expected.
+        where: description of the database.
     """
     text = str(error)
     if not isinstance(error, _MISSING) or not (f"{schema}." in text or f'"{schema}"' in text):
@@ -68,18 +71,18 @@ def missing(error: object, schema: str, where: str) -> SchemaMissing | None:
 
 
 def is_unavailable(error: object) -> bool:
-    """Whether an error says that there is no connection, or none any more, and not what is wrong with a statement."""
+    """Return whether an error means that there is no connection, or that it was lost, and not that a statement failed."""
     state: str | None = getattr(error, "sqlstate", None)
     return state is None or state in _GONE or state.startswith("28") or state == _NO_DATABASE
 
 
 def unavailable(where: str, reason: str, state: str | None = None) -> DatabaseUnavailable:
-    """The error that says why a database cannot be used, and what to do.
+    """Return an error that says why a database cannot be used, and what to do.
 
     Args:
-        where: the database, in words.
-        reason: the driver's words.
-        state: the SQLSTATE, if there is one.
+        where: description of the database.
+        reason: message of the driver's error.
+        state: its SQLSTATE, if there is one.
     """
     reason = " ".join(line.strip() for line in reason.splitlines() if line.strip())
     reason = re.sub(r"^connection failed: |Multiple connection attempts failed\. All failures were: ", "", reason)

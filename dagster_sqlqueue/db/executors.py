@@ -1,4 +1,4 @@
-"""Where a statement runs: what verbs are given to run them, in a transaction of ours or inside the caller's own."""
+"""Executors of statements: in a transaction of the library, or inside the caller's own transaction."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,45 +18,46 @@ if TYPE_CHECKING:
 Row: TypeAlias = tuple[Any, ...]
 Parameters: TypeAlias = Mapping[str, object]
 Step: TypeAlias = tuple[str, Parameters]
-"""The name of an SQL file, and what its statement is given."""
+"""Name of an SQL file, and the parameters of its statement."""
 
 CallerConnection: TypeAlias = Union[psycopg.Connection[Any], sa.Connection, "Session", "scoped_session[Any]"]
-"""What a caller may hand in to have a verb run inside his own transaction."""
+"""Connection or session that a caller may pass to run an operation inside its own transaction."""
 
 
 Send: TypeAlias = Callable[[bytes], None]
-"""Takes rows of COPY's binary format, without its header and its end."""
+"""Function that takes rows in COPY's binary format, without its header and trailer."""
 
 _COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _COPY_TRAILER = b"\xff\xff"
 
 
 class Executor(Protocol):
-    """Something that runs one statement and gives its rows."""
+    """Object that runs one statement and returns its rows."""
 
     def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
-        """Run the statement of the SQL file `name`; a statement that returns no rows gives an empty sequence."""
+        """Run the statement of the SQL file `name`; return its rows, or an empty sequence if it returns none."""
         ...
 
 
 class Home(Protocol):
-    """What an executor has to know of its database."""
+    """Interface of a database to its executors."""
 
     schema: str
 
     def first_steps(self) -> "list[tuple[str, Parameters]]":
-        """What is to be sent in front of the first statement of a transaction of ours."""
+        """Return the statements to send before the first one of a transaction of the library."""
         ...
 
     def explained(self, error: Exception, *names: str, connection: object) -> Exception:
-        """Return the error to raise in place of the driver's: which command makes the tables that were not found, or which
-        role may run these statements.
+        """Return the error to raise in place of the driver's error.
+
+        It names the command that creates the missing tables, or the roles that may run these statements.
         """
         ...
 
 
 class Transaction:
-    """Statements inside one transaction on a driver connection: ours, or the caller's."""
+    """Executor inside one transaction on a driver connection: of the library, or of the caller."""
 
     def __init__(self, connection: "psycopg.Connection[Any]", database: Home) -> None:
         self.connection = connection
@@ -64,7 +65,7 @@ class Transaction:
         self._lent = False
 
     def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
-        """Run one statement; what it did stands or falls with the transaction."""
+        """Run one statement and return its rows; its effects are committed or rolled back with the transaction."""
         try:
             return execute(self.connection, statements.load(name, self._database.schema), parameters)
         except psycopg.ProgrammingError as error:
@@ -72,15 +73,19 @@ class Transaction:
 
     @contextlib.contextmanager
     def copying(self, name: str) -> Iterator[Send]:
-        """The COPY of the SQL file `name`, which takes rows of the binary format as long as the block runs."""
+        """Run the COPY of the SQL file `name`, and provide a function that sends it rows in binary format, in the block."""
         try:
             yield from _copy_in(self.connection, statements.load(name, self._database.schema))
         except psycopg.ProgrammingError as error:
             raise self._database.explained(error, name, connection=self.connection) from None
 
     def run_and_go_on(self, last: Step, first: Step | None = None) -> Sequence[Row]:
-        """Run the last statement of this transaction, commit it, and run the first one of the transaction that follows, in
-        one round trip. Only for a transaction of ours. Gives the rows of the first one.
+        """Run the last statement of this transaction, commit, and run the first one of the next transaction, pipelined.
+
+        Only for a transaction of the library.
+
+        Returns:
+            The rows of `first`.
         """
         try:
             return execute_together(self.connection, self._going_on(last, first))[-1]
@@ -88,11 +93,11 @@ class Transaction:
             raise self.explained(error, last, first) from None
 
     def send(self, first: Step, *, after: Step | None = None) -> "Sent":
-        """Send one statement, whose rows are the last answer. Until that is received the connection is for nothing else.
+        """Send one statement, whose result is the last one. Until that is received the connection must not be used otherwise.
 
         Args:
             first: the statement.
-            after: the last one of this transaction, sent before it and committed, as by `run_and_go_on`.
+            after: the last statement of this transaction: it is sent first, and committed, as by `run_and_go_on`.
         """
         steps = [self._loaded(first)] if after is None else self._going_on(after, first)
         try:
@@ -113,12 +118,14 @@ class Transaction:
         return statements.load(step[0], self._database.schema), step[1]
 
     def go_on(self) -> None:
-        """Commit, and begin the transaction that follows. Only for a transaction of ours, in a session of its own."""
+        """Commit, and begin the next transaction. Only for a transaction of the library, in a session of its own."""
         self.connection.execute("COMMIT AND CHAIN")
 
     def lend(self) -> "psycopg.Connection[Any]":
-        """The connection of a transaction of ours, for statements of somebody else's: they are planned as the server is
-        set. `take_back` it before the next statement of ours, which go by indexes.
+        """Return the connection of a transaction of the library, for statements of other code.
+
+        They are planned with the server's settings. Call `take_back` before the next statement of the library, which needs
+        plans by index.
         """
         if not self._lent:
             self.connection.execute(session_settings.OF_SERVER)
@@ -126,27 +133,31 @@ class Transaction:
         return self.connection
 
     def take_back(self) -> None:
-        """Plan by indexes again, if the connection was lent."""
+        """Restore the library's planner settings, if the connection was lent."""
         if self._lent:
             self.connection.execute(session_settings.OF_TRANSACTION)
             self._lent = False
 
     @contextlib.contextmanager
     def atomic(self) -> Iterator["Transaction"]:
-        """Make several statements one whole: a savepoint inside the caller's transaction.
+        """Run the block atomically, in a savepoint inside the caller's transaction.
 
-        Only on a connection in autocommit that is in no transaction they are committed at the end of the block.
+        Only on an autocommit connection that is in no transaction, the block is committed at its end.
         """
         if not self.connection.autocommit and self.connection.info.transaction_status is TransactionStatus.IDLE:
-            # The caller's transaction begins with his first statement, which this is: a block begun before it would be
-            # psycopg's own, and committed.
+            # The caller's transaction begins here, with its first statement. Otherwise psycopg's block would begin the
+            # transaction, and commit it.
             self.connection.execute("SELECT 1")
         with self.connection.transaction():
             yield self
 
 
 class SqlAlchemyExecutor:
-    """Statements on a SQLAlchemy connection, through SQLAlchemy: it would not commit what it did not see begin."""
+    """Executor on a SQLAlchemy connection, through SQLAlchemy: it does not commit a transaction that it did not see begin.
+
+    Raises:
+        InvalidInput: the connection uses another driver than psycopg.
+    """
 
     def __init__(self, connection: sa.Connection, database: Home) -> None:
         if connection.dialect.driver != "psycopg":
@@ -158,7 +169,7 @@ class SqlAlchemyExecutor:
         self._database = database
 
     def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
-        """Run one statement; what it did stands or falls with the caller's transaction."""
+        """Run one statement and return its rows; its effects are committed or rolled back with the caller's transaction."""
         try:
             sql = statements.load(name, self._database.schema)
             result = self._connection.exec_driver_sql(sql, dict(parameters))
@@ -173,7 +184,7 @@ class SqlAlchemyExecutor:
 
     @contextlib.contextmanager
     def copying(self, name: str) -> Iterator[Send]:
-        """The COPY of the SQL file `name`, which takes rows of the binary format as long as the block runs."""
+        """Run the COPY of the SQL file `name`, and provide a function that sends it rows in binary format, in the block."""
         try:
             yield from _copy_in(self._driver, statements.load(name, self._database.schema))
         except psycopg.ProgrammingError as error:
@@ -181,7 +192,7 @@ class SqlAlchemyExecutor:
 
     @contextlib.contextmanager
     def atomic(self) -> "Iterator[SqlAlchemyExecutor]":
-        """Make several statements one whole: a savepoint, or in driver autocommit a transaction of their own."""
+        """Run the block atomically: in a savepoint, or with driver autocommit in a transaction of its own."""
         if self._driver.autocommit:
             with self._driver.transaction():
                 yield self
@@ -197,10 +208,10 @@ class SqlAlchemyExecutor:
 
 
 class AsyncTransaction:
-    """Statements inside the caller's transaction on a connection that is awaited.
+    """Executor inside the caller's transaction on an asynchronous connection.
 
     Raises:
-        InvalidInput: the connection is none that can be awaited; the message names its type.
+        InvalidInput: the connection is not asynchronous; the message names its type.
     """
 
     def __init__(self, connection: "psycopg.AsyncConnection[Any]", database: Home) -> None:
@@ -214,17 +225,17 @@ class AsyncTransaction:
 
     @property
     def copies(self) -> bool:
-        """Whether COPY can be used: not inside of a pipeline."""
+        """Whether COPY can be used: only outside of a pipeline."""
         return self._connection.pgconn.pipeline_status == PipelineStatus.OFF
 
     async def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
-        """Run one statement; what it did stands or falls with the transaction."""
+        """Run one statement and return its rows; its effects are committed or rolled back with the transaction."""
         try:
             # Not connection.cursor(): the caller's connection may make cursors that bind in another way.
             async with psycopg.AsyncCursor(self._connection, row_factory=tuple_row) as cursor:
                 await cursor.execute(statements.load(name, self._database.schema).encode(), parameters)
                 try:
-                    # Also for a statement without rows: inside of a pipeline, only fetching waits for the answer.
+                    # Also for a statement without rows: in a pipeline, only the fetch waits for the result.
                     return await cursor.fetchall()
                 except odd_values.UNREADABLE:
                     return odd_values.rows(cursor)
@@ -236,7 +247,7 @@ class AsyncTransaction:
             raise self._database.explained(error, name, connection=self._connection) from None
 
     async def copy(self, name: str, blocks: Iterable[bytes]) -> None:
-        """Send rows of the binary format to the COPY of the SQL file `name`."""
+        """Run the COPY of the SQL file `name`, and send it rows in binary format."""
         sql = statements.load(name, self._database.schema).encode()
         try:
             async with (
@@ -252,16 +263,16 @@ class AsyncTransaction:
 
     @contextlib.asynccontextmanager
     async def atomic(self) -> "AsyncIterator[AsyncTransaction]":
-        """Make several statements one whole: a savepoint inside the caller's transaction."""
+        """Run the block atomically, in a savepoint inside the caller's transaction."""
         if not self._connection.autocommit and self._connection.info.transaction_status is TransactionStatus.IDLE:
-            # As in Transaction.atomic: the caller's transaction begins here, and is his to commit.
+            # As in Transaction.atomic: the caller's transaction begins here, and the caller commits it.
             await self._connection.execute("SELECT 1")
         async with self._connection.transaction():
             yield self
 
 
 def user_of(connection: object) -> str:
-    """Who is logged in on a connection of psycopg, for a message; nothing where that is not known any more."""
+    """Return the user of a psycopg connection, for a message; an empty string if it is no longer known."""
     if isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
         with contextlib.suppress(psycopg.OperationalError):
             return str(connection.info.user)
@@ -269,11 +280,11 @@ def user_of(connection: object) -> str:
 
 
 def check_connection(connection: object, awaited: str | None = None) -> None:
-    """Say so if a connection is awaited, or in pipeline mode.
+    """Raise `InvalidInput` if a connection is asynchronous, or in pipeline mode.
 
     Args:
-        connection: the caller's.
-        awaited: the verbs to be awaited instead; None: there are none.
+        connection: connection of the caller.
+        awaited: names of the methods to await instead; None if there are none.
 
     Raises:
         InvalidInput: the message says what to do instead.
@@ -286,10 +297,10 @@ def check_connection(connection: object, awaited: str | None = None) -> None:
 
 
 def execute(connection: "psycopg.Connection[Any]", sql: str, parameters: Parameters) -> Sequence[Row]:
-    """Run one prepared text; a statement that returns no rows gives an empty sequence."""
+    """Run the text of one statement; return its rows, or an empty sequence if it returns none."""
     # Not connection.cursor(): the caller's connection may make cursors that bind in another way.
     with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
-        # In binary, times need not be written and read as text.
+        # With binary results, times are not formatted and parsed as text.
         cursor.execute(sql.encode(), parameters, binary=True)
         return rows_of(cursor)
 
@@ -302,9 +313,12 @@ def _copy_in(connection: "psycopg.Connection[Any]", sql: str) -> Iterator[Send]:
 
 
 def execute_together(connection: "psycopg.Connection[Any]", steps: Sequence[Step]) -> list[Sequence[Row]]:
-    """Run prepared texts one after the other, sent in one go: in autocommit, one transaction. Gives the rows of each.
+    """Run the texts of statements in order, pipelined; in autocommit, they are one transaction.
 
-    After an error the connection is closed, or, where nothing is prepared, its transaction rolled back.
+    After an error the connection is closed. If it uses no prepared statements, its transaction is rolled back instead.
+
+    Returns:
+        The rows of each statement.
     """
     cursors = [psycopg.Cursor(connection, row_factory=tuple_row) for _ in steps]
     try:
@@ -315,21 +329,21 @@ def execute_together(connection: "psycopg.Connection[Any]", steps: Sequence[Step
         if connection.prepare_threshold is None and not connection.closed:
             connection.rollback()
         else:
-            # What was to be prepared after the error is not there, and the driver believes that it is, for good.
+            # The server skipped the statements to be prepared after the error; the driver keeps them as prepared, for good.
             connection.close()
         raise
     return [rows_of(cursor) for cursor in cursors]
 
 
 class Sent:
-    """Prepared texts that are sent in one go, and answered later: the server runs them while the caller does something else.
+    """Pipelined statements whose results are received later: the server runs them while the caller does other work.
 
-    The connection is for nothing else meanwhile, and is closed after an error, at which the driver believes that statements
-    are prepared which the server skipped.
+    Until then the connection must not be used otherwise. It is closed after an error, because the driver then keeps
+    statements as prepared that the server skipped.
 
     Args:
-        connection: where to send.
-        steps: the texts, with what each is given.
+        connection: connection to send to.
+        steps: texts of the statements, with the parameters of each.
     """
 
     __slots__ = ("_connection", "_cursors", "_pipeline")
@@ -347,12 +361,16 @@ class Sent:
             raise
 
     def succeeded(self, place: int) -> bool:
-        """Return whether the text at this place is known to have succeeded, whatever became of those after it."""
+        """Return whether the statement at this position is known to have succeeded, also if a later one failed."""
         result = self._cursors[place].pgresult
         return result is not None and result.status in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 
     def receive(self) -> "list[psycopg.Cursor[Row]]":
-        """Wait for the answers. Returns the cursor of each text: `rowcount` is known, and `rows_of` reads the rows, once."""
+        """Wait for the results.
+
+        Returns:
+            The cursor of each statement: `rowcount` is set, and `rows_of` reads the rows, once.
+        """
         try:
             self._pipeline.__exit__(None, None, None)
         except BaseException:
@@ -362,7 +380,7 @@ class Sent:
 
 
 def rows_of(cursor: "psycopg.Cursor[Row]") -> Sequence[Row]:
-    """What a statement gave; asks the result itself, as a description of the columns would be made only to be dropped."""
+    """Return the rows of a statement. Checks the result, as `cursor.description` would be built only to be discarded."""
     if not (cursor.pgresult and cursor.pgresult.nfields):
         return []
     try:

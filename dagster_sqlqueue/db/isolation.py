@@ -1,4 +1,4 @@
-"""Which transactions see what others have committed until now: those that decide about turns and about ids must."""
+"""Checks of the isolation level: transactions that decide about turns or ids must see what others have committed since."""
 
 from typing import Final
 
@@ -9,12 +9,13 @@ _OLD_SNAPSHOT: Final = ("repeatable read", "serializable")
 
 
 def check_sees_others(executor: Executor, queue: str) -> None:
-    """Say so if a transaction goes on seeing the moment at which it began: it would leave those waiting who were set aside
-    since, and nobody else would let them in.
+    """Raise `InvalidInput` if a transaction reads from the snapshot of its start (see `_OLD_SNAPSHOT`).
+
+    It would not see jobs that began to wait since, and would leave them waiting: no other transaction lets them in.
 
     Args:
         executor: the transaction.
-        queue: the name of a queue whose keys take turns.
+        queue: name of a queue whose keys take turns.
 
     Raises:
         InvalidInput: the message names the queue and the isolation level.
@@ -23,7 +24,7 @@ def check_sees_others(executor: Executor, queue: str) -> None:
 
 
 def check_level(level: str, queue: str) -> None:
-    """`check_sees_others` of what the statement `isolation` has said.
+    """Check an isolation level as the statement `isolation` returns it, see `check_sees_others`.
 
     Raises:
         InvalidInput: as `check_sees_others`.
@@ -36,14 +37,14 @@ def check_level(level: str, queue: str) -> None:
 
 
 def check_sees_ends(level: str, what: str) -> None:
-    """Say so if a transaction may not see that something has ended, which must not be done twice.
+    """Raise `InvalidInput` if a transaction may not see that a job has ended, and so might enqueue it a second time.
 
     Args:
-        level: of the transaction, as `isolation.sql` says it.
-        what: in words, what has to see ends.
+        level: isolation level of the transaction, as `isolation.sql` returns it.
+        what: what requires the check, as the beginning of the message.
 
     Raises:
-        InvalidInput: it goes on seeing the moment of its first statement.
+        InvalidInput: the transaction reads from one snapshot, taken at its first statement.
     """
     if level in _OLD_SNAPSHOT:
         raise InvalidInput(

@@ -1,4 +1,4 @@
-"""A connection that listens to the database, and is made again when it is lost."""
+"""Connection that listens for notifications of the database, and is reopened when it is lost."""
 
 import contextlib
 import logging
@@ -21,12 +21,12 @@ RECONNECT_SECONDS = 1.0
 
 
 class Listener:
-    """Hears what is sent on the channels of a statement. Belongs to one thread; `wake` alone may come from any.
+    """Receiver of the notifications on the channels of a statement. For one thread; only `wake` is thread-safe.
 
     Args:
-        database: takes one connection out of its pool for good, beside those that it allows.
-        statement: the SQL file that listens.
-        label: what messages call it.
+        database: one connection is taken out of its pool for good, and does not count towards the pool size.
+        statement: name of the SQL file with the LISTEN statements.
+        label: name of the listener in log messages.
     """
 
     def __init__(self, database: Database, statement: str, label: str) -> None:
@@ -34,7 +34,7 @@ class Listener:
         self._statement = statement
         self._label = label
         self._connection: psycopg.Connection[Any] | None = None
-        # What came in while a statement ran.
+        # Notifications received while a statement ran.
         self._notes: list[psycopg.Notify] = []
         self._try_again_at = 0.0
         self._told = False
@@ -44,7 +44,7 @@ class Listener:
 
     @property
     def listening(self) -> bool:
-        """Whether notifications would be received."""
+        """Whether notifications are being received."""
         return self._connection is not None
 
     def close(self) -> None:
@@ -54,12 +54,16 @@ class Listener:
         self._wake_receiver.close()
 
     def wake(self) -> None:
-        """End the `heard` that is going on, or the next one. May come from any thread."""
+        """End the current call of `heard`, or else the next one. May be called from any thread."""
         with contextlib.suppress(OSError):
             self._wake_sender.send(b"w")
 
     def run(self, name: str, parameters: Mapping[str, Any]) -> list[Any] | None:
-        """Run a statement in the session that listens. Returns its rows; None: nobody listens, or not any more."""
+        """Run a statement in the listening session.
+
+        Returns:
+            Its rows; None if there is no listening session, or it was lost.
+        """
         if self._connection is None:
             return None
         try:
@@ -70,7 +74,11 @@ class Listener:
             return None
 
     def heard(self, seconds: float) -> list[tuple[str, str]] | None:
-        """Wait until something is heard or the time is up. Gives channels and payloads; None: somebody called `wake`."""
+        """Wait for notifications, for at most `seconds`.
+
+        Returns:
+            Pairs of channel and payload, empty after the timeout or if the connection was lost; None if `wake` was called.
+        """
         if found := self._taken():
             return found
         with selectors.DefaultSelector() as selector:
@@ -87,7 +95,11 @@ class Listener:
         return heard
 
     def connect(self) -> bool:
-        """Listen, if that is not so and was not tried within the last second; gives whether it began now."""
+        """Start listening, unless it listens already, or failed to or lost its connection within the last second.
+
+        Returns:
+            Whether this call started to listen.
+        """
         if self._connection is not None or time.monotonic() < self._try_again_at:
             return False
         with contextlib.ExitStack() as unless_it_listens:
@@ -98,7 +110,7 @@ class Listener:
                 pooled.detach()
                 unless_it_listens.callback(_close, connection)
                 if self._database.shared:
-                    # The session that would listen is somebody else's in the next transaction.
+                    # Another client uses the session in the next transaction: LISTEN would have no effect here.
                     self._try_again_at = math.inf
                     return False
                 connection.execute(statements.load(self._statement, self._database.schema).encode())
@@ -110,7 +122,7 @@ class Listener:
                 return False
             unless_it_listens.pop_all()
         connection.add_notify_handler(lambda note: self._notes.append(note))
-        # From here on: until the server has listened, whoever waits is not told.
+        # Set only now: before the server has run LISTEN, notifications do not arrive.
         self._connection = connection
         if self._told:
             logger.info("%s: notifications are heard again", self._label)
@@ -118,7 +130,7 @@ class Listener:
         return True
 
     def lose(self, reason: str) -> None:
-        """Give the connection up, and say why once."""
+        """Close the connection, and log the reason once, until it listens again."""
         if not self._told:
             logger.warning("%s: no notifications are heard (%s); looking from time to time", self._label, reason)
             self._told = True
@@ -139,7 +151,7 @@ class Listener:
         return self._taken()
 
     def _taken(self) -> list[tuple[str, str]]:
-        """What has come in: while a statement ran, or since."""
+        """Return the notifications received while a statement ran, and since."""
         notes, self._notes = self._notes, []
         heard = [(note.channel, note.payload) for note in notes]
         if self._connection is not None:

@@ -1,7 +1,7 @@
-"""Rows that hold values which Python does not have: read again, so that one of them keeps nobody from the others.
+"""Rows with values that Python cannot represent: read again, so that one such row does not block access to the others.
 
-The driver reads a batch as a whole, and raises at the first value that it cannot make. The answer is still there then, and
-is read once more, by the loaders below: what costs time is never in the way of rows that can be read.
+The driver reads a batch as a whole, and raises at the first value that it cannot convert. The result is still available
+then, and is read once more with the loaders below. Results that can be read at once are not slowed down by them.
 """
 
 from datetime import UTC, date, datetime
@@ -14,13 +14,13 @@ from psycopg.types.datetime import DateBinaryLoader, DateLoader, TimestamptzBina
 from psycopg.types.json import JsonLoader
 
 UNREADABLE: Final = (psycopg.DataError, ValueError, OverflowError, RecursionError)
-"""What the driver's loaders raise: for a time or day outside of the years 1 to 9999, and for JSON with numbers too long, or
-nested too deeply.
+"""Errors of the driver's loaders: for a time or date outside of the years 1 to 9999, and for JSON with too long numbers or
+too deep nesting.
 """
 
 FIRST: Final = datetime.min.replace(tzinfo=UTC)
 LAST: Final = datetime.max.replace(tzinfo=UTC)
-"""Read in place of all times before and after them."""
+"""`FIRST` and `LAST` replace all times before and after them."""
 
 
 class _Moment(TimestamptzLoader):
@@ -90,13 +90,15 @@ _LOADERS: Final[tuple[tuple[str, type[Loader]], ...]] = (
 
 
 def rows(cursor: Any) -> list[tuple[Any, ...]]:
-    """The whole answer of a statement: of the times that Python does not have the first or last that it has, and as its text
-    the JSON that it cannot read.
+    """Return all rows of a statement's result.
+
+    A time or date that Python cannot represent becomes the first or last one that it can; JSON that it cannot parse becomes
+    its text.
 
     Args:
-        cursor: of psycopg, after an error of its loaders.
+        cursor: psycopg cursor, after an error of its loaders.
     """
-    # These loaders are the cursor's own: those of the connection, which may be the caller's, stay as they are.
+    # Registered for the cursor only: the loaders of the connection, which may be the caller's, are unchanged.
     for name, loader in _LOADERS:
         cursor.adapters.register_loader(name, loader)
     transformer = Transformer(cursor)

@@ -1,5 +1,7 @@
-"""Which role may run which statement, for the message to somebody who may not. Each SQL file says so in its header; what a
-role may do is granted by `roles_grant.sql`, and a test runs every statement as every role and compares.
+"""Roles that may run each statement, for the message of a permission error.
+
+The header of each SQL file names them. `roles_grant.sql` grants the privileges of the roles, and a test runs every statement
+as every role and compares.
 """
 
 import enum
@@ -12,7 +14,7 @@ from dagster_sqlqueue.errors import AccessRefused, InvalidInput
 
 
 class Role(enum.StrEnum):
-    """What a user of a schema is there for."""
+    """Role of a user of a schema."""
 
     PRODUCER = "producer"
     CONSUMER = "consumer"
@@ -21,7 +23,7 @@ class Role(enum.StrEnum):
 
 
 def role_name(schema: str, role: str) -> str:
-    """The name that a schema's role has in the whole server."""
+    """Return the name of a schema's role, which is unique in the server."""
     return f"{schema}_{role}"
 
 
@@ -30,10 +32,10 @@ _ROLES = re.compile(r"^-- Roles: (.*)\.$", re.MULTILINE)
 
 @cache
 def roles_of(name: str) -> tuple[Role, ...]:
-    """The roles that may run a statement, as its header names them; none: the owner of the schema alone.
+    """Return the roles that may run a statement, as named in its header; empty if only the owner of the schema may.
 
     Raises:
-        InvalidInput: there is no such SQL file, or its header does not say.
+        InvalidInput: there is no such SQL file, or its header names no roles.
     """
     found = _ROLES.search(statements.source(name))
     if found is None:
@@ -45,18 +47,18 @@ _LEAST_FIRST = (Role.OBSERVER, Role.PRODUCER, Role.CONSUMER, Role.OPERATOR)
 
 
 def roles_for(names: Sequence[str]) -> list[Role]:
-    """The roles that may run every one of these statements, the one to be granted first."""
+    """Return the roles that may run all of these statements, in order: the first is the one to grant."""
     return [role for role in _LEAST_FIRST if all(role in roles_of(name) for name in names)]
 
 
 def refusal(schema: str, names: Sequence[str], user: str, reason: str) -> AccessRefused:
-    """The error for somebody whom the server refused one of these statements.
+    """Return the error to raise if the server denied a user permission for one of these statements.
 
     Args:
-        schema: where.
-        names: of the SQL files.
-        user: who is logged in.
-        reason: the server's words.
+        schema: schema of the queue's tables.
+        names: names of the SQL files.
+        user: user of the connection.
+        reason: the server's message.
     """
     first = reason.strip().splitlines()[0] if reason.strip() else "permission denied"
     wanted = [f'"{role_name(schema, role)}"' for role in roles_for(names)]

@@ -1,4 +1,4 @@
-"""The pool of connections to one database, each tested before it is used if it idled."""
+"""Pool of connections to one database; a connection that was idle is tested before it is used."""
 
 import time
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import psycopg
 import sqlalchemy as sa
 
 _TRUSTED_SECONDS = 0.5
-"""A connection that idled for longer is tested before it is used: one round trip, which a busy one is spared."""
+"""Idle seconds after which a connection is tested before it is used: one round trip, which busy connections are spared."""
 
 
 def pool_of(
@@ -19,14 +19,14 @@ def pool_of(
     application_name: str | None,
     on_connect: "Callable[[psycopg.Connection[Any], object], None]",
 ) -> sa.Engine:
-    """Make a pool whose connections are in autocommit, and whose errors quote no parameters; it connects when first used.
+    """Create a pool whose connections are in autocommit, and whose errors quote no parameters; it connects on first use.
 
     Args:
-        url: of the database.
-        size: the most connections kept and opened at a time.
-        connect_timeout: seconds to wait for the server, or for a connection of the pool to become free.
-        application_name: what `pg_stat_activity` shows; None: as the server has it.
-        on_connect: called with each new connection of the driver.
+        url: URL of the database.
+        size: maximum number of open connections.
+        connect_timeout: seconds to wait for the server, or for a free connection of the pool.
+        application_name: name shown in `pg_stat_activity`; None for the server's setting.
+        on_connect: called with each new driver connection.
     """
     named = {} if application_name is None else {"application_name": application_name}
     engine = sa.create_engine(

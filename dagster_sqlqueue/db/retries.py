@@ -1,4 +1,4 @@
-"""Putting many in, in a transaction of ours that begins again when another one was in its way."""
+"""Enqueue many jobs in a transaction of the library that is retried after a serialization failure or deadlock."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
@@ -13,13 +13,13 @@ T = TypeVar("T")
 
 
 class RereadableInput(Generic[T]):
-    """What is to be put in, to be read from its beginning as often as `beginning_again` needs it.
+    """Input of a bulk insert that can be read from its beginning again, as often as `beginning_again` needs it.
 
-    What is an iterator, as a generator is, can be read once: it is kept until its first chunk is in, and not longer, for it
-    may be longer than memory.
+    An iterator, such as a generator, can be read only once. Its items are kept until the first chunk is inserted, and no
+    longer, because they may not fit into memory.
 
     Args:
-        given: what the caller handed in.
+        given: input of the caller.
     """
 
     def __init__(self, given: Iterable[T]) -> None:
@@ -30,7 +30,7 @@ class RereadableInput(Generic[T]):
 
     @property
     def spent(self) -> bool:
-        """Whether its beginning is gone."""
+        """Whether the beginning of the input can no longer be read."""
         return self._spent
 
     def __iter__(self) -> Iterator[T]:
@@ -44,7 +44,7 @@ class RereadableInput(Generic[T]):
             yield one
 
     def chunk_is_in(self) -> None:
-        """Say that a chunk was put in: more of them may follow, and none is kept."""
+        """Record that a chunk was inserted. More chunks may follow; their items are not kept."""
         self._spent = self._once
         self._kept.clear()
 
@@ -59,20 +59,23 @@ class _Mapped(Iterable[T], Generic[S, T]):
 
 
 def mapped(given: Iterable[S], change: Callable[[S], T]) -> Iterable[T]:
-    """Each of them changed; what can be read again can be so still."""
+    """Return the items changed by `change`; an input that can be read again stays so."""
     return map(change, given) if isinstance(given, Iterator) else _Mapped(given, change)
 
 
 def beginning_again(work: Callable[[], T], read: RereadableInput[Any]) -> T:
-    """What `work` gives; after a serialization failure or a deadlock it is called again, up to nine times in all.
+    """Call `work`, again after a serialization failure or a deadlock, up to nine times in total.
 
     Args:
         work: one transaction, from its beginning to its commit.
-        read: what it puts in.
+        read: the input that it inserts.
+
+    Returns:
+        The result of `work`.
 
     Raises:
-        TransactionLost: it happened each time, or what is put in cannot be read again.
-        Exception: whatever `work` raises otherwise.
+        TransactionLost: every call failed in this way, or the input cannot be read again; nothing was inserted.
+        Exception: any other exception of `work`.
     """
 
     def once() -> T:

@@ -1,10 +1,10 @@
-"""What the library's connections are set to: in sessions that are a connection's own once, else in each transaction.
+"""Settings of the library's connections: set once in a session of the connection's own, else in each transaction.
 
-A pooler in transaction mode lends one session to many clients, a transaction each. A setting of such a session would be
-somebody else's in the next transaction, and the library's own statements would find those of others; a prepared statement, a
-lock of the session, or what was listened for would be lost, or stay for good.
+A pooler in transaction mode lends one session to many clients, for one transaction each. A session setting would apply to
+another client in the next transaction, and the library's statements would run with the settings of other clients. A prepared
+statement, a session lock or a LISTEN would be lost, or remain for good.
 
-The plan tests look at the plans that these settings lead to.
+The plan tests check the plans that result from these settings.
 """
 
 import enum
@@ -20,47 +20,47 @@ from dagster_sqlqueue.errors import InvalidInput
 
 
 class Pooler(enum.StrEnum):
-    """What stands between a connection and the server."""
+    """Kind of pooler between a connection and the server."""
 
     TRANSACTION = "transaction"
-    """A pooler that lends a session for one transaction, as PgBouncer with `pool_mode = transaction`."""
+    """Pooler that lends a session for one transaction, such as PgBouncer with `pool_mode = transaction`."""
     SESSION = "session"
-    """None, or a pooler that lends a session for as long as a client is connected."""
+    """No pooler, or one that lends a session for as long as a client is connected."""
 
 
 _PLANS: Final = {
-    # A long backlog made the server think a new plan for each claim cheaper, which cost a fifth of its time.
+    # With a long backlog the server would prefer a new plan for each claim, which takes a fifth of the claim's time.
     "plan_cache_mode": "force_generic_plan",
-    # A plan is kept from when the queue was all but empty, and a table of a page is read whole.
+    # A plan may be cached while the queue is nearly empty, and a table of one page is scanned sequentially.
     "enable_seqscan": "off",
-    # Compiling a plan takes longer than any of these statements.
+    # JIT compilation of a plan takes longer than any of these statements.
     "jit": "off",
 }
 
 _OURS: Final = "; ".join(f"SET LOCAL {name} = {value}" for name, value in _PLANS.items())
 OF_TRANSACTION: Final = _OURS.encode()
-"""How the library's statements are planned, until the transaction ends."""
+"""Statements that set the planner settings of the library, until the transaction ends."""
 OF_SERVER: Final = "; ".join(f"SET LOCAL {name} TO DEFAULT" for name in _PLANS).encode()
-"""As the server, the database or the role is set: for statements of somebody else's."""
+"""Statements that restore the settings of server, database or role, for statements of other code."""
 
 STATEMENT: Final = "transaction_settings"
-"""The SQL file that does the same as `Settings.of_transaction`, for statements that are sent in one go."""
+"""Name of the SQL file with the effect of `Settings.of_transaction`, for pipelined statements."""
 
 _BEGIN: Final = b"BEGIN ISOLATION LEVEL READ COMMITTED"
 
 
 class Settings:
-    """The settings of one pool's connections: READ COMMITTED, UTC, plans by indexes.
+    """Settings of one pool's connections: READ COMMITTED, UTC, plans by index.
 
     Args:
-        application_name: what `pg_stat_activity` shows.
-        statement_timeout: in milliseconds; None for the server's own.
+        application_name: name shown in `pg_stat_activity`.
+        statement_timeout: in milliseconds; None for the server's setting.
 
     Attributes:
-        begin: begins a transaction.
-        of_session: for a session of the connection's own.
-        of_transaction: for a transaction in a session that is not.
-        parameters: of `STATEMENT`.
+        begin: statement that begins a transaction.
+        of_session: statements for a session of the connection's own.
+        of_transaction: statements for a transaction in a shared session.
+        parameters: parameters of `STATEMENT`.
     """
 
     def __init__(self, application_name: str, statement_timeout: int | None) -> None:
@@ -76,15 +76,15 @@ class Settings:
 
 
 class LoadedInUtc(TimestamptzBinaryLoader):
-    """Reads times in UTC, also when the transaction that was in UTC is over by then."""
+    """Loader of times in UTC, also if the transaction whose time zone was UTC has ended by then."""
 
     def load(self, data: Buffer) -> datetime:
-        """The time in UTC."""
+        """Return the time in UTC."""
         return super().load(data).astimezone(UTC)
 
 
 def pooler(said: str) -> Pooler:
-    """The pooler that is meant.
+    """Return the kind of pooler for its name.
 
     Raises:
         InvalidInput: there is no such kind.
@@ -98,8 +98,9 @@ def pooler(said: str) -> Pooler:
 
 
 def is_shared(driver: "psycopg.Connection[Any]") -> bool:
-    """Whether the session is not this connection's own: who answers it is another than was named when it connected, as a
-    pooler names itself.
+    """Return whether the session is not the connection's own.
+
+    Then the process id of its backend differs from the one reported on connect, which is the pooler's.
     """
     found = driver.execute(b"SELECT pg_backend_pid()", prepare=False).fetchone()
     return found is None or found[0] != driver.info.backend_pid

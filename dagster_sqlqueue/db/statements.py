@@ -1,7 +1,7 @@
-r"""The SQL files: found, checked and prepared for the driver, one verb a file.
+r"""SQL files, one operation per file: located, checked and converted for the driver.
 
-In the files a parameter is written `:name` and the schema `sqlqueue`, so that a person can paste them into psql after
-`\set name value`. Here they become the driver's `%(name)s` and the schema of the installation.
+In the files a parameter is written `:name` and the schema `sqlqueue`, so that they can be pasted into psql after
+`\set name value`. Here they are replaced by the driver's `%(name)s` and the schema of the installation.
 """
 
 import re
@@ -15,7 +15,7 @@ from dagster_sqlqueue.errors import InvalidInput
 DEFAULT_SCHEMA = "sqlqueue"
 
 _NOT_STATEMENTS = {"api", "migrations"}
-"""Folders whose files are definitions, and are not looked up by name."""
+"""Folders whose files are definitions and are not looked up by name."""
 
 _SCHEMA = re.compile(r"[A-Za-z_][A-Za-z0-9_$]{0,62}")
 _SYSTEM = re.compile(r"information_schema\Z|pg_", re.IGNORECASE)
@@ -30,23 +30,23 @@ _RESERVED = re.compile(
     r"variadic|verbose|when|where|window|with",
     re.IGNORECASE,
 )
-"""Words that PostgreSQL 15 to 18 reserve: as a schema they would have to be quoted in every query that people write."""
+"""Reserved words of PostgreSQL 15 to 18: as schema names they would have to be quoted in every hand-written query."""
 
-# Both begin with the name itself, and look back from behind it: so they are found fifteen times as fast in long texts.
+# Both patterns begin with the literal name, followed by the lookbehind: fifteen times as fast on long texts.
 _OWN_SCHEMA = re.compile(rf"{DEFAULT_SCHEMA}(?<!\w{DEFAULT_SCHEMA})(?:(?=[.;])|(?<=SCHEMA {DEFAULT_SCHEMA})\b)")
 _OWN_ROLE = re.compile(rf"{DEFAULT_SCHEMA}(?<!\w{DEFAULT_SCHEMA})_(producer|consumer|operator|observer)\b")
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 _ARRAY = re.compile(r"CAST\(:([a-z_][a-z0-9_]*) AS ([a-z0-9]+)\[\]\)")
 PARAMETER = re.compile(r"(?<![:\w']):([a-z_][a-z0-9_]*)")
-"""A parameter in a file: `:name`, and not the end of a cast `::name`."""
+"""Pattern of a parameter in a file: `:name`, but not the end of a cast `::name`."""
 
 
 def quote_schema(schema: str) -> str:
-    """The schema's name as a quoted SQL identifier.
+    """Return the schema's name as a quoted SQL identifier.
 
     Raises:
-        InvalidInput: it is empty, longer than 63 characters, begins with `pg_`, holds anything but letters, digits,
-            `_` and `$`, is a word that SQL reserves, or is PostgreSQL's own.
+        InvalidInput: it is empty, longer than 63 characters, begins with a digit, `$` or `pg_`, contains other characters
+            than letters, digits, `_` and `$`, or is a reserved word or `information_schema`.
     """
     if isinstance(schema, str) and _SYSTEM.match(schema):
         raise InvalidInput(
@@ -67,7 +67,7 @@ def quote_schema(schema: str) -> str:
 
 @cache
 def folder(dialect: str = "postgresql") -> Traversable:
-    """Where the SQL files of a dialect are: inside the installed package, or in the checkout beside it."""
+    """Return the folder of the SQL files of a dialect: inside the installed package, or in the checkout beside it."""
     packaged = resources.files("dagster_sqlqueue") / "sql" / dialect
     if packaged.is_dir():
         return packaged
@@ -76,19 +76,19 @@ def folder(dialect: str = "postgresql") -> Traversable:
 
 @cache
 def _files(dialect: str = "postgresql") -> dict[str, Traversable]:
-    """The statements' files by their names: a file is found by its stem, in whichever folder its family has."""
+    """Return the files of the statements by name: the stem of the file name, in the folder of any family."""
     families = (entry for entry in folder(dialect).iterdir() if entry.is_dir() and entry.name not in _NOT_STATEMENTS)
     files = (file for family in families for file in family.iterdir() if file.name.endswith(".sql"))
     return {file.name.removesuffix(".sql"): file for file in files}
 
 
 def names(dialect: str = "postgresql") -> list[str]:
-    """The statements there are, sorted."""
+    """Return the names of all statements, sorted."""
     return sorted(_files(dialect))
 
 
 def source(name: str, dialect: str = "postgresql") -> str:
-    """The text of the file `name.sql` as it is written.
+    """Return the unchanged text of the file `name.sql`.
 
     Raises:
         InvalidInput: there is no such file.
@@ -100,8 +100,8 @@ def source(name: str, dialect: str = "postgresql") -> str:
 
 
 def in_schema(text: str, schema: str) -> str:
-    """The text of a file with its literal schema `sqlqueue`, and the roles named after it, replaced by those of another one,
-    quoted.
+    """Return the text of a file for another schema: the literal `sqlqueue` and the roles named after it are replaced by the
+    quoted names of that schema.
     """
     quoted = quote_schema(schema)
     text = _OWN_ROLE.sub(lambda match: f'"{schema}_{match[1]}"', text)
@@ -109,18 +109,18 @@ def in_schema(text: str, schema: str) -> str:
 
 
 def script(name: str, schema: str = DEFAULT_SCHEMA, dialect: str = "postgresql") -> str:
-    """The text of the file `name.sql`, with its comments: several statements without parameters, to be run as they are."""
+    """Return the text of the file `name.sql` with its comments: statements without parameters, to be run unchanged."""
     return in_schema(source(name, dialect), schema)
 
 
 def without_comments(text: str) -> str:
-    """The statement of a file by itself."""
+    """Return the text of a file without its comments."""
     return _COMMENT.sub("", text).strip()
 
 
 @cache
 def load(name: str, schema: str = DEFAULT_SCHEMA, dialect: str = "postgresql") -> str:
-    """The statement of the file `name.sql`, ready for a driver that takes `%(name)s` parameters.
+    """Return the statement of the file `name.sql`, for a driver that takes `%(name)s` parameters.
 
     Raises:
         InvalidInput: there is no such file, or the schema's name is not usable.
@@ -131,5 +131,5 @@ def load(name: str, schema: str = DEFAULT_SCHEMA, dialect: str = "postgresql") -
 @cache
 def _for_driver(name: str, dialect: str) -> str:
     text = without_comments(source(name, dialect)).replace("%", "%%")
-    # Arrays go in binary: written as text, each quote of a JSON payload is escaped in Python, at a third of the speed.
+    # Arrays are sent in binary: as text, each quote of a JSON payload is escaped in Python, at a third of the speed.
     return PARAMETER.sub(r"%(\1)s", _ARRAY.sub(r"CAST(%(\1)b AS \2[])", text))

@@ -1,6 +1,7 @@
-"""Run what a verb has to say to the database on a connection that blocks, or on one that is awaited.
+"""Run the requests of an operation on a blocking or an asynchronous connection.
 
-Such a verb is a generator of requests that is sent the rows of each: written once, without I/O, it serves both.
+Such an operation is a generator that yields requests and is sent the rows of each. Written once, without I/O, it
+serves both.
 """
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -13,15 +14,16 @@ T = TypeVar("T")
 
 
 class Statement(NamedTuple):
-    """Run the SQL file `name`; its rows are the answer."""
+    """Request to run the SQL file `name`; the result is its rows."""
 
     name: str
     parameters: Mapping[str, object]
 
 
 class CopyIn(NamedTuple):
-    """Send rows of the binary format to the COPY of the SQL file `name`; the answer is empty. Only inside of a
-    transaction.
+    """Request to send rows in binary format to the COPY of the SQL file `name`; the result is empty.
+
+    Only inside a transaction.
     """
 
     name: str
@@ -33,19 +35,22 @@ Steps: TypeAlias = Generator[Request, Sequence[Row], T]
 
 
 class CopyExecutor(Executor, Protocol):
-    """An executor inside of a transaction."""
+    """Executor inside a transaction."""
 
     def copying(self, name: str) -> AbstractContextManager[Send]:
-        """The COPY of the SQL file `name`, which takes rows of the binary format as long as the block runs."""
+        """Run the COPY of the SQL file `name`, and provide a function that sends it rows in binary format, in the block."""
         ...
 
 
 def drive(steps: Steps[T], executor: Executor | CopyExecutor) -> T:
-    """Do what steps ask for on a connection that blocks; gives what they come to.
+    """Run requests on a blocking connection.
 
     Args:
-        steps: the requests.
-        executor: where they run; one inside of a transaction if any of them is a `CopyIn`.
+        steps: generator of the requests.
+        executor: runs them; must be inside a transaction if any of them is a `CopyIn`.
+
+    Returns:
+        The return value of the generator.
     """
     try:
         request = next(steps)
@@ -64,7 +69,7 @@ def drive(steps: Steps[T], executor: Executor | CopyExecutor) -> T:
 
 
 async def adrive(steps: Steps[T], transaction: AsyncTransaction) -> T:
-    """Do what steps ask for on a connection that is awaited; gives what they come to."""
+    """Run requests on an asynchronous connection; return the return value of the generator."""
     try:
         request = next(steps)
         while True:

@@ -1,4 +1,4 @@
-"""The database's URL: read, checked, and what is said in it about a pooler."""
+"""Parsing and checks of the database URL, including its `pooler` option."""
 
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
@@ -11,13 +11,13 @@ _POOLER = "pooler"
 
 
 def parse_url(url: str) -> sa.URL:
-    """Read a database URL and name the driver in it.
+    """Parse a database URL and set the driver in it.
 
     Args:
         url: `postgresql://user:password@host:port/database`, with or without `+psycopg`.
 
     Raises:
-        InvalidInput: it does not parse, or names another database or driver. The message never holds the password.
+        InvalidInput: it does not parse, or names another database or driver. The message never contains the password.
     """
     try:
         parsed = make_url(url)
@@ -36,11 +36,11 @@ def parse_url(url: str) -> sa.URL:
 
 
 def pooler_of(url: sa.URL) -> tuple[sa.URL, Pooler | None]:
-    """The URL as the driver takes it, and the pooler that it names by `pooler=…`; None: it names none.
+    """Return the URL without its `pooler` option, as the driver takes it, and the pooler named there; None if none is.
 
     Raises:
-        InvalidInput: there is no such kind of pooler, or the driver is to send settings of the session to one in transaction
-            mode.
+        InvalidInput: there is no such kind of pooler, the option is repeated, or the URL has session settings (`options`)
+            for a pooler in transaction mode.
     """
     said = url.query.get(_POOLER)
     if said is None:
