@@ -100,7 +100,7 @@ class LockedAhead(Generic[Batch]):
 
     @contextlib.contextmanager
     def beside(self, transaction: Transaction, ended: Callable[[Batch], None]) -> Iterator[None]:
-        """Take turns with this transaction as long as the block runs. What it did not commit by an exception is undone.
+        """Take turns with this transaction as long as the block runs. After an exception, what was not committed is undone.
 
         Args:
             transaction: the first to be in hand; whoever gives it ends it.

@@ -93,7 +93,7 @@ class Transaction:
             raise self.explained(error, last, first) from None
 
     def send(self, first: Step, *, after: Step | None = None) -> "Sent":
-        """Send one statement, whose result is the last one. Until that is received the connection must not be used otherwise.
+        """Send one statement; its result is the last one. Until that is received the connection must not be used otherwise.
 
         Args:
             first: the statement.
