@@ -4,7 +4,6 @@ Ahead means that the batch after the next one is claimed while the next one is w
 the one in hand, and one that has not been begun. The server works while the handler does.
 """
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from uuid import UUID
 
 import psycopg
 
+from dagster_sqlqueue.consumer.ahead_policy import AheadPolicy
 from dagster_sqlqueue.consumer.claimer import Claimer
 from dagster_sqlqueue.consumer.heartbeat import LeaseKeeper
 from dagster_sqlqueue.consumer.leased import Work, finish_uncertain
@@ -22,14 +22,9 @@ from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.queue.claim_ahead import Channels, SentClaim
 from dagster_sqlqueue.queue.complete import Ending
 
-logger = logging.getLogger("dagster_sqlqueue")
-
 VERB = "claim_ahead"
 """The name of the wait for an answer, for hooks."""
 
-_QUICK_SECONDS = 0.25
-"""A batch that takes longer has little from it that the next one is there at once, and others could have that."""
-_AGAIN_SECONDS = 5.0
 _UNCOLLECTED_SECONDS = 1.0
 """How long an answer waits for the consumer, which may be in a handler that hangs, until a thread receives it."""
 
@@ -83,7 +78,7 @@ class Ahead:
         # Held to send or to receive: by the consumer, the thread that collects, or one that gives jobs back.
         self._lock = threading.Lock()
         self._may_send = False
-        self._not_before = 0.0
+        self._policy = AheadPolicy(work, claimer)
         self._under_way: _UnderWay | None = None
         self._next: list[ClaimedJob] = []
         self._until = 0.0
@@ -224,12 +219,7 @@ class Ahead:
             self._channels.close()
 
     def _worth(self, endings: Sequence[Ending]) -> bool:
-        # An answer that was not taken keeps a session of a pooler, which others wait for, this consumer among them.
-        if self._work.leases.database.shared:
-            return False
-        if self._work.size.seconds > self._at_most(_QUICK_SECONDS) or time.monotonic() < self._not_before:
-            return False
-        return self._claimer.may_send_ahead(endings)
+        return self._policy.allows(endings, pace=self._work.lease.pace / 8)
 
     def _send(self, endings: Sequence[Ending]) -> _UnderWay:
         """Send ends and a claim. An error is not raised: what became of it is found out when the answer is taken."""
@@ -257,9 +247,7 @@ class Ahead:
             claim.failed = False
 
     def _lost(self, error: Exception) -> None:
-        """Do without for a while: there may be no connection to be had, and each attempt at one waits for it."""
-        self._not_before = time.monotonic() + _AGAIN_SECONDS
-        logger.info("%s: a claim that was sent ahead got lost: %s", self._work.spec.name, error)
+        self._policy.lost("a claim that was sent ahead got lost", error)
 
     def _read(self, claim: _UnderWay) -> None:
         """Put the jobs of an answer in the keeper's charge, if it was not done yet."""

@@ -6,8 +6,6 @@ committed.
 """
 
 import contextlib
-import logging
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar
@@ -15,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import psycopg
 from psycopg.pq import TransactionStatus
 
+from dagster_sqlqueue.consumer.ahead_policy import AheadPolicy
 from dagster_sqlqueue.consumer.claimer import Claimer
 from dagster_sqlqueue.consumer.leased import Work
 from dagster_sqlqueue.db.executors import Transaction
@@ -25,14 +24,8 @@ from dagster_sqlqueue.queue.lock import SentLock
 
 Batch = TypeVar("Batch")
 
-logger = logging.getLogger("dagster_sqlqueue")
-
 VERB = "lock_ahead"
 """The name of the wait for an answer, for hooks."""
-
-_QUICK_SECONDS = 0.25
-"""A batch that takes longer has little from it that the next one is there at once, and others could have that."""
-_AGAIN_SECONDS = 5.0
 
 
 class EndsLost(Exception, Generic[Batch]):
@@ -85,7 +78,7 @@ class LockedAhead(Generic[Batch]):
         self._here: _Side[Batch] | None = None
         self._there: _Side[Batch] | None = None
         self._ended: Callable[[Batch], None] = lambda batch: None
-        self._not_before = 0.0
+        self._policy = AheadPolicy(work, claimer)
 
     @property
     def here(self) -> Transaction:
@@ -127,11 +120,9 @@ class LockedAhead(Generic[Batch]):
             there = self._there = self._there or _Side(self._begun())
             there.sent = self._claimer.send_lock(there.transaction)
         except (psycopg.Error, QueueError) as error:
-            # Without for a while: there may be no connection to be had, and each attempt at one waits for it.
-            self._not_before = time.monotonic() + _AGAIN_SECONDS
+            self._policy.lost("no batch was locked ahead", error)
             if self._there is not None:
                 self._there.transaction.connection.close()
-            logger.info("%s: no batch was locked ahead: %s", self._work.spec.name, error)
 
     def settle(self) -> None:
         """Wait until the batch before the one in hand is committed, or known to have failed."""
@@ -200,16 +191,12 @@ class LockedAhead(Generic[Batch]):
             own.connection.close()
 
     def _worth(self, jobs: Sequence[ClaimedJob]) -> bool:
-        work = self._work
-        # A pooler's session that nothing is done with is one that others wait for.
-        if work.leases.database.shared or work.size.seconds > _QUICK_SECONDS or time.monotonic() < self._not_before:
-            return False
         if self._there is not None and self._there.transaction.connection.closed:
             return False
         # Nothing is to be beside a job that its consumer may have died of.
         if len(jobs) < self._claimer.wanted or any(job.alone for job in jobs):
             return False
-        return self._claimer.may_send_ahead(())
+        return self._policy.allows()
 
     def _begun(self) -> Transaction:
         """The transaction of our own."""

@@ -22,8 +22,8 @@ class Mode(enum.StrEnum):
     LEASED = "leased"
     """Under a lease, extended by a heartbeat; after a crash the job is due when the lease ends, and is claimed by itself."""
     TRANSACTIONAL = "transactional"
-    """Locked in one transaction in which they are worked off and ended: twice as fast for quick handlers, and what the
-    handler writes through `job.connection` is committed with the job's end. A crash leaves the jobs as they were; the next
+    """Locked in one transaction in which they are worked off and ended: faster for quick handlers, and what the handler
+    writes through `job.connection` is committed with the job's end. A crash leaves the jobs as they were; the next
     consumer works off one by one those that may have been the cause."""
 
 

@@ -25,7 +25,7 @@ LONG = 100_000.0
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is, a batch of these tests is a quick one."""
-    monkeypatch.setattr("dagster_sqlqueue.consumer.ahead._QUICK_SECONDS", LONG)
+    monkeypatch.setattr("dagster_sqlqueue.consumer.ahead_policy.QUICK_SECONDS", LONG)
 
 
 def running(queue: SqlQueue) -> int:
@@ -286,7 +286,7 @@ def test_nothing_is_claimed_ahead_by_a_filter_or_of_a_slow_handler(
 ) -> None:
     fill(queue, spec, 4 * SIZE, tags=["a"])
     assert consumer_of(queue, spec, lambda job: None, filter=ClaimFilter(tags=["a"])).drain().succeeded == 4 * SIZE
-    monkeypatch.setattr("dagster_sqlqueue.consumer.ahead._QUICK_SECONDS", 0.0)
+    monkeypatch.setattr("dagster_sqlqueue.consumer.ahead_policy.QUICK_SECONDS", 0.0)
     fill(queue, spec, 4 * SIZE)
     assert consumer_of(queue, spec, lambda job: None).drain().succeeded == 4 * SIZE
     assert sending.sent == 0

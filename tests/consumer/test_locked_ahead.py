@@ -24,7 +24,7 @@ ARCHIVED = "SELECT count(*) FROM {s}.job_archive"
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is, a batch of these tests is a quick one."""
-    monkeypatch.setattr("dagster_sqlqueue.consumer.locked_ahead._QUICK_SECONDS", LONG)
+    monkeypatch.setattr("dagster_sqlqueue.consumer.ahead_policy.QUICK_SECONDS", LONG)
 
 
 @pytest.fixture
@@ -299,7 +299,7 @@ def test_nothing_is_locked_ahead_of_a_slow_handler_or_of_little(
     assert consumer_of(queue, spec, lambda job: None).drain().succeeded == 2 * SIZE - 1
     fill(queue, spec, 5)
     assert consumer_of(queue, spec, lambda job: None, batch_size=1).drain().succeeded == 5
-    monkeypatch.setattr("dagster_sqlqueue.consumer.locked_ahead._QUICK_SECONDS", 0.0)
+    monkeypatch.setattr("dagster_sqlqueue.consumer.ahead_policy.QUICK_SECONDS", 0.0)
     fill(queue, spec, 4 * SIZE)
     assert consumer_of(queue, spec, lambda job: None).drain().succeeded == 4 * SIZE
     assert sending.sent == 0

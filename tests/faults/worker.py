@@ -19,7 +19,7 @@ from psycopg import sql
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import Consumer, Job, Mode, NewJob, QueueSpec, SqlQueue
-from dagster_sqlqueue.consumer import ahead, locked_ahead
+from dagster_sqlqueue.consumer import ahead_policy
 from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import DatabaseUnavailable, LeaseLost
@@ -329,7 +329,7 @@ def consume(task: Task) -> None:
     if task.plant:
         plant(task.plant)
     if task.quick:
-        ahead._QUICK_SECONDS = locked_ahead._QUICK_SECONDS = LONG
+        ahead_policy.QUICK_SECONDS = LONG
     history = History(task.history)
     pause = threading.Event()
     luck = random.Random(task.seed)

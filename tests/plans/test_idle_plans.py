@@ -249,6 +249,8 @@ def test_the_allowance_of_a_limit(kept: Kept) -> None:
 
 @pytest.mark.parametrize("verb", ["waiter_look", "waiter_glance"])
 def test_the_look_of_one_who_waits(kept: Kept, verb: str) -> None:
+    # It looks at the head of every lane, where the entries of what other tests undid stay until somebody has met them.
+    explained(kept, verb, 1)
     plan = explained(kept, verb, 1)
     assert {index for _, index in plan.scans()} - {None} == {"job_claim"}
     assert plan.rows_read <= 3 * LANES

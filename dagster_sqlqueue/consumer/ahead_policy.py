@@ -1,0 +1,53 @@
+"""When a consumer may take its next batch while the one in hand is worked on."""
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from dagster_sqlqueue.consumer.claimer import Claimer
+from dagster_sqlqueue.consumer.leased import Work
+from dagster_sqlqueue.queue.complete import Ending
+
+logger = logging.getLogger("dagster_sqlqueue")
+
+QUICK_SECONDS = 0.25
+"""A batch that takes longer gains little from a next one that is there at once, and other consumers could have that."""
+_AGAIN_SECONDS = 5.0
+
+
+class AheadPolicy:
+    """Decides for one consumer whether another batch is taken ahead.
+
+    Args:
+        work: what is worked off.
+        claimer: how the consumer takes jobs.
+    """
+
+    def __init__(self, work: Work[Any], claimer: Claimer) -> None:
+        self._work = work
+        self._claimer = claimer
+        self._not_before = 0.0
+
+    def allows(self, endings: Sequence[Ending] = (), *, pace: float | None = None) -> bool:
+        """Return whether it is worth it to take another batch now.
+
+        Args:
+            endings: what would be sent with it.
+            pace: seconds that a batch may take at most, where leases are short; None: there are none.
+        """
+        # An answer that was not taken keeps a session of a pooler, which others wait for, this consumer among them.
+        if self._work.leases.database.shared:
+            return False
+        quick = QUICK_SECONDS if pace is None else min(QUICK_SECONDS, pace)
+        if self._work.size.seconds > quick or time.monotonic() < self._not_before:
+            return False
+        return self._claimer.may_send_ahead(endings)
+
+    def lost(self, what: str, error: Exception) -> None:
+        """Note an error; for the next seconds nothing is taken ahead.
+
+        There may be no connection to be had, and each attempt at one waits for it.
+        """
+        self._not_before = time.monotonic() + _AGAIN_SECONDS
+        logger.info("%s: %s: %s", self._work.spec.name, what, error)
