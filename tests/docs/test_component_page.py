@@ -19,6 +19,7 @@ def project(tmp_path: Path) -> DgProject:
     return DgProject(tmp_path / "project", installed(tmp_path))
 
 
+@pytest.mark.prove
 def test_the_project_of_the_page_is_built_as_it_says(project: DgProject) -> None:
     (command,) = re.findall(r"```sh\ndg (.*)\n```", PAGE)
     assert project.dg(*command.split())[0] == 0

@@ -68,6 +68,7 @@ def sensors(location: Any) -> dict[str, str]:
     return {sensor["name"]: sensor["sensorState"]["status"] for sensor in repository["sensors"]}
 
 
+@pytest.mark.prove
 @pytest.mark.timeout(12 * PATIENCE)
 def test_a_file_of_python(project: DgProject, url: str, schema: str, tmp_path: Path) -> None:
     """docs/dagster.md: the commands of its first block, and its first block of Python as the file that they name."""

@@ -50,7 +50,7 @@ CASES = {
 }
 
 
-IN_SMALL = ("queue", "queue, with reservations", "all of them")
+IN_SMALL = ("queue", "all of them")
 
 
 def limited(fleet: Fleet, bounds: Bounds, strategy: str = "round_robin") -> None:

@@ -38,10 +38,10 @@ from tests.support import Work, until, value
 MESSAGES = 100_000
 """More than a publisher gets to send before it is killed."""
 
-KILLS = sized(10, 30)
-PUBLISHED = sized(40, 200)
+KILLS = sized(5, 30)
+PUBLISHED = sized(20, 200)
 """Batches."""
-CHANGES = sized(10, 50)
+CHANGES = sized(5, 50)
 DUPLICATES = sized(1, 5)
 
 SEEN_AGAIN = {

@@ -157,6 +157,7 @@ def test_a_bad_row_enqueues_nothing(queue: SqlQueue, resources: dict[str, Any]) 
     assert queue.depth("work").live == 0
 
 
+@pytest.mark.prove
 def test_a_generator_is_read_in_constant_memory(queue: SqlQueue, resources: dict[str, Any]) -> None:
     """Of 16,000 payloads of 4 kB, 64 MB, a chunk is held at a time."""
 

@@ -117,6 +117,7 @@ def test_a_run_that_finds_another_one_at_it_ends_as_success_and_says_so(
     assert maintain().output_for_node("sqlqueue_maintenance_op")["partitions_made"] == 1
 
 
+@pytest.mark.prove
 def test_two_deployments_maintain_one_schema(queue: SqlQueue, url: str, schema: str, today: date) -> None:
     for ahead in range(8):
         rows(queue, f"DROP TABLE {{s}}.job_archive_{today + timedelta(days=ahead):%Y%m%d}")

@@ -75,6 +75,7 @@ def handle(job: Job[Work]) -> Done | Retry:
     return Retry("no") if job.payload.note == "fail" else Done()
 
 
+@pytest.mark.prove
 def test_a_project_of_ones_own_tests_with_the_embedded_server_which_is_gone_afterwards(tmp_path: Path) -> None:
     (tmp_path / "test_emails.py").write_text(USERS_TESTS)
     place = tmp_path / "temporary"

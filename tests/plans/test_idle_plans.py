@@ -23,6 +23,7 @@ from tests.plans.filling import put
 from tests.plans.test_function_plans import FIXED, Calling
 from tests.plans.undoing import without_autovacuum
 from tests.support import Work, drop, rows, take_time, until, value
+from tests.support.few import few
 from tests.support.pooler import pooler
 
 JOBS = 100_000
@@ -55,7 +56,7 @@ class Kept(NamedTuple):
     turning: list[UUID]
 
 
-@pytest.fixture(scope="module", params=[*EMPTY, "vacuumed, behind a pooler"])
+@pytest.fixture(scope="module", params=few(["vacuumed, behind a pooler", *EMPTY], 2))
 def kept(url: str, request: pytest.FixtureRequest) -> Iterator[Kept]:
     empty, _, pooled = request.param.partition(", ")
     # In a random order it is set up more than once, and each time on tables that were never used.

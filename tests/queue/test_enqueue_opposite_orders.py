@@ -47,6 +47,7 @@ WAYS: dict[str, tuple[Callable[[int], list[NewJob[Work]]], _Put]] = {
     "merging": (_keyed, lambda queue, spec, jobs: Followers(queue).enqueue_many(spec, jobs).inserted),
     "messages": (_named, _publish),
 }
+IN_SMALL = ("unique keys", "messages")
 
 
 def _raced(calls: Sequence[Callable[[], Any]]) -> list[Any]:
@@ -61,7 +62,7 @@ def _raced(calls: Sequence[Callable[[], Any]]) -> list[Any]:
         return [future.result(PATIENCE) for future in [pool.submit(run, call) for call in calls]]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [pytest.param(way, marks=() if way in IN_SMALL else pytest.mark.prove) for way in WAYS])
 def test_the_same_jobs_in_opposite_orders(queue: SqlQueue, spec: QueueSpec[Work], way: str) -> None:
     make, put = WAYS[way]
     Topics(queue).subscribe("orders", "worker", "work")
@@ -72,6 +73,7 @@ def test_the_same_jobs_in_opposite_orders(queue: SqlQueue, spec: QueueSpec[Work]
         rows(queue, "TRUNCATE {s}.job")
 
 
+@pytest.mark.prove
 def test_in_chunks_that_meet_crosswise_all_begins_again(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     """One order within each chunk does not help where the chunks come in opposite orders."""
     for _ in range(3):

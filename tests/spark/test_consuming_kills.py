@@ -155,7 +155,10 @@ def points(steps: int) -> list[int]:
 
 
 @pytest.mark.timeout(10 * PATIENCE)
-@pytest.mark.parametrize("mode", [*Mode, kill_driver.PACKED])
+@pytest.mark.parametrize(
+    "mode",
+    [Mode.LEASED, *(pytest.param(mode, marks=pytest.mark.prove) for mode in (Mode.TRANSACTIONAL, kill_driver.PACKED))],
+)
 def test_a_driver_that_is_killed_at_any_step_is_finished_by_the_next(
     driver: Drivers, queue: SqlQueue, url: str, output: Path, mode: str
 ) -> None:

@@ -144,6 +144,7 @@ def test_a_day_that_a_killed_run_left_behind_is_asked_for_when_its_lease_is_over
     assert set(tick().tags.values()) == {DAYS[0]}
 
 
+@pytest.mark.prove
 def test_a_day_whose_files_were_not_moved_is_asked_for_and_they_are_moved(
     queue: SqlQueue, spark: SparkSession, output: Path, tick: Tick, monkeypatch: pytest.MonkeyPatch,
     asset: dg.AssetsDefinition, resources: dict[str, Any], instance: dg.DagsterInstance,

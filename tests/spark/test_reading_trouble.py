@@ -34,6 +34,7 @@ def filled(queue: SqlQueue, jobs: int) -> None:
     )
 
 
+@pytest.mark.prove
 def test_a_database_that_goes_away_in_mid_read_is_named_and_a_second_read_is_right(session: SparkSession) -> None:
     with own_server("hunter2", settings=["fsync=off"]) as server:
         url = f"postgresql://postgres:hunter2@{server.query}"
@@ -63,6 +64,7 @@ def test_a_database_that_goes_away_in_mid_read_is_named_and_a_second_read_is_rig
             assert frame.agg({"n": "sum"}).first() == (MANY * (MANY + 1) // 2,)
 
 
+@pytest.mark.prove
 def test_a_statement_that_takes_too_long_says_which_option_it_was(queue: SqlQueue, reader: DataFrameReader) -> None:
     archive(queue, [Done()])
     with queue.database.connection() as connection:
@@ -118,6 +120,7 @@ def test_all_tasks_of_a_live_read_see_one_moment(
     assert keepers(queue) == []
 
 
+@pytest.mark.prove
 def test_a_snapshot_is_let_go_after_its_time_and_keeps_days_until_then(
     queue: SqlQueue, reader: DataFrameReader
 ) -> None:

@@ -20,6 +20,7 @@ from dagster_sqlqueue.spark.options import FORMAT
 from dagster_sqlqueue.spark.source import register_source
 from tests.spark.support import NOON, Done, archive
 from tests.support import Work, rows
+from tests.support.few import few
 
 ALL_TYPES = {
     "text": {"path": "payload.text"},
@@ -87,19 +88,22 @@ def test_only_the_columns_of_the_schema_are_read(queue: SqlQueue, reader: DataFr
 
 @pytest.mark.parametrize(
     ("column", "operator", "value", "expected"),
-    [
-        ("n", "=", 2, [2]),
-        ("n", "<", 2, [0, 1]),
-        ("n", "<=", 2, [0, 1, 2]),
-        ("n", ">", 2, [3]),
-        ("n", ">=", "2", [2, 3]),
-        ("n", "in", [0, 3, 9], [0, 3]),
-        ("n", "in", [], []),
-        ("day", ">=", "2013-01-03", [2, 3]),
-        ("name", "in", ["o'clock", "back\\slash", "'; DROP TABLE job; --"], [0, 1]),
-        ("even", "=", True, [0, 2]),
-        ("finished_at", ">", "2013-01-01T12:00:01.5Z", [2, 3]),
-    ],
+    few(
+        [
+            ("n", ">=", "2", [2, 3]),
+            ("finished_at", ">", "2013-01-01T12:00:01.5Z", [2, 3]),
+            ("name", "in", ["o'clock", "back\\slash", "'; DROP TABLE job; --"], [0, 1]),
+            ("n", "=", 2, [2]),
+            ("n", "<", 2, [0, 1]),
+            ("n", "<=", 2, [0, 1, 2]),
+            ("n", ">", 2, [3]),
+            ("n", "in", [0, 3, 9], [0, 3]),
+            ("n", "in", [], []),
+            ("day", ">=", "2013-01-03", [2, 3]),
+            ("even", "=", True, [0, 2]),
+        ],
+        4,
+    ),
 )
 def test_conditions(
     queue: SqlQueue, reader: DataFrameReader, column: str, operator: str, value: object, expected: list[int]

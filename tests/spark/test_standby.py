@@ -80,10 +80,11 @@ def finished(queue: SqlQueue, count: int = ROWS) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"target_rows": "100"},
         {"target_rows": "100", "consistent": "snapshot"},
-        {"split": "bucket", "on_bad_value": "null"},
-        {"limit": "1000"},
+        *(
+            pytest.param(options, marks=pytest.mark.prove)
+            for options in ({"target_rows": "100"}, {"split": "bucket", "on_bad_value": "null"}, {"limit": "1000"})
+        ),
     ],
     ids=lambda options: "-".join(options),
 )
@@ -105,6 +106,7 @@ def test_the_archive_is_read_as_on_the_primary(
     assert [(row.n, row.note, row.finished_at.astimezone(NOON.tzinfo)) for row in found] == expected
 
 
+@pytest.mark.prove
 def test_all_tasks_of_a_live_read_share_a_snapshot_of_the_standby(
     queue: SqlQueue, spec: QueueSpec[Work], standby: OwnServer, reader: DataFrameReader
 ) -> None:
@@ -129,6 +131,7 @@ def test_a_sealed_batch_is_read_on_the_standby(
     assert numbers_of(reader.options(state="batch", batch_id=str(batch.id)).load()) == list(range(20))
 
 
+@pytest.mark.prove
 def test_a_snapshot_that_the_standby_gave_up_for_the_primary_is_named(
     queue: SqlQueue, spec: QueueSpec[Work], standby: OwnServer, reader: DataFrameReader
 ) -> None:

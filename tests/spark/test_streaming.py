@@ -113,6 +113,7 @@ def test_the_columns_are_those_of_a_batch_read(queue: SqlQueue, spark: SparkSess
     assert streamed.schema == spark.read.format(FORMAT).options(**options).load().schema
 
 
+@pytest.mark.prove
 def test_a_query_that_was_overtaken_by_the_trimming_ends(queue: SqlQueue, start: Start, seen: Seen) -> None:
     archive(queue, done(4))
     seen.failing = 1

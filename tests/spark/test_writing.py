@@ -18,6 +18,7 @@ from dagster_sqlqueue.spark import staged_jobs
 from dagster_sqlqueue.spark.options import FORMAT
 from tests.gate.patience import PATIENCE
 from tests.support import Work, claim, rows
+from tests.support.few import few
 
 SHARES_A_SCHEMA = True
 
@@ -80,6 +81,7 @@ def test_payloads_of_structs_and_of_columns(queue: SqlQueue, spark: SparkSession
     assert Decimal("1.10") == Decimal(expected["price"])
 
 
+@pytest.mark.prove
 def test_many_rows_of_many_partitions_arrive_spread_over_the_buckets(queue: SqlQueue, spark: SparkSession) -> None:
     write(spark.range(3_000).repartition(5).withColumnRenamed("id", "n"), payloadColumns="n")
     assert sorted(payload["n"] for payload in payloads(queue)) == list(range(3_000))
@@ -121,14 +123,17 @@ def test_a_write_of_one_name_happens_once(queue: SqlQueue, spark: SparkSession) 
 
 @pytest.mark.parametrize(
     ("payload", "message"),
-    [
-        ('"nothing"', r"row \d+: the payload is not a JSON object"),
-        ("{", r"row \d+: the payload is not a JSON object"),
-        (None, r"row \d+: the payload is NULL"),
-        ('{"a": "\\u0000"}', r"row \d+: the payload cannot be stored: a holds a NUL"),
-        (json.dumps({"a": "x" * 1_000_001}), r"row \d+: the payload has .* bytes, the limit is"),
-        ('{"a": 1e999}', r"row \d+: the payload is not a JSON object: NaN, Infinity"),
-    ],
+    few(
+        [
+            (None, r"row \d+: the payload is NULL"),
+            ('"nothing"', r"row \d+: the payload is not a JSON object"),
+            ("{", r"row \d+: the payload is not a JSON object"),
+            ('{"a": "\\u0000"}', r"row \d+: the payload cannot be stored: a holds a NUL"),
+            (json.dumps({"a": "x" * 1_000_001}), r"row \d+: the payload has .* bytes, the limit is"),
+            ('{"a": 1e999}', r"row \d+: the payload is not a JSON object: NaN, Infinity"),
+        ],
+        2,
+    ),
 )
 def test_a_bad_row_fails_the_write_and_nothing_is_enqueued(
     queue: SqlQueue, spark: SparkSession, payload: str | None, message: str
@@ -144,22 +149,33 @@ def test_a_bad_row_fails_the_write_and_nothing_is_enqueued(
 
 @pytest.mark.parametrize(
     ("query", "options", "message"),
-    [
-        ("SELECT 1 AS n", {}, "has no column 'payload'.*payloadColumns"),
-        ("SELECT '{}' AS payload, 1 AS n", {}, "column 'n' says nothing about a job.*payloadColumns"),
-        ("SELECT 1 AS payload", {}, "column 'payload' is of the type int; it must be a JSON text"),
-        ("SELECT '{}' AS payload, 'high' AS priority", {}, "column 'priority' is of the type string; it must be"),
-        ("SELECT '{}' AS payload, 'x' AS tags", {}, "column 'tags' is of the type string; it must be array<string>"),
-        ("SELECT 1 AS n", {"payloadColumns": "m"}, "payloadColumns' names 'm'; the data frame has n"),
-        ("SELECT 1 AS priority", {"payloadColumns": "*"}, "leaves no column for the payload"),
-        ("SELECT map(1, 2) AS n", {"payloadColumns": "*"}, "column 'n' is of the type map<int,int>, which JSON cannot"),
-        ("SELECT '{}' AS payload", {"queue": "nothing"}, "nothing"),
-        ("SELECT '{}' AS payload", {"color": "red"}, "'color' is not known"),
-        ("SELECT '{}' AS payload", {"writeName": "stream/x"}, "'writeName' is 'stream/x'"),
-        ("SELECT '{}' AS payload, 'x' AS id", {}, "partition 0, row 0: id is 'x', which is no UUID"),
-        ("SELECT '{}' AS payload, 10 AS priority", {}, "partition 0, row 0: priority is 10; it must be 0 to 9"),
-        ("SELECT '{}' AS payload, 'mars' AS region", {}, "region of a job has no bucket"),
-    ],
+    few(
+        [
+            ("SELECT '{}' AS payload, 1 AS n", {}, "column 'n' says nothing about a job.*payloadColumns"),
+            ("SELECT '{}' AS payload, 'x' AS id", {}, "partition 0, row 0: id is 'x', which is no UUID"),
+            ("SELECT '{}' AS payload, 'mars' AS region", {}, "region of a job has no bucket"),
+            ("SELECT 1 AS n", {}, "has no column 'payload'.*payloadColumns"),
+            ("SELECT 1 AS payload", {}, "column 'payload' is of the type int; it must be a JSON text"),
+            ("SELECT '{}' AS payload, 'high' AS priority", {}, "column 'priority' is of the type string; it must be"),
+            (
+                "SELECT '{}' AS payload, 'x' AS tags",
+                {},
+                "column 'tags' is of the type string; it must be array<string>",
+            ),
+            ("SELECT 1 AS n", {"payloadColumns": "m"}, "payloadColumns' names 'm'; the data frame has n"),
+            ("SELECT 1 AS priority", {"payloadColumns": "*"}, "leaves no column for the payload"),
+            (
+                "SELECT map(1, 2) AS n",
+                {"payloadColumns": "*"},
+                "column 'n' is of the type map<int,int>, which JSON cannot",
+            ),
+            ("SELECT '{}' AS payload", {"queue": "nothing"}, "nothing"),
+            ("SELECT '{}' AS payload", {"color": "red"}, "'color' is not known"),
+            ("SELECT '{}' AS payload", {"writeName": "stream/x"}, "'writeName' is 'stream/x'"),
+            ("SELECT '{}' AS payload, 10 AS priority", {}, "partition 0, row 0: priority is 10; it must be 0 to 9"),
+        ],
+        4,
+    ),
 )
 def test_what_cannot_be_written(
     queue: SqlQueue, spark: SparkSession, query: str, options: Mapping[str, str], message: str

@@ -118,6 +118,7 @@ def test_compose_waits_for_longer_than_the_drain() -> None:
         assert (DEPLOY / line).is_file()
 
 
+@pytest.mark.prove
 def test_prometheus_finds_what_the_services_listen_on(url: str, queue: SqlQueue) -> None:
     services = yaml.safe_load((DEPLOY / "compose.metrics.yaml").read_text())["services"]
     jobs = yaml.safe_load((DEPLOY / "prometheus.yaml").read_text())["scrape_configs"]

@@ -18,7 +18,10 @@ from tests.metrics.support import Samples, key, parsed
 from tests.support import Work, until
 from tests.worker.conftest import Shop, Worker
 
-ALONE_OR_NOT = pytest.mark.parametrize("processes", [(), ("--processes", "2")], ids=["alone", "supervised"])
+ALONE_OR_NOT = pytest.mark.parametrize(
+    "processes",
+    [pytest.param((), id="alone"), pytest.param(("--processes", "2"), id="supervised", marks=pytest.mark.prove)],
+)
 
 
 def scrape(worker: Worker) -> Samples:
@@ -69,6 +72,7 @@ def test_a_worker_is_scraped_while_it_works(
     assert worker.stopped() == 0
 
 
+@pytest.mark.prove
 def test_the_counts_of_a_process_that_died_stay_and_its_job_is_not_in_flight(
     shop: Shop, queue: SqlQueue, spec: QueueSpec[Work]
 ) -> None:

@@ -32,6 +32,7 @@ def failing_once(count: int) -> list[NewJob[Work]]:
     return [NewJob(Work(n=n, note="fail" if n == 3 else ""), backoff=Backoff.fixed(3_600)) for n in range(count)]
 
 
+@pytest.mark.prove
 def test_several_handlers_each_have_their_share(shop: Shop, two: SqlQueue) -> None:
     each = sized(200, 400)
     for spec in (jobs.work, jobs.other):
