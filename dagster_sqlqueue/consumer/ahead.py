@@ -4,6 +4,7 @@ Ahead means that the batch after the next one is claimed while the next one is w
 the one in hand, and one that has not been begun. The server works while the handler does.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -219,7 +220,7 @@ class Ahead:
             self._channels.close()
 
     def _worth(self, endings: Sequence[Ending]) -> bool:
-        return self._policy.allows(endings, pace=self._work.lease.pace / 8)
+        return self._policy.allows(endings, at_most=self._at_most(math.inf))
 
     def _send(self, endings: Sequence[Ending]) -> _UnderWay:
         """Send ends and a claim. An error is not raised: what became of it is found out when the answer is taken."""

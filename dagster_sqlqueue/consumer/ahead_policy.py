@@ -1,6 +1,7 @@
 """When a consumer may take its next batch while the one in hand is worked on."""
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -29,18 +30,17 @@ class AheadPolicy:
         self._claimer = claimer
         self._not_before = 0.0
 
-    def allows(self, endings: Sequence[Ending] = (), *, pace: float | None = None) -> bool:
+    def allows(self, endings: Sequence[Ending] = (), *, at_most: float = math.inf) -> bool:
         """Return whether it is worth it to take another batch now.
 
         Args:
             endings: what would be sent with it.
-            pace: seconds that a batch may take at most, where leases are short; None: there are none.
+            at_most: bound in seconds on the time of a batch, if less than `QUICK_SECONDS`: short leases set one.
         """
         # An answer that was not taken keeps a session of a pooler, which others wait for, this consumer among them.
         if self._work.leases.database.shared:
             return False
-        quick = QUICK_SECONDS if pace is None else min(QUICK_SECONDS, pace)
-        if self._work.size.seconds > quick or time.monotonic() < self._not_before:
+        if self._work.size.seconds > min(QUICK_SECONDS, at_most) or time.monotonic() < self._not_before:
             return False
         return self._claimer.may_send_ahead(endings)
 

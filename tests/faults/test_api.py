@@ -114,7 +114,6 @@ def test_keys_share_their_places(fleet: Fleet) -> None:
     assert fleet.verdict(bounds=Bounds(max_running_per_key=2)) == []
 
 
-@pytest.mark.prove
 def test_limits_hold_for_both(fleet: Fleet) -> None:
     rate = RateLimit(60, 1)
     fleet.queue.create_queue(replace(SPEC, max_running=5, rate=rate))

@@ -288,7 +288,6 @@ def test_a_run_that_is_cancelled_gives_its_jobs_back_at_once(deployed: Deploymen
     assert not any(wait.orphan for wait in aftermath.waits(d))
 
 
-@pytest.mark.prove
 def test_an_effect_outside_of_the_transaction_is_seen(tmp_path: Path, server: OwnServer) -> None:
     d = Deployment(tmp_path, server, SQLQUEUE_FAULTS_PLANT="an effect outside of the transaction")
     try:

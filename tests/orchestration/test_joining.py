@@ -57,7 +57,6 @@ def worker_pair(url: str, schema: str, victim: subprocess.Popen[str]) -> Iterato
         yield [one, other]
 
 
-@pytest.mark.prove
 def test_a_thousand_jobs_worked_off_by_processes_of_which_one_is_killed_are_joined_once_and_whole(
     url: str, queue: SqlQueue, joining: Joining
 ) -> None:

@@ -17,6 +17,7 @@ from dagster_sqlqueue.followers import Followers
 from dagster_sqlqueue.topics import Message, Topics
 from tests.gate.patience import PATIENCE, sized
 from tests.support import Work, caller, rows, until, value
+from tests.support.few import few
 
 ROUNDS = sized(12, 60)
 _Put = Callable[[SqlQueue, QueueSpec[Work], Sequence[Any]], Any]
@@ -37,6 +38,7 @@ def _publish(queue: SqlQueue, spec: QueueSpec[Work], jobs: Sequence[NewJob[Work]
 
 WAYS: dict[str, tuple[Callable[[int], list[NewJob[Work]]], _Put]] = {
     "unique keys": (_keyed, lambda queue, spec, jobs: queue.enqueue_many(spec, jobs).inserted),
+    "messages": (_named, _publish),
     "a generator": (_keyed, lambda queue, spec, jobs: queue.enqueue_many(spec, (job for job in jobs)).inserted),
     "replacing": (_keyed, lambda queue, spec, jobs: queue.enqueue_many(spec, jobs, on_conflict="replace").inserted),
     "ids": (_named, lambda queue, spec, jobs: queue.enqueue_many(spec, jobs).inserted),
@@ -45,9 +47,7 @@ WAYS: dict[str, tuple[Callable[[int], list[NewJob[Work]]], _Put]] = {
         lambda queue, spec, jobs: Followers(queue).enqueue_many(spec, jobs, on_conflict="ignore").inserted,
     ),
     "merging": (_keyed, lambda queue, spec, jobs: Followers(queue).enqueue_many(spec, jobs).inserted),
-    "messages": (_named, _publish),
 }
-IN_SMALL = ("unique keys", "messages")
 
 
 def _raced(calls: Sequence[Callable[[], Any]]) -> list[Any]:
@@ -62,7 +62,7 @@ def _raced(calls: Sequence[Callable[[], Any]]) -> list[Any]:
         return [future.result(PATIENCE) for future in [pool.submit(run, call) for call in calls]]
 
 
-@pytest.mark.parametrize("way", [pytest.param(way, marks=() if way in IN_SMALL else pytest.mark.prove) for way in WAYS])
+@pytest.mark.parametrize("way", few(list(WAYS), 2))
 def test_the_same_jobs_in_opposite_orders(queue: SqlQueue, spec: QueueSpec[Work], way: str) -> None:
     make, put = WAYS[way]
     Topics(queue).subscribe("orders", "worker", "work")

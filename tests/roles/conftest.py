@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from uuid import uuid4
 
 import psycopg
@@ -11,23 +10,8 @@ from psycopg import sql
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.db.permissions import Role
-from tests.conftest import SERVERS
 from tests.roles.support import Staff, dropping_roles, staff_of
 from tests.support import Work
-
-_ON_ONE_SERVER = {"test_installing.py", "test_at_once.py", "test_owners_rights.py"}
-"""Of `make test`: what they do is the same on each, and is the longest of this folder."""
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
-    """Leave the other servers of some modules to `make prove`."""
-    for item in items:
-        if item.path.parent == Path(__file__).parent and item.path.name in _ON_ONE_SERVER:
-            assert isinstance(item, pytest.Function)
-            if item.callspec.params.get("any_server", SERVERS[0]) != SERVERS[0]:
-                item.add_marker(pytest.mark.prove)
-    return (yield)
 
 
 @pytest.fixture

@@ -188,7 +188,6 @@ with outputs.own_name(output, "sizes", told.name) as name:
 """
 
 
-@pytest.mark.prove
 def test_what_a_killed_run_left_staged_goes_and_what_another_run_stages_stays(
     queue: SqlQueue, session: SparkSession, run: Run, tmp_path: Path
 ) -> None:

@@ -26,6 +26,7 @@ from tests.gate.plugin import note_figures, verdict
 from tests.spark import daily_support, kill_driver
 from tests.spark.consuming_support import endings, in_table, prepare, sales, wrong_in
 from tests.support import make_due, rows, until, value
+from tests.support.few import few
 
 ANSWER_SECONDS = kill_driver.DRIVER_SECONDS + PATIENCE
 LOCK_SECONDS = round(PATIENCE)
@@ -155,10 +156,7 @@ def points(steps: int) -> list[int]:
 
 
 @pytest.mark.timeout(10 * PATIENCE)
-@pytest.mark.parametrize(
-    "mode",
-    [Mode.LEASED, *(pytest.param(mode, marks=pytest.mark.prove) for mode in (Mode.TRANSACTIONAL, kill_driver.PACKED))],
-)
+@pytest.mark.parametrize("mode", few([*Mode, kill_driver.PACKED], 1))
 def test_a_driver_that_is_killed_at_any_step_is_finished_by_the_next(
     driver: Drivers, queue: SqlQueue, url: str, output: Path, mode: str
 ) -> None:

@@ -258,7 +258,10 @@ def test_a_day_with_more_rows_than_the_driver_should_hold_is_published_as_a_whol
             (lambda events: compute(events).drop("account"), "no column 'account'; it has day, events, size"),
             (lambda events: compute(events).withColumn("list", sf.array("size")), "column 'list' .* has the type list"),
             (lambda events: compute(events).withColumn("day", sf.col("day").cast("string")), "it must be date"),
-            (lambda events: compute(events).withColumn("account", sf.lit("all")), "row with day 2013-01-01, account all"),
+            (
+                lambda events: compute(events).withColumn("account", sf.lit("all")),
+                "one row with day 2013-01-01, account all",
+            ),
             (lambda events: compute(events).withColumn("account", sf.lit(None).cast("string")), "account None; neither"),
             (lambda events: compute(events).select("*", sf.lit(1).alias("size")), "more than one column 'size'"),
         ],

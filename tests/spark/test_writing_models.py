@@ -101,8 +101,14 @@ def test_what_fits_is_stored_as_an_enqueue_stores_it(queue: SqlQueue, register: 
                 r"row 0: the payload does not fit Order of queue 'work': lines\.1\.pieces: Input should be greater than 0",
             ),
             ("SELECT 'a' AS accountName, 1 AS price", "day: Field required"),
-            ("SELECT 'nobody' AS accountName, DATE '2013-01-02' AS day", "accountName: Value error, there is no such acc"),
-            ("SELECT CAST(NULL AS string) AS accountName, DATE '2013-01-02' AS day", "accountName: Input should be a valid"),
+            (
+                "SELECT 'nobody' AS accountName, DATE '2013-01-02' AS day",
+                "accountName: Value error, there is no such account",
+            ),
+            (
+                "SELECT CAST(NULL AS string) AS accountName, DATE '2013-01-02' AS day",
+                "accountName: Input should be a valid str",
+            ),
             ("SELECT '[]' AS payload", "partition 0, row 0: the payload is not a JSON object"),
         ],
         2,

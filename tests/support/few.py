@@ -10,7 +10,7 @@ def few(cases: Sequence[Any], kept: int) -> list[Any]:
     """The cases of a `parametrize`, of which all but the first ones are left to `make prove`.
 
     Args:
-        cases: a tuple is the values of several arguments.
+        cases: a tuple holds the values of several arguments; a value that is a tuple itself has to be in one.
         kept: how many `make test` has.
     """
     values = [case if isinstance(case, tuple) else (case,) for case in cases]

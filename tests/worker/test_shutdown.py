@@ -232,7 +232,6 @@ def gone(pid: int) -> bool:
         return True
 
 
-@pytest.mark.prove
 def test_workers_come_and_go_and_every_job_is_done_once(shop: Shop, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     (jobs, changes, apart), luck = sized((500, 3, 60), (1_500, 5, 100)), random.Random(7)
     queue.enqueue_many(spec, [Work(n=n, note="pause") for n in range(jobs)])
@@ -254,8 +253,10 @@ def test_workers_come_and_go_and_every_job_is_done_once(shop: Shop, queue: SqlQu
     assert states(queue) == dict.fromkeys(range(jobs), "succeeded")
 
 
-@pytest.mark.prove
-@ALONE_OR_NOT
+@pytest.mark.parametrize(
+    "processes",
+    [pytest.param((), id="alone"), pytest.param(("--processes", "1"), id="supervised", marks=pytest.mark.prove)],
+)
 def test_a_database_that_goes_away_is_waited_for(
     spec: QueueSpec[Work], tmp_path: Path, processes: tuple[str, ...]
 ) -> None:

@@ -120,7 +120,6 @@ def _end_transactions(queue: SqlQueue) -> None:
     until(lambda: not rows(queue, end), "the end of all transactions")
 
 
-@pytest.mark.prove
 def test_a_batch_that_kills_its_drivers_spends_its_own_attempts(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     queue.enqueue_many(spec, [NewJob(Work(n=n), max_attempts=1 + n % 2) for n in range(6)])
     for turn in range(1, 4):
