@@ -1,4 +1,4 @@
-"""The commands' frame: shared options before the command, errors as one line, exit codes."""
+"""The frame of all commands: shared options before the command, one-line errors, exit codes."""
 
 import os
 import re
@@ -17,11 +17,11 @@ from dagster_sqlqueue.display import printable
 from dagster_sqlqueue.errors import QueueError
 
 _EPILOG = (
-    "First steps: sqlqueue migrate (or, without a database of yours, sqlqueue up), then sqlqueue create orders, then"
+    "First steps: sqlqueue migrate (or sqlqueue up, if you have no database), then sqlqueue create orders, then"
     " sqlqueue enqueue orders '{\"order\": 1}', then sqlqueue peek orders and sqlqueue stats.\n\nExit codes: "
     + "; ".join(f"{code:d} {meaning}" for code, meaning in MEANINGS.items())
-    + ". An error is one line on standard error.\n\nTIME is a length of time: 90 for seconds, or 500ms, 5m, 2h, 7d. MOMENT"
-    " is a date and time with its zone: 2026-01-31T08:00:00Z."
+    + ". An error is one line on standard error that begins with `error:`.\n\nTIME is a number of seconds, or a number with"
+    " a unit: 90, 500ms, 5m, 2h, 7d. MOMENT is a date and time with a zone: 2026-01-31T08:00:00Z, or with +02:00."
 )
 _ENTRIES = {entry.name: entry for entry in ENTRIES}
 _TRACEBACK = "SQLQUEUE_TRACEBACK"
@@ -29,10 +29,10 @@ _CREDENTIALS = re.compile(r"://(?!user:password@)[^\s/]*@")
 
 
 class Commands(TyperGroup):
-    """The group of all commands; every error ends as a line on standard error and an exit code."""
+    """The group of all commands; every error ends as one line on standard error and an exit code."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Run a command line and exit."""
+        """Run a command line, and exit."""
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="backslashreplace")
@@ -49,24 +49,24 @@ class Commands(TyperGroup):
         return list(_ENTRIES)
 
     def get_command(self, ctx: Any, cmd_name: str) -> TyperCommand | None:
-        """What help and completion say about a command; its module is not imported."""
+        """Return what help and completion need about a command, without importing its module."""
         entry = _ENTRIES.get(cmd_name)
         return entry.listed() if entry else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Return the command that was named, to be run or to be completed; its module is imported."""
+        """Return the named command, to be run or completed, after importing its module."""
         name, listed, rest = super().resolve_command(ctx, args)
         return name, _ENTRIES[name].load() if name else listed, rest
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that was named."""
+        """Run the named command."""
         try:
             super().invoke(ctx)
             sys.stdout.flush()
         except QueueError as error:
             raise typer.Exit(_report(str(error), code_of(error), ctx.obj)) from None
         except BrokenPipeError:
-            # The reader of our output has closed the pipe; the interpreter must not write the rest at its exit.
+            # The reader of the output has closed the pipe; the interpreter must not write the rest at its exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(Code.CLOSED_PIPE) from None
         except (typer.Exit, typer.Abort, typer.TyperException):
@@ -76,7 +76,7 @@ class Commands(TyperGroup):
                 raise typer.Exit(_report(refusal(error), Code.DATABASE, ctx.obj)) from None
             if os.environ.get(_TRACEBACK):
                 raise
-            message = f"unexpected {type(error).__name__}: {error}; this is a defect, {_TRACEBACK}=1 shows where"
+            message = f"unexpected {type(error).__name__}: {error}; this is a bug, {_TRACEBACK}=1 shows where"
             raise typer.Exit(_report(message, Code.FAILED, ctx.obj)) from None
 
 
@@ -103,13 +103,15 @@ def _shared(
     schema: Schema = None,
     as_json: Json = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, show_default=False, help="Show the version.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, show_default=False, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
-    """Queues of jobs in a PostgreSQL database: create and maintain them, enqueue jobs, inspect jobs, decide about
-    them.
+    """A job queue in PostgreSQL: create and maintain queues, enqueue jobs, inspect them, and decide about them.
 
-    The options below may stand before or after the command.
+    The options under "Database and output" can be given before or after the command.
     """
     context.obj = Session(url, schema, as_json)
     if context.invoked_subcommand is None:

@@ -1,4 +1,4 @@
-"""The commands of the program, so that its help and its completion need none of the modules that have them."""
+"""The commands of the program, listed so that its help and its completion need not import their modules."""
 
 import importlib
 from typing import NamedTuple
@@ -12,18 +12,18 @@ class Entry(NamedTuple):
 
     name: str
     module: str
-    """Of `dagster_sqlqueue.cli.commands`; its `register` makes the command."""
+    """The module of `dagster_sqlqueue.cli.commands` whose `register` adds the command."""
     panel: str
-    """The heading of the program's help under which it is."""
+    """The heading in the program's help under which it is listed."""
     summary: str
     """The first paragraph of its own help."""
 
     def listed(self) -> TyperCommand:
-        """What stands for it in a list: a name and a help, which does nothing."""
+        """Return its placeholder in a list: a command with a name and a help, which does nothing."""
         return TyperCommand(self.name, help=self.summary, rich_help_panel=self.panel)
 
     def load(self) -> TyperCommand | TyperGroup:
-        """Return the command itself; its module is imported."""
+        """Import its module, and return the command itself."""
         part = typer.Typer()
         importlib.import_module(f"dagster_sqlqueue.cli.commands.{self.module}").register(part)
         found = typer.main.get_group(part).commands[self.name]
@@ -36,65 +36,63 @@ ENTRIES = [
         "up",
         "up",
         "Set up",
-        "Start a PostgreSQL server for a first try, with the tables in it, and run it until Ctrl-C or SIGTERM.",
+        "Run an embedded PostgreSQL server, with the schema installed, until Ctrl-C or SIGTERM.",
     ),
     Entry(
         "migrate",
         "setup",
         "Set up",
-        "Make the tables, or bring them up to date. Safe to run again, also while producers and consumers work.",
+        "Create the schema, or upgrade it.",
     ),
-    Entry("create", "setup", "Set up", "Make a queue, or change the settings of one, while it runs."),
-    Entry("queues", "setup", "Set up", "Show the queues and their settings."),
+    Entry("create", "setup", "Set up", "Create a queue, or change the settings of an existing one while it runs."),
+    Entry("queues", "setup", "Set up", "List the queues and their settings."),
     Entry(
         "functions",
         "functions",
         "Set up",
-        "Show the SQL functions that triggers, psql and other languages call, and whether they are those of this package.",
+        "List the SQL functions for triggers, psql and other languages, and whether they are current.",
     ),
-    Entry("enqueue", "enqueue", "Enqueue", "Enqueue one job, or many from standard input."),
-    Entry(
-        "schema", "schema", "Enqueue", "Print the JSON Schema of a queue's payloads, from the code. Needs no database."
-    ),
+    Entry("enqueue", "enqueue", "Enqueue", "Enqueue one job, or one for each line of standard input."),
+    Entry("schema", "schema", "Enqueue", "Print the JSON Schema of a queue's payloads, from the code."),
     Entry(
         "publish",
         "topics",
         "Topics",
-        "Publish a message to a topic, or many from standard input: each becomes a job for each subscription that it fits.",
+        "Publish a message to a topic, or one for each line of standard input.",
     ),
     Entry(
         "subscribe",
         "topics",
         "Topics",
-        "Make the messages of a topic that fit a filter jobs of a queue. Publishers need no change.",
+        "Enqueue the messages of a topic that match a filter as jobs of a queue.",
     ),
-    Entry("unsubscribe", "topics", "Topics", "Remove a subscription. The jobs that it has got stay."),
+    Entry("unsubscribe", "topics", "Topics", "Remove a subscription; its jobs stay."),
     Entry(
         "subscriptions",
         "topics",
         "Topics",
-        "Show the subscriptions: which messages of which topic become jobs of which queue.",
+        "List the subscriptions, with their filters and queues.",
     ),
     Entry(
         "follow",
         "followers",
         "Follow",
-        "Put callbacks on other queues when a job has ended; at once, if it has. The same again changes nothing.",
+        "Enqueue callbacks on other queues when a job has ended.",
     ),
     Entry(
         "group",
         "followers",
         "Follow",
-        "Manage groups of jobs: one callback, put when the last of them has ended, with counts of how they ended.",
+        "Manage groups of jobs: one callback, enqueued when the last of them has ended, with counts of how they ended.",
     ),
     Entry(
         "work",
         "work",
         "Consume",
-        "Run a consumer with your functions as handlers, until stopped: for systemd, a container, or a terminal.",
+        "Run consumers outside of Dagster, with your functions as handlers, until stopped.",
     ),
-    Entry("peek", "jobs", "Inspect", "Show the jobs that would be claimed next, without claiming them."),
-    Entry("list", "jobs", "Inspect", "List jobs of a queue: all of them, or those that fit every condition."),
+    Entry("peek", "jobs", "Inspect", "List the jobs that would be claimed next, without claiming them."),
+    Entry("list", "jobs", "Inspect", "List the jobs of a queue: all of them, or those that match every condition."),
     Entry(
         "show",
         "jobs",
@@ -111,74 +109,74 @@ ENTRIES = [
         "dead",
         "jobs",
         "Inspect",
-        "Show the dead letters: jobs that used up their attempts or were rejected, the latest first, with their errors.",
+        "List the dead letters with their errors, the latest first.",
     ),
     Entry("wait", "results", "Inspect", "Wait until a job has ended, and show its result or error."),
     Entry(
         "stats",
         "stats",
         "Inspect",
-        "Show how much each queue holds, how late it is, how fast it is, and what became of its jobs.",
+        "Show how many jobs each queue holds, its lag, its throughput, and how its jobs ended.",
     ),
     Entry(
         "metrics",
         "metrics",
         "Inspect",
-        "Serve the queues' stats to Prometheus, until SIGTERM or Ctrl-C: what stats shows, with a query for each scrape.",
+        "Serve the figures of `stats` to Prometheus, until SIGTERM or Ctrl-C.",
     ),
     Entry(
         "retry",
         "job_admin",
         "Decide about jobs",
-        "Redrive dead letters: the same jobs, due now, with all their attempts.",
+        "Redrive dead letters: the same jobs, due now, with a full set of attempts.",
     ),
     Entry(
         "cancel",
         "job_admin",
         "Decide about jobs",
-        "Cancel jobs: at once those that do not run; a running one is asked to end.",
+        "Cancel waiting jobs, and ask running ones to end.",
     ),
     Entry(
         "hold",
         "job_admin",
         "Decide about jobs",
-        "Hold queued jobs until an operator releases or cancels them. In an ordered queue their keys stop there.",
+        "Hold queued jobs until they are released or cancelled.",
     ),
     Entry(
         "release",
         "job_admin",
         "Decide about jobs",
-        "Release held jobs: due now, with the attempts that they have left.",
+        "Release held jobs: they are due now, with their remaining attempts.",
     ),
     Entry(
         "reschedule",
         "job_admin",
         "Decide about jobs",
-        "Make queued jobs due at another moment, earlier or later than it was.",
+        "Change when queued jobs are due, to an earlier or a later time.",
     ),
     Entry(
         "reprioritise",
         "job_admin",
         "Decide about jobs",
-        "Give jobs another priority. For a running job it counts when it goes back to the queue.",
+        "Change the priority of live jobs.",
     ),
     Entry(
         "delete",
         "job_admin",
         "Decide about jobs",
-        "Delete jobs for good, with payload, result, error and history: ended ones, or live ones that do not run.",
+        "Delete ended or waiting jobs permanently, with payload, result, error and history.",
     ),
     Entry(
         "purge",
         "job_admin",
         "Decide about jobs",
-        "Empty a queue: delete every job that waits, due, scheduled or held. What runs goes on, the archive stays.",
+        "Delete all waiting jobs of a queue: due, scheduled or held ones.",
     ),
     Entry(
         "pause",
         "queue_admin",
         "Run a queue",
-        "Stop claims of a queue. What runs goes on; jobs can still be enqueued.",
+        "Stop claims of a queue; running jobs continue, and jobs can still be enqueued.",
     ),
     Entry("resume", "queue_admin", "Run a queue", "Allow claims of a paused queue again."),
     Entry(
@@ -188,44 +186,46 @@ ENTRIES = [
         "Change the number of buckets of a queue, while producers and consumers run.",
     ),
     Entry(
-        "region", "queue_admin", "Run a queue", "Give buckets of a queue to a region: its consumers claim there first."
+        "region",
+        "queue_admin",
+        "Run a queue",
+        "Assign buckets of a queue to a region, whose consumers claim from them first.",
     ),
     Entry(
         "maintain",
         "maintenance",
         "Maintain",
-        "Do now what consumers do once an hour by themselves: make the partitions of the coming days, trim, remove what"
-        " expired, heal ordering keys that stand still.",
+        "Do the maintenance that consumers do once an hour.",
     ),
     Entry(
         "trim",
         "maintenance",
         "Maintain",
-        "Remove finished jobs that are older than their queue keeps them (--retention-days of `create`).",
+        "Delete archived jobs that are older than their queue's retention, with their history.",
     ),
     Entry(
         "batch",
         "batches",
         "Maintain",
-        "Show the batches that Spark seals and publishes, and abandon or delete some.",
+        "List, show, abandon and delete the batches of Spark.",
     ),
     Entry(
         "doctor",
         "doctor",
         "Maintain",
-        "Check the database for what is wrong, or soon will be, and show a remedy for each finding.",
+        "Check the database for problems, present or coming, and name a remedy for each finding.",
     ),
     Entry(
         "people",
         "people",
         "People",
-        "Hand jobs over to people, who take, do and review them, and set how many run by themselves.",
+        "Hand jobs over to people, who take, do and review them, and set the percentage that runs automatically.",
     ),
     Entry(
         "schedule",
         "schedules",
         "Schedule",
-        "Enqueue jobs by the clock: cron expressions in a time zone, and intervals.",
+        "Manage and run schedules, which enqueue jobs by cron expressions in a time zone, or at intervals.",
     ),
 ]
 """In the order of the help."""

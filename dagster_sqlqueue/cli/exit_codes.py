@@ -1,4 +1,4 @@
-"""The exit codes: what they mean, and which error has which."""
+"""The exit codes: what each means, and which errors end with it."""
 
 import enum
 
@@ -38,24 +38,24 @@ class Code(enum.IntEnum):
 
 MEANINGS = {
     Code.DONE: "done",
-    Code.FAILED: "doctor found a failure, or something failed that should not",
-    Code.INPUT: "bad input or usage, or a decision that does not fit; nothing was written",
-    Code.DATABASE: "the database is not available, or refused",
+    Code.FAILED: "doctor found a failure, or an unexpected error occurred",
+    Code.INPUT: "bad input or usage, or a decision that is not possible in the job's state; nothing was written",
+    Code.DATABASE: "the database is not available, or refused the statement",
     Code.SCHEMA: "the schema is missing, too old or too new",
     Code.UNKNOWN: "there is no such queue, job, group, subscription or schedule",
-    Code.PARTLY: "done in part (the output says what was left as it is, and why)",
-    Code.CUT_OFF: "work stopped before running jobs had ended; they were given back",
+    Code.PARTLY: "partly done (the output says what was left unchanged, and why)",
+    Code.CUT_OFF: "work stopped before running jobs had ended; they were released",
     Code.NOT_SUCCEEDED: "the job that was waited for failed or was cancelled",
-    Code.TIMED_OUT: "the job that was waited for has not ended in time; it goes on",
-    Code.BUSY: "migrate did not get its locks in time; run it again",
+    Code.TIMED_OUT: "the job that was waited for did not end in time; it is still on the queue",
+    Code.BUSY: "migrate did not get its locks in time; repeat it",
     Code.INTERRUPTED: "interrupted, with Ctrl-C",
     Code.CLOSED_PIPE: "the reader of the output closed the pipe",
 }
 
 MENDED_BY_HAND = frozenset({Code.INPUT})
-"""What `sqlqueue work` ends with when it would do so again, however the database changes: a command line, a setting or a
-handler has to be changed, and a service manager does not start it again. All others may do better later: a server comes
-back, a grant, a migration or a queue is made, a defect is met once."""
+"""The exit codes of `sqlqueue work` that no change of the database can fix: the command line, a setting or a handler has to
+be changed, so a service manager does not restart it. After any other code a later start may succeed: the server is available
+again, a privilege was granted, a migration was applied, a queue was created, or the error does not recur."""
 
 _CODES: list[tuple[type[Exception], Code]] = [
     (InvalidInput, Code.INPUT),
@@ -75,13 +75,13 @@ _CODES: list[tuple[type[Exception], Code]] = [
 
 
 def code_of(error: Exception) -> Code:
-    """Return the exit code of an error that is the library's, or the database's."""
+    """Return the exit code of an error of the library or of the database."""
     usual = Code.DATABASE if of_database(error) else Code.FAILED
     return next((code for kind, code in _CODES if isinstance(error, kind)), usual)
 
 
 def of_database(error: Exception) -> bool:
-    """Return whether an error is the driver's, or SQLAlchemy's."""
+    """Return whether an error comes from the driver or from SQLAlchemy."""
     import psycopg
     from sqlalchemy.exc import SQLAlchemyError
 

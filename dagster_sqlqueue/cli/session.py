@@ -1,4 +1,4 @@
-"""What every command shares: where the database is, how results are shown, how errors end."""
+"""What all commands share: which database they use, how they print results, how errors end."""
 
 import inspect
 import os
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from dagster_sqlqueue.embedded import EmbeddedPostgres
     from dagster_sqlqueue.queue import SqlQueue
 
-# The driver, SQLAlchemy and what needs them are imported by functions, here and in the commands: help and completion do
-# without them, and would take three times as long.
+# The driver, SQLAlchemy and the modules that need them are imported inside functions, here and in the commands: help and
+# completion work without them, and would take three times as long with them.
 
 PANEL = "Database and output"
 
@@ -28,9 +28,9 @@ Url = Annotated[
         metavar="URL",
         show_default=False,
         rich_help_panel=PANEL,
-        help="The database: postgresql://user:password@host:5432/database. Other users of the machine can read a"
-        " command line: prefer the environment variable SQLQUEUE_URL. With neither, the embedded server"
-        " of `sqlqueue up` is used, if it has been started once (SQLQUEUE_HOME, or .sqlqueue in this directory).",
+        help="The database: postgresql://user:password@host:5432/database. Prefer the environment variable"
+        " SQLQUEUE_URL: other users of the machine can read command lines. Without either, the embedded server of the"
+        " current directory (or of SQLQUEUE_HOME) is used, if `sqlqueue up` has started it before.",
     ),
 ]
 Schema = Annotated[
@@ -40,12 +40,14 @@ Schema = Annotated[
         metavar="NAME",
         show_default=False,
         rich_help_panel=PANEL,
-        help=f"The schema that holds the queue's tables; or the environment variable SQLQUEUE_SCHEMA; else"
-        f" {DEFAULT_SCHEMA}.",
+        help=f"The schema of the queues' tables. Default: the environment variable SQLQUEUE_SCHEMA, or {DEFAULT_SCHEMA}.",
     ),
 ]
 Json = Annotated[
-    bool, typer.Option("--json", show_default=False, rich_help_panel=PANEL, help="Print JSON, for programs to read.")
+    bool,
+    typer.Option(
+        "--json", show_default=False, rich_help_panel=PANEL, help="Print JSON with stable keys, for programs."
+    ),
 ]
 
 
@@ -56,14 +58,14 @@ _OwnUrl = Annotated[
         metavar="URL",
         show_default=False,
         rich_help_panel=PANEL,
-        help="The database; else SQLQUEUE_URL, else the embedded server. See: sqlqueue --help",
+        help="The database. Default: SQLQUEUE_URL, or the embedded server; see: sqlqueue --help",
     ),
 ]
 
 
 @dataclass(frozen=True)
 class Session:
-    """The options that every command takes, as given before or after the command's name."""
+    """The options that every command takes, given before or after the command's name."""
 
     url: str | None = None
     schema: str | None = None
@@ -73,7 +75,7 @@ class Session:
         return f"Session(schema={self.schema!r}, as_json={self.as_json})"
 
     def secrets(self) -> list[str]:
-        """What must not appear in any message."""
+        """Texts that must not appear in any message."""
         from dagster_sqlqueue.db.urls import parse_url
 
         url = self.url or os.environ.get("SQLQUEUE_URL") or ""
@@ -88,14 +90,14 @@ class Session:
         """Yield the queues of the database, for the block.
 
         Args:
-            checked: refuse a schema that is missing or of another version.
-            pool_size: connections.
+            checked: refuse a schema that is missing, too old or too new.
+            pool_size: number of connections.
             connect_timeout: seconds to wait for the server.
 
         Raises:
             InvalidInput: no database is named, or its URL is not usable.
             EmbeddedServerError: the embedded server does not start.
-            SchemaMissing, SchemaTooOld, SchemaTooNew: `checked`, and so it is.
+            SchemaMissing, SchemaTooOld, SchemaTooNew: with `checked`, the schema is.
         """
         from dagster_sqlqueue.db.database import Database
         from dagster_sqlqueue.queue import SqlQueue
@@ -115,14 +117,14 @@ class Session:
             yield queue
 
     def reachable(self) -> bool:
-        """Return whether a database is named, or the embedded server runs: `queue` starts none."""
+        """Return whether a database is named, or the embedded server is running; does not start it, unlike `queue`."""
         from dagster_sqlqueue.embedded import home, supervisor
 
         return self._url is not None or supervisor.postmaster(home() / "postgres") is not None
 
     @property
     def schema_name(self) -> str:
-        """The schema that holds the queue's tables."""
+        """The schema that contains the queues' tables."""
         from dagster_sqlqueue.db.database import default_schema
 
         return self.schema or default_schema()
@@ -132,7 +134,7 @@ class Session:
         url = self.url or os.environ.get("SQLQUEUE_URL") or None
         if url and "@" in _database_of(url):
             raise InvalidInput(
-                "the database URL has an '@' after the host's '/': write the characters @ : / ? # % of a password as"
+                "the database URL has an '@' after the host's '/': in a password, write the characters @ : / ? # % as"
                 " %40 %3A %2F %3F %23 %25"
             )
         return url
@@ -154,19 +156,19 @@ def _embedded() -> "Iterator[EmbeddedPostgres]":
     directory = home() / "postgres"
     if not (directory / "PG_VERSION").exists():
         raise InvalidInput(
-            "no database is named: set SQLQUEUE_URL, or give --url postgresql://user:password@host:5432/database (and"
-            f" there is no embedded server in {directory}, which this starts: sqlqueue up)"
+            "no database is named: set SQLQUEUE_URL, or give --url postgresql://user:password@host:5432/database, or start"
+            f" an embedded server (there is none in {directory}) with: sqlqueue up"
         )
     with EmbeddedPostgres(directory) as server:
         yield server
 
 
 def command(app: typer.Typer, name: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function of a `Session` and its own options as a command that takes the shared options as well.
+    """Register a function as a command: of a `Session` and its own options, with the shared options added.
 
     Args:
         app: the program.
-        name: of the command, when it is not the function's.
+        name: the command's name, if it differs from the function's.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -202,7 +204,7 @@ def _reflowed(function: Callable[..., Any]) -> str:
 
 
 def refusal(error: Exception) -> str:
-    """What the database said, when it refused a statement for a reason that has no class of its own."""
+    """Return the database's message about a refused statement that has no error class of its own."""
     original = getattr(error, "orig", None) or error  # SQLAlchemy's errors have the driver's
     lines = str(original).strip().splitlines() or [type(original).__name__]
-    return f"the database refused: {lines[0]}"
+    return f"the database refused the statement: {lines[0]}"

@@ -1,4 +1,4 @@
-"""Being stopped by SIGTERM or Ctrl-C, in commands that run until then."""
+"""Stopping by SIGTERM or Ctrl-C, for commands that run until then."""
 
 import signal
 import threading
@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def stopped_by_signals() -> Iterator[tuple[threading.Event, list[int]]]:
-    """Yield an event that SIGTERM and SIGINT set while the block runs, and which of them came.
+    """Yield an event that SIGTERM and SIGINT set while the block runs, and the signals received.
 
-    The main thread must not wait for the event: its handler would set what it may hold the lock of.
+    The main thread must not wait for the event: the signal handler runs in it, and would need a lock that it may hold.
     """
     stopping = threading.Event()
     received: list[int] = []

@@ -244,8 +244,8 @@ def queues(database: Database) -> Check:
 
 
 def strays(database: Database) -> Check:
-    """Check whether jobs are where no claim reads: in buckets that their queue never had, of priorities that do not
-    exist, or of queues that do not exist.
+    """Check whether jobs are where some consumers, or all, do not read: in buckets that their queue never had, which only
+    consumers of all buckets claim from; of priorities that do not exist; or of queues that do not exist.
     """
     moving: list[str] = []
     lost: list[str] = []
@@ -256,7 +256,10 @@ def strays(database: Database) -> Check:
     found: list[str] = []
     cures: list[str] = []
     if moving:
-        found.append(f"jobs are in buckets, or of priorities, that no consumer claims from: {', '.join(moving)}")
+        found.append(
+            f"jobs are where sensors and consumers of some buckets do not look, in buckets that their queue never had, or have"
+            f" priorities that are not recorded: {', '.join(moving)}"
+        )
         cures.append("move them with: sqlqueue maintain (run it daily); a producer that computes buckets does it wrong")
     if lost:
         found.append(f"jobs are on queues that do not exist: {', '.join(lost)}")

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime
 from uuid import uuid4
 
 import dagster as dg
@@ -11,9 +11,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.spark import outputs, sinks, staging
+from dagster_sqlqueue.spark import outputs, showing, sinks, staging
 from dagster_sqlqueue.spark.archive_reading import archived
-from dagster_sqlqueue.spark.closed_days import check_closed, check_kept
+from dagster_sqlqueue.spark.closed_days import Computed, check_closed, check_kept
 from dagster_sqlqueue.spark.computing import computed
 from dagster_sqlqueue.spark.consuming import url_of
 from dagster_sqlqueue.spark.contents import Accounts, Days, Held
@@ -31,7 +31,8 @@ class ArchiveDays(DayWork):
     def check_changed(self, queue: SqlQueue, found: Found, days: Sequence[str]) -> None:
         """Check that none of them is replaced by what retention has left of it."""
         held = {day: found.held[day] for day in days}
-        check_kept(queue, found.about, held, _jobs_of(found.last), queue.database.run("clock", {})[0][0])
+        before = {day: one for day in days if (one := _computed_from(found.last[day])) is not None}
+        check_kept(queue, found.about.queue, held, before, queue.database.run("clock", {})[0][0])
 
     def accounts(self, queue: SqlQueue, held: Mapping[str, Held]) -> Mapping[str, Accounts]:
         """All that have jobs: a day that is over is done with."""
@@ -83,7 +84,9 @@ class ArchiveDays(DayWork):
         return staging.stage(frame, url_of(queue), table, key, uuid4().hex[:12])
 
 
-def _jobs_of(last: Mapping[str, dg.AssetMaterialization | None]) -> dict[str, int]:
-    """Return how many jobs there were when each day was computed."""
-    found = {day: one.metadata.get("jobs_read") for day, one in last.items() if one is not None}
-    return {day: int(str(value.value)) for day, value in found.items() if value is not None}
+def _computed_from(last: dg.AssetMaterialization | None) -> Computed | None:
+    """Return what a day was computed from the last time; None: it had no jobs, or was never computed."""
+    jobs, first = (last.metadata.get(name) if last else None for name in ("jobs_read", showing.FIRST_FINISHED))
+    if jobs is None or first is None:
+        return None
+    return Computed(int(str(jobs.value)), datetime.fromtimestamp(float(str(first.value)), UTC))

@@ -1,6 +1,7 @@
 """Days of the archive that are over: from when to when they are, and whether anything may still be added to one."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -15,6 +16,19 @@ SETTLED = timedelta(minutes=1)
 """A job that finished just before midnight may be committed a little later."""
 _ZONE_LAST = "Etc/GMT+12"
 """Where a day ends last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """What a day was computed from the last time.
+
+    Attributes:
+        jobs: how many jobs of it the archive held.
+        first_finished: when the first of them finished.
+    """
+
+    jobs: int
+    first_finished: datetime
 
 
 def begins(day: str, zone: str) -> datetime:
@@ -75,29 +89,32 @@ def check_closed(queue: SqlQueue, about: Days, days: Sequence[str], now: datetim
 
 
 def check_kept(
-    queue: SqlQueue, about: Days, held: Mapping[str, Held], before: Mapping[str, int], now: datetime
+    queue: SqlQueue, name: str, held: Mapping[str, Held], before: Mapping[str, Computed], now: datetime
 ) -> None:
     """Check that days whose jobs were removed from the archive are not replaced by what is left of them.
 
     Args:
         queue: where the archive is.
-        about: which jobs belong to which day.
+        name: of the queue whose jobs they are.
         held: what the archive holds of the days to compute.
-        before: how many jobs it held when a day was computed the last time.
+        before: what each day was computed from the last time, of those that had jobs.
         now: by the database's clock.
 
     Raises:
-        InvalidInput: a day is older than the archive's jobs are kept, and has fewer than it had.
+        InvalidInput: jobs of a day have been there for longer than the archive keeps them, and some of them are missing.
     """
-    kept = queue.settings(about.queue).retention_days
-    if not kept or about.day is not None:
+    kept = queue.settings(name).retention_days
+    if not kept:
         return
-    for day, one in held.items():
-        if one.total() < before.get(day, 0) and begins(day, about.zone) < now - timedelta(days=kept):
+    for day, then in before.items():
+        one = held[day]
+        first = one.first_finished()
+        missing = first is None or first > then.first_finished or one.total() < then.jobs
+        if missing and then.first_finished < now - timedelta(days=kept):
             raise InvalidInput(
-                f"of {day} the archive of {about.queue!r} holds {one.total():,} jobs, and held {before[day]:,} when it was"
-                f" computed: they are kept for {kept} days, and were removed. The results are left as they are; to replace"
-                " them all the same, launch the run with recompute"
+                f"of {day} the archive of {name!r} holds {one.total():,} jobs, and held {then.jobs:,} when it was computed,"
+                f" the first finished at {moment(then.first_finished)}: they are kept for {kept} days, and some were"
+                " removed. The results are left as they are; to replace them all the same, launch the run with recompute"
             )
 
 

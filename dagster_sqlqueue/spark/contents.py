@@ -105,15 +105,21 @@ class Held:
 
     Attributes:
         jobs: how many of each account; under "" where there are no accounts.
-        last: when the last one of each finished.
+        first: when the first one of each finished.
+        last: when the last one did.
     """
 
     jobs: dict[str, int] = field(default_factory=dict)
+    first: dict[str, datetime] = field(default_factory=dict)
     last: dict[str, datetime] = field(default_factory=dict)
 
     def total(self, accounts: frozenset[str] | None = None) -> int:
         """Return how many jobs these accounts have; None: all of them."""
         return sum(count for name, count in self.jobs.items() if accounts is None or name in accounts)
+
+    def first_finished(self) -> datetime | None:
+        """Return when the first of its jobs finished; None: it has none."""
+        return min(self.first.values(), default=None)
 
     def watermark(self, accounts: frozenset[str] | None = None) -> str:
         """Return the number of jobs and when the last one finished: something else whenever one was added or taken
@@ -173,8 +179,9 @@ def held(queue: SqlQueue, about: Days, days: Sequence[str]) -> dict[str, Held]:
     in_result, path = _path(about.account)
     parameters = {**about.parameters(days), "account_in_result": in_result, "account_path": path}
     found = {day: Held() for day in days}
-    for day, account, jobs, last in queue.database.run("archive_by_day", parameters):
+    for day, account, jobs, first, last in queue.database.run("archive_by_day", parameters):
         found[day].jobs[account or ""] = jobs
+        found[day].first[account or ""] = first
         found[day].last[account or ""] = last
     return found
 

@@ -254,7 +254,12 @@ class DayWork(ABC):
         figures = contents.figures(queue, found.about, days)
         return {
             day: {
-                **showing.of_day(figures.get(day), self._version(found, accounts, day), made.counts[day]),
+                **showing.of_day(
+                    figures.get(day),
+                    found.held[day].first_finished(),
+                    self._version(found, accounts, day),
+                    made.counts[day],
+                ),
                 **({"accounts": len(accounts[day].done)} if self.by_account else {}),
                 **made.shown.get(day, {}),
                 **showing.of_rows(made.rows, day, self.figures),

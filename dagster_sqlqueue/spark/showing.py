@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import dagster as dg
@@ -13,6 +14,9 @@ from dagster_sqlqueue.spark.sinks import sql_type
 
 CONTENTS = "sqlqueue/contents"
 """The metadata that says what a day was made of: the same again, and there is nothing to do."""
+
+FIRST_FINISHED = "first_finished"
+"""The metadata that says when the first of a day's jobs finished: whether retention may have removed some since."""
 
 UNCHANGED = "unchanged"
 
@@ -58,16 +62,19 @@ def data_version(last: dg.AssetMaterialization | None) -> str | None:
     return (last.tags or {}).get("dagster/data_version") if last else None
 
 
-def of_day(figures: Figures | None, contents: str, row_count: int) -> dict[str, Any]:
+def of_day(figures: Figures | None, first_finished: datetime | None, contents: str, row_count: int) -> dict[str, Any]:
     """Return the metadata of a day that was computed.
 
     Args:
         figures: of its jobs; None: it has none.
+        first_finished: when the first of its jobs finished; None: it has none.
         contents: what it was made of, see `version`.
         row_count: the rows of its results.
     """
     shown: dict[str, Any] = {ROW_COUNT: row_count, UNCHANGED: False, CONTENTS: contents}
     shown["jobs_read"] = figures.jobs if figures else 0
+    if first_finished is not None:
+        shown[FIRST_FINISHED] = dg.MetadataValue.timestamp(first_finished)
     if figures is None:
         return shown
     shown |= {"jobs_failed": figures.failed, "attempts": figures.attempts}

@@ -91,7 +91,7 @@ def test_a_batch_that_was_left_behind_is_given_up(cli: Cli, queue: SqlQueue, spe
     assert (foretold["changed"], foretold["returned"]) == ([str(batch.id)], 3)
     assert states(queue) == [("running", 1)] * 3
     said = cli.run("batch", "abandon", batch.key, "--reason", "the machine burnt").stdout
-    assert f"batch {batch.key} ({batch.id}) is given up" in said
+    assert f"batch {batch.key} ({batch.id}) was abandoned" in said
     assert "jobs due again: 3" in said
     assert states(queue) == [("queued", 0)] * 3
     assert rows(queue, "SELECT DISTINCT error FROM {s}.job") == [("the machine burnt",)]
@@ -134,7 +134,7 @@ def test_batches_that_are_over_are_forgotten(cli: Cli, queue: SqlQueue, spec: Qu
     said = cli.run(*asked)
     assert said.exit_code == Code.PARTLY
     for text in (
-        f"batch {done.key} ({done.id}) is forgotten",
+        f"batch {done.key} ({done.id}) was deleted",
         "it is sealed: abandon it first",
         "not known to be in their",
     ):

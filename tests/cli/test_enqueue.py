@@ -92,9 +92,9 @@ def test_a_job_in_place_of_one_that_waits(cli: Cli, queue: SqlQueue) -> None:
     assert (first["inserted"], first["replaced"]) == (1, 0)
     second = cli.json("enqueue", "work", '{"n": 2}', "--unique-key", "u", "--replace")
     assert (second["inserted"], second["replaced"], second["id"]) == (0, 1, first["id"])
-    assert "in place of what it was" in cli.run("enqueue", "work", "{}", "--unique-key", "u", "--replace").stdout
+    assert "replacing its previous content" in cli.run("enqueue", "work", "{}", "--unique-key", "u", "--replace").stdout
     many = cli.run("enqueue", "work", "-", "--unique-key", "u", "--replace", stdin='{"n": 4}\n')
-    assert many.stdout == "enqueued 0 jobs on work; 1 replaced what waited under their unique keys\n"
+    assert many.stdout == "enqueued 0 jobs on work; 1 replaced queued jobs with the same unique keys\n"
     assert [json.loads(job.payload) for job in queue.peek("work")] == [{"n": 4}]
 
 
@@ -118,7 +118,7 @@ def test_bad_lines_can_be_left_out(cli: Cli, queue: SqlQueue) -> None:
     assert {json.loads(job.payload)["n"] for job in queue.peek("work")} == {1, 2, 3}
     shown = cli.run("enqueue", "work", "-", "--skip-bad", stdin=lines)
     assert "enqueued 3 jobs on work; 3 refused\nline 3: is not a JSON object" in shown.stdout
-    assert cli.refused(2, "enqueue", "work", "{}", "--skip-bad").startswith("--skip-bad is about the lines")
+    assert cli.refused(2, "enqueue", "work", "{}", "--skip-bad").startswith("--skip-bad applies to the lines")
 
 
 def test_standard_input_is_read_when_no_payload_is_given(cli: Cli, queue: SqlQueue) -> None:
@@ -166,7 +166,7 @@ def test_a_line_without_end_is_refused(cli: Cli) -> None:
 
 
 def test_nothing_on_standard_input(cli: Cli) -> None:
-    assert "held no payload" in cli.refused(2, "enqueue", "work", "-", stdin="\n\n")
+    assert "contained no payload" in cli.refused(2, "enqueue", "work", "-", stdin="\n\n")
 
 
 def test_bad_options(cli: Cli, queue: SqlQueue) -> None:

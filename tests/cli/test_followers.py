@@ -28,7 +28,7 @@ def test_following_a_job(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> No
     Consumer(queue, spec, lambda job: None).drain()
     (payload,) = told(cli)
     assert (payload["job_id"], payload["state"], payload["context"]) == (OWN, "succeeded", {"team": [1]})
-    assert cli.run("follow", OWN, *options).stdout == f"{OWN} has ended; callback put on ended\n"
+    assert cli.run("follow", OWN, *options).stdout == f"{OWN} has ended; callback enqueued on ended\n"
     assert len(told(cli)) == 1
     assert cli.json("show", OWN)["followers"] == []
 
@@ -96,7 +96,7 @@ def test_what_is_refused(cli: Cli, queue: SqlQueue) -> None:
         ([*enqueue, "--callback", "ended:"], "states holds ''"),
         ([*enqueue, "--callback", "ended", "--context", "{a"], "--context '{a' is not JSON"),
         ([*enqueue, "--context", "1"], "there is no --callback"),
-        ([*enqueue, "--merge", "--replace"], "--replace stands with --merge"),
+        ([*enqueue, "--merge", "--replace"], "--replace cannot be combined with --merge"),
         ([*enqueue, "--group", "g"], "--group 'g' is not a group's id"),
         ([*enqueue, "--group", GROUP], "is closed"),
         (["follow", OWN], "there is no --callback"),

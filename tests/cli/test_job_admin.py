@@ -64,7 +64,7 @@ def test_retry_says_what_stays_and_why(cli: Cli, queue: SqlQueue, spec: QueueSpe
     (new,) = _put(queue, spec, "a", unique_key="u")
     some = cli.run("retry", "work", "--all")
     assert some.exit_code == 6
-    assert "put back 0 jobs; left 1 job as before" in some.stdout
+    assert "put back 0 jobs; left 1 job unchanged" in some.stdout
     assert "unique key" in some.stdout
     named = cli.run("retry", "work", new, _NOBODY, "--json")
     assert named.exit_code == 6
@@ -125,7 +125,7 @@ def test_delete_and_purge(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> N
     _claimed(queue)
     one, two, three = _put(queue, spec, "a", "b", "c")
     done = cli.run("delete", failed, one, running)
-    assert (done.exit_code, done.stdout.splitlines()[0]) == (6, "queue work: deleted 2 jobs; left 1 job as before")
+    assert (done.exit_code, done.stdout.splitlines()[0]) == (6, "queue work: deleted 2 jobs; left 1 job unchanged")
     assert "it is running" in done.stdout
     assert cli.run("show", failed).exit_code != 0
     assert cli.json("delete", "work", "--tag", "b")["changed"] == [two]
@@ -134,8 +134,8 @@ def test_delete_and_purge(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> N
     assert cli.run("show", three).exit_code != 0
     assert _states(cli, running) == ["running"]
     refused = cli.run("delete", "work")
-    assert "no jobs are named: give ids, a condition, or --all" in refused.stderr
-    assert "delete is about jobs that are queued" in cli.run("delete", "work", "--state", "running").stderr
+    assert "no jobs are selected: give ids, a condition, or --all" in refused.stderr
+    assert "delete applies to jobs that are queued" in cli.run("delete", "work", "--state", "running").stderr
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_dry_run_of_ids_says_which_would_be_left(cli: Cli, queue: SqlQueue, spec
     (live,) = _put(queue, spec, "a")
     foretold = cli.run("cancel", "work", dead, live, _NOBODY, "--dry-run")
     assert foretold.exit_code == 6
-    assert "1 job would be cancelled; 2 jobs left as before" in foretold.stdout
+    assert "1 job would be cancelled; 2 jobs left unchanged" in foretold.stdout
     assert "it is failed" in foretold.stdout
     assert "queue work has no such job" in foretold.stdout
     assert _states(cli, dead, live) == ["failed", "queued"]
@@ -213,10 +213,10 @@ def test_no_selection_is_no_wish_for_everything(cli: Cli, queue: SqlQueue, spec:
 def _refuses_vague_selections(cli: Cli, verb: str) -> None:
     own = {"reschedule": ["--for", "5"], "reprioritise": ["--priority", "5"]}.get(verb, [])
     for selection, said in (
-        ([], "no jobs are named: give ids, a condition, or --all"),
-        (["--all", "--tag", "a"], "--all and --tag were given at once"),
-        ([_NOBODY, "--all"], "ids and --all were given at once"),
-        ([_NOBODY, "--payload", "{}"], "ids and --payload were given at once"),
+        ([], "no jobs are selected: give ids, a condition, or --all"),
+        (["--all", "--tag", "a"], "--all and --tag cannot be combined"),
+        ([_NOBODY, "--all"], "ids and --all cannot be combined"),
+        ([_NOBODY, "--payload", "{}"], "ids and --payload cannot be combined"),
         (["17"], "the job '17' is not a job's id"),
         (["--payload", "no"], "is not JSON"),
         (["--ordering-key", ""], "--ordering-key is empty"),
@@ -230,9 +230,9 @@ def _refuses_vague_selections(cli: Cli, verb: str) -> None:
 
 def test_what_is_refused(cli: Cli) -> None:
     for verb, options, said in (
-        ("retry", ["--state", "queued"], "--state is 'queued'; retry is about jobs that are failed or cancelled"),
+        ("retry", ["--state", "queued"], "--state is 'queued'; retry applies to jobs that are failed or cancelled"),
         ("retry", ["--all", "--limit", "0"], "--limit is 0"),
-        ("cancel", ["--state", "failed"], "cancel is about jobs that are queued or running or held"),
+        ("cancel", ["--state", "failed"], "cancel applies to jobs that are queued or running or held"),
         ("reschedule", ["--all"], "give one of --until and --for"),
         ("reschedule", ["--all", "--for", "5", "--until", "2037-01-31T08:00:00Z"], "give one of --until and --for"),
         ("reschedule", ["--all", "--for", "99999d"], "hundred years"),
@@ -246,13 +246,16 @@ def test_what_is_refused(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        ("retry", "every job of the queue that failed; cancelled ones with --state cancelled"),
-        ("cancel", "every live job of the queue: queued and held ones end at once, running ones are asked to end"),
-        ("hold", "every queued job of the queue, due or not; running ones go on"),
-        ("release", "every held job of the queue"),
-        ("reschedule", "every queued job of the queue, due or not; running and held ones stay as they are"),
-        ("reprioritise", "every live job of the queue: queued, running and held"),
-        ("people hand-over", "every queued job of the queue, due or not; running ones go on"),
+        ("retry", "all failed jobs of the queue; for cancelled ones, use --state cancelled instead"),
+        (
+            "cancel",
+            "all live jobs of the queue: queued and held ones are cancelled at once, running ones are asked to end",
+        ),
+        ("hold", "all queued jobs of the queue, due or not; running ones continue"),
+        ("release", "all held jobs of the queue"),
+        ("reschedule", "all queued jobs of the queue, due or not; running and held ones are not changed"),
+        ("reprioritise", "all live jobs of the queue: queued, running and held"),
+        ("people hand-over", "all queued jobs of the queue, due or not; running ones continue"),
     ],
 )
 def test_the_help_says_which_jobs_all_of_them_are(cli: Cli, command: str, says: str) -> None:
@@ -294,7 +297,7 @@ def test_ids_that_need_no_queue_are_said_to_be_of_theirs(cli: Cli, queue: SqlQue
     ended = cli.run("cancel", job, "--dry-run")
     assert ended.stdout.startswith("queue work: 1 job would be cancelled. Nothing was changed (--dry-run)")
     again = cli.run("hold", job)
-    assert (again.exit_code, "left 1 job as before" in again.stdout) == (6, True)
+    assert (again.exit_code, "left 1 job unchanged" in again.stdout) == (6, True)
 
 
 @pytest.mark.parametrize("verb", ["retry", "cancel", "hold", "release", "reschedule", "reprioritise"])
@@ -304,7 +307,7 @@ def test_ids_of_two_queues_are_refused_by_both_names(
     here, there = _put(queue, spec, *"ab"), str(queue.enqueue(other, Work(n=1)))
     before = _everything(queue)
     said = cli.refused(2, verb, *here, there, *_OWN.get(verb, []))
-    assert f"the jobs are of several queues: {here[0]} is of work, {there} of other" in said
+    assert f"the jobs belong to several queues: {here[0]} to work, {there} to other" in said
     assert "nothing was changed" in said
     assert _everything(queue) == before
 
@@ -321,12 +324,12 @@ def test_ids_that_nobody_knows_are_an_error(cli: Cli, queue: SqlQueue, spec: Que
 
 def test_what_is_neither_a_queue_nor_an_id(cli: Cli) -> None:
     assert "no queue is named" in cli.refused(2, "cancel", "--all")
-    assert "no jobs are named" in cli.refused(2, "cancel")
+    assert "no jobs are selected" in cli.refused(2, "cancel")
     assert "the job '0199a1b2-c3d4' is not a job's id" in cli.refused(2, "cancel", "0199a1b2-c3d4")
-    assert "ids and --all were given at once" in cli.refused(2, "cancel", _NOBODY, "--all")
+    assert "ids and --all cannot be combined" in cli.refused(2, "cancel", _NOBODY, "--all")
     assert "the job 'work' is not a job's id" in cli.refused(2, "cancel", _NOBODY, "work")
 
 
 def test_the_help_says_that_ids_are_of_one_queue(cli: Cli) -> None:
     shown = Cli({**cli.environment, "TERMINAL_WIDTH": "300", "COLUMNS": "300"}).run("cancel", "--help").stdout
-    assert "all of one queue, because an answer is about one queue" in " ".join(shown.split())
+    assert "all of one queue, because the output is about one queue" in " ".join(shown.split())

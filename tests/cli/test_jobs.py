@@ -45,8 +45,8 @@ def test_an_empty_queue(cli: Cli) -> None:
     assert cli.json("peek", "work") == []
     assert cli.run("dead", "work").stdout == "queue work has no dead letters\n"
     assert cli.json("dead", "work") == []
-    assert cli.run("list", "work").stdout.startswith("no live job of queue work is there")
-    assert cli.run("list", "work", "--tag", "x", "--archived").stdout == "no ended job of queue work fits\n"
+    assert cli.run("list", "work").stdout.startswith("queue work has no live jobs")
+    assert cli.run("list", "work", "--tag", "x", "--archived").stdout == "queue work has no matching ended jobs\n"
     assert cli.json("list", "work") == []
 
 

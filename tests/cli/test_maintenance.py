@@ -40,7 +40,7 @@ def test_maintain_makes_partitions_and_trims(cli: Cli, queue: SqlQueue) -> None:
     assert first["partitions_dropped"] == first["busy"] == []
     cli.run("create", "work", "--retention-days", "30")
     second = cli.run("maintain", "--days-ahead", "9").stdout
-    assert "made no partition" in second
+    assert "created no partition" in second
     assert "dropped 2 partitions, of 20" in second
     assert _archived(queue) == 2
     assert set(cli.json("maintain")) == {

@@ -74,8 +74,8 @@ def test_the_rule_and_what_follows(cli: Cli, queue: SqlQueue) -> None:
     assert cli.run("people", "rule", "work").stdout == "queue work: 100 % of its jobs are automatic\n"
     said = cli.run("people", "rule", "work", "--automatic", "0", "--always", '{"n": 1}', "--four-eyes").stdout
     assert said == (
-        'queue work: 0 % of its jobs are automatic; what contains {"n": 1} is always for people; another person approves'
-        " what people do\n"
+        'queue work: 0 % of its jobs are automatic; those that contain {"n": 1} always go to people; results are reviewed'
+        " by another person\n"
     )
     kept = cli.json("people", "rule", "work", "--automatic", "12.5")
     assert kept == {
@@ -113,7 +113,7 @@ def test_what_is_refused(cli: Cli, queue: SqlQueue, task: str) -> None:
         (["take", "work", "--operator", "anna", "--limit", "0"], "limit is 0"),
         (["tasks", "work", "--stage", "done"], "stage is 'done'"),
         (["rule", "work", "--automatic", "101"], "automatic_percent is 101"),
-        (["hand-over", "work", "--by", "boss", "--reason", "hard"], "no jobs are named"),
+        (["hand-over", "work", "--by", "boss", "--reason", "hard"], "no jobs are selected"),
     ):
         assert said in cli.refused(2, "people", *arguments), arguments
     assert "there is no job" in cli.refused(5, "people", "approve", OTHER, "--by", "bert")

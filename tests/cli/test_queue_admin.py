@@ -36,17 +36,17 @@ def test_pause_waits_for_what_runs(cli: Cli, queue: SqlQueue, spec: QueueSpec[Wo
     (job,) = claim(queue)
     late = cli.run("pause", "work", "--wait", "--timeout", "10ms")
     assert late.exit_code == 6
-    assert "jobs of it still run" in late.stdout
+    assert "jobs of it are still running" in late.stdout
     queue.finish([Ending(job, ArchiveState.SUCCEEDED)])
     assert cli.json("pause", "work", "--wait", "--timeout", "5min")["drained"] is True
-    assert "nothing of it runs any more" in cli.run("pause", "work", "--wait").stdout
+    assert "no job of it is running any more" in cli.run("pause", "work", "--wait").stdout
 
 
 def test_rebucket(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     queue.enqueue_many(spec, [Work(n=n) for n in range(100)])
     assert cli.json("rebucket", "work", "8")["bucket_count"] == 8
     fewer = cli.run("rebucket", "work", "2").stdout
-    assert fewer == "queue work has 2 buckets; 2 more still hold jobs and are emptied\n"
+    assert fewer == "queue work has 2 buckets; 2 more still hold jobs and are being emptied\n"
     claim(queue)
     settings = cli.json("queues", "work")[0]
     assert (settings["bucket_count"], settings["lanes"]) == (2, 4)

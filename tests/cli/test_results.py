@@ -96,7 +96,7 @@ def test_show_shows_how_far_a_job_is(cli: Cli, queue: SqlQueue, job: UUID) -> No
 def test_maintain_says_which_reply_queues_it_removed(cli: Cli, queue: SqlQueue) -> None:
     queue.database.run("reply_queue_put", {"queue": "reply_x", "seconds": 60.0})
     rows(queue, "UPDATE {s}.reply_queue SET expires_at = now() - interval '1 second'")
-    assert "removed reply queues that were not used any more: 1" in cli.run("maintain").stdout
+    assert "deleted expired reply queues: 1" in cli.run("maintain").stdout
     assert cli.json("maintain")["queues_removed"] == []
 
 

@@ -47,7 +47,7 @@ def test_init_makes_the_roles_and_says_so(bare: Cli, schema: str) -> None:
     first = bare.run("migrate", "--roles")
     assert first.exit_code == 0
     assert [line for line in first.stdout.splitlines() if line.startswith("role ")] == [
-        f"role {schema}_{name} was made and has what it needs" for name in FOUR
+        f"role {schema}_{name} was created and has its privileges" for name in FOUR
     ]
     again = bare.json("migrate", "--roles")
     assert again["roles"] == [{"name": f"{schema}_{name}", "made": False, "members": []} for name in FOUR]
@@ -57,8 +57,7 @@ def test_init_makes_the_roles_and_says_so(bare: Cli, schema: str) -> None:
 def test_members_are_named(staff: Staff, cli: Cli) -> None:
     shown = cli.run("migrate", "--roles").stdout
     assert (
-        f"role {staff.schema}_producer was there and has what it needs; its members: {staff.user(Role.PRODUCER)}"
-        in shown
+        f"role {staff.schema}_producer exists and has its privileges; its members: {staff.user(Role.PRODUCER)}" in shown
     )
 
 

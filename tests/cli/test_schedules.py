@@ -82,11 +82,11 @@ def test_pause_resume_remove(cli: Cli, queue: SqlQueue) -> None:
     cli.run(*NIGHTLY)
     assert "nightly of queue work is paused since 20" in cli.run("schedule", "pause", "work", "nightly").stdout
     assert "sqlqueue schedule resume work nightly" in cli.run("schedule", "next", "work", "nightly").stdout
-    assert "goes on from its tick at 20" in cli.run("schedule", "resume", "work", "nightly").stdout
+    assert "continues from its tick at 20" in cli.run("schedule", "resume", "work", "nightly").stdout
     assert cli.json("schedule", "pause", "work", "nightly")["paused_at"] is not None
     assert cli.json("schedule", "resume", "work", "nightly")["paused_at"] is None
-    assert cli.run("schedule", "remove", "work", "nightly").stdout == "schedule nightly of queue work was removed\n"
-    assert cli.run("schedule", "list").stdout.startswith("there is no schedule; make one with: ")
+    assert cli.run("schedule", "remove", "work", "nightly").stdout == "schedule nightly of queue work was deleted\n"
+    assert cli.run("schedule", "list").stdout.startswith("there is no schedule; create one with: ")
     cli.run(*NIGHTLY)
     assert cli.json("schedule", "remove", "work", "nightly") == {"queue": "work", "name": "nightly", "removed": True}
 

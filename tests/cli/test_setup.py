@@ -91,11 +91,16 @@ def test_create_makes_a_queue_and_then_changes_only_what_is_named(cli: Cli) -> N
 
 def test_create_says_what_the_queue_is_like_now(cli: Cli, queue: SqlQueue) -> None:
     made = cli.run("create", "orders", "--ordered", "--rate", "5/s", "--max-running", "1000").stdout
-    for said in ("queue orders was made", "round_robin", "strict per ordering key", "1,000 running, 5 starts per 1 s"):
+    for said in (
+        "queue orders was created",
+        "round_robin",
+        "strict per ordering key",
+        "1,000 running, 5 starts per 1 s",
+    ):
         assert said in " ".join(made.split())
-    assert "was like this already" in cli.run("create", "orders").stdout
+    assert "is unchanged" in cli.run("create", "orders").stdout
     changed = cli.run("create", "orders", "--max-attempts", "2", "--buckets", "8").stdout
-    assert "is as follows" in changed
+    assert "was changed" in changed
     assert "keeps its 16 buckets; change them with: sqlqueue rebucket orders 8" in changed
     assert queue.settings("orders").bucket_count == 16
 
@@ -112,7 +117,7 @@ def test_queues(cli: Cli) -> None:
 
 def test_no_queue_yet(bare: Cli) -> None:
     bare.run("migrate")
-    assert "make one with: sqlqueue create NAME" in bare.run("queues").stdout
+    assert "create one with: sqlqueue create NAME" in bare.run("queues").stdout
     assert bare.json("queues") == []
 
 
@@ -212,14 +217,14 @@ def test_a_queue_gets_the_settings_that_the_code_declares(cli: Cli, queue: SqlQu
     queue.create_queue(QueueSpec("other", Work, bucket_count=3, lease_seconds=11, max_attempts=1))
     shown = cli.run("create", "tests.worker.jobs:other")
     assert shown.exit_code == 0
-    assert "queue other is as follows" in shown.stdout
+    assert "queue other was changed" in shown.stdout
     assert "(an existing queue keeps its 3 buckets; change them with: sqlqueue rebucket other 16)" in shown.stdout
     there = queue.settings("other")
     assert (there.lease_seconds, there.max_attempts, there.bucket_count) == (300, 5, 3)
-    assert "queue other was like this already" in cli.run("create", "tests.worker.jobs:handle_other").stdout
+    assert "queue other is unchanged" in cli.run("create", "tests.worker.jobs:handle_other").stdout
 
 
 def test_what_create_refuses_of_a_queue_of_the_code(cli: Cli) -> None:
     told = cli.refused(2, "create", "tests.worker.jobs:other", "--lease", "30")
-    assert "options were given beside it; say it in the code" in told
+    assert "options cannot be combined with tests.worker.jobs:other; set them in the code" in told
     assert "has no 'nosuch'" in cli.refused(2, "create", "tests.worker.jobs:nosuch")

@@ -103,7 +103,10 @@ def test_jobs_where_nobody_looks_are_named_by_doctor(cli: Cli, queue: SqlQueue, 
     assert found() == Check("strays", Verdict.OK, "each job is in a bucket of its queue")
     rows(queue, "UPDATE {s}.job SET bucket = 900")
     assert found().verdict is Verdict.WARN
-    assert found().found == "jobs are in buckets, or of priorities, that no consumer claims from: 3 of queue work"
+    assert found().found == (
+        "jobs are where sensors and consumers of some buckets do not look, in buckets that their queue never had, or have"
+        " priorities that are not recorded: 3 of queue work"
+    )
     assert "sqlqueue maintain" in found().cure
     assert "moved to buckets and priorities that are claimed: 3 jobs\n" in cli.run("maintain").stdout
     assert found().verdict is Verdict.OK

@@ -69,7 +69,7 @@ def test_a_paused_queue_is_marked(cli: Cli) -> None:
 
 def test_stats_without_queues(bare: Cli) -> None:
     bare.run("migrate")
-    assert bare.run("stats").stdout == "there is no queue yet; make one with: sqlqueue create NAME\n"
+    assert bare.run("stats").stdout == "there is no queue yet; create one with: sqlqueue create NAME\n"
     assert bare.json("stats") == []
 
 

@@ -10,7 +10,7 @@ OWN = "0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b"
 
 
 def test_subscriptions_come_and_go(cli: Cli, queue: SqlQueue) -> None:
-    assert "there is no such subscription; make one with" in cli.run("subscriptions").stdout
+    assert "there is no such subscription; create one with" in cli.run("subscriptions").stdout
     options = ["--payload", '{"country": "NZ"}', "--tag", "eu", "--tag", "big", "--priority", "5", "--delay", "5min"]
     made = cli.json("subscribe", "orders", "billing", "work", *options, "--mode", "move", "--group", "g")
     created = made.pop("created_at")
@@ -29,7 +29,7 @@ def test_subscriptions_come_and_go(cli: Cli, queue: SqlQueue) -> None:
     said = cli.run("subscribe", "orders", "billing", "work", *options, "--mode", "move", "--group", "g").stdout
     assert said == (
         'billing is subscribed to orders: messages that contain {"country": "NZ"} and have the tags big, eu become jobs of'
-        " work, one of those that compete gets each (group g), with priority 5, due 5 min later\n"
+        " work, one of the competing subscriptions gets each (group g), with priority 5, due 5 min later\n"
     )
     assert cli.run("subscribe", "orders", "all", "work").stdout == (
         "all is subscribed to orders: all messages become jobs of work\n"
@@ -70,11 +70,11 @@ def test_one_message(cli: Cli, queue: SqlQueue) -> None:
 def test_what_fits_nothing_says_so(cli: Cli, queue: SqlQueue) -> None:
     said = cli.run("publish", "nobody", "{}")
     assert said.exit_code == 0
-    assert said.stdout.endswith(": it fits no subscription of nobody, and became no job\n")
+    assert said.stdout.endswith(": it matches no subscription of nobody, and became no job\n")
     assert cli.json("publish", "nobody", "{}")["jobs"] == []
     cli.run("subscribe", "orders", "billing", "work", "--payload", '{"n": 2}')
     many = cli.run("publish", "orders", "-", stdin='{"n": 1}\n{"n": 2}\n').stdout
-    assert many == "published 2 messages to orders: 1 job; 1 fit no subscription and became no job\n"
+    assert many == "published 2 messages to orders: 1 job; 1 matched no subscription and became no job\n"
 
 
 def test_many_lines(cli: Cli, queue: SqlQueue) -> None:
@@ -121,7 +121,7 @@ def test_what_is_refused(cli: Cli, queue: SqlQueue) -> None:
         (["publish", "orders", "{}", "--run-at", "soon"], "'soon' is not a time"),
         (["publish", "orders", "{}", "--id", "1"], "--id '1' is not"),
         (["publish", "orders", "{}", "--tag", ""], "tags must be texts"),
-        (["publish", "orders", "{}", "--skip-bad"], "--skip-bad is about the lines"),
+        (["publish", "orders", "{}", "--skip-bad"], "--skip-bad applies to the lines"),
         (["subscribe", "orders", "a"], "Missing argument 'QUEUE'"),
         (["subscribe", "orders", "a b", "work"], "subscription 'a b' is not usable"),
         (["subscribe", "orders", "a", "work", "--payload", "{country: NZ}"], "is not JSON"),
@@ -134,7 +134,7 @@ def test_what_is_refused(cli: Cli, queue: SqlQueue) -> None:
         (["subscriptions", "no topic"], "is not usable"),
     ):
         assert said in cli.refused(2, *arguments), arguments
-    assert "held no payload" in cli.refused(2, "publish", "orders", "-", stdin="\n")
+    assert "contained no payload" in cli.refused(2, "publish", "orders", "-", stdin="\n")
     assert "--id names one message, and line 2" in cli.refused(
         2, "publish", "orders", "-", "--id", OWN, stdin="{}\n{}\n"
     )

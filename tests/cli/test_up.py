@@ -104,7 +104,7 @@ def test_for_people_it_prints_the_url_and_the_next_steps(here: Path) -> None:
         url = lines[2].strip()
         with psycopg.connect(url) as connection:
             assert connection.execute("SELECT count(*) FROM theirs.queue").fetchall() == [(0,)]
-        assert f"PostgreSQL runs on {here / '.sqlqueue' / 'postgres'} until Ctrl-C" in lines[0]
+        assert f"PostgreSQL runs in {here / '.sqlqueue' / 'postgres'} until Ctrl-C" in lines[0]
         assert lines[6:8] == [f"  export SQLQUEUE_URL='{url}'", "  export SQLQUEUE_SCHEMA=theirs"]
         assert "  sqlqueue create orders" in lines
 

@@ -334,10 +334,40 @@ def test_days_of_which_the_jobs_were_removed_are_left_as_they_are(
     rows(queue, "UPDATE {s}.queue SET retention_days = 30 WHERE name = 'work'")
     rows(queue, "DELETE FROM {s}.job_archive WHERE payload->>'account' = 'BOS'")
     said = reason(run(DAYS[0], spark=False))
-    assert "of 2013-03-09 the archive of 'work' holds 1 jobs, and held 2 when it was computed" in said
+    assert (
+        "of 2013-03-09 the archive of 'work' holds 1 jobs, and held 2 when it was computed, the first finished at"
+        " 2013-03-09"
+    ) in said
+    assert "they are kept for 30 days, and some were removed" in said
     assert run.in_table() == run.in_files() == expected(DAYS[0])
     assert run(DAYS[0], recompute=True).success
     assert run.in_table() == run.in_files() == expected(DAYS[0])[:1]
+
+
+def test_nor_are_days_of_a_field_replaced_by_what_retention_left_and_what_finished_since(
+    queue: SqlQueue, session: SparkSession, run: Run
+) -> None:
+    asset = run.asset(
+        reads=ArchiveRead("work", columns={**READS.columns, "day": {"path": "payload.day", "type": "date"}})
+    )
+    late = datetime.now(UTC) - timedelta(days=3)
+    first, second, third = ({"account": "ATL", "size": size, "day": DAYS[0]} for size in (1, 2, 4))
+    rows(queue, "UPDATE {s}.queue SET retention_days = 30 WHERE name = 'work'")
+    archive(queue, [Done(first), Done(second, at=late), Done({**first, "day": DAYS[1]}, at=late)])
+    assert run(DAYS[0], DAYS[1], asset=asset).success
+    assert run.in_table() == [(date(2013, 3, 9), "ATL", 2, 3), (date(2013, 3, 10), "ATL", 1, 1)]
+    # As many as before: by their number alone it would go unnoticed.
+    rows(queue, "DELETE FROM {s}.job_archive WHERE finished_at < %s", late)
+    archive(queue, [Done(third, at=late + timedelta(days=1))])
+    assert "holds 2 jobs, and held 2 when it was computed, the first finished at" in reason(
+        run(DAYS[0], asset=asset, spark=False)
+    )
+    # Retention has removed nothing of this day yet: somebody else took the job away.
+    rows(queue, "DELETE FROM {s}.job_archive WHERE payload->>'day' = %s", DAYS[1])
+    assert run(DAYS[1], asset=asset).success
+    assert run.in_table() == [(date(2013, 3, 9), "ATL", 2, 3)]
+    assert run(DAYS[0], asset=asset, recompute=True).success
+    assert run.in_table() == run.in_files() == [(date(2013, 3, 9), "ATL", 2, 6)]
 
 
 def test_results_that_do_not_fit_leave_everything_as_it_was(queue: SqlQueue, session: SparkSession, run: Run) -> None:

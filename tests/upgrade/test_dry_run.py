@@ -20,7 +20,7 @@ def test_it_prints_what_would_be_applied_and_its_locks(
         "0002_label: in a transaction",
         "  serves code from version 1 on",
         "  locks job: ACCESS EXCLUSIVE",
-        "    keeps waiting: reading and writing",
+        "    blocks: reading and writing",
         f"  SQL: {lines[5].removeprefix('  SQL: ')}",
     ]
     assert "0003_label_index: outside of a transaction, CONCURRENTLY" in "".join(lines)

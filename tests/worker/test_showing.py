@@ -120,5 +120,5 @@ def test_a_terminal_is_drawn_anew(shop: Shop, url: str, queue: SqlQueue, spec: Q
         os.close(ours)
     assert "succeeded" in seen
     assert "work: ValueError: no such address" in seen
-    assert "Ctrl-C finishes what runs" in seen
+    assert "Ctrl-C finishes running jobs" in seen
     assert seen.rfind("\x1b[?25h") > seen.rfind("\x1b[?25l")  # the cursor is back

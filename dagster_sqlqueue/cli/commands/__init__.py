@@ -1,1 +1,1 @@
-"""The commands, one family of them a module."""
+"""The commands, one module for each family."""

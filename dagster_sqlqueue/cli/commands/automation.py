@@ -17,24 +17,27 @@ from dagster_sqlqueue.people.model import AutomationRule
 from dagster_sqlqueue.queue.selection import Selection
 
 By = Annotated[
-    str, typer.Option("--by", metavar="NAME", show_default=False, help="Who decides this; kept in the job's history.")
+    str,
+    typer.Option("--by", metavar="NAME", show_default=False, help="Person who decides; recorded in the job's history."),
 ]
-Reason = Annotated[str | None, typer.Option(metavar="TEXT", show_default=False, help="Why; kept in the job's history.")]
+Reason = Annotated[
+    str | None, typer.Option(metavar="TEXT", show_default=False, help="Reason; recorded in the job's history.")
+]
 
 
 def _review(unless: str) -> Any:
-    return typer.Option("--review/--no-review", show_default=False, help=f"What is done has to be approved; {unless}.")
+    return typer.Option("--review/--no-review", show_default=False, help=f"Results must be approved; {unless}.")
 
 
 def _four_eyes(unless: str) -> Any:
     return typer.Option(
         "--four-eyes/--no-four-eyes",
         show_default=False,
-        help=f"Another person has to approve it, which implies a review; {unless}.",
+        help=f"Another person must approve them, which implies a review; {unless}.",
     )
 
 
-_BY_RULE, _STAYS = "else as the queue's rule says", "else that stays as it is"
+_BY_RULE, _STAYS = "default: the queue's rule", "default: unchanged"
 Review = Annotated[bool | None, _review(_BY_RULE)]
 FourEyes = Annotated[bool | None, _four_eyes(_BY_RULE)]
 
@@ -44,20 +47,22 @@ def rule(
     queue: Queue,
     automatic: Annotated[
         float | None,
-        typer.Option(metavar="0..100", show_default=False, help="How many percent of the jobs are automatic."),
+        typer.Option(metavar="0..100", show_default=False, help="Percentage of jobs that run automatically."),
     ] = None,
     always: Annotated[
         str | None,
         typer.Option(
             metavar="JSON",
             show_default=False,
-            help="Jobs whose payload contains this are always for people; none removes that.",
+            help="Jobs whose payload contains this always go to people; none removes the condition.",
         ),
     ] = None,
     review: Annotated[bool | None, _review(_STAYS)] = None,
     four_eyes: Annotated[bool | None, _four_eyes(_STAYS)] = None,
 ) -> None:
-    """Show how much of a queue runs by itself, or change it; what is not named stays.
+    """Show or set which jobs of a queue run automatically, which go to people, and whether results are reviewed.
+
+    Options that are not given are left unchanged.
 
     Examples: sqlqueue people rule orders
 
@@ -82,14 +87,16 @@ def rule(
         render.say(_rule(found))
 
 
-@selecting(("queued",), "hand over", all_jobs="Every queued job of the queue, due or not; running ones go on")
+@selecting(("queued",), "hand over", all_jobs="All queued jobs of the queue, due or not; running ones continue")
 def hand_over(
     session: Session,
     queue: str | None,
     selection: Selection,
     dry_run: bool,
     by: By,
-    reason: Annotated[str, typer.Option(metavar="TEXT", show_default=False, help="Why; kept in the job's history.")],
+    reason: Annotated[
+        str, typer.Option(metavar="TEXT", show_default=False, help="Reason; recorded in the job's history.")
+    ],
     review: Review = None,
     four_eyes: FourEyes = None,
 ) -> None:
@@ -111,11 +118,11 @@ def route(
     session: Session,
     queue: Queue,
     by: By,
-    limit: Annotated[int, typer.Option(metavar="N", help="The most jobs, 1 to 1000000.")] = 10_000,
+    limit: Annotated[int, typer.Option(metavar="N", help="Maximum number of jobs, 1 to 1000000.")] = 10_000,
 ) -> None:
-    """Hand over those queued jobs that the queue's rule gives to people.
+    """Hand over the queued jobs that the queue's rule assigns to people.
 
-    Call it as often as people should see new work; jobs enqueued later are found by the next call.
+    Repeat it as often as people should see new jobs: jobs enqueued later are found by the next call.
 
     Example: sqlqueue people route orders --by router
     """
@@ -132,9 +139,9 @@ def adopt(
     reason: Reason = None,
     review: Review = None,
     four_eyes: FourEyes = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="The most jobs, 1 to 1000000.")] = 10_000,
+    limit: Annotated[int, typer.Option(metavar="N", help="Maximum number of jobs, 1 to 1000000.")] = 10_000,
 ) -> None:
-    """Make tasks of held jobs that have none: those that handlers have held, for instance.
+    """Turn held jobs without a task into tasks, those that handlers have held, for instance.
 
     It also ends the tasks whose jobs were released, cancelled or completed without the task.
 
@@ -153,7 +160,7 @@ def adopt(
 def _rule(found: AutomationRule) -> str:
     said = [f"{found.automatic_percent:g} % of its jobs are automatic"]
     if found.always_people is not None:
-        said.append(f"what contains {found.always_people} is always for people")
+        said.append(f"those that contain {found.always_people} always go to people")
     if found.review:
-        said.append("another person approves what people do" if found.four_eyes else "what people do is approved")
+        said.append("results are reviewed by another person" if found.four_eyes else "results are reviewed")
     return display.printable(f"queue {found.queue}: {'; '.join(said)}")

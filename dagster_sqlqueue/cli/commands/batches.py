@@ -24,10 +24,10 @@ _SHOWN_ERROR = 200
 
 Batches = Annotated[
     list[str],
-    typer.Argument(metavar="BATCH...", help="The id of a batch, or its key: then the last batch of that."),
+    typer.Argument(metavar="BATCH...", help="Id of a batch, or its key, for the latest batch with that key."),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", show_default=False, help="Change nothing; show which batches it would be.")
+    bool, typer.Option("--dry-run", show_default=False, help="Change nothing; show which batches would be selected.")
 ]
 
 
@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _group(context: typer.Context) -> None:
-    """Show the batches that Spark seals and publishes, and abandon or delete some."""
+    """List, show, abandon and delete the batches of Spark."""
     if context.invoked_subcommand is None:
         render.say(context.get_help())
 
@@ -54,12 +54,12 @@ def list_batches(
         typer.Option(
             metavar="STATE",
             show_default=False,
-            help="sealing, sealed, published, abandoned, or open for the first two; may be given several times.",
+            help="sealing, sealed, published, abandoned, or open for the first two; can be repeated.",
         ),
     ] = None,
     limit: Limit = 20,
 ) -> None:
-    """List batches, the latest first: key, number of jobs, holder, and error.
+    """List batches, the latest first: key, number of jobs, holder and error.
 
     Examples: sqlqueue batch list
 
@@ -82,9 +82,11 @@ def list_batches(
 
 def show(
     session: Session,
-    batch: Annotated[str, typer.Argument(metavar="BATCH", help="Its id, or its key: then the last batch of that.")],
+    batch: Annotated[
+        str, typer.Argument(metavar="BATCH", help="Id of the batch, or its key, for the latest batch with that key.")
+    ],
 ) -> None:
-    """Show everything about one batch: state, jobs, holder and lease, attempts, error, and results.
+    """Show one batch: state, jobs, holder, rest of its lease, attempts, error, output, and whether its files are in place.
 
     Examples: sqlqueue batch show sizes/2013-07-04
 
@@ -105,20 +107,21 @@ def abandon(
     held: Annotated[
         bool,
         typer.Option(
-            "--held", show_default=False, help="Also one whose lease holds: its driver notices at its next heartbeat."
+            "--held",
+            show_default=False,
+            help="Also abandon a batch whose lease has not expired; its driver notices at its next heartbeat.",
         ),
     ] = False,
     reason: Annotated[
-        str, typer.Option(metavar="TEXT", show_default=False, help="Why; kept with the batch and its jobs.")
-    ] = "given up by an operator",
+        str, typer.Option(metavar="TEXT", show_default=False, help="Reason; stored with the batch and its jobs.")
+    ] = "abandoned by an operator",
     dry_run: DryRun = False,
 ) -> None:
-    """Abandon open batches: their jobs are due again, without an attempt spent, and the batches cannot be published any
-    more.
+    """Abandon open batches: their jobs are due again, and the batches can no longer be published.
 
-    One that its driver left behind is taken over by the next run of its key, or abandoned by `maintain`: this is for
-    what should not wait for either. One that a transaction seals or publishes at that moment is left, and the exit code
-    is 6.
+    No attempt is spent; outcomes that were reported for single jobs are applied. A batch that its driver left behind is
+    taken over by the next run of its key, or abandoned by `maintain`: use this command if that is too late. A batch that is
+    held, or that a transaction is sealing or publishing, is left unchanged, and the exit code is 6.
 
     Example: sqlqueue batch abandon sizes/2013-07-04 --dry-run
     """
@@ -128,7 +131,7 @@ def abandon(
         found = _named(source, batch)
         ids = [one.id for one in found]
         decided = batch_admin.abandon(source, ids, reason=reason, held=held, dry_run=dry_run)
-    _tell(session, found, decided, "gave up", dry_run)
+    _tell(session, found, decided, "abandoned", dry_run)
 
 
 def forget(
@@ -139,14 +142,15 @@ def forget(
         typer.Option(
             "--unmoved",
             show_default=False,
-            help="Also one whose files are not known to be in their place, because they are lost, for example.",
+            help="Also delete a batch whose files are not known to be in place, because they are lost, for example.",
         ),
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Delete batches that are over, and with them how often their keys failed, and where their results are.
+    """Delete batches that have ended, with the record of how often their keys failed, and where their output is.
 
-    `maintain` deletes them in time, except the last ones of each key. With exit code 6 some were left.
+    `maintain` deletes them after the queue's retention, except the last ones of each key. Exit code 6: some were left
+    unchanged.
 
     Example: sqlqueue batch forget sizes/2013-07-04 --unmoved
     """
@@ -155,14 +159,14 @@ def forget(
     with session.queue() as source:
         found = _named(source, batch)
         decided = batch_admin.forget(source, [one.id for one in found], unmoved=unmoved, dry_run=dry_run)
-    _tell(session, found, decided, "forgot", dry_run)
+    _tell(session, found, decided, "deleted", dry_run)
 
 
 def _named(source: "SqlQueue", words: Sequence[str]) -> "list[BatchRow]":
-    """Return the batches of ids and keys.
+    """Return the batches with these ids or keys.
 
     Raises:
-        UnknownBatch: there is none of one of them.
+        UnknownBatch: one of them does not exist.
     """
     from dagster_sqlqueue.queue import batch_admin
 
@@ -173,7 +177,7 @@ def _named(source: "SqlQueue", words: Sequence[str]) -> "list[BatchRow]":
         except ValueError:
             some = batch_admin.batches(source.database, key=word, limit=1)
         if not some:
-            raise UnknownBatch(f"there is no batch {word!r}; `sqlqueue batch list` shows those there are")
+            raise UnknownBatch(f"there is no batch {word!r}; list them with: sqlqueue batch list")
         found += some
     return found
 
@@ -186,17 +190,17 @@ def _tell(session: Session, found: "Sequence[BatchRow]", decided: "Decided", don
         render.emit_json({**values, "returned": decided.returned, "ended": decided.ended, "dry_run": dry_run})
     else:
         for id in decided.changed:
-            would = "would have been" if dry_run else "is"
-            what = "given up" if done == "gave up" else "forgotten"
+            would = "would be" if dry_run else "was"
+            what = "abandoned" if done == "abandoned" else "deleted"
             render.say(display.printable(f"batch {keys[id]} ({id}) {would} {what}"))
         if decided.returned or decided.ended:
-            ended = f", {decided.ended:,} ended as was reported" if decided.ended else ""
+            ended = f", {decided.ended:,} ended as reported" if decided.ended else ""
             render.say(f"jobs due again: {decided.returned:,}{ended}")
         if dry_run:
             render.say("Nothing was changed (--dry-run)")
         if decided.skipped:
             render.table(
-                ["left as before", "key", "because"], [(id, keys[id], why) for id, why in decided.skipped.items()]
+                ["left unchanged", "key", "because"], [(id, keys[id], why) for id, why in decided.skipped.items()]
             )
     if decided.skipped:
         raise typer.Exit(Code.PARTLY)

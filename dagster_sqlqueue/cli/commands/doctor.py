@@ -1,4 +1,4 @@
-"""`sqlqueue doctor`: check the database, and show a remedy for each finding."""
+"""`sqlqueue doctor`: check the database, and name a remedy for each finding."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -25,14 +25,14 @@ def doctor(
         typer.Argument(
             metavar="MODULE:SPEC",
             show_default=False,
-            help="Queues as the code declares them, or handlers of them, to be compared with those in the database. Of the"
-            " others it is known what their consumers declared.",
+            help="QueueSpecs of your code, or handlers bound to them, to compare with the database. Other queues are"
+            " compared with what their consumers declared.",
         ),
     ] = None,
 ) -> None:
-    """Check the database for what is wrong, or soon will be, and show a remedy for each finding.
+    """Check the database for problems, present or coming, and name a remedy for each finding.
 
-    Changes nothing. Each check is ok, warn (works, but needs attention) or fail (exit code 1).
+    It changes nothing. Each check is ok, warn (works, but needs attention) or fail (exit code 1).
 
     Examples: sqlqueue doctor --json
 

@@ -46,7 +46,7 @@ def enqueue(
         typer.Argument(
             metavar="JSON",
             show_default=False,
-            help="One JSON object; - or nothing for many on standard input, one a line.",
+            help="The payload, a JSON object; - or nothing reads one per line from standard input.",
         ),
     ] = None,
     priority: Annotated[int, typer.Option(metavar="0..9", help="Higher runs first.")] = 0,
@@ -55,7 +55,7 @@ def enqueue(
         typer.Option(
             metavar="MOMENT",
             show_default=False,
-            help="When it becomes due, as 2026-01-31T08:00:00Z or +02:00; else now.",
+            help="When the job is due: 2026-01-31T08:00:00Z, or with +02:00. Default: now.",
         ),
     ] = None,
     later: Annotated[
@@ -64,13 +64,15 @@ def enqueue(
             "--in",
             metavar="TIME",
             show_default=False,
-            help="Instead of --run-at, so long from now by the database's clock: 90, 10m, 2h.",
+            help="Instead of --run-at: time from now, by the database's clock, such as 90, 10m, 2h.",
         ),
     ] = None,
     unique_key: Annotated[
         str | None,
         typer.Option(
-            metavar="KEY", show_default=False, help="At most one live job of the queue has it; a second is left out."
+            metavar="KEY",
+            show_default=False,
+            help="At most one live job of the queue has this key; a second job is left out.",
         ),
     ] = None,
     unique_until: options.UniqueUntil = "end",
@@ -84,28 +86,32 @@ def enqueue(
     ] = None,
     tag: Annotated[
         list[str] | None,
-        typer.Option(metavar="WORD", show_default=False, help="A word to find the job by; may be given several times."),
+        typer.Option(metavar="WORD", show_default=False, help="Tag to find the job by; can be repeated."),
     ] = None,
     region: Annotated[
         str | None,
-        typer.Option(metavar="NAME", show_default=False, help="The region whose buckets take it; else any bucket."),
+        typer.Option(
+            metavar="NAME", show_default=False, help="Region whose buckets take the job. Default: any bucket."
+        ),
     ] = None,
     timeout: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", show_default=False, help="How long it may run, 90 or 5m, instead of the queue's timeout."
+            metavar="TIME",
+            show_default=False,
+            help="How long the job may run (90, 5m), instead of the queue's timeout.",
         ),
     ] = None,
     max_attempts: Annotated[
         str | None,
-        typer.Option(metavar="N", show_default=False, help="Runs it gets, instead of the queue's number."),
+        typer.Option(metavar="N", show_default=False, help="Attempts of the job, instead of the queue's number."),
     ] = None,
     replace: Annotated[
         bool,
         typer.Option(
             "--replace",
             show_default=False,
-            help="A waiting job with the same unique key takes the content of this one, instead of leaving this one out.",
+            help="If a queued job has the same unique key, replace its content, instead of leaving this job out.",
         ),
     ] = False,
     merge: Annotated[
@@ -113,38 +119,40 @@ def enqueue(
         typer.Option(
             "--merge",
             show_default=False,
-            help="A live job with the same unique key does the work of this one, waiting or running, and its --callback and"
-            " --group are about that job.",
+            help="If a live job has the same unique key, waiting or running, let it do the work of this one; --callback"
+            " and --group then apply to it.",
         ),
     ] = False,
     callback: Callbacks = None,
     told: Context = None,
     group: Annotated[
         str | None,
-        typer.Option(metavar="UUID", show_default=False, help="The open group of which it becomes a member."),
+        typer.Option(metavar="UUID", show_default=False, help="Open group to which the job is added."),
     ] = None,
     skip_bad: Annotated[
         bool,
         typer.Option(
             "--skip-bad",
             show_default=False,
-            help="Leave out the lines of standard input that are not usable, and name them (exit code 6); else one bad line"
-            " refuses them all.",
+            help="Leave out invalid lines of standard input, and list them (exit code 6). Default: one invalid line"
+            " refuses all.",
         ),
     ] = False,
     job_id: Annotated[
         str | None,
         typer.Option(
-            "--id", metavar="UUID", show_default=False, help="Its id, to be able to send it again: it lands once."
+            "--id",
+            metavar="UUID",
+            show_default=False,
+            help="The job's id: with it, a repeated call enqueues the job only once.",
         ),
     ] = None,
 ) -> None:
-    """Enqueue one job, or many from standard input.
+    """Enqueue one job, or one for each line of standard input.
 
-    Many are one transaction: all of them are enqueued, or none if one line is refused. The options hold for each of
-    them.
+    All lines are enqueued in one transaction: all of them, or none if one is refused. The options apply to each job.
 
-    The payload is taken as it is; whether it fits the queue's own model shows when a consumer reads it.
+    The payload is not checked against the queue's model; this happens when a consumer reads it.
 
     Examples: sqlqueue enqueue orders '{"order": 1}' --priority 9 --tag eu
 
@@ -171,15 +179,15 @@ def enqueue(
     }
     spec = QueueSpec(queue, AnyObject)
     if payload is None and sys.stdin.isatty():
-        raise InvalidInput("no payload: give a JSON object, or - and the objects on standard input, one a line")
+        raise InvalidInput("no payload: give a JSON object, or - and one JSON object per line on standard input")
     on_conflict: OnConflict = "replace" if replace else "ignore"
     wanted = callbacks_of(callback, told)
     put: _Put
     if merge or wanted or group is not None:
         if replace:
             raise InvalidInput(
-                "--replace stands with --merge, --callback or --group: content that was given to another job has no end of"
-                " its own; leave it out"
+                "--replace cannot be combined with --merge, --callback or --group: content that was given to another"
+                " job has no end of its own; leave it out"
             )
         wishes: dict[str, Any] = {"callbacks": wanted, "group": None if group is None else group_id("--group", group)}
         put = _Followed("merge" if merge else "ignore", wishes)
@@ -187,7 +195,7 @@ def enqueue(
         put = _Plain(on_conflict)
     if payload not in (None, "-"):
         if skip_bad:
-            raise InvalidInput("--skip-bad is about the lines of standard input, and a payload was given")
+            raise InvalidInput("--skip-bad applies to the lines of standard input, and a payload was given")
         settings["id"] = settings["id"] or uuid7()
         content = parsed(payload, "the payload", _NOTHING)
         with session.queue() as target:
@@ -213,12 +221,12 @@ def enqueue(
 def _delay(text: str) -> timedelta:
     seconds = options.seconds("--in", text)
     if seconds > MAX_DELAY_SECONDS:
-        raise InvalidInput(f"--in is too long: {text!r}; it must be a hundred years at most")
+        raise InvalidInput(f"--in is too long: {text!r}; it must be at most a hundred years")
     return timedelta(seconds=seconds)
 
 
 def _due(queue: "SqlQueue", delay: timedelta | None, run_at: datetime | None) -> datetime | None:
-    """Return the moment that was given, or the one after the delay, by the database's clock."""
+    """Return the time that was given, or the one after the delay, by the database's clock."""
     if delay is None:
         return run_at
     now: datetime = queue.database.run("clock", {})[0][0]
@@ -227,8 +235,8 @@ def _due(queue: "SqlQueue", delay: timedelta | None, run_at: datetime | None) ->
 
 @dataclass(frozen=True)
 class _Done:
-    """What became of the jobs: as the library's `Enqueued`, and how many were merged into others; None: without
-    --merge.
+    """What happened to the jobs: as in the library's `Enqueued`, and how many were merged into other jobs; None:
+    --merge was not given.
     """
 
     inserted: int
@@ -285,7 +293,7 @@ def _from_lines(queue: "SqlQueue", spec: QueueSpec[AnyObject], lines: "Lines[New
         raise InvalidInput(lines.with_line(str(error))) from None
     rejected = lines.with_lines(done.rejected)
     if not (done.inserted or done.duplicates or done.replaced or done.merged or rejected):
-        raise InvalidInput("standard input held no payload: write one JSON object a line")
+        raise InvalidInput("standard input contained no payload: write one JSON object per line")
     return replaced(done, rejected=rejected)
 
 
@@ -301,7 +309,7 @@ def _tell(session: Session, queue: str, done: _Done, job_id: UUID | None = None)
     elif job_id and done.duplicates:
         render.say(f"{job_id} was enqueued on {queue} before")
     elif job_id:
-        render.say(f"enqueued {job_id} on {queue}{', in place of what it was' if done.replaced else ''}")
+        render.say(f"enqueued {job_id} on {queue}{', replacing its previous content' if done.replaced else ''}")
     else:
         _say(queue, done)
     if done.rejected:
@@ -309,8 +317,8 @@ def _tell(session: Session, queue: str, done: _Done, job_id: UUID | None = None)
 
 
 def _say(queue: str, done: _Done) -> None:
-    merged = f"; {done.merged:,} merged into live jobs that have their unique keys" if done.merged else ""
-    replaced = f"; {done.replaced:,} replaced what waited under their unique keys" if done.replaced else ""
+    merged = f"; {done.merged:,} merged into live jobs with the same unique keys" if done.merged else ""
+    replaced = f"; {done.replaced:,} replaced queued jobs with the same unique keys" if done.replaced else ""
     left_out = (
         f"; {done.duplicates:,} left out: a live job has the same unique key, or the id is known"
         if done.duplicates

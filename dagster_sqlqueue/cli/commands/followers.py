@@ -26,7 +26,7 @@ Context = Annotated[
         "--context",
         metavar="JSON",
         show_default=False,
-        help="Any JSON; the payload of each callback has it as context.",
+        help="Any JSON; added to the payload of each callback as context.",
     ),
 ]
 Callbacks = Annotated[
@@ -34,8 +34,8 @@ Callbacks = Annotated[
     typer.Option(
         metavar="QUEUE[:STATES]",
         show_default=False,
-        help="Put a job on this queue when the job has ended, in the transaction that ends it; with states only if it has"
-        " ended so: tickets:failed,cancelled. May be given several times.",
+        help="Enqueue a callback on this queue when the job has ended, in the transaction that ends it; with states,"
+        " only if it ended in one of them: tickets:failed,cancelled. Can be repeated.",
     ),
 ]
 
@@ -53,7 +53,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _group(context: typer.Context) -> None:
-    """Manage groups of jobs: one callback, put when the last of them has ended, with counts of how they ended."""
+    """Manage groups of jobs: one callback, enqueued when the last of them has ended, with counts of how they ended."""
     if context.invoked_subcommand is None:
         render.say(context.get_help())
 
@@ -65,7 +65,7 @@ def callbacks_of(texts: Sequence[str] | None, context: str | None) -> list[Callb
         InvalidInput: a callback is not usable, or there is a context and no callback.
     """
     if context is not None and not texts:
-        raise InvalidInput("--context is what a callback is given, and there is no --callback")
+        raise InvalidInput("--context is passed to callbacks, and there is no --callback")
     try:
         found = None if context is None else json.loads(context)
     except ValueError as error:
@@ -84,7 +84,9 @@ def follow(
     callback: Callbacks = None,
     told: Context = None,
 ) -> None:
-    """Put callbacks on other queues when a job has ended; at once, if it has. The same again changes nothing.
+    """Enqueue callbacks on other queues when a job has ended.
+
+    If it has ended already, they are enqueued at once. Repeating the call changes nothing.
 
     Example: sqlqueue follow 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --callback tickets:failed
     """
@@ -99,7 +101,9 @@ def follow(
     else:
         queues = ", ".join(str(one.queue) for one in wanted)
         render.say(
-            f"{queues} will get the callback of {job_id}" if live else f"{job_id} has ended; callback put on {queues}"
+            f"{queues} will get the callback of {job_id}"
+            if live
+            else f"{job_id} has ended; callback enqueued on {queues}"
         )
 
 
@@ -110,16 +114,20 @@ def open_group(
         typer.Option(
             metavar="QUEUE",
             show_default=False,
-            help="The queue on which its callback is put; else there is no callback.",
+            help="Queue on which the callback is enqueued. Default: no callback.",
         ),
     ] = None,
     told: Context = None,
     own_id: Annotated[
         str | None,
-        typer.Option("--id", metavar="UUID", show_default=False, help="Its id, to be able to repeat the call."),
+        typer.Option(
+            "--id", metavar="UUID", show_default=False, help="The group's id, so that the call can be repeated."
+        ),
     ] = None,
 ) -> None:
-    """Open a group; add jobs to it by `enqueue --group` or `group add`, until it is closed.
+    """Open a group of jobs with one callback, enqueued when the last of them has ended.
+
+    Add jobs with `enqueue --group` or `group add`, until the group is closed.
 
     Example: sqlqueue group open --callback tickets --context '{"run": 7}'
     """
@@ -139,7 +147,7 @@ def add(
     group: GroupId,
     jobs: Annotated[list[str], typer.Argument(metavar="ID...", help="The jobs' ids.")],
 ) -> None:
-    """Make jobs members of an open group; those that have ended are counted at once.
+    """Add jobs to an open group; those that have ended are counted at once.
 
     Example: sqlqueue group add 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2e 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b
     """
@@ -151,7 +159,7 @@ def add(
 
 
 def close(session: Session, group: GroupId) -> None:
-    """Close a group: nothing is added to it any more, and its callback is put when its last job has ended.
+    """Close a group: no job can be added any more, and its callback is enqueued when its last job has ended.
 
     Example: sqlqueue group close 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2e
     """
@@ -163,7 +171,7 @@ def close(session: Session, group: GroupId) -> None:
 
 
 def list_groups(session: Session, limit: Limit = 50) -> None:
-    """List the groups, the latest first.
+    """List the groups, the latest first, and how many of their jobs ended, and how.
 
     Example: sqlqueue group list
     """
@@ -200,10 +208,14 @@ def show(
     limit: Limit = 50,
     state: Annotated[
         str | None,
-        typer.Option(metavar="STATE", show_default=False, help="Only jobs that succeeded, failed or were cancelled."),
+        typer.Option(
+            metavar="STATE",
+            show_default=False,
+            help="Only jobs that ended in this state: succeeded, failed or cancelled.",
+        ),
     ] = None,
 ) -> None:
-    """Show a group and its jobs, in the order of their ids.
+    """Show a group and its jobs, ordered by their ids.
 
     Example: sqlqueue group show 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2e --state failed
     """
@@ -222,7 +234,7 @@ def show(
 
 
 def followed_by(following: "Sequence[Follower]") -> str:
-    """Describe the followers of a job."""
+    """Return the followers of a job in words."""
     words = []
     for one in following:
         if one.group_id:
@@ -239,7 +251,7 @@ def group_id(option: str, text: str) -> UUID:
     """Return a group's id.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: it is not a UUID.
     """
     try:
         return UUID(text.strip())

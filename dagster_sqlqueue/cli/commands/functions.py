@@ -13,9 +13,9 @@ def register(app: typer.Typer) -> None:
 
 
 def functions(session: Session) -> None:
-    """Show the SQL functions that triggers, psql and other languages call, and whether they are those of this package.
+    """List the SQL functions for triggers, psql and other languages, and whether they are current.
 
-    `sqlqueue migrate` installs them. Exit code 1: some are missing, or they are of an older package.
+    `sqlqueue migrate` installs them. Exit code 1: some are missing, or they are those of an older package.
 
     Example: sqlqueue functions
     """
@@ -37,13 +37,13 @@ def functions(session: Session) -> None:
             }
         )
     else:
-        render.say(f"schema {schema} of {where}; programs call {state.pinned}, whose functions keep their shape")
+        render.say(f"schema {schema} of {where}; programs call {state.pinned}, whose functions keep their signatures")
         render.say(", ".join(names))
         if state.usable:
             render.say(f"installed by version {state.installed_by}, and nothing is missing")
         elif state.missing:
             render.say(f"missing: {', '.join(state.missing)}; install them with: sqlqueue migrate")
         else:
-            render.say(f"installed by version {state.installed_by}, of another text; renew them with: sqlqueue migrate")
+            render.say(f"installed by version {state.installed_by}, and outdated; update them with: sqlqueue migrate")
     if not state.usable:
         raise typer.Exit(Code.FAILED)

@@ -32,9 +32,7 @@ _ENDED = ("failed", "cancelled")
 _LOOK_AT = 5_000
 _SHOWN = 20
 
-Reason = Annotated[
-    str, typer.Option(metavar="TEXT", show_default=False, help="Why; kept with the job, where its errors are.")
-]
+Reason = Annotated[str, typer.Option(metavar="TEXT", show_default=False, help="Reason; stored as the job's error.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -45,12 +43,12 @@ def register(app: typer.Typer) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A verb in words, and which jobs it is about.
+    """A decision in words, and the jobs that it applies to.
 
     Attributes:
-        states: of the jobs.
+        states: the states of these jobs.
         done: what was done, as in "cancelled 3 jobs".
-        ask: the state of jobs that can only be asked; empty for none.
+        ask: the state of jobs that can only be asked to end; empty for none.
     """
 
     states: Sequence[str]
@@ -58,20 +56,21 @@ class Verb:
     ask: str = ""
 
 
-@selecting(_ENDED, "retry", all_jobs="Every job of the queue that failed; cancelled ones with --state cancelled")
+@selecting(_ENDED, "retry", all_jobs="All failed jobs of the queue; for cancelled ones, use --state cancelled instead")
 def retry(
     session: Session,
     queue: str | None,
     selection: Selection,
     dry_run: bool,
     limit: Annotated[
-        str | None, typer.Option(metavar="N", show_default=False, help="So many at most, those that ended last.")
+        str | None,
+        typer.Option(metavar="N", show_default=False, help="Redrive at most this many jobs, those that ended last."),
     ] = None,
 ) -> None:
-    """Redrive dead letters: the same jobs, due now, with all their attempts.
+    """Redrive dead letters: the same jobs, due now, with a full set of attempts.
 
-    Without --state these are the jobs that failed; with --state cancelled those that were cancelled. Those that stay
-    because a live job has the same unique key are named, and the exit code is 6.
+    With --all or conditions, these are jobs that failed; with --state cancelled, cancelled ones; ids can be of either. Jobs
+    whose id or unique key a live job has stay in the archive and are listed: exit code 6.
 
     Examples: sqlqueue retry orders --error "connection refused" --dry-run
 
@@ -95,7 +94,7 @@ def retry(
 @selecting(
     LIVE_STATES,
     "cancel",
-    all_jobs="Every live job of the queue: queued and held ones end at once, running ones are asked to end",
+    all_jobs="All live jobs of the queue: queued and held ones are cancelled at once, running ones are asked to end",
 )
 def cancel(
     session: Session,
@@ -104,10 +103,10 @@ def cancel(
     dry_run: bool,
     reason: Reason = "cancelled by an operator",
 ) -> None:
-    """Cancel jobs: at once those that do not run; a running one is asked to end.
+    """Cancel waiting jobs, and ask running ones to end.
 
-    The handler of a running job gets the request at its next heartbeat; if it does not stop by itself, the job is
-    cancelled as soon as the handler returns.
+    The handler of a running job is told with the next heartbeat. If it does not end the job as cancelled, the job ends as
+    the handler says; if it returns to the queue instead, or its lease expires, the next claim cancels it.
 
     Examples: sqlqueue cancel orders --tag import --dry-run
 
@@ -117,11 +116,13 @@ def cancel(
     decide(session, (queue, selection, dry_run), verb, lambda source, its: source.cancel(its, selection, reason=reason))
 
 
-@selecting(("queued",), "hold", all_jobs="Every queued job of the queue, due or not; running ones go on")
+@selecting(("queued",), "hold", all_jobs="All queued jobs of the queue, due or not; running ones continue")
 def hold(
     session: Session, queue: str | None, selection: Selection, dry_run: bool, reason: Reason = "held by an operator"
 ) -> None:
-    """Hold queued jobs until an operator releases or cancels them. In an ordered queue their keys stop there.
+    """Hold queued jobs until they are released or cancelled.
+
+    In an ordered queue, their keys stop there.
 
     Examples: sqlqueue hold 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b
 
@@ -131,9 +132,9 @@ def hold(
     decide(session, (queue, selection, dry_run), verb, lambda source, its: source.hold_queued(its, selection, reason))
 
 
-@selecting(("held",), "release", all_jobs="Every held job of the queue")
+@selecting(("held",), "release", all_jobs="All held jobs of the queue")
 def release(session: Session, queue: str | None, selection: Selection, dry_run: bool) -> None:
-    """Release held jobs: due now, with the attempts that they have left.
+    """Release held jobs: they are due now, with their remaining attempts.
 
     Example: sqlqueue release orders --all
     """
@@ -144,7 +145,7 @@ def release(session: Session, queue: str | None, selection: Selection, dry_run: 
 @selecting(
     ("queued",),
     "reschedule",
-    all_jobs="Every queued job of the queue, due or not; running and held ones stay as they are",
+    all_jobs="All queued jobs of the queue, due or not; running and held ones are not changed",
 )
 def reschedule(
     session: Session,
@@ -154,7 +155,9 @@ def reschedule(
     until: Annotated[
         str | None,
         typer.Option(
-            metavar="MOMENT", show_default=False, help="2026-01-31T08:00:00Z, or with +02:00. What has passed: now."
+            metavar="MOMENT",
+            show_default=False,
+            help="2026-01-31T08:00:00Z, or with +02:00. A time in the past means now.",
         ),
     ] = None,
     by: Annotated[
@@ -163,24 +166,24 @@ def reschedule(
             "--for",
             metavar="TIME",
             show_default=False,
-            help="Instead of --until, so long from now: 90, 5m, 2h; 0 for now.",
+            help="Instead of --until: time from now, such as 90, 5m, 2h; 0 for now.",
         ),
     ] = None,
 ) -> None:
-    """Make queued jobs due at another moment, earlier or later than it was.
+    """Change when queued jobs are due, to an earlier or a later time.
 
     Examples: sqlqueue reschedule orders --tag newsletter --for 2h
 
     sqlqueue reschedule orders --all --until 2030-01-31T08:00:00Z
     """
     if (until is None) is (by is None):
-        raise InvalidInput("give one of --until and --for: when the jobs are to become due")
+        raise InvalidInput("give one of --until and --for: when the jobs are due")
     when = options.seconds("--for", by) if by is not None else options.moment("--until", until or "")
     verb = Verb(("queued",), "rescheduled")
     decide(session, (queue, selection, dry_run), verb, lambda source, its: source.reschedule(its, selection, when))
 
 
-@selecting(LIVE_STATES, "reprioritise", all_jobs="Every live job of the queue: queued, running and held")
+@selecting(LIVE_STATES, "reprioritise", all_jobs="All live jobs of the queue: queued, running and held")
 def reprioritise(
     session: Session,
     queue: str | None,
@@ -188,7 +191,9 @@ def reprioritise(
     dry_run: bool,
     priority: Annotated[int | None, typer.Option(metavar="0..9", show_default=False, help="Higher runs first.")] = None,
 ) -> None:
-    """Give jobs another priority. For a running job it counts when it goes back to the queue.
+    """Change the priority of live jobs.
+
+    For a running job, the new priority applies when it returns to the queue.
 
     Example: sqlqueue reprioritise orders --tag vip --priority 9
     """
@@ -205,13 +210,13 @@ def reprioritise(
 @selecting(
     DELETABLE_STATES,
     "delete",
-    all_jobs="Every job of the queue that does not run: what waits, and the archive. See also purge",
+    all_jobs="All jobs of the queue that are not running: waiting ones, and the archive. See also purge",
 )
 def delete(session: Session, queue: str | None, selection: Selection, dry_run: bool) -> None:
-    """Delete jobs for good, with payload, result, error and history: ended ones, or live ones that do not run.
+    """Delete ended or waiting jobs permanently, with payload, result, error and history.
 
-    Without --state the conditions are about jobs in any of these states. Followers of a live job are notified that it
-    was cancelled. Ids are kept for a week, so that a producer that sends a job again does not insert it again.
+    Without --state, the conditions match jobs in any of these states. Followers of a live job are notified that it was
+    cancelled. Ids are remembered for a week: a producer that sends such a job again does not enqueue it again.
 
     Examples: sqlqueue delete orders --state failed --before 2026-01-31T00:00:00Z --dry-run
 
@@ -227,10 +232,17 @@ def purge(
     session: Session,
     queue: Queue,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", show_default=False, help="Change nothing; show which jobs it would be.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            show_default=False,
+            help="Change nothing; show which of the first 5,000 jobs would be selected.",
+        ),
     ] = False,
 ) -> None:
-    """Empty a queue: delete every job that waits, due, scheduled or held. What runs goes on, the archive stays.
+    """Delete all waiting jobs of a queue: due, scheduled or held ones.
+
+    Running jobs continue, and the archive stays.
 
     Example: sqlqueue purge orders --dry-run
     """
@@ -246,14 +258,14 @@ def decide(
     act: "Callable[[SqlQueue, str], Decided]",
     limit: int | None = None,
 ) -> None:
-    """Decide about jobs and show what was done, or only show what would be.
+    """Decide about jobs and print what was done, or, for a dry run, what would be.
 
     Args:
         session: the options that every command takes.
-        asked: what `selecting` gives: the queue, or None for that of the ids; which jobs; whether to change nothing.
-        verb: in words.
-        act: decides about the jobs of the queue of that name.
-        limit: the most jobs.
+        asked: what `selecting` passes: the queue, or None for that of the ids; which jobs; whether it is a dry run.
+        verb: the decision in words.
+        act: decides about the jobs of the queue with that name.
+        limit: the maximum number of jobs.
     """
     queue, selection, dry_run = asked
     with session.queue() as source:
@@ -265,7 +277,7 @@ def decide(
 
 
 def tell(session: Session, queue: str, verb: Verb, decided: Decided) -> None:
-    """Show what a verb did; some jobs that were left as before end the command so."""
+    """Print what a decision did; if some jobs were left unchanged, exit with the code for that."""
     if session.as_json:
         render.emit_json(_decided_json(queue, decided.changed, decided.requested, decided.skipped))
     else:
@@ -273,7 +285,7 @@ def tell(session: Session, queue: str, verb: Verb, decided: Decided) -> None:
         if decided.requested:
             said.append(f"asked {_jobs(len(decided.requested), 'running ')} to end")
         if decided.skipped:
-            said.append(f"left {_jobs(len(decided.skipped))} as before")
+            said.append(f"left {_jobs(len(decided.skipped))} unchanged")
         render.say(f"queue {queue}: {'; '.join(said)}")
         _skipped(decided.skipped)
     if decided.skipped:
@@ -283,7 +295,7 @@ def tell(session: Session, queue: str, verb: Verb, decided: Decided) -> None:
 def foretell(
     session: Session, source: "SqlQueue", queue: str, selection: Selection, verb: Verb, limit: int | None = None
 ) -> None:
-    """Show what the verb would do, of at most so many jobs; nothing is changed."""
+    """Print what a decision would do, to at most so many jobs; nothing is changed."""
     foretold = preview.foretell(source, queue, selection, verb.states, limit=min(limit or _LOOK_AT, _LOOK_AT))
     found, skipped = foretold.jobs, foretold.skipped
     changed = [job for job in found if job.state != verb.ask]
@@ -298,7 +310,7 @@ def foretell(
         if requested:
             said.append(f"{least}{_jobs(len(requested), 'running ')} asked to end")
         if skipped:
-            said.append(f"{_jobs(len(skipped))} left as before")
+            said.append(f"{_jobs(len(skipped))} left unchanged")
         render.say(f"queue {queue}: {'; '.join(said)}. Nothing was changed (--dry-run)")
         if found:
             views.job_table(discreet(source, queue, found[:_SHOWN]))
@@ -325,7 +337,7 @@ def _skipped(skipped: dict[UUID, str]) -> None:
     if not skipped:
         return
     first = list(skipped.items())[:_SHOWN]
-    render.table(["left as before", "because"], first)
+    render.table(["left unchanged", "because"], first)
     if len(skipped) > len(first):
         render.say(f"(the first {_SHOWN} of {len(skipped):,})")
 

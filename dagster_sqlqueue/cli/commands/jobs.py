@@ -31,10 +31,10 @@ def register(app: typer.Typer) -> None:
 
 
 def peek(session: Session, queue: Queue, limit: Limit = 20) -> None:
-    """Show the jobs that would be claimed next, without claiming them.
+    """List the jobs that would be claimed next, without claiming them.
 
-    In the order of a claim: by priority, then by the moment they are due. For a running job that moment is the end of
-    its lease: without a heartbeat of its consumer, the job is due again then.
+    They are in the order of claims: by priority, then by due time. A running job is due when its lease expires, unless
+    its consumer extends the lease by a heartbeat.
 
     Example: sqlqueue peek orders --limit 5
     """
@@ -74,14 +74,14 @@ def list_jobs(
     archived: Annotated[
         bool,
         typer.Option(
-            "--archived", show_default=False, help="Jobs that ended, the latest first; else those that are live."
+            "--archived", show_default=False, help="List jobs that ended, the latest first. Default: live jobs."
         ),
     ] = False,
 ) -> None:
-    """List jobs of a queue: all of them, or those that fit every condition.
+    """List the jobs of a queue: all of them, or those that match every condition.
 
-    Live jobs are in the order in which they are due; --archived, or one of their states, lists jobs that ended, the
-    latest first.
+    Live jobs are in the order of claims, by priority, then by due time; those that cannot be claimed yet (held, or waiting
+    for their key) come last. With --archived, or a state of ended jobs, jobs that ended are listed, the latest first.
 
     Examples: sqlqueue list orders --state held
 
@@ -89,7 +89,7 @@ def list_jobs(
     """
     state = selection.state if selection else None
     if archived and state in LIVE_STATES:
-        raise InvalidInput(f"--archived lists jobs that ended, and --state {state} is of live ones; give one of them")
+        raise InvalidInput(f"--archived lists jobs that ended, and {state} is a state of live ones; give one of them")
     ended = archived or state in ARCHIVE_STATES
     with session.queue() as source:
         found = discreet(source, queue, source.jobs(queue, selection, limit=limit, archived=ended))
@@ -97,9 +97,9 @@ def list_jobs(
         render.emit_json([views.job_json(job) for job in found])
         return
     if not found:
-        fitting = "fits" if selection else "is there"
-        hint = "" if ended else "; jobs that ended are listed with --archived"
-        render.say(f"no {'ended' if ended else 'live'} job of queue {queue} {fitting}{hint}")
+        matching = "matching " if selection else ""
+        hint = "" if ended else "; list those that ended with --archived"
+        render.say(f"queue {queue} has no {matching}{'ended' if ended else 'live'} jobs{hint}")
         return
     views.job_table(found)
     if len(found) == limit:
@@ -108,7 +108,7 @@ def list_jobs(
 
 def show(
     session: Session,
-    job: Annotated[str, typer.Argument(metavar="ID", help="The job's id, as list and peek show it.")],
+    job: Annotated[str, typer.Argument(metavar="ID", help="The job's id, as shown by list and peek.")],
 ) -> None:
     """Show everything about one job, live or ended: state, progress, times, attempts, keys, error, payload, result.
 
@@ -130,7 +130,7 @@ def show(
 
 def explain(
     session: Session,
-    job: Annotated[str, typer.Argument(metavar="ID", help="The job's id, as list and peek show it.")],
+    job: Annotated[str, typer.Argument(metavar="ID", help="The job's id, as shown by list and peek.")],
 ) -> None:
     """Say why a job is not claimed: scheduled, paused, held, leased, behind its key, at a limit, or behind other jobs.
 
@@ -161,9 +161,13 @@ def dead(
     session: Session,
     queue: Queue,
     limit: Limit = 20,
-    full: Annotated[bool, typer.Option("--full", help="The whole error and payload of each, not one line.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Show the whole error and payload of each, not one line.")
+    ] = False,
 ) -> None:
-    """Show the dead letters: jobs that used up their attempts or were rejected, the latest first, with their errors.
+    """List the dead letters with their errors, the latest first.
+
+    A dead letter is a job that used up its attempts, or was rejected.
 
     Example: sqlqueue dead orders --full
     """
@@ -201,7 +205,7 @@ def _in_full(letter: DeadLetter) -> None:
     attempt = f"attempt {letter.attempt} of {letter.max_attempts}"
     render.say(f"{attempt}  bucket {letter.bucket}  {views.keys(letter)}".rstrip())
     render.say(f"payload {display.printable(letter.payload)}")
-    render.say(Text(display.printable((letter.error or "no error was kept").rstrip(), lines=True), style="red"))
+    render.say(Text(display.printable((letter.error or "no error was stored").rstrip(), lines=True), style="red"))
     render.say()
 
 

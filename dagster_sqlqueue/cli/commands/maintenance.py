@@ -30,15 +30,16 @@ def maintain(
         typer.Option(
             metavar="DAYS",
             show_default=False,
-            help="Make the partitions of so many days after today. Default: 7.",
+            help="Create the partitions of this many days after today. Default: 7.",
         ),
     ] = None,
 ) -> None:
-    """Do now what consumers do once an hour by themselves: make the partitions of the coming days, trim, remove what
-    expired, heal ordering keys that stand still.
+    """Do the maintenance that consumers do once an hour.
 
-    Safe to run at any time and from several places; consumers go on meanwhile. With exit code 6 some days were in use and
-    are left for the next time.
+    It creates the archive's partitions of the next days, trims, deletes expired rows, promotes jobs whose ordering key is
+    free, releases the jobs of batches that were left behind, and moves jobs out of buckets that the queue never had. Safe
+    at any time and from several places, while consumers work. Exit code 6: some days were in use, and are left for the
+    next time.
 
     Example: sqlqueue maintain
     """
@@ -50,22 +51,22 @@ def maintain(
     if session.as_json:
         render.emit_json(asdict(done))
     elif not done.ran:
-        render.say("another process does it; nothing was done here")
+        render.say("another process is running maintenance; nothing was done here")
     else:
-        render.say(f"made {_partitions(done.partitions_made) or 'no partition: none was missing'}")
+        render.say(f"created {_partitions(done.partitions_made) or 'no partition: none was missing'}")
         if done.rows_moved:
-            render.say(f"moved {_rows(done.rows_moved)} from the default partition to those of their days")
+            render.say(f"moved {_rows(done.rows_moved)} from the default partition to the partitions of their days")
         _say_trimmed(Trimmed(done.partitions_dropped, done.rows_deleted, done.events_deleted, done.busy))
         if done.expired_removed:
             render.say(
-                f"removed {done.expired_removed:,} expired entries of waiters, workers, grants, slots, followers, groups and"
+                f"deleted {done.expired_removed:,} expired entries of waiters, workers, grants, slots, followers, groups and"
                 " progress"
             )
         if done.batches_swept:
             render.say(f"released the jobs of batches that were left behind: {done.batches_swept:,}")
         if done.keys_healed:
             render.say(
-                f"promoted jobs of {_keys(done.keys_healed)} that waited for a turn that no other job would have given them"
+                f"promoted jobs of {_keys(done.keys_healed)} that waited for their turn though their key was free"
             )
         if done.jobs_moved:
             render.say(
@@ -73,7 +74,7 @@ def maintain(
                 f" {'job' if done.jobs_moved == 1 else 'jobs'}"
             )
         if done.queues_removed:
-            render.say(f"removed reply queues that were not used any more: {len(done.queues_removed):,}")
+            render.say(f"deleted expired reply queues: {len(done.queues_removed):,}")
     if done.busy:
         raise typer.Exit(Code.PARTLY)
 
@@ -82,10 +83,10 @@ def trim(
     session: Session,
     queue: OneQueue = None,
 ) -> None:
-    """Remove finished jobs that are older than their queue keeps them (--retention-days of `create`).
+    """Delete archived jobs that are older than their queue's retention, with their history.
 
-    A day that no queue keeps any more is dropped as a whole. A queue whose retention is 0 keeps everything. `maintain` does
-    this as well. The steps that people took with a job are removed with it.
+    The retention is --retention-days of `create`; with 0, a queue keeps everything. The partition of a day that no queue
+    keeps any more is dropped as a whole. `maintain` trims as well. Exit code 6: some days were in use.
 
     Example: sqlqueue trim
     """
@@ -105,7 +106,7 @@ def _say_trimmed(done: "Trimmed") -> None:
         render.say(f"deleted {_rows(rows)} of queue {queue}")
     for queue, steps in done.events_deleted.items():
         render.say(
-            f"deleted {steps:,} {'step' if steps == 1 else 'steps'} that people took with removed jobs of queue {queue}"
+            f"deleted {steps:,} {'step' if steps == 1 else 'steps'} from the history of deleted jobs of queue {queue}"
         )
     if done.busy:
         days = ", ".join(day.isoformat() for day in done.busy)

@@ -1,4 +1,4 @@
-"""`sqlqueue metrics`: the queues' stats for Prometheus, served until it is stopped, or printed once."""
+"""`sqlqueue metrics`: the figures of the queues for Prometheus, served until stopped, or printed once."""
 
 import json
 import signal
@@ -20,7 +20,7 @@ from dagster_sqlqueue.errors import InvalidInput
 _PORT = 9187
 ADDRESS = "127.0.0.1"
 _CONNECT_SECONDS = 5
-"""Less than the ten seconds after which Prometheus gives a scrape up."""
+"""Less than the ten seconds after which Prometheus abandons a scrape."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -33,30 +33,30 @@ def metrics(
     session: Session,
     port: Annotated[
         str | None,
-        typer.Option(metavar="N", show_default=False, help=f"To listen on; 0 takes a free one. Default: {_PORT}."),
+        typer.Option(metavar="N", show_default=False, help=f"Port to listen on; 0 for any free one. Default: {_PORT}."),
     ] = None,
     address: Annotated[
         str | None,
         typer.Option(
             metavar="ADDRESS",
             show_default=False,
-            help=f"Of the interface to listen on. Default: {ADDRESS}, which only this machine reaches.",
+            help=f"Address to listen on. Default: {ADDRESS}, which only this machine can reach.",
         ),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", show_default=False, help="Print the metrics, then end.")] = False,
+    once: Annotated[bool, typer.Option("--once", show_default=False, help="Print the metrics, then exit.")] = False,
 ) -> None:
-    """Serve the queues' stats to Prometheus, until SIGTERM or Ctrl-C: what stats shows, with a query for each scrape.
+    """Serve the figures of `stats` to Prometheus, until SIGTERM or Ctrl-C.
 
-    While the database is unavailable, sqlqueue_up is 0 and there are no other metrics; that is no failure, also with
-    --once, and the reason is written to standard error. It needs prometheus_client, which the package's extra `metrics`
-    brings.
+    Each scrape queries the database. While it is unavailable, sqlqueue_up is 0 and the queues have no metrics; this is not
+    an error, also with --once, and the reason is written to standard error. It needs prometheus_client, which the
+    package's extra `metrics` installs.
 
     Examples: sqlqueue metrics --port 9187
 
     sqlqueue metrics --once
     """
     if once and (port is not None or address is not None):
-        raise InvalidInput("--port and --address are about serving, and --once was given")
+        raise InvalidInput("--port and --address apply to serving, and --once was given")
     number = options.kept("--port", port, _PORT, options.whole)
     package = metrics_package()
     from prometheus_client import CollectorRegistry, generate_latest
@@ -77,7 +77,7 @@ def metrics(
 
 
 def metrics_package() -> ModuleType:
-    """Import the package `metrics`, which needs an extra.
+    """Return the package `metrics`, which needs an extra.
 
     Raises:
         InvalidInput: the extra is not installed.
@@ -117,7 +117,7 @@ def _tell(session: Session, address: str, port: int) -> None:
 
 @contextmanager
 def _waiting() -> Iterator[Any]:
-    """Yield a wait for SIGTERM or SIGINT, which returns the signal; threads begun in the block do not get it either."""
+    """Yield a function that waits for SIGTERM or SIGINT and returns the signal; threads started in the block get neither."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield lambda: signal.sigwait(_SIGNALS)

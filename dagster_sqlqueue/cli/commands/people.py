@@ -27,7 +27,8 @@ _SHORT = 80
 Jobs = Annotated[
     list[str],
     typer.Argument(
-        metavar="ID", help="The jobs' ids, all of one queue. What fits one of them and not another is refused for all."
+        metavar="ID",
+        help="Ids of the jobs, all of one queue. If the step is not possible for one of them, it is refused for all.",
     ),
 ]
 Revision = Annotated[
@@ -35,7 +36,7 @@ Revision = Annotated[
     typer.Option(
         metavar="N",
         show_default=False,
-        help="The task's revision when it was read: refused if it was decided about since.",
+        help="Revision of the task when it was read; refused if the task has changed since.",
     ),
 ]
 
@@ -44,7 +45,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     group = typer.Typer(
         name="people",
-        help="Hand jobs over to people, who take, do and review them, and set how many run by themselves.",
+        help="Hand jobs over to people, who take, do and review them, and set the percentage that runs automatically.",
         invoke_without_command=True,
     )
 
@@ -82,7 +83,7 @@ def tasks(
     stage: Annotated[str, typer.Option(metavar="STAGE", help="open, assigned or in_review.")] = "open",
     limit: Limit = 20,
 ) -> None:
-    """Show the tasks of a queue, the longest available first.
+    """List the tasks of a queue in one stage, the longest available first.
 
     Example: sqlqueue people tasks orders --stage in_review
     """
@@ -93,8 +94,8 @@ def tasks(
 def take(
     session: Session,
     queue: Queue,
-    operator: Annotated[str, typer.Option(metavar="NAME", show_default=False, help="Who takes them.")],
-    limit: Annotated[int, typer.Option(metavar="N", help="The most tasks, 1 to 1000.")] = 1,
+    operator: Annotated[str, typer.Option(metavar="NAME", show_default=False, help="Person who takes them.")],
+    limit: Annotated[int, typer.Option(metavar="N", help="Maximum number of tasks, 1 to 1000.")] = 1,
     reason: Reason = None,
 ) -> None:
     """Take the next open tasks of a queue. Two concurrent calls never get the same task.
@@ -107,11 +108,13 @@ def take(
 
 def my_jobs(
     session: Session,
-    operator: Annotated[str, typer.Argument(metavar="NAME", help="The person, named as in --operator and --to.")],
-    queue: Annotated[str | None, typer.Option(metavar="QUEUE", show_default=False, help="Only of this queue.")] = None,
+    operator: Annotated[str, typer.Argument(metavar="NAME", help="Name of the person, as in --operator and --to.")],
+    queue: Annotated[
+        str | None, typer.Option(metavar="QUEUE", show_default=False, help="Only tasks of this queue.")
+    ] = None,
     limit: Limit = 20,
 ) -> None:
-    """Show what is assigned to a person, and what that person did that waits for its review.
+    """List the tasks of a person: those assigned, and those submitted that wait for review.
 
     Example: sqlqueue people my-jobs anna
     """
@@ -122,12 +125,12 @@ def my_jobs(
 def assign(
     session: Session,
     jobs: Jobs,
-    to: Annotated[str, typer.Option(metavar="NAME", show_default=False, help="The person to assign them to.")],
+    to: Annotated[str, typer.Option(metavar="NAME", show_default=False, help="Person to assign them to.")],
     by: By,
     reason: Reason = None,
     revision: Revision = None,
 ) -> None:
-    """Assign tasks to a person, whether they are open or assigned to another one.
+    """Assign tasks to a person, whether they are open or assigned to another person.
 
     Example: sqlqueue people assign 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --to anna --by boss
     """
@@ -136,7 +139,7 @@ def assign(
 
 
 def unassign(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision: Revision = None) -> None:
-    """Make assigned tasks open again.
+    """Reopen assigned tasks: any person can take them.
 
     Example: sqlqueue people unassign 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by anna --reason "on leave"
     """
@@ -145,7 +148,7 @@ def unassign(session: Session, jobs: Jobs, by: By, reason: Reason = None, revisi
 
 
 def hold(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision: Revision = None) -> None:
-    """Hold tasks without a date: they cannot be taken or submitted before they are resumed.
+    """Hold tasks until they are resumed; until then they cannot be taken or submitted.
 
     Example: sqlqueue people hold 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by anna --reason "asked the customer"
     """
@@ -154,7 +157,7 @@ def hold(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision: 
 
 
 def resume(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision: Revision = None) -> None:
-    """Resume tasks that are on hold.
+    """Resume held tasks.
 
     Example: sqlqueue people resume 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by anna
     """
@@ -169,7 +172,9 @@ def reschedule(
     until: Annotated[
         str | None,
         typer.Option(
-            metavar="MOMENT", show_default=False, help="2026-01-31T08:00:00Z, or with +02:00. What has passed: now."
+            metavar="MOMENT",
+            show_default=False,
+            help="2026-01-31T08:00:00Z, or with +02:00. A time in the past means now.",
         ),
     ] = None,
     length: Annotated[
@@ -178,18 +183,18 @@ def reschedule(
             "--for",
             metavar="TIME",
             show_default=False,
-            help="Instead of --until, so long from now: 90, 5m, 2h; 0 for now.",
+            help="Instead of --until: time from now, such as 90, 5m, 2h; 0 for now.",
         ),
     ] = None,
     reason: Reason = None,
     revision: Revision = None,
 ) -> None:
-    """Offer tasks from another moment on; those that are assigned stay so.
+    """Change from when tasks are offered; assigned tasks stay assigned.
 
     Example: sqlqueue people reschedule 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --until 2037-01-31T08:00:00Z --by anna
     """
     if (until is None) is (length is None):
-        raise InvalidInput("give one of --until and --for: from when on to offer the tasks")
+        raise InvalidInput("give one of --until and --for: from when the tasks are offered")
     when = options.seconds("--for", length) if length is not None else options.moment("--until", until or "")
     with session.queue() as source:
         _show(
@@ -202,14 +207,16 @@ def reschedule(
 def submit(
     session: Session,
     jobs: Jobs,
-    operator: Annotated[str, typer.Option(metavar="NAME", show_default=False, help="Who did them.")],
+    operator: Annotated[
+        str, typer.Option(metavar="NAME", show_default=False, help="Person who did them: the one they are assigned to.")
+    ],
     result: Annotated[
-        str | None, typer.Option(metavar="JSON", show_default=False, help="The result of each of them.")
+        str | None, typer.Option(metavar="JSON", show_default=False, help="Result of each of them.")
     ] = None,
     reason: Reason = None,
     revision: Revision = None,
 ) -> None:
-    """Submit tasks as done. Their jobs succeed, or wait for an approval.
+    """Submit finished tasks, with a result: their jobs succeed, or wait for an approval.
 
     Example: sqlqueue people submit 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --operator anna --result '{"paid": true}'
     """
@@ -226,7 +233,9 @@ def submit(
 
 
 def approve(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision: Revision = None) -> None:
-    """Approve what was done: the jobs succeed. The person who did a task that needs four eyes cannot approve it.
+    """Approve submitted tasks: the jobs succeed.
+
+    A task that needs four eyes cannot be approved by the person who did it.
 
     Example: sqlqueue people approve 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by bert
     """
@@ -238,14 +247,20 @@ def reject(
     session: Session,
     jobs: Jobs,
     by: By,
-    reason: Annotated[str, typer.Option(metavar="TEXT", show_default=False, help="Why; kept in the job's history.")],
+    reason: Annotated[
+        str, typer.Option(metavar="TEXT", show_default=False, help="Reason; recorded in the job's history.")
+    ],
     reopen: Annotated[
         bool,
-        typer.Option("--reopen", show_default=False, help="Open them; else they go back to the person who did them."),
+        typer.Option(
+            "--reopen",
+            show_default=False,
+            help="Reopen them for any person. Default: return them to the persons who did them.",
+        ),
     ] = False,
     revision: Revision = None,
 ) -> None:
-    """Send submitted tasks back.
+    """Return submitted tasks to the persons who did them, or reopen them.
 
     Example: sqlqueue people reject 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by bert --reason "the sum is wrong"
     """
@@ -258,7 +273,7 @@ def reject(
 
 
 def give_back(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision: Revision = None) -> None:
-    """Release jobs to the queue; they are automatic from then on, whatever the rule says.
+    """Return tasks to the queue, to be claimed by consumers from then on, whatever the rule says.
 
     Example: sqlqueue people give-back 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by anna
     """
@@ -276,7 +291,7 @@ def history(session: Session, job: Annotated[str, typer.Argument(metavar="ID", h
     if session.as_json:
         render.emit_json([asdict(event) for event in events])
     elif not events:
-        render.say(f"job {job} never was for people")
+        render.say(f"job {job} was never a task for people")
     else:
         render.table(
             ["no", "when", "who", "what", "reason", "details"],

@@ -27,14 +27,14 @@ def pause(
     session: Session,
     queue: Queue,
     wait: Annotated[
-        bool, typer.Option("--wait", show_default=False, help="Return when nothing of the queue runs any more.")
+        bool, typer.Option("--wait", show_default=False, help="Return when no job of the queue is running any more.")
     ] = False,
     timeout: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
             show_default=False,
-            help="With --wait: for so long at most, in seconds or as 5m; then exit code 6.",
+            help="With --wait: how long to wait at most (90, 5m); then exit code 6.",
         ),
     ] = None,
     until: Annotated[
@@ -42,19 +42,19 @@ def pause(
         typer.Option(
             metavar="MOMENT",
             show_default=False,
-            help="When it goes on by itself: 2026-01-31T08:00:00Z, or with +02:00.",
+            help="When the queue resumes by itself: 2026-01-31T08:00:00Z, or with +02:00.",
         ),
     ] = None,
     by: Annotated[
         str | None,
         typer.Option(
-            "--for", metavar="TIME", show_default=False, help="Instead of --until, so long from now: 90, 5m, 2h."
+            "--for", metavar="TIME", show_default=False, help="Instead of --until: time from now, such as 90, 5m, 2h."
         ),
     ] = None,
 ) -> None:
-    """Stop claims of a queue. What runs goes on; jobs can still be enqueued.
+    """Stop claims of a queue; running jobs continue, and jobs can still be enqueued.
 
-    With --wait the queue is drained: the command returns when what ran has ended. The queue stays paused.
+    With --wait, the queue is drained: the command returns when the running jobs have ended. The queue stays paused.
 
     Examples: sqlqueue pause orders
 
@@ -63,7 +63,7 @@ def pause(
     sqlqueue pause orders --wait --timeout 5m
     """
     if until is not None and by is not None:
-        raise InvalidInput("give one of --until and --for: when the queue goes on by itself")
+        raise InvalidInput("give one of --until and --for: when the queue resumes by itself")
     end = options.seconds("--for", by) if by is not None else options.moment("--until", until) if until else None
     limit = None if timeout is None else options.seconds("--timeout", timeout)
     if timeout is not None and not wait:
@@ -77,11 +77,11 @@ def pause(
         assert settings.paused_at
         since = f"queue {queue} is paused {display.span(settings.paused_at, settings.paused_until)}"
         ending = {
-            None: "what runs goes on",
-            True: "nothing of it runs any more",
-            False: "jobs of it still run, or it was resumed",
+            None: "running jobs continue",
+            True: "no job of it is running any more",
+            False: "jobs of it are still running, or it was resumed",
         }
-        render.say(f"{since}; {ending[drained]}. Let it go on with: sqlqueue resume {queue}")
+        render.say(f"{since}; {ending[drained]}. Resume it with: sqlqueue resume {queue}")
     if drained is False:
         raise typer.Exit(Code.PARTLY)
 
@@ -102,12 +102,12 @@ def resume(session: Session, queue: Queue) -> None:
 def rebucket(
     session: Session,
     queue: Queue,
-    buckets: Annotated[str, typer.Argument(metavar="N", help=f"How many buckets from now on, 1 to {MAX_BUCKETS}.")],
+    buckets: Annotated[str, typer.Argument(metavar="N", help=f"New number of buckets, 1 to {MAX_BUCKETS}.")],
 ) -> None:
     """Change the number of buckets of a queue, while producers and consumers run.
 
-    No job is moved. Of a smaller number, consumers go on with the buckets that are too many until those are empty; and the
-    order of an ordered queue is kept.
+    No job is moved. With fewer buckets, consumers also claim from the surplus ones until these are empty. An ordered queue
+    keeps its order.
 
     Example: sqlqueue rebucket orders 32
     """
@@ -118,7 +118,7 @@ def rebucket(
         render.emit_json(views.settings_json(settings))
         return
     still = settings.lanes - settings.bucket_count
-    rest = f"; {still} more still hold jobs and are emptied" if still > 0 else ""
+    rest = f"; {still} more still hold jobs and are being emptied" if still > 0 else ""
     render.say(f"queue {queue} has {settings.bucket_count} buckets{rest}")
 
 
@@ -127,16 +127,16 @@ def region(
     queue: Queue,
     name: Annotated[
         str | None,
-        typer.Argument(metavar="REGION", show_default=False, help="A name of your own; without it, show the regions."),
+        typer.Argument(metavar="REGION", show_default=False, help="A name of your choice. Default: show the regions."),
     ] = None,
     buckets: Annotated[
         str | None,
-        typer.Option(metavar="NUMBERS", show_default=False, help="The buckets that it gets: 0-3, or 0-3,8."),
+        typer.Option(metavar="NUMBERS", show_default=False, help="Buckets to assign: 0-3, or 0-3,8."),
     ] = None,
 ) -> None:
-    """Give buckets of a queue to a region: its consumers claim there first.
+    """Assign buckets of a queue to a region, whose consumers claim from them first.
 
-    Every bucket begins in the region `local`. Jobs that are enqueued with --region go to the buckets of that region.
+    At first, every bucket is in the region `local`. Jobs that are enqueued with --region go to the buckets of that region.
 
     Examples: sqlqueue region orders eu --buckets 0-7
 

@@ -23,18 +23,16 @@ def register(app: typer.Typer) -> None:
 
 def wait(
     session: Session,
-    job: Annotated[str, typer.Argument(metavar="ID", help="The job's id, as enqueue printed it.")],
+    job: Annotated[str, typer.Argument(metavar="ID", help="The job's id, as printed by enqueue.")],
     timeout: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME", show_default=False, help="How long to wait, as 90s or 5m; else for as long as it takes."
-        ),
+        typer.Option(metavar="TIME", show_default=False, help="How long to wait: 90s, 5m. Default: no limit."),
     ] = None,
 ) -> None:
     """Wait until a job has ended, and show its result or error.
 
-    The exit code is 0 if it succeeded, 8 if it failed or was cancelled, and 9 if it had not ended when the time was up: it
-    goes on then. With --json everything about the job is printed, as `show --json` does.
+    The exit code is 0 if it succeeded, 8 if it failed or was cancelled, and 9 if it did not end in time; it is then still
+    on the queue. With --json, everything about the job is printed, as by `show --json`.
 
     Example: sqlqueue wait 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --timeout 5m
     """

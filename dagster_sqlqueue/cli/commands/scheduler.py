@@ -1,4 +1,4 @@
-"""`sqlqueue schedule run`: a scheduler in the foreground, or one pass."""
+"""`sqlqueue schedule run`: a scheduler in the foreground, or a single pass."""
 
 import json
 import signal
@@ -25,21 +25,22 @@ _POLL_SECONDS = 1.0
 def run(
     session: Session,
     once: Annotated[
-        bool, typer.Option("--once", show_default=False, help="Enqueue what is due now, then end.")
+        bool, typer.Option("--once", show_default=False, help="Enqueue the ticks that are due now, then exit.")
     ] = False,
     poll: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
             show_default=False,
-            help=f"A schedule that was changed is seen after so long at the latest. Default: {_POLL_SECONDS:g}.",
+            help=f"How long until a changed schedule is noticed, at most. Default: {_POLL_SECONDS:g}.",
         ),
     ] = None,
 ) -> None:
-    """Run a scheduler: enqueue the ticks of schedules when they are due, until SIGTERM or Ctrl-C.
+    """Run a scheduler until SIGTERM or Ctrl-C: enqueue the ticks of schedules when they are due.
 
-    Run as many as you like, on several machines: each tick is enqueued once, by the database's clock. It waits for an
-    unavailable database. With --once, exit code 6 means that schedules were paused because they cannot be used.
+    Run any number of them, also on several machines: each tick is enqueued once, by the database's clock. If the database
+    becomes unavailable, the scheduler waits for it. With --once, exit code 6 means that schedules were paused because
+    they cannot be used.
 
     Examples: sqlqueue schedule run
 
@@ -47,7 +48,7 @@ def run(
     """
     seconds = options.kept("--poll", poll, _POLL_SECONDS, options.seconds)
     if once and poll is not None:
-        raise InvalidInput("--poll is about going on, and --once was given")
+        raise InvalidInput("--poll has no effect with a single pass, and --once was given")
     with session.queue() as source:
         found = schedules.Schedules(source)
         if once:
@@ -90,7 +91,7 @@ def _say_ticked(done: "Ticked") -> None:
         jobs = "1 job" if ticks == 1 else f"{ticks:,} jobs"
         render.say(display.printable(f"enqueued {jobs} of schedule {name} on {queue}"))
     if done.duplicates:
-        render.say(f"({done.duplicates:,} of them were there already, or have a unique key that a live job has)")
+        render.say(f"({done.duplicates:,} of them were already enqueued, or have the unique key of a live job)")
     for (queue, name), reason in done.failed.items():
         render.say(display.printable(f"paused schedule {name} of queue {queue}: {reason}"))
     sys.stdout.flush()

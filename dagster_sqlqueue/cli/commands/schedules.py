@@ -18,7 +18,7 @@ from dagster_sqlqueue.payload.serialization import AnyObject
 from dagster_sqlqueue.schedules.model import GRACE_SECONDS, CatchUp, Schedule
 from dagster_sqlqueue.schedules.redaction import discreet_schedule
 
-_JOBS = "The jobs"
+_JOBS = "Jobs"
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
 
@@ -35,7 +35,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _group(context: typer.Context) -> None:
-    """Enqueue jobs by the clock: cron expressions in a time zone, and intervals."""
+    """Manage and run schedules, which enqueue jobs by cron expressions in a time zone, or at intervals."""
     if context.invoked_subcommand is None:
         render.say(context.get_help())
 
@@ -44,41 +44,44 @@ def put(
     session: Session,
     queue: Queue,
     name: Name,
-    payload: Annotated[str, typer.Argument(metavar="JSON", help="The payload of each job, a JSON object.")],
+    payload: Annotated[str, typer.Argument(metavar="JSON", help="Payload of each job, a JSON object.")],
     cron: Annotated[
         str | None,
         typer.Option(
             metavar="EXPRESSION",
             show_default=False,
-            help="Minute, hour, day of the month, month, day of the week: '30 2 * * MON-FRI'; or @daily, @hourly and so on.",
+            help="Minute, hour, day of the month, month, day of the week: '30 2 * * MON-FRI'; or @daily, @hourly and so"
+            " on.",
         ),
     ] = None,
     every: Annotated[
-        str | None, typer.Option(metavar="TIME", show_default=False, help="An interval instead: 90, 15m, 1d.")
+        str | None, typer.Option(metavar="TIME", show_default=False, help="Interval, instead of --cron: 90, 15m, 1d.")
     ] = None,
     time_zone: Annotated[
-        str, typer.Option(metavar="ZONE", help="In which the cron expression is read, such as Europe/Berlin.")
+        str, typer.Option(metavar="ZONE", help="Time zone of the cron expression, such as Europe/Berlin.")
     ] = "UTC",
     starting: Annotated[
         str | None,
         typer.Option(
-            metavar="MOMENT", show_default=False, help="No tick is before it, and an interval counts from it; else now."
+            metavar="MOMENT",
+            show_default=False,
+            help="No tick is before this time, and an interval counts from it. Default: now.",
         ),
     ] = None,
     catch_up: Annotated[
         str,
         typer.Option(
             metavar="POLICY",
-            help="Which missed ticks are enqueued: none (skip), the latest (one), or all.",
+            help="Which missed ticks are enqueued. skip: only those at most --grace late. one: the latest. all: each.",
         ),
     ] = str(CatchUp.ONE),
     grace: Annotated[
-        str, typer.Option(metavar="TIME", help="With skip: how late a tick may still be enqueued.")
+        str, typer.Option(metavar="TIME", help="With --catch-up skip: how late a tick can still be enqueued.")
     ] = f"{GRACE_SECONDS:g}",
     tick_field: Annotated[
         str | None,
         typer.Option(
-            metavar="FIELD", show_default=False, help="The field of the payload that gets the moment of the tick."
+            metavar="FIELD", show_default=False, help="Field of the payload that is set to the time of the tick."
         ),
     ] = None,
     priority: Annotated[int, typer.Option(metavar="0..9", help="Higher runs first.", rich_help_panel=_JOBS)] = 0,
@@ -88,7 +91,7 @@ def put(
             metavar="KEY",
             show_default=False,
             rich_help_panel=_JOBS,
-            help="A tick is left out while the job of an earlier one is live.",
+            help="Leave a tick out while the job of an earlier tick is live.",
         ),
     ] = None,
     unique_until: Annotated[
@@ -96,7 +99,8 @@ def put(
         typer.Option(
             metavar="end|claim",
             rich_help_panel=_JOBS,
-            help="How long a job holds its unique key: with claim, a tick is left out only while it was never claimed.",
+            help="How long a job holds its unique key; with claim, a tick is left out only while that job has never"
+            " been claimed.",
         ),
     ] = "end",
     ordering_key: Annotated[
@@ -105,7 +109,7 @@ def put(
             metavar="KEY",
             show_default=False,
             rich_help_panel=_JOBS,
-            help="In an ordered queue jobs with the same key run one after another.",
+            help="An ordered queue runs jobs with the same key one after another.",
         ),
     ] = None,
     tag: Annotated[
@@ -114,27 +118,41 @@ def put(
             metavar="WORD",
             show_default=False,
             rich_help_panel=_JOBS,
-            help="Beside schedule:NAME, which each has; may be given several times.",
+            help="Tag of the jobs, besides schedule:NAME, which each has; can be repeated.",
         ),
     ] = None,
     region: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", show_default=False, rich_help_panel=_JOBS, help="The region whose buckets take them."
+            metavar="NAME",
+            show_default=False,
+            rich_help_panel=_JOBS,
+            help="Region whose buckets take the jobs. Default: any bucket.",
         ),
     ] = None,
     timeout: Annotated[
         str | None,
-        typer.Option(metavar="TIME", show_default=False, rich_help_panel=_JOBS, help="Instead of the queue's timeout."),
+        typer.Option(
+            metavar="TIME",
+            show_default=False,
+            rich_help_panel=_JOBS,
+            help="How long a job may run, instead of the queue's timeout.",
+        ),
     ] = None,
     max_attempts: Annotated[
         str | None,
-        typer.Option(metavar="N", show_default=False, rich_help_panel=_JOBS, help="Instead of the queue's number."),
+        typer.Option(
+            metavar="N",
+            show_default=False,
+            rich_help_panel=_JOBS,
+            help="Attempts of a job, instead of the queue's number.",
+        ),
     ] = None,
 ) -> None:
-    """Make a schedule, or bring the one of that name up to date. The same again changes nothing.
+    """Create or change a schedule; repeating it changes nothing.
 
-    What is not given is the default, also of a schedule that exists. Another rule begins with its next tick from now.
+    Options that are not given get their defaults, also for an existing schedule. With another cron expression, interval,
+    zone or start, the schedule continues with the first tick of the new rule from now on.
 
     Examples: sqlqueue schedule put orders nightly '{"report": 1}' --cron '30 2 * * *' --time-zone Europe/Berlin
 
@@ -172,7 +190,7 @@ def list_schedules(
     session: Session,
     queue: OneQueue = None,
 ) -> None:
-    """List schedules: their rules, their next and their last ticks, and those that are paused, with the reason.
+    """List the schedules, their rules, their next and last ticks, and why one is paused.
 
     Example: sqlqueue schedule list orders
     """
@@ -183,16 +201,16 @@ def list_schedules(
     elif found:
         views.schedule_table(found)
     else:
-        render.say("there is no schedule; make one with: sqlqueue schedule put")
+        render.say("there is no schedule; create one with: sqlqueue schedule put")
 
 
 def next_ticks(
     session: Session,
     queue: Queue,
     name: Name,
-    count: Annotated[str, typer.Option(metavar="N", help="How many, 1 to 10000.")] = "10",
+    count: Annotated[str, typer.Option(metavar="N", help="Number of ticks, 1 to 10000.")] = "10",
 ) -> None:
-    """Show the ticks to come, in UTC and in the schedule's time zone; those that are due already among them.
+    """List the next ticks, in UTC and in the schedule's time zone, including those that are already due.
 
     Example: sqlqueue schedule next orders nightly --count 3
     """
@@ -210,11 +228,11 @@ def next_ticks(
         [(display.moment(tick), f"{tick.astimezone(zone):%a %Y-%m-%d %H:%M:%S %z}") for tick in ticks],
     )
     if schedule.paused_at:
-        render.say(f"it is paused; go on with: sqlqueue schedule resume {queue} {name}")
+        render.say(f"it is paused; resume it with: sqlqueue schedule resume {queue} {name}")
 
 
 def pause(session: Session, queue: Queue, name: Name) -> None:
-    """Enqueue no tick of a schedule until it is resumed.
+    """Enqueue no ticks of a schedule until it is resumed.
 
     Example: sqlqueue schedule pause orders nightly
     """
@@ -225,17 +243,17 @@ def pause(session: Session, queue: Queue, name: Name) -> None:
 
 
 def resume(session: Session, queue: Queue, name: Name) -> None:
-    """Resume a paused schedule. Ticks that passed meanwhile were missed: its catch-up policy decides about them.
+    """Enqueue the ticks of a paused schedule again; for those missed meanwhile, its catch-up policy applies.
 
     Example: sqlqueue schedule resume orders nightly
     """
     with session.queue() as source:
         resumed = discreet_schedule(source, schedules.Schedules(source).resume(queue, name))
-    _tell(session, resumed, f"goes on from its tick at {display.moment(resumed.next_tick)}")
+    _tell(session, resumed, f"continues from its tick at {display.moment(resumed.next_tick)}")
 
 
 def remove(session: Session, queue: Queue, name: Name) -> None:
-    """Remove a schedule. The jobs that it has enqueued stay.
+    """Delete a schedule; its jobs stay.
 
     Example: sqlqueue schedule remove orders nightly
     """
@@ -244,7 +262,7 @@ def remove(session: Session, queue: Queue, name: Name) -> None:
     if session.as_json:
         render.emit_json({"queue": queue, "name": name, "removed": True})
     else:
-        render.say(display.printable(f"schedule {name} of queue {queue} was removed"))
+        render.say(display.printable(f"schedule {name} of queue {queue} was deleted"))
 
 
 def _tell(session: Session, schedule: Schedule, what: str) -> None:

@@ -17,14 +17,12 @@ def register(app: typer.Typer) -> None:
 
 def schema(
     session: Session,
-    spec: Annotated[
-        str, typer.Argument(metavar="MODULE:SPEC", help="A QueueSpec, or a handler that was bound to one.")
-    ],
+    spec: Annotated[str, typer.Argument(metavar="MODULE:SPEC", help="A QueueSpec, or a handler bound to one.")],
 ) -> None:
-    """Print the JSON Schema of a queue's payloads, from the code. Needs no database.
+    """Print the JSON Schema of a queue's payloads, from the code.
 
-    A model with versions has its number under $version: a payload without it counts as version 1. Sensitive fields are
-    marked x-sensitive.
+    It needs no database. A model with versions has its number in $version; a payload without it counts as version 1.
+    Sensitive fields are marked x-sensitive.
 
     Example: sqlqueue schema handlers:emails
     """

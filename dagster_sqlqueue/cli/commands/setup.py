@@ -1,4 +1,4 @@
-"""The commands that set up schema and queues: `migrate`, `create`, `queues`."""
+"""The commands that set up the schema and the queues: `migrate`, `create`, `queues`."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _NEW = QueueSpec("new", AnyObject)
 _TRIES = "Leases and retries (TIME: seconds, or 500ms, 5m, 2h, 7d)"
-_LIMITS = f"Limits ({options.NONE} takes one away)"
+_LIMITS = f"Limits ({options.NONE} removes one)"
 
 
 def register(app: typer.Typer) -> None:
@@ -38,8 +38,8 @@ Roles = Annotated[
     typer.Option(
         "--roles",
         show_default=False,
-        help="Make the roles SCHEMA_producer, _consumer, _operator and _observer too, if they are not there, and grant each"
-        " what it needs and no more. Once they are there, every migrate grants what new tables ask for.",
+        help="Also create the roles SCHEMA_producer, _consumer, _operator and _observer, if they are missing, and grant"
+        " each only the privileges that it needs. Once they exist, every migrate grants what new tables need.",
     ),
 ]
 Print = Annotated[
@@ -47,8 +47,8 @@ Print = Annotated[
     typer.Option(
         "--print",
         show_default=False,
-        help="With --roles: print the SQL that makes the roles, for a user who may run it (CREATEROLE), and do nothing else."
-        " Needs no database.",
+        help="With --roles: only print the SQL that creates the roles, for a user who may run it (CREATEROLE). Needs no"
+        " database.",
     ),
 ]
 
@@ -58,7 +58,7 @@ DryRun = Annotated[
     typer.Option(
         "--dry-run",
         show_default=False,
-        help="Change nothing: print the migrations that would be applied, the locks that they take on existing tables,"
+        help="Change nothing; print the migrations that would be applied, the locks that they take on existing tables,"
         " and where to read their SQL (with --json, the SQL itself).",
     ),
 ]
@@ -67,7 +67,7 @@ LockTimeout = Annotated[
     typer.Option(
         "--lock-timeout",
         metavar="TIME",
-        help="How long to wait for locks at a time, and the longest that a session waits behind it. Then it tries again.",
+        help="How long to wait for locks at a time, before trying again. No session waits behind migrate for longer.",
     ),
 ]
 GiveUp = Annotated[
@@ -75,7 +75,8 @@ GiveUp = Annotated[
     typer.Option(
         "--give-up-after",
         metavar="TIME",
-        help="How long to try in all, before it ends with exit code 10. On standard error it names what it waits for.",
+        help="How long to try in total, before migrate ends with exit code 10. It names what it waits for on standard"
+        " error.",
     ),
 ]
 
@@ -88,10 +89,11 @@ def migrate(
     lock_timeout: LockTimeout = "3s",
     give_up_after: GiveUp = "5min",
 ) -> None:
-    """Make the tables, or bring them up to date. Safe to run again, also while producers and consumers work.
+    """Create the schema, or upgrade it.
 
-    Run it once before anything else, and again with each upgrade of the package; several at once wait for one another.
-    It also makes the archive's partitions for the coming days, as `sqlqueue maintain` does.
+    Run it before anything else, and after each upgrade of the package. It is safe to repeat, also while producers and
+    consumers run; concurrent calls wait for one another. It also creates the archive's partitions of the next days, as
+    `sqlqueue maintain` does.
 
     Examples: sqlqueue migrate
 
@@ -130,7 +132,7 @@ def migrate(
         render.say(f"schema {schema} of {queue.database.where} {done}, at version {version}")
         for role in installed:
             members = f"; its members: {', '.join(role.members)}" if role.members else ""
-            render.say(f"role {role.name} {'was made' if role.made else 'was there'} and has what it needs{members}")
+            render.say(f"role {role.name} {'was created' if role.made else 'exists'} and has its privileges{members}")
 
 
 def _print_pending(session: Session, pending: "list[Migration]", database: "Database") -> None:
@@ -160,15 +162,15 @@ def _print_pending(session: Session, pending: "list[Migration]", database: "Data
         render.say(f"  serves code from version {migration.serves_from} on")
         for lock in migration.locks:
             render.say(f"  locks {lock.table}: {lock.mode}")
-            render.say(f"    keeps waiting: {LOCK_MODES[lock.mode]}")
+            render.say(f"    blocks: {LOCK_MODES[lock.mode]}")
         if not migration.locks:
-            render.say("  locks no table that is there")
+            render.say("  locks no existing table")
         render.say(f"  SQL: {migration.place}")
 
 
 def _print_roles(session: Session, roles: bool) -> None:
     if not roles:
-        raise InvalidInput("--print was given without --roles; it prints the SQL that makes the roles")
+        raise InvalidInput("--print was given without --roles; it prints the SQL that creates the roles")
     from dagster_sqlqueue.schema.roles import script_for_dba
 
     script = script_for_dba(session.schema_name)
@@ -189,15 +191,15 @@ def create(
         str,
         typer.Argument(
             metavar="NAME|MODULE:SPEC",
-            help="Lower-case letters, digits and _, beginning with a letter; or a QueueSpec of your code, or a handler bound"
-            " to one, whose settings the queue gets.",
+            help="Name of the queue: 1 to 63 lower-case letters, digits and _, beginning with a letter. Or a QueueSpec"
+            " of your code, or a handler bound to one: its settings are applied to the queue.",
         ),
     ],
     buckets: Annotated[
         str | None,
         _option(
-            "Independent lanes, 1 to 1024: so many consumers work without meeting each other. Only for a new queue; see:"
-            " sqlqueue rebucket.",
+            "Number of buckets, 1 to 1024: as many consumers can claim without meeting each other. Only for a new"
+            " queue; see: sqlqueue rebucket.",
             "N",
             _NEW.bucket_count,
         ),
@@ -205,9 +207,9 @@ def create(
     strategy: Annotated[
         str | None,
         _option(
-            "How a claim chooses its jobs. round_robin: bucket after bucket. fifo: the oldest of all buckets. fanout: from"
-            " points drawn at random, for many consumers. assign: a manager gives them out. token: marked, then read. May be"
-            " changed while consumers run.",
+            "How a claim chooses jobs. round_robin: one bucket after another. fifo: one order across all buckets."
+            " fanout: from random points, for many consumers. assign: a manager assigns them. token: marked, then read;"
+            " not for ordered or limited queues. Can be changed while consumers run.",
             "NAME",
             _NEW.strategy,
         ),
@@ -217,65 +219,79 @@ def create(
         typer.Option(
             "--ordered",
             show_default=False,
-            help="Jobs with the same ordering key run one at a time, in the order in which they came.",
+            help="Run jobs with the same ordering key one at a time, in the order in which they were enqueued.",
         ),
     ] = False,
     unordered: Annotated[
-        bool, typer.Option("--unordered", show_default=False, help="The opposite of --ordered, and the default.")
+        bool, typer.Option("--unordered", show_default=False, help="The opposite of --ordered; the default.")
     ] = False,
     on_poison: Annotated[
         str | None,
         _option(
-            "What an ordered queue does when the first job of a key failed for good: dead_letter goes on without it, stop"
-            " stops that key.",
+            "What an ordered queue does when the first job of a key has failed permanently. dead_letter: the key"
+            " continues without it. stop: the job is held, and the key stops.",
             "NAME",
             _NEW.on_poison,
         ),
     ] = None,
     retention_days: Annotated[
         str | None,
-        _option("How many days finished jobs are kept; 0: for ever.", "DAYS", _NEW.retention_days),
+        _option("Number of days for which ended jobs are kept; 0: for ever.", "DAYS", _NEW.retention_days),
     ] = None,
     lease: Annotated[
         str | None,
-        _option("How long a claim holds when its consumer falls silent.", "TIME", f"{_NEW.lease_seconds:g}", _TRIES),
+        _option("How long a claim lasts without a heartbeat.", "TIME", f"{_NEW.lease_seconds:g}", _TRIES),
     ] = None,
     timeout: Annotated[
         str | None,
-        _option(f"How long one job may take; {options.NONE}: as the consumer says.", "TIME", options.NONE, _TRIES),
+        _option(
+            f"How long a job may run before its lease is no longer extended; {options.NONE}: what the consumer sets.",
+            "TIME",
+            options.NONE,
+            _TRIES,
+        ),
     ] = None,
     max_attempts: Annotated[
-        str | None, _option("Runs a job gets before it becomes a dead letter.", "N", _NEW.max_attempts, _TRIES)
+        str | None, _option("Attempts of a job before it becomes a dead letter.", "N", _NEW.max_attempts, _TRIES)
     ] = None,
     backoff: Annotated[
-        str | None, _option("The wait after the first failed attempt.", "TIME", f"{Backoff().seconds:g}", _TRIES)
+        str | None, _option("Backoff after the first failed attempt.", "TIME", f"{Backoff().seconds:g}", _TRIES)
     ] = None,
     backoff_factor: Annotated[
         float | None,
-        _option("Each further wait is so many times longer; 1 for a fixed wait.", "X", f"{Backoff().factor:g}", _TRIES),
+        _option(
+            "Factor by which each further backoff is longer; 1 for a fixed backoff.",
+            "X",
+            f"{Backoff().factor:g}",
+            _TRIES,
+        ),
     ] = None,
     backoff_max: Annotated[
-        str | None, _option("The longest wait.", "TIME", f"{Backoff().max_seconds:g}", _TRIES)
+        str | None, _option("Longest backoff.", "TIME", f"{Backoff().max_seconds:g}", _TRIES)
     ] = None,
     backoff_jitter: Annotated[
         float | None,
-        _option("The share of a wait that is drawn at random, 0 to 1.", "X", f"{Backoff().jitter:g}", _TRIES),
+        _option("Random share of each backoff, 0 to 1.", "X", f"{Backoff().jitter:g}", _TRIES),
     ] = None,
     max_running: Annotated[
-        str | None, _option("Jobs of the queue that run at the same time.", "N", options.NONE, _LIMITS)
+        str | None,
+        _option("Maximum number of jobs of the queue that run at the same time.", "N", options.NONE, _LIMITS),
     ] = None,
     max_running_per_key: Annotated[
-        str | None, _option("Jobs of one ordering key that run at the same time.", "N", options.NONE, _LIMITS)
+        str | None,
+        _option("Maximum number of jobs of one ordering key that run at the same time.", "N", options.NONE, _LIMITS),
     ] = None,
     rate: Annotated[
         str | None,
-        _option("Jobs that begin within an interval: 100/60s, 5/s, 1000/h.", "N/TIME", options.NONE, _LIMITS),
+        _option(
+            "Maximum number of jobs claimed within any interval: 100/60s, 5/s, 1000/h.", "N/TIME", options.NONE, _LIMITS
+        ),
     ] = None,
 ) -> None:
-    """Make a queue, or change the settings of one, while it runs.
+    """Create a queue, or change the settings of an existing one while it runs.
 
-    Of a queue that exists, settings that are not given stay, and so does its number of buckets in any case. From a
-    QueueSpec the queue gets every setting, except the number of buckets if it exists.
+    Settings of an existing queue that are not given stay as they are, and its number of buckets always does. A QueueSpec
+    sets all of them, except the number of buckets of an existing queue.
 
     Examples: sqlqueue create handlers:emails
 
@@ -287,7 +303,7 @@ def create(
         texts = (buckets, strategy, on_poison, retention_days, lease, timeout, max_attempts, backoff, backoff_max)
         limits = (max_running, max_running_per_key, rate)
         if ordered or unordered or any(said is not None for said in (*texts, *limits, backoff_factor, backoff_jitter)):
-            raise InvalidInput(f"{name} says what the queue is, and options were given beside it; say it in the code")
+            raise InvalidInput(f"options cannot be combined with {name}; set them in the code")
         look_here()
         spec = load_spec(name)
         with session.queue() as queue:
@@ -338,9 +354,9 @@ def _create(
         render.emit_json(views.settings_json(settings))
         return
     if before is None:
-        done = "was made"
+        done = "was created"
     else:
-        done = "is as follows" if settings.revision != before.revision else "was like this already"
+        done = "was changed" if settings.revision != before.revision else "is unchanged"
     render.say(f"queue {spec.name} {done}")
     render.pairs(views.settings_rows(settings))
     if before and buckets_named and spec.bucket_count != settings.bucket_count:
@@ -354,7 +370,7 @@ def queues(
     session: Session,
     queue: OneQueue = None,
 ) -> None:
-    """Show the queues and their settings.
+    """List the queues and their settings.
 
     Examples: sqlqueue queues
 
@@ -366,7 +382,7 @@ def queues(
         render.emit_json([views.settings_json(settings) for settings in found])
         return
     if not found:
-        render.say("there is no queue yet; make one with: sqlqueue create NAME")
+        render.say("there is no queue yet; create one with: sqlqueue create NAME")
     elif queue:
         render.say(f"queue {queue}")
         render.pairs(views.settings_rows(found[0]))

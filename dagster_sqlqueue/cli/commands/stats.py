@@ -1,4 +1,4 @@
-"""`sqlqueue stats`: the stats of the queues, once or repeated."""
+"""`sqlqueue stats`: the figures of the queues, once or repeatedly."""
 
 import json
 import sys
@@ -40,29 +40,30 @@ def stats(
         typer.Argument(
             metavar="QUEUE",
             show_default=False,
-            help="One queue in full; else all, a line each.",
+            help="The queue, in full. Default: all queues, one line each.",
             autocompletion=completion.queue_names,
         ),
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", show_default=False, help="Repeat, until Ctrl-C (exit code 130).")
+        bool, typer.Option("--watch", show_default=False, help="Repeat until Ctrl-C (exit code 130).")
     ] = False,
     every: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
             show_default=False,
-            help=f"With --watch: the time between two repetitions. Default: {_EVERY_SECONDS:g}.",
+            help=f"With --watch: time between two repetitions. Default: {_EVERY_SECONDS:g}.",
         ),
     ] = None,
     count: Annotated[
-        str | None, typer.Option(metavar="N", show_default=False, help="With --watch: end after so many repetitions.")
+        str | None,
+        typer.Option(metavar="N", show_default=False, help="With --watch: stop after this many repetitions."),
     ] = None,
 ) -> None:
-    """Show how much each queue holds, how late it is, how fast it is, and what became of its jobs.
+    """Show how many jobs each queue holds, its lag, its throughput, and how its jobs ended.
 
-    Waits, run times and ends are of the last hour, rates of the last minute. Counts that end in + were counted up to
-    that number only, so that a long queue costs no more. With --watch --json each repetition is one line.
+    Waits, run times and ends are of the last hour, rates of the last minute. A count that ends in + means at least that
+    many: counting stops there, so that a long queue costs no more. With --watch --json, each repetition is one line.
 
     Examples: sqlqueue stats
 
@@ -101,8 +102,8 @@ def _look(source: "SqlQueue", queue: str | None) -> "list[QueueStats]":
 
 @contextmanager
 def _output(session: Session, queue: str | None, pause: float) -> "Iterator[Callable[[list[QueueStats]], None]]":
-    """Return what shows each repetition: as a line of JSON, on a screen that is drawn anew, or one after the other into
-    a pipe.
+    """Yield what prints each repetition: as a line of JSON, on a terminal that is redrawn, or one after another to a
+    pipe.
     """
     console = render.console()
     if session.as_json:
@@ -127,7 +128,7 @@ def _headline(note: str) -> Text:
 
 def _drawn(found: "list[QueueStats]", queue: str | None) -> RenderableType:
     if not found:
-        return Text("there is no queue yet; make one with: sqlqueue create NAME")
+        return Text("there is no queue yet; create one with: sqlqueue create NAME")
     if queue:
         return Group(Text(f"queue {queue}"), render.names_and_values(_in_full(found[0])))
     counts = ["ready", "running", "scheduled", "held"]

@@ -35,18 +35,18 @@ def publish(
         typer.Argument(
             metavar="JSON",
             show_default=False,
-            help="One JSON object; - or nothing for many on standard input, one a line.",
+            help="The message, a JSON object; - or nothing reads one per line from standard input.",
         ),
     ] = None,
     tag: Annotated[
         list[str] | None,
-        typer.Option(metavar="WORD", show_default=False, help="A word to filter by; may be given several times."),
+        typer.Option(metavar="WORD", show_default=False, help="Tag to filter by; can be repeated."),
     ] = None,
-    priority: Annotated[int, typer.Option(metavar="0..9", help="Of the jobs: higher runs first.")] = 0,
+    priority: Annotated[int, typer.Option(metavar="0..9", help="Priority of the jobs; higher runs first.")] = 0,
     run_at: Annotated[
         str | None,
         typer.Option(
-            metavar="MOMENT", show_default=False, help="When the jobs become due, as 2026-01-31T08:00:00Z; else now."
+            metavar="MOMENT", show_default=False, help="When the jobs are due: 2026-01-31T08:00:00Z. Default: now."
         ),
     ] = None,
     ordering_key: Annotated[
@@ -54,7 +54,7 @@ def publish(
         typer.Option(
             metavar="KEY",
             show_default=False,
-            help="Of the jobs: in a queue that is ordered they run one after another.",
+            help="Ordering key of the jobs: an ordered queue runs them one after another.",
         ),
     ] = None,
     skip_bad: Annotated[
@@ -62,8 +62,8 @@ def publish(
         typer.Option(
             "--skip-bad",
             show_default=False,
-            help="Leave out the lines of standard input that are not usable, and name them (exit code 6); else one bad line"
-            " refuses them all.",
+            help="Leave out invalid lines of standard input, and list them (exit code 6). Default: one invalid line"
+            " refuses all.",
         ),
     ] = False,
     message_id: Annotated[
@@ -72,14 +72,14 @@ def publish(
             "--id",
             metavar="UUID",
             show_default=False,
-            help="The message's id, to be able to send it again: it lands once.",
+            help="The message's id: with it, a repeated call enqueues each job only once.",
         ),
     ] = None,
 ) -> None:
-    """Publish a message to a topic, or many from standard input: each becomes a job for each subscription that it fits.
+    """Publish a message to a topic, or one for each line of standard input.
 
-    Many are one transaction: all of them are published, or none if one line is refused. The options hold for each of
-    them. A message that fits no subscription becomes no job, and the output shows that.
+    Each message becomes one job for each matching subscription; the output says if none matches. All lines are published
+    in one transaction: all of them, or none if one is refused. The options apply to each message.
 
     Examples: sqlqueue publish orders.paid '{"order": 1, "country": "NZ"}' --tag eu
 
@@ -93,10 +93,10 @@ def publish(
         "ordering_key": ordering_key,
     }
     if payload is None and sys.stdin.isatty():
-        raise InvalidInput("no payload: give a JSON object, or - and the objects on standard input, one a line")
+        raise InvalidInput("no payload: give a JSON object, or - and one JSON object per line on standard input")
     if payload not in (None, "-"):
         if skip_bad:
-            raise InvalidInput("--skip-bad is about the lines of standard input, and a payload was given")
+            raise InvalidInput("--skip-bad applies to the lines of standard input, and a payload was given")
         found = parsed(payload, "the payload", _NOTHING)
         with session.queue() as target:
             try:
@@ -114,7 +114,7 @@ def publish(
             raise InvalidInput(lines.with_line(str(error))) from None
     many = replace(many, rejected=lines.with_lines(many.rejected))
     if not (many.messages or many.rejected):
-        raise InvalidInput("standard input held no payload: write one JSON object a line")
+        raise InvalidInput("standard input contained no payload: write one JSON object per line")
     _tell_many(session, topic, many)
 
 
@@ -124,12 +124,14 @@ def subscribe(
     name: Name,
     queue: Annotated[
         str,
-        typer.Argument(metavar="QUEUE", help="The queue that its jobs go to.", autocompletion=completion.queue_names),
+        typer.Argument(metavar="QUEUE", help="The queue that gets the jobs.", autocompletion=completion.queue_names),
     ],
     payload: Annotated[
         str | None,
         typer.Option(
-            metavar="JSON", show_default=False, help="Only messages whose payload contains this JSON object; else any."
+            metavar="JSON",
+            show_default=False,
+            help="Only messages whose payload contains this JSON object. Default: all.",
         ),
     ] = None,
     tag: Annotated[
@@ -137,34 +139,38 @@ def subscribe(
         typer.Option(
             metavar="WORD",
             show_default=False,
-            help="Only messages that have this tag; given several times, all of them.",
+            help="Only messages with this tag; if repeated, with all of these tags.",
         ),
     ] = None,
     mode: Annotated[
         SubscriptionMode,
-        typer.Option(help="copy: it gets every message that fits. move: of those in its group that fit, one gets it."),
+        typer.Option(
+            help="copy: it gets every matching message. move: of the matching subscriptions in its group, one gets each"
+            " message."
+        ),
     ] = SubscriptionMode.COPY,
     group: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
             show_default=False,
-            help="With --mode move: those it competes with; else all without a group.",
+            help="With --mode move: the group whose subscriptions compete. Default: those without a group.",
         ),
     ] = None,
     priority: Annotated[
-        int | None, typer.Option(metavar="0..9", show_default=False, help="Of its jobs; else the message's.")
+        int | None,
+        typer.Option(metavar="0..9", show_default=False, help="Priority of the jobs. Default: the message's."),
     ] = None,
     delay: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", show_default=False, help="Its jobs become due so much later, in seconds or as 5m."
+            metavar="TIME", show_default=False, help="How much later than the message the jobs are due: 90, 5m."
         ),
     ] = None,
 ) -> None:
-    """Make the messages of a topic that fit a filter jobs of a queue. Publishers need no change.
+    """Enqueue the messages of a topic that match a filter as jobs of a queue.
 
-    A subscription of that name is brought up to date: what is not given is as for a new one.
+    Publishers need no change. If the subscription exists, it is changed; options that are not given get their defaults.
 
     Examples: sqlqueue subscribe orders.paid invoices billing --payload '{"country": "NZ"}'
 
@@ -185,7 +191,7 @@ def subscribe(
 
 
 def unsubscribe(session: Session, topic: Topic, name: Name) -> None:
-    """Remove a subscription. The jobs that it has got stay.
+    """Remove a subscription; its jobs stay.
 
     Example: sqlqueue unsubscribe orders.paid invoices
     """
@@ -200,13 +206,14 @@ def unsubscribe(session: Session, topic: Topic, name: Name) -> None:
 def subscriptions(
     session: Session,
     topic: Annotated[
-        str | None, typer.Argument(metavar="TOPIC", show_default=False, help="One topic; else all of them.")
+        str | None, typer.Argument(metavar="TOPIC", show_default=False, help="The topic. Default: all topics.")
     ] = None,
     queue: Annotated[
-        str | None, typer.Option(metavar="QUEUE", show_default=False, help="Only those whose jobs go to this queue.")
+        str | None,
+        typer.Option(metavar="QUEUE", show_default=False, help="Only subscriptions whose jobs go to this queue."),
     ] = None,
 ) -> None:
-    """Show the subscriptions: which messages of which topic become jobs of which queue.
+    """List the subscriptions, with their filters and queues.
 
     Examples: sqlqueue subscriptions
 
@@ -217,7 +224,7 @@ def subscriptions(
     if session.as_json:
         render.emit_json([asdict(one) for one in found])
     elif not found:
-        render.say("there is no such subscription; make one with: sqlqueue subscribe TOPIC NAME QUEUE")
+        render.say("there is no such subscription; create one with: sqlqueue subscribe TOPIC NAME QUEUE")
     else:
         render.table(
             ["topic", "name", "queue", "mode", "payload", "tags", "prio", "delay"],
@@ -248,7 +255,7 @@ def _fits(made: Subscription) -> str:
 def _settings(made: Subscription) -> str:
     words = []
     if made.mode is SubscriptionMode.MOVE:
-        words.append("one of those that compete gets each" + (f" (group {made.group})" if made.group else ""))
+        words.append("one of the competing subscriptions gets each" + (f" (group {made.group})" if made.group else ""))
     if made.priority is not None:
         words.append(f"with priority {made.priority}")
     if made.delay_seconds:
@@ -260,7 +267,7 @@ def _tell(session: Session, done: Published) -> None:
     if session.as_json:
         render.emit_json(asdict(done))
     elif not done.matched:
-        render.say(f"published {done.id}: it fits no subscription of {done.topic}, and became no job")
+        render.say(f"published {done.id}: it matches no subscription of {done.topic}, and became no job")
     else:
         render.say(f"published {done.id} to {done.topic}:")
         for job in done.jobs:
@@ -276,7 +283,7 @@ def _tell_many(session: Session, topic: str, done: PublishedMany) -> None:
         messages = f"{done.messages:,} {'message' if done.messages == 1 else 'messages'}"
         jobs = f"{done.inserted:,} {'job' if done.inserted == 1 else 'jobs'}"
         known = f"; {done.duplicates:,} had been enqueued before" if done.duplicates else ""
-        unmatched = f"; {done.unmatched:,} fit no subscription and became no job" if done.unmatched else ""
+        unmatched = f"; {done.unmatched:,} matched no subscription and became no job" if done.unmatched else ""
         refused = f"; {len(done.rejected):,} refused" if done.rejected else ""
         render.say(f"published {messages} to {topic}: {jobs}{known}{unmatched}{refused}")
         say_rejected(done.rejected)

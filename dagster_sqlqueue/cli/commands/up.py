@@ -1,4 +1,4 @@
-"""`sqlqueue up`: a database for a first try, from a wheel."""
+"""`sqlqueue up`: an embedded database for a first try."""
 
 import json
 import os
@@ -28,11 +28,12 @@ def register(app: typer.Typer) -> None:
 
 
 def up(session: Session) -> None:
-    """Start a PostgreSQL server for a first try, with the tables in it, and run it until Ctrl-C or SIGTERM.
+    """Run an embedded PostgreSQL server, with the schema installed, until Ctrl-C or SIGTERM.
 
-    The server comes with: pip install 'dagster-sqlqueue[embedded]'. Its data stays in the directory .sqlqueue, here or
-    where SQLQUEUE_HOME says, and the next start goes on with it. It listens on a Unix socket, for this user alone.
-    While it runs, other programs can use the URL that it prints; other commands in this directory find it by themselves.
+    For a first try, and for development, on one machine and by one user. The server comes with the package's extra
+    `embedded`. It stores its data in .sqlqueue, in the current directory, or in SQLQUEUE_HOME, and the next start continues
+    with it. It listens on a Unix socket, for the current user only. While it runs, other programs can use the URL that it
+    prints, and other commands in this directory need no URL.
 
     Example: sqlqueue up
     """
@@ -51,7 +52,7 @@ def up(session: Session) -> None:
     if signal.SIGINT in received:
         raise typer.Exit(Code.INTERRUPTED)
     if not received:
-        raise EmbeddedServerError(f"the server on {server.directory} was stopped; start it again with: sqlqueue up")
+        raise EmbeddedServerError(f"the server in {server.directory} was stopped; start it again with: sqlqueue up")
 
 
 def _refuse_another(session: Session, directory: Path) -> None:
@@ -63,13 +64,13 @@ def _refuse_another(session: Session, directory: Path) -> None:
         return
     url = parse_url(given)
     if url.query.get("host") == str(directory):
-        return  # what an earlier start has printed
+        return  # the URL that an earlier start has printed
     named = "--url" if session.url else "the environment variable SQLQUEUE_URL"
     cure = "leave it out" if session.url else "unset it"
     where = Database(given, schema=DEFAULT_SCHEMA).where
     raise InvalidInput(
-        f"{named} names another server, {where}, and this command starts the embedded one, on {directory}: {cure} for"
-        " that, or make the tables of the other one with: sqlqueue migrate"
+        f"{named} names another server, {where}, but this command runs the embedded one, in {directory}: {cure} for that,"
+        " or create the schema on the other server with: sqlqueue migrate"
     )
 
 
@@ -84,11 +85,11 @@ def _tell(session: Session, server: EmbeddedPostgres) -> None:
         sys.stdout.flush()
         return
     lines = [
-        f"PostgreSQL runs on {server.directory} until Ctrl-C, with the tables of the queues in schema {schema}:",
+        f"PostgreSQL runs in {server.directory} until Ctrl-C, with the queues in schema {schema}:",
         "",
         f"  {url}",
         "",
-        "Programs that are to use it, and commands in other directories, find it by:",
+        "To use it from programs, and from commands in other directories:",
         "",
         f"  export SQLQUEUE_URL={shlex.quote(url)}",
         *([f"  export {SCHEMA_VARIABLE}={schema}"] if schema != DEFAULT_SCHEMA else []),

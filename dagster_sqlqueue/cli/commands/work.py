@@ -41,8 +41,8 @@ def work(
         list[str],
         typer.Argument(
             metavar="MODULE:HANDLER[=WEIGHT]",
-            help="Functions that were bound to their queues with @handles(spec), or Dagster's queue_consumers. Several"
-            " take turns, each with its share of the jobs by weight, 1 unless it is given.",
+            help="Functions bound to their queues with @handles(spec), or Dagster's queue_consumers. Several take"
+            " turns, each with a share of the jobs by its weight. Default weight: 1.",
         ),
     ],
     batch: Annotated[
@@ -50,8 +50,8 @@ def work(
         typer.Option(
             metavar="N",
             show_default=False,
-            help="Jobs for each claim, 1 to 10000. Default: as many as are handled in a tenth of a second, 1 to 1000; 100 in"
-            " transactional mode.",
+            help="Jobs per claim, 1 to 10000. Default: as many as are handled in a tenth of a second, 1 to 1000; in"
+            " transactional mode 100.",
         ),
     ] = None,
     mode: Annotated[
@@ -64,29 +64,33 @@ def work(
     ] = Mode.LEASED.value,
     lease: Annotated[
         str | None,
-        typer.Option(metavar="TIME", show_default=False, help="How long a claim holds, instead of the queue's lease."),
+        typer.Option(
+            metavar="TIME",
+            show_default=False,
+            help="How long a claim lasts without a heartbeat, instead of the queue's lease.",
+        ),
     ] = None,
     processes: Annotated[
         str | None,
         typer.Option(
             metavar="N",
             show_default=False,
-            help="So many processes, each replaced when it dies. Without it, this process works by itself.",
+            help="Number of processes; one that dies is replaced. Default: only this process.",
         ),
     ] = None,
     drain: Annotated[
-        bool, typer.Option("--drain", show_default=False, help="End when nothing is due any more.")
+        bool, typer.Option("--drain", show_default=False, help="Exit when no job is due any more.")
     ] = False,
     budget: Annotated[
         str | None,
-        typer.Option(metavar="TIME", show_default=False, help="Begin no new batch after that long, and end."),
+        typer.Option(metavar="TIME", show_default=False, help="Begin no new batch after this time, and exit."),
     ] = None,
     drain_timeout: Annotated[
         str,
         typer.Option(
             metavar="TIME",
             show_default=False,
-            help="How long jobs that run may take to finish once this is to stop, or none for no limit. Default: 30.",
+            help="How long running jobs may take to finish after the first signal; none for no limit. Default: 30.",
         ),
     ] = "30",
     grace: Annotated[
@@ -94,7 +98,7 @@ def work(
         typer.Option(
             metavar="TIME",
             show_default=False,
-            help="How long a handler that was interrupted may take to leave, before its process ends without it."
+            help="How long an interrupted handler may take to end, before its process exits without it."
             f" Default: {GRACE_SECONDS:g}.",
         ),
     ] = None,
@@ -103,7 +107,7 @@ def work(
         typer.Option(
             "--no-maintain",
             show_default=False,
-            help="Never maintain the schema: else this worker does so, beside its work, when that is due.",
+            help="Never run maintenance. Default: this worker runs it, beside its work, when it is due.",
         ),
     ] = False,
     no_create: Annotated[
@@ -111,8 +115,8 @@ def work(
         typer.Option(
             "--no-create",
             show_default=False,
-            help="Refuse to begin if a queue does not exist. Without it, it is created as the code declares it; an"
-            " existing one is never changed.",
+            help="Refuse to start if a queue does not exist. Default: create it as the code declares it; an existing"
+            " queue is never changed.",
         ),
     ] = False,
     every: Annotated[
@@ -120,7 +124,7 @@ def work(
         typer.Option(
             metavar="TIME",
             show_default=False,
-            help=f"The time between two lines of figures. Default: {DEFAULT_EVERY_SECONDS:g}; in a terminal 1.",
+            help=f"Time between two lines of figures. Default: {DEFAULT_EVERY_SECONDS:g}; in a terminal 1.",
         ),
     ] = None,
     metrics_port: Annotated[
@@ -129,8 +133,8 @@ def work(
             metavar="N",
             show_default=False,
             rich_help_panel=_METRICS,
-            help="Serve what this worker does to Prometheus on this port; 0 takes a free one. It needs"
-            " prometheus_client, which the package's extra `metrics` brings.",
+            help="Serve the figures of this worker to Prometheus on this port; 0 for any free port. Needs"
+            " prometheus_client, which the package's extra `metrics` installs.",
         ),
     ] = None,
     metrics_address: Annotated[
@@ -139,18 +143,18 @@ def work(
             metavar="ADDRESS",
             show_default=False,
             rich_help_panel=_METRICS,
-            help=f"Of the interface to listen on. Default: {ADDRESS}, which only this machine reaches.",
+            help=f"Address to listen on. Default: {ADDRESS}, which only this machine can reach.",
         ),
     ] = None,
 ) -> None:
-    """Run a consumer with your functions as handlers, until stopped: for systemd, a container, or a terminal.
+    """Run consumers outside of Dagster, with your functions as handlers, until stopped.
 
-    SIGTERM or Ctrl-C: jobs that run are finished, those that were claimed and not begun are given back at once, exit code
-    0. When the drain time-out is over, or with a second signal, running handlers are interrupted and their jobs given
-    back, exit code 7. Jobs of a process that was killed are due again when their leases end. It waits for a
-    database that becomes unavailable.
+    For systemd, a container, or a terminal. On SIGTERM or Ctrl-C, running jobs are finished, claimed jobs that have not
+    begun are released at once, and the exit code is 0. After the drain time-out, or on a second signal, running handlers
+    are interrupted and their jobs are released: exit code 7. Jobs of a process that was killed are due again when their
+    leases expire. If the database becomes unavailable, the worker waits for it (with --drain for a limited time).
 
-    In a terminal the figures are drawn anew; else each line stands by itself, with --json as a JSON object.
+    In a terminal, the figures are redrawn; elsewhere each line stands by itself, with --json as a JSON object.
 
     Examples: sqlqueue work handlers:send_email
 
@@ -240,7 +244,7 @@ def _supervise(assignment: "Assignment", count: int, signals: Signals, progress:
 
 
 def _scraped(port: int | None, address: str) -> Scraped:
-    """What serves the figures of a worker while it works; does nothing where no port is wanted.
+    """Return what serves the figures of a worker while it works; it does nothing if no port is given.
 
     Raises:
         InvalidInput: the extra for metrics is not installed.

@@ -1,1 +1,1 @@
-"""What people say on the command line, read and checked."""
+"""The arguments and options of the command line, read and checked."""

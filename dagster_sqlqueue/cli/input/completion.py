@@ -1,4 +1,4 @@
-"""Complete names of queues in the shell, beside those of commands and options."""
+"""Complete queue names in the shell, in addition to commands and options."""
 
 import contextlib
 
@@ -10,9 +10,9 @@ _CONNECT_SECONDS = 2
 
 
 def queue_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the queues whose names begin so; none where the database cannot be asked.
+    """Return the names of queues that begin with the text; none if the database cannot be reached.
 
-    The line that is being written must not be disturbed: no error is shown, and no server is started.
+    The line that is being typed must not be disturbed: no error is shown, and no server is started.
     """
     written = [inner.params for inner in (context, context.find_root())]
     url, schema = (next((found[name] for found in written if found.get(name)), None) for name in ("url", "schema"))

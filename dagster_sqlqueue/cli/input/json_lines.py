@@ -1,4 +1,4 @@
-"""JSON objects from the command line: one as an argument, or many on standard input, one a line."""
+"""JSON objects from the command line: one as an argument, or many on standard input, one per line."""
 
 import sys
 from bisect import bisect_right
@@ -26,14 +26,14 @@ _LONGEST_LINE = 8 * MAX_PAYLOAD_BYTES
 
 
 class Lines(Generic[Item]):
-    """The lines of standard input, each made into what the library takes; remembers which line each row is.
+    """The lines of standard input, each converted for the library; remembers which line each row is.
 
     Args:
-        make: makes it of a line's object.
+        make: converts the object of a line.
         nothing: the end of each message: that nothing was written.
-        advance: called now and then with how many rows were read.
-        skip_bad: leave out lines that are not usable, instead of refusing them all.
-        only: says which option allows for one line alone; None: none was given.
+        advance: called now and then with the number of rows read.
+        skip_bad: leave out invalid lines, instead of refusing all.
+        only: the message that an option allows only one line; None: no such option was given.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Lines(Generic[Item]):
                 self._left_out.append(row)
                 continue
             if row and self._only:
-                raise InvalidInput(f"{self._only}, and line {number} of standard input is a second{self._nothing}")
+                raise InvalidInput(f"{self._only}, and line {number} of standard input is a second one{self._nothing}")
             try:
                 found = parsed(text, f"line {number}", self._nothing)
             except InvalidInput as error:
@@ -82,14 +82,14 @@ class Lines(Generic[Item]):
                 self._advance(row)
 
     def with_lines(self, rejected: "Sequence[Rejected]") -> "list[Rejected]":
-        """Rows that were rejected, and the lines that were left out here, by the numbers of their lines."""
+        """Return the rejected rows, and the lines that were left out here, by their line numbers."""
         from dagster_sqlqueue.queue.intake import Rejected
 
         found = [Rejected(self._line(bad.row), bad.error) for bad in rejected]
         return sorted([*self._rejected, *found], key=lambda bad: bad.row)
 
     def with_line(self, message: str) -> str:
-        """Return a message about a row, about its line."""
+        """Return a message about a row as a message about its line."""
         head, colon, rest = message.partition(": ")
         word, _, row = head.partition(" ")
         if word != "row" or not colon or not row.isdigit():
@@ -104,7 +104,7 @@ def parsed(text: str | bytes, where: str, nothing: str) -> AnyObject:
     """Return a JSON object.
 
     Raises:
-        InvalidPayload: it is none; the message says where it was, and that nothing was written.
+        InvalidPayload: it is not one; the message says where it was, and that nothing was written.
     """
     try:
         return AnyObject.model_validate_json(text)
@@ -116,7 +116,7 @@ def parsed(text: str | bytes, where: str, nothing: str) -> AnyObject:
 
 
 def say_rejected(rejected: "Sequence[Rejected]") -> None:
-    """The first of the lines that were rejected, to standard output."""
+    """Print the first of the rejected lines to standard output."""
     for bad in rejected[:_SHOWN]:
         render.say(display.printable(f"line {bad.row}: {bad.error}"))
     if len(rejected) > _SHOWN:
@@ -125,7 +125,7 @@ def say_rejected(rejected: "Sequence[Rejected]") -> None:
 
 @contextmanager
 def progress(things: str) -> Iterator[Callable[[int], None]]:
-    """Show, in a terminal, how many rows were read."""
+    """Show in a terminal how many rows were read."""
     console = Console(file=sys.stderr)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:

@@ -1,4 +1,4 @@
-"""What several commands take: arguments and options, and how their text is read."""
+"""Arguments and options that several commands take, and how their texts are read."""
 
 import math
 import re
@@ -15,7 +15,7 @@ from dagster_sqlqueue.model.job import UniqueUntil as JobUniqueUntil
 from dagster_sqlqueue.model.queue import RateLimit
 
 NONE = "none"
-"""The word that takes a limit or another setting away."""
+"""The word that removes a limit or another setting."""
 
 _UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)?\s*(ms|s|min|m|h|d)?")
@@ -29,7 +29,7 @@ OneQueue = Annotated[
     typer.Argument(
         metavar="QUEUE",
         show_default=False,
-        help="One queue; else all of them.",
+        help="The queue. Default: all queues.",
         autocompletion=completion.queue_names,
     ),
 ]
@@ -37,35 +37,35 @@ UniqueUntil = Annotated[
     str,
     typer.Option(
         metavar="end|claim",
-        help="How long a job holds its unique key: until its end, or only until it is claimed for the first time.",
+        help="How long a job holds its unique key: until it ends, or only until it is first claimed.",
     ),
 ]
-Limit = Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="The most to show.")]
+Limit = Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="Maximum number to show.")]
 
 
 def unique_until(text: str, key: str | None) -> JobUniqueUntil:
-    """How long a job holds its unique key.
+    """Return how long a job holds its unique key.
 
     Args:
-        text: as it was given.
+        text: the option's value.
         key: the unique key; None: there is none.
 
     Raises:
-        InvalidInput: it is none of the two, or is `claim` without a key.
+        InvalidInput: it is neither of the two values, or it is `claim` without a key.
     """
     found: dict[str, JobUniqueUntil] = {choice: choice for choice in get_args(JobUniqueUntil)}
     if text not in found:
         raise InvalidInput(f"--unique-until is {text!r}; it must be {' or '.join(map(repr, found))}")
     if text != "end" and key is None:
-        raise InvalidInput(f"--unique-until {text} is about the key of --unique-key, which is not given")
+        raise InvalidInput(f"--unique-until {text} needs --unique-key, which is not given")
     return found[text]
 
 
 def seconds(option: str, text: str) -> float:
-    """Return a length of time, as `90`, `90s`, `5m` (or `5min`), `1.5h` or `7d`.
+    """Return a duration in seconds, from a text such as `90`, `90s`, `5m` (or `5min`), `1.5h` or `7d`.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: it is not a duration.
     """
     match = _DURATION.fullmatch(text.strip())
     if not match or match[1] is None:
@@ -82,7 +82,7 @@ def whole(option: str, text: str) -> int:
     """Return a whole number.
 
     Raises:
-        InvalidInput: it is none, or beyond the range of the database's integers.
+        InvalidInput: it is not a whole number, or is out of the range of the database's integers.
     """
     if not re.fullmatch(r"-?[0-9]{1,11}", text.strip()) or abs(int(text)) > _LARGEST:
         raise InvalidInput(f"{option} is {text!r}; it must be a whole number, at most {_LARGEST:,}")
@@ -90,10 +90,10 @@ def whole(option: str, text: str) -> int:
 
 
 def rate(option: str, text: str) -> RateLimit:
-    """So many starts within an interval, as `100/60s`, `5/s` or `1000/h`.
+    """Return a rate limit, from a text such as `100/60s`, `5/s` or `1000/h`.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: it is not a rate.
     """
     starts, slash, interval = text.partition("/")
     match = _DURATION.fullmatch(interval.strip())
@@ -103,17 +103,17 @@ def rate(option: str, text: str) -> RateLimit:
 
 
 def moment(option: str, text: str) -> datetime:
-    """Return a moment with a time zone, in UTC.
+    """Return a time with a time zone, in UTC.
 
     Raises:
-        InvalidInput: it is none, or has no zone.
+        InvalidInput: it is not a time, or has no zone.
     """
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
         raise InvalidInput(f"{option} {text!r} is not a time; write it as 2026-01-31T08:00:00Z") from None
     if when.utcoffset() is None:
-        raise InvalidInput(f"{option} {text!r} has no time zone; end it with Z for UTC, or with an offset as +02:00")
+        raise InvalidInput(f"{option} {text!r} has no time zone; end it with Z for UTC, or an offset such as +02:00")
     try:
         return when.astimezone(UTC)
     except OverflowError:
@@ -124,7 +124,7 @@ def job_id(option: str, text: str) -> UUID:
     """Return a job's id.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: it is not a UUID.
     """
     try:
         return UUID(text.strip())
@@ -136,10 +136,10 @@ def job_id(option: str, text: str) -> UUID:
 
 
 def kept(option: str, text: str | None, before: Value, read: Callable[[str, str], Value]) -> Value:
-    """What the option says, or what was before if it was not given."""
+    """Return the option's value, or the value before if the option was not given."""
     return before if text is None else read(option, text)
 
 
 def removable(option: str, text: str | None, before: Value | None, read: Callable[[str, str], Value]) -> Value | None:
-    """As `kept`, of a setting that the word `none` takes away."""
+    """Do the same for a setting that the word `none` removes."""
     return None if text == NONE else kept(option, text, before, read)

@@ -1,4 +1,4 @@
-"""Which jobs a command is about: by their ids, by what they have in common, or all of them."""
+"""Which jobs a command applies to: those with given ids, those that match conditions, or all."""
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +15,7 @@ from dagster_sqlqueue.queue.selection import ARCHIVE_STATES, LIVE_STATES, Select
 if TYPE_CHECKING:
     from dagster_sqlqueue.queue import SqlQueue
 
-_PANEL = "Which jobs (every condition that is given must hold)"
+_PANEL = "Which jobs (all given conditions must match)"
 
 
 def _option(*names: str, metavar: str | None, help_text: str) -> Any:
@@ -28,36 +28,41 @@ _WHICH = Annotated[
         metavar="[QUEUE] [ID]...",
         autocompletion=completion.queue_names,
         show_default=False,
-        help="Jobs by their ids, all of one queue, because an answer is about one queue; or a queue's name and its jobs by"
-        " their ids, by conditions, or --all.",
+        help="Ids of jobs, all of one queue, because the output is about one queue; or the name of a queue, with ids,"
+        " conditions or --all.",
     ),
 ]
 _CONDITIONS: dict[str, Any] = {
     "tag": Annotated[
         list[str] | None,
-        _option(metavar="WORD", help_text="With this tag; given several times: with all of them."),
+        _option(metavar="WORD", help_text="Jobs with this tag; if repeated, with all of these tags."),
     ],
     "payload": Annotated[
-        str | None, _option(metavar="JSON", help_text='Whose payload contains this: \'{"country": "NZ"}\'.')
+        str | None, _option(metavar="JSON", help_text='Jobs whose payload contains this: \'{"country": "NZ"}\'.')
     ],
-    "ordering_key": Annotated[str | None, _option(metavar="KEY", help_text="With this ordering key.")],
-    "error": Annotated[str | None, _option(metavar="TEXT", help_text="Whose last error contains this text.")],
+    "ordering_key": Annotated[str | None, _option(metavar="KEY", help_text="Jobs with this ordering key.")],
+    "error": Annotated[str | None, _option(metavar="TEXT", help_text="Jobs whose last error contains this text.")],
     "since": Annotated[
         str | None,
         _option(
             metavar="MOMENT",
-            help_text="Enqueued then or later (of ended jobs: ended then or later): 2026-01-31T08:00:00Z.",
+            help_text="Jobs enqueued (ended jobs: ended) at this time or later: 2026-01-31T08:00:00Z.",
         ),
     ],
-    "before": Annotated[str | None, _option(metavar="MOMENT", help_text="Enqueued (or ended) before that moment.")],
+    "before": Annotated[
+        str | None, _option(metavar="MOMENT", help_text="Jobs enqueued (ended jobs: ended) before this time.")
+    ],
 }
 _DRY_RUN = Annotated[
-    bool, typer.Option("--dry-run", show_default=False, help="Change nothing; show which jobs it would be.")
+    bool,
+    typer.Option(
+        "--dry-run", show_default=False, help="Change nothing; show which of the first 5,000 jobs would be selected."
+    ),
 ]
 
 
 def _state(states: Iterable[str]) -> Any:
-    return Annotated[str | None, _option(metavar="STATE", help_text=f"In this state: {', '.join(states)}.")]
+    return Annotated[str | None, _option(metavar="STATE", help_text=f"Jobs in this state: {', '.join(states)}.")]
 
 
 def _all(jobs: str) -> Any:
@@ -65,7 +70,7 @@ def _all(jobs: str) -> Any:
 
 
 def filtered(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a command that lists jobs take the conditions: it is called with a `selection`, None if none was given."""
+    """Make a command that lists jobs take the conditions: it is called with a `selection`, None if none was given."""
 
     def run(session: Any, *, state: str | None, **given: Any) -> Any:
         found = _selection(None, state, {name: given.pop(name) for name in _CONDITIONS}, everything=False)
@@ -77,15 +82,15 @@ def filtered(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def selecting(states: Sequence[str], verb: str, *, all_jobs: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Have a command that decides about jobs take ids, conditions, `--all` and `--dry-run`.
+    """Make a command that decides about jobs take ids, conditions, `--all` and `--dry-run`.
 
-    It is called with a `selection`, with `dry_run`, and with the `queue` that was named; None where ids alone were given:
+    It is called with a `selection`, with `dry_run`, and with the `queue` that was named, or None if only ids were given:
     see `queue_of`.
 
     Args:
-        states: those that it is about; with more than one it also takes `--state`.
-        verb: what it does to them, for messages.
-        all_jobs: which jobs `--all` takes, and what becomes of others, for the help.
+        states: the states that it applies to; with more than one, the command also takes `--state`.
+        verb: the command in words, for messages.
+        all_jobs: which jobs `--all` selects, and what happens to others, for the help.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,16 +98,16 @@ def selecting(states: Sequence[str], verb: str, *, all_jobs: str) -> Callable[[C
             session: Any, *, which: list[str] | None, everything: bool, state: str | None = None, **given: Any
         ) -> Any:
             if state is not None and state not in states:
-                raise InvalidInput(f"--state is {state!r}; {verb} is about jobs that are {' or '.join(states)}")
+                raise InvalidInput(f"--state is {state!r}; {verb} applies to jobs that are {' or '.join(states)}")
             queue, ids = _named(which or [])
             found = _selection(ids, state, {name: given.pop(name) for name in _CONDITIONS}, everything=everything)
             if found is None:
                 raise InvalidInput(
-                    f"no jobs are named: give ids, a condition, or --all for every job that is {' or '.join(states)}"
+                    f"no jobs are selected: give ids, a condition, or --all for all jobs that are {' or '.join(states)}"
                 )
             if queue is None and not ids:
                 raise InvalidInput(
-                    "no queue is named, and conditions and --all are about the jobs of one: name it first"
+                    "no queue is named: conditions and --all select jobs of one queue, so put its name first"
                 )
             return function(session, queue=queue, selection=found, **given)
 
@@ -119,11 +124,11 @@ def selecting(states: Sequence[str], verb: str, *, all_jobs: str) -> Callable[[C
 
 
 def queue_of(source: "SqlQueue", ids: Sequence[UUID]) -> str:
-    """Return the queue that has all of the jobs, live or ended.
+    """Return the queue that all of the jobs belong to, live or ended.
 
     Raises:
-        InvalidInput: they are of several queues; the message names two.
-        UnknownJob: one is of none.
+        InvalidInput: they belong to several queues; the message names two.
+        UnknownJob: one belongs to none.
     """
     from dagster_sqlqueue.queue.search import MAX_LIST
 
@@ -138,8 +143,8 @@ def queue_of(source: "SqlQueue", ids: Sequence[UUID]) -> str:
     for id_ in left:  # of another queue, of none, or redriven between the two reads
         if (other := _queue_of(source, id_, alone=False)) != queue:
             raise InvalidInput(
-                f"the jobs are of several queues: {ids[0]} is of {queue}, {id_} of {other}; nothing was changed. Decide"
-                " about those of each queue by themselves"
+                f"the jobs belong to several queues: {ids[0]} to {queue}, {id_} to {other}; nothing was changed. Run the"
+                " command for each queue separately"
             )
     return queue
 
@@ -151,12 +156,12 @@ def _queue_of(source: "SqlQueue", id_: UUID, *, alone: bool) -> str:
         if alone:
             raise
         raise UnknownJob(
-            f"{error}; nothing was changed. With the queue's name in front of the ids, those that it has are decided about"
+            f"{error}; nothing was changed. To decide about the jobs that exist, put the queue's name in front of the ids"
         ) from None
 
 
 def _named(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Return the queue and the ids: no queue's name has a hyphen, and each id that people see has four."""
+    """Return the queue and the ids: no queue name contains a hyphen, and every id as it is shown has four."""
     return (words[0], list(words[1:])) if words and "-" not in words[0] else (None, list(words))
 
 
@@ -167,7 +172,7 @@ def _selection(
     given.extend(["--state"] if state else [])
     kinds = [*(["ids"] if ids else []), *(["--all"] if everything else []), *given[:1]]
     if len(kinds) > 1:
-        raise InvalidInput(f"{' and '.join(kinds)} were given at once; give ids, or conditions, or --all")
+        raise InvalidInput(f"{' and '.join(kinds)} cannot be combined; give ids, conditions, or --all")
     if ids:
         return Selection(ids=[options.job_id("the job", text) for text in ids])
     if everything:
@@ -203,7 +208,7 @@ def _with(
     after: dict[str, tuple[Any, Any]],
     before: dict[str, tuple[Any, Any]] | None = None,
 ) -> Callable[..., Any]:
-    """`run` with the name, the help and the parameters of `function`, those that it fills in replaced by options."""
+    """`run` with the name, the help and the parameters of `function`; those that it fills in are replaced by options."""
     own = inspect.signature(function).parameters
     replaced = ("selection", "dry_run", *(["queue"] if before else []))
     session, *rest = [parameter for name, parameter in own.items() if name not in replaced]

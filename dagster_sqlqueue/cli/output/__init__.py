@@ -1,1 +1,1 @@
-"""What the command line shows."""
+"""The output of the command line."""

@@ -1,4 +1,4 @@
-"""A table that loses nothing in a narrow terminal: columns that do not fit are written below."""
+"""A table that truncates no id or figure in a narrow terminal: columns that do not fit are printed below each row."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,21 +10,21 @@ from rich.table import Table
 from rich.text import Text
 
 _CUT = {"keys", "error", "payload"}
-"""Columns that are cut where the terminal ends: a job is one line, and `show` has the rest."""
+"""Columns that are truncated at the edge of the terminal: a job is one line, and `show` prints the rest."""
 _FOLDED = {"found", "what to do", "because", "limits"}
-"""Columns that go on in the next line; all others are never broken."""
+"""Columns that continue on the next line; all others are never broken."""
 _READABLE = 20
-"""Cells: a column that may be cut or folded is not narrower than this, unless there is less in it."""
+"""Cells: a column that may be truncated or folded is not narrower than this, unless its content is."""
 _BESIDE = 2
-"""Cells between the columns of a table, and at its edges; lines that were made to fit have one."""
+"""Cells between the columns of a table, and at its edges; in lines that were made to fit, one."""
 _INDENT = 2
 
 
 class Grid:
-    """A table whose ids and figures are never cut.
+    """A table whose ids and figures are never truncated.
 
-    Where the terminal is too narrow for it, the columns that come first stay beside each other, and the others follow below
-    each row, named and whole.
+    If the terminal is too narrow for it, the first columns stay beside each other, and the others follow below each row,
+    with their names and in full.
     """
 
     def __init__(self, columns: Sequence[str], rows: Sequence[Sequence[Text]], right: Sequence[str]) -> None:
@@ -34,7 +34,7 @@ class Grid:
         self._widths = [max([len(name), *(row[place].cell_len for row in rows)]) for place, name in enumerate(columns)]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """As `rich` draws it: a table, or lines that were made to fit."""
+        """Yield what `rich` draws: a table, or lines that fit."""
         if self._fits(options.max_width):
             yield self._table()
         else:
@@ -74,7 +74,7 @@ class Grid:
         yield Text()
 
     def _beside(self, width: int) -> list[int]:
-        """Return the first of the columns that are never broken, as many as fit, and at least one."""
+        """Return the first of the columns that are never broken: as many as fit, and at least one."""
         whole = [place for place, name in enumerate(self._columns) if name not in _CUT | _FOLDED] or [0]
         found, used = whole[:1], self._widths[whole[0]]
         for place in whole[1:]:
@@ -97,7 +97,7 @@ class Grid:
 
 
 def _filled(parts: Sequence[Text], width: int) -> Iterator[Text]:
-    """Return the parts, as many in a line as fit."""
+    """Yield the parts, as many per line as fit."""
     line = Text()
     for part in parts:
         if line and line.cell_len + 2 + part.cell_len > width:

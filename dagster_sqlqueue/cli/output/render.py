@@ -1,4 +1,4 @@
-"""Results for people and for programs. What came out of the database is never taken as markup or as terminal codes."""
+"""Results for people and for programs. Text from the database is never interpreted as markup or as terminal codes."""
 
 import json
 import sys
@@ -22,29 +22,31 @@ class _Output(Console):
 
 
 def emit_json(value: object) -> None:
-    """To standard output. Every character beyond ASCII is escaped, so that no encoding and no terminal can stumble."""
+    """Print JSON to standard output. All characters beyond ASCII are escaped, so that any encoding and any terminal can show
+    it.
+    """
     sys.stdout.write(json.dumps(value, indent=2, default=plain) + "\n")
 
 
 def say(line: str | Text = "") -> None:
-    """One line to standard output."""
+    """Print one line to standard output."""
     console().print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def note(line: str) -> None:
-    """One line to standard error, beside the output."""
+    """Print one line to standard error, apart from the output."""
     sys.stderr.write(f"{display.printable(line)}\n")
     sys.stderr.flush()
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> None:
-    """A table to standard output."""
+    """Print a table to standard output."""
     console().print(grid(columns, rows, right=right))
 
 
 def grid(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> Grid:
-    """Return a table; cells are text, never markup, unless they are `Text` already. Columns without any text are left
-    out.
+    """Return a table; cells are text, never markup, unless they are `Text` already. Columns that are empty in all rows are
+    left out.
     """
     cells = [[cell if isinstance(cell, Text) else Text(display.printable(str(cell))) for cell in row] for row in rows]
     shown = [place for place in range(len(columns)) if not cells or any(row[place].plain for row in cells)]
@@ -52,12 +54,12 @@ def grid(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequen
 
 
 def pairs(rows: Iterable[tuple[str, object]]) -> None:
-    """Names and values, one a line, to standard output."""
+    """Print names and values, one per line, to standard output."""
     console().print(names_and_values(rows))
 
 
 def names_and_values(rows: Iterable[tuple[str, object]]) -> Table:
-    """Names and values, one a line; values are text, never markup, unless they are `Text` already."""
+    """Return names and values, one per line; values are text, never markup, unless they are `Text` already."""
     drawn = Table.grid(padding=(0, 2))
     drawn.add_column(style="dim", no_wrap=True)
     drawn.add_column(overflow="fold")
@@ -69,11 +71,11 @@ def names_and_values(rows: Iterable[tuple[str, object]]) -> Table:
 
 
 def console() -> Console:
-    """Standard output as it is now."""
+    """Return standard output as it is now."""
     out = _Output(file=sys.stdout, highlight=False)
     return out if out.is_terminal else _Output(file=sys.stdout, highlight=False, width=_PIPED_WIDTH)
 
 
 def plain(value: object) -> object:
-    """Return a value that JSON lacks, as text."""
+    """Return a value that JSON does not have, as text."""
     return value.isoformat() if isinstance(value, datetime) else str(value)

@@ -1,4 +1,4 @@
-"""What the library gives back, as rows for people and as JSON whose keys stay the same."""
+"""Results of the library, as rows for people and as JSON with stable keys."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -26,13 +26,13 @@ def settings_json(settings: QueueSettings) -> dict[str, Any]:
 
 
 def settings_rows(settings: QueueSettings) -> Iterator[tuple[str, str]]:
-    """Yield a queue's settings: names and words, leaving out what is not set."""
+    """Yield a queue's settings as names and words, without those that are not set."""
     pause = settings.backoff
     yield "buckets", _buckets(settings)
     yield "strategy", str(settings.strategy)
     if settings.ordered:
-        stops = "that key stops" if settings.on_poison == "stop" else "it becomes a dead letter, the key goes on"
-        yield "order", f"strict per ordering key; when a job fails for good, {stops}"
+        stops = "its key stops" if settings.on_poison == "stop" else "it becomes a dead letter, and the key continues"
+        yield "order", f"strict per ordering key; when a job fails permanently, {stops}"
     yield "lease", length(settings.lease_seconds)
     if settings.timeout_seconds is not None:
         yield "timeout", length(settings.timeout_seconds)
@@ -49,12 +49,12 @@ def settings_rows(settings: QueueSettings) -> Iterator[tuple[str, str]]:
     if settings.paused_at:
         yield (
             "paused",
-            f"{display.span(settings.paused_at, settings.paused_until)}; go on with: sqlqueue resume {settings.name}",
+            f"{display.span(settings.paused_at, settings.paused_until)}; resume with: sqlqueue resume {settings.name}",
         )
 
 
 def limits(settings: QueueSettings) -> str:
-    """Return a queue's limits in words; empty when it has none."""
+    """Return a queue's limits in words; empty if it has none."""
     found = []
     if settings.max_running is not None:
         found.append(f"{settings.max_running:,} running")
@@ -79,7 +79,7 @@ def regions(settings: QueueSettings) -> str:
 
 
 def spans(numbers: list[int]) -> str:
-    """Ascending numbers, neighbours drawn together: `0-3, 7`."""
+    """Return ascending numbers as ranges: `0-3, 7`."""
     found: list[list[int]] = []
     for number in numbers:
         if found and found[-1][1] == number - 1:
@@ -91,23 +91,23 @@ def spans(numbers: list[int]) -> str:
 
 def _buckets(settings: QueueSettings) -> str:
     if settings.lanes > settings.bucket_count:
-        return f"{settings.bucket_count} (and jobs in up to {settings.lanes}, of an older count)"
+        return f"{settings.bucket_count} (and jobs in up to {settings.lanes}, of an earlier count)"
     return str(settings.bucket_count)
 
 
 def length(seconds: float) -> str:
-    """Return a length of time that a user has set, to the digit if it is short."""
+    """Return a duration that a user has set; a short one is not rounded."""
     return f"{seconds:g} s" if seconds < 60 else display.duration(seconds)
 
 
 def job_json(job: JobRow) -> dict[str, Any]:
-    """Everything about a job; payload and result are JSON themselves."""
+    """Return all about a job; payload and result are JSON themselves."""
     result = None if job.result is None else json_text.read(job.result)
     return {**asdict(job), "archived": job.archived, "payload": json_text.read(job.payload), "result": result}
 
 
 def job_table(jobs: Sequence[JobRow]) -> None:
-    """Jobs to standard output, a line each."""
+    """Print jobs to standard output, one line each."""
     render.table(
         ["id", "state", "prio", "when", "tries", "keys", "error", "payload"],
         [
@@ -128,18 +128,18 @@ def job_table(jobs: Sequence[JobRow]) -> None:
 
 
 def progress_json(progress: "Progress | None") -> dict[str, Any] | None:
-    """How far a job is; None where nothing was said."""
+    """Return the progress of a job; None if none was reported."""
     return None if progress is None else asdict(progress)
 
 
 def job_rows(job: JobRow, progress: "Progress | None" = None) -> Iterator[tuple[str, Any]]:
-    """Everything about a job: names and words, leaving out what is not there."""
+    """Yield all about a job as names and words, without what is not set."""
     yield "queue", f"{job.queue}, bucket {job.bucket}, priority {job.priority}"
     yield "state", job.state + (", asked to end" if job.cancel_requested_at else "")
     if progress is not None:
         yield "progress", _progress(progress)
     yield "when", _when(job)
-    yield "wanted at", display.moment(job.run_at)
+    yield "run at", display.moment(job.run_at)
     yield "enqueued at", display.moment(job.created_at)
     if job.started_at:
         yield "started at", f"{display.moment(job.started_at)} by {job.claimed_by or 'an unknown consumer'}"
@@ -154,7 +154,7 @@ def job_rows(job: JobRow, progress: "Progress | None" = None) -> Iterator[tuple[
     if job.unique_key is not None:
         yield "unique key", f"{job.unique_key}{', until it is claimed' if job.unique_until_claim else ''}"
     if job.ordering_key is not None:
-        place = "" if job.order_no is None else f" (number {job.order_no} in line)"
+        place = "" if job.order_no is None else f" (position {job.order_no})"
         yield "ordering key", f"{job.ordering_key}{place}"
     if job.tags:
         yield "tags", ", ".join(map(str, job.tags))
@@ -195,19 +195,19 @@ def _when(job: JobRow) -> str:
 
 
 def schedule_json(schedule: "Schedule") -> dict[str, Any]:
-    """Everything about a schedule."""
+    """Return all about a schedule."""
     return asdict(schedule)
 
 
 def schedule_rule(schedule: "Schedule") -> str:
-    """When a schedule ticks, in words."""
+    """Return when a schedule ticks, in words."""
     if schedule.cron is not None:
         return f"{schedule.cron} in {schedule.time_zone}"
     return f"every {length(schedule.every_seconds or 0)}"
 
 
 def schedule_table(schedules: "Sequence[Schedule]") -> None:
-    """Schedules to standard output, a line each."""
+    """Print schedules to standard output, one line each."""
     render.table(
         ["queue", "schedule", "when", "catch up", "next", "last", "paused", "because"],
         [
@@ -227,7 +227,7 @@ def schedule_table(schedules: "Sequence[Schedule]") -> None:
 
 
 def ticked_json(done: "Ticked") -> dict[str, Any]:
-    """Describe what one pass over the schedules did."""
+    """Return what one pass over the schedules did."""
     return {
         "enqueued": [{"queue": queue, "name": name, "ticks": ticks} for (queue, name), ticks in done.enqueued.items()],
         "duplicates": done.duplicates,

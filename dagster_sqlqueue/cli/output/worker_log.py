@@ -1,4 +1,4 @@
-"""What a worker does, shown while it works: a screen in a terminal, lines elsewhere."""
+"""The activity of a worker, shown while it works: redrawn in a terminal, as lines elsewhere."""
 
 import json
 import sys
@@ -30,27 +30,27 @@ _BACKLOG_CAP = 10_000
 _OUTCOMES = ("succeeded", "retried", "snoozed", "failed", "held", "cancelled", "released", "stale")
 
 _WORDS: dict[str, str] = {
-    "stopping": "stopping: what runs is finished, what was not begun is given back",
-    "cutting_off": "running jobs are interrupted and given back",
-    "abandoned": "a handler did not end; its jobs were given back and the process ends without it",
+    "stopping": "stopping: running jobs are finished, jobs that have not begun are released",
+    "cutting_off": "running jobs are interrupted and released",
+    "abandoned": "a handler did not end; its jobs were released, and the process exits without it",
     "metrics": "metrics at http://{address}:{port}/metrics",
-    "database_away": "the database is away and waited for",
+    "database_away": "the database is unavailable; waiting for it",
     "process_started": "process {pid} started",
     "process_ended": "process {pid} ended with exit code {exit_code}",
-    "process_died": "process {pid} died ({reason}); another starts in {restart_seconds:g} s",
+    "process_died": "process {pid} died ({reason}); a new one starts in {restart_seconds:g} s",
     "process_killed": "process {pid} did not end in time and is killed",
     "stopped": "stopped with exit code {exit_code}",
 }
 
 
 class Progress:
-    """Shows events when they come, and figures from time to time.
+    """Shows events when they happen, and figures at intervals.
 
     Args:
         queue: where the backlog is counted.
-        every_seconds: between two refreshes.
+        every_seconds: time between two refreshes.
         event: shows an event.
-        figures: shows figures: those of each queue, jobs a second by queue, and the backlog by queue, None: not known.
+        figures: shows figures: those of each queue, jobs per second by queue, and the backlog by queue (None: not known).
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Progress:
         self._ended = threading.Event()
 
     def tell(self, name: str, **facts: Any) -> None:
-        """Show an event. May come from any thread."""
+        """Show an event. Can be called from any thread."""
         with self._lock:
             self._event(name, facts)
 
@@ -111,7 +111,7 @@ class Progress:
 
 @contextmanager
 def log(queue: "SqlQueue", *, as_json: bool, every_seconds: float | None) -> Iterator[Progress]:
-    """Yield a line for each event, and one for each queue's figures when they changed."""
+    """Yield what writes a line for each event, and one for the figures of each queue when they have changed."""
     last: dict[str, dict[str, int]] = {}
 
     def write(name: str, facts: dict[str, Any], words: str) -> None:
@@ -152,7 +152,7 @@ def log(queue: "SqlQueue", *, as_json: bool, every_seconds: float | None) -> Ite
 
 @contextmanager
 def screen(queue: "SqlQueue", *, as_json: bool, every_seconds: float | None) -> Iterator[Progress]:
-    """Yield a table that is drawn anew, events above it."""
+    """Yield what redraws a table, with events above it."""
     console: Console = render.console()
     with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
 
@@ -170,7 +170,7 @@ def screen(queue: "SqlQueue", *, as_json: bool, every_seconds: float | None) -> 
 
 
 def drawn(found: "Sequence[Figures]", rates: dict[str, float], backlog: dict[str, Depth | None]) -> RenderableType:
-    """Return the figures as a table, the last errors below it."""
+    """Return the figures as a table, with the last errors below it."""
     shown = [name for name in _OUTCOMES if name == "succeeded" or any(one.counts[name] for one in found)]
     depths = [backlog[one.queue] for one in found]
     table = render.grid(
@@ -192,7 +192,7 @@ def drawn(found: "Sequence[Figures]", rates: dict[str, float], backlog: dict[str
         for one in found
         if one.last_error
     ]
-    return Group(table, *errors, Text("Ctrl-C finishes what runs, a second one gives it back", style="dim"))
+    return Group(table, *errors, Text("Ctrl-C finishes running jobs, a second Ctrl-C releases them", style="dim"))
 
 
 def _sentence(name: str, facts: dict[str, Any]) -> str:

@@ -1,5 +1,6 @@
--- Count the archived jobs of some days, by day and account, with the moment at which the last of them finished. The day
--- of a job is a field of its payload or result, or else the one on which it finished, by the clocks of a time zone.
+-- Count the archived jobs of some days, by day and account, with the moments at which the first and the last of them
+-- finished. The day of a job is a field of its payload or result, or else the one on which it finished, by the clocks of a
+-- time zone.
 --
 -- Parameters: queue text; states text[]; days text[] (ISO dates); in_result boolean, day_path text[] (the field of the day;
 --   null: when it finished); zone text (of that day); zoned boolean (whether that field is an instant, and the day the one
@@ -7,10 +8,10 @@
 --   account_in_result boolean, account_path text[] (null: no accounts); from_time, until_time timestamptz (of finished_at;
 --   null: open); lead_seconds, lag_seconds float8 (null: open; each day's jobs finished from so long before its midnight in
 --   UTC until so long after it).
--- Returns: day, account (null: none), jobs, last. Locks: none.
+-- Returns: day, account (null: none), jobs, first, last. Locks: none.
 -- Plan: with a range of time the index on (queue, finished_at); without one every archived job of the queue.
 -- Roles: operator, observer.
-SELECT found.day, found.account, count(*) AS jobs, max(found.finished_at) AS last
+SELECT found.day, found.account, count(*) AS jobs, min(found.finished_at) AS first, max(found.finished_at) AS last
 FROM (
     SELECT
         a.finished_at,
