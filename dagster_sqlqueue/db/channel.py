@@ -1,19 +1,18 @@
-"""Pipelined transactions whose result is received later: the server and the caller work at the same time."""
+"""Statements whose result is received later: the server and the caller work at the same time."""
 
-from typing import Any, NoReturn, TypeAlias
+from typing import NoReturn
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
 from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.db.database import Database
-from dagster_sqlqueue.db.executors import Row, Sent, Step
-
-Cursors: TypeAlias = "list[psycopg.Cursor[Row]]"
+from dagster_sqlqueue.db.executors import Sent, Step
+from dagster_sqlqueue.db.own_session import Answer, OwnSession
 
 
 class Channel:
-    """Connection outside of the pool for pipelined transactions, opened by the first `send`. Not thread-safe.
+    """Connection outside of the pool for statements in autocommit, opened by the first `send`. Not thread-safe.
 
     The server commits without waiting for the result to be received. A result larger than the network buffers keeps the
     transaction open until it is received.
@@ -24,61 +23,73 @@ class Channel:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._connection: psycopg.Connection[Any] | None = None
-        self._names: list[str] = []
-        self._sent: Sent | None = None
+        self._session: OwnSession | None = None
+        self._pipelined: Sent | None = None
+        self._name = ""
 
-    def send(self, *steps: Step) -> None:
-        """Send statements as one transaction, pipelined; call `receive` for the result.
+    def send(self, step: Step) -> None:
+        """Send one statement; call `receive` for the result.
 
         Raises:
-            DatabaseUnavailable, psycopg.Error: no connection could be opened, or it was lost; the transaction may be
-                committed nevertheless.
+            DatabaseUnavailable, psycopg.Error: no connection could be opened, or it was lost; the statement may be committed
+                nevertheless.
         """
         database = self._database
-        texts = [(statements.load(name, database.schema), given) for name, given in steps]
-        self._names = [name for name, _ in steps]
+        self._name, given = step
         try:
-            # With explicit BEGIN and COMMIT: the call that ends a pipeline of psycopg waits for the result.
-            self._sent = Sent(self._open(), database.whole(texts))
+            session = self._open()
+            if database.shared:
+                # Settings are the transaction's. With explicit BEGIN and COMMIT: the call that ends a pipeline of psycopg
+                # waits for the result.
+                text = statements.load(self._name, database.schema)
+                self._pipelined = Sent(session.connection, database.whole([(text, given)]))
+            else:
+                numbered = statements.numbered(self._name, database.schema)
+                session.send(numbered, [given[name] for name in numbered.names])
         except BaseException as error:
             self._fail(error)
 
-    def receive(self) -> Cursors:
-        """Wait until the transaction is committed.
+    def receive(self) -> Answer:
+        """Wait until the statement is committed.
 
         Returns:
-            The cursors of the statements: `rowcount` is set, and `rows_of` reads the rows of each, once, at any later time.
+            Its result; the rows can be read at any later time.
 
         Raises:
-            psycopg.OperationalError: the connection was lost; the transaction may or may not be committed.
-            SchemaMissing, AccessRefused, psycopg.Error: a statement failed, and the transaction is rolled back.
+            psycopg.OperationalError: the connection was lost; the statement may or may not be committed.
+            SchemaMissing, AccessRefused, psycopg.Error: the statement failed, and is rolled back.
         """
-        assert self._sent is not None, "nothing was sent"
+        assert self._session is not None, "nothing was sent"
+        pipelined, self._pipelined = self._pipelined, None
         try:
-            cursors = self._sent.receive()
+            if pipelined is None:
+                return self._session.receive()
+            result = pipelined.receive()[-2].pgresult
         except BaseException as error:
             self._fail(error)
-        self._sent = None
-        return cursors[-1 - len(self._names) : -1]
+        assert result is not None
+        return Answer(self._session.connection, result)
 
     def close(self) -> None:
-        """Close the connection, if there is one. A transaction sent but not yet received may be committed nevertheless."""
-        connection, self._connection = self._connection, None
-        self._sent = None
-        if connection is not None:
-            connection.close()
+        """Close the connection, if there is one. A statement sent but not yet received may be committed nevertheless."""
+        session, self._session = self._session, None
+        self._pipelined = None
+        if session is not None:
+            session.connection.close()
 
     def _fail(self, error: BaseException) -> NoReturn:
-        connection = self._connection
+        connection = self._session and self._session.connection
         self.close()
         if isinstance(error, psycopg.ProgrammingError):
-            raise self._database.explained(error, *self._names, connection=connection) from None
+            raise self._database.explained(error, self._name, connection=connection) from None
         raise error
 
-    def _open(self) -> "psycopg.Connection[Any]":
-        connection = self._connection
-        if connection is None or connection.closed or connection.pgconn.transaction_status != TransactionStatus.IDLE:
+    def _open(self) -> OwnSession:
+        session = self._session
+        if session is None or session.connection.closed or session.connection.pgconn.transaction_status != _IDLE:
             self.close()
-            connection = self._connection = self._database.apart()
-        return connection
+            session = self._session = OwnSession(self._database.apart())
+        return session
+
+
+_IDLE = TransactionStatus.IDLE

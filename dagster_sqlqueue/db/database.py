@@ -16,7 +16,7 @@ import psycopg
 import sqlalchemy as sa
 from psycopg.pq import TransactionStatus
 
-from dagster_sqlqueue.db import driver_errors, permissions, session_settings, statements
+from dagster_sqlqueue.db import driver_errors, permissions, session_settings, statements, uuid_arrays
 from dagster_sqlqueue.db.executors import (
     AsyncTransaction,
     CallerConnection,
@@ -352,6 +352,7 @@ class Database:
             driver.adapters.register_loader("timestamptz", session_settings.LoadedInUtc)
         else:
             driver.execute(self._settings.of_session)
+        uuid_arrays.register(driver)
         if not driver.autocommit:
             driver.commit()
 

@@ -89,19 +89,21 @@ _LOADERS: Final[tuple[tuple[str, type[Loader]], ...]] = (
 )
 
 
-def rows(cursor: Any) -> list[tuple[Any, ...]]:
-    """Return all rows of a statement's result.
+def rows(cursor: Any, result: Any = None) -> list[tuple[Any, ...]]:
+    """Return all rows of a result.
 
     A time or date that Python cannot represent becomes the first or last one that it can; JSON that it cannot parse becomes
     its text.
 
     Args:
-        cursor: psycopg cursor, after an error of its loaders.
+        cursor: psycopg cursor, whose loaders are replaced.
+        result: result to read; None: the cursor's own.
     """
     # Registered for the cursor only: the loaders of the connection, which may be the caller's, are unchanged.
     for name, loader in _LOADERS:
         cursor.adapters.register_loader(name, loader)
     transformer = Transformer(cursor)
-    transformer.set_pgresult(cursor.pgresult)
-    found: list[tuple[Any, ...]] = transformer.load_rows(0, cursor.pgresult.ntuples, tuple)
+    result = cursor.pgresult if result is None else result
+    transformer.set_pgresult(result)
+    found: list[tuple[Any, ...]] = transformer.load_rows(0, result.ntuples, tuple)
     return found

@@ -11,7 +11,7 @@ import psycopg
 
 from dagster_sqlqueue.db.channel import Channel
 from dagster_sqlqueue.db.database import Database
-from dagster_sqlqueue.db.executors import Step, rows_of
+from dagster_sqlqueue.db.executors import Step
 from dagster_sqlqueue.errors import DatabaseUnavailable, QueueError
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.queue import QueueSettings, Strategy
@@ -76,15 +76,15 @@ class SentClaim:
         """
         if self._step is not None:
             try:
-                (self._ended,) = self._channels.ends.receive()
+                self._ended = self._channels.ends.receive()
             except (psycopg.Error, QueueError) as error:
                 self._ends_lost = error
-        (self._claimed,) = self._channels.claims.receive()
+        self._claimed = self._channels.claims.receive()
         return self._claimed.rowcount
 
     def claimed(self) -> list[ClaimedJob]:
         """Return the claimed jobs, also those not to be handed out (`Claims.without_spent`). To be called once."""
-        return [ClaimedJob._make((*row, self._request.queue)) for row in rows_of(self._claimed)]
+        return [ClaimedJob._make((*row, self._request.queue)) for row in self._claimed.rows()]
 
     def noted(self, claimed: Sequence[ClaimedJob], handed_out: Sequence[ClaimedJob]) -> None:
         """Note for later claims where this one began, and how far it came.
@@ -111,7 +111,7 @@ class SentClaim:
                 f"the answer to the ends of {len(self._endings)} jobs got lost"
             ) from self._ends_lost
         jobs = [ending.job for ending in self._endings]
-        return self._writes.accepted(self._step, jobs, rows_of(self._ended), None)
+        return self._writes.accepted(self._step, jobs, self._ended.rows(), None)
 
 
 class ClaimsAhead:

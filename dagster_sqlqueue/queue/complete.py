@@ -10,6 +10,7 @@ from uuid import UUID
 
 from dagster_sqlqueue.db.executors import Executor, Parameters, Row, Step
 from dagster_sqlqueue.db.isolation import check_sees_others
+from dagster_sqlqueue.db.uuid_arrays import UuidArray
 from dagster_sqlqueue.errors import InvalidInput, LeaseLost
 from dagster_sqlqueue.model.backoff import Backoff, BackoffPolicy
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
@@ -296,7 +297,11 @@ def ending_step(endings: Sequence[Ending]) -> Step:
     """
     jobs = [ending.job for ending in endings]
     if _plain(endings) and len({job.lease_no for job in jobs}) == 1:
-        return "succeed_leased", {"ids": [job.id for job in jobs], "lease_no": jobs[0].lease_no, "in_line": False}
+        return "succeed_leased", {
+            "ids": UuidArray(job.id for job in jobs),
+            "lease_no": jobs[0].lease_no,
+            "in_line": False,
+        }
     return "end_leased", {**_fences(jobs), **_ends(endings), "in_line": False}
 
 
@@ -309,7 +314,7 @@ def locked_ending_step(endings: Sequence[Ending], worker: str) -> Step:
     if any(ending.job.alone for ending in endings):
         # Begun under a lease number of its own before it was locked.
         return ending_step(endings)
-    parameters = {"ids": [ending.job.id for ending in endings], "worker": worker}
+    parameters = {"ids": UuidArray(ending.job.id for ending in endings), "worker": worker}
     return ("succeed_locked", parameters) if _plain(endings) else ("end_locked", {**parameters, **_ends(endings)})
 
 
@@ -349,8 +354,8 @@ def _moment(back: Retry | Snooze) -> datetime | None:
     return back.until.astimezone(UTC) if isinstance(back, Snooze) and isinstance(back.until, datetime) else None
 
 
-def _fences(jobs: Sequence[ClaimedJob]) -> dict[str, list[object]]:
-    return {"ids": [job.id for job in jobs], "lease_nos": [job.lease_no for job in jobs]}
+def _fences(jobs: Sequence[ClaimedJob]) -> dict[str, Sequence[object]]:
+    return {"ids": UuidArray(job.id for job in jobs), "lease_nos": [job.lease_no for job in jobs]}
 
 
 def _plain(endings: Sequence[Ending]) -> bool:
