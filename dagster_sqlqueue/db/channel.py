@@ -44,8 +44,7 @@ class Channel:
                 text = statements.load(self._name, database.schema)
                 self._pipelined = Sent(session.connection, database.whole([(text, given)]))
             else:
-                numbered = statements.numbered(self._name, database.schema)
-                session.send(numbered, [given[name] for name in numbered.names])
+                session.send(self._name, database.schema, given)
         except BaseException as error:
             self._fail(error)
 

@@ -5,19 +5,23 @@ of its own that wakes the server. Here a statement is one message, through the d
 its waiting: that saves a consumer with batches of a hundred jobs about a fifth of its CPU.
 """
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import psycopg
 from psycopg import generators
-from psycopg.adapt import Transformer
+from psycopg.adapt import PyFormat, Transformer
 from psycopg.errors import error_from_result
 from psycopg.pq import ExecStatus, Format
 from psycopg.pq.abc import PGresult
 
-from dagster_sqlqueue.db import odd_values
-from dagster_sqlqueue.db.executors import Row
-from dagster_sqlqueue.db.statements import Numbered
+from dagster_sqlqueue.db import odd_values, statements
+from dagster_sqlqueue.db.executors import Parameters, Row
+
+_PARAMETER = re.compile(r"%\(([a-z_][a-z0-9_]*)\)([sb])")
 
 
 class Answer:
@@ -31,15 +35,16 @@ class Answer:
         self.rowcount = result.command_tuples or 0
         self._connection = connection
         self._result = result
+        # Chosen now: the connection may be closed before the rows are read.
+        self._loaders = Transformer(connection)
+        self._loaders.set_pgresult(result)
 
     def rows(self) -> Sequence[Row]:
         """Return the rows; they are converted by each call."""
         if not self._result.nfields:
             return []
-        transformer = Transformer(self._connection)
-        transformer.set_pgresult(self._result)
         try:
-            return transformer.load_rows(0, self._result.ntuples, tuple)
+            return self._loaders.load_rows(0, self._result.ntuples, tuple)
         except odd_values.UNREADABLE:
             return odd_values.rows(psycopg.Cursor(self._connection), self._result)
 
@@ -55,18 +60,18 @@ class OwnSession:
         self.connection = connection
         self._prepared: dict[tuple[bytes, tuple[int, ...]], bytes] = {}
 
-    def send(self, statement: Numbered, parameters: Sequence[object]) -> None:
-        """Send a statement; call `receive` for its result.
+    def send(self, name: str, schema: str, parameters: Parameters) -> None:
+        """Send the statement of the SQL file `name`; call `receive` for its result.
 
         Raises:
             psycopg.Error: the connection was lost, the statement could not be prepared, or a parameter not converted.
         """
         connection = self.connection
-        transformer = Transformer(connection)
-        values = transformer.dump_sequence(parameters, statement.formats)
-        types = transformer.types or ()
-        name = self._prepared.get((statement.text, types)) or self._prepare(statement.text, types)
-        connection.pgconn.send_query_prepared(name, values, transformer.formats, result_format=Format.BINARY)
+        statement, dumpers = _numbered(name, schema), Transformer(connection)
+        values = dumpers.dump_sequence([parameters[one] for one in statement.names], statement.formats)
+        types = dumpers.types or ()
+        prepared = self._prepared.get((statement.text, types)) or self._prepare(statement.text, types)
+        connection.pgconn.send_query_prepared(prepared, values, dumpers.formats, result_format=Format.BINARY)
         connection.wait(generators.send(connection.pgconn))
 
     def receive(self) -> Answer:
@@ -92,3 +97,30 @@ class OwnSession:
                 raise error_from_result(result, encoding=self.connection.info.encoding)
         (result,) = results
         return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbered:
+    """A statement as the server takes it.
+
+    Attributes:
+        text: the statement; its parameters are `$1`, `$2` and so on.
+        names: names of the parameters, in the order of their numbers.
+        formats: the format in which each is sent.
+    """
+
+    text: bytes
+    names: tuple[str, ...]
+    formats: tuple[PyFormat, ...]
+
+
+@cache
+def _numbered(name: str, schema: str) -> _Numbered:
+    formats: dict[str, PyFormat] = {}
+
+    def number(match: re.Match[str]) -> str:
+        formats.setdefault(match[1], PyFormat(match[2]))
+        return f"${list(formats).index(match[1]) + 1}"
+
+    text = _PARAMETER.sub(number, statements.load(name, schema)).replace("%%", "%")
+    return _Numbered(text.encode(), tuple(formats), tuple(formats.values()))

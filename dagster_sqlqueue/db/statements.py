@@ -5,13 +5,10 @@ In the files a parameter is written `:name` and the schema `sqlqueue`, so that t
 """
 
 import re
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-
-from psycopg.adapt import PyFormat
 
 from dagster_sqlqueue.errors import InvalidInput
 
@@ -42,7 +39,6 @@ _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 _ARRAY = re.compile(r"CAST\(:([a-z_][a-z0-9_]*) AS ([a-z0-9]+)\[\]\)")
 PARAMETER = re.compile(r"(?<![:\w']):([a-z_][a-z0-9_]*)")
 """Pattern of a parameter in a file: `:name`, but not the end of a cast `::name`."""
-_DRIVER_PARAMETER = re.compile(r"%\(([a-z_][a-z0-9_]*)\)([sb])")
 
 
 def quote_schema(schema: str) -> str:
@@ -130,38 +126,6 @@ def load(name: str, schema: str = DEFAULT_SCHEMA, dialect: str = "postgresql") -
         InvalidInput: there is no such file, or the schema's name is not usable.
     """
     return in_schema(_for_driver(name, dialect), schema)
-
-
-@dataclass(frozen=True, slots=True)
-class Numbered:
-    """A statement with numbered parameters, as the server takes it.
-
-    Attributes:
-        text: the statement; its parameters are `$1`, `$2` and so on.
-        names: names of the parameters, in the order of their numbers.
-        formats: the format in which each is sent.
-    """
-
-    text: bytes
-    names: tuple[str, ...]
-    formats: tuple[PyFormat, ...]
-
-
-@cache
-def numbered(name: str, schema: str = DEFAULT_SCHEMA) -> Numbered:
-    """Return the statement of the file `name.sql` with numbered parameters.
-
-    Raises:
-        InvalidInput: there is no such file, or the schema's name is not usable.
-    """
-    formats: dict[str, PyFormat] = {}
-
-    def number(match: re.Match[str]) -> str:
-        formats.setdefault(match[1], PyFormat(match[2]))
-        return f"${list(formats).index(match[1]) + 1}"
-
-    text = _DRIVER_PARAMETER.sub(number, load(name, schema)).replace("%%", "%")
-    return Numbered(text.encode(), tuple(formats), tuple(formats.values()))
 
 
 @cache

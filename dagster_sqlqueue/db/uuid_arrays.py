@@ -25,7 +25,7 @@ class _UuidArrayDumper(Dumper):
 
     def dump(self, obj: UuidArray) -> Buffer:
         if not obj:
-            return _HEAD.pack(0, 0, _UUID, 0, 0)[:12]
+            return struct.pack(">iii", 0, 0, _UUID)
         return _HEAD.pack(1, 0, _UUID, len(obj), 1) + b"".join([_LENGTH + one.bytes for one in obj])
 
 

@@ -257,8 +257,8 @@ def strays(database: Database) -> Check:
     cures: list[str] = []
     if moving:
         found.append(
-            f"jobs are where sensors and consumers of some buckets do not look, in buckets that their queue never had, or have"
-            f" priorities that are not recorded: {', '.join(moving)}"
+            "jobs are where sensors and consumers of some buckets do not look, in buckets that their queue never had, or"
+            f" have priorities that are not recorded: {', '.join(moving)}"
         )
         cures.append("move them with: sqlqueue maintain (run it daily); a producer that computes buckets does it wrong")
     if lost:

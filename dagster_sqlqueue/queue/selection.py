@@ -90,7 +90,7 @@ class Selection:
             return names
         if self.state not in names:
             raise InvalidInput(
-                f"{verb} is about jobs that are {' or '.join(names)}; the selection asks for state={str(self.state)!r}"
+                f"{verb} applies to jobs that are {' or '.join(names)}; the selection asks for state={str(self.state)!r}"
             )
         return [str(self.state)]
 

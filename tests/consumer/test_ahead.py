@@ -205,15 +205,15 @@ def gone_after(channels: Channels, send: Callable[[], SentClaim]) -> SentClaim:
 
 def gone_meanwhile(channels: Channels, send: Callable[[], SentClaim]) -> SentClaim:
     sent = send()
-    assert channels.claims._connection is not None
-    channels.claims._connection.pgconn.finish()
+    assert channels.claims._session is not None
+    channels.claims._session.connection.pgconn.finish()
     return sent
 
 
 def ends_gone_meanwhile(channels: Channels, send: Callable[[], SentClaim]) -> SentClaim:
     sent = send()
-    assert channels.ends._connection is not None
-    channels.ends._connection.pgconn.finish()
+    assert channels.ends._session is not None
+    channels.ends._session.connection.pgconn.finish()
     return sent
 
 

@@ -103,7 +103,7 @@ def test_what_is_deleted_is_shown_once_more(queue: SqlQueue, launchpad: Launchpa
     (waiting,) = (job.id for job in queue.jobs("work") if job.state == "queued")
     named = [str(waiting), str(running.id)]
     done = launchpad("delete", queue="work", ids=named, dry_run=False)
-    assert done.said == "queue work: 1 job was deleted, 1 job was left as before"
+    assert done.said == "queue work: 1 job was deleted, 1 job was left unchanged"
     assert _ids_in(done.metadata["jobs"]) == [str(waiting)]
     assert [job.id for job in (*queue.jobs("work"), *queue.jobs("work", archived=True))] == [running.id]
 
@@ -130,11 +130,11 @@ def test_a_running_job_is_asked_to_end_and_what_does_not_fit_is_named(queue: Sql
     dry = launchpad("cancel", queue="work", ids=named)
     assert everything(queue) == before
     assert dry.said == (
-        "queue work: 1 job would be cancelled, 1 running job would be asked to end, 1 job would be left as before."
+        "queue work: 1 job would be cancelled, 1 running job would be asked to end, 1 job would be left unchanged."
         " Nothing was changed: this was a dry run"
     )
     real = launchpad("cancel", queue="work", ids=named, dry_run=False, reason="not wanted")
-    assert real.said == ("queue work: 1 job was cancelled, 1 running job was asked to end, 1 job was left as before")
+    assert real.said == ("queue work: 1 job was cancelled, 1 running job was asked to end, 1 job was left unchanged")
     assert f"| {done.id} | it is succeeded |" in real.metadata["left_as_before"]
     assert queue.job(waiting).error == "not wanted"
     assert queue.job(running.id).cancel_requested_at is not None
@@ -145,7 +145,7 @@ def test_pause_resume_and_rebucket(queue: SqlQueue, launchpad: Launchpad) -> Non
     (running,) = take(queue, 1)
     done = launchpad("pause", queue="work", wait_seconds=0.05)
     assert done.value == {"queue": "work", "changed": True, "drained": 0}
-    assert "jobs of it still run" in done.said
+    assert "jobs of it are still running" in done.said
     assert take(queue) == []
     queue.complete([running])
     assert launchpad("pause", queue="work", wait_seconds=30.0).value == {
@@ -203,7 +203,7 @@ def test_a_job_that_ended_meanwhile_is_told_as_left(queue: SqlQueue, launchpad: 
     kill(queue)
     put(queue, PLAIN, 1, unique_key="u")
     done = launchpad("redrive", queue="work", all=True, dry_run=False)
-    assert done.said == "queue work: 0 jobs were put back, 1 job was left as before"
+    assert done.said == "queue work: 0 jobs were put back, 1 job was left unchanged"
     assert (
         f"| {old} | a live job of the queue has the same id, or the unique key 'u' |" in done.metadata["left_as_before"]
     )

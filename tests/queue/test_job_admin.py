@@ -337,13 +337,19 @@ def test_verbs_say_what_they_cannot_take(queue: SqlQueue) -> None:
     refused = [
         (
             lambda: queue.cancel("work", Selection(state="failed")),
-            "cancel is about jobs that are queued or held or running",
+            "cancel applies to jobs that are queued or held or running",
         ),
-        (lambda: queue.release_held("work", Selection(state="queued")), "release_held is about jobs that are held"),
-        (lambda: queue.hold_queued("work", Selection(state="held"), "x"), "hold_queued is about jobs that are queued"),
-        (lambda: queue.redrive("work", Selection(state="held")), "redrive is about jobs that are failed"),
-        (lambda: queue.jobs("work", Selection(state="failed")), "a list of live jobs is about"),
-        (lambda: queue.jobs("work", Selection(state="held"), archived=True), "a list of ended jobs is about"),
+        (lambda: queue.release_held("work", Selection(state="queued")), "release_held applies to jobs that are held"),
+        (
+            lambda: queue.hold_queued("work", Selection(state="held"), "x"),
+            "hold_queued applies to jobs that are queued",
+        ),
+        (lambda: queue.redrive("work", Selection(state="held")), "redrive applies to jobs that are failed"),
+        (lambda: queue.jobs("work", Selection(state="failed")), "a list of live jobs applies to jobs that are"),
+        (
+            lambda: queue.jobs("work", Selection(state="held"), archived=True),
+            "a list of ended jobs applies to jobs that are",
+        ),
         (lambda: queue.hold_queued("work", ALL, " "), "the reason is ' '"),
         (lambda: queue.cancel("work", ALL, reason=None), "the reason is None"),  # type: ignore[arg-type]
         (lambda: queue.jobs("work", limit=0), "limit is 0"),

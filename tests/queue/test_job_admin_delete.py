@@ -163,9 +163,9 @@ def test_what_cannot_be_asked_for(queue: SqlQueue) -> None:
     for states in (["running"], [], "nonsense"):
         with pytest.raises(InvalidInput, match="what can be deleted is queued or held or succeeded"):
             queue.delete("work", ALL, states=states)
-    with pytest.raises(InvalidInput, match="delete is about jobs that are queued"):
+    with pytest.raises(InvalidInput, match="delete applies to jobs that are queued"):
         queue.delete("work", Selection(state="failed"), states=["queued"])
-    with pytest.raises(InvalidInput, match="delete is about jobs that are"):
+    with pytest.raises(InvalidInput, match="delete applies to jobs that are"):
         queue.delete("work", Selection(state="running"))
     with pytest.raises(UnknownQueue):
         queue.delete("nope", ALL)

@@ -353,11 +353,8 @@ def _create(
     if session.as_json:
         render.emit_json(views.settings_json(settings))
         return
-    if before is None:
-        done = "was created"
-    else:
-        done = "was changed" if settings.revision != before.revision else "is unchanged"
-    render.say(f"queue {spec.name} {done}")
+    changed = "was changed" if before and settings.revision != before.revision else "is unchanged"
+    render.say(f"queue {spec.name} {changed if before else 'was created'}")
     render.pairs(views.settings_rows(settings))
     if before and buckets_named and spec.bucket_count != settings.bucket_count:
         render.say(

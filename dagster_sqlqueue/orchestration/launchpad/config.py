@@ -86,13 +86,13 @@ class CancelConfig(JobsConfig):
     """The jobs to cancel, and the reason."""
 
     state: AnyState = Field(default="any", description="Condition: jobs in this state only.")
-    reason: str = Field(default="cancelled from the launchpad", description="Why; kept as the job's error.")
+    reason: str = Field(default="cancelled from the launchpad", description="Reason; stored as the job's error.")
 
 
 class HoldConfig(JobsConfig):
     """The queued jobs to hold, and the reason."""
 
-    reason: str = Field(default="held from the launchpad", description="Why; kept as the job's error.")
+    reason: str = Field(default="held from the launchpad", description="Reason; stored as the job's error.")
 
 
 class ReleaseConfig(JobsConfig):
@@ -176,7 +176,7 @@ class ApproveConfig(TasksConfig):
 class RejectConfig(TasksConfig):
     """The tasks to reject, and the reason."""
 
-    reason: str = Field(description="Why; kept in the job's history.")
+    reason: str = Field(description="Reason; recorded in the job's history.")
     reopen: bool = Field(
         default=False, description="Open the tasks for all operators; else they return to the ones who did them."
     )
@@ -186,7 +186,7 @@ class AssignConfig(TasksConfig):
     """The tasks to assign, and the assignee."""
 
     to: str = Field(description="The new assignee of the tasks.")
-    reason: str | None = Field(default=None, description="Why; kept in the job's history.")
+    reason: str | None = Field(default=None, description="Reason; recorded in the job's history.")
 
 
 Configured = TypeVar("Configured", bound=dg.Config)

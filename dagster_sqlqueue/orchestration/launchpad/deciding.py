@@ -179,7 +179,7 @@ def _said(config: JobsConfig, done: str, decided: Decided, more: bool) -> str:
     if decided.requested:
         parts.append(were(len(decided.requested), "asked to end", "running "))
     if decided.skipped:
-        parts.append(were(len(decided.skipped), "left as before"))
+        parts.append(were(len(decided.skipped), "left unchanged"))
     said = f"queue {config.queue}: {', '.join(parts)}"
     if more:
         said += f"; more may fit, the limit is {config.limit:,}"

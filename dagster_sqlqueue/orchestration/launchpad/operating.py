@@ -21,7 +21,7 @@ def pause(source: SqlQueue, config: PauseConfig) -> Report:
     assert after.paused_at
     rest = "running jobs go on"
     if config.wait_seconds:
-        rest = "no job of it runs any more" if drained else "jobs of it still run, or it was resumed"
+        rest = "no job of it is running any more" if drained else "jobs of it are still running, or it was resumed"
     said = f"queue {config.queue} is paused {display.span(after.paused_at, after.paused_until)}; {rest}"
     counts = {"drained": int(drained)} if config.wait_seconds else {}
     return Report(config.queue, said, counts, {"queue": _settings(before, after)}, before.revision != after.revision)

@@ -75,8 +75,8 @@ def job_table(
 
 
 def skipped_table(skipped: Mapping[UUID, str]) -> str:
-    """List the jobs that were left as before, with the reasons."""
-    return table(["job", "left as before, because"], list(skipped.items())[:SHOWN], len(skipped), "jobs")
+    """List the jobs that were left unchanged, with the reasons."""
+    return table(["job", "left unchanged, because"], list(skipped.items())[:SHOWN], len(skipped), "jobs")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]], total: int, what: str) -> str:

@@ -59,7 +59,7 @@ def _facts(source: SqlQueue, job: JobRow) -> Iterator[tuple[str, object]]:
     if job.state == LiveState.RUNNING and (progress := Results(source).outcome(job.id).progress):
         yield "progress", f"{progress.percent:g} % {progress.message or ''}".rstrip()
     yield "when", when(job)
-    yield "wanted at", moment(job.run_at)
+    yield "run at", moment(job.run_at)
     yield "enqueued at", moment(job.created_at)
     if job.started_at:
         yield "last started at", f"{moment(job.started_at)} by {job.claimed_by or 'an unknown consumer'}"
