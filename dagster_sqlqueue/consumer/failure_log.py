@@ -24,15 +24,14 @@ _PASSWORD = re.compile(r"://[^\s/@]*:[^\s/]*@")
 _DIED = "its consumer died or hung on the last attempt"
 
 
-def log_endings(endings: Sequence[Ending], accepted: Collection[UUID]) -> None:
+def log_endings(endings: Iterable[Ending]) -> None:
     """Log jobs that were sent to the dead letter.
 
     Args:
-        endings: how jobs ended.
-        accepted: of which of them it was written.
+        endings: how jobs ended; those that did not fail are left out.
     """
     for ending in endings:
-        if ending.state is ArchiveState.FAILED and ending.job.id in accepted:
+        if ending.state is ArchiveState.FAILED:
             _log(logging.ERROR, ending.job, "dead letter", ending.error)
 
 

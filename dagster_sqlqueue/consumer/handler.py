@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeAlias
 
-from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownVersion, UnreadablePayload
+from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, QueueError, UnknownVersion, UnreadablePayload
 from dagster_sqlqueue.model.job import ClaimedJob, InHand, Job
 from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
@@ -26,6 +26,7 @@ May be async.
 AnyHandler: TypeAlias = Handler[Payload] | AsyncHandler[Payload] | BatchHandler[Payload]
 
 _DONE = Done()
+_NOT_READ = (InvalidPayload, UnknownVersion, UnreadablePayload)
 _ERROR_LIMIT = 10_000
 _MESSAGE_LIMIT = 1_000
 
@@ -44,17 +45,16 @@ def handle(
     fit or a result that cannot be stored, a `Hold` for a payload of a version that is not known, or that cannot be read.
     What it says quotes no sensitive value of the payload.
     """
-    prepared = prepare(spec, claimed, in_hand)
-    return handle_prepared(spec, handler, prepared) if isinstance(prepared, Prepared) else prepared
+    try:
+        payload = serialization.parse(spec, claimed.payload)
+    except _NOT_READ as error:
+        return _without_handler(error)
+    return _call(spec, handler, claimed, Job.of(claimed, payload, in_hand))
 
 
 def handle_prepared(spec: QueueSpec[Payload], handler: Handler[Payload], prepared: Prepared[Payload]) -> Outcome:
     """Do the same for a job whose payload has been read."""
-    try:
-        outcome = _checked(handler(prepared.job))
-    except Exception as error:
-        outcome = Retry(_describe(error))
-    return _discreet(spec, outcome, prepared)
+    return _call(spec, handler, *prepared)
 
 
 async def handle_async(
@@ -65,7 +65,7 @@ async def handle_async(
         outcome = _checked(await handler(prepared.job))
     except (Exception, asyncio.CancelledError) as error:
         outcome = Retry(_describe(error))
-    return _discreet(spec, outcome, prepared)
+    return _discreet(spec, outcome, *prepared)
 
 
 def handle_batch(
@@ -78,7 +78,7 @@ def handle_batch(
         outcomes = _one_for_each(call([prepared.job for prepared in batch]), len(batch))
     except Exception as error:
         outcomes = [Retry(_describe(error))] * len(batch)
-    return [_discreet(spec, outcome, prepared) for outcome, prepared in zip(outcomes, batch, strict=True)]
+    return [_discreet(spec, outcome, *prepared) for outcome, prepared in zip(outcomes, batch, strict=True)]
 
 
 def prepare(
@@ -87,10 +87,8 @@ def prepare(
     """Read a job's payload. Returns the handler's argument; or the outcome, if the payload lets no handler begin."""
     try:
         payload = serialization.parse(spec, claimed.payload)
-    except (UnknownVersion, UnreadablePayload) as error:
-        return Hold(brief(str(error)))
-    except InvalidPayload as error:
-        return Reject(brief(str(error)))
+    except _NOT_READ as error:
+        return _without_handler(error)
     return Prepared(claimed, Job.of(claimed, payload, in_hand))
 
 
@@ -113,10 +111,26 @@ def _short(message: str) -> str:
     return serialization.storable_text(message)[:_MESSAGE_LIMIT]
 
 
-def _discreet(spec: QueueSpec[Payload], outcome: Outcome, prepared: Prepared[Payload]) -> Outcome:
+def _call(spec: QueueSpec[Payload], handler: Handler[Payload], claimed: ClaimedJob, job: Job[Payload]) -> Outcome:
+    try:
+        said = handler(job)
+        if said is None:
+            return _DONE
+        outcome = _checked(said)
+    except Exception as error:
+        outcome = Retry(_describe(error))
+    return _discreet(spec, outcome, claimed, job)
+
+
+def _without_handler(error: QueueError) -> Outcome:
+    reason = brief(str(error))
+    return Hold(reason) if isinstance(error, UnknownVersion | UnreadablePayload) else Reject(reason)
+
+
+def _discreet(spec: QueueSpec[Payload], outcome: Outcome, claimed: ClaimedJob, job: Job[Payload]) -> Outcome:
     if type(outcome) is Done:
         return outcome
-    shown = prepared.claimed.payload, prepared.job.payload
+    shown = claimed.payload, job.payload
     match outcome:
         case Retry(error, after):
             return Retry(quoting.scrub(spec.payload, error, *shown), after)

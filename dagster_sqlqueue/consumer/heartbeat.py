@@ -94,16 +94,16 @@ class LeaseKeeper:
             job: one of those in hand.
             others_ended: whether the handlers of all other jobs have returned, as of jobs that are worked on one by one.
         """
-        key = id(job)
-        usual = 10 * self._lease.seconds if self._job_timeout is None else self._job_timeout
-        until = time.monotonic() + (usual if job.timeout_seconds is None else job.timeout_seconds)
+        key, seconds = id(job), job.timeout_seconds
+        if seconds is None:
+            seconds = 10 * self._lease.seconds if self._job_timeout is None else self._job_timeout
         with self._lock:
             if others_ended:
                 self._may_take_until.clear()
             if key in self._lost or key in self._parted:
                 return False
             self._begun[key] = job
-            self._may_take_until[key] = until
+            self._may_take_until[key] = time.monotonic() + seconds
         return True
 
     def cancellation(self, job: ClaimedJob) -> threading.Event:

@@ -29,6 +29,8 @@ from dagster_sqlqueue.queue.leases import Leases
 logger = logging.getLogger("dagster_sqlqueue")
 
 _FLUSH_SECONDS = 1.0
+_SUCCEEDED = ArchiveState.SUCCEEDED
+"""Read for each job, and members of an enum are looked up slowly."""
 
 
 @dataclass(slots=True)
@@ -70,25 +72,24 @@ class Work(Generic[Payload]):
         """Attempts at something, as long as the database is away and its time is not up."""
         return while_away(self.spec.name, self.patience_seconds, self.stopping)
 
-    def count_finished(self, endings: Sequence[Ending], accepted: set[UUID]) -> None:
-        """Count the jobs that were archived, and those whose ending was refused."""
-        everything = len(accepted) == len(endings)
-        failed: list[Ending] = []
-        for ending in endings:
-            if not everything and ending.job.id not in accepted:
-                continue
-            match ending.state:
-                case ArchiveState.SUCCEEDED:
-                    self.summary.succeeded += 1
-                case ArchiveState.FAILED:
-                    self.summary.failed += 1
-                    failed.append(ending)
-                case ArchiveState.CANCELLED:
-                    self.summary.cancelled += 1
-        if failed:
-            log_endings(failed, accepted)
-        if not everything:
-            self.count_stale([ending.job for ending in endings if ending.job.id not in accepted])
+    def count_finished(self, endings: Sequence[Ending], accepted: set[UUID] | None) -> None:
+        """Count the jobs that were archived, and those whose ending was refused.
+
+        Args:
+            endings: the jobs.
+            accepted: ids of those that were archived; None: all were.
+        """
+        finished, refused = endings, []
+        if accepted is not None and len(accepted) < len(endings):
+            finished = [ending for ending in endings if ending.job.id in accepted]
+            refused = [ending.job for ending in endings if ending.job.id not in accepted]
+        others = [ending for ending in finished if ending.state is not _SUCCEEDED]
+        failed = [ending for ending in others if ending.state is ArchiveState.FAILED]
+        self.summary.succeeded += len(finished) - len(others)
+        self.summary.failed += len(failed)
+        self.summary.cancelled += len(others) - len(failed)
+        log_endings(failed)
+        self.count_stale(refused)
 
     def count_back(
         self,

@@ -13,6 +13,10 @@ HANDLER_BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0
 """The bounds of the histogram of handlers' times, in seconds."""
 
 
+_SUCCEEDED = ArchiveState.SUCCEEDED
+"""Read for each job, and members of an enum are looked up slowly."""
+
+
 @dataclass(slots=True)
 class DrainSummary:
     """What one drain did.
@@ -82,7 +86,7 @@ def settle(settled: Iterable[tuple[ClaimedJob, Outcome]], stops_key: Callable[[C
     for job, outcome in settled:
         match outcome:
             case Done():
-                made.endings.append(Ending(job, ArchiveState.SUCCEEDED, outcome.result, None, outcome.text))
+                made.endings.append(Ending(job, _SUCCEEDED, outcome.result, None, outcome.text))
             case Cancel(reason):
                 made.endings.append(Ending(job, ArchiveState.CANCELLED, error=brief(reason)))
             case Hold(reason):

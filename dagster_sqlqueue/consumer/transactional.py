@@ -196,7 +196,7 @@ class _Batches:
         work.summary.batches += bool(jobs)
         work.summary.released += len(jobs) - len(batch.settled)
         if writes.endings:
-            work.count_finished(writes.endings, {ending.job.id for ending in writes.endings})
+            work.count_finished(writes.endings, None)
         if writes.back:
             work.count_back(writes.back, batch.delays, {job.id for job, _ in writes.back})
         if writes.aside:

@@ -8,7 +8,9 @@ from psycopg.pq import TransactionStatus
 from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.db.executors import Sent, Step
-from dagster_sqlqueue.db.own_session import Answer, OwnSession
+from dagster_sqlqueue.db.own_session import Answer, OwnSession, numbered
+
+_IDLE = TransactionStatus.IDLE
 
 
 class Channel:
@@ -44,7 +46,7 @@ class Channel:
                 text = statements.load(self._name, database.schema)
                 self._pipelined = Sent(session.connection, database.whole([(text, given)]))
             else:
-                session.send(self._name, database.schema, given)
+                session.send(numbered(self._name, database.schema), given)
         except BaseException as error:
             self._fail(error)
 
@@ -63,11 +65,9 @@ class Channel:
         try:
             if pipelined is None:
                 return self._session.receive()
-            result = pipelined.receive()[-2].pgresult
+            return pipelined.receive()[-2]
         except BaseException as error:
             self._fail(error)
-        assert result is not None
-        return Answer(self._session.connection, result)
 
     def close(self) -> None:
         """Close the connection, if there is one. A statement sent but not yet received may be committed nevertheless."""
@@ -89,6 +89,3 @@ class Channel:
             self.close()
             session = self._session = OwnSession(self._database.apart())
         return session
-
-
-_IDLE = TransactionStatus.IDLE

@@ -10,6 +10,7 @@ from psycopg.pq import ExecStatus, PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from dagster_sqlqueue.db import odd_values, session_settings, statements
+from dagster_sqlqueue.db.own_session import COMMIT_AND_CHAIN, Answer, Bound, OwnSession, Together, numbered
 from dagster_sqlqueue.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Transaction:
         self.connection = connection
         self._database = database
         self._lent = False
+        self._session: OwnSession | None = None
 
     def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
         """Run one statement and return its rows; its effects are committed or rolled back with the transaction."""
@@ -92,16 +94,20 @@ class Transaction:
         except psycopg.ProgrammingError as error:
             raise self.explained(error, last, first) from None
 
-    def send(self, first: Step, *, after: Step | None = None) -> "Sent":
+    def send(self, first: Step, *, after: Step | None = None) -> "Sent | Together":
         """Send one statement; its result is the last one. Until that is received the connection must not be used otherwise.
 
         Args:
             first: the statement.
             after: the last statement of this transaction: it is sent first, and committed, as by `run_and_go_on`.
         """
-        steps = [self._loaded(first)] if after is None else self._going_on(after, first)
         try:
-            return Sent(self.connection, steps)
+            if self.connection.prepare_threshold is None:
+                # A pooler lends the session to others.
+                return Sent(self.connection, [self._loaded(first)] if after is None else self._going_on(after, first))
+            session = self._session = self._session or OwnSession(self.connection)
+            ended = [] if after is None else [self._bound(after), (COMMIT_AND_CHAIN, {})]
+            return session.send_together([*ended, self._bound(first)])
         except psycopg.ProgrammingError as error:
             raise self.explained(error, after, first) from None
 
@@ -117,6 +123,9 @@ class Transaction:
     def _loaded(self, step: Step) -> Step:
         return statements.load(step[0], self._database.schema), step[1]
 
+    def _bound(self, step: Step) -> Bound:
+        return numbered(step[0], self._database.schema), step[1]
+
     def go_on(self) -> None:
         """Commit, and begin the next transaction. Only for a transaction of the library, in a session of its own."""
         self.connection.execute("COMMIT AND CHAIN")
@@ -130,11 +139,15 @@ class Transaction:
         if not self._lent:
             self.connection.execute(session_settings.OF_SERVER)
             self._lent = True
+            # What is done with it may deallocate prepared statements.
+            self._session = None
         return self.connection
 
     def take_back(self) -> None:
-        """Restore the library's planner settings, if the connection was lent."""
+        """Restore the library's planner settings, and the driver's kind of rows, if the connection was lent."""
         if self._lent:
+            self.connection.row_factory = tuple_row
+            self.connection.cursor_factory = psycopg.Cursor
             self.connection.execute(session_settings.OF_TRANSACTION)
             self._lent = False
 
@@ -365,18 +378,14 @@ class Sent:
         result = self._cursors[place].pgresult
         return result is not None and result.status in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 
-    def receive(self) -> "list[psycopg.Cursor[Row]]":
-        """Wait for the results.
-
-        Returns:
-            The cursor of each statement: `rowcount` is set, and `rows_of` reads the rows, once.
-        """
+    def receive(self) -> list[Answer]:
+        """Wait for the results, one for each statement."""
         try:
             self._pipeline.__exit__(None, None, None)
         except BaseException:
             self._connection.close()
             raise
-        return self._cursors
+        return [Answer(self._connection, cursor.pgresult) for cursor in self._cursors if cursor.pgresult]
 
 
 def rows_of(cursor: "psycopg.Cursor[Row]") -> Sequence[Row]:

@@ -174,7 +174,7 @@ def settle_claimed(
         done = _finish(leases, writes.endings)
         accepted |= done
         names = {ArchiveState.SUCCEEDED: "completed", ArchiveState.FAILED: "dead_lettered"}
-        log_endings(writes.endings, done)
+        log_endings(ending for ending in writes.endings if ending.job.id in done)
         for ending in writes.endings:
             written.counts[names.get(ending.state, "cancelled")] += ending.job.id in done
     if writes.back:

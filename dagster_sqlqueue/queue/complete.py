@@ -360,9 +360,8 @@ def _fences(jobs: Sequence[ClaimedJob]) -> dict[str, Sequence[object]]:
 
 def _plain(endings: Sequence[Ending]) -> bool:
     """Whether all of them succeeded and left no result."""
-    return all(
-        state is ArchiveState.SUCCEEDED and result is None and error is None for _, state, result, error, _ in endings
-    )
+    succeeded = ArchiveState.SUCCEEDED
+    return all(state is succeeded and result is None and error is None for _, state, result, error, _ in endings)
 
 
 def _ends(endings: Sequence[Ending]) -> dict[str, object]:

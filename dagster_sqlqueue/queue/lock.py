@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import psycopg
 
-from dagster_sqlqueue.db.executors import Row, Sent, Step, Transaction, rows_of
+from dagster_sqlqueue.db.executors import Row, Sent, Step, Transaction
+from dagster_sqlqueue.db.own_session import Together
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.queue import QueueSettings, Strategy
@@ -196,7 +197,7 @@ class SentLock:
         self._request = request
         self._steps = ending, pick_step(settings, request, request.limit)
         self._rows: Sequence[Row] = ()
-        self._sent: Sent | None = transaction.send(self._steps[1], after=ending)
+        self._sent: Sent | Together | None = transaction.send(self._steps[1], after=ending)
 
     def receive(self) -> None:
         """Wait for the answer, if it was not received yet. What is wrong is not raised: see `error`."""
@@ -204,7 +205,7 @@ class SentLock:
         if sent is None:
             return
         try:
-            self._rows = rows_of(sent.receive()[-1])
+            self._rows = sent.receive()[-1].rows()
         except psycopg.ProgrammingError as error:
             self.error = self.transaction.explained(error, *self._steps)
         except psycopg.Error as error:

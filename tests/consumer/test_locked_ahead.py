@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.rows import dict_row
 
 from dagster_sqlqueue import Backoff, Consumer, Job, Mode, NewJob, QueueSpec, Reject, Retry, SqlQueue, Strategy
 from dagster_sqlqueue.db.executors import Transaction
@@ -348,3 +349,39 @@ def test_a_drain_whose_time_is_up_lets_the_next_batch_go(
     summary = consumer_of(queue, spec, handler).drain(budget_seconds=3_600)
     assert (summary.claimed, summary.succeeded, summary.released) == (30, 30, 0)
     assert free(queue) == 3 * SIZE
+
+
+@pytest.mark.parametrize("how", ["savepoint", "error", "DEALLOCATE ALL", "DISCARD PLANS", "rows as mappings"])
+def test_what_a_handler_does_with_the_connection_costs_no_batch(
+    queue: SqlQueue, spec: QueueSpec[Work], effect: str, how: str
+) -> None:
+    """After a rollback the driver deallocates all prepared statements of a session."""
+    jobs = 8 * SIZE
+    fill(queue, spec, jobs, backoff=Backoff(3600))
+    handled: list[int] = []
+    sessions: set[int] = set()
+
+    def handler(job: Job[Work]) -> None:
+        connection = job.connection
+        handled.append(job.payload.n)
+        sessions.add(connection.info.backend_pid)
+        connection.execute(f"INSERT INTO {effect} VALUES (%s)", [job.payload.n], prepare=True)
+        if job.payload.n % 7:
+            return
+        if how == "savepoint":
+            with connection.transaction(force_rollback=True):
+                connection.execute(f"DELETE FROM {effect}")
+        elif how == "error":
+            connection.execute("SELECT 1 / 0")
+        elif how == "rows as mappings":
+            connection.row_factory = dict_row
+            connection.cursor_factory = psycopg.ClientCursor
+        else:
+            connection.execute(how)
+
+    summary = consumer_of(queue, spec, handler).drain()
+    failed = len([n for n in range(jobs) if n % 7 == 0]) if how == "error" else 0
+    assert sorted(handled) == list(range(jobs))
+    assert (summary.claimed, summary.succeeded, summary.retried) == (jobs, jobs - failed, failed)
+    assert value(queue, "SELECT count(*) FROM {s}.effect") == jobs - failed
+    assert len(sessions) == 2
