@@ -12,11 +12,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
+from dagster_sqlqueue.display import moment
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.spark.archive_asset import sqlqueue_archive_asset
 from dagster_sqlqueue.spark.daily import ArchiveRead
 from tests.spark.archive_support import DAYS, PARTITIONS, READS, ZONE, Run, compute, expected, fill, reason
-from tests.spark.support import Done, archive
+from tests.spark.support import NOON, Done, archive
 from tests.support import rows
 
 SHARES_A_SCHEMA = True
@@ -48,22 +49,77 @@ def test_a_day_that_is_not_over_is_refused(queue: SqlQueue, session: SparkSessio
     assert rows(queue, "SELECT to_regclass(%s)", run.table) == [(None,)]
 
 
+UNLESS = (
+    " The results are left as they are. If the jobs that are there are the right ones, because others were deleted or"
+    " redriven, or the asset reads fewer of them, launch the run with recompute: it computes the day from them"
+)
+
+
+def keep(queue: SqlQueue, days: int) -> None:
+    rows(queue, "UPDATE {s}.queue SET retention_days = %s WHERE name = 'work'", days)
+
+
+def since(queue: SqlQueue, day: date) -> int:
+    """The retention that removes what finished before a day, and nothing else."""
+    today: date = queue.database.run("clock", {})[0][0].astimezone(UTC).date()
+    return (today - day).days
+
+
 def test_days_of_which_the_jobs_were_removed_are_left_as_they_are(
     queue: SqlQueue, session: SparkSession, run: Run
 ) -> None:
     fill(queue)
-    assert run(DAYS[0]).success
-    rows(queue, "UPDATE {s}.queue SET retention_days = 30 WHERE name = 'work'")
-    rows(queue, "DELETE FROM {s}.job_archive WHERE payload->>'account' = 'BOS'")
-    said = reason(run(DAYS[0], spark=False))
-    assert (
-        "of 2013-03-09 the archive of 'work' holds 1 jobs, and held 2 when it was computed, the first finished at"
-        " 2013-03-09"
-    ) in said
-    assert "they are kept for 30 days, and some were removed" in said
-    assert run.in_table() == run.in_files() == expected(DAYS[0])
+    keep(queue, 0)
+    assert run(DAYS[0], DAYS[1]).success
+    # Of the first day, which ends at 05:00 in UTC, one job is left.
+    kept = since(queue, date(2013, 3, 10))
+    keep(queue, kept)
+    assert queue.trim("work").rows_deleted == {"work": 2}
+    before = (
+        "the results of 2013-03-09 were computed from 2 jobs of queue 'work', the first of which finished at 2013-03-09"
+        " 05:00:00Z; now the archive holds 1 of that day, the first of which finished at 2013-03-10 04:59:00Z. Retention may"
+        " have removed others: "
+    )
+    keeps = f"the queue keeps ended jobs for {kept} days."
+    assert reason(run(DAYS[0], DAYS[1], spark=False)) == before + keeps + UNLESS
+    # However long jobs are kept from now on, those are gone.
+    begins = "the archive of the queue begins at 2013-03-10 04:59:00Z."
+    for longer in (0, kept + 30):
+        keep(queue, longer)
+        assert reason(run(DAYS[0], DAYS[1], spark=False)) == before + begins + UNLESS
+    assert run.in_table() == run.in_files() == expected(*DAYS[:2])
+    assert run(DAYS[1], spark=False).success
     assert run(DAYS[0], recompute=True).success
-    assert run.in_table() == run.in_files() == expected(DAYS[0])[:1]
+    assert run.in_table() == run.in_files() == expected(*DAYS[:2])[1:]
+    assert run(DAYS[0], spark=False).success
+
+
+def test_a_day_whose_jobs_are_all_gone_is_left_as_it_is(queue: SqlQueue, session: SparkSession, run: Run) -> None:
+    fill(queue)
+    keep(queue, 0)
+    assert run(DAYS[0]).success
+    keep(queue, 30)
+    queue.trim("work")
+    keep(queue, 0)
+    assert reason(run(DAYS[0], spark=False)) == (
+        "the results of 2013-03-09 were computed from 2 jobs of queue 'work', the first of which finished at 2013-03-09"
+        " 05:00:00Z; now the archive holds none of that day. Retention may have removed others: the archive of the queue is"
+        " empty." + UNLESS
+    )
+    assert run.in_table() == run.in_files() == expected(DAYS[0])
+
+
+def test_a_day_of_which_somebody_deleted_jobs_is_computed_again(
+    queue: SqlQueue, session: SparkSession, run: Run
+) -> None:
+    fill(queue)
+    keep(queue, 0)
+    assert run(DAYS[0], DAYS[1]).success
+    # Retention removes the oldest jobs first, and older ones are there.
+    rows(queue, "DELETE FROM {s}.job_archive WHERE payload->>'size' IN ('2', '32')")
+    assert run(DAYS[0], DAYS[1]).success
+    (_, boston), (atlanta, _) = expected(DAYS[0]), expected(DAYS[1])
+    assert run.in_table() == run.in_files() == [boston, atlanta]
 
 
 def test_nor_are_days_of_a_field_replaced_by_what_retention_left_and_what_finished_since(
@@ -74,15 +130,17 @@ def test_nor_are_days_of_a_field_replaced_by_what_retention_left_and_what_finish
     )
     late = datetime.now(UTC) - timedelta(days=3)
     first, second, third = ({"account": "ATL", "size": size, "day": DAYS[0]} for size in (1, 2, 4))
-    rows(queue, "UPDATE {s}.queue SET retention_days = 30 WHERE name = 'work'")
+    keep(queue, 30)
     archive(queue, [Done(first), Done(second, at=late), Done({**first, "day": DAYS[1]}, at=late)])
     assert run(DAYS[0], DAYS[1], asset=asset).success
     assert run.in_table() == [(date(2013, 3, 9), "ATL", 2, 3), (date(2013, 3, 10), "ATL", 1, 1)]
     # As many as before: by their number alone it would go unnoticed.
-    rows(queue, "DELETE FROM {s}.job_archive WHERE finished_at < %s", late)
+    assert queue.trim("work").rows_deleted == {"work": 1}
     archive(queue, [Done(third, at=late + timedelta(days=1))])
-    assert "holds 2 jobs, and held 2 when it was computed, the first finished at" in reason(
-        run(DAYS[0], asset=asset, spark=False)
+    assert reason(run(DAYS[0], asset=asset, spark=False)) == (
+        "the results of 2013-03-09 were computed from 2 jobs of queue 'work', the first of which finished at"
+        f" {moment(NOON)}; now the archive holds 2 of that day, the first of which finished at {moment(late)}. Retention may"
+        " have removed others: the queue keeps ended jobs for 30 days." + UNLESS
     )
     # Retention has removed nothing of this day yet: somebody else took the job away.
     rows(queue, "DELETE FROM {s}.job_archive WHERE payload->>'day' = %s", DAYS[1])
