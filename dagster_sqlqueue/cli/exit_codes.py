@@ -37,18 +37,20 @@ class Code(enum.IntEnum):
 
 
 MEANINGS = {
-    Code.DONE: "done",
-    Code.FAILED: "doctor found a failure, or an unexpected error occurred",
-    Code.INPUT: "bad input or usage, or a decision that is not possible in the job's state; nothing was written",
-    Code.DATABASE: "the database is not available, or refused the statement",
+    Code.DONE: "done, also if up, work, metrics or schedule run was stopped by SIGTERM",
+    Code.FAILED: "doctor found a failure, functions found SQL functions that are missing or of an older package, or an"
+    " unexpected error occurred",
+    Code.INPUT: "bad input or usage, or a decision that the state of the job or group does not allow; no job was changed",
+    Code.DATABASE: "the database is not available or refused the statement, or the embedded server did not start or was"
+    " stopped",
     Code.SCHEMA: "the schema is missing, too old or too new",
-    Code.UNKNOWN: "there is no such queue, job, group, subscription or schedule",
-    Code.PARTLY: "partly done (the output says what was left unchanged, and why)",
-    Code.CUT_OFF: "work stopped before running jobs had ended; they were released",
+    Code.UNKNOWN: "there is no such queue, job, group, subscription, schedule or batch",
+    Code.PARTLY: "partly done, or would be with --dry-run (the output says what was left, and why)",
+    Code.CUT_OFF: "work stopped before running jobs had ended; they are due again, at once or when their leases expire",
     Code.NOT_SUCCEEDED: "the job that was waited for failed or was cancelled",
     Code.TIMED_OUT: "the job that was waited for did not end in time; it is still on the queue",
-    Code.BUSY: "migrate did not get its locks in time; repeat it",
-    Code.INTERRUPTED: "interrupted, with Ctrl-C",
+    Code.BUSY: "migrate, or up, did not get its locks in time; repeat it",
+    Code.INTERRUPTED: "interrupted with Ctrl-C, except for work, which ends with 0 or 7",
     Code.CLOSED_PIPE: "the reader of the output closed the pipe",
 }
 

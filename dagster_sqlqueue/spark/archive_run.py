@@ -29,7 +29,7 @@ class ArchiveDays(DayWork):
         check_closed(queue, about, days, queue.database.run("clock", {})[0][0])
 
     def check_changed(self, queue: SqlQueue, found: Found, days: Sequence[str]) -> None:
-        """Check that none of them is replaced by what retention has left of it."""
+        """Check that none of them is replaced by what retention may have left of it."""
         held = {day: found.held[day] for day in days}
         before = {day: one for day in days if (one := _computed_from(found.last[day])) is not None}
         check_kept(queue, found.about.queue, held, before, queue.database.run("clock", {})[0][0])

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from dagster_sqlqueue.display import moment
@@ -16,6 +16,7 @@ SETTLED = timedelta(minutes=1)
 """A job that finished just before midnight may be committed a little later."""
 _ZONE_LAST = "Etc/GMT+12"
 """Where a day ends last."""
+_SHORTEST_RETENTION = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,12 @@ def check_closed(queue: SqlQueue, about: Days, days: Sequence[str], now: datetim
 def check_kept(
     queue: SqlQueue, name: str, held: Mapping[str, Held], before: Mapping[str, Computed], now: datetime
 ) -> None:
-    """Check that days whose jobs were removed from the archive are not replaced by what is left of them.
+    """Check that no day is replaced by what retention may have left of its jobs.
+
+    Jobs of a day are missing if the archive holds fewer of them than when the day was computed, or if the first of them
+    finished later. Retention may have removed them if that first job finished longer ago than the queue keeps ended jobs
+    now, or if the archive holds no job of the queue that finished as early: retention removes whole days of UTC, the oldest
+    first, so this tells also what a shorter retention removed that was set before.
 
     Args:
         queue: where the archive is.
@@ -101,21 +107,54 @@ def check_kept(
         now: by the database's clock.
 
     Raises:
-        InvalidInput: jobs of a day have been there for longer than the archive keeps them, and some of them are missing.
+        InvalidInput: jobs of a day are missing, and retention may have removed them.
     """
-    kept = queue.settings(name).retention_days
-    if not kept:
+    missing = [day for day, then in before.items() if _some_missing(held[day], then)]
+    if not missing:
         return
-    for day, then in before.items():
-        one = held[day]
-        first = one.first_finished()
-        missing = first is None or first > then.first_finished or one.total() < then.jobs
-        if missing and then.first_finished < now - timedelta(days=kept):
+    kept = queue.settings(name).retention_days
+    begins_at = queue.database.run("spark_bounds", {"queue": name, "from_time": None, "until_time": None})[0][0]
+    for day in missing:
+        then = before[day]
+        if why := _trimmed(then.first_finished, kept, begins_at, now):
             raise InvalidInput(
-                f"of {day} the archive of {name!r} holds {one.total():,} jobs, and held {then.jobs:,} when it was computed,"
-                f" the first finished at {moment(then.first_finished)}: they are kept for {kept} days, and some were"
-                " removed. The results are left as they are; to replace them all the same, launch the run with recompute"
+                f"the results of {day} were computed from {_jobs(then.jobs)} of queue {name!r}, the first of which finished"
+                f" at {moment(then.first_finished)}; now the archive holds {_of_day(held[day])}. Retention may have removed"
+                f" others: {why}. The results are left as they are. If the jobs that are there are the right ones, because"
+                " others were deleted or redriven, or the asset reads fewer of them, launch the run with recompute: it"
+                " computes the day from them"
             )
+
+
+def _some_missing(one: Held, then: Computed) -> bool:
+    first = one.first_finished()
+    return first is None or first > then.first_finished or one.total() < then.jobs
+
+
+def _trimmed(finished: datetime, kept: int, begins_at: datetime | None, now: datetime) -> str | None:
+    """Return why retention may have removed a job that finished then; None: it has not."""
+    if kept and finished < now - timedelta(days=kept):
+        return f"the queue keeps ended jobs for {kept} days"
+    if finished >= now - _SHORTEST_RETENTION:
+        return None
+    if begins_at is None:
+        return "the archive of the queue is empty"
+    if begins_at.astimezone(UTC).date() > finished.astimezone(UTC).date():
+        return f"the archive of the queue begins at {moment(begins_at)}"
+    return None
+
+
+def _jobs(number: int) -> str:
+    return f"{number:,} {'job' if number == 1 else 'jobs'}"
+
+
+def _of_day(one: Held) -> str:
+    first = one.first_finished()
+    return (
+        "none of that day"
+        if first is None
+        else f"{one.total():,} of that day, the first of which finished at {moment(first)}"
+    )
 
 
 def check_zone(zone: str) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.cli.exit_codes import Code
-from tests.cli.support import COMMANDS, Cli
+from tests.cli.support import ARGUMENTS, COMMANDS, Cli
 from tests.support import rows
 
 _SECRET = "s3cr3t-hunter2"
@@ -31,64 +31,6 @@ def test_no_error_shows_the_password(url: str, code: int) -> None:
         assert _SECRET not in cli.refused(code, "doctor", *arguments)
 
 
-_JOB = "0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b"
-_ARGUMENTS = {
-    "batch show": ["sizes/2013-07-04"],
-    "batch abandon": ["sizes/2013-07-04"],
-    "batch forget": ["sizes/2013-07-04"],
-    "create": ["orders"],
-    "enqueue": ["orders", "{}"],
-    "publish": ["orders", "{}"],
-    "subscribe": ["orders", "billing", "invoices"],
-    "unsubscribe": ["orders", "billing"],
-    "work": ["deploy.handlers:send_email"],
-    "peek": ["orders"],
-    "list": ["orders"],
-    "show": [_JOB],
-    "explain": [_JOB],
-    "wait": [_JOB],
-    "follow": [_JOB, "--callback", "invoices"],
-    "group add": [_JOB, _JOB],
-    "group close": [_JOB],
-    "group show": [_JOB],
-    "dead": ["orders"],
-    "retry": ["orders", "--all"],
-    "cancel": ["orders", "--all"],
-    "hold": ["orders", "--all"],
-    "release": ["orders", "--all"],
-    "reschedule": ["orders", "--all", "--for", "5"],
-    "reprioritise": ["orders", "--all", "--priority", "5"],
-    "delete": ["orders", "--all"],
-    "purge": ["orders"],
-    "pause": ["orders"],
-    "resume": ["orders"],
-    "rebucket": ["orders", "8"],
-    "region": ["orders"],
-    "schedule put": ["orders", "nightly", "{}", "--every", "5"],
-    "schedule next": ["orders", "nightly"],
-    "schedule pause": ["orders", "nightly"],
-    "schedule resume": ["orders", "nightly"],
-    "schedule remove": ["orders", "nightly"],
-    "people rule": ["orders"],
-    "people hand-over": ["orders", "--all", "--by", "boss", "--reason", "hard"],
-    "people route": ["orders", "--by", "boss"],
-    "people adopt": ["orders", "--by", "boss"],
-    "people tasks": ["orders"],
-    "people take": ["orders", "--operator", "anna"],
-    "people my-jobs": ["anna"],
-    "people assign": [_JOB, "--to", "anna", "--by", "boss"],
-    "people unassign": [_JOB, "--by", "boss"],
-    "people hold": [_JOB, "--by", "boss"],
-    "people resume": [_JOB, "--by", "boss"],
-    "people reschedule": [_JOB, "--for", "5", "--by", "boss"],
-    "people submit": [_JOB, "--operator", "anna"],
-    "people approve": [_JOB, "--by", "boss"],
-    "people reject": [_JOB, "--by", "boss", "--reason", "no"],
-    "people give-back": [_JOB, "--by", "boss"],
-    "people history": [_JOB],
-}
-
-
 # One needs no database; the other waits for it, and is tested in a process of its own.
 _NOT_REFUSED = {"schema", "metrics"}
 _CODES = {"up": Code.INPUT}
@@ -98,12 +40,12 @@ _CODES = {"up": Code.INPUT}
 @pytest.mark.parametrize("host", ["127.0.0.1:1", pytest.param("no-such-host.invalid", marks=pytest.mark.prove)])
 def test_no_command_shows_the_password(host: str) -> None:
     cli = Cli({"SQLQUEUE_URL": f"postgresql://me:{_SECRET}@{host}/db"})
-    assert set(_ARGUMENTS) < set(COMMANDS)
+    assert set(ARGUMENTS) < set(COMMANDS)
     for command in COMMANDS:
         assert _SECRET not in cli.run(*command.split(), "--help").output
         if command in _NOT_REFUSED:
             continue
-        arguments = [*command.split(), *_ARGUMENTS.get(command, [])]
+        arguments = [*command.split(), *ARGUMENTS.get(command, [])]
         code = _CODES.get(command, Code.DATABASE)
         assert _SECRET not in cli.refused(code, *arguments)
         assert _SECRET not in cli.refused(code, *arguments, "--json")

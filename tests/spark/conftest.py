@@ -19,6 +19,7 @@ from dagster_sqlqueue.spark.source import register_source
 from tests.faults.gates import Gates
 from tests.gate.patience import sized
 from tests.spark import forking
+from tests.spark.archive_support import Run
 from tests.spark.cluster import Cluster
 from tests.spark.support import emptied
 from tests.support import Work, rows
@@ -134,3 +135,9 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
     """Dagster, for one test."""
     with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
         yield instance
+
+
+@pytest.fixture
+def run(queue: SqlQueue, url: str, output: Path, instance: dg.DagsterInstance) -> Run:
+    """Runs of the asset of `tests.spark.archive_support`; a module may have its own."""
+    return Run(queue, url, output, instance)
