@@ -27,7 +27,7 @@ WITHOUT: dict[str, str] = {
     """,
     "the catalog, and what the server says of itself": """
         doctor_autovacuum doctor_collation doctor_indexes doctor_job_table doctor_pins doctor_server function_set
-        function_set_note migration_blockers migration_index migration_table
+        function_set_note migration_blockers migration_index migration_table prepared
         prepare_schema record_version roles_grant roles_granted roles_make roles_there spark_output_table
         schema_strangers spark_partitions_gone spark_server spark_stage_tables versions
     """,
