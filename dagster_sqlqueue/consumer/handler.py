@@ -26,7 +26,6 @@ May be async.
 AnyHandler: TypeAlias = Handler[Payload] | AsyncHandler[Payload] | BatchHandler[Payload]
 
 _DONE = Done()
-_NOT_READ = (InvalidPayload, UnknownVersion, UnreadablePayload)
 _ERROR_LIMIT = 10_000
 _MESSAGE_LIMIT = 1_000
 
@@ -47,7 +46,7 @@ def handle(
     """
     try:
         payload = serialization.parse(spec, claimed.payload)
-    except _NOT_READ as error:
+    except InvalidPayload as error:
         return _without_handler(error)
     return _call(spec, handler, claimed, Job.of(claimed, payload, in_hand))
 
@@ -87,7 +86,7 @@ def prepare(
     """Read a job's payload. Returns the handler's argument; or the outcome, if the payload lets no handler begin."""
     try:
         payload = serialization.parse(spec, claimed.payload)
-    except _NOT_READ as error:
+    except InvalidPayload as error:
         return _without_handler(error)
     return Prepared(claimed, Job.of(claimed, payload, in_hand))
 

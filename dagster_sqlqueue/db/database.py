@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import psycopg
 import sqlalchemy as sa
 from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
 
 from dagster_sqlqueue.db import driver_errors, permissions, session_settings, statements, uuid_arrays
 from dagster_sqlqueue.db.executors import (
@@ -266,6 +267,8 @@ class Database:
             try:
                 yield driver
             finally:
+                # Handlers and callers may have set their own.
+                driver.row_factory, driver.cursor_factory = tuple_row, psycopg.Cursor
                 if driver.pgconn.transaction_status != TransactionStatus.IDLE:
                     pooled.invalidate()
                 pooled.close()

@@ -133,9 +133,11 @@ class Transaction:
     def lend(self) -> "psycopg.Connection[Any]":
         """Return the connection of a transaction of the library, for statements of other code.
 
-        They are planned with the server's settings. Call `take_back` before the next statement of the library, which needs
-        plans by index.
+        They are planned with the server's settings, and give the driver's kind of rows, whatever was set on the connection
+        when it was lent before. Call `take_back` before the next statement of the library, which needs plans by index.
         """
+        self.connection.row_factory = tuple_row
+        self.connection.cursor_factory = psycopg.Cursor
         if not self._lent:
             self.connection.execute(session_settings.OF_SERVER)
             self._lent = True
@@ -144,10 +146,8 @@ class Transaction:
         return self.connection
 
     def take_back(self) -> None:
-        """Restore the library's planner settings, and the driver's kind of rows, if the connection was lent."""
+        """Restore the library's planner settings, if the connection was lent."""
         if self._lent:
-            self.connection.row_factory = tuple_row
-            self.connection.cursor_factory = psycopg.Cursor
             self.connection.execute(session_settings.OF_TRANSACTION)
             self._lent = False
 

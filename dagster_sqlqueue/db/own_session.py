@@ -2,7 +2,7 @@
 
 psycopg sends ahead only in a pipeline of its own, where each statement, and the BEGIN and COMMIT around it, goes out by a
 system call that wakes the server. Here what is sent together is one message, through the driver's wrapper of libpq, its
-adapters and its waiting: that saves a consumer with batches of a hundred jobs about a fifth of its CPU.
+adapters and its waiting: that saves a consumer with leased batches of a hundred jobs about a fifth of its CPU.
 """
 
 import itertools
@@ -238,9 +238,8 @@ def _prepared_in(connection: "psycopg.Connection[Any]") -> _Statements:
     """Return what is prepared in the session of a connection, which others may have used since it was used here last."""
     known = _STATEMENTS.setdefault(connection, _Statements())
     if known.names:
-        # After a rollback psycopg deallocates everything, also that of others.
+        # After a rollback psycopg deallocates everything, also that of others; a handler may deallocate any of them.
         with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
-            found = cursor.execute(statements.load("prepared").encode(), prepare=False).fetchone()
-        if found != (len(known.names),):
-            known.names.clear()
+            found = {name.encode() for (name,) in cursor.execute(statements.load("prepared").encode(), prepare=False)}
+        known.names = {statement: name for statement, name in known.names.items() if name in found}
     return known

@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg.rows import dict_row
+from psycopg.rows import dict_row, tuple_row
 
 from dagster_sqlqueue import Backoff, Consumer, Job, Mode, NewJob, QueueSpec, Reject, Retry, SqlQueue, Strategy
 from dagster_sqlqueue.db.executors import Transaction
@@ -19,6 +19,7 @@ from tests.support.pooler import pooler
 
 SIZE = 10
 LONG = 100_000.0
+PREPARED = "SELECT name, statement FROM pg_prepared_statements WHERE name LIKE 'queue_ahead_%' ORDER BY name"
 ARCHIVED = "SELECT count(*) FROM {s}.job_archive"
 
 
@@ -351,7 +352,9 @@ def test_a_drain_whose_time_is_up_lets_the_next_batch_go(
     assert free(queue) == 3 * SIZE
 
 
-@pytest.mark.parametrize("how", ["savepoint", "error", "DEALLOCATE ALL", "DISCARD PLANS", "rows as mappings"])
+@pytest.mark.parametrize(
+    "how", ["savepoint", "error", "DEALLOCATE ALL", "DISCARD PLANS", "DEALLOCATE", "rows as mappings"]
+)
 def test_what_a_handler_does_with_the_connection_costs_no_batch(
     queue: SqlQueue, spec: QueueSpec[Work], effect: str, how: str
 ) -> None:
@@ -360,13 +363,16 @@ def test_what_a_handler_does_with_the_connection_costs_no_batch(
     fill(queue, spec, jobs, backoff=Backoff(3600))
     handled: list[int] = []
     sessions: set[int] = set()
+    prepared: list[list[tuple[str, str]]] = []
 
     def handler(job: Job[Work]) -> None:
         connection = job.connection
+        assert (connection.row_factory, connection.cursor_factory) == (tuple_row, psycopg.Cursor)
         handled.append(job.payload.n)
         sessions.add(connection.info.backend_pid)
+        prepared.append(connection.execute(PREPARED).fetchall())
         connection.execute(f"INSERT INTO {effect} VALUES (%s)", [job.payload.n], prepare=True)
-        if job.payload.n % 7:
+        if job.payload.n % 7 or not prepared[-1]:
             return
         if how == "savepoint":
             with connection.transaction(force_rollback=True):
@@ -376,12 +382,18 @@ def test_what_a_handler_does_with_the_connection_costs_no_batch(
         elif how == "rows as mappings":
             connection.row_factory = dict_row
             connection.cursor_factory = psycopg.ClientCursor
+        elif how == "DEALLOCATE":
+            connection.execute(f"DEALLOCATE {prepared[-1][0][0]}")
         else:
             connection.execute(how)
 
     summary = consumer_of(queue, spec, handler).drain()
-    failed = len([n for n in range(jobs) if n % 7 == 0]) if how == "error" else 0
+    failed = (
+        len([n for n, found in zip(handled, prepared, strict=True) if n % 7 == 0 and found]) if how == "error" else 0
+    )
     assert sorted(handled) == list(range(jobs))
     assert (summary.claimed, summary.succeeded, summary.retried) == (jobs, jobs - failed, failed)
     assert value(queue, "SELECT count(*) FROM {s}.effect") == jobs - failed
     assert len(sessions) == 2
+    assert any(prepared)
+    assert all(len(found) == len({text for _, text in found}) for found in prepared)

@@ -1,7 +1,7 @@
--- How many of the library's prepared statements the session still has: a rollback makes the driver deallocate all.
+-- Names of the library's prepared statements in this session: a rollback makes the driver deallocate all of them.
 --
--- Parameters: none. Returns: one row: count. Locks: none.
+-- Parameters: none. Returns: rows: name. Locks: none.
 -- Roles: producer, consumer, operator, observer.
-SELECT count(*) AS count
+SELECT p.name
 FROM pg_prepared_statements AS p
 WHERE starts_with(p.name, 'queue_ahead_')
