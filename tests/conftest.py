@@ -23,13 +23,9 @@ from psycopg.rows import dict_row
 from dagster_sqlqueue import Backoff, QueueSpec, SqlQueue
 from dagster_sqlqueue.embedded import EmbeddedPostgres
 from tests.gate.patience import FULL
-from tests.support import Work, caller, installed_servers, own_server
+from tests.support import Work, caller, own_server
 from tests.support.callers import orm_session, sqlalchemy_connection
-
-_EMBEDDED = "embedded"
-_GIVEN = "SQLQUEUE_TEST_URL"
-_INSTALLED = {f"debian-{version}": programs for version, programs in installed_servers().items()}
-SERVERS = [_GIVEN] if os.environ.get(_GIVEN) else [_EMBEDDED, *_INSTALLED]
+from tests.support.server_names import EMBEDDED, GIVEN, INSTALLED, SERVERS
 
 pytest_plugins = ["tests.gate.plugin"]
 
@@ -136,11 +132,11 @@ def servers(request: pytest.FixtureRequest) -> Iterator[Callable[[str], str]]:
 
         @cache
         def started(name: str) -> str:
-            if name == _EMBEDDED:
+            if name == EMBEDDED:
                 return str(request.getfixturevalue("url"))
-            if name == _GIVEN:
-                return os.environ[_GIVEN].replace("postgresql+psycopg://", "postgresql://", 1)
-            return stack.enter_context(own_server(programs=_INSTALLED[name], settings=["fsync=off"])).url
+            if name == GIVEN:
+                return os.environ[GIVEN].replace("postgresql+psycopg://", "postgresql://", 1)
+            return stack.enter_context(own_server(programs=INSTALLED[name], settings=["fsync=off"])).url
 
         yield started
 

@@ -138,8 +138,8 @@ class Waiter:
 
         Returns:
             Whether to claim at once: a notification came, or a job is due, or one may have been missed, because the waiter
-            had become unknown or deaf before this call. Jobs that are due and were not claimed after that cannot be, as
-            those of a paused queue: they end no wait for a second.
+            had become unknown or has lost its connection: a claim shows whether the database is away. Jobs that are due and
+            were not claimed after that cannot be, as those of a paused queue: they end no wait for a second.
         """
         deadline = time.monotonic() + seconds
         pause = _FIRST_PAUSE_SECONDS
@@ -149,7 +149,8 @@ class Waiter:
             if self._became_known():
                 return True
             due_in: float | None = None
-            if self.listening:
+            listened = self.listening
+            if listened:
                 if self._arm(buckets):
                     pause, open_then = _FIRST_PAUSE_SECONDS, None
                 due_in, open_then = self._look(open_then)
@@ -173,7 +174,7 @@ class Waiter:
             heard = self._listener.heard(min(left, most, *(() if due_in is None else (due_in,))))
             if heard is None:
                 return False
-            if self._told(heard):
+            if self._told(heard) or (listened and not self.listening):
                 return True
 
     def _told(self, heard: Sequence[tuple[str, str]]) -> bool:

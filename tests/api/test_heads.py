@@ -11,6 +11,7 @@ import pytest
 from dagster_sqlqueue import NewJob, SqlQueue
 from tests.api.conftest import SPEC, Caller
 from tests.support import Work, rows
+from tests.support.few import few
 
 LONG_AGO = 0
 """The session looks from the beginning again."""
@@ -38,7 +39,7 @@ def age(caller: Caller, swept: int) -> None:
     )
 
 
-@pytest.mark.parametrize("limits", [{}, {"max_running": 1_000}])
+@pytest.mark.parametrize("limits", few([{}, {"max_running": 1_000}], 1))
 def test_dead_rows_cost_nothing_while_an_old_snapshot_keeps_them(
     line: SqlQueue, sqlc: Caller, any_server: str, limits: dict[str, Any]
 ) -> None:

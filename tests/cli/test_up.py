@@ -109,6 +109,7 @@ def test_for_people_it_prints_the_url_and_the_next_steps(here: Path) -> None:
         assert "  sqlqueue create orders" in lines
 
 
+@pytest.mark.prove
 def test_a_server_that_is_stopped_by_somebody_else_ends_it(here: Path) -> None:
     with _running(here, "--json") as process:
         _told(process)
@@ -118,6 +119,7 @@ def test_a_server_that_is_stopped_by_somebody_else_ends_it(here: Path) -> None:
     assert "was stopped; start it again with: sqlqueue up" in errors
 
 
+@pytest.mark.prove
 def test_a_killed_one_leaves_no_server(here: Path) -> None:
     with _running(here, "--json") as process:
         _told(process)

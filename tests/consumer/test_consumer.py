@@ -282,6 +282,7 @@ def test_an_ending_whose_answer_got_lost_is_found_again(queue: SqlQueue, spec: Q
     assert queue.depth("work").scheduled == 4
 
 
+@pytest.mark.prove
 def test_a_database_that_stays_away_for_longer_than_a_lease_ends_the_drain(spec: QueueSpec[Work]) -> None:
     with own_server() as server, SqlQueue(server.url) as queue:
         queue.migrate()

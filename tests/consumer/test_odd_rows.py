@@ -28,6 +28,13 @@ LEASED: list[dict[str, Any]] = [
     {"rate": RateLimit(1_000, 60)},
 ]
 WAYS = [(Mode.LEASED, settings) for settings in LEASED] + [(Mode.TRANSACTIONAL, settings) for settings in LEASED[:3]]
+IN_ALL_RUNS: list[dict[str, Any]] = [
+    {"strategy": "round_robin"},
+    {"strategy": "assign"},
+    {"ordered": True},
+    {"max_running": 50},
+]
+MORE = [pytest.param(*way, marks=() if way[1] in IN_ALL_RUNS else pytest.mark.prove) for way in WAYS]
 TWO_LIVES = range(2)
 
 
@@ -65,7 +72,7 @@ def check(queue: SqlQueue, odd: Sequence[str], *, attempts: int = 1) -> None:
         assert len(error or "") <= 1_000, (odd, error)
 
 
-@pytest.mark.parametrize(("mode", "settings"), WAYS, ids=named)
+@pytest.mark.parametrize(("mode", "settings"), MORE, ids=named)
 def test_they_keep_no_consumer_from_the_others(
     loose: SqlQueue, spec: QueueSpec[Work], mode: Mode, settings: dict[str, Any]
 ) -> None:
@@ -76,7 +83,7 @@ def test_they_keep_no_consumer_from_the_others(
     check(loose, list(ODD))
 
 
-@pytest.mark.parametrize(("mode", "settings"), WAYS, ids=named)
+@pytest.mark.parametrize(("mode", "settings"), MORE, ids=named)
 def test_those_that_break_a_constraint_that_came_later_do_not(
     loose: SqlQueue,
     spec: QueueSpec[Work],

@@ -25,6 +25,7 @@ from dagster_sqlqueue.topics import Topics
 from tests.gate.patience import PATIENCE
 from tests.support import Work, caller, claim, numbers, rows, until, value
 from tests.support.armed import Armed, armed, wakes
+from tests.support.few import few
 
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 NEVER = 3_600.0
@@ -394,12 +395,13 @@ WORKER = """
 import sys
 from dagster_sqlqueue import Consumer, QueueSpec, SqlQueue
 from tests.support import Work
+from tests.support.few import few
 with SqlQueue(sys.argv[1], schema=sys.argv[2]) as queue:
     Consumer(queue, QueueSpec("work", Work), lambda job: print(job.payload.n, flush=True)).drain(linger_seconds=3_600)
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("how", few([signal.SIGSTOP, signal.SIGKILL], 1))
 def test_a_job_told_to_a_process_that_does_nothing_is_found_by_another(
     queue: SqlQueue, spec: QueueSpec[Work], url: str, how: signal.Signals
 ) -> None:

@@ -116,6 +116,7 @@ def test_dg_finds_nothing_wrong_with_them(dagster_home: Path) -> None:
     assert "All definitions loaded successfully" in run(dagster_home, DG, "check", "defs")
 
 
+@pytest.mark.prove
 def test_dg_loads_all_of_them_as_one(dagster_home: Path) -> None:
     listed = json.loads(run(dagster_home, DG, "list", "defs", "--json"))
     assert {asset["asset_key"] for asset in listed["assets"]} == set().union(*LOCATIONS.values())

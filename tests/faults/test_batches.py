@@ -20,6 +20,7 @@ from tests.faults.conftest import PRELOADED
 from tests.gate.patience import PATIENCE, sized
 from tests.gate.plugin import note_figures
 from tests.support import Work, rows, value
+from tests.support.few import few
 
 JOBS = 8
 MOST = 60
@@ -96,7 +97,7 @@ def drivers(queue: SqlQueue, url: str, tmp_path: Path, spec: QueueSpec[Work]) ->
     return Drivers(queue, url, tmp_path, spec)
 
 
-@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("mode", few(list(Mode), 1))
 def test_a_driver_that_is_killed_after_each_statement(drivers: Drivers, mode: Mode) -> None:
     other = {Mode.LEASED: Mode.TRANSACTIONAL, Mode.TRANSACTIONAL: Mode.LEASED}[mode]
     for point in range(1, MOST, STEP):

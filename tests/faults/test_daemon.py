@@ -288,6 +288,7 @@ def test_a_run_that_is_cancelled_gives_its_jobs_back_at_once(deployed: Deploymen
     assert not any(wait.orphan for wait in aftermath.waits(d))
 
 
+@pytest.mark.prove
 def test_an_effect_outside_of_the_transaction_is_seen(tmp_path: Path, server: OwnServer) -> None:
     d = Deployment(tmp_path, server, SQLQUEUE_FAULTS_PLANT="an effect outside of the transaction")
     try:
@@ -301,6 +302,7 @@ def test_an_effect_outside_of_the_transaction_is_seen(tmp_path: Path, server: Ow
         d.end()
 
 
+@pytest.mark.prove
 def test_a_bucket_in_two_slots_is_seen(deployed: Deployment) -> None:
     reserve = """
         INSERT INTO {s}.consumer_slot (queue, sensor, slot, token, buckets, expires_at)

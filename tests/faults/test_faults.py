@@ -40,6 +40,7 @@ def test_a_drain_survives_that_its_connections_are_cut(fleet: Fleet) -> None:
 LEASE = sized(8.0, 20.0)
 
 
+@pytest.mark.prove
 def test_a_busy_handler_keeps_its_lease(fleet: Fleet, tmp_path: Path) -> None:
     """The handler computes, and leaves the interpreter to the heartbeat only when that asks for it."""
     fleet.enqueue(1)

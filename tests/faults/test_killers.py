@@ -40,16 +40,11 @@ KINDS: dict[str, tuple[str, int, dict[str, Any]]] = {
 
 IN_ALL_RUNS = (
     "leased, round_robin",
-    "leased, assign",
     "transactional, fifo",
-    "in transactions of 7",
     "limited",
     "ordered",
-    "a limit for each key",
-    "a batch handler",
     "side by side",
     "SQL functions",
-    "SQL functions, ordered",
 )
 
 

@@ -50,7 +50,7 @@ CASES = {
 }
 
 
-IN_SMALL = ("queue", "all of them")
+IN_SMALL = ("all of them",)
 
 
 def limited(fleet: Fleet, bounds: Bounds, strategy: str = "round_robin") -> None:

@@ -20,6 +20,7 @@ from tests.faults.conftest import LINGER, SINCE, WORKED_OFF, Fleet
 from tests.faults.worker import produce
 from tests.gate.patience import FULL, sized
 from tests.support import Work, caller, numbers, rows, until, value
+from tests.support.few import few
 
 ORDERED = QueueSpec("work", Work, bucket_count=2, max_attempts=100, ordered=True, backoff=Backoff(0, jitter=0))
 SHARES_IN_SMALL = [(Strategy.ROUND_ROBIN, 7, 1), (Strategy.FIFO, 1, 3)]
@@ -39,7 +40,7 @@ def dying(fleet: Fleet, count: int, seed: int, **settings: object) -> list[Path]
     ]
 
 
-@pytest.mark.parametrize("policy", ["dead_letter", "stop"])
+@pytest.mark.parametrize("policy", few(["dead_letter", "stop"], 1))
 def test_keys_keep_their_order_through_retries_snoozes_kills_and_poison(fleet: Fleet, policy: str) -> None:
     fleet.queue.create_queue(replace(ORDERED, on_poison=policy))
     fleet.enqueue(KEYS * EACH, key=lambda n: f"key {n % KEYS}")
@@ -78,7 +79,7 @@ def test_keys_keep_their_order_through_retries_snoozes_kills_and_poison(fleet: F
             for strategy in Strategy
             if strategy not in (Strategy.TOKEN, Strategy.ROUND_ROBIN)
         ),
-        (Strategy.ROUND_ROBIN, {"ordered": False, "max_running_per_key": 2}),
+        pytest.param(Strategy.ROUND_ROBIN, {"ordered": False, "max_running_per_key": 2}, marks=pytest.mark.prove),
     ],
 )
 def test_nothing_is_forgotten_when_everybody_is_at_one_key(

@@ -39,9 +39,9 @@ MESSAGES = 100_000
 """More than a publisher gets to send before it is killed."""
 
 KILLS = sized(5, 30)
-PUBLISHED = sized(20, 200)
+PUBLISHED = sized(10, 200)
 """Batches."""
-CHANGES = sized(5, 50)
+CHANGES = sized(3, 50)
 DUPLICATES = sized(1, 5)
 
 SEEN_AGAIN = {

@@ -78,6 +78,7 @@ def test_kills_leave_each_effect_once(effects: Fleet) -> None:
         assert in_vain > 0
 
 
+@pytest.mark.prove
 def test_a_crash_of_the_server_leaves_each_effect_once(crashing: Fleet, server: OwnServer) -> None:
     rows(crashing.queue, "CREATE TABLE {s}.effect (job uuid)")
     crashing.enqueue(JOBS)

@@ -18,6 +18,7 @@ from dagster_sqlqueue.queue.selection import Selection
 from tests.followers.support import groups_told
 from tests.gate.patience import PATIENCE
 from tests.support import Work, caller, claim, rows, until, value
+from tests.support.few import few
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def mixed(job: Any) -> Any:
     return Done({"n": job.payload.n})
 
 
-@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("mode", few(list(Mode), 1))
 def test_the_last_end_tells_the_counts(
     queue: SqlQueue, spec: QueueSpec[Work], followers: Followers, groups: Groups, mode: Mode
 ) -> None:

@@ -159,6 +159,7 @@ IN_WHOLE = {"faults", "model", "spark", "browser", "orchestration", "definitions
 """Folders of which `make prove` runs every test. Of the others it runs what is marked."""
 
 
+@pytest.mark.prove
 def test_whatever_sizes_its_numbers_is_proved_with_the_whole_ones() -> None:
     tests = PROJECT / "tests"
     sizing = {
@@ -192,6 +193,7 @@ def check_where(text: str) -> None:
     assert "RED" in text
 
 
+@pytest.mark.prove
 def test_a_run_that_is_terminated_twice_says_in_which_test_and_ends_by_itself(tmp_path: Path) -> None:
     process = begun(tmp_path, HANGS.format(seconds=0))
     until((tmp_path / "begun").exists, "the test that hangs")
@@ -208,6 +210,7 @@ def test_a_run_that_is_terminated_twice_says_in_which_test_and_ends_by_itself(tm
     assert process.returncode == 1
 
 
+@pytest.mark.prove
 def test_a_run_that_is_terminated_leaves_no_server_behind(tmp_path: Path) -> None:
     process = begun(tmp_path, KEEPS_A_SERVER)
     until((tmp_path / "begun").exists, "the test that keeps a server")

@@ -174,6 +174,7 @@ def test_counts_stop_at_their_cap(queue: SqlQueue, spec: QueueSpec[Work], regist
     assert samples[key("sqlqueue_jobs_counted_up_to", queue="work")] == 10_000
 
 
+@pytest.mark.prove
 def test_a_database_that_is_away_is_told_and_comes_back(caplog: pytest.LogCaptureFixture) -> None:
     with own_server(settings=["fsync=off"]) as server, SqlQueue(server.url) as queue:
         queue.migrate()

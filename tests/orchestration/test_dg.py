@@ -39,6 +39,7 @@ def reminders(project: DgProject, scaffolded: Path) -> DgProject:
     return project
 
 
+@pytest.mark.prove
 def test_the_component_is_listed_with_what_it_is(project: DgProject) -> None:
     code, output = project.dg("list", "components", "--package", "dagster_sqlqueue", "--json")
     assert code == 0, output

@@ -198,6 +198,7 @@ def _read(staff: Staff, role: Role, **options: str) -> list[dict[str, Any]]:
     return [row for table in found for row in table.to_pylist()]
 
 
+@pytest.mark.prove
 def test_an_asset_of_spark_is_a_consumer_and_reads_the_archive_as_an_observer(
     staff: Staff, spec: QueueSpec[Work]
 ) -> None:

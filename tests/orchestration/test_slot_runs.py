@@ -12,7 +12,14 @@ from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobO
 from psycopg import sql
 
 from dagster_sqlqueue import Job, NewJob, QueueSpec, SqlQueue
-from dagster_sqlqueue.orchestration import QueueConsumer, SensorSettings, build_sqlqueue_sensor, queue_consumer, slots
+from dagster_sqlqueue.orchestration import (
+    QueueConsumer,
+    SensorSettings,
+    SqlQueueResource,
+    build_sqlqueue_sensor,
+    queue_consumer,
+    slots,
+)
 from tests.orchestration.support import Deployment, configs
 from tests.support import Work, rows, states, value
 
@@ -198,7 +205,7 @@ def test_a_tick_that_fails_has_reserved_nothing(
     archive = sql.Identifier(queue.database.schema, "job_archive")
     with psycopg.connect(url) as other:
         other.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(archive))
-        hurried = deployment.resource.model_copy(update={"tick_timeout_seconds": 1.0})
+        hurried = SqlQueueResource(url=url, schema_name=queue.database.schema, tick_timeout_seconds=1.0)
         with pytest.raises(psycopg.errors.QueryCanceled):
             replace(deployment, resource=hurried).tick(sensor)
     assert rows(queue, "SELECT 1 FROM {s}.consumer_slot") == []

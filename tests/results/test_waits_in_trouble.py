@@ -20,6 +20,7 @@ from tests.cli.support import PROJECT
 from tests.gate.patience import PATIENCE, sized
 from tests.results.support import FOLLOWERS, LONG, enqueued, heard, listeners, waiting
 from tests.support import OwnServer, Work, claim, narrow_queue, own_server, rows, until, value
+from tests.support.few import few
 
 
 def test_where_no_notification_comes(queue: SqlQueue, spec: QueueSpec[Work], results: Results) -> None:
@@ -183,7 +184,7 @@ def waiters(url: str, queue: SqlQueue) -> Iterator[Waiters]:
         process.communicate()
 
 
-@pytest.mark.parametrize("how", ["listening", "looking"])
+@pytest.mark.parametrize("how", few(["listening", "looking"], 1))
 def test_in_other_processes(waiters: Waiters, queue: SqlQueue, spec: QueueSpec[Work], how: str) -> None:
     ids = enqueued(queue, spec, 6)
     processes = [waiters.start(how, ids[n % 3 :]) for n in range(sized(2, 4))]

@@ -1,7 +1,7 @@
 """A schema with roles, and for each role a user who can log in and has that role alone."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from uuid import uuid4
 
 import psycopg
@@ -12,6 +12,16 @@ from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.db.permissions import Role
 from tests.roles.support import Staff, dropping_roles, staff_of
 from tests.support import Work
+from tests.support.server_names import SERVERS
+
+
+@pytest.fixture(
+    scope="session",
+    params=[pytest.param(name, marks=pytest.mark.prove if place else ()) for place, name in enumerate(SERVERS)],
+)
+def any_server(request: pytest.FixtureRequest, servers: Callable[[str], str]) -> str:
+    """The URL of the first server; in `make prove`, of each in turn."""
+    return servers(request.param)
 
 
 @pytest.fixture

@@ -86,6 +86,7 @@ def test_what_it_pauses_is_logged(
     assert "schedule 's' of queue 'work' is paused: there is no time zone 'Mars/Olympus'" in caplog.text
 
 
+@pytest.mark.prove
 def test_a_server_that_crashes_is_waited_for_and_nothing_is_lost(
     spec: QueueSpec[Work], caplog: pytest.LogCaptureFixture
 ) -> None:

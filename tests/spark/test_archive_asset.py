@@ -56,6 +56,7 @@ with outputs.own_name(output, "sizes", told.name) as name:
 """
 
 
+@pytest.mark.prove
 def test_what_a_killed_run_left_staged_goes_and_what_another_run_stages_stays(
     queue: SqlQueue, session: SparkSession, run: Run, tmp_path: Path
 ) -> None:
@@ -158,6 +159,7 @@ def test_more_rows_than_the_driver_should_hold_are_written_by_the_tasks(
     assert [shown(done)[day]["dagster/partition_row_count"] for day in DAYS] == [2, 2, 1]
 
 
+@pytest.mark.prove
 def test_days_with_more_rows_than_one_transaction_should_have_are_replaced_by_several(
     queue: SqlQueue, session: SparkSession, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

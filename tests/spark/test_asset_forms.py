@@ -30,6 +30,7 @@ from tests.spark.daily_support import (
     table,
 )
 from tests.support import rows
+from tests.support.few import few
 
 SHARES_A_SCHEMA = True
 
@@ -75,7 +76,7 @@ def test_it_says_what_it_writes(queue: SqlQueue, output: Path, form: str) -> Non
     assert str(said["no_account_missing"]).endswith(f"has a row in {where}.")
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", few(list(FORMS), 1))
 def test_days_are_written_where_they_are_to_go_and_are_a_no_op_the_second_time(
     queue: SqlQueue, session: SparkSession, output: Path, make: Make, form: str
 ) -> None:
@@ -148,6 +149,7 @@ def test_a_check_finds_what_was_lost(
     assert found["nothing_queued_past_deadline"][0]
 
 
+@pytest.mark.prove
 def test_more_rows_than_the_driver_should_hold_are_written_by_the_tasks_where_there_is_no_table(
     queue: SqlQueue, session: SparkSession, output: Path, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +166,7 @@ def test_more_rows_than_the_driver_should_hold_are_written_by_the_tasks_where_th
     assert run.without_spark()(DAYS[0], DAYS[-1]).success
 
 
+@pytest.mark.prove
 def test_days_with_more_accounts_than_one_transaction_should_have_rows_are_published_by_several(
     queue: SqlQueue, session: SparkSession, output: Path, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +182,7 @@ def test_days_with_more_accounts_than_one_transaction_should_have_rows_are_publi
     assert len(outputs) == 2
 
 
+@pytest.mark.prove
 def test_of_results_that_only_tasks_write_the_columns_and_days_are_looked_at(
     queue: SqlQueue, session: SparkSession, output: Path, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -165,7 +165,7 @@ def failure(done: dg.ExecuteInProcessResult) -> tuple[str, str]:
             ),
             (output_not_writable, "OutputNotWritable", ["results cannot be written to", "the output"]),
         ],
-        3,
+        2,
     ),
 )
 def test_the_run_says_what_is_wrong_and_the_next_one_is_right(

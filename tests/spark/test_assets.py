@@ -265,6 +265,7 @@ def test_a_day_with_a_dead_account_is_red(queue: SqlQueue, session: SparkSession
     assert checks(again)["no_account_missing"][0]
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("ticks", [5])
 def test_a_computation_that_raises_again_and_again_costs_no_job_anything(
     queue: SqlQueue, session: SparkSession, output: Path, run: Run, resources: dict[str, Any],

@@ -220,6 +220,7 @@ def test_a_run_that_was_overtaken_writes_nothing(queue: SqlQueue, spark: SparkSe
     assert in_table(queue) == in_files(output) == expected(sales())
 
 
+@pytest.mark.prove
 def test_what_a_killed_run_staged_is_removed_by_the_next(queue: SqlQueue, spark: SparkSession, output: Path) -> None:
     prepare(queue)
     held = consume(queue, spark, SALES, key="totals/all", lease_seconds=NO_HEARTBEAT)
@@ -311,7 +312,7 @@ def test_a_table_of_another_shape_is_named(queue: SqlQueue, spark: SparkSession,
     ("mode", "by_tasks"),
     [
         (Mode.LEASED, True),
-        (Mode.TRANSACTIONAL, False),
+        pytest.param(Mode.TRANSACTIONAL, False, marks=pytest.mark.prove),
         pytest.param(Mode.LEASED, False, marks=pytest.mark.prove),
         pytest.param(Mode.TRANSACTIONAL, True, marks=pytest.mark.prove),
     ],

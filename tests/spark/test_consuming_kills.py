@@ -188,7 +188,7 @@ def test_a_driver_that_is_killed_at_any_step_is_finished_by_the_next(
 
 
 @pytest.mark.timeout(10 * PATIENCE)
-@pytest.mark.parametrize(("mode", "at_once"), [(kill_driver.DAILY, 3), (kill_driver.PARTS, 1)])
+@pytest.mark.parametrize(("mode", "at_once"), few([(kill_driver.DAILY, 3), (kill_driver.PARTS, 1)], 1))
 def test_a_run_of_the_same_days_that_is_killed_at_any_step_is_finished_by_the_next(
     driver: Drivers, queue: SqlQueue, url: str, output: Path, mode: str, at_once: int
 ) -> None:

@@ -87,6 +87,7 @@ def test_days_between_those_asked_for_are_left_alone(queue: SqlQueue, spark: Spa
     assert endings(queue) == once()
 
 
+@pytest.mark.prove
 def test_only_a_table(queue: SqlQueue, spark: SparkSession, output: Path) -> None:
     prepare(queue)
     for jobs in (3, 0):
@@ -97,6 +98,7 @@ def test_only_a_table(queue: SqlQueue, spark: SparkSession, output: Path) -> Non
     assert not output.exists()
 
 
+@pytest.mark.prove
 def test_only_files(queue: SqlQueue, spark: SparkSession, output: Path) -> None:
     prepare(queue)
     for jobs in (3, 0):
@@ -119,6 +121,7 @@ def test_more_rows_than_the_driver_should_hold_go_to_files_only(
     assert list(output.glob(".staging/*")) == []
 
 
+@pytest.mark.prove
 def test_rows_that_tasks_wrote_where_nobody_sees_them_are_not_published(
     queue: SqlQueue, spark: SparkSession, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,7 +181,7 @@ def broken_in_spark(events: DataFrame) -> DataFrame:
     return compute(events.withColumn("size", sf.expr("raise_error('the café is closed')").cast("bigint")))
 
 
-@pytest.mark.parametrize("bad", [broken, broken_in_spark])
+@pytest.mark.parametrize("bad", few([broken_in_spark, broken], 1))
 def test_a_computation_that_raises_gives_the_jobs_back_at_once(
     queue: SqlQueue, spark: SparkSession, output: Path, bad: Callable[[DataFrame], DataFrame]
 ) -> None:
@@ -401,7 +404,7 @@ with SqlQueue(url, schema=schema) as queue:
     ("point", "form"),
     [
         ("staged", "both"),
-        ("moving", "files"),
+        pytest.param("moving", "files", marks=pytest.mark.prove),
         *(
             pytest.param(point, "both", marks=pytest.mark.prove)
             for point in ("sealed", "written", "published", "moving")

@@ -19,6 +19,7 @@ from dagster_sqlqueue.spark.daily import ArchiveRead
 from tests.spark.asset_support import PARTITIONS, Run, checks, daily_asset, shown
 from tests.spark.daily_support import DAILY, DAYS, READS, add, compute, in_files, in_table, table
 from tests.spark.support import Done, archive
+from tests.support.few import few
 
 WITHIN = timedelta(hours=6)
 BOUNDED = replace(READS, finished_within=WITHIN)
@@ -54,7 +55,7 @@ def reading(queue: SqlQueue, output: Path, reads: ArchiveRead) -> dg.AssetsDefin
     )(compute)
 
 
-@pytest.mark.parametrize("kind", [consuming, reading])
+@pytest.mark.parametrize("kind", few([consuming, reading], 1))
 def test_a_day_has_the_jobs_that_finished_in_its_time_whichever_days_it_is_read_with(
     queue: SqlQueue,
     session: SparkSession,

@@ -3,16 +3,19 @@
 import subprocess
 import sys
 
+import pytest
+
 from dagster_sqlqueue import SqlQueue
-from tests.gate.patience import PATIENCE, sized
+from tests.gate.patience import PATIENCE
 from tests.gate.plugin import note_figures
 from tests.spark.cluster import ROOT
 from tests.support import rows
 
-COUNT = sized(40_000, 100_000)
+COUNT = 100_000
 MB = 1_000_000
 
 
+@pytest.mark.prove
 def test_a_task_holds_a_few_batches_of_a_large_slice(queue: SqlQueue, url: str) -> None:
     rows(
         queue,

@@ -87,6 +87,7 @@ def test_a_models_fields_come_as_columns_of_their_types(session: SparkSession, q
     assert "payload" in other.load().columns
 
 
+@pytest.mark.prove
 def test_the_option_wins_over_the_registered_model(session: SparkSession, queue: SqlQueue, url: str) -> None:
     archive(queue, [Done({"n": 1, "note": "x"})])
     register_source(session, url, queue.database.schema, payload=Work)
@@ -157,7 +158,7 @@ def test_a_limit_is_kept_whatever_the_slices(queue: SqlQueue, reader: DataFrameR
     assert listed(later.load()) == sorted(((n,) for n in range(43, 50)), key=repr)
 
 
-@pytest.mark.parametrize("split", ["time", "bucket"])
+@pytest.mark.parametrize("split", few(["bucket", "time"], 1))
 def test_a_cap_on_connections_shares_all_slices_out(queue: SqlQueue, reader: DataFrameReader, split: str) -> None:
     archive(queue, [Done({"n": n}, at=NOON + timedelta(hours=n)) for n in range(100)])
     rows(queue, "UPDATE {s}.job_archive SET bucket = mod(CAST(payload ->> 'n' AS integer), 7)")
@@ -174,7 +175,7 @@ def test_a_cap_on_connections_shares_all_slices_out(queue: SqlQueue, reader: Dat
     assert capped.rdd.getNumPartitions() == 3
 
 
-@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("mode", few(list(Mode), 1))
 def test_the_jobs_of_a_published_batch_are_shared_out(
     queue: SqlQueue, spec: QueueSpec[Work], reader: DataFrameReader, mode: Mode
 ) -> None:
@@ -199,6 +200,7 @@ def test_the_jobs_of_a_published_batch_are_shared_out(
     assert sorted(n for (n,) in frame.collect()) == [*range(2060), *range(3000, 3005)]
 
 
+@pytest.mark.prove
 def test_sealed_batches_are_shared_out_too(queue: SqlQueue, spec: QueueSpec[Work], reader: DataFrameReader) -> None:
     queue.enqueue_many(spec, [{"n": n} for n in range(100)])
     batch = batches.seal(queue, "work", "all", owner="t")
@@ -255,6 +257,7 @@ NUMBERS_SQL = """
 """
 
 
+@pytest.mark.prove
 def test_filters_that_follow_one_another_on_one_frame_give_what_sql_gives(
     session: SparkSession, queue: SqlQueue, url: str
 ) -> None:
@@ -285,7 +288,9 @@ def test_filters_that_follow_one_another_on_one_frame_give_what_sql_gives(
         session.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
-@pytest.mark.parametrize("asked", ["n long, state string", "state string, n long, note string, finished_at timestamp"])
+@pytest.mark.parametrize(
+    "asked", few(["state string, n long, note string, finished_at timestamp", "n long, state string"], 1)
+)
 def test_a_pushed_filter_beside_options_and_fewer_columns_gives_what_sql_gives(
     session: SparkSession, queue: SqlQueue, url: str, asked: str
 ) -> None:
@@ -343,7 +348,7 @@ def test_a_pushed_filter_beside_options_and_fewer_columns_gives_what_sql_gives(
             ({"batch_id": "x"}, "the option 'batch_id' is for state 'batch' only"),
             ({"database_schema": "a b"}, "schema 'a b' is not usable"),
         ],
-        5,
+        2,
     ),
 )
 def test_a_bad_option_is_refused_before_anything_is_read(

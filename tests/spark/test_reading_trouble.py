@@ -81,6 +81,7 @@ def test_a_statement_that_takes_too_long_says_which_option_it_was(queue: SqlQueu
     assert frame.count() == 1
 
 
+@pytest.mark.prove
 def test_a_day_that_was_dropped_after_planning_fails_the_read(queue: SqlQueue, reader: DataFrameReader) -> None:
     rows(queue, "SELECT {s}.make_archive_partition('2013-01-01')")
     rows(queue, "SELECT {s}.make_archive_partition('2013-01-02')")

@@ -43,6 +43,7 @@ def run(code: str, tmp_path: Path, **environment: str | None) -> subprocess.Comp
     )
 
 
+@pytest.mark.prove
 def test_a_session_is_quiet_uses_this_python_and_leaves_nothing_behind(tmp_path: Path) -> None:
     code = """
 names = ("JAVA_HOME", "PYSPARK_PYTHON", "SPARK_LOCAL_DIRS", "SPARK_LOCAL_IP")

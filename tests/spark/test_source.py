@@ -332,6 +332,7 @@ def explained(frame: DataFrame) -> str:
     return str(frame._jdf.queryExecution().toString())
 
 
+@pytest.mark.prove
 def test_the_password_is_in_no_plan_and_no_error(session: SparkSession, queue: SqlQueue, url: str) -> None:
     with SqlQueue(url, schema=queue.database.schema):
         secret = "hunter2%40secret"
@@ -353,6 +354,7 @@ def test_the_password_is_in_no_plan_and_no_error(session: SparkSession, queue: S
         assert "hunter2" not in text
 
 
+@pytest.mark.prove
 def test_a_server_that_is_gone_when_spark_reads_is_named_without_its_password(
     session: SparkSession, queue: SqlQueue, url: str
 ) -> None:
@@ -376,6 +378,7 @@ def test_infinity_is_refused_and_not_read_as_a_day_long_ago(
         frame.count()
 
 
+@pytest.mark.prove
 def test_dates_are_read_alike_whatever_the_role_is_used_to(queue: SqlQueue, reader: DataFrameReader) -> None:
     archive(queue, [Done({"d": "02/01/2013"})])
     rows(queue, "ALTER ROLE CURRENT_USER SET datestyle = 'ISO, DMY'")
@@ -386,6 +389,7 @@ def test_dates_are_read_alike_whatever_the_role_is_used_to(queue: SqlQueue, read
         rows(queue, "ALTER ROLE CURRENT_USER RESET datestyle")
 
 
+@pytest.mark.prove
 def test_several_hosts_are_read_as_sqlalchemy_reads_them(session: SparkSession, queue: SqlQueue, url: str) -> None:
     place = make_url(url).query["host"]
     several = f"postgresql://postgres@/postgres?host={place}:5432&host={place}:5432"

@@ -150,6 +150,7 @@ def test_a_sensitive_value_is_not_quoted(queue: SqlQueue, register: Register) ->
     assert "correct horse" not in str(caught.value)
 
 
+@pytest.mark.prove
 def test_each_queue_has_its_own_model(queue: SqlQueue, register: Register) -> None:
     queue.create_queue(QueueSpec("free", Work))
     spark = register({"work": Work})

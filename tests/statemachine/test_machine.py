@@ -129,6 +129,8 @@ PLANTS: dict[str, tuple[str, str, str, str]] = {
 FOUND_LATE = (
     "a replacement that keeps the attempts",
     "a heartbeat that comes back to life",
+    "a hint that is another priority's",
+    "a transaction that shows nobody that a unique key is free",
     "a limit that counts nothing",
     "an ending of many alike without the fence",
     "work in a transaction that raises no lease",

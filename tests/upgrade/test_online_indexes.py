@@ -83,6 +83,7 @@ def test_what_an_interrupted_build_left_is_made_anew(
     assert valid(queue) == [(True,)]
 
 
+@pytest.mark.prove
 def test_a_build_whose_migrate_was_killed_may_go_on_beside_the_next(
     queue: SqlQueue, crowd: Crowd, writer: "psycopg.Connection[Any]"
 ) -> None:

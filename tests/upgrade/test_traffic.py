@@ -8,6 +8,7 @@ from dagster_sqlqueue import Consumer, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import SchemaTooNew
 from tests.gate.patience import sized
 from tests.support import Work, rows, until, value
+from tests.support.few import few
 from tests.upgrade.crowd import Crowd
 from tests.upgrade.made_up import REAL, become
 
@@ -15,7 +16,9 @@ OLD, NEW, FLOOR = REAL[-1].version, 3, 4
 JOBS = sized(60, 3_000)
 
 
-@pytest.mark.parametrize(("producer", "consumer"), [(OLD, OLD), (NEW, NEW), (OLD, NEW)], ids=["old", "new", "both"])
+@pytest.mark.parametrize(
+    ("producer", "consumer"), few([(OLD, NEW), (OLD, OLD), (NEW, NEW)], 1), ids=["both", "old", "new"]
+)
 def test_producers_and_consumers_go_on_while_the_schema_is_upgraded(
     queue: SqlQueue,
     spec: QueueSpec[Work],

@@ -95,7 +95,7 @@ def test_in_transactional_mode_the_batch_ends_with_the_job_in_hand(
     finish_the_rest(shop, 21)
 
 
-@ALONE_OR_NOT
+@SUPERVISED_OR_NOT
 def test_a_drain_timeout_gives_the_running_job_back_and_says_so(
     shop: Shop, queue: SqlQueue, spec: QueueSpec[Work], processes: tuple[str, ...]
 ) -> None:
@@ -134,6 +134,7 @@ def test_a_handler_that_cannot_be_interrupted_ends_with_its_process(
     finish_the_rest(shop, 21)
 
 
+@pytest.mark.prove
 @SUPERVISED_OR_NOT
 def test_a_handler_may_take_as_long_as_the_grace_to_leave(
     shop: Shop, queue: SqlQueue, spec: QueueSpec[Work], processes: tuple[str, ...]
@@ -148,7 +149,7 @@ def test_a_handler_may_take_as_long_as_the_grace_to_leave(
     finish_the_rest(shop, 21)
 
 
-@ALONE_OR_NOT
+@SUPERVISED_OR_NOT
 def test_a_second_signal_stops_at_once(
     shop: Shop, queue: SqlQueue, spec: QueueSpec[Work], processes: tuple[str, ...]
 ) -> None:

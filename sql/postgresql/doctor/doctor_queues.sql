@@ -10,9 +10,10 @@ WITH lane AS MATERIALIZED (
     SELECT q.name AS queue, CAST(b.bucket AS smallint) AS bucket, CAST(level.priority AS smallint) AS priority
     FROM sqlqueue.queue AS q
     CROSS JOIN LATERAL (
-        SELECT generate_series(0, GREATEST(q.bucket_count - 1, (
+        -- A row beyond the last bucket that there can be is a stray, and would have all buckets before it probed.
+        SELECT generate_series(0, LEAST(1023, GREATEST(q.bucket_count - 1, (
             SELECT last.bucket FROM sqlqueue.job AS last WHERE last.queue = q.name ORDER BY last.bucket DESC LIMIT 1
-        ))) AS bucket
+        )))) AS bucket
     ) AS b
     CROSS JOIN (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS level (priority)
 ), first_due AS (
