@@ -1,4 +1,4 @@
--- Find the jobs of a queue in the packs of large batches that fit: they run.
+-- Find the matching jobs of a queue in the packs of large batches: they run.
 --
 -- Parameters: queue text; states text[] (without 'running' none fits); tags text[] (the job has all of them); payload
 --   jsonb (the job's contains it), ordering_key, error_contains text, since, before timestamptz (enqueued then or

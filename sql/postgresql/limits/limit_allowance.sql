@@ -1,9 +1,9 @@
--- How many jobs of a queue may begin now under its limits. The transaction holds limit_lock, taken by an earlier
+-- Return how many jobs of a queue may begin now under its limits. The transaction holds limit_lock, taken by an earlier
 -- statement: this one sees everything that was granted before.
 --
--- A lease counts until it ends by the database's clock, so that a slot comes back after a kill without anybody's doing.
--- What another claim has reserved counts as well, until that claim commits. A reservation that expired is removed, unless
--- a claim has it in hand: then it still counts, as that claim may yet commit.
+-- A lease counts until it ends by the database's clock, so a slot of a killed consumer becomes free without any action.
+-- What another claim has reserved counts as well, until that claim commits. An expired reservation is removed, unless a
+-- claim has it locked: then it still counts, as that claim may yet commit.
 --
 -- The rate holds for every interval, wherever it begins: the starts of the last :rate_seconds are summed up, by the
 -- moments of their claims (started_at), not of their commits.

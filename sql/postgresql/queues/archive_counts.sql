@@ -1,4 +1,4 @@
--- How many jobs of a queue ended, by outcome, since a moment: of the latest, as many as the cap.
+-- Count the jobs of a queue that ended since a moment, by outcome: the latest of them, up to a cap.
 --
 -- Parameters: queue text; since_seconds float8 (back from now); cap integer (all outcomes together).
 -- Returns: one row for each archive state met. Locks: none.

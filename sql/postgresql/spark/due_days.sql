@@ -8,10 +8,10 @@
 --   day is then open as well until it has ended by these clocks, those that its job names where it is no zone for all);
 --   earliest, latest text (ISO dates); cap integer (the most jobs of either queue that are read); late text[] (the days
 --   that are named).
--- Returns: day; jobs (that are due, and whose account's day is closed); waiting (that are due, and whose is not); unmoved
---   (whether files have to be moved); of the last batch of the day, nulls where there is none: state, attempt, backoff,
---   ago (how many seconds ago its lease ended, or it was given up), error, owner; seen (how many events were read: as
---   many as the cap means that there may be more); late (whether it is one that was named). Locks: none.
+-- Returns: day; jobs (due ones whose account's day is closed); waiting (due ones whose account's day is open); unmoved
+--   (whether files have to be moved); of the last batch of the day, nulls where there is none: state, attempt, backoff, ago
+--   (how many seconds ago its lease ended, or it was given up), error, owner; seen (how many events were read: as many as
+--   the cap means that there may be more); late (whether it is one that was named). Locks: none.
 -- Plan: the due jobs of the queue, bucket by bucket through the claim index, until as many as the cap were found: by
 --   the queue alone, the planner would read the whole table, however few of its jobs are that queue's. Events likewise,
 --   if a job is due. Batches by the small indexes of those that are open or unmoved, and for each day one by its key.
