@@ -10,8 +10,8 @@
 --
 -- Parameters: queue text; revision bigint; limit integer (the most that are wanted).
 -- Returns: one row: how many; no row when the queue is paused or has other settings by now.
--- Reads at most max_running entries of job_limited, and the claims of one interval. Locks: expired reservations;
---   those in hand are skipped. Guards: I9.
+-- Reads at most max_running entries of job_limited, and the claims of one interval. Locks: expired reservations; those that
+--   a claim has locked are skipped. Guards: I9.
 -- Roles: consumer.
 WITH expired AS (
     DELETE FROM sqlqueue.limit_reservation AS r

@@ -1,4 +1,4 @@
--- Arm this session, which listens, to be woken by the next job enqueued on a queue; by one.
+-- Arm this session, which listens, to be woken once, by the next job enqueued on a queue.
 --
 -- Read the queue after it (waiter_look): a job that was committed at the same moment wakes no session.
 --
