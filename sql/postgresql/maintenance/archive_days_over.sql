@@ -4,7 +4,7 @@
 -- Returns: day date, in order. Locks: none. Reads an index entry or two for each partition and queue.
 -- Roles: consumer, operator.
 WITH day AS MATERIALIZED (
-    -- Computed before archive_day_is_over is called, which fails for a partition of another schema.
+    -- Materialised, so that archive_day_is_over is called only for partitions of this schema.
     SELECT CAST(substring(c.relname FROM '^job_archive_(\d{8})$') AS date) AS date
     FROM pg_inherits AS i
     JOIN pg_class AS c ON c.oid = i.inhrelid

@@ -211,7 +211,7 @@ BEGIN
           AND NOT j.followed
           AND NOT j.limited
           AND j.cancel_requested_at IS NULL
-          -- Excludes rows that the other statement holds, and those that would make a row of 200 too large.
+          -- Jobs with an odd lease_no, and those that would make a row of 200 too large, are left to batch_seal.
           AND j.lease_no BETWEEN 0 AND 9000000000000000000
           AND pg_column_size(j.payload) + COALESCE(pg_column_size(j.error), 0) + COALESCE(pg_column_size(j.ordering_key), 0)
               + pg_column_size(j.tags) + pg_column_size(j.region) + COALESCE(pg_column_size(j.backoff), 0) <= 4000
