@@ -213,7 +213,7 @@ def check_reason(reason: object, *, needed: bool = False) -> str | None:
     if reason is None and not needed:
         return None
     if not isinstance(reason, str) or not reason.strip():
-        raise InvalidInput(f"the reason is {reason!r}; give a text that says why, for whoever looks at the job later")
+        raise InvalidInput(f"the reason is {reason!r}; give a text that says why, for later readers of the job")
     if len(reason) > _REASON_LIMIT:
         raise InvalidInput(f"the reason has {len(reason):,} characters; the limit is {_REASON_LIMIT:,}")
     if problem := unstorable_text(reason):

@@ -314,5 +314,5 @@ def _by_state(statements: Mapping[LiveState, str]) -> dict[str, str]:
 
 def _reason(reason: object) -> str:
     if not isinstance(reason, str) or not reason.strip():
-        raise InvalidInput(f"the reason is {reason!r}; give a text that says why, for whoever looks at the job later")
+        raise InvalidInput(f"the reason is {reason!r}; give a text that says why, for later readers of the job")
     return storable_text(reason)

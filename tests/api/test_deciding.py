@@ -19,7 +19,7 @@ def test_operators_decide_as_in_python(line: SqlQueue, sqlc: Caller) -> None:
     decide = "SELECT job_id, outcome, because FROM {v1}."
     assert sqlc.rows(decide + "hold_queued('work', %s, 'wait')", [waiting[0], running]) == [
         (waiting[0], "changed", None),
-        (running, "skipped", "it is running, or somebody else is at it at this moment"),
+        (running, "skipped", "it is running, or another transaction has it locked at this moment"),
     ]
     assert sqlc.rows(decide + "release_held('work', %s)", waiting[:2])[0] == (waiting[0], "changed", None)
     assert sqlc.rows(decide + "reschedule('work', %s, 3600)", waiting[:1]) == [(waiting[0], "changed", None)]
@@ -72,7 +72,7 @@ def test_a_paused_queue_hands_out_nothing(line: SqlQueue, sqlc: Caller) -> None:
     rows(line, "UPDATE {s}.queue SET paused_until = statement_timestamp()")
     assert len(sqlc.claim()) == 1
     for passed in ("now() - interval '1 second'", "'infinity'"):
-        with pytest.raises(psycopg.Error, match=r"until is .*give a moment that is to come"):
+        with pytest.raises(psycopg.Error, match=r"until is .*give a moment in the future"):
             sqlc.value(f"SELECT {{v1}}.pause('work', {passed})")
 
 

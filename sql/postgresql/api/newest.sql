@@ -1,7 +1,7 @@
--- The functions of the newest version once more, under the same names in the queues' own schema: for people at psql, who
--- need not know of versions. Each calls the pinned one.
+-- Create the functions of the newest version again, under the same names in the queues' own schema: for people at psql, who
+-- need not know versions. Each calls the pinned one.
 --
--- One whose arguments or results differ from what is there is made anew.
+-- A function whose arguments or results differ from the existing one is created anew.
 DO $do$
 DECLARE
     f record;

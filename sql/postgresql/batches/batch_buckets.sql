@@ -1,8 +1,8 @@
--- Read the buckets of a queue that may hold jobs, and whether a batch has jobs there already. Head hints are not used:
--- a seal has to find every job.
+-- Read the buckets of a queue that may hold jobs, and whether a batch has jobs there already. Head hints are not used: a
+-- seal has to find every job.
 --
--- Parameters: queue text; batch_id uuid. Returns: bucket; held; bytes (of the table of all jobs, for
---   each row the same: no less than the jobs in these buckets take). Locks: none.
+-- Parameters: queue text; batch_id uuid. Returns: bucket; held; bytes (of the table of all jobs, the same in each row: no
+--   less than the jobs in these buckets take). Locks: none.
 -- Plan: one probe a bucket: of an EXISTS the planner may make a list of all of the batch's jobs.
 -- Roles: consumer, operator, observer.
 SELECT

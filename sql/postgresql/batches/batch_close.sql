@@ -1,4 +1,4 @@
--- Abandon a batch under its token: it can no longer be published. batch_settle gives its jobs back in the same transaction.
+-- Abandon a batch under its token: it can no longer be published. batch_settle releases its jobs in the same transaction.
 --
 -- Parameters: batch_id uuid; token bigint; error text (why).
 -- Returns: one row; none: it was taken over or is published already. Locks: the batch's row. Guards: I3.

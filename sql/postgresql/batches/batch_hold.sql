@@ -1,5 +1,5 @@
--- Begin the transaction of a transactional batch: its snapshot, for itself and for those that read, and the lock of its
--- row, which is its lease: while it is held the batch cannot be taken over, and it ends with the connection.
+-- Begin the transaction of a transactional batch: its snapshot, for itself and for its readers, and the lock of its row,
+-- which is its lease: while it is held the batch cannot be taken over, and it ends with the connection.
 --
 -- Parameters: batch_id uuid; token bigint. The first statement of a REPEATABLE READ transaction.
 -- Returns: the snapshot, for readers to import. No row: the batch was taken over.

@@ -1,6 +1,6 @@
--- Read who holds the open batch of a key, and for how many seconds more.
+-- Read the owner of the open batch of a key, and for how many seconds more it holds the lease.
 --
--- Parameters: key text. Returns: owner; seconds; whether it is a transaction that holds it, for as long as it takes.
+-- Parameters: key text. Returns: owner; seconds; whether a transaction holds it, for as long as it takes.
 -- Locks: none.
 -- Roles: consumer, operator, observer.
 SELECT

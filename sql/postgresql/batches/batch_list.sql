@@ -1,11 +1,11 @@
 -- List batches, the latest first.
 --
 -- Parameters: queue text (null: of any); key text (null: any); ids uuid[] (null: any); states text[]; limit integer.
--- Returns: id; key; queue; mode; state; token; token_seconds (for how long it has been that of its holder);
---   lease_seconds (for how long it holds yet; negative: for how long it has not; of one that is over since when);
---   owner; attempt; error; jobs (null: it is being sealed); unmoved (whether files are not known to be in their place);
---   output; created_at; sealed_at; published_at.
--- Locks: none. For people.
+-- Returns: id; key; queue; mode; state; token; token_seconds (for how long it has been current); lease_seconds (for how
+--   much longer the lease holds; negative: how long ago it ended; for a batch that is over: how long ago that was); owner;
+--   attempt; error; jobs (null: it is being sealed); unmoved (whether files are not known to be in their place); output;
+--   created_at; sealed_at; published_at.
+-- Locks: none. For interactive use.
 -- Plan: by the index on (created_at), from the latest on, until there are as many as asked for.
 -- Roles: consumer, operator, observer.
 SELECT

@@ -1,5 +1,6 @@
--- Find which of these jobs a transactional batch has, under its snapshot. Parameters: ids uuid[]; queue text; sealed_at
---   timestamptz; filter jsonb. Returns: ids. Locks: none.
+-- Find which of these jobs a transactional batch has, under its snapshot.
+--
+-- Parameters: ids uuid[]; queue text; sealed_at timestamptz; filter jsonb. Returns: ids. Locks: none.
 -- Roles: consumer, operator, observer.
 SELECT j.id
 FROM sqlqueue.job AS j

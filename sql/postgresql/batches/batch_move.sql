@@ -5,9 +5,9 @@
 --
 -- Parameters: batch_id uuid; queue text; buckets smallint[]; sealed_at timestamptz; filter jsonb; worker text.
 -- Returns: one row: how many jobs, and how many of them have followers.
--- Locks: the jobs; one that others have locked is waited for. Guards: I2, I7: with the results it stands or falls.
+-- Locks: the jobs; one that others have locked is waited for. Guards: I2, I7: it commits or rolls back with the results.
 -- Plan: the index that claims use, and the pages of what it finds, each once for all of the buckets; run it without
--- sequential scans: how many of a table's jobs are the queue's is not known when it is planned.
+--   sequential scans: how many of a table's jobs are the queue's is not known when it is planned.
 -- Consumers run it by the function move_batch.
 -- Roles: operator.
 WITH finished AS (

@@ -1,5 +1,5 @@
--- Lease the jobs of one bucket that a batch holds already to its new owner. It is another attempt of the batch, not of
--- the jobs.
+-- Lease the jobs of one bucket that a batch holds already to its new owner. It counts as another attempt of the batch, not
+-- of the jobs.
 --
 -- Parameters: batch_id uuid; token bigint; bucket smallint; worker text.
 -- Returns: one row: how many jobs. A batch that was taken over gets none.

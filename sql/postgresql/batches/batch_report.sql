@@ -2,7 +2,7 @@
 --
 -- Parameters: batch_id uuid; token bigint; ids uuid[]; states text[]; spent boolean[]; afters float8[]; moments
 --   timestamptz[]; results text[] (JSON); errors text[]. Every id once.
--- Returns: the ids of those that are jobs of the batch, and null once when the batch is ours.
+-- Returns: the ids of those that are jobs of the batch, and null once if the token is current.
 -- Locks: the batch's row against being taken over or published, then the outcomes. Guards: I2, I3.
 -- Roles: consumer.
 WITH mine AS MATERIALIZED (

@@ -7,7 +7,7 @@
 -- Parameters: batch_id uuid; token bigint; queue text; buckets smallint[]; filter jsonb (the payload contains it; {} for
 --   every job); worker text; lease_seconds float8.
 -- Returns: one row: how many jobs. A batch that was taken over gets none.
--- Locks: the batch's row, then the jobs; one that the transaction which had it locked has claimed is left.
+-- Locks: the batch's row, then the jobs; one that was locked, and claimed by the transaction that had it, is left.
 -- Plan: the index that claims use, and the pages of what it finds, each once for all of the buckets; run it without
 --   sequential scans: the planner does not know how many of the table's jobs are the queue's.
 -- Guards: I3 (lease_no grows), I4: no other consumer gets the jobs before the batch ends or is taken over.

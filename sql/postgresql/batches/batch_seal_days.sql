@@ -3,17 +3,17 @@
 -- they are, whatever state it is in: it may still change the day. The statement reads and leases under one snapshot. It
 -- also extends the batches' own leases.
 --
--- Parameters: ids uuid[], tokens bigint[], days text[] (of the batches, and the day of each); queue text; buckets smallint[]
---   (of the daily jobs); worker text; lease_seconds float8; events text (the other queue; null: none), day_path,
---   account_path text[] (where its payloads have their day and their account); zoned boolean (whether that field is an
---   instant, and the day the one on which it lies by the clocks of a zone), day_zone text, zone_path text[] (that zone, or
---   else the field that names it). Of such days an account's is left as well until it has ended by these clocks, or by those
---   of the zone that its job names.
+-- Parameters: ids uuid[], tokens bigint[], days text[] (of the batches, and the day of each); queue text; buckets
+--   smallint[] (of the daily jobs); worker text; lease_seconds float8; events text (the other queue; null: none), day_path,
+--   account_path text[] (the fields of day and account in its payloads); zoned boolean (whether the field of the day is an
+--   instant), day_zone text, zone_path text[] (then the day is that of the instant in this zone, or in the one of this
+--   field; an account's jobs of a day are also left until it has ended in that zone, or in the one that its daily job
+--   names).
 -- Returns: for each batch its id; how many jobs were leased; how many were left because their day is open. A batch that was
 --   taken over has no row.
 -- Locks: the batches' rows, then the jobs; jobs locked by others are skipped and stay for later.
 -- Plan: the live jobs of both queues, bucket by bucket through the claim index, each once however many days there are.
---   The ids go to the update as an array, for which the planner always takes the primary key.
+--   The ids go to the update as an array, for which the planner always uses the primary key.
 -- Guards: I3 (lease_no grows), I4: no other consumer gets the jobs before the batch ends or is taken over.
 -- Roles: consumer.
 WITH mine AS MATERIALIZED (

@@ -1,4 +1,4 @@
--- End the jobs of a leased batch as succeeded: batch_settle for what most batches come to, without its joins.
+-- End the jobs of a leased batch as succeeded: batch_settle for the most common batches, without its joins.
 --
 -- Parameters: batch_id uuid. Returns: one row: how many jobs; the ordering keys of those with an order_no, each as
 --   often as it had such a job (null: none did): their queue became keyed since, and the transaction promotes the next

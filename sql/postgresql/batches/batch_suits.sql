@@ -1,11 +1,11 @@
--- Find whether the due jobs of a queue are better consumed by a transaction than under a lease: they are many, and no other
--- consumer seems to work on the queue, whose claims would take jobs from the transaction, or wait for them.
+-- Check whether the due jobs of a queue are better consumed by a transaction than under a lease: they are many, and no
+-- other consumer seems to use the queue, whose claims would take jobs from the transaction, or wait for them.
 --
 -- Parameters: queue text; least integer (how many jobs are many).
 -- Returns: many; alone (no consumer waits there or has a slot, and no lease of a job is among the next to run out).
 -- Locks: none.
--- Plan: no more entries of the claim index than are asked for; a few for each bucket and priority; and tables with a row a
---   consumer.
+-- Plan: no more entries of the claim index than are asked for; a few for each bucket and priority; and tables with a row
+--   for each consumer.
 -- Roles: consumer, observer.
 SELECT
     (

@@ -1,6 +1,6 @@
--- Send to the dead letter the due jobs of a bucket that have no attempt left: their last lease ran out. The ordinary
--- claim does it for the jobs it meets; a queue that is only sealed into batches needs this statement. Jobs with an
--- order_no, as in a queue that has just become keyed, are left to the claim, which promotes the next.
+-- Move the due jobs of a bucket that have no attempt left to the dead letter: their last lease expired. The ordinary claim
+-- does it for the jobs it reads; a queue that is only sealed into batches needs this statement. Jobs with an order_no, as
+-- in a queue that has just become keyed, are left to the claim, which promotes the next.
 --
 -- Parameters: queue text; bucket smallint. Returns: one row: how many jobs.
 -- Locks: the deleted rows; rows locked by others are skipped. Guards: I1, I2.

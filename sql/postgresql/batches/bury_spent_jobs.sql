@@ -1,5 +1,5 @@
--- Send to the dead letter the due jobs of a bucket that have no attempt left, with the rights of the tables' owner. It is
--- bury_spent, which the function runs.
+-- Move the due jobs of a bucket that have no attempt left to the dead letter, with the rights of the tables' owner. The
+-- function runs bury_spent.
 --
 -- Parameters, returns, locks and guards: as bury_spent.
 -- Roles: consumer, operator.

@@ -1,7 +1,7 @@
--- End some buckets' jobs of a transactional batch as succeeded, with the rights of the tables' owner. It is batch_move,
--- which the function runs.
+-- End some buckets' jobs of a transactional batch as succeeded, with the rights of the tables' owner. The function runs
+-- batch_move.
 --
--- Parameters, returns, locks, guards and plan: as batch_move. Settings of the function keep the plan what it is.
+-- Parameters, returns, locks, guards and plan: as batch_move. Settings of the function keep the plan as it is.
 -- Roles: consumer, operator.
 SELECT m.moved, m.followed
 FROM sqlqueue.move_batch(

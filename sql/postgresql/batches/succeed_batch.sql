@@ -1,5 +1,4 @@
--- End the jobs of a leased batch as succeeded, with the rights of the tables' owner. It is batch_succeed, which the
--- function runs.
+-- End the jobs of a leased batch as succeeded, with the rights of the tables' owner. The function runs batch_succeed.
 --
 -- Parameters, returns, locks and guards: as batch_succeed.
 -- Roles: consumer, operator.

@@ -1,5 +1,5 @@
--- Bring jobs out of the packs of large batches back into the table of live jobs, where they run on: because something
--- is to happen to single ones.
+-- Move jobs out of the packs of large batches back into the table of live jobs, where they continue to run: because single
+-- ones are decided about or reported.
 --
 -- Parameters: batch_id uuid (of this batch alone; null: of any); ids uuid[] (these, and those that are packed with
 --   them; null: all of the batch).

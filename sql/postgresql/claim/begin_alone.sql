@@ -1,7 +1,7 @@
--- Begin a job whose lease ran out, or which holds its unique key until it is claimed, by itself and under a new lease
--- number, in a transaction that works jobs off: committed before its handler begins, so that the attempt is spent
--- should the job kill its consumer, and the key is free. It stays due, and lock_alone
--- locks it for the transaction that follows.
+-- Begin a job whose lease expired, or which holds its unique key until it is claimed, by itself and under a new lease
+-- number, for a consumer that processes jobs within transactions: committed before the handler begins, so that the attempt
+-- is spent if the job kills its consumer, and the key is free. It stays due, and lock_alone locks it for the transaction
+-- that follows.
 --
 -- Parameters: id uuid; worker text. Returns: the id.
 -- Locks: the row, which the transaction has locked already. Guards: I3 (lease_no grows), I6, I8.

@@ -1,17 +1,17 @@
--- Claim what the limits of a queue leave room for: limit_allowance, claim_round_robin and rate_note in one statement, for
+-- Claim as many jobs as the limits of a queue allow: limit_allowance, claim_round_robin and rate_note in one statement, for
 -- queues that have a limit and no turns. The transaction holds limit_lock, taken by an earlier statement: this one sees
 -- everything that was granted before.
 --
--- What others have reserved counts as well; see limit_reserve. An expired reservation is removed, unless a claim has it in
--- hand.
+-- What other claims have reserved counts as well; see limit_reserve. An expired reservation is removed, unless a claim has
+-- it locked.
 --
--- Source and repairs: see claim_round_robin. Parameters: as there. Returns: as there; no row: nothing is due, nothing
---   may run now, or the queue is paused or has other settings by now.
--- Reads, beside the jobs, at most max_running entries of job_limited, and the claims of one interval.
+-- Source and repairs: see claim_round_robin. Parameters: as there. Returns: as there; no row: nothing is due, nothing may
+-- run now, or the queue is paused or has other settings by now.
+-- Reads, besides the jobs, at most max_running entries of job_limited, and the claims of one interval.
 -- Locks: the rows returned, in index order; rows locked by others are skipped. Guards: I3, I4, I5, I9: a lease counts until
---   it ends by the database's clock, and the note is never earlier than the starts that it is about. What counts is looked
---   at by the time at which this began, and what begins is noted by a later one: what ended in between, and is not counted
---   any more, had ended before.
+--   it ends by the database's clock, and the recorded time is never earlier than the starts it stands for. Leases are
+--   counted as of the beginning of this statement, and starts are recorded with a later time: a lease that ended in
+--   between, and is not counted any more, had ended before the start.
 -- Plan: see claim_round_robin.
 -- Roles: consumer.
 WITH expired AS (

@@ -1,10 +1,10 @@
--- Claim out of what limit_reserve has reserved: claim_round_robin and rate_note in one statement, for queues that have a
--- limit and no turns. No lock of the whole queue is needed: what is used here counts as reserved until this commits.
+-- Claim jobs within what limit_reserve has reserved: claim_round_robin and rate_note in one statement, for queues that have
+-- a limit and no turns. No lock of the whole queue is needed: what is used here counts as reserved until this commits.
 --
 -- Source and repairs: see claim_round_robin. Parameters: as there, and reservation uuid. Returns: as there; no row: nothing
 --   is due, the reservation is used up or has expired, or the queue is paused or has other settings by now.
 -- Locks: the reservation; the rows returned, in index order; rows locked by others are skipped. Guards: I3, I4, I5, I9: the
---   note is never earlier than the starts that it is about.
+--   recorded time is never earlier than the starts it stands for.
 -- Plan: see claim_round_robin.
 -- Roles: consumer.
 WITH reserved AS MATERIALIZED (

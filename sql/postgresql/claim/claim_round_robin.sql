@@ -1,25 +1,25 @@
 -- Claim up to :limit due jobs, bucket after bucket in the order given: highest priority first, then the oldest.
 --
--- Source: the bucketed round robin published for CockroachDB by Goodman, with two repairs. The lease has a deadline of
--- its own (the published reaper looked at the time of execution and republished an old backlog at once), and rows are
--- locked inside the branch that picks them, on the base table, with the order and the limit at that same level (a lock
--- outside a view or a UNION locks nothing in PostgreSQL).
+-- Source: the bucketed round robin published for CockroachDB by Goodman, with two repairs. The lease has a deadline of its
+-- own (the published reaper used the time of execution and republished an old backlog at once), and rows are locked inside
+-- the branch that picks them, on the base table, with the order and the limit at that same level (a lock outside a view or
+-- a UNION locks nothing in PostgreSQL).
 --
--- A job is due when available_at has passed, whatever its state. A running one whose lease ran out may be what its
--- consumer died of: it is claimed by itself, and those before it without it. The walk over the priorities that jobs of
--- the queue have had (queue_priority) keeps each probe a plain range of the index job_claim. It is pick_round_robin and
--- grant in one statement, for queues without turns and limits: one round trip instead of two.
+-- A job is due when available_at has passed, whatever its state. A running one whose lease expired may have killed its
+-- consumer: it is claimed by itself, and those before it without it. The walk over the priorities that jobs of the queue
+-- have had (queue_priority) keeps each probe a plain range of the index job_claim. It is pick_round_robin and grant in one
+-- statement, for queues without turns and limits: one round trip instead of two.
 --
 -- Parameters: queue text; revision bigint (of the settings that the caller knows; under another, or in a paused queue,
 --   nothing is claimed); buckets smallint[]; hints text[] (where to begin in each of these buckets: a text[] of ten
---   timestamptz, for the priorities 9 to 0, and after them ten uuid, the ids at these moments; '{}', or NULL in it: at
---   the very beginning); limit integer; lease_seconds float8; worker text; suspects boolean (false: the jobs join others
---   that their consumer has already, and none whose lease ran out is taken).
--- Returns: the jobs under their new lease, in the order in which they were due. attempt > max_attempts: the lease ran
---   out on the last attempt, and the caller archives the job as failed instead of handing it out.
--- Plan: the ids go to the update as an array, for which the planner always takes the primary key; joined, a large :limit
---   made it read the whole table. Each of them is claimed: a full join of the two is hashed, where another, planned on
---   an empty table, would compare each with each.
+--   timestamptz, for the priorities 9 to 0, and after them ten uuid, the ids at these moments; '{}', or NULL in it: at the
+--   very beginning); limit integer; lease_seconds float8; worker text; suspects boolean (false: the jobs join others that
+--   their consumer has already, and none with an expired lease is claimed).
+-- Returns: the jobs under their new lease, in the order in which they were due. attempt > max_attempts: the lease expired
+--   on the last attempt, and the caller archives the job as failed instead of handing it out.
+-- Plan: the ids go to the update as an array, for which the planner always uses the primary key; with a join, a large
+--   :limit made it read the whole table. Each of them is claimed: a full join of the two is hashed, where another, planned
+--   on an empty table, would compare each with each.
 -- Locks: the rows returned, in index order; rows locked by others are skipped. Guards: I3 (lease_no grows), I4, I5.
 -- Roles: consumer.
 WITH level AS MATERIALIZED (

@@ -1,9 +1,9 @@
--- Put jobs that this transaction has locked under a lease.
+-- Lease jobs that this transaction has locked.
 --
 -- Parameters: ids uuid[]; lease_seconds float8; worker text; limited boolean (whether the queue has a limit of its own,
---   towards which the leases count); alone boolean (whether it is one job, taken by itself).
+--   towards which the leases count); alone boolean (whether it is one job, claimed by itself).
 -- Returns: the id of each job, and the end of its lease; lease_no is one higher than before, and attempt one higher than
---   what was spent.
+--   the number of spent attempts.
 -- Locks: none beyond those that the transaction has. Guards: I3 (lease_no grows), I4.
 -- Roles: consumer.
 UPDATE sqlqueue.job AS j

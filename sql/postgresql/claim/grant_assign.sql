@@ -1,16 +1,16 @@
--- Grant jobs that were listed, each by compare-and-set: whoever wrote to one since it was listed has raised its lease
--- number, and the grant for it does nothing.
+-- Grant listed jobs, each by compare-and-set: any claim of a job since it was listed has raised its lease number, and its
+-- grant does nothing.
 --
 -- Source: the manager/worker article, repaired: its compare value is a time of last update, which repeats where the clock
--- is coarse; lease_no grows by one at every claim and never goes back.
+-- is coarse; lease_no grows by one at every claim and never decreases.
 --
 -- Parameters: queue text; revision bigint (of the settings under which they were listed; under others, or in a paused
 --   queue, nothing is granted); ids uuid[]; lease_nos bigint[] (as listed); lease_seconds float8; worker text; limited
 --   boolean; alone boolean (as for grant).
 -- Returns: the id of each job that was granted, and the end of its lease.
--- Locks: the updated rows, in the order of the arrays; waits for one that another is writing. Guards: I3, I4.
--- Plan: the ids by the primary key, whatever the table held when it was made; as many numbers beside the arrays make
---   them look long, so that the two are hashed and never compared each with each.
+-- Locks: the updated rows, in the order of the arrays; waits for one that another transaction is writing. Guards: I3, I4.
+-- Plan: the ids by the primary key, whatever the table held when the plan was made; generate_subscripts makes the planner
+--   expect long arrays, so that the two are hashed and never compared each with each.
 -- Roles: consumer.
 UPDATE sqlqueue.job AS j
 SET state = 'running',

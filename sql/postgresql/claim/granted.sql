@@ -1,4 +1,4 @@
--- Jobs that this transaction has put under a lease, for whoever claimed them.
+-- Return the jobs that this transaction has leased, for their claim.
 --
 -- Parameters: ids uuid[]. Returns: the jobs, in the order of the ids, with the first columns of claim_round_robin.
 -- Reads the primary key once for each id. Locks: none.

@@ -1,4 +1,5 @@
--- The head hints of a queue's buckets that are fresh enough to be believed: the moment below which nothing was claimable.
+-- Return the head hints of a queue's buckets that are fresh enough to be used: the moment below which nothing was
+-- claimable.
 --
 -- Parameters: queue text. Returns: bucket, and the moment as text. Locks: none.
 -- Roles: producer, consumer, operator, observer.

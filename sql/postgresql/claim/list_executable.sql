@@ -1,11 +1,11 @@
--- What a manager looks at: a random choice of :limit executable jobs, queued or with a lease that ran out, as they are
--- now. Nothing is locked; grant_assign compares the lease numbers seen here.
+-- Read for a manager a random choice of :limit executable jobs, queued or with an expired lease, as they are now. Nothing
+-- is locked; grant_assign compares the lease numbers read here.
 --
--- Source: the manager/worker article, which lists and shuffles so that two managers seldom want the same job.
+-- Source: the manager/worker article, which lists and shuffles so that two managers seldom grant the same job.
 --
 -- Parameters: queue text; revision bigint; buckets smallint[]; hints text[] (as for claim_round_robin); limit integer.
--- Returns: the jobs; lease_no as it was, attempt as many as are spent; suspect: its lease
---   ran out; frees_key: its claim frees its unique key. Reads at most :limit from each bucket. Locks: none.
+-- Returns: the jobs; lease_no as it was, attempt: how many are spent; suspect: its lease expired; frees_key: its claim
+--   frees its unique key. Reads at most :limit from each bucket. Locks: none.
 -- Roles: consumer, operator, observer.
 WITH level AS MATERIALIZED (
     SELECT DISTINCT p.priority FROM sqlqueue.queue_priority AS p WHERE p.queue = :queue ORDER BY p.priority DESC

@@ -1,6 +1,6 @@
--- Lock a job that begin_alone has begun, unless somebody else was quicker.
+-- Lock a job that begin_alone has begun, unless another transaction was faster.
 --
--- Parameters: id uuid; lease_no bigint. Returns: the id; no row: another has it, or had it.
+-- Parameters: id uuid; lease_no bigint. Returns: the id; no row: another transaction has it, or had it.
 -- Locks: the row, until the transaction ends; one that is locked is skipped. Guards: I4.
 -- Roles: consumer, operator.
 SELECT j.id

@@ -1,13 +1,14 @@
 -- Mark up to :limit due jobs with a token, under a lease; marked_by_token then reads them.
 --
--- Source: the MySQL message-queue series, whose claim needs neither SKIP LOCKED nor RETURNING, repaired: its 24-bit
--- random transaction id meets one that is still out (52 % at 5,000 of them); here the token is a UUID made for one claim.
--- An answer that got lost is no loss: the token still finds the rows.
+-- Source: the MySQL message-queue series, whose claim needs neither SKIP LOCKED nor RETURNING, repaired: its 24-bit random
+-- transaction id collides with one still in use (52 % at 5,000 of them); here the token is a UUID made for one claim. A
+-- lost answer does no harm: the token still finds the rows.
 --
 -- Parameters: queue text; revision bigint; buckets smallint[]; hints text[] (as for claim_round_robin); limit integer;
 --   lease_seconds float8; worker text; token uuid.
--- Returns: one row: how many jobs were candidates. Some of them may have gone to others while this waited for their rows.
--- Locks: the marked rows; waits for those that another is marking, and looks at them again. Guards: I3, I4.
+-- Returns: one row: how many jobs were candidates. Some of them may have been claimed by others while this waited for their
+--   rows.
+-- Locks: the marked rows; waits for those that another is marking, and checks them again. Guards: I3, I4.
 -- Roles: consumer.
 WITH level AS MATERIALIZED (
     SELECT DISTINCT p.priority FROM sqlqueue.queue_priority AS p WHERE p.queue = :queue ORDER BY p.priority DESC

@@ -1,7 +1,7 @@
--- The jobs that a claim marked with its token, as long as they are under that lease.
+-- Return the jobs that a claim marked with its token, as long as they are under that lease.
 --
--- Parameters: token uuid. Returns: the jobs under their new lease, by bucket and age; due_at is what run_at says, for
---   the mark has overwritten when a retry became due. Locks: none.
+-- Parameters: token uuid. Returns: the jobs under their new lease, by bucket and age; due_at is run_at, because the mark
+--   has overwritten when a retry became due. Locks: none.
 -- Roles: consumer, operator, observer.
 SELECT
     j.id, j.bucket, j.priority, j.lease_no, j.attempt, j.max_attempts, j.created_at, j.available_at AS lease_until,

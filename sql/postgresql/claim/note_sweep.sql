@@ -1,15 +1,16 @@
--- Note, for every bucket of a queue, since when there can be a job in it: the head hint, with which the look at the
--- heads spares itself the dead rows before it. Looks from the very beginning, so that it finds what an earlier hint hid.
+-- Write the head hints: for every bucket of a queue, since when there can be a job in it. Reads of the heads begin there
+-- and skip the dead rows before it. This statement reads from the very beginning, so that it finds what an earlier hint
+-- hid.
 --
--- Source: the executor hint of the bucketed FIFO queue that Thangamani published for YugabyteDB, which is the time of
--- the last item processed; an item that was committed later stays hidden there. Here nobody believes a hint that is
--- older than 5 seconds, and this statement writes a new one for buckets swept more than 4 seconds ago. Of many
--- consumers that call it at once, one pays for each bucket; the others skip what it has locked.
+-- Source: the executor hint of the bucketed FIFO queue that Thangamani published for YugabyteDB, which is the time of the
+-- last item processed; an item that was committed later stays hidden there. Here a hint older than 5 seconds is not used,
+-- and this statement writes a new one for buckets swept more than 4 seconds ago. Of many consumers that call it at once,
+-- one sweeps each bucket; the others skip what it has locked.
 --
 -- Parameters: queue text.
--- Returns: bucket and head_hint of each bucket that it swept: when its first job can be claimed, or a minute before now
---   if that is earlier, so that what is enqueued from now on, and what transactions of up to a minute are about to
---   commit, is seen at once.
+-- Returns: bucket and head_hint of each bucket that it swept: when its first job can be claimed, or a minute before now if
+--   that is earlier, so that jobs enqueued from now on, or about to be committed by transactions of up to a minute, are
+--   seen at once.
 -- Locks: the buckets' rows; those locked by others are skipped. Guards: nothing: a hint is only an optimisation.
 -- Roles: consumer, operator.
 WITH level AS MATERIALIZED (

@@ -1,16 +1,16 @@
--- Lock up to :limit due jobs, each priority of a bucket from a random point between its first and its last due job on,
--- then from its beginning: claimers that start together seldom meet. Unordered.
+-- Lock up to :limit due jobs, each priority of a bucket from a random point between its first and its last due job on, then
+-- from its beginning: consumers that start together seldom compete for the same jobs. Unordered.
 --
--- The point lies between their times, and, as a load of jobs at once gives all of them the same time, between the first 48
--- bits of their ids, too, which in a version 7 UUID are its time.
+-- The point lies between their times, and also between the first 48 bits of their ids, which in a version 7 UUID are its
+-- time, because jobs enqueued at once all have the same due time.
 --
--- Source: the fan-out view that Pachot published for YugabyteDB, repaired: FOR UPDATE SKIP LOCKED on a view over a CTE
--- or a UNION ALL locks no row at all in PostgreSQL, so each branch locks for itself, on the base table.
+-- Source: the fan-out view that Pachot published for YugabyteDB, repaired: FOR UPDATE SKIP LOCKED on a view over a CTE or a
+-- UNION ALL locks no row at all in PostgreSQL, so each branch locks for itself, on the base table.
 --
--- Parameters: queue text; revision bigint; buckets smallint[] (the caller turns them to a random one first); hints text[]
+-- Parameters: queue text; revision bigint; buckets smallint[] (the caller rotates them to a random first one); hints text[]
 --   (as for claim_round_robin); limit integer.
--- Returns: the jobs; lease_no as it was, attempt as many as are spent; suspect: its lease
---   ran out; frees_key: its claim frees its unique key.
+-- Returns: the jobs; lease_no as it was, attempt: how many are spent; suspect: its lease expired; frees_key: its claim
+--   frees its unique key.
 -- Locks: the rows returned, until the transaction ends; rows locked by others are skipped.
 -- Roles: consumer, operator.
 WITH level AS MATERIALIZED (

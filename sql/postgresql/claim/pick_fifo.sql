@@ -5,9 +5,9 @@
 -- locked is then checked again on the base table.
 --
 -- Parameters: queue text; revision bigint; buckets smallint[]; hints text[] (as for claim_round_robin); limit, look integer.
--- Returns: the jobs, in order; lease_no as it was, attempt as many as are spent; suspect: its lease ran
---   out; frees_key: its claim frees its unique key; and with each, how many heads were read. When others hold all of
---   those, one row of nulls: with as many heads as :look, or more, a longer look may find jobs.
+-- Returns: the jobs, in order; lease_no as it was, attempt: how many are spent; suspect: its lease expired; frees_key: its
+--   claim frees its unique key; and with each, how many heads were read. When others have locked all of those, one row of
+--   nulls: with as many heads as :look, or more, a larger :look may find jobs.
 -- Locks: the rows returned, in their order, until the transaction ends; rows locked by others are skipped. Guards: I5.
 -- Roles: consumer, operator.
 WITH level AS MATERIALIZED (

@@ -1,7 +1,7 @@
--- Lock jobs that were named by a look at the queue, if they are still due, for a grant in the same transaction.
+-- Lock jobs named by an earlier read of the queue, if they are still due, for a grant in the same transaction.
 --
--- Parameters: ids uuid[]; limit integer. Returns: the jobs, at most :limit, by bucket, priority and age; lease_no
---   as it was before, attempt as many as are spent; suspect: the lease ran out; frees_key: the claim frees the unique key.
+-- Parameters: ids uuid[]; limit integer. Returns: the jobs, at most :limit, by bucket, priority and age; lease_no as it was
+--   before, attempt: how many are spent; suspect: the lease expired; frees_key: the claim frees the unique key.
 -- Locks: the rows returned, until the transaction ends; rows locked by others are skipped.
 -- Roles: consumer, operator.
 SELECT

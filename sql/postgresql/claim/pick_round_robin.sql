@@ -1,10 +1,10 @@
--- Lock up to :limit due jobs, bucket after bucket in the order given, and leave them as they are: for a grant later in
--- the same transaction, once it is known how many may run, or for work that is done inside that transaction.
+-- Lock up to :limit due jobs, bucket after bucket in the order given, and leave them as they are: for a grant later in the
+-- same transaction, once it is known how many may run, or for processing inside that transaction.
 --
 -- Source and repairs: see claim_round_robin. Parameters: queue text; revision bigint; buckets smallint[]; hints text[]
 --   (as there); limit integer.
--- Returns: the jobs, in the order in which they were due; lease_no as it was, attempt as many as are spent; suspect:
---   its lease ran out; frees_key: its claim frees its unique key.
+-- Returns: the jobs, in the order in which they were due; lease_no as it was, attempt: how many are spent; suspect: its
+--   lease expired; frees_key: its claim frees its unique key.
 -- Locks: the rows returned, in index order, until the transaction ends; rows locked by others are skipped. Guards: I5.
 -- Roles: consumer, operator.
 WITH level AS MATERIALIZED (

@@ -1,12 +1,12 @@
--- Look at the next :scan due jobs, and name up to :limit of them that fit a filter. Nothing is locked: pick_ids does.
+-- Read the next :scan due jobs, and return up to :limit of them that match a filter. Nothing is locked: pick_ids does that.
 --
 -- Parameters: queue text; revision bigint; buckets smallint[] (ascending); tags text[] (the job has all of them); payload
---   jsonb (the job's contains it; '{}': whatever it is, also a list); scan, limit integer; after_bucket, after_priority
---   smallint, after_at timestamptz, after_id uuid (where the look before this one ended; null: at the very beginning).
--- Returns: one row: the ids that fit; how many jobs were looked at; and the last of them (bucket, priority, available_at,
---   id), where the next look goes on if as many as :scan were. Locks: none.
--- Plan: the walk over the priorities is inside of the one over the buckets, and bounded: side by side, the planner may turn
---   the two, and a look that goes on by bucket and priority would leave jobs out.
+--   jsonb (the job's contains it; '{}': any, also a list); scan, limit integer; after_bucket, after_priority smallint,
+--   after_at timestamptz, after_id uuid (where the page before ended; null: at the very beginning).
+-- Returns: one row: the ids that match; how many jobs were read; and the last of them (bucket, priority, available_at, id),
+--   where the next page begins if as many as :scan were. Locks: none.
+-- Plan: the walk over the priorities is inside of the one over the buckets, and bounded: side by side, the planner may swap
+--   the two, and a scan that continues by bucket and priority would leave jobs out.
 -- Roles: consumer, operator, observer.
 WITH level AS MATERIALIZED (
     SELECT DISTINCT p.priority FROM sqlqueue.queue_priority AS p WHERE p.queue = :queue ORDER BY p.priority DESC

@@ -1,7 +1,7 @@
--- Note that a consumer works a queue off in transactions, and for how long that may be believed: its jobs carry no sign of
--- it, and should it die over one of them, transactional_suspects knows where they were.
+-- Record that a consumer processes a queue in transactions, and for how long the record holds: its jobs carry no sign of
+-- it, and if it dies during one of them, transactional_suspects knows where they were.
 --
--- Parameters: queue, worker text; buckets smallint[] (null: all); batch_size integer; seconds float8 (until it is noted
+-- Parameters: queue, worker text; buckets smallint[] (null: all); batch_size integer; seconds float8 (until it is recorded
 --   again); own boolean (whether the session is the consumer's own, and ends with it). Locks: the row.
 -- Roles: consumer.
 INSERT INTO sqlqueue.transactional_consumer AS c (

@@ -1,12 +1,13 @@
--- Make suspects of the jobs that a consumer which died in a transaction may have had: they look like jobs of one claim whose
--- lease ran out, and are taken by themselves. No attempt is spent by that.
+-- Mark as suspect the jobs that a consumer which died in a transaction may have had: they become like jobs of one claim
+-- whose lease expired, and are claimed by themselves. No attempt is spent by that.
 --
--- A consumer died if its connection is gone, or, where that cannot be seen or is not its own, if nothing was noted of
--- it for too long. Which jobs it had went with its transaction: they are among the first of each lane that it worked
--- on, one batch of it.
+-- A consumer died if its connection is gone, or, where that cannot be seen or is not its own, if its record was not renewed
+-- for too long. Which jobs it had was lost with its transaction: they are among the first of each lane that it processed,
+-- one batch of it.
 --
--- Parameters: queue, worker text (of whoever looks). Returns: one row: how many jobs.
--- Locks: the rows of the dead, then the jobs; what others hold is skipped. Guards: I3 (lease_no grows), I8.
+-- Parameters: queue, worker text (of the calling consumer). Returns: one row: how many jobs.
+-- Locks: the rows of the dead consumers, then the jobs; those that others hold are skipped. Guards: I3 (lease_no grows),
+--   I8.
 -- Roles: consumer.
 WITH dead AS (
     DELETE FROM sqlqueue.transactional_consumer AS c

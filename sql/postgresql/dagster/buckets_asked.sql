@@ -1,4 +1,4 @@
--- The buckets with requested runs, none of which has taken a job or found nothing to do since.
+-- Return the buckets with requested runs of which none has claimed a job or found nothing to do since.
 --
 -- Parameters: queue text.
 -- Returns: bucket; starts (how many runs were requested); asked_seconds (how long ago the latest was). Locks: none.

@@ -1,4 +1,4 @@
--- Note that the run that was requested for these buckets has come: it has taken a job of one of them, or found them empty.
+-- Record that the run requested for these buckets has arrived: it has claimed a job of one of them, or found them empty.
 --
 -- Parameters: queue text; buckets smallint[] (null: all of them). Locks: those buckets' rows, in their order.
 -- Roles: consumer, operator.

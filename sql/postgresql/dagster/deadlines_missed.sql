@@ -1,11 +1,11 @@
--- The jobs of a queue that did not succeed by their deadlines.
+-- Return the jobs of a queue that did not succeed by their deadlines.
 --
 -- Parameters: queue text; ids uuid[]; deadlines timestamptz[] (of each of them); since timestamptz (none of them can have
 --   ended before).
 -- Returns: id; state (null: the queue has no such job, live or ended since then); finished_at (null: it is live), of those
 --   that did not succeed by their deadlines. Of a job that ended more than once its success counts, else its latest end.
 -- Locks: none.
--- Plan: the primary keys of the job table and of each day's archive since then, an id at a time.
+-- Plan: the primary keys of the job table and of each day's archive since then, one id at a time.
 -- Roles: consumer, operator, observer.
 SELECT
     wanted.id, COALESCE(live.state, ended.state) AS state,

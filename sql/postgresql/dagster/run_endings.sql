@@ -1,4 +1,4 @@
--- How many jobs of a queue a worker has ended, for the page of a run that ended without a word.
+-- Count the jobs of a queue that a run's consumer has ended, for the page of a run that ended without a report.
 --
 -- Parameters: queue, worker text; seconds float8 (how far back to read); limit integer (the most endings of the queue,
 --   by any consumer, to read: the latest).

@@ -1,5 +1,5 @@
--- How fast a run ends jobs of a queue: those that succeeded lately, and for how long the runs worked on them. The time
--- in which a run waited for jobs does not count; where it works on several at a time, theirs counts once.
+-- Measure how fast runs end jobs of a queue: how many succeeded lately, and for how long the runs processed them. The time
+-- in which a run waited for jobs does not count; where it processes several at a time, their time counts once.
 --
 -- Parameters: queue text; runs text (the beginning of the runs' worker names); seconds float8 (how far back to read); limit
 --   integer (the most endings of the queue, by any consumer, to read: the latest).
@@ -13,7 +13,7 @@ WITH latest AS MATERIALIZED (
     ORDER BY a.finished_at DESC
     LIMIT :limit
 ), whole AS (
-    -- Of what was written together with the earliest of them some may be missing, and so may what was worked on before it.
+    -- Jobs that ended at the same moment as the earliest one read may be missing, as may those processed before it.
     SELECT CASE WHEN count(*) = :limit THEN min(latest.finished_at) ELSE '-infinity' END AS since FROM latest
 ), ended AS (
     SELECT latest.claimed_by, GREATEST(latest.started_at, whole.since) AS began, latest.finished_at

@@ -1,5 +1,5 @@
--- Reserve the capacity of one drain run for a set of buckets, if that slot is free (never taken, given back, or expired) and
--- no other slot of the sensor that is taken covers one of them; and note with the buckets that have work that a run was
+-- Reserve the capacity of one drain run for a set of buckets, if that slot is free (never taken, released, or expired) and
+-- no other taken slot of the sensor covers one of them; and record with the buckets that have work that a run was
 -- requested.
 --
 -- Parameters: queue text; sensor text (which reserves); slot smallint; token uuid; buckets smallint[]; due smallint[]

@@ -1,8 +1,8 @@
--- Keep a slot while its run is alive, or waits to be started, under its token. One that has expired is kept too, unless
--- another run has been given one of its buckets meanwhile.
+-- Keep a slot while its run is alive, or waits to be started, under its token. An expired one is kept too, unless another
+-- run has been given one of its buckets meanwhile.
 --
--- Parameters: queue text; sensor text; slot smallint; token uuid; run_id text (of the slot's run; null: as noted before);
---   seconds float8.
+-- Parameters: queue text; sensor text; slot smallint; token uuid; run_id text (of the slot's run; null: as recorded
+--   before); seconds float8.
 -- Returns: the buckets that it covers, one row when the slot is still the token's. Locks: the slot's row.
 -- Roles: consumer.
 UPDATE sqlqueue.consumer_slot AS s

@@ -1,4 +1,4 @@
--- Give a slot back, under its token, so that the next tick may ask for its buckets at once.
+-- Release a slot, under its token, so that the next tick may request its buckets at once.
 --
 -- Parameters: queue text; sensor text; slot smallint; token uuid.
 -- Returns: one row when the slot was the token's. Locks: the slot's row.

@@ -1,5 +1,5 @@
--- Give a slot that is taken more buckets, which its run reads when it extends the slot. Nothing happens where another
--- slot of the sensor that is taken covers one of them.
+-- Add buckets to a taken slot; its run reads them when it extends the slot. Nothing happens where another taken slot of the
+-- sensor covers one of them.
 --
 -- Parameters: queue text; sensor text; slot smallint; token uuid; buckets smallint[] (the new ones).
 -- Returns: one row when the slot covers them now. Locks: the slot's row; the transaction holds slot_lock, taken by an

@@ -1,4 +1,4 @@
--- The slots of a sensor on a queue that have not been given back, also those that have expired.
+-- Return the slots of a sensor on a queue that have not been released, including expired ones.
 --
 -- Parameters: queue text; sensor text.
 -- Returns: slot; token; buckets; run_id (null: not known yet); seconds (until it expires; negative: it has). Locks: none.

@@ -1,4 +1,4 @@
--- What time it is, by the clock that decides.
+-- Return the current time, by the clock that decides.
 --
 -- Parameters: none. Returns: one row: now. Locks: none.
 -- Roles: producer, consumer, operator, observer.

@@ -1,4 +1,5 @@
--- Names of the library's prepared statements in this session: a rollback makes the driver deallocate all of them.
+-- Return the names of the library's prepared statements in this session: a rollback makes the driver deallocate all of
+-- them.
 --
 -- Parameters: none. Returns: rows: name. Locks: none.
 -- Roles: producer, consumer, operator, observer.

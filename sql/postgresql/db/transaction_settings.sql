@@ -1,9 +1,9 @@
--- What this library's statements go by, until the transaction ends: for a connection whose session is not the library's
--- own, as behind a pooler. Sent in front of the transaction's first statement, in the same round trip.
+-- Set what this library's statements rely on, until the transaction ends: for a connection whose session is not the
+-- library's own, as behind a pooler. Sent before the transaction's first statement, in the same round trip.
 --
--- Times are UTC's. Plans are made once and kept: a long backlog makes the server think a new one for each claim
--- cheaper, which costs a fifth of a claim's time. They go by indexes, as a session keeps them from when the queue was
--- all but empty. And no time goes into compiling them.
+-- Times are in UTC. Plans are made once and kept: with a long backlog the server estimates a new plan for each claim as
+-- cheaper, which costs a fifth of a claim's time. They use indexes, like the plans that a session keeps from when the queue
+-- was almost empty. No time is spent on compiling them.
 --
 -- Parameters: application_name text; timeout text (of each statement, in milliseconds; null: the server's own).
 --   Returns: one row. Locks: none.

@@ -1,4 +1,4 @@
--- The archive's partitions of today and the days after it, in UTC, and the rows that found none.
+-- Check the archive's partitions of today and the days after it, in UTC, and count the rows without a partition.
 --
 -- Parameters: days integer (after today); cap integer. Returns: one row: missing (the days without a partition, as
 --   YYYY-MM-DD, in order), strays (rows of the default partition, counted up to the cap). Locks: none.

@@ -1,7 +1,7 @@
--- Tables of the schema whose autovacuum somebody has turned off.
+-- Return the tables of the schema whose autovacuum is turned off.
 --
--- Parameters: none. Returns: the quoted name of each. Locks: none. Plan: the catalogue's rows of one schema. Needs no
---   table of ours.
+-- Parameters: none. Returns: the quoted name of each. Locks: none. Plan: the catalogue's rows of one schema. Needs none of
+--   the queue's tables.
 -- Roles: producer, consumer, operator, observer.
 SELECT format('%I.%I', n.nspname, c.relname) AS name
 FROM pg_class AS c

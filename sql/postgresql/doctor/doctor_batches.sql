@@ -1,11 +1,12 @@
--- Queues whose batches want looking after: left behind by their drivers, with files that are not in their place, or
--- failing again and again.
+-- Return the queues whose batches need attention: left behind by their drivers, with files that are not in their place, or
+-- failing repeatedly.
 --
--- Parameters: seconds float8 (for how long a lease is over, or files are not moved, before it is worth a word);
---   attempts integer (how often a batch failed in a row).
--- Returns, by queue: queue; left_behind, left_key (how many are open and leased by nobody, and one's key); unmoved,
---   unmoved_key (how many have such files); failing, failing_key, failing_error (how many keys were given up so often,
---   and of the one that was last). Only queues of which one of these is so. Locks: none. For people: it reads all batches.
+-- Parameters: seconds float8 (for how long a lease is over, or files are not moved, before it is reported); attempts
+--   integer (how often a batch failed in a row).
+-- Returns, by queue: queue; left_behind, left_key (how many are open without a lease, and the key of one); unmoved,
+--   unmoved_key (how many have such files); failing, failing_key, failing_error (how many keys were given up so often, and
+--   key and error of the latest). Only queues to which one of these applies. Locks: none. For interactive use: it reads all
+--   batches.
 -- Roles: consumer, operator, observer.
 SELECT found.*
 FROM (

@@ -1,4 +1,4 @@
--- Whether the operating system sorts text as it did when the indexes were built. PostgreSQL 15 or newer.
+-- Compare the operating system's sort order of text with that in which the indexes were built. PostgreSQL 15 or newer.
 --
 -- Parameters: none. Returns: one row: database (its quoted name), recorded and actual (versions of its collation; null
 --   where the collation has none, as C). Locks: none. Plan: one row of a catalogue.

@@ -1,8 +1,8 @@
--- What the code of consumers declares for their queues, as the consumer that began last and declares something else than the
--- one before it noted it.
+-- Return what the code of consumers declares for their queues: as recorded by the latest consumer that began with other
+-- settings than the one before it.
 --
 -- Parameters: none.
--- Returns: queue; settings (jsonb: by name); worker; noted_at. A row a queue that a consumer ever worked on, by name.
+-- Returns: queue; settings (jsonb: by name); worker; noted_at. One row for each queue that ever had a consumer, by name.
 -- Locks: none.
 -- Roles: consumer, operator, observer.
 SELECT d.queue, d.settings, d.worker, d.noted_at

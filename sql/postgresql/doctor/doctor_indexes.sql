@@ -1,9 +1,9 @@
--- The indexes of the schema: whether the server uses them and keeps them up, and how much they have grown. One that is not
--- usable is what an interrupted CREATE INDEX CONCURRENTLY or REINDEX CONCURRENTLY leaves behind.
+-- Return the indexes of the schema: whether the server uses and maintains them, and how much they have grown. One that is
+-- not usable was left behind by an interrupted CREATE INDEX CONCURRENTLY or REINDEX CONCURRENTLY.
 --
 -- Parameters: none. Returns: name, quoted (with the schema, for a statement), usable, bytes (null for a partitioned one,
 --   which holds nothing itself), entries (an estimate; null: not known yet). Locks: none. Plan: the catalogue's rows of one
---   schema, and the size of each file. Needs no table of ours.
+--   schema, and the size of each file. Needs none of the queue's tables.
 -- Roles: producer, consumer, operator, observer.
 SELECT
     c.relname AS name,

@@ -1,7 +1,7 @@
--- How many dead rows the table of live jobs carries, and when it was last vacuumed.
+-- Return how many dead rows the table of live jobs has, and when it was last vacuumed.
 --
--- Parameters: none. Returns: one row: live, dead (both estimates of the server), vacuumed_at (null: never). No row: there
---   is no such table. Locks: none. Plan: the counters of one table.
+-- Parameters: none. Returns: one row: live, dead (both estimates of the server), vacuumed_at (null: never). No row: the
+--   table does not exist. Locks: none. Plan: the counters of one table.
 -- Roles: producer, consumer, operator, observer.
 SELECT
     s.n_live_tup AS live,

@@ -1,8 +1,8 @@
--- When the schema was last maintained, and whether somebody is at it: one row by its key.
+-- Return when the schema was last maintained, and whether maintenance runs now: one row by its key.
 --
 -- Parameters: none.
--- Returns: done_seconds, for how long it is done (null: it never was); done_by; late_seconds, for how long it is due
---   (negative: it is not yet); held_by (null: nobody is at it). Locks: none.
+-- Returns: done_seconds (how long ago it was last done; null: never); done_by; late_seconds (for how long it has been due;
+--   negative: it is not yet); held_by (null: no run is under way). Locks: none.
 -- Roles: consumer, operator, observer.
 SELECT
     CAST(EXTRACT(epoch FROM statement_timestamp() - m.done_at) AS float8) AS done_seconds,

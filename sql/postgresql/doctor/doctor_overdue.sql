@@ -1,8 +1,8 @@
--- Queues that still keep finished jobs for longer than they should.
+-- Return the queues that still keep finished jobs for longer than their retention.
 --
 -- Parameters: grace integer (days after the last one to be kept, before a job counts as overdue).
 -- Returns: queue, oldest (the day of one such job, not of the oldest of all). Locks: none. Plan: one probe of the archive's
---   index a queue, in the partitions of overdue days alone.
+--   index for each queue, only in the partitions of overdue days.
 -- Roles: producer, consumer, operator, observer.
 SELECT q.name AS queue, CAST(timezone('UTC', overdue.finished_at) AS date) AS oldest
 FROM sqlqueue.queue AS q

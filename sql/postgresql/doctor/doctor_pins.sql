@@ -1,11 +1,11 @@
--- What keeps dead rows from being removed: open transactions of this database, prepared ones, replication slots that nobody
--- reads, and standbys that report their queries, the oldest first. Statements are not shown: they may hold what is nobody
--- else's business.
+-- Return what keeps dead rows from being removed: open transactions of this database, prepared ones, replication slots
+-- without a reader, and standbys that report their queries, the oldest first. Statements are not shown, because they may
+-- hold private data.
 --
 -- Parameters: seconds float8 (younger ones are left out); behind integer (slots and standbys, whose time is not known, are
 --   left out below so many transactions); limit integer.
 -- Returns: kind, name, seconds (null for a slot and a standby), detail. Locks: none. Plan: the server's lists of sessions,
---   which are short. Needs no table of ours.
+--   which are short. Needs none of the queue's tables.
 -- Roles: producer, consumer, operator, observer.
 SELECT pin.kind, pin.name, pin.seconds, pin.detail
 FROM (

@@ -1,10 +1,10 @@
--- Queues that stand still: paused ones, and those whose jobs are due while nobody takes any.
+-- Return the queues that stand still: paused ones, and those whose jobs are due and not claimed.
 --
--- Parameters: seconds float8 (for how long, before it is worth a word).
+-- Parameters: seconds float8 (for how long, before it is reported).
 -- Returns: queue, paused_seconds (null: not paused), due_seconds (how long the first due job has waited; null: none has
---   waited for so long), moving (a job of the queue ended within that time, or runs now). Only queues that stand still
---   or are paused. Locks: none. Plan: one probe of the claim index a bucket and priority, a look at the 100 leases or
---   scheduled jobs of each that come next, and one probe of the archive's index a queue.
+--   waited for so long), moving (a job of the queue ended within that time, or runs now). Only queues that stand still or
+--   are paused. Locks: none. Plan: one probe of the claim index for each bucket and priority, the next 100 leases or
+--   scheduled jobs of each, and one probe of the archive's index for each queue.
 -- Roles: consumer, operator, observer.
 WITH lane AS MATERIALIZED (
     SELECT q.name AS queue, CAST(b.bucket AS smallint) AS bucket, CAST(level.priority AS smallint) AS priority

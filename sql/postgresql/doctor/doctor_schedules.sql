@@ -1,12 +1,12 @@
--- Queues whose schedules want looking after: with ticks that are overdue, jobs that come while nobody takes any, or
+-- Return the queues whose schedules need attention: with overdue ticks, jobs that are enqueued and not claimed, or
 -- schedules that a scheduler had to pause.
 --
--- Parameters: seconds float8 (for how long a tick is due, before it is worth a word).
--- Returns, by queue: queue; ticking (how many of its schedules are not paused); overdue (of those, how many have an overdue
---   tick), overdue_seconds and overdue_name (of the longest overdue; null: none is); queue_paused (whether the queue is,
---   until somebody resumes it, and schedules tick); failed (how many are paused with a reason), failed_name,
---   failed_error (of the first by name; null: none). Only queues of which one of the last three things is so. Locks:
---   none. For people: it reads all schedules.
+-- Parameters: seconds float8 (for how long a tick is due, before it is reported).
+-- Returns, by queue: queue; ticking (how many of its schedules are not paused); overdue (how many of those have an overdue
+--   tick), overdue_seconds and overdue_name (of the longest overdue; null: none is); queue_paused (whether the queue is
+--   paused without a date, and schedules tick); failed (how many are paused with a reason), failed_name, failed_error (of
+--   the first by name; null: none). Only queues to which one of the last three applies. Locks: none. For interactive use:
+--   it reads all schedules.
 -- Roles: operator, observer.
 SELECT found.*
 FROM (

@@ -1,8 +1,8 @@
--- What the server and this session say of themselves. Needs no table of ours, and nothing that PostgreSQL 12 lacks.
+-- Return facts about the server and this session. Needs none of the queue's tables, and nothing that PostgreSQL 12 lacks.
 --
--- Parameters: none. Returns: one row; default_isolation is what a transaction of somebody else gets here (the setting of
---   the role, the database or the server), naptime_seconds the wait between two rounds of autovacuum, xid_age how many
---   transactions ago the oldest row of this database was frozen. Locks: none. Plan: functions, and a count of sessions.
+-- Parameters: none. Returns: one row; default_isolation is what other transactions get here (the setting of the role, the
+--   database or the server), naptime_seconds the wait between two rounds of autovacuum, xid_age how many transactions ago
+--   the oldest row of this database was frozen. Locks: none. Plan: functions, and a count of sessions.
 -- Roles: producer, consumer, operator, observer.
 SELECT
     CAST(current_setting('server_version_num') AS integer) AS version_number,

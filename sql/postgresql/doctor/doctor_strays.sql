@@ -1,4 +1,4 @@
--- Queues with jobs where nobody looks, and jobs of queues that do not exist: see the views stray_job and job_without_queue.
+-- Count the jobs that no claim reads, and those of queues that do not exist: see the views stray_job and job_without_queue.
 --
 -- Parameters: limit integer (where to stop counting, of all queues together). Returns, by queue: queue; jobs; whether
 --   the queue exists. Locks: none. Plan: see the views.

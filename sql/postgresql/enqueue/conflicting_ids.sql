@@ -1,4 +1,5 @@
--- Which new jobs were not inserted because their id is that of a live job with another unique key, or of another queue.
+-- Return which new jobs were not inserted because their id is that of a live job with another unique key, or of another
+-- queue.
 --
 -- Parameters: queue text; ids uuid[]; unique_keys text[]. Returns: the id, and the live job's queue and unique key.
 -- Reads the primary key once for each id. Locks: none.

@@ -1,12 +1,12 @@
--- Take back those of the jobs just enqueued in this transaction that had been enqueued before and are finished by now, or
--- had given their content to another job, or were deleted; or are in a pack of a large batch.
+-- Delete those of the jobs just enqueued in this transaction that had been enqueued before and are finished by now, or had
+-- given their content to another job, or were deleted; or are in a pack of a large batch.
 --
--- An enqueue that is sent again (its commit got no answer, or the producer gave deterministic ids) meets its live jobs
--- in the unique index, but not its finished ones. It has to be a second statement of the same transaction: its newer
--- snapshot sees the archive row of a job that was completed while the insert was waiting for it.
+-- An enqueue that is sent again (its commit got no answer, or the producer gave deterministic ids) finds its live jobs in
+-- the unique index, but not its finished ones. It has to be a second statement of the same transaction: its newer snapshot
+-- sees the archive row of a job that was completed while the insert was waiting for it.
 --
 -- Parameters: ids uuid[] (what the enqueue returned).
--- Returns: the id of each job that was taken back.
+-- Returns: the id of each job that was deleted.
 -- Locks: rows inserted by this transaction only. Guards: I1, I2 (one id ends once).
 -- Roles: producer, operator.
 DELETE FROM sqlqueue.new_job AS j

@@ -1,4 +1,4 @@
--- Put one job on a queue. (enqueue_many takes arrays; binding those for a single row costs a third of its speed.)
+-- Enqueue one job. (enqueue_many takes arrays; binding those for a single row costs a third of its speed.)
 --
 -- Parameters: queue text; id uuid; hash integer (not negative: the bucket is the hash modulo the queue's count, or picks
 --   one of the region's buckets); priority smallint; run_at timestamptz (null: due now); max_attempts integer, backoff
@@ -7,8 +7,8 @@
 --   payload text (JSON).
 -- Returns: the job's id. No row: a live job has the same id, or holds the unique key, or the queue does not exist. A region
 --   without a bucket violates the not-null constraint of the bucket.
--- The trigger job_wakes wakes a consumer at commit, if the job is due and one has nothing to do.
--- Locks: the inserted row only. Guards: I1 (it is one transaction with whatever the caller does beside it), I5, I6.
+-- The trigger job_wakes wakes a consumer at commit, if the job is due and one is idle.
+-- Locks: the inserted row only. Guards: I1 (it is one transaction with the caller's other writes), I5, I6.
 -- Roles: producer, operator.
 INSERT INTO sqlqueue.job (
     id, queue, bucket, priority, available_at, run_at, max_attempts, unique_key, unique_until_claim, ordering_key, order_no,

@@ -1,5 +1,5 @@
--- Put many jobs on a queue: one row for each element of the parallel arrays. Those of an ordering key are numbered in the
--- order of the arrays; of two with the same unique key the first is taken.
+-- Enqueue many jobs: one row for each element of the parallel arrays. Those of an ordering key are numbered in the order of
+-- the arrays; of two with the same unique key the first is inserted.
 --
 -- Parameters: queue text; ids uuid[]; hashes integer[] (not negative: the bucket is the hash modulo the queue's count, or
 --   picks one of the region's buckets); priorities smallint[]; run_ats timestamptz[] (null: due now); max_attempts
@@ -10,11 +10,11 @@
 -- Returns: the id of each job that was inserted. A live job with the same id, or one that holds the unique key, makes
 --   its row a duplicate, which is left out. No row at all also means that the queue does not exist. A region without a
 --   bucket violates the not-null constraint of the bucket.
--- The trigger job_wakes wakes a consumer for each bucket with a due job at commit, as far as any have nothing to do.
--- Locks: the inserted rows only; waits for a transaction that inserts the same id or unique key, or claims a job that
---   gives its key away. They are inserted in the
---   order of their unique keys, those without one in that of their ids: two that insert the same jobs in different orders do
---   not wait for each other in a circle. Guards: I1 (it is one transaction with whatever the caller does beside it), I5, I6.
+-- The trigger job_wakes wakes a consumer for each bucket with a due job at commit, as far as any are idle.
+-- Locks: the inserted rows only; waits for a transaction that inserts the same id or unique key, or claims a job that frees
+--   its key. They are inserted in the order of their unique keys, those without one in that of their ids: two transactions
+--   that insert the same jobs in different orders do not deadlock. Guards: I1 (it is one transaction with the caller's
+--   other writes), I5, I6.
 -- Roles: producer, operator.
 INSERT INTO sqlqueue.job (
     id, queue, bucket, priority, available_at, run_at, max_attempts, unique_key, unique_until_claim, ordering_key, order_no,

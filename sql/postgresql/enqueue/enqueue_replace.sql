@@ -1,13 +1,12 @@
--- Give the content of new jobs to the live jobs that hold their unique keys and still wait: the payload, when it is to
--- run, its priority, tags and limits. What the job was before counts no more: its attempts, its error, and that it was to
--- be cancelled. Its id, its time of creation, its bucket, its place within its ordering key and until when it
--- holds its unique key stay.
+-- Replace the content of live jobs that hold the unique keys of new jobs and still wait: the payload, when to run,
+-- priority, tags and limits. The earlier attempts and error of the job, and a request to cancel it, are dropped. Its id,
+-- its time of creation, its bucket, its place within its ordering key and until when it holds its unique key stay.
 --
 -- A job that runs or is held is left alone. One whose turn has not come stays out of line, unless its new content is for
 -- later: then it waits for that moment like any other.
 --
--- Parameters, each array with one element a job: queue text; ids uuid[]; unique_keys text[] (no key twice); named
---   boolean[] (whether the id is the producer's own: then it is noted for a week); priorities smallint[]; run_ats
+-- Parameters, each array with one element for each job: queue text; ids uuid[]; unique_keys text[] (no key twice); named
+--   boolean[] (whether the id is the producer's own: then it is recorded for a week); priorities smallint[]; run_ats
 --   timestamptz[] (null: due now); max_attempts integer[] and timeouts float8[] (null: the queue's); backoffs text[] (each
 --   a float8[], null: the queue's); tags text[] (each a text[]); payloads text[] (JSON).
 -- Returns, for each job replaced: the new job's id; the id of the job that holds its content now; the ordering key of one
@@ -15,8 +14,8 @@
 --   those that are due.
 -- Locks: the jobs, in the order of their unique keys; waits for transactions that have locked them. The keys' locks were
 --   taken by an earlier statement of the transaction. Guards: I1, I5, I6.
--- Plan: each job by itself through the unique index; joined, a plan made for any number of keys compared all with all. Then
---   by their ids as an array through the primary key.
+-- Plan: each job by itself through the unique index; with a join, a plan made for any number of keys compared all with all.
+--   Then by their ids as an array through the primary key.
 -- Roles: producer, operator.
 WITH new AS MATERIALIZED (
     SELECT given.*

@@ -1,13 +1,13 @@
--- What enqueues of many jobs need to know of a queue, read once at their beginning, and the lock that keeps the queue
--- there: the jobs that the transaction puts on it are not looked at one by one then.
+-- Read what enqueues of many jobs need to know of a queue, once at their beginning, and lock the queue against deletion:
+-- then no check is needed for each job that the transaction enqueues.
 --
 -- Parameters: queue text; keep boolean (whether to lock it).
 -- Returns: one row: bucket_count, max_attempts, timeout_seconds; the transaction's time; the regions of the buckets that
---   producers use, by number; the transaction's isolation; timed: whether a statement may take only so long; the
---   priorities that are noted. No row: the queue does not exist.
--- Locks: if it is to be kept, the queue's row against its deletion (keep_queue), until the transaction ends; waits for
---   whoever deletes it.
--- Guards: I1: no job is on a queue that is not there.
+--   producers use, by number; the transaction's isolation; timed: whether the duration of statements is limited; the
+--   recorded priorities. No row: the queue does not exist.
+-- Locks: if it is to be kept, the queue's row against its deletion (keep_queue), until the transaction ends; waits for a
+--   transaction that deletes it.
+-- Guards: I1: no job is on a queue that does not exist.
 -- Roles: producer, operator.
 SELECT
     q.bucket_count, q.max_attempts, q.timeout_seconds, now() AS now,

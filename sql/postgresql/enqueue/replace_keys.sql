@@ -1,7 +1,7 @@
--- The ordering keys of live jobs that take turns and are about to be replaced: their locks come first.
+-- Return the ordering keys of live jobs that take turns and are about to be replaced: their locks come first.
 --
 -- Parameters: queue text; unique_keys text[]. Returns: the keys. Reads an index entry and a row for each unique key.
--- Locks: none. Plan: the subquery stays one, or the index of keys in turns could be read from end to end.
+-- Locks: none. Plan: the subquery stays separate, or the index of keys in turns could be read from end to end.
 -- Roles: producer, consumer, operator, observer.
 SELECT DISTINCT live.ordering_key
 FROM (

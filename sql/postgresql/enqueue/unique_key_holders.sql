@@ -1,5 +1,5 @@
--- The jobs that hold these unique keys: those into which new ones are merged, once merge_lock has them, and those that
--- keep new ones out. A key that none of them has is free.
+-- Return the jobs that hold these unique keys: those into which new ones are merged, once merge_lock has them, and those
+-- that keep new ones from being inserted. A key without a row is free.
 --
 -- Parameters: queue text; unique_keys text[]. Returns: unique_key, id, state. Locks: none. Guards: I6.
 -- Plan: the unique index, once for each key.

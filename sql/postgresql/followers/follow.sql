@@ -1,12 +1,12 @@
--- Follow live jobs: one row for each element of the arrays, whose job ends not before this transaction does.
+-- Follow live jobs: one row for each element of the arrays, whose job does not end before this transaction does.
 --
--- Parameters: ids uuid[] (made by the client: what is sent again lands once); job_ids uuid[]; states text[] (each a text[]:
---   the ends of which the follower is notified); queues text[] (where a callback is put; null: none), priorities
---   smallint[], ordering_keys text[] and contexts text[] (JSON or null) of the callbacks; group_ids uuid[] (the group of
---   which the job becomes a member; null: none); notifies boolean[].
--- Returns: the ids of the jobs that are live: their followers are inserted. Of others they are not: follow_ended is for jobs
---   that have ended, as a statement after this one, whose newer snapshot sees an end that this one waited for.
--- Locks: the jobs, in the order of their ids, against being ended, claimed or set aside; their heartbeats go on, unless the
+-- Parameters: ids uuid[] (made by the client: what is sent again is inserted once); job_ids uuid[]; states text[] (each a
+--   text[]: the ends of which the follower is notified); queues text[] (on which a callback is enqueued; null: none),
+--   priorities smallint[], ordering_keys text[] and contexts text[] (JSON or null) of the callbacks; group_ids uuid[] (the
+--   group of which the job becomes a member; null: none); notifies boolean[].
+-- Returns: the ids of the jobs that are live: their followers are inserted. Those of others are not: follow_ended is for
+--   jobs that have ended, as a statement after this one, whose newer snapshot sees an end that this one waited for.
+-- Locks: the jobs, in the order of their ids, against being ended, claimed or held; their heartbeats continue, unless the
 --   job is followed for the first time: then they wait for the end of this transaction. The lease and its number stay as
 --   they are. Guards: I1, I2.
 -- Plan: the jobs by their primary key, as an array.

@@ -1,9 +1,8 @@
--- Follow jobs that have ended: one row for each element of the arrays, which notify_followers notifies in the same
--- transaction.
+-- Follow ended jobs: one row for each element of the arrays, which notify_followers notifies in the same transaction.
 --
 -- Parameters: as follow. Returns: the id of each job that has ended, and the moment of its latest end.
 -- Locks: none but those of the rows it adds. Guards: I1, I2.
--- Plan: the jobs go to each day's archive by its primary key, as an array.
+-- Plan: the jobs are looked up in each day's archive by its primary key, as an array.
 -- Roles: producer, operator.
 WITH given AS MATERIALIZED (
     SELECT new.*

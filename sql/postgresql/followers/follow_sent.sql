@@ -1,7 +1,7 @@
--- Note under which ids jobs were sent that were merged into those that are followed. In the transaction that follows them.
+-- Record the submitted ids of jobs that were merged into followed ones, in the transaction that follows them.
 --
 -- Parameters: ids uuid[] (of the followers); submitted_ids uuid[]. Locks: the followers, which are this transaction's own;
---   those that were noted before, or put there by another user, are left alone. Plan: the primary key, as an array.
+--   those that were recorded before, or inserted by another user, are left alone. Plan: the primary key, as an array.
 -- Roles: producer, operator.
 UPDATE sqlqueue.own_follower AS f
 SET submitted_id = sent.submitted_id

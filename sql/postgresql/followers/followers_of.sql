@@ -1,4 +1,4 @@
--- Who follows a live job.
+-- Return the followers of a live job.
 --
 -- Parameters: id uuid. Returns: id, states, queue, group_id, notify, created_at, in the order of the ids. Locks: none.
 -- Plan: the index by job.

@@ -1,4 +1,4 @@
--- Which followers are there already: the members of a group that is closed by now and is sent again.
+-- Return which followers exist already: the members of a group that is closed by now and is sent again.
 --
 -- Parameters: ids uuid[]. Returns: the ids. Locks: none. Plan: the primary key.
 -- Roles: producer, operator, observer.

@@ -1,4 +1,4 @@
--- The jobs of a group, and how each ended.
+-- Return the jobs of a group, and how each ended.
 --
 -- Parameters: id uuid (the group); states text[] (only those that ended so; null: all, those that have not ended among
 --   them); after uuid (the last id of the page before; the nil UUID: at the beginning); limit integer.

@@ -1,3 +1,3 @@
--- Where merge_again goes back to.
+-- Set the savepoint to which merge_again rolls back.
 -- Roles: producer, consumer, operator, observer.
 SAVEPOINT merging

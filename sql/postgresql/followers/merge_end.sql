@@ -1,3 +1,3 @@
--- Go on with what was inserted and locked since merge_begin.
+-- Keep what was inserted and locked since merge_begin.
 -- Roles: producer, consumer, operator, observer.
 RELEASE SAVEPOINT merging

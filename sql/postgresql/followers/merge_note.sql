@@ -1,9 +1,9 @@
--- Note, for a week, into which job each of those was merged that had an id of its producer's own: so that the same job, sent
--- again because its commit got no answer, is known, also when the other one has ended.
+-- Record for a week, for each merged job that had its producer's own id, into which job it was merged: so that the same
+-- job, sent again because its commit got no answer, is known, even if the other one has ended.
 --
--- Parameters: ids uuid[]; job_ids uuid[]. Locks: none but those of the rows it adds, and of at most 100 that it
---   forgets; those that another transaction has locked are skipped.
--- Plan: the primary key, and the index of what was noted when.
+-- Parameters: ids uuid[]; job_ids uuid[]. Locks: none but those of the rows it adds, and of at most 100 old ones that it
+--   deletes; those that another transaction has locked are skipped.
+-- Plan: the primary key, and the index by the time of recording.
 -- Roles: producer, operator.
 WITH forgotten AS (
     DELETE FROM sqlqueue.job_replaced_long_ago AS old

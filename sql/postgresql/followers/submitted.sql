@@ -1,9 +1,8 @@
--- What became of jobs that are sent again with ids of their producer's own: they are live, or have ended, or were merged
--- into another one within the last week, or gave it their content.
+-- Return what became of jobs that are sent again with their producer's own ids: they are live, or have ended, or were
+-- merged into another one within the last week, or gave it their content.
 --
--- Parameters: ids uuid[]. Returns, for each that is known: id; the queue of one that is live, or has ended (else null);
---   the id of the job that it is, or was merged into (null: its content was given to a job whose id was not kept).
---   Locks: none.
+-- Parameters: ids uuid[]. Returns, for each that is known: id; the queue of one that is live, or has ended (else null); the
+--   id of the job that it is, or was merged into (null: its content was given to a job whose id was not kept). Locks: none.
 -- Plan: three primary keys, once for each id.
 -- Roles: producer, operator, observer.
 SELECT j.id, j.queue, j.id AS job_id FROM sqlqueue.job AS j WHERE j.id = ANY (CAST(:ids AS uuid[]))

@@ -1,4 +1,4 @@
--- Everything about ended jobs, by their ids; of one that ended more than once, each end.
+-- Return all columns of ended jobs, by their ids; of one that ended more than once, each end.
 --
 -- Parameters: ids uuid[]; since, until text (timestamptz: when they ended at the earliest and the latest; '-infinity' and
 --   'infinity': at any time). Returns: the jobs, the latest first. Reads the primary key of each day in between. Locks:

@@ -1,5 +1,5 @@
--- Cancel jobs that do not run: to the archive, with the reason. The transaction has locked them, and promotes the next of
--- their keys.
+-- Cancel jobs that do not run: move them to the archive, with the reason. The transaction has locked them, and promotes the
+-- next of their keys.
 --
 -- Parameters: ids uuid[]; reason text. Returns: the ids. Locks: none beyond those that the transaction has. Guards: I2 (one
 --   statement deletes and archives), I3 (a job under a lease is not touched).

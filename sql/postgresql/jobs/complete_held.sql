@@ -1,8 +1,8 @@
 -- Complete held jobs as succeeded: their work was done by hand. The transaction has locked them, and promotes the next of
 -- their keys.
 --
--- Parameters: ids uuid[] (which); and of those and perhaps more: named uuid[]; results text[] (JSON or null); workers text[]
---   (who did it). Returns: the ids.
+-- Parameters: ids uuid[] (which); named uuid[] (those ids and perhaps more), with one element each for it: results text[]
+--   (JSON or null); workers text[] (who did it). Returns: the ids.
 -- Locks: none beyond those that the transaction has. Guards: I2 (one statement deletes and archives), I3 (a job under a
 --   lease is not touched).
 -- Roles: operator.

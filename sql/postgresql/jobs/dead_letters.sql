@@ -1,4 +1,4 @@
--- The dead letter of a queue: jobs that ended as failed, the latest first, each with its last error.
+-- Return the dead letters of a queue: jobs that ended as failed, the latest first, each with its last error.
 --
 -- Parameters: queue text; limit integer. Locks: none.
 -- Roles: operator, observer.

@@ -1,14 +1,14 @@
--- Delete jobs that ended from the archive, for good. Of an id that ended more than once every row goes. The ids alone are
--- known for a week more: a producer who sends one again makes no job of it, in which the leases of the deleted one
--- would count.
+-- Delete ended jobs from the archive, permanently. Of an id that ended more than once every row is deleted. The ids alone
+-- are kept for a week more: if a producer sends one again, it is not inserted, because leases of the deleted job would
+-- count for the new one.
 --
 -- Parameters: queue text; ids uuid[]; states text[] (only jobs that ended so); since, until text (timestamptz: when they
 --   ended at the earliest and the latest; '-infinity' and 'infinity': at any time; 'now' is when this transaction began).
--- Returns: the ids of which rows went.
--- Locks: the archive's rows, in the order of their ids, as a redrive has them: of the two the later one finds nothing.
--- Guards: I1, I3: no second life of an id while a consumer may still have its lease, or a commit without an answer.
--- Plan: the ids go to each partition that since and until leave over, through its primary key. The queue is compared so that
---   no index serves it: the planner took the one of all that ended in between.
+-- Returns: the ids of which rows were deleted.
+-- Locks: the archive's rows, in the order of their ids, as a redrive does: of the two the later one finds nothing.
+-- Guards: I1, I3: an id is not used again while a consumer may still have its lease, or a commit has no answer.
+-- Plan: the ids are looked up in each partition within since and until, through its primary key. The queue is compared so
+--   that no index serves it: the planner used the one of all that ended in between.
 -- Roles: operator.
 WITH candidate AS MATERIALIZED (
     SELECT a.id, a.finished_at

@@ -1,10 +1,9 @@
--- Delete what is kept beside jobs that are gone: the task that people had with each, the steps of its
--- history, and what was said about its progress.
+-- Delete what is kept besides jobs that no longer exist: their human tasks, the steps of their history, and their progress.
 --
--- Parameters: ids uuid[]. Returns: one row: how many steps. Of a job that is live, or in the archive, no step goes.
--- Locks: the rows deleted.
--- Plan: the primary keys of the tasks, of the progress and of the steps; for each of them those of the jobs, and of the
---   archive's partitions.
+-- Parameters: ids uuid[]. Returns: one row: how many steps. Of a job that is live, or in the archive, no step is deleted.
+-- Locks: the deleted rows.
+-- Plan: the primary keys of the tasks, the progress and the steps; for each of them those of the jobs, and of the archive's
+--   partitions.
 -- Roles: operator.
 WITH tasks AS (
     DELETE FROM sqlqueue.human_task AS t

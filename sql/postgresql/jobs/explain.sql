@@ -1,4 +1,4 @@
--- What keeps a live job from being claimed, or how many are before it: the facts, as they are at one moment.
+-- Return what keeps a live job from being claimed, or how many jobs are before it, as of one moment.
 --
 -- Counts stop at :cap and then mean "at least". Before a job are, in its bucket, the jobs that are due with a higher
 -- priority, or with the same one and due earlier. Leases count as long as they hold by the database's clock.

@@ -1,4 +1,4 @@
--- Set queued jobs aside until a person decides. One of an ordered queue keeps its place, and its key stops there.
+-- Hold queued jobs until an operator decides. One of an ordered queue keeps its place, and its key stops there.
 --
 -- Parameters: ids uuid[]; reason text. Returns: the ids. Locks: none beyond those that the transaction has. Guards: I1, I5.
 -- Roles: consumer, operator.

@@ -1,4 +1,4 @@
--- Everything about live jobs, by their ids.
+-- Return all columns of live jobs, by their ids.
 --
 -- Parameters: ids uuid[]. Returns: the jobs; available_at is null where it is infinity, which a client's clock lacks.
 -- Reads the primary key, and the packs of large batches by theirs. Locks: none.

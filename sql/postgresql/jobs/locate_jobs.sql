@@ -1,7 +1,7 @@
--- Where jobs are, for a message about those of which nothing could be decided.
+-- Return the states of jobs, for a message about those for which nothing could be decided.
 --
--- Parameters: ids uuid[]. Returns: for each that is live, and for each end of it, its id, queue and state, the later
---   the further down.
+-- Parameters: ids uuid[]. Returns: for each that is live, and for each end of it, its id, queue and state, in the order of
+--   time.
 -- Reads the primary keys of the job table and of each day's archive. Locks: none.
 -- Roles: consumer, operator, observer.
 SELECT a.id, a.queue, a.state, a.finished_at FROM sqlqueue.job_archive AS a WHERE a.id = ANY (CAST(:ids AS uuid[]))

@@ -1,9 +1,8 @@
--- Lock live jobs for an operator's decision, and return them as they are now. One that another transaction has locked
--- (claiming or ending it, or working on it) is left out and not waited for: asked for again in a moment, it is there or
--- gone.
+-- Lock live jobs for an operator's decision, and return their current state. One that another transaction has locked
+-- (claiming, ending or processing it) is skipped and not waited for: a moment later it is available or gone.
 --
 -- Parameters: queue text; ids uuid[].
--- Returns: id; state; its ordering key if it stands in its line, else null; whether it waits there for its turn.
+-- Returns: id; state; its ordering key if it has a place in its line, else null; whether it waits there for its turn.
 -- Locks: the rows returned, until the transaction ends; with keys in line, it holds key_wait of them. Reads the primary key.
 -- Roles: consumer, operator.
 SELECT

@@ -1,4 +1,4 @@
--- The jobs that would be claimed next, without claiming them, by the time they are due.
+-- Return the jobs that would be claimed next, without claiming them, by the time they are due.
 --
 -- Parameters: queue text; limit integer.
 -- Returns: at most :limit jobs from each bucket's highest priorities, merged by priority and time. Locks: none.

@@ -1,11 +1,11 @@
--- Bring ended jobs back to their queue, each the same job: its id, its place in its key's line, and its lease number, which
--- goes on from where it was, so that the holder of an earlier lease is still refused. It has all its attempts, and is
--- due now.
+-- Redrive ended jobs to their queue. Each remains the same job: its id, its place in its key's line, and its lease number,
+-- which continues from its last value, so that a consumer with an earlier lease is still refused. It has all its attempts
+-- again, and is due now.
 --
--- A job that held its unique key only until it was claimed does not hold it again: however many of a key ended, all go back.
+-- A job that held its unique key only until it was claimed does not hold it again: all ended jobs of such a key go back.
 --
--- Of an id that ended more than once the latest goes back. A bucket that new jobs do not use any more is exchanged for one
--- that they do, so that running consumers claim from it.
+-- Of an id that ended more than once the latest goes back. A bucket that new jobs no longer use is replaced by one that
+-- they do, so that running consumers claim from it.
 --
 -- Parameters: queue text; ids uuid[]; states text[] (only jobs that ended so); since, until text (timestamptz: when they
 --   ended at the earliest and the latest; '-infinity' and 'infinity': at any time).
@@ -13,8 +13,8 @@
 --   its unique key.
 -- Locks: the archive's rows, in the order of their ids; waits for another redrive of them. In a keyed queue the transaction
 --   holds key_wait. Guards: I1, I2, I3, I6: one statement inserts and deletes; I5.
--- Plan: the ids go to each partition that since and until leave over, through its primary key. The queue is compared so that
---   no index serves it: the planner took the one of all that ended in between.
+-- Plan: the ids are looked up in each partition within since and until, through its primary key. The queue is compared so
+--   that no index serves it: the planner used the one of all that ended in between.
 -- Roles: operator.
 WITH candidate AS MATERIALIZED (
     SELECT a.*

@@ -1,9 +1,10 @@
--- Let held jobs go: due now, with the attempts that they have left. A request to cancel one, made while it ran, is void: the
--- release is the later word.
+-- Release held jobs: due now, with their remaining attempts. A request to cancel one, made while it ran, is dropped: the
+-- release is the later decision.
 --
 -- Parameters: ids uuid[]. Returns: the ids. Locks: none beyond those that the transaction has. Guards: I1, I5 (a claim
 --   decides about the turn).
--- Plan: the primary key; asked for held ones, the planner would read an index of all that are held, where there is one.
+-- Plan: the primary key; with a condition on the state, the planner would read an index of all held jobs, where there is
+--   one.
 -- Roles: operator.
 UPDATE sqlqueue.job AS j
 SET state = 'queued', available_at = statement_timestamp(), cancel_requested_at = NULL

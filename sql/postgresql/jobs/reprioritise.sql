@@ -1,4 +1,5 @@
--- Give live jobs another priority; for a running one it counts when it goes back. Within a key's line the order stays.
+-- Change the priority of live jobs; for a running one it counts when it is queued again. The order within a key's line
+-- stays.
 --
 -- Parameters: ids uuid[]; priority smallint. Returns: the ids. Locks: none beyond those that the transaction has.
 -- Roles: operator.

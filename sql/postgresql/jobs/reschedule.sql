@@ -1,6 +1,6 @@
--- Have queued jobs become due at another moment. One that waits for its turn in an ordered queue stays in line, and is due
--- at that moment at the earliest once its turn has come; where so many of a key may run at once it leaves the line, so that
--- it keeps no place that another could use.
+-- Reschedule queued jobs to another moment. One that waits for its turn in an ordered queue stays in line, and is due at
+-- that moment at the earliest once its turn has come; where several jobs of a key may run at once it leaves the line, so
+-- that it keeps no place that another could use.
 --
 -- Parameters: queue text; ids uuid[]; seconds float8 (from now; null: see moment); moment timestamptz (one that has passed:
 --   now). Returns: the ids. Locks: none beyond those that the transaction has. Guards: I5.

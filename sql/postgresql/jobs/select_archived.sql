@@ -1,11 +1,11 @@
--- Read the next :scan jobs of a queue that ended, the latest first, and return those that fit.
+-- Read the next :scan jobs of a queue that ended, the latest first, and return those that match.
 --
 -- Parameters: queue text; after_at text (a timestamptz) and after_id uuid (where the page before ended; 'infinity'
 --   or the moment before which to begin, and the nil UUID: at the very beginning); since timestamptz (ended then or later;
 --   null: any); states text[]; tags text[] (the job has all of them); payload jsonb (the job's contains it), ordering_key,
 --   error_contains text (each null: any); scan integer.
--- Returns: one row: the ids that fit; how many jobs were read; when the first of them ended, and when the last (as
---   text), and its id, where the next page begins if as many as :scan were.
+-- Returns: one row: the ids that match; how many jobs were read; when the first of them ended, and when the last (as text),
+--   and its id, where the next page begins if as many as :scan were.
 -- Reads at most :scan entries of job_archive_finished, and those that ended in the same moment as the last. Locks: none.
 -- Roles: operator, observer.
 WITH scanned AS MATERIALIZED (

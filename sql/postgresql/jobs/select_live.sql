@@ -1,11 +1,11 @@
--- Read the next :scan live jobs of a bucket, in the order in which they are claimed, and return those that fit.
+-- Read the next :scan live jobs of a bucket, in the order in which they are claimed, and return those that match.
 --
 -- Parameters: queue text; bucket smallint; after_priority smallint, after_at text (a timestamptz), after_id uuid (where the
 --   page before ended; 9, '-infinity' and the nil UUID: at the very beginning); states text[]; tags text[] (the
 --   job has all of them); payload jsonb (the job's contains it), ordering_key, error_contains text, since, before
 --   timestamptz (enqueued then or later, earlier) (each null: any); scan integer.
--- Returns: one row: the ids that fit; how many jobs were read; and the last of them (priority, available_at as text,
---   id), where the next page begins if as many as :scan were. Reads at most :scan entries of job_claim. Locks: none.
+-- Returns: one row: the ids that match; how many jobs were read; and the last of them (priority, available_at as text, id),
+--   where the next page begins if as many as :scan were. Reads at most :scan entries of job_claim. Locks: none.
 -- Roles: consumer, operator, observer.
 WITH scanned AS MATERIALIZED (
     SELECT entry.*, row_number() OVER () AS place

@@ -1,8 +1,8 @@
--- Find the jobs of a queue in the packs of large batches that fit: they run.
+-- Find the matching jobs of a queue in the packs of large batches: they run.
 --
--- Parameters: queue text; states text[] (without 'running' none fits); tags text[] (the job has all of them); payload
---   jsonb (the job's contains it), ordering_key, error_contains text, since, before timestamptz (enqueued then or
---   later, earlier) (each null: any); limit integer (null: all of them).
+-- Parameters: queue text; states text[] (without 'running' none matches); tags text[] (the job has all of them); payload
+--   jsonb (the job's contains it), ordering_key, error_contains text, since, before timestamptz (enqueued then or later,
+--   earlier) (each null: any); limit integer (null: all of them).
 -- Returns: the ids, in their order within each pack. Locks: none.
 -- Plan: the packs of the queue, one after the other, until so many were found.
 -- Roles: consumer, operator, observer.

@@ -1,14 +1,14 @@
 -- End jobs: move them from the live table to the archive, each under its fence.
 --
--- Parameters: ids uuid[]; lease_nos bigint[]; states text[] (succeeded, failed or cancelled; null: all
---   succeeded); results text[] (JSON or null; null: none has one); errors text[] (null: keep the last one; of all of them);
---   in_line boolean (whether the transaction lets in the next of the jobs' keys; else those that stand in a line stay).
--- Returns: the id of each job that was ended, and its order_no. One that is missing was refused: its lease is not the
---   current one, or it stands in its key's line.
+-- Parameters: ids uuid[]; lease_nos bigint[]; states text[] (succeeded, failed or cancelled; null: all succeeded); results
+--   text[] (JSON or null; null: none has one); errors text[] (null: keep the last one; of all of them); in_line boolean
+--   (whether the transaction promotes the next of the jobs' keys; else jobs with a place in their key's line stay).
+-- Returns: the id of each job that was ended, and its order_no. A missing one was refused: its lease is not current, or it
+--   has a place in its key's line.
 -- Locks: the deleted rows, in the order of the arrays. Guards: I2, I3; with the caller's own writes in one transaction, I7;
---   I8 (nobody waits for a job that has ended).
--- Plan: the ids by the primary key, whatever the table held when it was made; as many numbers beside the arrays make
---   them look long, so that the two are hashed and never compared each with each.
+--   I8 (no job waits for one that has ended).
+-- Plan: the ids by the primary key, whatever the table held when the plan was made; generate_subscripts makes the planner
+--   expect long arrays, so that the two are hashed and never compared each with each.
 -- Consumers run it by the function end_leased.
 -- Roles: operator.
 WITH finished AS (

@@ -1,12 +1,12 @@
--- End jobs that this transaction has locked and worked off: move them to the archive. They never had a lease; the lock
--- was the fence, and a consumer that still believes in an older lease is refused afterwards.
+-- End jobs that this transaction has locked and processed: move them to the archive. They never had a lease; the row lock
+-- was the fence, and a consumer with an older lease is refused afterwards.
 --
 -- Parameters: ids uuid[]; states text[] (succeeded, failed or cancelled); results text[] (JSON or null); errors text[]
 --   (null: keep the last one); worker text.
 -- Returns: the id of each job that was ended.
--- A job under a lease that has not run out is left: another consumer has it. Of a queued job the moment does not count:
--- a clock that was put back since it was locked would leave it to be worked on twice, beside what its handler wrote.
--- Locks: none beyond those that the transaction has. Guards: I2, I7: with the caller's writes it stands or falls.
+-- A job under a lease that has not expired is left: another consumer has it. For a queued job the due time does not count:
+-- if the clock was set back since it was locked, the job would be processed twice, besides what its handler wrote.
+-- Locks: none beyond those that the transaction has. Guards: I2, I7: it commits or rolls back with the caller's writes.
 -- Consumers run it by the function end_locked.
 -- Roles: operator.
 WITH finished AS (

@@ -1,5 +1,5 @@
--- End jobs under their fence as succeeded, all under the same lease number and none with a result: complete for what most
--- batches come to, without its join.
+-- End jobs under their fence as succeeded, all under the same lease number and none with a result: complete for the most
+-- common batches, without its join.
 --
 -- Parameters: ids uuid[]; lease_no bigint; in_line boolean: as for finish. Returns, locks and guards: as finish.
 -- Consumers run it by the function succeed_leased.

@@ -1,9 +1,9 @@
--- End jobs that this transaction has locked and worked off as succeeded, none with a result: complete_locked for what most
--- jobs come to, without its join.
+-- End jobs that this transaction has locked and processed as succeeded, none with a result: complete_locked for the most
+-- common jobs, without its join.
 --
 -- Parameters: ids uuid[]; worker text. Returns: the id of each job that was ended.
--- A job under a lease that has not run out is left: another consumer has it. Of a queued job the moment does not count:
--- a clock that was put back since it was locked would leave it to be worked on twice, beside what its handler wrote.
+-- A job under a lease that has not expired is left: another consumer has it. For a queued job the due time does not count:
+-- if the clock was set back since it was locked, the job would be processed twice, besides what its handler wrote.
 -- Locks: none beyond those that the transaction has. Guards: I2, I7, as complete_locked.
 -- Consumers run it by the function succeed_locked.
 -- Roles: operator.

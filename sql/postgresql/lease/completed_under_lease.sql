@@ -1,9 +1,9 @@
--- Which of these jobs were ended under exactly these leases. Asked when the answer to a finish got lost with the
--- connection: what is found here was ours and landed.
+-- Return which of these jobs were ended under exactly these leases. Used when the answer to a finish was lost with the
+-- connection: a job found here was ended by this caller.
 --
 -- Parameters: ids uuid[]; lease_nos bigint[].
 -- Returns: ids. Locks: none.
--- Plan: the primary key of each day, an id at a time: joined, many ids made the planner read the whole archive.
+-- Plan: the primary key of each day, one id at a time: with a join of many ids the planner read the whole archive.
 -- Roles: consumer, operator, observer.
 SELECT a.id
 FROM unnest(CAST(:ids AS uuid[]), CAST(:lease_nos AS bigint[])) AS ended (id, lease_no)

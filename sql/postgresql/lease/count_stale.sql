@@ -1,6 +1,6 @@
 -- Count writes that were refused because the lease had passed on.
 --
--- Parameters: queue text; writes integer. Locks: the day's row. Guards: I3 (counted). Of a reply queue that was removed
+-- Parameters: queue text; writes integer. Locks: the day's row. Guards: I3 (counted). For a reply queue that was removed
 --   meanwhile nothing is counted.
 -- Roles: consumer.
 INSERT INTO sqlqueue.stale_write AS s (queue, day, writes)

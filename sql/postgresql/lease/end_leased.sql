@@ -1,7 +1,7 @@
--- End jobs: move them from the live table to the archive, each under its fence, with the rights of the tables' owner. It is
--- complete, which the function runs.
+-- End jobs: move them from the live table to the archive, each under its fence, with the rights of the tables' owner. The
+-- function runs complete.
 --
--- Parameters, returns, locks, guards and plan: as complete. Settings of the function keep the plan what it is.
+-- Parameters, returns, locks, guards and plan: as complete. Settings of the function keep the plan as it is.
 -- Roles: consumer, operator.
 SELECT e.id, e.order_no
 FROM sqlqueue.end_leased(

@@ -1,10 +1,10 @@
--- End the leases of a worker that is known to be dead, instead of waiting until they run out: its jobs are due at once.
+-- End the leases of a consumer that is known to be dead, instead of waiting until they expire: its jobs are due at once.
 --
--- The jobs stay running under a lease that is over, just as if its time had come: they are claimed one by one, and the
--- attempt of one that was claimed by itself is spent, or else a job that kills its consumer would do so for ever.
--- Should the worker live after all, its writes are accepted until somebody else claims the job, and refused from then on.
+-- The jobs stay running under a lease that is over, as if it had expired: they are claimed one by one, and the attempt of
+-- one that was claimed by itself is spent; otherwise a job that kills its consumer would do so for ever. If the consumer
+-- lives after all, its writes are accepted until another one claims the job, and refused afterwards.
 --
--- Parameters: queue, worker text; within_seconds float8 (no lease of the worker ends later than that from now).
+-- Parameters: queue, worker text; within_seconds float8 (no lease of the consumer ends later than that from now).
 -- Returns: the id of each job. Locks: the rows; those that others hold are skipped.
 -- Plan: job_claim, for each bucket and priority the jobs due within that time, which are leases and what is scheduled so
 --   soon; never the backlog. Guards: I3, I4.

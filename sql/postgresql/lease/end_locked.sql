@@ -1,5 +1,5 @@
--- End jobs that this transaction has locked and worked off, with the rights of the tables' owner. It is
--- complete_locked, which the function runs.
+-- End jobs that this transaction has locked and processed, with the rights of the tables' owner. The function runs
+-- complete_locked.
 --
 -- Parameters, returns, locks and guards: as complete_locked.
 -- Roles: consumer, operator.

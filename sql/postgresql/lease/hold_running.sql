@@ -1,11 +1,11 @@
--- Set claimed jobs aside until a person decides, each under its fence. The attempt does not count.
+-- Hold claimed jobs until an operator decides, each under its fence. The attempt does not count.
 --
 -- Parameters: ids uuid[]; lease_nos bigint[]; reasons text[]; in_line boolean: as for finish.
--- Returns: the id of each job that is held now, and its order_no. One that is missing was refused: its lease is not the
---   current one, or it stands in its key's line.
+-- Returns: the id of each job that is held now, and its order_no. A missing one was refused: its lease is not current, or
+--   it has a place in its key's line.
 -- Locks: the updated rows, in the order of the arrays. Guards: I1, I3.
--- Plan: the ids by the primary key, whatever the table held when it was made; as many numbers beside the arrays make
---   them look long, so that the two are hashed and never compared each with each.
+-- Plan: the ids by the primary key, whatever the table held when the plan was made; generate_subscripts makes the planner
+--   expect long arrays, so that the two are hashed and never compared each with each.
 -- Roles: consumer.
 UPDATE sqlqueue.job AS j
 SET state = 'held',

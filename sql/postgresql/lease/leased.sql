@@ -1,10 +1,10 @@
--- What whoever ends a job has to know of it, where he knows no more than the job and its lease.
+-- Read what is needed to end jobs of which the caller knows only the id and the lease.
 --
 -- Parameters: ids uuid[]; lease_nos bigint[].
 -- Returns, for each job that is still under that lease: id; queue; ordering_key; order_no; limited; attempt; max_attempts;
 --   backoff (its own, else the queue's, as seconds, factor, max_seconds, jitter); on_poison and lease_seconds of the queue.
--- Locks: none: while the lease is the caller's nobody else changes these, except that a change of the queue's settings may
---   give the job a place in its key's line. Plan: the ids one by one through the primary key.
+-- Locks: none: while the lease is the caller's no other transaction changes these, except that a change of the queue's
+--   settings may give the job a place in its key's line. Plan: the ids one by one through the primary key.
 -- Roles: consumer, operator, observer.
 SELECT
     j.id, j.queue, j.ordering_key, j.order_no, j.limited, j.attempt, j.max_attempts,

@@ -1,10 +1,10 @@
--- Lock the jobs of a batch whose leases are to be extended, before limit_lock: whoever ends jobs of a queue with limits
--- and claims the next ones in the same transaction has the rows first, too, and so nobody waits in a circle.
+-- Lock the jobs of a batch whose leases are to be extended, before limit_lock: a transaction that ends jobs of a queue with
+-- limits and claims the next ones locks the rows first, too, so no deadlock arises.
 --
 -- Parameters: ids uuid[]; lease_nos bigint[]. Returns: the id of each job that is still under that lease.
 -- Locks: the rows, in the order of their ids. Guards: I8.
--- Plan: the ids by the primary key, whatever the table held when it was made; as many numbers beside the arrays make
---   them look long, so that the two are hashed and never compared each with each.
+-- Plan: the ids by the primary key, whatever the table held when the plan was made; generate_subscripts makes the planner
+--   expect long arrays, so that the two are hashed and never compared each with each.
 -- Roles: consumer, operator.
 SELECT j.id
 FROM ROWS FROM (

@@ -1,11 +1,11 @@
--- Note how far a running job is, under its fence.
+-- Record the progress of a running job, under its fence.
 --
 -- Parameters: id uuid; lease_no bigint; percent float8 (0 to 100); message text (null: none).
 -- Returns: the job's id. No row: refused, because the lease is not the current one, or the job ended.
--- Locks: the job's row against its end, and that of its progress, for one statement: whoever ends the job finds what was
---   noted, and nobody notes anything after its end. Guards: I3.
--- Plan: the primary keys of both tables. The first note of a job marks it as followed, so that its end removes the note;
---   the later ones change only their own row, in place.
+-- Locks: the job's row against its end, and that of its progress, for one statement: the statement that ends the job finds
+--   what was recorded, and nothing is recorded after its end. Guards: I3.
+-- Plan: the primary keys of both tables. The first record of a job marks it as followed, so that its end removes the
+--   record; later ones change only their own row, in place.
 -- Roles: consumer.
 WITH mine AS MATERIALIZED (
     SELECT j.id, j.lease_no, j.followed

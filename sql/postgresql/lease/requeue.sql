@@ -1,15 +1,15 @@
--- Give claimed jobs back to their queue, each under its fence, to be due again after a delay or at a moment: a retry, a
--- snooze, or work that was claimed and not begun.
+-- Return claimed jobs to their queue, each under its fence, due after a delay or at a moment: a retry, a snooze, or a job
+-- that was claimed and not begun.
 --
 -- Parameters: ids uuid[]; lease_nos bigint[]; delays float8[] (seconds from now; null: see moments); moments
 --   timestamptz[]; errors text[] (null: keep the last one); spent boolean[] (false: this attempt does not count); in_line
 --   boolean: as for finish.
--- Returns: the id of each job given back, and its order_no. One that is missing was refused: its lease is not the
---   current one, or it stands in its key's line.
--- Locks: the updated rows, in the order of the arrays. Guards: I1, I3 (lease_no stays, so the old lease is not current
+-- Returns: the id of each returned job, and its order_no. A missing one was refused: its lease is not current, or it has a
+--   place in its key's line.
+-- Locks: the updated rows, in the order of the arrays. Guards: I1, I3 (lease_no stays, and the old lease is not current
 --   again: the state is no longer running).
--- Plan: the ids by the primary key, whatever the table held when it was made; as many numbers beside the arrays make
---   them look long, so that the two are hashed and never compared each with each.
+-- Plan: the ids by the primary key, whatever the table held when the plan was made; generate_subscripts makes the planner
+--   expect long arrays, so that the two are hashed and never compared each with each.
 -- Roles: consumer.
 UPDATE sqlqueue.job AS j
 SET state = 'queued',

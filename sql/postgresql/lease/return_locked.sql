@@ -1,11 +1,11 @@
--- Give back jobs that this transaction has locked and could not end: to be due again after a delay or at a moment, or to
--- be held. The lease number grows, so that a consumer that still believes in an older lease is refused.
+-- Return to their queue jobs that this transaction has locked and could not end: due after a delay or at a moment, or held.
+-- The lease number grows, so that a consumer with an older lease is refused.
 --
 -- Parameters: ids uuid[]; states text[] (queued or held); delays float8[] (seconds from now; null: see moments); moments
 --   timestamptz[]; errors text[] (null: keep the last one); spent boolean[] (whether the attempt counts).
 -- Returns: the id of each job. Locks: none beyond those that the transaction has. Guards: I1, I3.
--- Plan: the ids by the primary key, whatever the table held when it was made; as many numbers beside the arrays make
---   them look long, so that the two are hashed and never compared each with each.
+-- Plan: the ids by the primary key, whatever the table held when the plan was made; generate_subscripts makes the planner
+--   expect long arrays, so that the two are hashed and never compared each with each.
 -- Roles: consumer.
 UPDATE sqlqueue.job AS j
 SET state = back.state,

@@ -1,5 +1,5 @@
--- End jobs under their fence as succeeded, all under the same lease number and none with a result: end_leased for what most
--- batches come to. It is complete_plain, which the function runs.
+-- End jobs under their fence as succeeded, all under the same lease number and none with a result: end_leased for the most
+-- common batches. The function runs complete_plain.
 --
 -- Parameters, returns, locks, guards and plan: as complete_plain.
 -- Roles: consumer, operator.

@@ -1,5 +1,5 @@
--- End jobs that this transaction has locked and worked off as succeeded, none with a result: end_locked for what most
--- jobs come to. It is complete_plain_locked, which the function runs.
+-- End jobs that this transaction has locked and processed as succeeded, none with a result: end_locked for the most common
+-- jobs. The function runs complete_plain_locked.
 --
 -- Parameters, returns, locks and guards: as complete_plain_locked.
 -- Roles: consumer, operator.

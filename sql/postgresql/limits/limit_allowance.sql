@@ -1,17 +1,17 @@
--- How many jobs of a queue may begin now under its limits. The transaction holds limit_lock, taken by an earlier
+-- Return how many jobs of a queue may begin now under its limits. The transaction holds limit_lock, taken by an earlier
 -- statement: this one sees everything that was granted before.
 --
--- A lease counts until it ends by the database's clock, so that a slot comes back after a kill without anybody's doing.
--- What another claim has reserved counts as well, until that claim commits. A reservation that expired is removed, unless
--- a claim has it in hand: then it still counts, as that claim may yet commit.
+-- A lease counts until it ends by the database's clock, so a slot of a killed consumer becomes free without any action.
+-- What another claim has reserved counts as well, until that claim commits. An expired reservation is removed, unless a
+-- claim has it locked: then it still counts, as that claim may yet commit.
 --
 -- The rate holds for every interval, wherever it begins: the starts of the last :rate_seconds are summed up, by the
 -- moments of their claims (started_at), not of their commits.
 --
 -- Parameters: queue text; revision bigint; limit integer (the most that are wanted).
 -- Returns: one row: how many; no row when the queue is paused or has other settings by now.
--- Reads at most max_running entries of job_limited, and the claims of one interval. Locks: expired reservations;
---   those in hand are skipped. Guards: I9.
+-- Reads at most max_running entries of job_limited, and the claims of one interval. Locks: expired reservations; those that
+--   a claim has locked are skipped. Guards: I9.
 -- Roles: consumer.
 WITH expired AS (
     DELETE FROM sqlqueue.limit_reservation AS r

@@ -1,4 +1,4 @@
--- Let one transaction after the other decide about a queue that has limits.
+-- Serialise the transactions that decide about a queue with limits.
 --
 -- Parameters: queue text. Locks: an advisory lock of the queue, until the transaction ends. Guards: I9: what is counted
 --   by the statement after it cannot change before the transaction has granted.

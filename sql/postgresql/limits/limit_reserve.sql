@@ -1,10 +1,9 @@
--- Reserve capacity for ten claims of a queue that is far from its limits, in a transaction of its own: limit_lock is
--- held for the moment that counting takes, and not until claimed rows are written and on disk. Near the limits nothing
--- is reserved, as what one consumer reserves the others could not claim; there each claim counts, by claim_limited.
+-- Reserve capacity for ten claims of a queue that is far from its limits, in a transaction of its own: limit_lock is held
+-- only while counting, and not until claimed rows are written and on disk. Near the limits nothing is reserved, because
+-- other consumers could not claim what one has reserved; there each claim counts, by claim_limited.
 --
--- Nothing rests on a reservation that a crash of the server loses, as the claims that used it are lost with it: so the
--- commit need not wait for the disk. The transaction holds limit_lock, taken by an earlier statement: this one sees
--- everything that was promised before.
+-- A crash of the server that loses a reservation also loses the claims that used it, so the commit need not wait for the
+-- disk. The transaction holds limit_lock, taken by an earlier statement: this one sees everything that was reserved before.
 --
 -- Parameters: queue text; revision bigint; reservation uuid; limit integer (the most that one claim wants).
 -- Returns: one row: the reservation, and for how many jobs; no row: the limits allow less than twenty claims, or the queue

@@ -1,4 +1,4 @@
--- Whether tomorrow has its partition of the archive: one look into the catalog, for the start of every drain.
+-- Check whether tomorrow has its partition of the archive: one read of the catalogue, at the start of every drain.
 --
 -- Returns: one row, one boolean. Locks: none.
 -- Roles: producer, consumer, operator, observer.

@@ -2,6 +2,6 @@
 --
 -- Parameters: day date; only_queue text (as for archive_days_over).
 -- Returns: whether it was dropped; after 200 ms without the locks it fails with 55P03.
--- Locks: the archive, against everybody, for a few milliseconds.
+-- Locks: the archive, against every access, for a few milliseconds.
 -- Roles: consumer, operator.
 SELECT sqlqueue.drop_archive_partition(CAST(:day AS date), CAST(:only_queue AS text)) AS dropped

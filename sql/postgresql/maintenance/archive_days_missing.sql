@@ -1,5 +1,5 @@
--- The days that should have a partition of the archive and have none: from yesterday to :days days ahead, and on request
--- those that have rows in the default partition.
+-- Return the days that should have a partition of the archive and have none: from yesterday to :days days ahead, and on
+-- request those that have rows in the default partition.
 --
 -- Parameters: days integer; strays boolean (true: also days with rows in the default partition; false: not those, also
 --   if they are yesterday or later).

@@ -1,4 +1,4 @@
--- Delete the first :limit rows of a queue from the archive that its retention does not keep: in partitions that other
+-- Delete the first :limit rows of a queue from the archive that its retention does not keep, in partitions that other
 -- queues still need. A row is kept while the UTC day in which it ended is one of the last retention_days whole days.
 --
 -- Parameters: queue text; limit integer.

@@ -1,13 +1,13 @@
--- Look at the next :limit steps of a queue's history that its retention does not keep, the oldest first, and delete those
--- whose job is gone: neither live nor in the archive. A step is kept while the UTC day in which it was taken is one of the
--- last retention_days whole days.
+-- Read the next :limit steps of a queue's history that its retention does not keep, the oldest first, and delete those
+-- whose job is neither live nor in the archive. A step is kept while the UTC day in which it was taken is one of the last
+-- retention_days whole days.
 --
--- Parameters: queue text; after_at text (a timestamptz), after_id uuid, after_no bigint (where the look before this one
---   ended; '-infinity', the nil UUID and 0: at the very beginning); limit integer.
--- Returns: one row: how many were deleted; how many were looked at; and the last of them (at as text, job_id, no), where
---   the next look goes on if as many as :limit were.
+-- Parameters: queue text; after_at text (a timestamptz), after_id uuid, after_no bigint (where the page before ended;
+--   '-infinity', the nil UUID and 0: at the very beginning); limit integer.
+-- Returns: one row: how many were deleted; how many were read; and the last of them (at as text, job_id, no), where the
+--   next page begins if as many as :limit were.
 -- Locks: the deleted rows. Guards: a job that ends, or is brought back, is in one of the two tables at every moment.
--- Plan: job_event_oldest; for each job looked at the primary key of the live jobs, and, if it is not there, those of the
+-- Plan: job_event_oldest; for each job read the primary key of the live jobs, and, if it is not there, those of the
 --   archive's partitions. OFFSET 0 keeps them lookups: to join them, all jobs would be read.
 -- Roles: consumer, operator.
 WITH old AS MATERIALIZED (

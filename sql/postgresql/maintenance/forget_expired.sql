@@ -1,8 +1,8 @@
--- Remove what has expired and was not taken up again: waiters and workers a minute after their time, slots an hour after
--- theirs, grants whose lease has passed on, consumers in transactional mode after which none came for a week, the counts
--- of refused writes of more than 90 days ago, and priorities of a queue that are noted twice.
+-- Delete what has expired and was not renewed: waiters and workers a minute after their time, slots an hour after theirs,
+-- grants whose lease has passed on, transactional consumers that no other followed for a week, the counts of refused writes
+-- of more than 90 days ago, and priorities of a queue that are recorded twice.
 --
--- Returns: one row: how many rows. Locks: the deleted rows; those that somebody has in hand are skipped.
+-- Returns: one row: how many rows. Locks: the deleted rows; those that another transaction has locked are skipped.
 -- Plan: the jobs of grants are looked up one by one: joined, they made the planner read all live jobs.
 -- Roles: consumer, operator.
 WITH waiter AS (

@@ -1,8 +1,8 @@
--- Remove what was said about the progress of jobs that are not live any more: a net, as their ends do so themselves.
+-- Delete the recorded progress of jobs that are no longer live: a safeguard, because the end of a job does so itself.
 --
 -- Parameters: after uuid (where the call before ended; the nil UUID: from the beginning); limit integer.
--- Returns: one row: how many rows were looked at, how many removed, the last job looked at (null: none).
--- Locks: the removed rows. Plan: the primary keys, for so many rows.
+-- Returns: one row: how many rows were read, how many deleted, the last job read (null: none).
+-- Locks: the deleted rows. Plan: the primary keys, for so many rows.
 -- Roles: consumer, operator.
 WITH looked AS MATERIALIZED (
     SELECT p.job_id FROM sqlqueue.job_progress AS p WHERE p.job_id > CAST(:after AS uuid) ORDER BY p.job_id LIMIT :limit

@@ -1,7 +1,7 @@
--- Remove what Spark tasks staged more than a day ago: their write died, or they lost against another attempt.
+-- Delete what Spark tasks staged more than a day ago: their write died, or another attempt was accepted instead.
 --
--- Parameters: limit integer (of attempts). Returns: one row: how many attempts. Locks: the deleted rows; those that somebody
---   has in hand are skipped. Plan: the index of attempts by their age, and the primary key of what they staged.
+-- Parameters: limit integer (of attempts). Returns: one row: how many attempts. Locks: the deleted rows; those that another
+--   transaction has locked are skipped. Plan: the index of attempts by their age, and the primary key of what they staged.
 -- Roles: consumer, operator.
 WITH old AS MATERIALIZED (
     SELECT a.attempt

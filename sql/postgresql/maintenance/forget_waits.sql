@@ -1,7 +1,7 @@
--- Remove followers that were waiting for a notification and have not said for a day that they still do: their process died.
+-- Delete followers that wait for a notification and have not been renewed for a day: their process died.
 --
--- Parameters: limit integer. Returns: one row: how many rows. Locks: the removed rows; those that somebody has in hand are
---   skipped. Plan: the index by their age.
+-- Parameters: limit integer. Returns: one row: how many rows. Locks: the deleted rows; those that another transaction has
+--   locked are skipped. Plan: the index by their age.
 -- Roles: consumer, operator.
 WITH old AS MATERIALIZED (
     SELECT f.id

@@ -1,7 +1,7 @@
--- Forget the names of writes that were done more than 30 days ago: a write of that name is a new one from then on.
+-- Delete the names of writes that were done more than 30 days ago: a write of that name is a new one from then on.
 --
--- Parameters: limit integer. Returns: one row: how many. Locks: the deleted rows; those that somebody has in hand are
---   skipped. Plan: the index by age, and the primary key, which begins with the name.
+-- Parameters: limit integer. Returns: one row: how many. Locks: the deleted rows; those that another transaction has locked
+--   are skipped. Plan: the index by age, and the primary key, which begins with the name.
 -- Roles: consumer, operator.
 WITH old AS MATERIALIZED (
     SELECT w.queue, w.name

@@ -1,4 +1,4 @@
--- Whether maintenance is due and nobody is at it: one row by its key, at the start of a drain and once a minute.
+-- Check whether maintenance is due and no run is under way: one row by its key, at the start of a drain and once a minute.
 --
 -- Parameters: none. Returns: one row if it is. Locks: none.
 -- Roles: consumer, operator, observer.

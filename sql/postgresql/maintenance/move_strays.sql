@@ -1,9 +1,9 @@
--- Move jobs to where claims and sensors look for them, that are in a bucket that their queue never had, or have a
--- priority that there is not. The bucket is the one that their ordering key, or id, belongs to. A priority that is not
--- noted as one of the queue's is, by the trigger of the jobs that are written here.
+-- Move jobs that no claim or sensor reads to where they are read: jobs in a bucket that their queue never had, or with a
+-- priority that does not exist. The bucket is the one of their ordering key, or id. A priority that is not recorded as one
+-- of the queue's is recorded by the trigger of the jobs that are written here.
 --
 -- Parameters: limit integer. Returns: one row: how many were moved.
--- Locks: these jobs; those that others have locked are left for the next time. Guards: I1, I5 (turns go by the key, in
+-- Locks: these jobs; those that others have locked are left for the next time. Guards: I1, I5 (turns follow the key, in
 --   whatever bucket its jobs are), I8.
 -- Plan: see the view stray_job.
 -- Roles: operator.

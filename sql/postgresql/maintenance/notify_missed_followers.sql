@@ -1,12 +1,12 @@
--- Tell those who were left out when their job ended: it was ended in a transaction that did not see them (with an isolation
--- stricter than READ COMMITTED), or its row was deleted by hand. In the latter case there is nothing to tell: they are
--- forgotten, and groups no longer wait for that job.
+-- Notify the followers that were left out when their job ended: it was ended in a transaction that did not see them (with
+-- an isolation stricter than READ COMMITTED), or its row was deleted by hand. In the latter case there is nothing to
+-- notify: they are deleted, and groups no longer wait for that job.
 --
 -- Parameters: after uuid (where the call before ended; the nil UUID: from the beginning); limit integer.
--- Returns: one row: how many followed jobs were looked at, how many followers were told or forgotten, the last job looked at
---   (null: none). Locks: as the function tell_followers.
--- Plan: the index of followers by their job, where members of groups that were told are stepped over, and the primary key of
---   the jobs, for so many jobs.
+-- Returns: one row: how many followed jobs were read, how many followers were notified or deleted, the last job read (null:
+--   none). Locks: as the function tell_followers.
+-- Plan: the index of followers by their job, skipping members of groups that were notified, and the primary key of the
+--   jobs, for so many jobs.
 -- Roles: operator.
 WITH looked AS MATERIALIZED (
     SELECT DISTINCT f.job_id

@@ -1,9 +1,9 @@
--- Deliver jobs that were just granted to a worker, for take_assigned to read, and count them as given.
+-- Deliver jobs that were just granted to a worker, for take_assigned to read, and count them against its demand.
 --
--- One that was granted by itself waits as one: it is handed out alone, and until then no attempt of it is spent.
+-- One that was granted by itself is delivered by itself: it is handed out alone, and until then no attempt of it is spent.
 --
 -- Parameters: queue, worker text; ids uuid[]; lease_nos bigint[]; alone boolean (whether it was granted by itself).
--- Locks: the new rows, the worker's row, and the job that was granted by itself, which the transaction has already.
+-- Locks: the new rows, the worker's row, and the job that was granted by itself, which the transaction has locked already.
 -- Roles: consumer.
 WITH given AS (
     UPDATE sqlqueue.worker AS w

@@ -1,4 +1,4 @@
--- Tell the managers of a queue how many jobs a worker can take, and that it is there.
+-- Register with the managers of a queue how many jobs a worker can take, and that it is alive.
 --
 -- Parameters: queue, worker text; wanted integer (null: what was asked for before stands); seconds float8 (how long this
 --   holds). Locks: the worker's row.

@@ -1,5 +1,5 @@
 -- Take up to :limit of the jobs that managers granted to a worker, or one that was granted by itself, which goes first. A
--- grant whose lease has passed on is dropped unseen.
+-- grant whose lease has passed on is dropped unread.
 --
 -- Parameters: queue, worker text; limit integer.
 -- Returns: the jobs under the lease that the manager gave them. Locks: the deleted assignments; the job that is taken

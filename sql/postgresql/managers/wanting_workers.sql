@@ -1,4 +1,4 @@
--- The workers of a queue that are there and wait for jobs, locked for one manager; another manager skips them.
+-- Lock and return, for one manager, the workers of a queue that are alive and wait for jobs; other managers skip them.
 --
 -- Parameters: queue text. Returns: name and how many jobs it wants, in random order, so that managers begin at different
 --   ones. Locks: the returned rows, until the transaction ends.

@@ -1,4 +1,4 @@
--- A worker goes: managers give it nothing any more.
+-- Withdraw a worker: managers grant it nothing any more.
 --
 -- Parameters: queue, worker text. Locks: the worker's row.
 -- Roles: consumer, operator.

@@ -1,13 +1,14 @@
--- Promote the next parked jobs of keys below their limit again: for each key as many as it is named times; in an
--- ordered queue the first live one alone, if it waits and none of the key is under a lease. They go to the end of the
--- line, so that the keys take turns. The transaction holds the keys' locks, taken by an earlier statement.
+-- Promote the next parked jobs of keys below their limit again: for each key one for each time that it is named; in an
+-- ordered queue only the first live one, if it waits and none of the key is under a lease. They go to the end of the line,
+-- so that the keys take turns. The transaction holds the keys' locks, taken by an earlier statement.
 --
--- In an ordered queue the first of a key can wait for one with a higher number: it came back from the archive, or its
--- producer got the number first and committed last. So it is looked for whatever became of the other one: ended, given
--- back, held, or met by a claim after its lease ran out. No key stays parked with no job left to promote it.
+-- In an ordered queue the first job of a key can wait for one with a higher number: it came back from the archive, or its
+-- producer got the number first and committed last. So it is searched for whatever became of the other one: ended,
+-- returned, held, or claimed after its lease expired. No key stays parked with no job left to promote it.
 --
 -- Parameters: queue text; keys text[]. Returns: the ids that are due now, or at their run_at.
--- Reads, a key, the first entries of job_parked; in an ordered queue the first of job_key and of job_key_running too.
+-- Reads, for each key, the first entries of job_parked; in an ordered queue the first of job_key and of job_key_running
+--   too.
 -- Locks: the updated rows. Guards: I1, I5, I8.
 -- Roles: producer, consumer, operator.
 SELECT promoted.id FROM sqlqueue.promote_keys(:queue, CAST(:keys AS text[])) AS promoted (id)

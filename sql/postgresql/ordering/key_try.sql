@@ -1,8 +1,8 @@
--- Try to lock ordering keys, without waiting: of those given, the ones that no other transaction has locked.
+-- Try to lock ordering keys without waiting, and return those that no other transaction has locked.
 --
--- Keys share 64 locks a queue, so that a large batch does not fill the server's lock table.
+-- Keys share 64 locks of each queue, so that a large batch does not fill the server's lock table.
 --
--- Parameters: queue text; keys text[]. Returns: the keys that were won.
+-- Parameters: queue text; keys text[]. Returns: the keys that were locked.
 -- Locks: advisory locks, until the transaction ends; never waits. Guards: I5, I9.
 -- Roles: producer, consumer, operator, observer.
 SELECT key.name

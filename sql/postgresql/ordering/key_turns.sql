@@ -1,10 +1,10 @@
--- Which of the picked jobs have their turn. In an ordered queue: the first live job of its key, when none of the key is
--- under a lease. With a limit a key: as many as the leases leave free. The transaction has won the keys' locks before;
--- what was only listed, and has been granted to others since, takes no place.
+-- Return which of the picked jobs have their turn. In an ordered queue: the first live job of its key, when none of the key
+-- is under a lease. With a limit for each key: as many as the leases leave free. The transaction has taken the keys' locks
+-- before; a job that was only listed, and was granted to another consumer since, takes no place.
 --
 -- Parameters: queue text; ids uuid[] (picked, all with an order_no). Returns: the ids that may run.
--- Reads, a key, its first entry of job_key, and of its leases in job_key_running at most as many as may run at once: once
--- for the key, however many of its jobs were picked. Locks: none. Guards: I5, I9.
+-- Reads, for each key, its first entry of job_key, and of its leases in job_key_running at most as many as may run at once:
+--   once for the key, however many of its jobs were picked. Locks: none. Guards: I5, I9.
 -- Plan: a row for each key, and no join that would compare each job with each key.
 -- Roles: producer, consumer, operator, observer.
 WITH line AS MATERIALIZED (

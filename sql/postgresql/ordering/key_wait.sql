@@ -1,5 +1,5 @@
--- Lock ordering keys, waiting for the transactions that hold them: before a job that others wait for ends,
--- goes back, or has its lease extended. The statements after it see everything that was decided before.
+-- Lock ordering keys, waiting for the transactions that hold them: before a job that others wait for ends, is queued again,
+-- or has its lease extended. The statements after it see everything that was decided before.
 --
 -- Parameters: queue text; keys text[]. Locks: advisory locks in ascending order, until the transaction ends; see key_try.
 --   Guards: I5, I9.

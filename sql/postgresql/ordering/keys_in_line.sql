@@ -1,4 +1,4 @@
--- The ordering keys in whose lines these jobs stand, for key_wait.
+-- Return the ordering keys in whose lines these jobs have a place, for key_wait.
 --
 -- Parameters: queue text; ids uuid[]. Returns: the keys. Locks: none.
 -- Plan: the primary key; the outer condition keeps the planner from reading an index of whole lines instead.

@@ -1,9 +1,9 @@
--- The ordering keys into whose lines ended jobs would come back, for key_wait: a concurrent claim either has begun
--- before they are back, or sees them.
+-- Return the ordering keys into whose lines a redrive would bring ended jobs back, for key_wait: a concurrent claim either
+-- has begun before they are back, or sees them.
 --
 -- Parameters: queue text; ids uuid[]; since, until text (timestamptz: when they ended at the earliest and the latest).
 -- Returns: the keys. Locks: none.
--- Plan: the primary key of each day in between. The queue is compared so that no index serves it: the planner took the one
+-- Plan: the primary key of each day in between. The queue is compared so that no index serves it: the planner used the one
 --   of all that ended in between.
 -- Roles: operator, observer.
 SELECT DISTINCT a.ordering_key

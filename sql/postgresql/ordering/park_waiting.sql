@@ -1,8 +1,8 @@
--- Park due jobs that do not have their turn: no claim reads them until another job of their key ends or goes back.
+-- Park due jobs that do not have their turn: no claim reads them until another job of their key ends or is queued again.
 -- key_promote brings them back. The transaction holds their keys' locks.
 --
--- Parameters: ids uuid[]. Returns: the ids. Locks: the updated rows. Guards: I1 (what ends or gives back a job of the
---   key promotes the next, under the same lock), I5.
+-- Parameters: ids uuid[]. Returns: the ids. Locks: the updated rows. Guards: I1 (a statement that ends or returns a job of
+--   the key promotes the next, under the same lock), I5.
 -- Roles: consumer.
 UPDATE sqlqueue.job AS j
 SET state = 'queued', available_at = 'infinity', attempt = sqlqueue.attempts_spent(j.attempt, j.state, j.alone),

@@ -1,19 +1,19 @@
--- Bring the live jobs of a queue in line with settings that were just changed: whether its keys take turns, and whether
--- its leases count towards a limit. Part of the transaction that changes them; and once more after it, for jobs that were
--- enqueued or claimed under the old settings and committed later.
+-- Adapt the live jobs of a queue to settings that were just changed: whether its keys take turns, and whether its leases
+-- count towards a limit. Run in the transaction that changes them; and once more after it, for jobs that were enqueued or
+-- claimed under the old settings and committed later.
 --
--- Jobs that have no place in their key's line yet get one in the order in which they came, as far as it is known: by the
--- time at which the database took them, then by id. A job that waits for its turn is let out of line when the turns have
--- changed or are gone, and the next claim decides about it.
+-- Jobs without a place in their key's line get one in the order in which they arrived, as far as it is known: by the time
+-- at which the database inserted them, then by id. A job that waits for its turn leaves the line when the turns have
+-- changed or were abolished, and the next claim decides about it.
 --
--- Plan: the places are given out once, in their order; joined as a subquery, a nested loop gave out new ones for each job,
+-- Plan: the places are assigned once, in their order; joined as a subquery, a nested loop assigned new ones for each job,
 --   in the order in which the table has them.
 --
 -- Parameters: queue text; let_out boolean (whether the turns have changed).
--- Returns: one row: how many jobs were touched.
+-- Returns: one row: how many jobs were changed.
 -- Reads all live jobs, maybe those of other queues too: a rare statement.
--- Locks: the updated rows; waits for claims that have them, and then
---   goes by what those left. Guards: I1 (no job waits in a line that is gone), I5, I9.
+-- Locks: the updated rows; waits for claims that have locked them, and then uses what those left. Guards: I1 (no job waits
+--   in a line that no longer exists), I5, I9.
 -- Roles: operator.
 WITH ranked AS MATERIALIZED (
     SELECT l.id, CASE WHEN l.order_no IS NULL THEN nextval('sqlqueue.job_order') END AS order_no

@@ -1,17 +1,17 @@
--- Read a page of the keys with parked jobs: whether another job will promote the next. Where none will, the promotion was
--- lost, or did not see that they waited; key_promote does it.
+-- Read a page of the keys with parked jobs, and whether another job will promote the next. Where none will, the promotion
+-- was lost, or did not see that they waited; key_promote does it then.
 --
--- What ends, gives back, holds or meets a job of the key promotes the next. So that will happen if a job of the key
--- runs, under a lease or past it, or is due; and in an ordered queue if its first job does not wait itself, but is
--- held, or due later.
+-- A statement that ends, returns, holds or claims a job of the key promotes the next. So that will happen if a job of the
+-- key runs, under a lease or an expired one, or is due; and in an ordered queue if its first job does not wait itself, but
+-- is held, or due later.
 --
 -- Parameters: after_queue, after_key text (the last one read; '' and '': from the beginning); limit integer (how many).
 -- Returns, by queue and key, in their order: queue; ordering_key; stuck (whether no job will promote it). Fewer than limit:
 --   these were the last.
 -- Locks: none. Guards: I1, I8.
--- Plan: one probe of job_parked a key, however many of its jobs wait; of job_key its first 100 entries at the most, and of
---   job_key_running one. A job that is due and lies behind more than so many that wait is not seen, and of no
---   consequence: the next is let in although a claim would have done it.
+-- Plan: one probe of job_parked for each key, however many of its jobs wait; at most its first 100 entries of job_key, and
+--   one of job_key_running. A job that is due behind more waiting jobs than that is not seen, which does no harm: the next
+--   is promoted although a claim would have done it.
 -- Roles: producer, consumer, operator, observer.
 WITH RECURSIVE line AS (
     (

@@ -1,8 +1,8 @@
--- What the rule of its queue says of one job.
+-- Return what the rule of its queue says about one job.
 --
 -- Parameters: id uuid; queue text.
 -- Returns: one row: the rule's percentage (100 if there is none); whether the job is always for people; whether people have
---   given it back. Reads the primary keys. Locks: none.
+--   returned it. Reads the primary keys. Locks: none.
 -- Roles: consumer, operator, observer.
 SELECT
     COALESCE(r.automatic_percent, 100) AS automatic_percent,

@@ -1,4 +1,4 @@
--- The rule of a queue.
+-- Return the automation rule of a queue.
 --
 -- Parameters: queue text. Returns: queue, automatic_percent, always_people (JSON text or null), review, four_eyes. No row:
 --   it has none. Reads the primary key. Locks: none.

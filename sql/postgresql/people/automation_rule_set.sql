@@ -1,7 +1,7 @@
--- Give a queue a rule, or change the one that it has.
+-- Set the automation rule of a queue.
 --
 -- Parameters: queue text; automatic_percent float8; always_people text (a JSON object; null: nothing); review, four_eyes
---   boolean. Returns: the rule as `automation_rule` does. No row: there is no such queue.
+--   boolean. Returns: the rule as `automation_rule` does. No row: the queue does not exist.
 -- Locks: the rule's row; the queue's against being deleted.
 -- Roles: operator.
 INSERT INTO sqlqueue.automation_rule AS r (queue, automatic_percent, always_people, review, four_eyes)

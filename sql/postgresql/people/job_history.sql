@@ -1,4 +1,4 @@
--- What was done to a job by people, from the beginning.
+-- Return the history of what people did to a job, from the beginning.
 --
 -- Parameters: id uuid. Returns: job_id, no, queue, at, actor, action, reason, details (JSON text), by number. Reads the
 --   primary key. Locks: none.

@@ -1,4 +1,4 @@
--- End tasks, each under the revision that was decided about, and note how. The events stay.
+-- End tasks, each under the revision that was decided about, and record how. The events stay.
 --
 -- Parameters: ids uuid[]; revisions bigint[] (before the end); actor, action, reason (null: none), details text (JSON).
 -- Returns: the ids. One that is missing has another revision.

@@ -1,8 +1,8 @@
 -- Open a task for each of these jobs, which are held: people are to do it.
 --
--- Parameters: ids uuid[]; queue, actor, action, reason text (null: what the job is held for); review, four_eyes boolean
---   (null: as the queue's rule says, and without one not); anew boolean (whether what is left of an earlier task is
---   replaced; else the job is left out). Returns: the ids.
+-- Parameters: ids uuid[]; queue, actor, action, reason text (null: the reason of the hold); review, four_eyes boolean
+--   (null: as the queue's rule says, and false without one); anew boolean (whether the rest of an earlier task is replaced;
+--   else the job is left out). Returns: the ids.
 -- Locks: the rows of human_task. With the statement that holds the jobs it is one transaction.
 -- Plan: the primary keys of the jobs, the tasks and the events.
 -- Roles: operator.

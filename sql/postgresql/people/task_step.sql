@@ -1,4 +1,4 @@
--- Take tasks a step further, each under the revision that was decided about, and note the step.
+-- Take tasks a step further, each under the revision that was decided about, and record the step.
 --
 -- Parameters, of each task: ids uuid[]; revisions bigint[] (before the step); stages, assignees, done_bys text[]; results
 --   text[] (JSON or null); on_holds boolean[]; available_ats timestamptz[]. Of all of them: actor, action, reason (null:

@@ -1,4 +1,4 @@
--- Tasks by the ids of their jobs.
+-- Return tasks by the ids of their jobs.
 --
 -- Parameters: ids uuid[]. Returns: job_id, queue, stage, assignee, done_by, result (JSON text), review, four_eyes, on_hold,
 --   available_at, opened_at, revision; the job's state (null: it is not live) and payload (JSON text).

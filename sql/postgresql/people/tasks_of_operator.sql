@@ -1,8 +1,9 @@
--- What is assigned to a person, and what he did that waits for its review: the longest available first.
+-- Return the tasks assigned to a person, and those that the person did and that wait for review: the longest available
+-- first.
 --
 -- Parameters: operator, queue text (null: of all of them); limit integer. Returns: as `tasks_by_id`. Tasks whose jobs are
 --   not held any more are left out. Reads the person's entries of human_task_assignee, as many as asked for. Locks: none.
--- Plan: what is wanted is a table of its own, beside which no parallel workers are started: they would take longer.
+-- Plan: the wanted rows are a table of their own, for which no parallel workers are started: they would take longer.
 -- Roles: operator, observer.
 WITH wanted AS MATERIALIZED (
     SELECT CAST(:operator AS text) AS operator, CAST(:queue AS text) AS queue

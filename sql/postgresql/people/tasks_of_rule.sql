@@ -1,12 +1,12 @@
 -- Read the next :scan live jobs of a bucket, in the order in which they are claimed, and return the queued ones that a rule
--- could give to people: those that people have not given back before.
+-- could assign to people: those that people have not returned before.
 --
 -- Parameters: queue text; bucket smallint; after_priority smallint, after_at text (a timestamptz), after_id uuid (where the
 --   page before ended; 9, '-infinity' and the nil UUID: at the very beginning); always_people text (a JSON object
 --   that a payload may contain; null: none does); only_always boolean (whether the others are left out); scan integer.
 -- Returns: one row: the ids; of each whether its payload contains always_people; how many jobs were read; and the last
 --   of them (priority, available_at as text, id), where the next page begins if as many as :scan were. Locks: none.
--- Plan: at most :scan entries of job_claim; for each that could be people's the primary key of the events.
+-- Plan: at most :scan entries of job_claim; for each that could be assigned to people the primary key of the events.
 -- Roles: consumer, operator, observer.
 WITH scanned AS MATERIALIZED (
     SELECT entry.*, row_number() OVER () AS place

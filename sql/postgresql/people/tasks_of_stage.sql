@@ -1,8 +1,8 @@
--- The tasks of a queue in one stage, the longest available first.
+-- Return the tasks of a queue in one stage, the longest available first.
 --
 -- Parameters: queue, stage text; limit integer. Returns: as `tasks_by_id`. Tasks whose jobs are not held any more are left
 --   out. Reads the first entries of human_task_stage, as many as asked for. Locks: none.
--- Plan: what is wanted is a table of its own, beside which no parallel workers are started: they would take longer.
+-- Plan: the wanted rows are a table of their own, for which no parallel workers are started: they would take longer.
 -- Roles: operator, observer.
 WITH wanted AS MATERIALIZED (
     SELECT CAST(:queue AS text) AS queue, CAST(:stage AS text) AS stage

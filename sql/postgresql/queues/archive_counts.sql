@@ -1,7 +1,7 @@
--- How many jobs of a queue ended, by outcome, since a moment: of the latest, as many as the cap.
+-- Count the jobs of a queue that ended since a moment, by outcome: the latest of them, up to a cap.
 --
 -- Parameters: queue text; since_seconds float8 (back from now); cap integer (all outcomes together).
--- Returns: one row for each archive state met. Locks: none.
+-- Returns: one row for each archive state found. Locks: none.
 -- Plan: the order is that of the index; without it, a plan for any parameter would read a day from its beginning.
 -- Roles: consumer, operator, observer.
 SELECT recent.state, count(*) AS jobs

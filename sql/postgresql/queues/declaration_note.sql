@@ -1,9 +1,9 @@
--- Note which settings the code of a consumer declares for its queue, so that a difference from the queue's own is seen by
--- whoever has not got that code. Nothing is written if they are those that were noted last.
+-- Record which settings the code of a consumer declares for its queue, so that a difference from the queue's own is visible
+-- without that code. Nothing is written if they equal the last recorded ones.
 --
--- Parameters: queue text; settings text (a JSON object: the settings by name); worker text (who declares them). A queue that
---   does not exist is left alone.
--- Returns: the queue, if something was noted. Locks: the noted row, if it changes.
+-- Parameters: queue text; settings text (a JSON object: the settings by name); worker text (the consumer that declares
+--   them). A queue that does not exist is ignored.
+-- Returns: the queue, if something was recorded. Locks: the recorded row, if it changes.
 -- Plan: the primary keys of queue and queue_declaration.
 -- Roles: consumer, operator.
 INSERT INTO sqlqueue.queue_declaration AS d (queue, settings, worker, noted_at)

@@ -1,5 +1,5 @@
--- How many jobs a queue holds, without counting a backlog row by row: the count of what is due stops at one cap, and that of
--- all the others together at another.
+-- Count the jobs of a queue, without reading a whole backlog: the count of due jobs stops at one cap, and that of all the
+-- others together at another.
 --
 -- Parameters: queue text; cap integer; others integer (the other cap).
 -- Returns: one row: ready (due now), running (under a lease), scheduled (due later: first runs, retries and snoozes

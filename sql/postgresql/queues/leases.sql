@@ -1,4 +1,4 @@
--- Some of the jobs of a queue that are under a lease now.
+-- Return some of the jobs of a queue that are under a lease now.
 --
 -- Parameters: queue text; limit integer.
 -- Returns: their ids. Reads, through job_claim, the jobs that are not due: leases and what is scheduled; never the backlog.

@@ -1,4 +1,4 @@
--- Which of these jobs are under a lease now.
+-- Return which of these jobs are under a lease now.
 --
 -- Parameters: ids uuid[]. Returns: their ids. Reads them through the primary key. Locks: none.
 -- Roles: producer, consumer, operator, observer.

@@ -1,6 +1,6 @@
--- The transactions that work on the live jobs at this moment, this one not among them: claims and work done under row
--- locks, and with 'RowExclusiveLock' also producers and whoever ends a job. A claim takes its lock before it reads the
--- queue's settings: when those listed after a change have ended, nobody goes by the old settings any more.
+-- Return the other transactions that lock live jobs at this moment: claims and jobs processed under row locks, and with
+-- 'RowExclusiveLock' also transactions that enqueue or end jobs. A claim takes its lock before it reads the queue's
+-- settings: when the transactions listed after a change have ended, none uses the old settings any more.
 --
 -- Parameters: modes text[] (of table locks: 'RowShareLock', 'RowExclusiveLock').
 -- Returns: the name of each transaction, never used twice. Reads the server's list of locks. Locks: none.

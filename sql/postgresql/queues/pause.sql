@@ -1,8 +1,8 @@
--- Pause a queue: from its commit on a new claim takes nothing. What runs goes on, and enqueues go on.
+-- Pause a queue: after the commit a new claim returns nothing. Running jobs continue, and enqueues too.
 --
--- Parameters: queue text; seconds float8 and moment timestamptz (when it goes on by itself: so long from now, or then; both
---   null: when somebody resumes it).
--- Returns: its name; no row: there is no such queue, or it is paused for exactly as long already.
+-- Parameters: queue text; seconds float8 and moment timestamptz (when it resumes by itself: so long from now, or then; both
+--   null: when it is resumed explicitly).
+-- Returns: its name; no row: the queue does not exist, or is paused for exactly as long already.
 -- Locks: the queue's row. Guards: I9: the revision grows, so that a claim that knows the older one takes nothing.
 -- Roles: operator.
 UPDATE sqlqueue.queue AS q

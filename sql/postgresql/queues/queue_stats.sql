@@ -1,4 +1,4 @@
--- A queue's figures: see the view queue_stats, which this reads, for what each of them means.
+-- Return the stats of a queue: see the view queue_stats, which this reads, for the meaning of each.
 --
 -- Parameters: queue text. Returns: one row, or none if there is no such queue. Locks: none.
 -- Roles: operator, observer.

@@ -1,6 +1,6 @@
--- The figures of every queue, by name: see the view queue_stats, which this reads, for what each of them means. One
--- statement, so that they are all of the same moment, and each count stops at counted_up_to. Reply queues are left out:
--- their names come and go.
+-- Return the stats of every queue, by name: see the view queue_stats, which this reads, for the meaning of each. One
+-- statement, so that all are of the same moment, and each count stops at counted_up_to. Reply queues are left out, because
+-- they are short-lived.
 --
 -- Parameters: none. Returns: one row for each queue. Locks: none. Plan: for each queue what queue_stats.sql reads.
 -- Roles: operator, observer.

@@ -1,9 +1,9 @@
--- The queues of the schema with their settings, by name.
+-- Return the queues of the schema with their settings, by name.
 --
 -- Parameters: name text (null: all of them).
--- Returns: the settings; lanes: how many buckets there are to look at, those of an older and larger count among them as
---   long as they hold a job; regions: of each bucket, by number. Of the jobs, it looks at those in such buckets only: every
---   consumer asks this every second, and dead rows under an old snapshot must not make it dear.
+-- Returns: the settings; lanes: how many buckets claims have to read, including those of an older and larger count as long
+--   as they hold a job; regions: of each bucket, by number. Of the jobs, it reads only those in such buckets: every
+--   consumer runs this every second, and dead rows under an old snapshot must not make it expensive.
 -- Locks: none.
 -- Roles: producer, consumer, operator, observer.
 SELECT

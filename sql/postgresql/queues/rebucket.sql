@@ -1,9 +1,9 @@
--- Change the number of buckets that producers spread new jobs over. Jobs stay in the bucket they are in: claimers look at
--- the buckets of a larger count too, as long as they hold a job.
+-- Change the number of buckets over which producers spread new jobs. Jobs stay in their bucket: claims also read the
+-- buckets of a larger count, as long as they hold a job.
 --
 -- Parameters: queue text; bucket_count integer.
--- Returns: its name; no row: there is no such queue, or it has that count. Locks: the queue's row, the new buckets' rows.
--- Guards: I1 (nothing is moved), I5 (turns go by the key, in whatever bucket its jobs are).
+-- Returns: its name; no row: the queue does not exist, or has that count. Locks: the queue's row, the new buckets' rows.
+-- Guards: I1 (nothing is moved), I5 (turns follow the key, in whatever bucket its jobs are).
 -- Roles: operator.
 WITH changed AS (
     UPDATE sqlqueue.queue AS q

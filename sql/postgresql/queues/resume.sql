@@ -1,6 +1,6 @@
--- Let a paused queue be worked off again.
+-- Resume a paused queue.
 --
--- Parameters: queue text. Returns: its name; no row: there is no such queue, or it is not paused. Locks: the queue's row.
+-- Parameters: queue text. Returns: its name; no row: the queue does not exist, or is not paused. Locks: the queue's row.
 -- Roles: operator.
 UPDATE sqlqueue.queue AS q
 SET paused_at = NULL, paused_until = NULL, revision = q.revision + 1

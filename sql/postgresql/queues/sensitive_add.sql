@@ -1,6 +1,6 @@
--- Note names of fields of a queue's payloads that are not to be shown, beside those that are known.
+-- Record names of fields of a queue's payloads that must not be shown, in addition to those already recorded.
 --
--- Parameters: queue text; names text[]. A queue that does not exist is left alone.
+-- Parameters: queue text; names text[]. A queue that does not exist is ignored.
 -- Returns: the names that are new. Locks: none but those of the rows it adds.
 -- Plan: the primary key, once for each name.
 -- Roles: consumer, operator.

@@ -1,4 +1,4 @@
--- The names of the fields of a queue's payloads that are not to be shown, at any depth.
+-- Return the names of the fields of a queue's payloads that must not be shown, at any depth.
 --
 -- Parameters: queue text.
 -- Returns: name. Locks: none.

@@ -1,4 +1,4 @@
--- Give buckets of a queue to a region. Jobs stay where they are; claimers of the region take its buckets first.
+-- Assign buckets of a queue to a region. Jobs stay where they are; consumers of the region claim from its buckets first.
 --
 -- Parameters: queue text; region text; buckets smallint[].
 -- Returns: the buckets that belonged elsewhere before. Locks: their rows, and the queue's if there is one.

@@ -1,10 +1,10 @@
--- How jobs are, or how they ended, by their ids; each as it was at one moment, wherever it was then.
+-- Return the states or outcomes of jobs, by their ids; each as of one moment, whichever table it was in then.
 --
 -- Parameters: ids uuid[]; since text (timestamptz: those that ended earlier are not found; '-infinity': all are).
 -- Returns: id, queue, state, attempt, max_attempts, finished_at (null: it is live), result (JSON text), error, percent,
---   message, noted_at (its progress; null unless it runs and has said so under this lease). Of a job that ended more than
---   once, each end, the latest last; a live one after all of its ends. Locks: none.
--- Plan: the primary keys of the job table and of each day's archive since then, an id at a time: given all at once, the
+--   message, noted_at (its progress; null unless it runs and has reported it under this lease). Of a job that ended more
+--   than once, each end, the latest last; a live one after all of its ends. Locks: none.
+-- Plan: the primary keys of the job table and of each day's archive since then, one id at a time: given all at once, the
 --   planner that does not know the moment may prefer to scan all that has ended since.
 -- Roles: operator, observer.
 SELECT

@@ -1,4 +1,4 @@
--- Have a queue removed when it has not been used for a while: before it is made, and after that.
+-- Register a reply queue, which is removed when it has not been used for a while: before it is created, and after that.
 --
 -- Parameters: queue text; seconds float8 (from now; also what each use adds). Returns: nothing. Locks: its row.
 -- Roles: operator.

@@ -1,4 +1,4 @@
--- Say that a reply queue is in use: its time begins anew.
+-- Renew a reply queue that is in use: its time begins anew.
 --
 -- Parameters: queue text. Returns: the queue; no row: it was removed. Locks: its row.
 -- Roles: consumer, operator.

@@ -1,4 +1,4 @@
--- The reply queues whose time is up, the longest first.
+-- Return the reply queues that have expired, the longest ago first.
 --
 -- Parameters: after_at text (timestamptz), after_queue text (where the call before ended; '-infinity' and '': from the
 --   beginning); limit integer.

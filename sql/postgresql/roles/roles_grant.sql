@@ -1,8 +1,9 @@
--- What each role may do: every table, view, sequence and function of the schema, and nothing that is not said here.
+-- Grant each role its rights on every table, view, sequence and function of the schema, and nothing that is not listed
+-- here.
 --
--- Of each object every role is named: with what it is granted, or after "nothing:". Columns are named where a role needs
--- some of them only. To be run by the owner of the schema, in one transaction: whoever looks meanwhile sees either what was
--- granted before or what is granted now.
+-- For each object every role is listed: with what it is granted, or after "nothing:". Columns are listed where a role needs
+-- only some of them. To be run by the owner of the schema, in one transaction: other sessions see either the grants from
+-- before or those from now.
 --
 -- Parameters: none. Returns: nothing. Locks: none of the tables, none of the rows.
 -- Roles: none but the owner.
@@ -58,23 +59,23 @@ REVOKE ALL ON FUNCTION
 
 GRANT USAGE ON SCHEMA sqlqueue TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 
--- schema_version: every command looks whether the tables are those that it knows.
+-- schema_version: every command checks whether it knows the version of the tables.
 GRANT SELECT ON sqlqueue.schema_version TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 
--- function_set: what doctor compares. The functions themselves run with the rights of whoever calls them.
+-- function_set: what doctor compares. The functions themselves run with the rights of their caller.
 GRANT SELECT ON sqlqueue.function_set TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 
--- queue and bucket: who puts jobs on a queue, or takes them, reads its settings; operators change them. Consumers note the
--- heads of the buckets, and who was asked to work them off.
+-- queue and bucket: producers and consumers read the settings; operators change them. Consumers write the head hints, and
+-- sensors record which buckets a run was requested for.
 GRANT SELECT ON sqlqueue.queue TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer;
 GRANT SELECT, INSERT, UPDATE ON sqlqueue.queue TO sqlqueue_operator;
 GRANT SELECT ON sqlqueue.bucket TO sqlqueue_producer, sqlqueue_observer;
 GRANT SELECT, UPDATE (head_hint, swept_at, starts, asked_at) ON sqlqueue.bucket TO sqlqueue_consumer;
 GRANT SELECT, INSERT, UPDATE ON sqlqueue.bucket TO sqlqueue_operator;
 
--- job: a producer says what a job is, not how it fares; it sees that jobs are there, under which keys and when they are
--- due, and not what is in them. A consumer says how jobs fare, ends them by functions, and leaves what they are. An operator
--- decides when and whether they run, and brings ended ones back.
+-- job: a producer writes what a job is, not how it fares; it sees that jobs exist, under which keys and when they are due,
+-- and not their content. A consumer writes how jobs fare, ends them by functions, and leaves their content unchanged. An
+-- operator decides when and whether they run, and redrives ended ones.
 GRANT SELECT (id, queue, bucket, state, available_at, run_at, unique_key, ordering_key, order_no)
     ON sqlqueue.job TO sqlqueue_producer;
 GRANT INSERT (
@@ -93,13 +94,12 @@ GRANT SELECT ON sqlqueue.job TO sqlqueue_observer;
 GRANT EXECUTE ON FUNCTION sqlqueue.attempts_spent(integer, text, boolean)
     TO sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 -- nothing on attempts_spent(integer, text, boolean): sqlqueue_producer
--- hold_unclaimable runs as its owner: it sets aside what keeps a consumer from its claims.
+-- hold_unclaimable runs as its owner: it holds the jobs that keep a consumer from its claims.
 GRANT EXECUTE ON FUNCTION sqlqueue.hold_unclaimable(text) TO sqlqueue_consumer, sqlqueue_operator;
 -- nothing on hold_unclaimable(text): sqlqueue_producer, sqlqueue_observer
 
--- These run as their owner. They end jobs under the lease that is named, queued jobs, and the jobs of a batch, and
--- write into the archive what those were: a consumer neither deletes a job without its row in the archive nor writes a
--- row of a job that never was.
+-- These run as their owner. They end jobs under the given lease, queued jobs, and the jobs of a batch, and archive them
+-- unchanged: a consumer neither deletes a job without its row in the archive nor writes a row of a job that never existed.
 GRANT EXECUTE ON FUNCTION
     sqlqueue.end_leased(uuid[], bigint[], text[], text[], text[], boolean), sqlqueue.succeed_leased(uuid[], bigint, boolean),
     sqlqueue.end_locked(uuid[], text[], text[], text[], text), sqlqueue.succeed_locked(uuid[], text),
@@ -114,15 +114,15 @@ GRANT EXECUTE ON FUNCTION
 -- nothing on move_batch(uuid, text, smallint[], timestamp with time zone, jsonb, text): sqlqueue_producer, sqlqueue_observer
 -- nothing on bury_spent_jobs(text, smallint): sqlqueue_producer, sqlqueue_observer
 
--- promote_keys runs as its owner: it lets the next job of a key in, and changes no other, nor to another moment.
+-- promote_keys runs as its owner: it promotes the next job of a key, and changes no other, nor to another moment.
 GRANT EXECUTE ON FUNCTION sqlqueue.promote_keys(text, text[]) TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator;
 -- nothing on promote_keys(text, text[]): sqlqueue_observer
 
--- keep_queue runs as its owner: whoever puts jobs on a queue keeps it from being deleted meanwhile.
+-- keep_queue runs as its owner: a transaction that enqueues keeps the queue from being deleted meanwhile.
 GRANT EXECUTE ON FUNCTION sqlqueue.keep_queue(text) TO sqlqueue_producer, sqlqueue_operator;
 -- nothing on keep_queue(text): sqlqueue_consumer, sqlqueue_observer
 
--- keep_live runs as its owner: it marks jobs as followed, and nobody takes the mark away again.
+-- keep_live runs as its owner: it marks jobs as followed, and no caller can remove the mark.
 GRANT EXECUTE ON FUNCTION sqlqueue.keep_live(uuid[], boolean) TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator;
 -- nothing on keep_live(uuid[], boolean): sqlqueue_observer
 
@@ -136,11 +136,11 @@ GRANT UPDATE (
 ) ON sqlqueue.replaceable_job TO sqlqueue_producer, sqlqueue_operator;
 -- nothing on new_job, replaceable_job: sqlqueue_consumer, sqlqueue_observer
 
--- unique_key_holder: which unique keys are taken. It shows no payload.
+-- unique_key_holder: which unique keys are held. It shows no payload.
 GRANT SELECT ON sqlqueue.unique_key_holder
     TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 
--- job_replaced: ids that were sent before, or deleted. They are forgotten when a week has passed.
+-- job_replaced: ids that were sent before, or deleted. They are deleted when a week has passed.
 GRANT SELECT (id, merged_into), INSERT (id, merged_into) ON sqlqueue.job_replaced TO sqlqueue_producer, sqlqueue_operator;
 GRANT SELECT ON sqlqueue.job_replaced TO sqlqueue_observer;
 GRANT SELECT, UPDATE (noted_at), DELETE ON sqlqueue.job_replaced_long_ago
@@ -153,9 +153,9 @@ GRANT USAGE ON SEQUENCE sqlqueue.job_order TO sqlqueue_producer, sqlqueue_operat
 -- nothing on job_order: sqlqueue_consumer, sqlqueue_observer
 
 -- job_archive: a consumer adds to it by the functions that end jobs, and sees how and when jobs ended and by whom, not
--- what was in them; only operators take rows out, to bring them back and to trim. (Locking a row asks for the right to
--- change some column of it.) Nobody says in which transaction a job ended: a stream that goes by that would miss the
--- row.
+-- their content; only operators delete rows, to redrive jobs and to trim. (Locking a row requires the right to change some
+-- column of it.) No role may write ended_in: a stream that
+-- reads by it would miss the row.
 GRANT SELECT (id, queue, finished_at) ON sqlqueue.job_archive TO sqlqueue_producer;
 GRANT SELECT (id, queue, state, lease_no, order_no, started_at, finished_at, claimed_by) ON sqlqueue.job_archive
     TO sqlqueue_consumer;
@@ -176,14 +176,14 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON sqlqueue.limit_reservation TO sqlqueue_c
 GRANT SELECT ON sqlqueue.rate_start, sqlqueue.limit_reservation TO sqlqueue_operator, sqlqueue_observer;
 -- nothing on rate_start, limit_reservation: sqlqueue_producer
 
--- waiter: consumers say that they listen; whoever lets jobs go looks whether anybody does.
+-- waiter: consumers record that they listen; a transaction that makes jobs due reads whether any does.
 GRANT SELECT (queue, expires_at) ON sqlqueue.waiter TO sqlqueue_producer;
 GRANT SELECT, INSERT, UPDATE, DELETE ON sqlqueue.waiter TO sqlqueue_consumer;
 GRANT SELECT, UPDATE (expires_at), DELETE ON sqlqueue.waiter TO sqlqueue_operator;
 GRANT SELECT ON sqlqueue.waiter TO sqlqueue_observer;
 
--- armed_waiter: consumers have themselves woken, and nobody else, by functions; jobs take the rows by their trigger.
--- Rows that are left are tidied up.
+-- armed_waiter: consumers have themselves woken, and no other session, by functions; jobs delete the rows by their trigger.
+-- Maintenance deletes rows that are left.
 GRANT SELECT, DELETE ON sqlqueue.armed_long_ago TO sqlqueue_consumer, sqlqueue_operator;
 GRANT SELECT ON sqlqueue.armed_waiter, sqlqueue.armed_long_ago TO sqlqueue_observer;
 GRANT EXECUTE ON FUNCTION
@@ -198,7 +198,7 @@ GRANT EXECUTE ON FUNCTION sqlqueue.listen_as_waiter(), sqlqueue.waiter_channel(i
 -- nothing on arm_waiter(text, smallint[], boolean, double precision), disarm_waiter(text), pass_wake(text, smallint[]): sqlqueue_producer, sqlqueue_operator, sqlqueue_observer
 
 -- stale_write, worker, assignment, transactional_consumer, consumer_slot: kept by consumers, managers and sensors;
--- operators tidy them up.
+-- operators clean them up.
 GRANT SELECT, INSERT, UPDATE, DELETE ON sqlqueue.stale_write TO sqlqueue_consumer;
 GRANT SELECT, DELETE ON sqlqueue.stale_write TO sqlqueue_operator;
 GRANT SELECT, INSERT, UPDATE, DELETE
@@ -211,15 +211,15 @@ GRANT SELECT
     TO sqlqueue_observer;
 -- nothing on stale_write, worker, assignment, transactional_consumer, consumer_slot: sqlqueue_producer
 
--- batch, batch_outcome: what Spark takes and publishes. Maintenance, by operators, gives back
--- what was left behind, by a function.
+-- batch, batch_outcome: the batches that Spark takes and publishes. Maintenance, by operators, gives back by a function
+-- what was left behind.
 GRANT SELECT, INSERT, UPDATE ON sqlqueue.batch TO sqlqueue_consumer;
 GRANT SELECT, INSERT, UPDATE, DELETE ON sqlqueue.batch_outcome TO sqlqueue_consumer;
 GRANT SELECT ON sqlqueue.batch, sqlqueue.batch_outcome TO sqlqueue_operator, sqlqueue_observer;
 GRANT EXECUTE ON FUNCTION sqlqueue.settle_batch(uuid, text, text) TO sqlqueue_consumer;
 GRANT EXECUTE ON FUNCTION sqlqueue.sweep_batch(text, double precision), sqlqueue.forget_batches(text)
     TO sqlqueue_consumer, sqlqueue_operator;
--- abandon_batch, forget_batch: what an operator decides about a batch, whoever has it.
+-- abandon_batch, forget_batch: an operator's decision about a batch, also one that a driver still holds.
 GRANT EXECUTE ON FUNCTION sqlqueue.abandon_batch(uuid, text, boolean, boolean), sqlqueue.forget_batch(uuid, boolean)
     TO sqlqueue_operator;
 -- nothing on abandon_batch(uuid, text, boolean, boolean), forget_batch(uuid, boolean): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
@@ -228,8 +228,8 @@ GRANT EXECUTE ON FUNCTION sqlqueue.abandon_batch(uuid, text, boolean, boolean), 
 -- nothing on sweep_batch(text, double precision), forget_batches(text): sqlqueue_producer, sqlqueue_observer
 
 -- batch_pack: the jobs of large batches, which are read as live jobs are. The functions run as their owner: a consumer
--- seals jobs into a batch that it has opened, and whoever decides about a job, or reports of it, has it unpacked. A
--- producer sees that an id is there.
+-- packs jobs into a batch that it has opened, and a decision about a job, or a report of its outcome, unpacks it. A
+-- producer sees that an id exists.
 GRANT SELECT ON sqlqueue.batch_pack, sqlqueue.packed_job, sqlqueue.live_job
     TO sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 -- nothing on batch_pack, packed_job, live_job: sqlqueue_producer
@@ -244,15 +244,15 @@ GRANT EXECUTE ON FUNCTION sqlqueue.pack_batch(uuid, bigint, smallint[], double p
 -- nothing on packs_of(uuid[]): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on settle_packs(uuid, text, text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 
--- subscription, schedule: operators set them; whoever publishes reads the subscriptions. A scheduler is an operator.
+-- subscription, schedule: operators write them; publishers read the subscriptions. A scheduler is an operator.
 GRANT SELECT ON sqlqueue.subscription TO sqlqueue_producer, sqlqueue_observer;
 GRANT SELECT, INSERT, UPDATE, DELETE ON sqlqueue.subscription, sqlqueue.schedule TO sqlqueue_operator;
 GRANT SELECT ON sqlqueue.schedule TO sqlqueue_observer;
 -- nothing on subscription: sqlqueue_consumer
 -- nothing on schedule: sqlqueue_producer, sqlqueue_consumer
 
--- human_task, job_event, automation_rule: what people do goes through operators. What was done is never changed, and trimmed
--- with its job. A consumer asks whether a job runs by itself.
+-- human_task, job_event, automation_rule: operators write what people do. Steps are never changed, and trimmed with their
+-- job. A consumer reads whether a job runs by itself.
 GRANT SELECT, INSERT, UPDATE, DELETE ON sqlqueue.human_task TO sqlqueue_operator;
 GRANT SELECT, INSERT ON sqlqueue.job_event TO sqlqueue_operator;
 GRANT SELECT, DELETE ON sqlqueue.event_of_no_job TO sqlqueue_operator;
@@ -263,24 +263,24 @@ GRANT SELECT ON sqlqueue.human_task, sqlqueue.job_event, sqlqueue.automation_rul
 -- nothing on job_event, automation_rule: sqlqueue_producer
 -- nothing on event_of_no_job: sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
 
--- queue_priority: written by the triggers of jobs; only what is noted twice is removed.
+-- queue_priority: written by the triggers of jobs; only duplicates are deleted.
 GRANT SELECT ON sqlqueue.queue_priority TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer;
 GRANT SELECT, INSERT ON sqlqueue.queue_priority TO sqlqueue_operator;
 GRANT SELECT, DELETE ON sqlqueue.doubled_priority TO sqlqueue_consumer, sqlqueue_operator;
 -- nothing on doubled_priority: sqlqueue_producer, sqlqueue_observer
 
--- sensitive_field: names are added by those who know the models, and never taken away.
+-- sensitive_field: consumers and operators, which know the models, add names and never remove any.
 GRANT SELECT, INSERT ON sqlqueue.sensitive_field TO sqlqueue_consumer, sqlqueue_operator;
 GRANT SELECT ON sqlqueue.sensitive_field TO sqlqueue_observer;
 -- nothing on sensitive_field: sqlqueue_producer
 
--- queue_declaration: consumers say which settings their code declares; those of the queue hold.
+-- queue_declaration: consumers record which settings their code declares; those of the queue apply.
 GRANT SELECT, INSERT, UPDATE ON sqlqueue.queue_declaration TO sqlqueue_consumer, sqlqueue_operator;
 GRANT SELECT ON sqlqueue.queue_declaration TO sqlqueue_observer;
 -- nothing on queue_declaration: sqlqueue_producer
 
--- follower, job_group, group_tally: whoever puts jobs in says who is to be told of their ends, and fills groups; he reads
--- neither what others are told nor how it went. (Locking a group's row asks for the right to change some column of it.)
+-- follower, job_group, group_tally: a producer registers followers of jobs, and fills groups; it reads neither the
+-- notifications of others nor the outcomes. (Locking a group's row requires the right to change some column of it.)
 GRANT SELECT (group_id) ON sqlqueue.follower TO sqlqueue_producer;
 GRANT SELECT, UPDATE (submitted_id), DELETE ON sqlqueue.own_follower TO sqlqueue_producer, sqlqueue_operator;
 GRANT EXECUTE ON FUNCTION sqlqueue.known_followers(uuid[]) TO sqlqueue_producer, sqlqueue_operator, sqlqueue_observer;
@@ -298,25 +298,26 @@ GRANT SELECT, INSERT (group_id, members, closes), UPDATE (members, closes) ON sq
 GRANT SELECT ON sqlqueue.follower, sqlqueue.job_group, sqlqueue.group_tally TO sqlqueue_observer;
 -- nothing on follower, job_group, group_tally: sqlqueue_consumer
 
--- job_progress: consumers say how far their jobs are; operators tidy up too.
+-- job_progress: consumers record the progress of their jobs; operators clean up too.
 GRANT SELECT, INSERT, UPDATE, DELETE ON sqlqueue.job_progress TO sqlqueue_consumer;
 GRANT SELECT, DELETE ON sqlqueue.job_progress TO sqlqueue_operator;
 GRANT SELECT ON sqlqueue.job_progress TO sqlqueue_observer;
 -- nothing on job_progress: sqlqueue_producer
 
--- reply_queue: making a queue, and removing it, is for operators; who takes the replies says that he still does.
+-- reply_queue: operators create and remove reply queues; the consumer of the replies renews them.
 GRANT SELECT, INSERT, UPDATE ON sqlqueue.reply_queue TO sqlqueue_operator;
 GRANT SELECT, UPDATE (expires_at) ON sqlqueue.reply_queue TO sqlqueue_consumer;
 GRANT SELECT ON sqlqueue.reply_queue TO sqlqueue_observer;
 -- nothing on reply_queue: sqlqueue_producer
 
--- tell_late_followers runs as its owner, for those who follow a job that has ended already. The triggers call the others so.
+-- tell_late_followers runs as its owner, for those who follow a job that has ended already. The triggers call the other
+-- functions as their owner.
 GRANT EXECUTE ON FUNCTION sqlqueue.tell_late_followers(uuid, timestamp with time zone)
     TO sqlqueue_producer, sqlqueue_operator;
 GRANT EXECUTE ON FUNCTION sqlqueue.listen_to_ends()
     TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 GRANT EXECUTE ON FUNCTION sqlqueue.remove_reply_queue(text, boolean) TO sqlqueue_operator;
--- bucket_hash: the SQL functions that put jobs in call it with the rights of their caller.
+-- bucket_hash: the SQL functions that enqueue call it with the rights of their caller.
 GRANT EXECUTE ON FUNCTION sqlqueue.bucket_hash(uuid, text) TO sqlqueue_producer, sqlqueue_operator;
 -- nothing on bucket_hash(uuid, text): sqlqueue_consumer, sqlqueue_observer
 -- nothing on tell_late_followers(uuid, timestamp with time zone): sqlqueue_consumer, sqlqueue_observer
@@ -326,7 +327,7 @@ GRANT EXECUTE ON FUNCTION sqlqueue.bucket_hash(uuid, text) TO sqlqueue_producer,
 -- nothing on put_callbacks(uuid[], text[], smallint[], text[], jsonb[], boolean): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on uuid_at(timestamp with time zone, text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 
--- spark_write, staged_attempt, staged_job: a producer stages jobs and cannot read what others have; operators tidy up.
+-- spark_write, staged_attempt, staged_job: a producer stages jobs and cannot read those of others; operators clean up.
 GRANT SELECT ON sqlqueue.spark_write TO sqlqueue_producer, sqlqueue_observer;
 GRANT SELECT, UPDATE (repeats), DELETE ON sqlqueue.spark_write TO sqlqueue_operator;
 GRANT INSERT (attempt, write_id) ON sqlqueue.staged_attempt TO sqlqueue_producer, sqlqueue_operator;
@@ -336,14 +337,14 @@ GRANT SELECT (attempt), DELETE ON sqlqueue.staged_job TO sqlqueue_operator;
 -- nothing on spark_write: sqlqueue_consumer
 -- nothing on staged_attempt, staged_job: sqlqueue_consumer, sqlqueue_observer
 
--- drop_staged, enqueue_staged run as their owner, on what was staged under an id that nobody else knows.
+-- drop_staged, enqueue_staged run as their owner, on what was staged under an id that no other caller knows.
 GRANT EXECUTE ON FUNCTION
     sqlqueue.drop_staged(uuid), sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint)
     TO sqlqueue_producer, sqlqueue_operator;
 -- nothing on drop_staged(uuid): sqlqueue_consumer, sqlqueue_observer
 -- nothing on enqueue_staged(uuid, text, text, bigint, uuid[], bigint): sqlqueue_consumer, sqlqueue_observer
 
--- local_day reads nothing: whoever reads the jobs of a day calls it.
+-- local_day reads no table: readers of the jobs of a day call it.
 GRANT EXECUTE ON FUNCTION sqlqueue.local_day(text, text) TO sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 -- nothing on local_day(text, text): sqlqueue_producer
 
@@ -369,8 +370,8 @@ GRANT EXECUTE ON FUNCTION
 -- nothing on drop_archive_partition(date, text), keep_archive_day(date): sqlqueue_producer, sqlqueue_observer
 -- nothing on archive_partition_name(date): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 
--- maintenance: consumers do it when it is due, and remove what its time is over for and nothing else; operators do it
--- at any time. (Locking a row asks for the right to change some column of it.)
+-- maintenance: consumers do it when it is due, and delete only what has expired; operators do it at any time. (Locking a
+-- row requires the right to change some column of it.)
 GRANT SELECT ON sqlqueue.maintenance TO sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 GRANT EXECUTE ON FUNCTION
     sqlqueue.take_maintenance(text, boolean), sqlqueue.note_maintenance(bigint, boolean, boolean),

@@ -1,8 +1,8 @@
--- What these roles, and everybody (as PUBLIC), have been granted in the schema by name.
+-- Return what these roles, and everybody (as PUBLIC), have been granted in the schema by name.
 --
--- Parameters: names text[]. Returns: role; kind (SCHEMA, TABLE for views too, SEQUENCE or FUNCTION); object (a function with
---   the types of its arguments); column_name (null: the whole object); privilege. Locks: none.
--- Plan: the catalogue's rows of one schema. Needs no table of ours.
+-- Parameters: names text[]. Returns: role; kind (SCHEMA, TABLE for views too, SEQUENCE or FUNCTION); object (a function
+--   with the types of its arguments); column_name (null: the whole object); privilege. Locks: none.
+-- Plan: the catalogue's rows of one schema. Needs none of the queue's tables.
 -- Roles: producer, consumer, operator, observer.
 WITH place AS MATERIALIZED (
     SELECT n.oid, n.nspname, n.nspacl FROM pg_namespace AS n WHERE n.nspname = 'sqlqueue'

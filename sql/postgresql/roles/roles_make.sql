@@ -1,8 +1,8 @@
--- Make the four roles of the schema: groups that nobody can log in as, to be granted to users. A role that is there stays
--- as it is. What they may do is granted by roles_grant.sql.
+-- Create the four roles of the schema: groups that cannot log in, to be granted to users. An existing role stays as it is.
+-- Their rights are granted by roles_grant.sql.
 --
--- To be run by a user who may make roles (CREATEROLE). The comment on a role is its mark: one without it belongs to
--- somebody else, and is granted nothing.
+-- To be run by a user with CREATEROLE. The comment on a role is its mark: one without it belongs to another application,
+-- and is granted nothing.
 -- Parameters: none. Returns: nothing. Locks: none.
 -- Roles: none but the owner.
 DO $roles$

@@ -1,9 +1,9 @@
--- Which of these roles are there, and whose they are.
+-- Return which of these roles exist, and to which application they belong.
 --
--- Parameters: names text[]. Returns: name; mark (the comment on the role; null: none); superuser; members (the names of
---   those it was granted to, in order; who made the role and may only grant it is none); in_use (whether it may use the
+-- Parameters: names text[]. Returns: name; mark (the comment on the role; null: none); superuser; members (the names of the
+--   roles it was granted to, in order; its creator, who may only grant it, is none); in_use (whether it may use the
 --   schema). Locks: none.
--- Plan: a few rows of the catalogue. Needs no table of ours.
+-- Plan: a few rows of the catalogue. Needs none of the queue's tables.
 -- Roles: producer, consumer, operator, observer.
 SELECT
     r.rolname AS name,

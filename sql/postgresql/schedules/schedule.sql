@@ -1,7 +1,7 @@
--- One schedule.
+-- Return one schedule.
 --
 -- Parameters: queue, name text.
--- Returns: everything that is kept about it; no row: there is none. Locks: none. Plan: the primary key.
+-- Returns: all of its columns; no row: it does not exist. Locks: none. Plan: the primary key.
 -- Roles: operator, observer.
 SELECT
     s.queue, s.name, s.cron, s.every_seconds, s.time_zone, s.starting, s.anchor, s.catch_up, s.grace_seconds,

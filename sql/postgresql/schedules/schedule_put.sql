@@ -1,16 +1,16 @@
--- Make a schedule, or bring an existing one of that name up to date.
+-- Create a schedule, or update an existing one of that name.
 --
 -- One that is the same in everything stays as it is. While its rule (cron, interval, zone, start) is the same, it keeps its
--- anchor and its next tick, so that what was missed is still caught up with; under another rule it goes on with the next
--- tick given here, and what was missed under the old one is void. A change takes a scheduler's error away, and the pause
--- that came with it; a pause by an operator stays.
+-- anchor and its next tick, so that missed ticks are still caught up with; under another rule it continues with the next
+-- tick given here, and what was missed under the old one is dropped. A change clears a scheduler's error and the pause that
+-- came with it; a pause by an operator stays.
 --
 -- Parameters: queue, name, time_zone, catch_up, payload (JSON) text; cron text or every_seconds float8 (the other null);
 --   starting timestamptz (null: from now on); anchor, next_tick timestamptz; grace_seconds float8; tick_field text (null:
 --   none); priority smallint; max_attempts integer, timeout_seconds float8, backoff text (a float8[]) (null: the queue's);
 --   unique_key, ordering_key, region text (null: none); until_claim boolean; tags text (a text[], null: none).
 -- Returns: the revision, which grows only if something changed.
--- Locks: the schedule's row; waits for a scheduler that is at it. The caller has seen that the queue exists.
+-- Locks: the schedule's row; waits for a scheduler that has it locked. The caller has checked that the queue exists.
 -- Roles: operator.
 INSERT INTO sqlqueue.schedule AS s (
     queue, name, cron, every_seconds, time_zone, starting, anchor, catch_up, grace_seconds, tick_field, priority,

@@ -1,4 +1,4 @@
--- How long nothing is due, by the database's clock.
+-- Return how long no schedule is due, by the database's clock.
 --
 -- Parameters: none. Returns: seconds until the next tick of any schedule that is not paused, negative when one is overdue;
 --   null: there is none. Locks: none.

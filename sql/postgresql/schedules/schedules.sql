@@ -1,7 +1,7 @@
--- The schedules of one queue, or of all of them, by queue and name.
+-- Return the schedules of one queue, or of all of them, by queue and name.
 --
 -- Parameters: queue text (null: of every queue).
--- Returns: everything that is kept about each. Locks: none. For people: it reads what it shows.
+-- Returns: all columns of each. Locks: none. For interactive use: its cost grows with the number of schedules.
 -- Roles: operator, observer.
 SELECT
     s.queue, s.name, s.cron, s.every_seconds, s.time_zone, s.starting, s.anchor, s.catch_up, s.grace_seconds,

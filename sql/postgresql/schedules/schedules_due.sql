@@ -1,10 +1,10 @@
 -- Lock the schedules with a due tick and return them, the longest overdue first.
 --
 -- Parameters: limit integer.
--- Returns: everything that is kept about each, and now: the database's time, by which it is decided what is due.
--- Locks: the rows, until the transaction ends; steps over those that another scheduler holds. Guards: a tick is enqueued
---   once: next_tick is moved on in the same transaction, and a row that was moved on before the lock was had is not due.
--- Plan: the index of the next ticks up to now: what is not due, and what is paused, is not looked at.
+-- Returns: all columns of each, and now: the database's time, which decides what is due.
+-- Locks: the rows, until the transaction ends; skips those that another scheduler holds. Guards: a tick is enqueued once:
+--   next_tick is moved on in the same transaction, and a row that was moved on before it could be locked is not due.
+-- Plan: the index of the next ticks up to now: schedules that are not due or are paused are not read.
 -- Roles: operator.
 SELECT
     s.queue, s.name, s.cron, s.every_seconds, s.time_zone, s.starting, s.anchor, s.catch_up, s.grace_seconds,

@@ -1,7 +1,7 @@
--- Move schedules on: past the ticks that this transaction has enqueued or dropped; or pause those that cannot be used.
+-- Move schedules on past the ticks that this transaction has enqueued or dropped, or pause those that cannot be used.
 --
--- Parameters: queues, names text[]; next_ticks timestamptz[]; last_ticks timestamptz[] (null: nothing was enqueued);
---   errors text[] (null: none; else the schedule is paused until it is put right).
+-- Parameters: queues, names text[]; next_ticks timestamptz[]; last_ticks timestamptz[] (null: nothing was enqueued); errors
+--   text[] (null: none; else the schedule is paused until it is corrected).
 -- Returns: nothing. Locks: none beyond those that schedules_due took in this transaction.
 -- Plan: the primary key, once for each.
 -- Roles: operator.

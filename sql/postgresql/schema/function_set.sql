@@ -1,8 +1,8 @@
--- What is known of a set of SQL functions: the record of its installation, and what is there of it.
+-- Return what is known of a set of SQL functions: the record of its installation, and what exists of it.
 --
 -- Parameters: name, pinned text (the schema of the set).
 -- Returns: one row: digest and library of the last installation (null: none); the names of the functions in the set's
---   schema, and of those in the queues' own, each once; what the set's is said to be for, and whether it holds
+--   schema, and of those in the queues' own, each once; the comment on the set's schema, and whether that schema holds
 --   anything. Locks: none.
 -- Roles: producer, consumer, operator, observer.
 SELECT

@@ -1,4 +1,4 @@
--- Note a set of SQL functions as installed, in the transaction that made them.
+-- Record a set of SQL functions as installed, in the transaction that created them.
 --
 -- Parameters: name, digest, library text. Locks: the set's row.
 -- Roles: none but the owner.

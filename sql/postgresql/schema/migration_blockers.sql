@@ -1,8 +1,8 @@
--- What a session of a migration waits for: whoever holds, or asked before it for, a lock that it needs.
+-- Return the sessions that a session of a migration waits for: those that hold a lock it needs, or requested it earlier.
 --
 -- Parameters: pid integer (the session's; null: the one that runs a statement with the mark); mark text.
--- Returns: pid integer; since timestamptz (the beginning of its transaction); idle boolean (it waits for its client);
---   query text (null: hidden from this user). No row: the session waits for nobody. Locks: none.
+-- Returns: pid integer; since timestamptz (the beginning of its transaction); idle boolean (it waits for its client); query
+--   text (null: hidden from this user). No row: the session waits for none. Locks: none.
 -- Roles: producer, consumer, operator, observer.
 WITH waiting AS MATERIALIZED (
     SELECT a.pid

@@ -1,6 +1,6 @@
--- Whether an index of the schema can be used: one that cannot is what an interrupted CREATE INDEX CONCURRENTLY left behind.
+-- Return whether an index of the schema is usable: an interrupted CREATE INDEX CONCURRENTLY leaves one that is not.
 --
--- Parameters: name text. Returns: usable boolean; no row: there is none of that name. Locks: none.
+-- Parameters: name text. Returns: usable boolean; no row: no index has that name. Locks: none.
 -- Roles: producer, consumer, operator, observer.
 SELECT i.indisvalid AND i.indisready AND i.indislive AS usable
 FROM pg_index AS i

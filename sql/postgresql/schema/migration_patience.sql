@@ -1,4 +1,4 @@
--- Bound how long a transaction of a migration waits for each lock, and let it idle meanwhile.
+-- Limit how long a transaction of a migration waits for each lock, and let it idle in between.
 --
 -- Parameters: milliseconds text. Returns: the session's process id. Locks: none.
 -- Roles: producer, consumer, operator, observer.

@@ -1,4 +1,4 @@
--- Whether a table of the schema is there to be locked. Parameters: name text. Returns: a row if it is. Locks: none.
+-- Return whether a table of the schema exists. Parameters: name text. Returns: a row if it does. Locks: none.
 -- Roles: producer, consumer, operator, observer.
 SELECT c.oid
 FROM pg_class AS c

@@ -1,4 +1,4 @@
--- The schema itself and the record of what was applied to it: what every migration rests on.
+-- Create the schema itself and the record of the migrations applied to it, which every migration needs.
 --
 -- serves_from is the oldest code that works on the schema with the migration; the largest of all rows counts.
 -- Roles: none but the owner.

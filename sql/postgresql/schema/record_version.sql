@@ -1,4 +1,4 @@
--- Note a migration as applied, in its own transaction.
+-- Record a migration as applied, in its own transaction.
 --
 -- Parameters: version integer; name text; serves_from integer (the oldest code that works on the schema with it: the newest
 --   migration that such code knows). Locks: none beyond the row's.

@@ -1,10 +1,11 @@
--- What a schema holds beside the queue's tables, where they are not there yet: whoever made it did not make it for them.
+-- List what a schema holds besides the queue's tables, where these do not exist yet: such a schema was not created for the
+-- queue.
 --
--- The queue's are there with the tables of the first migration; its record alone is what a migration left that failed.
--- What an extension brought along is nobody's.
+-- The queue's tables exist once those of the first migration do; the migration record alone is left by a migration that
+-- failed. Objects of an extension do not count.
 --
--- Parameters: schema text. Returns: one row each: kind (table, view, sequence or function) and name, tables first; and what
---   the schema is said to be for. No row: it is not there, is empty, or the queue's. Locks: none.
+-- Parameters: schema text. Returns: one row each: kind (table, view, sequence or function) and name, tables first; and the
+--   comment on the schema. No row: it does not exist, is empty, or is the queue's. Locks: none.
 -- Roles: producer, consumer, operator, observer.
 WITH place AS MATERIALIZED (
     SELECT n.oid FROM pg_namespace AS n WHERE n.nspname = :schema

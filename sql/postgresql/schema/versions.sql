@@ -1,4 +1,4 @@
--- The migrations that were applied to the schema, each with the oldest code that the schema serves since: the newest
+-- Return the migrations that were applied to the schema, each with the oldest code that the schema serves since: the newest
 -- migration that such code knows.
 --
 -- Returns: version, serves_from integer. Locks: none.

@@ -1,13 +1,12 @@
 -- Count the archived jobs of some days, by day and account, with the moments at which the first and the last of them
--- finished. The day of a job is a field of its payload or result, or else the one on which it finished, by the clocks of a
--- time zone.
+-- finished. The day of a job is a field of its payload or result, or else the day on which it finished, in a time zone.
 --
 -- Parameters: queue text; states text[]; days text[] (ISO dates); in_result boolean, day_path text[] (the field of the day;
---   null: when it finished); zone text (of that day); zoned boolean (whether that field is an instant, and the day the one
---   on which it lies by the clocks of a zone), day_zone text, zone_path text[] (that zone, or else the field that names it);
---   account_in_result boolean, account_path text[] (null: no accounts); from_time, until_time timestamptz (of finished_at;
---   null: open); lead_seconds, lag_seconds float8 (null: open; each day's jobs finished from so long before its midnight in
---   UTC until so long after it).
+--   null: when it finished); zone text (of that day); zoned boolean (whether that field is an instant), day_zone text,
+--   zone_path text[] (then the day is that of the instant in this zone, or in the one of this field); account_in_result
+--   boolean, account_path text[] (null: no accounts); from_time, until_time timestamptz (of finished_at; null: open);
+--   lead_seconds, lag_seconds float8 (null: open; each day's jobs finished from so long before its midnight in UTC until so
+--   long after it).
 -- Returns: day, account (null: none), jobs, first, last. Locks: none.
 -- Plan: with a range of time the index on (queue, finished_at); without one every archived job of the queue.
 -- Roles: operator, observer.

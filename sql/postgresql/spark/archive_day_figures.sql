@@ -1,11 +1,11 @@
--- Compute how long the jobs of some days waited and ran, and in which hours they finished. The day of a job is a field
--- of its payload or result, or else the one on which it finished, by the clocks of a time zone.
+-- Compute how long the jobs of some days waited and ran, and in which hours they finished. The day of a job is a field of
+-- its payload or result, or else the day on which it finished, in a time zone.
 --
 -- Parameters: queue text; states text[]; days text[] (ISO dates); in_result boolean, day_path text[] (the field of the day;
---   null: when it finished); zone text (of days and hours); zoned boolean (whether that field is an instant, and the day the
---   one on which it lies by the clocks of a zone), day_zone text, zone_path text[] (that zone, or else the field that names
---   it); from_time, until_time timestamptz (of finished_at; null: open); lead_seconds, lag_seconds float8 (null: open; each
---   day's jobs finished from so long before its midnight in UTC until so long after it).
+--   null: when it finished); zone text (of days and hours); zoned boolean (whether that field is an instant), day_zone
+--   text, zone_path text[] (then the day is that of the instant in this zone, or in the one of this field); from_time,
+--   until_time timestamptz (of finished_at; null: open); lead_seconds, lag_seconds float8 (null: open; each day's jobs
+--   finished from so long before its midnight in UTC until so long after it).
 -- Returns: of each day one row with hour null, and one for each hour in which a job finished: day, hour (0 to 23), jobs,
 --   failed, attempts, waits and runs (float8[], seconds: the 50th, 95th and 99th percentile, of jobs that were started).
 -- Locks: none.

@@ -2,16 +2,15 @@
 -- due jobs, those of batches that are open or whose files are not in their place, and some that are named.
 --
 -- Parameters: queue text; prefix text (what the keys of the asset's batches have before the day); events text, day_path,
---   account_path text[] (the queue whose live jobs keep an account's day open, and where their payloads have both;
---   null: there is none); zoned boolean (whether their day_path is an instant, and the day the one on which it lies by
---   the clocks of a zone), day_zone text, zone_path text[] (that zone, or else the field that names it) (an account's
---   day is then open as well until it has ended by these clocks, those that its job names where it is no zone for all);
---   earliest, latest text (ISO dates); cap integer (the most jobs of either queue that are read); late text[] (the days
---   that are named).
--- Returns: day; jobs (that are due, and whose account's day is closed); waiting (that are due, and whose is not); unmoved
---   (whether files have to be moved); of the last batch of the day, nulls where there is none: state, attempt, backoff,
---   ago (how many seconds ago its lease ended, or it was given up), error, owner; seen (how many events were read: as
---   many as the cap means that there may be more); late (whether it is one that was named). Locks: none.
+--   account_path text[] (the queue whose live jobs keep an account's day open, and the fields of both in their payloads;
+--   null: none); zoned boolean (whether the field of the day is an instant), day_zone text, zone_path text[] (then the day
+--   is that of the instant in this zone, or in the one of this field; an account's day is open as well until it has ended
+--   in that zone, or without day_zone in the one that its daily job names); earliest, latest text (ISO dates); cap integer
+--   (the most jobs of either queue that are read); late text[] (the days that are named).
+-- Returns: day; jobs (due ones whose account's day is closed); waiting (due ones whose account's day is open); unmoved
+--   (whether files have to be moved); of the last batch of the day, nulls where it has none: state, attempt, backoff, ago
+--   (how many seconds ago its lease ended, or it was abandoned), error, owner; seen (how many events were read: as many as
+--   the cap means that there may be more); late (whether the day is a named one). Locks: none.
 -- Plan: the due jobs of the queue, bucket by bucket through the claim index, until as many as the cap were found: by
 --   the queue alone, the planner would read the whole table, however few of its jobs are that queue's. Events likewise,
 --   if a job is due. Batches by the small indexes of those that are open or unmoved, and for each day one by its key.

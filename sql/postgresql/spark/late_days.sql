@@ -1,13 +1,13 @@
--- Count the events that ended between two snapshots, and whose account was done with their day already: the day has to
--- be computed again.
+-- Count the events that ended between two snapshots, and whose account's daily job of their day had succeeded already: the
+-- day has to be computed again.
 --
 -- Parameters: events text, states text[], day_path, account_path text[] (the queue of the events, which of them count, and
---   where their payloads have day and account); zoned boolean (whether that field is an instant, and the day the one on
---   which it lies by the clocks of a zone), day_zone text, zone_path text[] (that zone, or else the field that names it);
---   queue text (of the daily jobs); prefix text (what the keys of the asset's batches have before the day); earliest, latest
---   text (ISO dates); after, until text (each a pg_snapshot).
--- Returns: day, jobs (such events), accounts (that have some). An event that ended while its day was being computed is among
---   them, whether it was computed or not. Locks: none.
+--   the fields of day and account in their payloads); zoned boolean (whether the field of the day is an instant), day_zone
+--   text, zone_path text[] (then the day is that of the instant in this zone, or in the one of this field); queue text (of
+--   the daily jobs); prefix text (what the keys of the asset's batches have before the day); earliest, latest text (ISO
+--   dates); after, until text (each a pg_snapshot).
+-- Returns: day, jobs (such events), accounts (that have some). An event that ended while its day was being computed is
+--   included, whether it was part of the computation or not. Locks: none.
 -- Plan: the index of the archive by transaction, from the oldest one running at the first snapshot on. Only if such a
 --   day was published: the daily jobs that were done since the first such day began, where on earth it begins first.
 -- Roles: operator, observer.

@@ -1,8 +1,8 @@
 -- Count the live jobs of a queue for each of some days, by a field of their payload: a day without any is closed.
 --
--- Parameters: queue text; day_path text[] (the field); zoned boolean (whether that field is an instant, and the day the one
---   on which it lies by the clocks of a zone), day_zone text, zone_path text[] (that zone, or else the field that names it);
---   days text[] (ISO dates).
+-- Parameters: queue text; day_path text[] (the field); zoned boolean (whether that field is an instant), day_zone text,
+--   zone_path text[] (then the day is that of the instant in this zone, or in the one of this field); days text[] (ISO
+--   dates).
 -- Returns: day, jobs. Locks: none.
 -- Plan: every live job of the queue, bucket by bucket through the claim index, and those in packs of large batches: by
 --   the queue alone, the planner would read the whole table, however few of its jobs are that queue's.

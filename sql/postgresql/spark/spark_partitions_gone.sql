@@ -1,5 +1,5 @@
--- Find which of the archive's partitions that a read was planned with no longer exist: one that was dropped may have
--- been made again under the same name.
+-- Find which of the archive's partitions that a read was planned with no longer exist: one that was dropped may have been
+-- created again under the same name.
 --
 -- Parameters: partitions text (JSON: their names by the text of their object ids, see spark_days).
 -- Returns: the names. Locks: none. Plan: the catalog's index of partitions by object id, once for each.

@@ -1,9 +1,10 @@
 -- Compute where to cut an archive read into slices of about equally many rows: before every step-th row, in the order of
 -- (finished_at, id), estimated from a sample of the archive's pages.
 --
--- Rows that finished at the same moment are on one side of a cut, as long as they are few beside a slice, because a range of
--- moments is what the index serves best. Where they are many, as those of a published batch are, their moment is cut by
--- ids. Ids of version 7 lie in the archive about as they were made, so that a range of them has few pages of its own.
+-- Rows that finished at the same moment are on one side of a cut, as long as they are few compared with a slice, because
+-- the index serves a range of moments best. Where they are many, as those of a published batch are, their moment is cut by
+-- ids. Ids of version 7 are stored in the archive about in the order of their creation, so that a range of them has few
+-- pages of its own.
 --
 -- Parameters: queue text; first, last timestamptz (both inclusive); step bigint; percent double precision (of the pages).
 -- Returns: one row for each cut, in order: finished_at, and the id before whose row it is (null: before the moment). The

@@ -1,13 +1,12 @@
--- Find where a batch of a stream ends that holds a part of the jobs that ended between two snapshots: its last row, and
+-- Find the end of a stream's batch that holds a part of the jobs that ended between two snapshots: its last row, and
 -- whether another one follows.
 --
 -- Parameters: queue text; after, until text (each a pg_snapshot); at timestamptz and id uuid (the row after which the batch
 --   begins); skip bigint (the rows of the batch, less one).
 -- Returns: finished_at and id of the last row of the batch, and of the one that follows; fewer rows: the batch is the last.
--- Locks: none. Plan: what is left of the moment at which the batch begins, by the primary key where a day's moments
---   have many
--- rows each, so that not every batch of a moment reads all of it; then, where that is not enough, the index by finish time
--- from the next moment on, as far as the batch reaches.
+-- Locks: none. Plan: the rest of the moment at which the batch begins, by the primary key where a day's moments have many
+--   rows each, so that not every batch of a moment reads all of it; then, where that is not enough, the index by finish
+--   time from the next moment on, as far as the batch reaches.
 -- Roles: operator, observer.
 WITH here AS MATERIALIZED (
     SELECT a.finished_at, a.id

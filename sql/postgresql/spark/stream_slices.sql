@@ -1,5 +1,6 @@
 -- Compute where to cut a batch of a stream into slices of about equally many rows, in the order of (finished_at, id).
--- Rows that finished at the same moment are in one slice as long as they are few beside it; else their moment is cut by ids.
+-- Rows that finished at the same moment are in one slice as long as they are few compared with it; else their moment is cut
+-- by ids.
 --
 -- Parameters: queue text; after, until text (each a pg_snapshot); at timestamptz and id uuid (the row after which the batch
 --   begins); end_at timestamptz and end_id uuid (its last row); step bigint.

@@ -1,8 +1,8 @@
--- Count the jobs that ended between two snapshots of a stream: by transactions that the first did not see, and the
--- second does.
+-- Count the jobs that ended between two snapshots of a stream: by transactions that the first did not see, and the second
+-- does.
 --
 -- Parameters: queue text; after, until text (each a pg_snapshot); from_time timestamptz (null: open; rows that ended before
---   it are none of the stream's).
+--   it do not belong to the stream).
 -- Returns: one row: rows; first: the smallest finished_at of them (null: none). Locks: none.
 -- Plan: the index of the archive by transaction, from the oldest one running at the first snapshot on.
 -- Roles: operator, observer.

@@ -1,4 +1,4 @@
--- Whether a message fits a filter: the rule of publish.sql, and of claims with a filter.
+-- Check whether a message matches a filter: the rule of publish.sql, and of claims with a filter.
 --
 -- Parameters: filter_payload jsonb, filter_tags text[] (null: any); payload jsonb; tags text[].
 -- Returns: one row, one boolean. Reads no table. Locks: none.

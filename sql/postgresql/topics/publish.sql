@@ -1,23 +1,24 @@
--- Publish messages to a topic: each becomes one job for each receiver that it fits, on the queue of the subscription.
+-- Publish messages to a topic: each becomes one job for each receiver that it matches, on the queue of the subscription.
 --
--- A subscription with mode copy is a receiver by itself. Those with mode move that share a group are one together: of the
--- ones that a message fits, it goes to the one whose digest with the message's id is the smallest. So all of a group get
--- equal shares, a message that is sent again goes where it went, and when one joins or leaves only its own share moves.
+-- A subscription with mode copy is a receiver by itself. Those with mode move that share a group are one receiver together:
+-- of those that match, the message goes to the one whose digest with the message's id is the smallest. So all of a group
+-- get equal shares, a message that is sent again goes to the same one, and when a subscription joins or leaves only its own
+-- share moves.
 --
 -- A job's id is laid out as a version 7 UUID: the 48 bits of time of its message's id, and 74 bits of the SHA-256 of that
--- id, the topic and the receiver. A message that is sent again makes the same ids, and lands once.
+-- id, the topic and the receiver. A message that is sent again makes the same ids, and is inserted once.
 --
--- Parameters: topic text; and one element a message: ids uuid[]; hashes integer[] (not negative; null: without ordering
---   key, from the job's id); priorities smallint[]; run_ats timestamptz[] (null: due now); ordering_keys text[]; tags
---   text[] (each a text[], null: none); payloads text[] (JSON).
--- Returns, for each message and receiver, in the order of the messages: the message's number, from 1; the subscription;
---   the queue; the job's id; whether it was inserted (a live job may have the id already). No row of a message: it fits no
+-- Parameters: topic text; and one element for each message: ids uuid[]; hashes integer[] (not negative; null: without
+--   ordering key, from the job's id); priorities smallint[]; run_ats timestamptz[] (null: due now); ordering_keys text[];
+--   tags text[] (each a text[], null: none); payloads text[] (JSON).
+-- Returns, for each message and receiver, in the order of the messages: the message's number, from 1; the subscription; the
+--   queue; the job's id; whether it was inserted (a live job may have the id already). No row of a message: it matches no
 --   subscription. The trigger job_wakes wakes consumers of the queues.
--- Locks: the inserted rows only, in the order of their ids: two who send the same messages in different orders do not
---   wait for each other in a circle. Guards: I1 (it is one transaction with whatever the caller does beside it), I5.
--- Plan: the topic's subscriptions by the primary key, and each one's queue, for each message by itself: so what is numbered
---   in the lines of ordering keys keeps the order of the messages. Nothing is joined with all that was inserted: how
---   much that is, no plan can know.
+-- Locks: the inserted rows only, in the order of their ids: two transactions that send the same messages in different
+--   orders do not deadlock. Guards: I1 (it is one transaction with the caller's other writes), I5.
+-- Plan: the topic's subscriptions by the primary key, and each one's queue, for each message by itself: so the numbers in
+--   the lines of ordering keys keep the order of the messages. Nothing is joined with the inserted rows, because no plan
+--   can know their number.
 -- Roles: producer, operator.
 WITH message AS MATERIALIZED (
     SELECT

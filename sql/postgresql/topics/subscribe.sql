@@ -1,10 +1,10 @@
--- Make a subscription, or bring an existing one up to date. A message that is published after this has been committed is
--- matched by it.
+-- Create a subscription, or update an existing one. It applies to messages that are published after this has been
+-- committed.
 --
 -- Parameters: topic, name, queue, mode, move_group text (null: the topic's only group); payload jsonb and tags text[] (a
 --   message contains the one and has all of the other; null: any); priority smallint (null: the message's); delay_seconds
 --   float8.
--- Returns: the subscription as `subscriptions` does. No row: there is no such queue.
+-- Returns: the subscription as `subscriptions` does. No row: the queue does not exist.
 -- Locks: the subscription's row; the queue's against being deleted, and waits for a transaction that deletes it.
 -- Roles: operator.
 INSERT INTO sqlqueue.subscription AS s (

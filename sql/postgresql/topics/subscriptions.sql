@@ -1,7 +1,7 @@
--- The subscriptions of the schema, by topic and name.
+-- Return the subscriptions of the schema, by topic and name.
 --
--- Parameters: topic, queue text (null: of all of them). Returns: one row a subscription. Reads all of the table. Locks:
---   none.
+-- Parameters: topic, queue text (null: of all of them). Returns: one row for each subscription. Reads the whole table.
+--   Locks: none.
 -- Roles: producer, operator, observer.
 SELECT
     s.topic, s.name, s.queue, s.mode, s.move_group, CAST(s.payload AS text) AS payload, s.tags, s.priority,

@@ -1,7 +1,7 @@
 -- Delete a subscription. A message whose publishing began before may still become a job for it; existing jobs stay.
 --
 -- Parameters: topic, name text.
--- Returns: the subscription as it was. No row: there is none of that name. Locks: its row.
+-- Returns: the subscription as it was. No row: no subscription has that name. Locks: its row.
 -- Roles: operator.
 DELETE FROM sqlqueue.subscription AS s
 WHERE s.topic = :topic AND s.name = :name

@@ -1,11 +1,11 @@
--- Have this session, which listens, woken by the next job that is put on a queue; by one.
+-- Arm this session, which listens, to be woken once, by the next job enqueued on a queue.
 --
--- Look at the queue after it (waiter_look): a job that was committed at the same moment wakes nobody.
+-- Read the queue after it (waiter_look): a job that was committed at the same moment wakes no session.
 --
--- Parameters: queue text; buckets smallint[] (null: any); choosy boolean (whether the consumer takes only some jobs of them:
---   then it is told of each one in addition to another consumer); seconds float8 (from now).
--- Returns: nothing. Locks: the session's own rows. Guards: I8 only in how soon: who is not notified finds the job when he
---   looks.
+-- Parameters: queue text; buckets smallint[] (null: any); choosy boolean (whether the consumer takes only some jobs of
+--   them: then it is notified of each one in addition to another consumer); seconds float8 (from now).
+-- Returns: nothing. Locks: the session's own rows. Guards: I8 only in how soon: a consumer that is not notified finds the
+--   job when it polls.
 -- Plan: the queue's rows of the last seconds, by their index.
 -- Roles: consumer.
 SELECT sqlqueue.arm_waiter(

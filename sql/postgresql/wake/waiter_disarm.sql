@@ -1,7 +1,8 @@
--- Have this session no longer woken by the jobs of a queue: it is at work.
+-- Disarm this session, which is not idle any more: jobs of the queue no longer wake it.
 --
--- Parameters: queue text. Returns: whether it was armed; false: perhaps because a job has taken its row, and somebody
---   else is to be told of that (waiter_pass). Locks: the session's own rows; one that a producer has locked is left to him.
+-- Parameters: queue text. Returns: whether it was armed; false: perhaps because a job has deleted its row, and another
+--   consumer has to be notified of that job (waiter_pass). Locks: the session's own rows; one that a producer has locked is
+--   left to it.
 -- Plan: as waiter_arm.
 -- Roles: consumer.
 SELECT sqlqueue.disarm_waiter(:queue)

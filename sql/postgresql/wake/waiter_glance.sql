@@ -1,4 +1,4 @@
--- Look as waiter_look does, where many dead rows are in its way: from the head hints on. What was committed late, and
+-- Poll as waiter_look does, where it would read many dead rows: from the head hints on. A job that was committed late, and
 -- is due before them, is found by the next waiter_look.
 --
 -- Parameters, returns: as waiter_look. Locks: none.

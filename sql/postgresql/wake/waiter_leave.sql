@@ -1,4 +1,4 @@
--- Say that somebody listens no longer.
+-- Record that a consumer no longer listens.
 --
 -- Parameters: queue text; worker text. Returns: nothing. Locks: the waiter's own row.
 -- Roles: consumer, operator.

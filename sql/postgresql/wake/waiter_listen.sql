@@ -1,4 +1,4 @@
--- Listen for jobs, for as long as the connection lives: on the channel of the session, on which whoever has armed himself is
+-- Listen for jobs, for as long as the connection lives: on the channel of the session, on which an armed session is
 -- notified (waiter_arm), and on that of the schema's name, on which all are. The payload of a notification is a queue's
 -- name.
 --

@@ -1,12 +1,12 @@
--- Look whether there is a job for whoever waits, and which transactions are open that may have put some on the queue
--- and woken nobody: those that were open when he armed himself. Only their ends can bring a job that he is not told of.
+-- Poll for a job for a waiting consumer, and return which open transactions may have enqueued some and woken no session:
+-- those that were open when it was armed. Only their ends can bring a job of which it is not notified.
 --
--- Parameters: queue text; buckets smallint[] (null: all); open text[] (the transactions of which it asks; null: all that
---   are open now).
+-- Parameters: queue text; buckets smallint[] (null: all); open text[] (the transactions to check; null: all that are open
+--   now).
 -- Returns: seconds (until the first job is due, negative: it has been for as long; null: there is none); open text[].
 -- Locks: none.
 -- Plan: two probes of the index job_claim for each bucket and priority that holds a job, and one if there is none. It reads
---   them from the very beginning, as what a long transaction has put there may be due before all that was claimed since.
+--   them from the very beginning, because a job of a long transaction may be due before all that was claimed since.
 -- Roles: consumer, operator, observer.
 WITH RECURSIVE lane AS (
     (

@@ -1,4 +1,4 @@
--- Notify all who listen for a queue's jobs, after many may have become due by another way than being put on it.
+-- Notify all listeners for a queue's jobs, after many may have become due in another way than by being enqueued.
 --
 -- Parameters: queue text. Returns: one row if a notification was sent. Locks: none of the tables.
 -- Roles: producer, consumer, operator, observer.

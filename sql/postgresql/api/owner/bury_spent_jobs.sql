@@ -1,5 +1,5 @@
--- Send to the dead letter the due jobs of a bucket that have no attempt left, with the rights of the tables' owner:
--- bury_spent, which says more.
+-- Move the due jobs of a bucket that have no attempt left to the dead letter, with the rights of the tables' owner: see
+-- bury_spent.
 CREATE OR REPLACE FUNCTION sqlqueue.bury_spent_jobs(
     queue text, bucket smallint
 ) RETURNS SETOF bigint

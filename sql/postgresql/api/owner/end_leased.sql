@@ -1,5 +1,5 @@
--- End jobs, each under its fence, with the rights of the tables' owner: complete, which says more. A consumer can neither
--- delete a job without its row in the archive, nor write a row of a job that never was.
+-- End jobs, each under its fence, with the rights of the tables' owner: see complete. A consumer can neither delete a job
+-- without its row in the archive, nor write a row of a job that never existed.
 CREATE OR REPLACE FUNCTION sqlqueue.end_leased(
     ids uuid[], lease_nos bigint[], states text[], results text[], errors text[], in_line boolean
 ) RETURNS TABLE (id uuid, order_no bigint)

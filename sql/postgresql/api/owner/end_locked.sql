@@ -1,4 +1,4 @@
--- End jobs that the transaction has locked, with the rights of the tables' owner: complete_locked, which says more.
+-- End jobs that the transaction has locked, with the rights of the tables' owner: see complete_locked.
 CREATE OR REPLACE FUNCTION sqlqueue.end_locked(
     ids uuid[], states text[], results text[], errors text[], worker text
 ) RETURNS SETOF uuid

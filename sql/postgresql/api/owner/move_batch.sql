@@ -1,5 +1,4 @@
--- End some buckets' jobs of a transactional batch as succeeded, with the rights of the tables' owner: batch_move, which says
--- more.
+-- End some buckets' jobs of a transactional batch as succeeded, with the rights of the tables' owner: see batch_move.
 CREATE OR REPLACE FUNCTION sqlqueue.move_batch(
     batch_id uuid, queue text, buckets smallint[], sealed_at timestamptz, filter jsonb, worker text
 ) RETURNS TABLE (moved bigint, followed bigint)

@@ -1,7 +1,7 @@
--- End the jobs of a leased batch as succeeded, with the rights of the tables' owner: batch_succeed, which says more;
--- and those in its packs.
+-- End the jobs of a leased batch as succeeded, also those in its packs, with the rights of the tables' owner: see
+-- batch_succeed.
 --
--- Plan: the pages of what the index on (batch_id, bucket, id) finds, each once: entry by entry, many jobs took half as
+-- Plan: the pages of what the index on (batch_id, bucket, id) finds, each once: read entry by entry, many jobs took half as
 --   long again.
 CREATE OR REPLACE FUNCTION sqlqueue.succeed_batch(
     batch_id uuid

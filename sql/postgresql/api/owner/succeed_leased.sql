@@ -1,4 +1,4 @@
--- End jobs under one fence as succeeded, with the rights of the tables' owner: complete_plain, which says more.
+-- End jobs under one fence as succeeded, with the rights of the tables' owner: see complete_plain.
 CREATE OR REPLACE FUNCTION sqlqueue.succeed_leased(
     ids uuid[], lease_no bigint, in_line boolean
 ) RETURNS TABLE (id uuid, order_no bigint)

@@ -1,5 +1,4 @@
--- End jobs that the transaction has locked as succeeded, with the rights of the tables' owner: complete_plain_locked, which
--- says more.
+-- End jobs that the transaction has locked as succeeded, with the rights of the tables' owner: see complete_plain_locked.
 CREATE OR REPLACE FUNCTION sqlqueue.succeed_locked(
     ids uuid[], worker text
 ) RETURNS SETOF uuid

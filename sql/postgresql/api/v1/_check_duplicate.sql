@@ -1,4 +1,4 @@
--- Say so if on_duplicate is none of its choices. Raises: SQ003.
+-- Reject an on_duplicate that is none of its choices. Raises: SQ003.
 CREATE OR REPLACE FUNCTION sqlqueue_v1._check_duplicate(on_duplicate text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE AS $function$
 BEGIN

@@ -1,4 +1,4 @@
--- Say so if a list of jobs is not usable. Raises: SQ003.
+-- Reject an unusable list of jobs. Raises: SQ003.
 CREATE OR REPLACE FUNCTION sqlqueue_v1._check_ids(job_ids uuid[]) RETURNS void
 LANGUAGE plpgsql IMMUTABLE AS $function$
 BEGIN

@@ -1,4 +1,4 @@
--- Say so if something about a job to be put on a queue is not usable. The rules are those of the library's own enqueue.
+-- Reject unusable arguments of a job to be enqueued. The rules are those of the library's own enqueue.
 --
 -- Parameters: place text (before the message: 'row 3: ', or nothing); the others as for enqueue. Raises: SQ003.
 CREATE OR REPLACE FUNCTION sqlqueue_v1._check_job(
@@ -63,7 +63,7 @@ BEGIN
             ' max_seconds at most a hundred years, factor at least 1, jitter 0 to 1', backoff
         );
     END IF;
-    -- What the database's JSON can hold, and Python and other readers do not take by default.
+    -- What the database's JSON can hold, but Python and other readers do not accept by default.
     IF problem IS NULL AND length(written) > 310 AND written ~ ('[0-9]{200}' || repeat('[0-9]', 55)) THEN
         SELECT CASE
             WHEN found.largest >= power(CAST(10 AS numeric), 4300)

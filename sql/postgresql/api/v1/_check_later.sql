@@ -1,4 +1,4 @@
--- Say so if a delay is not usable: seconds from now, or a moment, one of the two. Raises: SQ003.
+-- Reject an unusable delay: seconds from now, or a moment, one of the two. Raises: SQ003.
 CREATE OR REPLACE FUNCTION sqlqueue_v1._check_later(seconds float8, until timestamptz) RETURNS void
 LANGUAGE plpgsql IMMUTABLE AS $function$
 BEGIN

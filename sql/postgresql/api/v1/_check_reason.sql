@@ -1,10 +1,10 @@
--- Say so if a reason says nothing. Raises: SQ003.
+-- Reject an empty reason. Raises: SQ003.
 CREATE OR REPLACE FUNCTION sqlqueue_v1._check_reason(reason text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE AS $function$
 BEGIN
     IF reason IS NULL OR btrim(reason) = '' THEN
         PERFORM sqlqueue_v1._refuse(format(
-            'the reason is %s; give a text that says why, for whoever looks at the job later',
+            'the reason is %s; give a text that says why, for later readers of the job',
             COALESCE(quote_literal(reason), 'NULL')
         ));
     END IF;

@@ -1,4 +1,4 @@
--- Say so if no job can be put on a queue for a region. Raises: SQ002, SQ003.
+-- Reject a region without a bucket in the queue. Raises: SQ002, SQ003.
 CREATE OR REPLACE FUNCTION sqlqueue_v1._check_region(queue text, region text) RETURNS void
 LANGUAGE plpgsql STABLE AS $function$
 DECLARE

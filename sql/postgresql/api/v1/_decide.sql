@@ -1,9 +1,9 @@
--- Decide about live jobs of a queue, as operators do; and let in as many of each key as have made room.
+-- Decide about live jobs of a queue, as operators do; and promote as many jobs of each key as there is space for.
 --
 -- Parameters: verb text ('cancel', 'hold_queued', 'release_held', 'reschedule' or 'reprioritise'); queue text; job_ids
 --   uuid[]; reason text, seconds float8, until timestamptz, priority integer: of that verb.
--- Returns: a row for each job: what became of it ('changed', 'requested': it runs and is asked to end, 'skipped'), and
---   of one that was skipped the reason. Raises: SQ002, SQ003, SQ004.
+-- Returns: a row for each job: its outcome ('changed', 'requested': it runs and is asked to end, 'skipped'), and for a
+--   skipped one the reason. Raises: SQ002, SQ003, SQ004.
 CREATE OR REPLACE FUNCTION sqlqueue_v1._decide(
     verb text, queue text, job_ids uuid[], reason text DEFAULT NULL, seconds float8 DEFAULT NULL,
     until timestamptz DEFAULT NULL, priority integer DEFAULT NULL
@@ -98,7 +98,7 @@ BEGIN
         END IF;
     END IF;
     IF keyed AND turns AND cardinality(changed) > 0 THEN
-        -- A key is named once for each place; one that only waited itself has made none.
+        -- A key is named once for each place; a job that only waited itself has freed none.
         keys := ARRAY(
             SELECT room.line
             FROM (

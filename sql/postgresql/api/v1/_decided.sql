@@ -1,4 +1,4 @@
--- What became of jobs that an operator has decided about, and of those that were skipped, why.
+-- Return the outcomes of jobs that an operator has decided about, and for the skipped ones the reason.
 --
 -- Parameters: queue text; job_ids uuid[] (all of them); changed, requested uuid[]. Returns: as for _decide.
 CREATE OR REPLACE FUNCTION sqlqueue_v1._decided(queue text, job_ids uuid[], changed uuid[], requested uuid[])
@@ -23,7 +23,7 @@ BEGIN
             found_why := found_why || CASE
                 WHEN there.queue <> _decided.queue THEN format('it belongs to queue %L', there.queue)
                 WHEN there.state IN ('succeeded', 'failed', 'cancelled') THEN format('it ended as %s', there.state)
-                ELSE format('it is %s, or somebody else is at it at this moment', there.state)
+                ELSE format('it is %s, or another transaction has it locked at this moment', there.state)
             END;
         END LOOP;
     END IF;

@@ -1,7 +1,7 @@
--- End jobs, give them back or set them aside, each under its fence; and let the next of their keys in.
+-- End, requeue or hold jobs, each under its fence; and promote the next of their keys.
 --
 -- Parameters: verb text ('finish', 'requeue' or 'hold'); job_ids uuid[], lease_nos bigint[]; on_stale text ('raise' or
---   'report'); the others, each an array with an element a job, as for that statement.
+--   'report'); the others, each an array with one element for each job, as for that statement.
 -- Returns: the ids that were accepted. Raises: SQ001, SQ003, SQ004.
 CREATE OR REPLACE FUNCTION sqlqueue_v1._end(
     verb text, job_ids uuid[], lease_nos bigint[], on_stale text, states text[] DEFAULT NULL, results text[] DEFAULT NULL,
@@ -84,7 +84,7 @@ BEGIN
         FOR found IN {{key_promote}} LOOP
         END LOOP;
     END LOOP;
-    -- Of jobs that were given a place in their key's line between the look and the write.
+    -- Of jobs that were given a place in their key's line between the read and the write.
     late := ARRAY(
         SELECT l.id FROM unnest(late) AS l (id) WHERE l.id IS NOT NULL EXCEPT SELECT t.id FROM unnest(turning_ids) AS t (id)
     );

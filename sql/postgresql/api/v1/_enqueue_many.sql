@@ -1,4 +1,4 @@
--- Put jobs on a queue that were checked: one for each element of the arrays.
+-- Enqueue checked jobs: one for each element of the arrays.
 --
 -- Parameters: named boolean (whether the ids are the producer's own); on_duplicate text ('ignore' or 'replace'; with
 --   'replace' no unique key twice); the others as for the statement enqueue_many.
@@ -48,7 +48,7 @@ BEGIN
     END IF;
     -- First all of them; then, one by one, those whose unique key or id was taken in between.
     FOR passing IN 0 .. cardinality(given) LOOP
-        -- A job that was sent before is not to replace what has replaced it since.
+        -- A job that was sent before must not replace what has replaced it since.
         CONTINUE WHEN passing = 0 AND cardinality(known) > 0;
         IF passing > 0 THEN
             EXIT WHEN _enqueue_many.on_duplicate = 'ignore';
@@ -96,7 +96,7 @@ BEGIN
                     END LOOP;
                 END IF;
             END IF;
-            -- What has been placed above meets the job that holds it in the unique index, and is left out.
+            -- A job handled above conflicts in the unique index with the job that holds it, and is left out.
             IF passing = 0 OR holders[passing] IS NULL THEN
                 FOR found IN {{enqueue_many}} LOOP
                     landed := landed || found;
@@ -117,8 +117,8 @@ BEGIN
                 LEFT JOIN unnest(landed) AS l (id) ON l.id = g.id;
             END IF;
             EXIT WHEN passing = 0 OR holders[passing] IS NOT NULL;
-            -- It met a job that waited and was claimed since. Where its key is free, or another waits under it by now,
-            -- to leave this one out would lose it.
+            -- It met a waiting job that was claimed since. Where its key is free, or another waits under it by now, to
+            -- leave this one out would lose it.
             EXIT WHEN EXISTS (SELECT FROM ({{unique_key_holders}}) AS holding WHERE holding.state <> 'queued');
             EXIT WHEN NOT EXISTS (SELECT FROM sqlqueue.queue AS q WHERE q.name = _enqueue_many.queue);
             ids := given[passing:passing];

@@ -1,12 +1,12 @@
--- What this session remembers of the heads of a queue's buckets: where its claims have begun, so that the next ones need not
--- step over the dead rows before. See hints.py: a hint is only ever an optimisation, and is not believed for longer
--- than five seconds after a look from the very beginning of its bucket.
+-- Remember for this session the heads of a queue's buckets: where its claims have begun, so that the next ones need not
+-- skip the dead rows before them. See hints.py: a hint is only an optimisation, and is not used for longer than five
+-- seconds after its bucket was read from the very beginning.
 --
--- It is kept in a setting of the session, and is gone with a transaction that is rolled back.
+-- It is kept in a setting of the session, and is lost with a transaction that is rolled back.
 --
--- Parameters: queue text; swept_at timestamptz (when a claim has looked); swept smallint[] (at which buckets, from the very
---   beginning); buckets and priorities smallint[], due_ats timestamptz[], ids uuid[] (the jobs that it has found). No
---   buckets and no jobs: what is remembered is asked for.
+-- Parameters: queue text; swept_at timestamptz (when a claim has read them); swept smallint[] (the buckets that it read
+--   from the very beginning); buckets and priorities smallint[], due_ats timestamptz[], ids uuid[] (the jobs that it has
+--   found). Without buckets and jobs only the memory is returned.
 -- Returns: what is remembered: for each bucket, swept (seconds since 1970), and at (the hint of claim_round_robin).
 CREATE OR REPLACE FUNCTION sqlqueue_v1._heads(
     queue text, swept_at timestamptz, swept smallint[] DEFAULT '{}', buckets smallint[] DEFAULT '{}',

@@ -1,5 +1,5 @@
--- Say so if a transaction cannot see what others have decided since it began: under a limit, or for keys that take turns, it
--- would decide by what was. Raises: SQ004.
+-- Reject a transaction that cannot see what others have decided since it began: under a limit, or for keys that take turns,
+-- it would decide by outdated rows. Raises: SQ004.
 CREATE OR REPLACE FUNCTION sqlqueue_v1._need_read_committed(queue text) RETURNS void
 LANGUAGE plpgsql STABLE AS $function$
 BEGIN

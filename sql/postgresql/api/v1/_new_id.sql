@@ -1,6 +1,6 @@
--- A new version 7 UUID: the milliseconds of a moment, twelve bits of what follows them, and 62 random bits.
+-- Create a version 7 UUID: the milliseconds of a moment, twelve bits of what follows them, and 62 random bits.
 --
--- The twelve bits keep what one session puts in one after the other in order, as the claim index has it.
+-- The twelve bits keep the jobs that one session enqueues one after the other in order, as in the claim index.
 CREATE OR REPLACE FUNCTION sqlqueue_v1._new_id(at timestamptz) RETURNS uuid
 LANGUAGE sql VOLATILE AS $function$
 SELECT CAST(

@@ -1,4 +1,4 @@
--- Say that an argument is not usable. Parameters: problem text (null: nothing is wrong). Raises: SQ003.
+-- Reject an argument with a message. Parameters: problem text (null: nothing is wrong). Raises: SQ003.
 CREATE OR REPLACE FUNCTION sqlqueue_v1._refuse(problem text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE AS $function$
 BEGIN

@@ -1,7 +1,7 @@
--- Deal with writes that were refused because the lease of their jobs had passed on: count them, or raise.
+-- Handle writes that were refused because the lease of their jobs had passed on: count them, or raise.
 --
 -- Parameters: job_ids uuid[] (those refused); of integer (how many writes there were); on_stale text ('report': they are
---   counted by queue and day; 'raise': nothing of the transaction stays, the count neither). Raises: SQ001.
+--   counted by queue and day; 'raise': nothing of the transaction remains, nor the count). Raises: SQ001.
 CREATE OR REPLACE FUNCTION sqlqueue_v1._stale(job_ids uuid[], of integer, on_stale text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $function$
 #variable_conflict use_column

@@ -1,4 +1,4 @@
--- Say that a queue does not exist. Raises: SQ002.
+-- Raise the error for a queue that does not exist. Raises: SQ002.
 CREATE OR REPLACE FUNCTION sqlqueue_v1._unknown_queue(queue text) RETURNS void
 LANGUAGE plpgsql STABLE AS $function$
 BEGIN

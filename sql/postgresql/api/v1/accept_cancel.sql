@@ -1,4 +1,4 @@
--- End a claimed job as cancelled, as somebody has asked for while it ran.
+-- End a claimed job as cancelled, as was requested while it ran.
 --
 -- Parameters: job_id, lease_no, on_stale as for complete; reason text, kept as the job's error.
 -- Returns: the state that the job is in now: 'cancelled'; null: the write was refused. Raises: as complete.

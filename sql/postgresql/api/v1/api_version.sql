@@ -1,3 +1,3 @@
--- The version of the functions: 1. What a version promises never changes: names, arguments, results and error codes.
+-- Return the version of the functions: 1. The names, arguments, results and error codes of a version never change.
 CREATE OR REPLACE FUNCTION sqlqueue_v1.api_version() RETURNS integer
 LANGUAGE sql IMMUTABLE AS $function$ SELECT 1 $function$;

@@ -1,10 +1,10 @@
--- Cancel jobs: at once those that do not run; a running one is asked to end, and its holder hears of it at its next
--- heartbeat. If he does not end it, the next claim that meets it does.
+-- Cancel jobs: at once those that do not run; a running one is asked to end, and its consumer is informed by its next
+-- heartbeat. If the consumer does not end it, the next claim that reads it does.
 --
 -- Parameters: queue text; job_ids uuid[] (10,000 at most); reason text, kept as the job's error.
 --
--- Returns: a row for each job: what became of it ('changed', 'requested': it runs and is asked to end, 'skipped'), and
---   of one that was skipped the reason.
+-- Returns: a row for each job: its outcome ('changed', 'requested': it runs and is asked to end, 'skipped'), and for a
+--   skipped one the reason.
 -- Raises: SQ002, SQ003, SQ004 (a keyed queue needs READ COMMITTED).
 CREATE OR REPLACE FUNCTION sqlqueue_v1.cancel(
     queue text, job_ids uuid[], reason text DEFAULT 'cancelled by an operator'

@@ -1,16 +1,16 @@
 -- Claim due jobs under a lease, by the queue's strategy, its limits and the turns of its keys.
 --
--- A claim is committed before its jobs are worked on: a lease is seen by others from then on, and with limits or keyed
--- queues others wait for this transaction to end. A claim that is rolled back gives its lease_no to the next one: it
--- goes to no other system before the commit.
+-- Commit a claim before its jobs are processed: only then do others see the lease, and with limits or keyed queues others
+-- wait for this transaction to end. A claim that is rolled back leaves its lease_no to the next one: pass it to no other
+-- system before the commit.
 --
--- Parameters: queue text; worker text (who claims, for people to read); max_jobs integer (1 to 10,000); lease_seconds float8
---   (how long the claim holds without a heartbeat; null: the queue's); buckets integer[] (where to look, in this order;
---   null: all of them, from a random one on); with_tags text[] and with_payload jsonb (only jobs that have all these
---   tags, and whose payload contains that one; looks at what is due until it has found enough).
--- Returns: the jobs. The number of the lease goes with every word about the job. No row: nothing is due, or may run now.
--- A job whose lease ran out is claimed by itself. On its last attempt it goes to the dead letter, or is held where the queue
--- says so.
+-- Parameters: queue text; worker text (name of the consumer, shown to people); max_jobs integer (1 to 10,000);
+--   lease_seconds float8 (how long the claim holds without a heartbeat; null: the queue's); buckets integer[] (which to
+--   read, in this order; null: all of them, from a random one on); with_tags text[] and with_payload jsonb (only jobs that
+--   have all these tags, and whose payload contains that one; reads due jobs until it has found enough).
+-- Returns: the jobs. Every later call about a job takes its lease number. No row: nothing is due, or may run now.
+-- A job whose lease expired is claimed by itself. On its last attempt it goes to the dead letter, or is held where the
+-- queue says so.
 -- Raises: SQ002, SQ003, SQ004 (a strategy that SQL cannot claim by: assign, token; not READ COMMITTED).
 CREATE OR REPLACE FUNCTION sqlqueue_v1.claim(
     queue text,
@@ -89,7 +89,7 @@ DECLARE
     over_errors text[];
 BEGIN
     PERFORM sqlqueue_v1._refuse(CASE
-        WHEN claim.worker IS NULL OR btrim(claim.worker) = '' THEN 'worker is empty; give a name for whoever claims'
+        WHEN claim.worker IS NULL OR btrim(claim.worker) = '' THEN 'worker is empty; give a name for the consumer'
         WHEN claim.max_jobs IS NULL OR claim.max_jobs NOT BETWEEN 1 AND 10000
         THEN format('max_jobs is %s; a claim takes 1 to 10,000 jobs', COALESCE(CAST(claim.max_jobs AS text), 'NULL'))
         WHEN NOT (claim.lease_seconds > 0 AND claim.lease_seconds <= 3162240000)
@@ -101,7 +101,7 @@ BEGIN
         WHEN jsonb_typeof(claim.with_payload) <> 'object'
         THEN 'with_payload is no JSON object; write it like {"country": "NZ"}'
     END);
-    -- What a claim buries it does not hand out: then it looks once more.
+    -- Jobs that a claim moves to the dead letter are not returned: then it reads once more.
     FOR round IN 1 .. 100 LOOP
         clock := clock_timestamp();
         {{queues}}
@@ -117,7 +117,7 @@ BEGIN
                 MESSAGE = format(
                     'queue %L has the strategy %L, which SQL functions cannot claim by', claim.queue, known.strategy
                 ),
-                HINT = 'Give it another one, such as round_robin, with: sqlqueue create, or work it off from Python.';
+                HINT = 'Give it another one, such as round_robin, with: sqlqueue create, or consume it from Python.';
         END IF;
         IF keyed OR limited THEN
             PERFORM sqlqueue_v1._need_read_committed(claim.queue);
@@ -149,8 +149,8 @@ BEGIN
                 IF cardinality(buckets) <= 64 THEN
                     heads_known := sqlqueue_v1._heads(claim.queue, NULL);
                 END IF;
-                -- Each bucket has a time of its own at which a claim looked at it from the very beginning: a claim
-                -- reaches as many as it takes to fill it.
+                -- Each bucket has its own time at which a claim read it from the very beginning: a claim reads as many
+                -- buckets as it takes to fill it.
                 old := ARRAY(
                     SELECT b.no
                     FROM unnest(buckets) AS b (no)
@@ -193,7 +193,8 @@ BEGIN
                         IF swept THEN
                             old := buckets;
                         END IF;
-                        -- Of a limit, and of a job that goes by itself, it is not known how much more would have been taken.
+                        -- Under a limit, and for a job claimed by itself, it is unknown how many more would have been
+                        -- claimed.
                         furthest := cardinality(buckets);
                         IF limited OR cardinality(found_ids) IN (1, "limit") THEN
                             furthest := (SELECT max(array_position(buckets, f.no)) FROM unnest(found_buckets) AS f (no));
@@ -204,8 +205,8 @@ BEGIN
                             found_buckets, found_priorities, found_at, found_ids
                         );
                     END IF;
-                    -- Fewer than were asked for: then there may be some before the place where this began. One that was
-                    -- taken by itself stays so.
+                    -- Fewer than requested: then there may be some before the place where this began. A job claimed by
+                    -- itself stays so.
                     EXIT WHEN swept OR cardinality(chosen) IN (1, claim.max_jobs);
                     swept := true;
                 END LOOP;
@@ -245,7 +246,7 @@ BEGIN
                         END LOOP;
                         EXIT WHEN cardinality(chosen) > 0;
                         IF cardinality(ids) >= look THEN
-                            -- Others hold all that was found so far, and there may be more behind it.
+                            -- Others have locked all that was found so far, and there may be more behind it.
                             look := look * 4;
                         ELSE
                             EXIT WHEN scanned < scan;
@@ -319,7 +320,7 @@ BEGIN
                             parked := parked || found;
                         END LOOP;
                         IF cardinality(parked) > 0 AND known.ordered THEN
-                            -- One whose lease ran out need not be the first of its key: the first may have waited for it.
+                            -- One whose lease expired need not be the first of its key: the first may have waited for it.
                             keys := ARRAY(
                                 SELECT DISTINCT c.line
                                 FROM unnest(chosen, lines) AS c (id, line)
@@ -337,7 +338,7 @@ BEGIN
                     WHERE c.no IS NULL OR t.id IS NOT NULL;
                 END IF;
                 again := cardinality(parked) > 0;
-                -- One whose lease ran out goes by itself, and those before it without it.
+                -- One whose lease expired is claimed by itself, and those before it without it.
                 wanted := LEAST(
                     wanted, CASE array_position(doubtful, true) WHEN 1 THEN 1 ELSE array_position(doubtful, true) - 1 END
                 );
@@ -357,7 +358,7 @@ BEGIN
                 END IF;
             END IF;
         EXCEPTION WHEN data_exception OR integrity_constraint_violation THEN
-            -- One row that no claim can take keeps nobody from the others.
+            -- One row that no claim can take must not keep the others from being claimed.
             IF sqlqueue.hold_unclaimable(claim.queue) = 0 THEN
                 RAISE;
             END IF;

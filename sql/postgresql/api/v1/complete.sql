@@ -1,8 +1,8 @@
--- End a claimed job as succeeded. With the caller's own writes in one transaction the effect is there exactly once.
+-- End a claimed job as succeeded. With the caller's own writes in one transaction the effect exists exactly once.
 --
--- Parameters: job_id uuid and lease_no bigint, as claimed; result jsonb, kept in the archive; on_stale text: what becomes of
---   a write that comes after the lease has passed on: 'raise' (SQ001: nothing of the transaction stays), or 'report' (it is
---   counted, and null is returned).
+-- Parameters: job_id uuid and lease_no bigint, as claimed; result jsonb, kept in the archive; on_stale text: what happens
+--   to a write that comes after the lease has passed on: 'raise' (SQ001: nothing of the transaction remains), or 'report'
+--   (it is counted, and null is returned).
 -- Returns: the state that the job is in now: 'succeeded'; null: the write was refused.
 -- Raises: SQ001, SQ003, SQ004 (a keyed queue needs READ COMMITTED).
 CREATE OR REPLACE FUNCTION sqlqueue_v1.complete(

@@ -1,4 +1,4 @@
--- How many jobs a queue holds. The counts stop at the cap: there they mean "at least".
+-- Count the jobs of a queue. The counts stop at the cap, which then means "at least".
 --
 -- Parameters: queue text; cap integer.
 -- Returns: one row: ready (due now), running (under a lease), scheduled (due later, or waiting for their turn), held.

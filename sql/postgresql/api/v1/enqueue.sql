@@ -1,15 +1,15 @@
--- Put one job on a queue, in the transaction of the caller: rolled back means never enqueued.
+-- Enqueue one job in the caller's transaction: if that is rolled back, the job was never enqueued.
 --
 -- Parameters: queue text; payload jsonb (an object, or an array; at most 1,000,000 bytes); run_at timestamptz (null: due
 --   now); priority integer (0 to 9, higher first); ordering_key text (jobs with the same one share a bucket, and in a keyed
 --   queue take turns); unique_key text (at most one job of the queue holds it); on_duplicate text ('ignore': a second one
---   is left out; 'replace': it gives its content to the one that waits); unique_until text ('end': the key is held until the
---   job ends; 'claim': until it is claimed for the first time); tags text[]; max_attempts integer, timeout_seconds
+--   is left out; 'replace': it gives its content to the one that waits); unique_until text ('end': the key is held until
+--   the job ends; 'claim': until it is claimed for the first time); tags text[]; max_attempts integer, timeout_seconds
 --   float8 and backoff float8[] (seconds, factor, max_seconds, jitter; null: the queue's); region text (null: any bucket);
---   id uuid (a version 7 UUID of the producer's own: the same job, sent again, lands once, also if it has ended; null:
---   made).
+--   id uuid (a version 7 UUID of the producer's own: the same job, sent again, is inserted once, even if it has ended;
+--   null: generated).
 -- Returns: the id of the job that holds the content; null: it was left out.
--- Raises: SQ002 (no such queue), SQ003 (bad input), SQ004 (an id, and 'replace' in a keyed queue, need READ COMMITTED).
+-- Raises: SQ002 (unknown queue), SQ003 (bad input), SQ004 (an id, and 'replace' in a keyed queue, need READ COMMITTED).
 CREATE OR REPLACE FUNCTION sqlqueue_v1.enqueue(
     queue text,
     payload jsonb,

@@ -1,8 +1,8 @@
--- Put many jobs on a queue, in the transaction of the caller: all of them, or none if one is not usable.
+-- Enqueue many jobs in the caller's transaction: all of them, or none if one is not usable.
 --
--- Parameters: as for enqueue, with an array, one element a job, of payloads jsonb[], run_ats timestamptz[], priorities
---   integer[], ordering_keys and unique_keys text[] and ids uuid[] (null: for each of them what enqueue takes by itself).
---   unique_until, tags, max_attempts, timeout_seconds, backoff and region are those of all of them; unique_until of
+-- Parameters: as for enqueue, with an array, one element for each job, of payloads jsonb[], run_ats timestamptz[],
+--   priorities integer[], ordering_keys and unique_keys text[] and ids uuid[] (null: for each of them the default of
+--   enqueue). unique_until, tags, max_attempts, timeout_seconds, backoff and region apply to all of them; unique_until to
 --   those that have a unique key.
 -- Returns: for each job the id of the one that holds its content, in the order of the payloads; null: it was left out.
 -- Raises: SQ002, SQ003, SQ004, as enqueue does; messages count rows from 0.
@@ -60,7 +60,7 @@ BEGIN
         THEN 'unique_keys holds the same key twice, and one of the two would replace the other; send the last one only'
     END);
     PERFORM sqlqueue_v1._need_newest('job', ids[1]);
-    -- The arrays side by side: an element by its number would be looked for from the array's beginning.
+    -- The arrays side by side: an element by its number would be searched from the array's beginning.
     PERFORM sqlqueue_v1._check_job(
         format('row %s: ', job.no - 1), job.payload, job.run_at,
         CASE WHEN priorities IS NULL THEN 0 ELSE job.priority END, job.ordering_key, job.unique_key, tags, max_attempts,

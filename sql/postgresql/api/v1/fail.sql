@@ -1,5 +1,5 @@
--- Report a failed attempt of a claimed job: due again after a while, or if it was the last, the dead letter; in an ordered
--- queue that stops at poisoned jobs it is held instead.
+-- Report a failed attempt of a claimed job: it is due again after a delay, or after the last attempt goes to the dead
+-- letter; in an ordered queue that stops at poisoned jobs it is held instead.
 --
 -- Parameters: job_id, lease_no, on_stale as for complete; error text, kept with the job; retry_after_seconds float8 (null:
 --   by the job's backoff, or the queue's).
@@ -29,8 +29,8 @@ BEGIN
         WHEN lease.order_no IS NOT NULL AND lease.on_poison = 'stop' THEN 'held'
         ELSE 'failed'
     END;
-    -- seconds * factor ^ (attempt - 1), at most max_seconds, less the jitter; where the power is beyond all numbers, so
-    -- is it beyond the most.
+    -- seconds * factor ^ (attempt - 1), at most max_seconds, less the jitter; where the power overflows, it is beyond
+    -- max_seconds too.
     waits := COALESCE(retry_after_seconds, LEAST(
         lease.backoff[3],
         LEAST(lease.backoff[1], lease.backoff[3]) * CASE

@@ -1,10 +1,10 @@
--- Extend the lease of a claimed job, counted from now; well before it ends, so at half of it.
+-- Extend the lease of a claimed job, counted from now. Call it well before the lease ends, such as at half of it.
 --
--- A lease that ran out and that nobody took is extended like any other, except where others may have begun in its place:
--- under a limit, or in a keyed queue.
+-- An expired lease that no other consumer has claimed is extended like any other, except where others may have begun in its
+-- place: under a limit, or in a keyed queue.
 --
 -- Parameters: job_id, lease_no, on_stale as for complete; lease_seconds float8 (null: the queue's).
--- Returns: whether somebody wants the job cancelled (then stop, and call accept_cancel); null: the write was refused.
+-- Returns: whether the job's cancellation was requested (then stop, and call accept_cancel); null: the write was refused.
 -- Raises: as complete.
 CREATE OR REPLACE FUNCTION sqlqueue_v1.heartbeat(
     job_id uuid, lease_no bigint, lease_seconds float8 DEFAULT NULL, on_stale text DEFAULT 'raise'
@@ -42,8 +42,8 @@ BEGIN
             PERFORM sqlqueue_v1._need_read_committed(queue);
         END IF;
         IF lease.limited THEN
-            -- Whoever ends jobs and claims others has the rows first, and then the lock of the limit. Those of a key
-            -- come last.
+            -- A transaction that ends jobs and claims others locks the rows first, and then the limit. Those of a key come
+            -- last.
             IF lease.order_no IS NULL THEN
                 {{lock_leased}}
                 INTO found;

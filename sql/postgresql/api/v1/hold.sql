@@ -1,4 +1,4 @@
--- Set a claimed job aside until somebody releases or cancels it; the attempt does not count.
+-- Hold a claimed job until it is released or cancelled; the attempt does not count.
 --
 -- Parameters: job_id, lease_no, on_stale as for complete; reason text, kept as the job's error.
 -- Returns: the state that the job is in now: 'held'; null: the write was refused. Raises: as complete.

@@ -1,6 +1,6 @@
--- One job, live or ended; of one that ended more than once, its latest end.
+-- Return one job, live or ended; of one that ended more than once, its latest end.
 --
--- Parameters: job_id uuid. Returns: one row; no row: there is no such job, or it was trimmed.
+-- Parameters: job_id uuid. Returns: one row; no row: the job does not exist, or was trimmed.
 CREATE OR REPLACE FUNCTION sqlqueue_v1.job(job_id uuid)
 RETURNS TABLE (
     id uuid, queue text, state text, payload jsonb, result jsonb, error text, available_at timestamptz, attempt integer,

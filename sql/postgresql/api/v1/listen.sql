@@ -1,13 +1,13 @@
--- Be woken by the next job that is put on a queue: this session listens from the commit on, and is notified of one job,
--- once.
+-- Listen for the next job enqueued on a queue: from the commit on, this session is notified of one job, once.
 --
--- A notification's payload is the queue's name. It is a hint: who is not notified finds the job at his next look. Look once
--- after it has returned, as a job that is committed at that moment notifies nobody; and say it again before each wait.
+-- A notification's payload is the queue's name. It is a hint: a consumer that is not notified finds the job when it next
+-- polls. Poll once after it has returned, because a job that is committed at that moment notifies no session; and call it
+-- again before each wait.
 --
--- Parameters: queue text; worker text (who waits: its own for each that does); seconds float8 (for how long, if no job
---   comes).
--- Returns: the session's channel. What may have made many jobs due at once notifies all, on the channel of the schema's
---   name, to which this listens as well. Raises: SQ002, SQ003.
+-- Parameters: queue text; worker text (name of the waiting consumer, unique for each); seconds float8 (for how long, if no
+--   job comes).
+-- Returns: the session's channel. Operations that may have made many jobs due at once notify all, on the channel of the
+--   schema's name, to which this listens as well. Raises: SQ002, SQ003.
 CREATE OR REPLACE FUNCTION sqlqueue_v1.listen(queue text, worker text, seconds float8 DEFAULT 60) RETURNS text
 LANGUAGE plpgsql VOLATILE {{settings}} AS $function$
 #variable_conflict use_column
@@ -21,7 +21,7 @@ DECLARE
     channel text;
 BEGIN
     PERFORM sqlqueue_v1._refuse(CASE
-        WHEN listen.worker IS NULL OR btrim(listen.worker) = '' THEN 'worker is empty; give a name for whoever waits'
+        WHEN listen.worker IS NULL OR btrim(listen.worker) = '' THEN 'worker is empty; give a name for the consumer'
         WHEN (listen.seconds > 0 AND listen.seconds <= 86400) IS NOT TRUE
         THEN format('seconds is %s; it must be positive, at most a day', COALESCE(CAST(listen.seconds AS text), 'NULL'))
     END);

@@ -1,7 +1,7 @@
--- Have a queue hand out nothing more. What runs goes on, and so do enqueues.
+-- Pause a queue: claims return nothing more. Running jobs continue, and so do enqueues.
 --
--- Parameters: queue text; until timestamptz: when it goes on by itself; null: when it is resumed.
--- Returns: whether that changed anything. Raises: SQ001 (the moment has passed), SQ002.
+-- Parameters: queue text; until timestamptz: when it resumes by itself; null: when it is resumed explicitly.
+-- Returns: whether that changed anything. Raises: SQ002, SQ003 (the moment has passed).
 CREATE OR REPLACE FUNCTION sqlqueue_v1.pause(queue text, until timestamptz DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql VOLATILE {{settings}} AS $function$
 #variable_conflict use_column
@@ -15,7 +15,7 @@ DECLARE
 BEGIN
     PERFORM sqlqueue_v1._refuse(CASE
         WHEN (isfinite(pause.until) AND pause.until > clock) IS FALSE
-        THEN format('until is %s; give a moment that is to come, or NULL for until it is resumed', pause.until)
+        THEN format('until is %s; give a moment in the future, or NULL for until it is resumed', pause.until)
     END);
     {{pause}}
     INTO found;

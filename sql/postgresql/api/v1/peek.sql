@@ -1,4 +1,4 @@
--- The jobs that would be claimed next, without claiming them, by priority and the time they are due.
+-- Return the jobs that would be claimed next, without claiming them, by priority and the time they are due.
 --
 -- Parameters: queue text; max_jobs integer (1 to 10,000).
 -- Returns: the jobs; available_at: when it can be claimed, of a running one the end of its lease. Raises: SQ002, SQ003.
@@ -20,7 +20,7 @@ BEGIN
     END IF;
     IF (peek.max_jobs BETWEEN 1 AND 10000) IS NOT TRUE THEN
         PERFORM sqlqueue_v1._refuse(
-            format('max_jobs is %s; a look shows 1 to 10,000 jobs', COALESCE(CAST(peek.max_jobs AS text), 'NULL'))
+            format('max_jobs is %s; peek returns 1 to 10,000 jobs', COALESCE(CAST(peek.max_jobs AS text), 'NULL'))
         );
     END IF;
     RETURN QUERY

@@ -1,9 +1,9 @@
--- Publish a message to a topic, in the transaction of the caller: one job for each subscription that it fits.
+-- Publish a message to a topic, in the caller's transaction: one job for each subscription that it matches.
 --
--- Parameters: topic text; payload, run_at, priority, ordering_key, tags as for enqueue; id uuid (the message's, of the
---   publisher's own: sent again with it, it lands once; null: made).
--- Returns: a row for each receiver: the subscription, its queue, the job's id, and whether the job was inserted (false:
---   it had been published before). No row: the message fits no subscription, and nothing is left of it.
+-- Parameters: topic text; payload, run_at, priority, ordering_key, tags as for enqueue; id uuid (the publisher's own for
+--   the message: sent again with it, the message is inserted once; null: generated).
+-- Returns: a row for each receiver: the subscription, its queue, the job's id, and whether the job was inserted (false: it
+--   had been published before). No row: the message matches no subscription, and nothing of it is kept.
 -- Raises: SQ003, SQ004 (an id needs READ COMMITTED).
 CREATE OR REPLACE FUNCTION sqlqueue_v1.publish(
     topic text,

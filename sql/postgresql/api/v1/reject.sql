@@ -1,5 +1,5 @@
--- End a claimed job that can never succeed: the dead letter at once; in an ordered queue that stops at poisoned jobs it is
--- held instead.
+-- End a claimed job that can never succeed: it goes to the dead letter at once; in an ordered queue that stops at poisoned
+-- jobs it is held instead.
 --
 -- Parameters: job_id, lease_no, on_stale as for complete; reason text, kept as the job's error.
 -- Returns: the state that the job is in now: 'failed' or 'held'; null: the write was refused. Raises: as complete.

@@ -1,4 +1,4 @@
--- Give back a job that was claimed and not begun: due at once, and the attempt does not count.
+-- Release a job that was claimed and not begun: it is due at once, and the attempt does not count.
 --
 -- Parameters: job_id, lease_no, on_stale as for complete. Returns: 'queued'; null: the write was refused. Raises: as
 --   complete.

@@ -1,8 +1,9 @@
--- Give live jobs another priority. For a running one it counts when it goes back; the order within an ordering key stays.
+-- Change the priority of live jobs. For a running one it counts when it is queued again; the order within an ordering key
+-- stays.
 --
 -- Parameters: queue text; job_ids uuid[] (10,000 at most); priority integer (0 to 9, higher first).
 --
--- Returns: a row for each job: what became of it ('changed', 'skipped'), and of one that was skipped the reason.
+-- Returns: a row for each job: its outcome ('changed', 'skipped'), and for a skipped one the reason.
 -- Raises: SQ002, SQ003, SQ004 (a keyed queue needs READ COMMITTED).
 CREATE OR REPLACE FUNCTION sqlqueue_v1.reprioritise(queue text, job_ids uuid[], priority integer)
 RETURNS TABLE (job_id uuid, outcome text, because text)

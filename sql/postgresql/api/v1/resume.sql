@@ -1,4 +1,4 @@
--- Have a paused queue hand out jobs again.
+-- Resume a paused queue: claims return jobs again.
 --
 -- Parameters: queue text. Returns: whether that changed anything. Raises: SQ002.
 CREATE OR REPLACE FUNCTION sqlqueue_v1.resume(queue text) RETURNS boolean

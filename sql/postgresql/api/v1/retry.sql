@@ -1,8 +1,8 @@
--- Bring ended jobs back: the same jobs, with all their attempts, due now. In an ordered queue a job takes its old place.
+-- Redrive ended jobs: the same jobs, with all their attempts, due now. In an ordered queue a job takes its old place.
 --
 -- Parameters: queue text; job_ids uuid[] (10,000 at most); states text[] (how they ended: 'failed', the dead letter, or
 --   'cancelled').
--- Returns: a row for each job: what became of it ('changed', 'skipped'), and of one that was skipped the reason.
+-- Returns: a row for each job: its outcome ('changed', 'skipped'), and for a skipped one the reason.
 -- Raises: SQ002, SQ003, SQ004 (a keyed queue needs READ COMMITTED).
 CREATE OR REPLACE FUNCTION sqlqueue_v1.retry(
     queue text, job_ids uuid[], states text[] DEFAULT '{failed}'

@@ -1,4 +1,4 @@
--- Give a claimed job back to be due later; the attempt does not count.
+-- Snooze a claimed job: it is queued again and due later; the attempt does not count.
 --
 -- Parameters: job_id, lease_no, on_stale as for complete; seconds float8 (from now) or until timestamptz (one that has
 --   passed: now): one of the two. Returns: 'queued'; null: the write was refused. Raises: as complete.

@@ -3,10 +3,10 @@
 --
 -- Queues: their settings, their buckets, and what their models declare.
 
--- A queue is keyed when the jobs that share an ordering key take turns: one at a time and in order, or so many at once.
--- The revision grows with every change of the settings; a claim names the one it knows, and takes nothing under another.
--- Its ended jobs are kept for retention_days whole days, for ever where that is 0.
--- A queue is paused from paused_at on, until paused_until if there is one: whoever reads the one looks at the other.
+-- A queue is keyed when the jobs that share an ordering key take turns: one at a time and in order, or several at once up
+-- to a limit. The revision grows with every change of the settings; a claim passes the one it knows, and returns nothing
+-- under another. Ended jobs are kept for retention_days whole days, for ever if that is 0. A queue is paused from paused_at
+-- on, until paused_until if that is set: the two are always read together.
 CREATE TABLE sqlqueue.queue (
     name                text        PRIMARY KEY CHECK (name ~ '^[a-z][a-z0-9_]{0,62}$'),
     bucket_count        integer     NOT NULL CHECK (bucket_count BETWEEN 1 AND 1024),
@@ -34,11 +34,11 @@ CREATE TABLE sqlqueue.queue (
     CHECK (paused_until IS NULL OR paused_at IS NOT NULL)
 );
 
--- One row a bucket: the region that it belongs to; the head hint, the moment below which nothing was claimable when a
--- consumer last looked from the very beginning, written by such sweeps and never by every claim; and what sensors remember:
--- how many runs were asked for the bucket since one last took a job, of this bucket or another of its own, or found nothing
--- to do, and when the latest was. A bucket whose runs die before they take a job gets them apart from the others, every
--- other time alone, and less and less often.
+-- One row for each bucket: its region; the head hint, the moment below which nothing was claimable when a consumer last
+-- read from the very beginning, written by such sweeps and never by every claim; and the state of sensors: how many runs
+-- were requested for the bucket since one last claimed a job, of this bucket or another of its own, or found nothing to do,
+-- and when the latest was requested. A bucket whose runs die before they claim a job gets runs for itself alone, every
+-- other time, and less and less often.
 CREATE TABLE sqlqueue.bucket (
     queue     text        NOT NULL REFERENCES sqlqueue.queue (name),
     bucket    smallint    NOT NULL CHECK (bucket BETWEEN 0 AND 1023),
@@ -50,10 +50,10 @@ CREATE TABLE sqlqueue.bucket (
     PRIMARY KEY (queue, bucket)
 );
 
--- The priorities that jobs of a queue have, or have had: claims and looks at the heads go through these, one probe of the
--- index each in every bucket, and not through all ten. The first job of a priority brings its row with it, so whoever sees
--- the job sees the row. Transactions that do so at once bring one each, as none is to wait for another; maintenance removes
--- all but one, and notes what came past the triggers of the table job.
+-- The priorities that jobs of a queue have, or have had: claims and reads of the heads use these, with one index probe each
+-- in every bucket, and not all ten. The first job of a priority inserts its row, so a transaction that sees the job sees
+-- the row. Concurrent transactions insert one each, so that none waits for another; maintenance deletes all but one, and
+-- records priorities that bypassed the triggers of the table job.
 CREATE TABLE sqlqueue.queue_priority (
     queue    text     NOT NULL REFERENCES sqlqueue.queue (name) ON UPDATE CASCADE ON DELETE CASCADE,
     priority smallint NOT NULL CHECK (priority BETWEEN 0 AND 9)
@@ -69,18 +69,18 @@ WHERE EXISTS (
     WHERE one.queue = p.queue AND one.priority = p.priority AND one.ctid < p.ctid
 );
 
-COMMENT ON VIEW sqlqueue.doubled_priority IS 'priorities of queues that are noted already: these rows may be removed';
+COMMENT ON VIEW sqlqueue.doubled_priority IS 'duplicate rows of priorities of queues: they may be deleted';
 
--- The names of the fields of a queue's payloads whose values are not to be shown, as its model declares them: so that a tool
--- that does not know the model redacts them too. A name holds at any depth of a payload.
+-- The names of the fields of a queue's payloads whose values must not be shown, as its model declares them: so that a tool
+-- without the model redacts them too. A name applies at any depth of a payload.
 CREATE TABLE sqlqueue.sensitive_field (
     queue text NOT NULL REFERENCES sqlqueue.queue (name) ON DELETE CASCADE,
     name  text NOT NULL CHECK (name <> ''),
     PRIMARY KEY (queue, name)
 );
 
--- Which settings the code of a queue's consumers declares, as the one noted it that began last with others than before:
--- compared with the queue's, which are the ones that hold.
+-- The settings that the code of a queue's consumers declares, as recorded by the latest consumer that began with other
+-- settings than before: compared with the queue's, which apply.
 CREATE TABLE sqlqueue.queue_declaration (
     queue    text        PRIMARY KEY REFERENCES sqlqueue.queue (name) ON DELETE CASCADE,
     settings jsonb       NOT NULL CHECK (jsonb_typeof(settings) = 'object'),

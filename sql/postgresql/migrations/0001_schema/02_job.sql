@@ -1,13 +1,13 @@
 -- The live jobs.
 --
--- Ids are version 7 UUIDs made by the client: an enqueue whose commit got no answer can be sent again and lands once,
+-- Ids are version 7 UUIDs made by the client: an enqueue whose commit got no answer can be sent again and is inserted once,
 -- and no engine needs a sequence.
 
--- The order of arrival within a key, by the database: the clocks of producers do not agree.
+-- The order of arrival within a key, assigned by the database because the clocks of producers differ.
 CREATE SEQUENCE sqlqueue.job_order CACHE 1;
 
--- How many attempts of a live job are spent, of what its row says: see attempt, below. No column: a generated one cost each
--- claim a fifteenth of the server's time. PostgreSQL puts the expression in the place of the call.
+-- Return how many attempts of a live job are spent, from the columns of its row: see attempt, below. Not a column: a
+-- generated one cost each claim a fifteenth of the server's time. PostgreSQL inlines the expression.
 CREATE FUNCTION sqlqueue.attempts_spent(attempt integer, state text, alone boolean) RETURNS integer
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN GREATEST(attempt, -2147483647) - CASE WHEN state = 'running' AND NOT alone THEN 1 ELSE 0 END;
@@ -15,27 +15,24 @@ RETURN GREATEST(attempt, -2147483647) - CASE WHEN state = 'running' AND NOT alon
 COMMENT ON FUNCTION sqlqueue.attempts_spent(integer, text, boolean) IS
     'how many attempts of a live job are spent, of which attempt counts the claims';
 
--- One column decides when a job may be claimed: available_at. Queued: the moment it is due. Running: the end of its
--- lease, so that a job whose consumer died is simply due again and no reaper stands between a crash and recovery. Held,
--- or queued behind others of its key: infinity.
+-- One column decides when a job may be claimed: available_at. Queued: the moment it is due. Running: the end of its lease,
+-- so that a job whose consumer died is due again without a reaper. Held, or queued behind others of its key: infinity.
 --
--- order_no is there for the jobs of keyed queues that have an ordering key, and for no others: the indexes about keys are
--- empty for everybody else. followed is set while somebody wants to be told how the job ends: the ends of all others cost
--- nothing. queue_kept and wakes are for whoever puts in many jobs at once, and of no meaning later: see job_queue_is_there
--- and job_wakes.
+-- order_no is set only for the jobs of keyed queues that have an ordering key: for all others the indexes about keys are
+-- empty. followed is set while the job has a follower: the ends of all others cost nothing. queue_kept and wakes are for
+-- transactions that enqueue many jobs at once, and of no meaning later: see job_queue_is_there and job_wakes.
 --
--- attempt counts the claims. Of the jobs of one claim nobody knows which had begun when its consumer died, so a lease that
--- ran out has spent an attempt only where it was the only one of its claim (alone): attempts_spent says what counts then. The
--- next claim takes such a job by itself, and one that kills its process is found without the others.
+-- attempt counts the claims. Of the jobs of one claim it is unknown which had begun when its consumer died, so an expired
+-- lease has spent an attempt only where it was the only one of its claim (alone): attempts_spent returns what counts then.
+-- The next claim takes such a job by itself, so a job that kills its process is found without the others.
 --
--- Whoever puts jobs in may write most of these columns, in whatever way. The constraints refuse what belongs in no
--- queue; their names are what the refusal shows. They are few, and plain: PostgreSQL reads their texts anew in every
--- statement that writes to the table, which sixteen of them made a single enqueue pay for with a third more of the
--- server's time. What else a row may hold that nobody meant, consumers live with.
+-- Producers may write most of these columns, in any way. The constraints refuse what belongs in no queue; a refusal shows
+-- their names. They are few, and plain: PostgreSQL parses their texts anew in every statement that writes to the table;
+-- with sixteen of them a single enqueue cost a third more of the server's time. Consumers tolerate other unintended values.
 --
--- The columns that every row has, and of one length, come first: PostgreSQL finds what is behind them by counting. A claim
--- gives each row a second entry in the primary key, whose pages have room for it: else each page is searched for entries
--- that may go, which took a sixth of a claim's time.
+-- The columns that every row has, with a fixed length, come first: PostgreSQL finds those behind them by counting. A claim
+-- adds for each row a second entry in the primary key, whose pages have free space for it: otherwise each page is searched
+-- for entries that may be removed, which took a sixth of a claim's time.
 CREATE TABLE sqlqueue.job (
     id           uuid        PRIMARY KEY WITH (fillfactor = 45),
     available_at timestamptz NOT NULL,
@@ -84,22 +81,22 @@ CREATE TABLE sqlqueue.job (
     autovacuum_vacuum_cost_delay = 0
 );
 
--- Serves every claim, every look at the heads and the depth. Every job is in it: its condition only keeps it from statements
--- that name jobs by their ids and no queue. A plan that was made on an empty table is kept, and there it costs the same to
--- read this index from end to end, for ids, as to go to them by the primary key. No two entries are equal, which nobody needs
--- to look for when a page is full.
+-- Serves every claim, every read of the heads and the depth. Every job is in it: its condition only keeps it from
+-- statements that name jobs by their ids and no queue. A plan that was made on an empty table is kept, and there it costs
+-- the same to read this index from end to end, for ids, as to use the primary key. No two entries are equal, so PostgreSQL
+-- need not search for duplicates when a page is full.
 CREATE INDEX job_claim ON sqlqueue.job (queue, bucket, priority DESC, available_at, id)
     WITH (deduplicate_items = off) WHERE queue IS NOT NULL;
 
--- At most one job per unique key, of those that hold theirs: until they end, or, where they say so, until they are claimed
--- for the first time. lease_no tells, which every claim raises and nothing lowers: no claim has to write anything for
--- it, and a job that goes back to its queue does not meet the one that has taken its key meanwhile.
+-- At most one job for each unique key, of those that hold theirs: until they end, or with unique_until_claim until they are
+-- claimed for the first time. lease_no shows that, because every claim raises it and nothing lowers it: no claim has to
+-- write anything for it, and a job that is queued again does not conflict with the one that has taken its key meanwhile.
 CREATE UNIQUE INDEX job_unique_key ON sqlqueue.job (queue, unique_key)
     WHERE unique_key IS NOT NULL AND (NOT unique_until_claim OR lease_no = 0);
 
--- The lives of a key, in order; those under a lease; those that wait for their turn. Who wants the first says order_no
--- > 0, and who wants one of the two others order_no IS NOT NULL: an empty table makes them all look equal, and the
--- first would be read from end to end for a lease.
+-- The jobs of a key, in order; those under a lease; those that wait for their turn. A query for the first uses order_no >
+-- 0, and one for the two others order_no IS NOT NULL: on an empty table they all look equal to the planner, and the first
+-- would be read from end to end for a lease.
 CREATE INDEX job_key ON sqlqueue.job (queue, ordering_key, order_no) WHERE order_no > 0;
 CREATE INDEX job_key_running ON sqlqueue.job (queue, ordering_key, available_at)
     WHERE order_no IS NOT NULL AND state = 'running';
@@ -111,22 +108,22 @@ CREATE INDEX job_limited ON sqlqueue.job (queue, available_at) WHERE limited AND
 
 CREATE INDEX job_claim_token ON sqlqueue.job (claim_token) WHERE claim_token IS NOT NULL;
 
--- By id as well: who works on a batch's jobs one after another goes on where he was.
+-- By id as well: the task that processes a batch's jobs one after another continues at its last id.
 CREATE INDEX job_batch ON sqlqueue.job (batch_id, bucket, id) WHERE batch_id IS NOT NULL;
 
--- The queue of every job is there, and stays there: who puts jobs on a queue has a lock of its row, FOR KEY SHARE, until his
--- transaction ends, and who deletes or renames one finds no jobs of it. A foreign key promises the same and takes that lock
--- for each job anew, which is 5 of the 15 microseconds that a job of a COPY costs the server. Whoever puts in many takes it
--- once, by keep_queue, and says so in each of them (queue_kept): of a priority that is noted already (queue_priority), or
--- behind a job of the same statement that has it noted.
+-- The queue of every job exists: a transaction that enqueues has a lock of the queue's row, FOR KEY SHARE, until it ends,
+-- and one that deletes or renames a queue finds no jobs of it. A foreign key guarantees the same and takes that lock for
+-- each job anew, which is 5 of the 15 microseconds that a job of a COPY costs the server. A transaction that enqueues many
+-- jobs takes it once, by keep_queue, and marks each of them (queue_kept): only jobs of a priority that is recorded already
+-- (queue_priority), or that follow a job of the same statement that has it recorded.
 --
--- Who says so and has not puts in jobs of a queue that is not there, or of a priority that is not noted. Claims do not find
--- them, nothing waits for them, doctor names them; maintain notes the priority.
+-- A transaction that marks jobs without the lock inserts jobs of a queue that does not exist, or of a priority that is not
+-- recorded. Claims do not find them, nothing waits for them, doctor names them; maintain records the priority.
 
--- Keep a queue from being deleted until the transaction ends, before many jobs are put on it.
+-- Keep a queue from being deleted until the transaction ends, before many jobs are enqueued on it.
 --
--- Returns: whether it is there. Locks: its row, FOR KEY SHARE; waits for whoever deletes it.
--- With the owner's rights: to lock a row takes a right to change it.
+-- Returns: whether it exists. Locks: its row, FOR KEY SHARE; waits for a transaction that deletes it.
+-- With the owner's rights: to lock a row requires a right to change it.
 CREATE FUNCTION sqlqueue.keep_queue(wanted text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 BEGIN
@@ -137,8 +134,8 @@ $$;
 
 REVOKE ALL ON FUNCTION sqlqueue.keep_queue(text) FROM PUBLIC;
 
--- Refuse a job of a queue that is not there, and keep the queue of any other. The first job of a priority brings that to
--- the queue's.
+-- Refuse a job of a queue that does not exist, and lock the queue of any other. The first job of a priority records that
+-- for the queue.
 --
 -- The error is that of a foreign key, and has the name of one.
 CREATE FUNCTION sqlqueue.keep_queue_of_job() RETURNS trigger
@@ -167,17 +164,17 @@ $$;
 
 REVOKE ALL ON FUNCTION sqlqueue.keep_queue_of_job() FROM PUBLIC;
 
--- After each row, and not before: COPY would insert them one by one. PostgreSQL reads the text of the condition anew in each
--- statement: one that looked at a setting cost an enqueue of one job a tenth of the server's time.
+-- After each row, and not before: COPY would insert them one by one. PostgreSQL parses the text of the condition anew in
+-- each statement: one that read a setting cost an enqueue of one job a tenth of the server's time.
 CREATE TRIGGER job_queue_is_there AFTER INSERT ON sqlqueue.job
 FOR EACH ROW WHEN (NOT NEW.queue_kept) EXECUTE FUNCTION sqlqueue.keep_queue_of_job();
 
 CREATE TRIGGER job_queue_is_there_still AFTER UPDATE OF queue, priority ON sqlqueue.job
 FOR EACH ROW EXECUTE FUNCTION sqlqueue.keep_queue_of_job();
 
--- Refuse that a queue with jobs is deleted, or renamed.
+-- Refuse to delete or rename a queue that has jobs.
 --
--- Whoever was putting jobs on it has committed by now, or has to find it gone: the deletion has the row. So what is
+-- A transaction that was enqueuing on it has committed by now, or will find it gone: the deletion has the row. So what is
 -- committed at this moment decides, which a stricter transaction than READ COMMITTED does not see: it is refused.
 CREATE FUNCTION sqlqueue.refuse_queue_with_jobs() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
@@ -216,9 +213,9 @@ FOR EACH ROW EXECUTE FUNCTION sqlqueue.refuse_queue_with_jobs();
 CREATE TRIGGER queues_have_no_jobs AFTER TRUNCATE ON sqlqueue.queue
 FOR EACH STATEMENT EXECUTE FUNCTION sqlqueue.refuse_queue_with_jobs();
 
--- Jobs that carried an id of their producer's and were not inserted, but gave their content to the job that had their
--- unique key, or were merged into it, and jobs that were deleted: so that the same job, sent again because its commit got no
--- answer, is known. Forgotten after a week.
+-- Jobs with their producer's own id that were not inserted, but gave their content to the job that had their unique key, or
+-- were merged into it, and jobs that were deleted: so that the same job, sent again because its commit got no answer, is
+-- known. Deleted after a week.
 CREATE TABLE sqlqueue.job_replaced (
     id          uuid        PRIMARY KEY,
     noted_at    timestamptz NOT NULL DEFAULT now(),

@@ -1,11 +1,11 @@
 -- The archive of the jobs that ended.
 
--- Immutable: what analytics reads. Partitioned by the day of finished_at, so that trimming is dropping a table.
+-- Immutable; read by analytics. Partitioned by the day of finished_at, so that trimming is dropping a table.
 --
--- ended_in is the transaction that ended the job: what a snapshot says of it is what a stream has read and what it has
--- not. A moment cannot say it: the transaction that wrote an earlier finished_at may be the later one to commit.
+-- ended_in is the transaction that ended the job: a snapshot shows by it which rows a stream has read and which not. A time
+-- cannot: the transaction that wrote an earlier finished_at may be the later one to commit.
 --
--- Of what a job brings along nothing is refused here: whatever the live table holds can end.
+-- The contents of a job are not checked here: whatever the live table holds can end.
 CREATE TABLE sqlqueue.job_archive (
     id           uuid        NOT NULL,
     queue        text        NOT NULL,
@@ -39,12 +39,12 @@ CREATE TABLE sqlqueue.job_archive (
     )
 ) PARTITION BY RANGE (finished_at);
 
--- A day without a partition of its own lands here: a late maintenance run costs a later move, never a job.
+-- Rows of a day without a partition of its own go here: a late maintenance run costs a later move, never a job.
 CREATE TABLE sqlqueue.job_archive_default PARTITION OF sqlqueue.job_archive DEFAULT;
 
 CREATE INDEX job_archive_finished ON sqlqueue.job_archive (queue, finished_at);
 
 CREATE INDEX job_archive_dead ON sqlqueue.job_archive (queue, finished_at DESC) WHERE state = 'failed';
 
--- Serves a stream's look: what was ended since the last one.
+-- Serves the reads of a stream: what was ended since the last one.
 CREATE INDEX job_archive_ended_in ON sqlqueue.job_archive (queue, ended_in);

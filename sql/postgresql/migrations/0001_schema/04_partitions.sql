@@ -1,16 +1,17 @@
--- Daily partitions of the archive: made ahead of time, dropped when nobody's retention needs them.
+-- Daily partitions of the archive: created ahead of time, dropped when no queue's retention needs them.
 --
--- Each function waits 200 ms for a lock, and then gives up (SQLSTATE 55P03): whoever waits for a lock on a table makes
--- all those wait who come after him. The caller tries again a little later. Days are UTC's.
+-- Each function waits 200 ms for a lock, and then fails (SQLSTATE 55P03): a transaction that waits for a lock on a table
+-- blocks all that come after it. The caller retries a little later. Days are in UTC.
 --
--- Partitions belong to the owner of the archive, whoever has them made. Whoever calls these functions runs as the owner, and
--- so every name in them is taken from where it is written to be: their search_path is the system's. The bounds of a day are
--- written as texts, and so datestyle and timezone are not the caller's: in India's time, IST would be read as Israel's.
+-- Partitions belong to the owner of the archive, whichever user creates them. These functions run as the owner, so their
+-- search_path is the system's and every name is qualified. The bounds of a day are written as texts, so datestyle and
+-- timezone are not the caller's: in India's time, IST would be read as Israel's.
 
--- The name of a day's partition.
+-- Return the name of a day's partition.
 --
--- A name has no room for an era, or for a fifth digit of the year: 2026-01-01 BC, which is before every retention, would be
--- called like the day that is open. So what is no day of the archive is refused (SQLSTATE 22008), null among it.
+-- A name has no space for an era, or for a fifth digit of the year: the partition of 2026-01-01 BC, which is before every
+-- retention, would have the name of the current one. So what is no day of the archive is refused (SQLSTATE 22008),
+-- including null.
 CREATE FUNCTION sqlqueue.archive_partition_name(day date) RETURNS text
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -24,9 +25,9 @@ BEGIN
 END
 $$;
 
--- Begin a day's partition, as a table of its own: no reader sees it. What lies in the default partition for that day is
--- moved into it meanwhile, while consumers go on finishing jobs. attach_archive_partition follows in the same
--- transaction: between the two the moved rows are nowhere for whoever looks, and so they must not be committed.
+-- Begin a day's partition, as a table of its own that no reader sees. The day's rows in the default partition are moved
+-- into it meanwhile, while consumers continue to end jobs. attach_archive_partition follows in the same transaction:
+-- between the two no other statement finds the moved rows, so they must not be committed.
 --
 -- Returns: how many rows were moved; null: the day has its partition.
 CREATE FUNCTION sqlqueue.begin_archive_partition(day date) RETURNS bigint
@@ -42,7 +43,7 @@ BEGIN
     IF to_regclass(format('%I.%I', 'sqlqueue', partition)) IS NOT NULL THEN
         RETURN NULL;
     END IF;
-    -- The constraint spares the attachment a look at every row, under its locks.
+    -- With the constraint the attachment need not read every row under its locks.
     EXECUTE format(
         'CREATE TABLE %I.%I (LIKE sqlqueue.job_archive INCLUDING ALL,'
         ' CONSTRAINT within_day CHECK (finished_at >= %L AND finished_at < %L))',
@@ -59,11 +60,11 @@ BEGIN
 END
 $$;
 
--- Attach the partition that this transaction began, with the rows that came into the default partition since.
+-- Attach the partition that this transaction began, with the rows that were inserted into the default partition since.
 --
 -- Returns: how many rows those were.
--- Locks: the default partition against everybody; the archive against writers, unless the day is still to come. Both
---   until the transaction ends, for as long as it takes to look through the default partition once.
+-- Locks: the default partition against every access; the archive against writers, unless the day is in the future. Both
+--   until the transaction ends, for as long as it takes to read the default partition once.
 CREATE FUNCTION sqlqueue.attach_archive_partition(day date) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' SET search_path = pg_catalog, pg_temp
 SET datestyle = 'ISO, YMD' SET timezone = 'UTC' AS $$
@@ -73,8 +74,8 @@ DECLARE
     closes timestamptz := timezone('UTC', CAST(day + 1 AS timestamp));
     moved bigint;
 BEGIN
-    -- A row that is on its way into the default partition when its day gets a partition of its own is refused by
-    -- PostgreSQL: a consumer's write would fail. Nobody writes to a day that is still to come.
+    -- A row that is being inserted into the default partition when its day gets a partition of its own is refused by
+    -- PostgreSQL: a consumer's write would fail. Nothing is written to a day in the future.
     IF opens <= clock_timestamp() + interval '1 minute' THEN
         LOCK TABLE ONLY sqlqueue.job_archive IN SHARE ROW EXCLUSIVE MODE;
     END IF;
@@ -95,13 +96,13 @@ BEGIN
 END
 $$;
 
--- Make a day's partition in one go, for whoever works with psql.
+-- Create a day's partition in one step, for use at psql.
 --
--- Returns: its name; null: it was there.
+-- Returns: its name; null: it existed already.
 CREATE FUNCTION sqlqueue.make_archive_partition(day date) RETURNS text
 LANGUAGE plpgsql AS $$
 BEGIN
-    -- Two at once: the second waits here, keeping nobody, and then finds the partition made.
+    -- Of two at once the second waits here, blocking no other, and then finds the partition.
     PERFORM pg_advisory_xact_lock(hashtext('job_archive'), hashtext('sqlqueue'));
     IF sqlqueue.begin_archive_partition(day) IS NULL THEN
         RETURN NULL;
@@ -111,9 +112,9 @@ BEGIN
 END
 $$;
 
--- Whether nothing in a day's partition has to be kept any more. A queue's rows are kept while the day is one of its last
--- retention_days whole days, for ever where that is 0. A queue that is not there any more is treated like the one
--- with the longest retention that is set. A day in which nothing ended may go two days later.
+-- Return whether nothing in a day's partition has to be kept any more. A queue's rows are kept while the day is one of its
+-- last retention_days whole days, for ever if that is 0. A queue that no longer exists is treated like the one with the
+-- longest retention that is set. A day in which nothing ended may be dropped two days later.
 --
 -- Parameters: only_queue: whether that queue alone has rows there, and need not keep them; null: all queues.
 -- Reads: an index entry or two for each queue that has rows there.
@@ -154,7 +155,7 @@ $$;
 
 -- Drop a day's partition if archive_day_is_over.
 --
--- Returns: whether it was dropped. Locks: the archive, against everybody, for a few milliseconds.
+-- Returns: whether it was dropped. Locks: the archive, against every access, for a few milliseconds.
 CREATE FUNCTION sqlqueue.drop_archive_partition(day date, only_queue text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -180,7 +181,7 @@ REVOKE ALL ON FUNCTION
     sqlqueue.drop_archive_partition(date, text), sqlqueue.archive_day_is_over(date, text)
 FROM PUBLIC;
 
--- The first ones, from yesterday's to that of a week ahead: as long as nobody can be in the way they need no transactions of
--- their own.
+-- The first ones, from yesterday's to that of a week ahead: before there are other users they need no transactions of their
+-- own.
 SELECT sqlqueue.make_archive_partition(CAST(timezone('UTC', statement_timestamp()) AS date) + ahead)
 FROM generate_series(-1, 7) AS ahead;

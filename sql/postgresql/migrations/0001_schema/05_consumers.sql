@@ -1,6 +1,6 @@
--- What consumers, managers and sensors need beside the queue itself.
+-- What consumers, managers and sensors need besides the queue itself.
 
--- The starts of jobs of rate-limited queues, one row a claim, for as long as the interval reaches back.
+-- The starts of jobs of rate-limited queues, one row for each claim, for as long as the interval reaches back.
 CREATE TABLE sqlqueue.rate_start (
     queue      text        NOT NULL REFERENCES sqlqueue.queue (name),
     started_at timestamptz NOT NULL,
@@ -9,8 +9,8 @@ CREATE TABLE sqlqueue.rate_start (
 
 CREATE INDEX rate_start_window ON sqlqueue.rate_start (queue, started_at);
 
--- Room under the limits of a queue that a consumer has been promised for its next claims. It counts like leases and starts
--- until claims use it up, or until it expires: a consumer that dies in between keeps nobody waiting for longer than that.
+-- Capacity under the limits of a queue that is reserved for a consumer's next claims. It counts like leases and starts
+-- until claims use it up, or until it expires: a consumer that dies in between blocks the others for no longer than that.
 CREATE TABLE sqlqueue.limit_reservation (
     id         uuid        PRIMARY KEY,
     queue      text        NOT NULL REFERENCES sqlqueue.queue (name),
@@ -20,7 +20,7 @@ CREATE TABLE sqlqueue.limit_reservation (
 
 CREATE INDEX limit_reservation_queue ON sqlqueue.limit_reservation (queue);
 
--- Who listens for jobs, at work or idle; expires by itself. They hear what is told to all: see wake_waiter.
+-- Consumers that listen for jobs, busy or idle; rows expire. They receive what is sent to all: see wake_waiter.
 CREATE TABLE sqlqueue.waiter (
     queue      text        NOT NULL REFERENCES sqlqueue.queue (name),
     worker     text        NOT NULL,
@@ -28,14 +28,14 @@ CREATE TABLE sqlqueue.waiter (
     PRIMARY KEY (queue, worker)
 );
 
--- Who has nothing to do and is to be woken by the next job, by the backend of the session that listens. A row is good
--- for one job: whoever puts it there takes the row and notifies that session alone. So nobody is told of a job twice,
--- and a consumer that is at work costs producers nothing: NOTIFY takes a lock of the whole server, which is held until
--- its transaction has reached the disk.
+-- Idle consumers to be woken by the next job, by the backend of the session that listens. A row is good for one job: the
+-- producer of that job deletes the row and notifies that session alone. So a job wakes one consumer, and a busy consumer
+-- costs producers nothing: NOTIFY takes a lock of the whole server, which is held until its transaction has reached the
+-- disk.
 --
--- After a crash of the server no session is left that could be woken. Rows that were taken stay in the index for as
--- long as an old transaction could see them. expires_at is in both so that a look steps over those of the last seconds
--- alone, however many there were before: who arms himself often does so for short.
+-- After a crash of the server no session is left that could be woken. Deleted rows stay in the index for as long as an old
+-- transaction could see them. expires_at is in both indexes so that a scan reads only those of the last seconds, however
+-- many there were before: a session that is armed often is armed for a short time.
 CREATE UNLOGGED TABLE sqlqueue.armed_waiter (
     queue      text        NOT NULL,
     expires_at timestamptz NOT NULL,
@@ -47,12 +47,12 @@ CREATE UNLOGGED TABLE sqlqueue.armed_waiter (
 CREATE INDEX armed_waiter_next ON sqlqueue.armed_waiter (queue, choosy, expires_at);
 CREATE INDEX armed_waiter_own ON sqlqueue.armed_waiter (backend, queue, expires_at);
 
--- The channel on which a waiting session is notified. Whoever listens there is in that session.
+-- Return the channel on which a waiting session is notified. Only that session listens on it.
 CREATE FUNCTION sqlqueue.waiter_channel(backend integer) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 RETURN left('sqlqueue', 45) || '_waiter_' || backend;
 
--- Listen on the channel of this session, and on that of all. Locks: none.
+-- Listen on the channel of this session, and on the one common to all. Locks: none.
 CREATE FUNCTION sqlqueue.listen_as_waiter() RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -64,13 +64,12 @@ BEGIN
 END
 $$;
 
--- Be no longer woken by the next job of a queue.
+-- Disarm this session for the jobs of a queue.
 --
--- Returns: whether this session was to be. False: it was not, its time was up, or a job has taken its row, and a
---   notification is
--- here or on its way.
--- Locks: the session's own rows; one that a producer has locked is left to him.
--- With the owner's rights: nobody else may change these rows, and a session has no others here than its own.
+-- Returns: whether it was armed. False: it was not, it had expired, or a job has deleted its row, and a notification has
+--   arrived or is on its way.
+-- Locks: the session's own rows; one that a producer has locked is left to it.
+-- With the owner's rights: no other role may change these rows, and a session has access only to its own here.
 CREATE FUNCTION sqlqueue.disarm_waiter(wanted text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
@@ -86,13 +85,13 @@ BEGIN
 END
 $$;
 
--- Be woken by the next job of a queue: this session, once, on its channel.
+-- Arm this session to be woken by the next job of a queue, once, on its channel.
 --
--- A job whose transaction looked for somebody to wake before this was committed wakes nobody: look again after it, and again
--- when the transactions that were open then have ended (waiter_look).
+-- A job whose transaction searched for a session to wake before this was committed wakes none: poll again after it, and
+-- again when the transactions that were open then have ended (waiter_look).
 --
 -- Parameters: wanted, the queue; among, the buckets from which a job is wanted, null for all; choosy, whether other
---   things decide as well, so that it is told of each job in addition to somebody else; seconds, for how long.
+--   conditions decide as well, so that it is notified of each job in addition to another session; seconds, for how long.
 -- Locks: the session's own rows. With the owner's rights, as disarm_waiter.
 CREATE FUNCTION sqlqueue.arm_waiter(wanted text, among smallint[], choosy boolean, seconds double precision) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -106,14 +105,14 @@ BEGIN
 END
 $$;
 
--- Wake one of those who wait for a queue's jobs, and all of those who choose; nobody, if nobody has nothing to do.
+-- Wake one of the armed sessions of a queue, and all of the choosy ones; none if no consumer is idle.
 --
--- Those whose rows other producers have locked are passed over: each of several jobs that are committed at once wakes
--- somebody else. A transaction that keeps its snapshot sees neither who has armed himself since nor that a row was
--- taken, for which it would fail: it tells all who listen.
+-- Those whose rows other producers have locked are skipped: each of several jobs that are committed at once wakes another
+-- session. A transaction that keeps its snapshot sees neither sessions armed since nor that a row was deleted, for which it
+-- would fail: it notifies all listeners.
 --
 -- Parameters: wanted, the queue; among, the buckets of the jobs, null for any.
--- Returns: whether somebody is notified. Locks: the rows that it deletes; it waits for none.
+-- Returns: whether a session is notified. Locks: the rows that it deletes; it waits for none.
 -- Called by wake_by_job and pass_wake, with the owner's rights and their settings.
 CREATE FUNCTION sqlqueue.wake_waiter(wanted text, among smallint[]) RETURNS boolean
 LANGUAGE plpgsql AS $$
@@ -152,7 +151,7 @@ BEGIN
 END
 $$;
 
--- Have somebody else woken: by a consumer that has been, and leaves jobs to others. Its transaction is to end at once.
+-- Wake another session, for a consumer that was woken and leaves jobs to others. Its transaction must end at once.
 CREATE FUNCTION sqlqueue.pass_wake(wanted text, among smallint[]) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
@@ -161,12 +160,12 @@ BEGIN
 END
 $$;
 
--- Wake somebody for a job, unless another job of its queue and bucket in this transaction has: ten thousand jobs do what
--- one does. A setting, which ends with the transaction, remembers it. Who sets it himself wakes nobody. A bucket that is
--- none, where its constraint is gone, makes a name all the same.
+-- Wake a session for a job, unless another job of its queue and bucket in this transaction has done so: ten thousand jobs
+-- do what one does. A setting, which ends with the transaction, remembers it; a caller that sets it wakes no session. A
+-- bucket out of range, where its constraint is missing, makes a valid name too.
 --
--- Whether anybody waits is looked at first: to make the other statement ready takes longer than that. A transaction that
--- keeps its snapshot may not see who does, and leaves that to wake_waiter.
+-- First it checks whether any session waits: to prepare the other statement takes longer than that. A transaction that
+-- keeps its snapshot may not see those that wait, and leaves that to wake_waiter.
 CREATE FUNCTION sqlqueue.wake_by_job() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
@@ -188,11 +187,11 @@ BEGIN
 END
 $$;
 
--- Jobs that are put on a queue and are due wake somebody when their transaction commits: at the end of their statement
--- it would keep whom it wakes from the jobs of others for as long as it likes. New content of a job that waits is such
--- a job.
+-- Enqueued jobs that are due wake a session when their transaction commits: at the end of their statement a woken session
+-- would be kept from the jobs of others until that transaction ends. New content of a waiting job counts as such a job.
 --
--- Whoever puts in many jobs may leave it to the first one that is due in each bucket (wakes): then the others cost nothing.
+-- A transaction that enqueues many jobs may leave it to the first one that is due in each bucket (wakes): then the others
+-- cost nothing.
 CREATE CONSTRAINT TRIGGER job_wakes AFTER INSERT ON sqlqueue.job
 DEFERRABLE INITIALLY DEFERRED
 FOR EACH ROW WHEN (NEW.wakes AND NEW.available_at <= clock_timestamp()) EXECUTE FUNCTION sqlqueue.wake_by_job();
@@ -201,13 +200,13 @@ CREATE CONSTRAINT TRIGGER job_wakes_again AFTER UPDATE OF payload ON sqlqueue.jo
 DEFERRABLE INITIALLY DEFERRED
 FOR EACH ROW WHEN (NEW.available_at <= clock_timestamp()) EXECUTE FUNCTION sqlqueue.wake_by_job();
 
--- Rows of sessions that ended, or were stopped, before a job took them.
+-- Rows of sessions that ended, or were stopped, before a job deleted them.
 CREATE VIEW sqlqueue.armed_long_ago AS
 SELECT w.queue, w.expires_at
 FROM sqlqueue.armed_waiter AS w
 WHERE w.expires_at < statement_timestamp() - interval '1 minute';
 
-COMMENT ON VIEW sqlqueue.armed_long_ago IS 'waiters whose time was up more than a minute ago: they may be forgotten';
+COMMENT ON VIEW sqlqueue.armed_long_ago IS 'waiters that expired more than a minute ago: they may be deleted';
 
 REVOKE ALL ON FUNCTION
     sqlqueue.waiter_channel(integer), sqlqueue.listen_as_waiter(), sqlqueue.disarm_waiter(text),
@@ -224,7 +223,7 @@ CREATE TABLE sqlqueue.stale_write (
 );
 
 -- The manager/worker strategy: what a worker can take, and what a manager granted to it. A grant is only as good as its
--- lease number; one that passed on is dropped by whoever meets it.
+-- lease number; one that has passed on is dropped by the next statement that reads it.
 CREATE TABLE sqlqueue.worker (
     queue      text        NOT NULL REFERENCES sqlqueue.queue (name),
     name       text        NOT NULL,
@@ -242,8 +241,8 @@ CREATE TABLE sqlqueue.assignment (
     PRIMARY KEY (queue, worker, job_id)
 );
 
--- Consumers that work in transactions, as long as they do: their jobs carry no sign of it. One that ends by itself removes
--- its row. One that dies leaves it, and the next one that looks finds its connection gone.
+-- Consumers that process jobs in transactions, as long as they do: their jobs carry no sign of it. One that ends by itself
+-- deletes its row. One that dies leaves it, and the next check finds its connection gone.
 CREATE TABLE sqlqueue.transactional_consumer (
     queue          text        NOT NULL,
     worker         text        NOT NULL,
@@ -255,9 +254,9 @@ CREATE TABLE sqlqueue.transactional_consumer (
     PRIMARY KEY (queue, worker)
 );
 
--- Capacity that a sensor has asked for: one row a drain run, whose id is known once the run is there. It ends with its run,
--- and expires by itself where nobody notices that; correctness never rests on it. Several sensors may look at one queue, for
--- a region each or for jobs of some tags: each has slots of its own.
+-- Capacity that a sensor has requested: one row for each drain run, whose id is known once the run has started. It ends
+-- with its run, and expires if that goes unnoticed; correctness never depends on it. Several sensors may serve one queue,
+-- for a region each or for jobs of some tags: each has its own slots.
 CREATE TABLE sqlqueue.consumer_slot (
     queue      text        NOT NULL REFERENCES sqlqueue.queue (name),
     sensor     text        NOT NULL DEFAULT '',
@@ -269,17 +268,17 @@ CREATE TABLE sqlqueue.consumer_slot (
     PRIMARY KEY (queue, sensor, slot)
 );
 
--- Set those of a queue's jobs aside that no claim can take, of those that are due or wait for their turn: for whoever met an
--- error when he claimed, or let in the next of a key. That changes a row, so it is refused for one that breaks a
--- constraint, as rows may that were there before it (NOT VALID), or whose numbers cannot grow; and with that one row
--- all others that it was to take.
+-- Hold the jobs of a queue that no claim can take, of those that are due or wait for their turn: for a caller that got an
+-- error when it claimed, or promoted the next job of a key. Both update rows, so PostgreSQL refuses them for a row that
+-- breaks a constraint, as rows may that existed before it (NOT VALID), or whose numbers cannot grow; and with that one row
+-- all others of the statement.
 --
--- They are held, with the reason as their error. What keeps them from being held, or claimed once they are released, is
--- brought into range.
+-- They are held, with the reason as their error. Values that keep them from being held, or claimed once they are released,
+-- are brought into range.
 --
--- Returns: how many jobs. Locks: these jobs; those that others have locked are left alone.
--- Plan: it looks at every job of the queue, once for each error.
--- With the owner's rights: nobody else may change all of these columns.
+-- Returns: how many jobs. Locks: these jobs; those that others have locked are skipped.
+-- Plan: it reads every job of the queue, once for each error.
+-- With the owner's rights: no other role may change all of these columns.
 CREATE FUNCTION sqlqueue.hold_unclaimable(wanted text) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -297,7 +296,7 @@ BEGIN
     INTO refused
     FROM pg_constraint AS c
     CROSS JOIN LATERAL (
-        -- Of the payload nothing is quoted: it may be sensitive.
+        -- No payload is quoted: it may be sensitive.
         SELECT COALESCE(string_agg(
             format('%L, left(COALESCE(CAST(%I AS text), ''null''), 100)', ', ' || a.attname || ' is ', a.attname), ', '
             ORDER BY a.attnum
@@ -310,8 +309,8 @@ BEGIN
         'SELECT array_agg(odd.id), array_agg(odd.reason)'
         ' FROM ('
         ' SELECT id, concat_ws(''; '', %s,'
-        ' CASE WHEN lease_no = 9223372036854775807 THEN ''lease_no is the last one that there is'' END,'
-        ' CASE WHEN attempt = 2147483647 THEN ''attempt is the last one that there is'' END'
+        ' CASE WHEN lease_no = 9223372036854775807 THEN ''lease_no has its largest value'' END,'
+        ' CASE WHEN attempt = 2147483647 THEN ''attempt has its largest value'' END'
         ' ) AS reason'
         ' FROM %I.%I WHERE queue = $1'
         ' AND (available_at <= statement_timestamp()'
@@ -336,7 +335,7 @@ BEGIN
             WHEN j.run_at >= '0001-01-01 00:00:00+00' AND j.run_at < '10000-01-01 00:00:00+00' THEN j.run_at
             ELSE statement_timestamp()
         END,
-        -- The fence grows, but where it cannot.
+        -- The fence grows, except where it cannot.
         lease_no = CASE WHEN j.lease_no < 9223372036854775806 THEN j.lease_no + 1 ELSE 1 END,
         attempt = CASE
             WHEN j.attempt BETWEEN 0 AND 2147483646 THEN sqlqueue.attempts_spent(j.attempt, j.state, j.alone) ELSE 0
@@ -349,7 +348,7 @@ BEGIN
         limited = false,
         order_no = CASE WHEN j.ordering_key IS NOT NULL THEN j.order_no END,
         error = left(
-            'no claim could take it, and what was out of range was replaced; look at it, then release or cancel it: '
+            'no claim could take it, and what was out of range was replaced; inspect it, then release or cancel it: '
             || odd.reason, 1000
         )
     FROM mine

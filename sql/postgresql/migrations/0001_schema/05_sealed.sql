@@ -1,15 +1,15 @@
--- Sealed batches of jobs, and where the jobs of large ones are.
+-- Sealed batches of jobs, and where the jobs of large ones are stored.
 
--- An immutable set of leased jobs that Spark may read as often as it likes. The token is the fence: taking a batch over
--- raises it, and only the holder of the current one can publish.
+-- An immutable set of leased jobs that Spark may read as often as it likes. The token is the fence: a takeover of the batch
+-- raises it, and only the driver with the current one can publish.
 --
--- The attempts are the batch's own: a driver that fails or dies says nothing about any one of the jobs, and none of them has
--- spent an attempt by it. attempt counts how often the key was sealed, or taken over, since it was published last; backoff
--- says how long to wait after lease_until, at which a batch that is given up was given up, before that is done again:
+-- The attempts are the batch's own: a driver that fails or dies shows nothing about a single job, and no job spends an
+-- attempt by it. attempt counts how often the key was sealed, or taken over, since it was published last; backoff says how
+-- long to wait after lease_until (for an abandoned batch the moment at which it was abandoned) before that is done again:
 -- seconds, factor, most seconds.
 --
 -- A leased batch has its lease on its own row alone: its jobs run until 'infinity', and come back when the batch is taken
--- over, given up or swept. A transactional one has the lock of its row as its lease.
+-- over, abandoned or swept. A transactional one has the lock of its row as its lease.
 CREATE TABLE sqlqueue.batch (
     id           uuid        PRIMARY KEY,
     key          text        NOT NULL,
@@ -31,27 +31,27 @@ CREATE TABLE sqlqueue.batch (
     published_at timestamptz
 );
 
--- A killed run finds its batch again by key; finished ones stay as history.
+-- A restarted run finds its batch again by key; finished ones stay as history.
 CREATE UNIQUE INDEX batch_open ON sqlqueue.batch (key) WHERE state IN ('sealing', 'sealed');
 
 CREATE INDEX batch_key ON sqlqueue.batch (key, created_at);
 
--- Published ones whose files are to be moved into place yet: none, as a rule.
+-- Published ones whose files have not been moved into place yet: usually none.
 CREATE INDEX batch_unmoved ON sqlqueue.batch (key, published_at) WHERE unmoved;
 
--- Serves figures of the last day, and lists with the latest first.
+-- Serves the stats of the last day, and lists with the latest first.
 CREATE INDEX batch_created ON sqlqueue.batch (created_at);
 
 -- Serves the sweep.
 CREATE INDEX batch_lease ON sqlqueue.batch (lease_until, id) WHERE state IN ('sealing', 'sealed');
 
--- Jobs of a large leased batch, many to a row, which is compressed: sealing moves them here, and publishing from here to the
--- archive, which writes each of them once and a few bytes more. Nobody claims them meanwhile, and for whoever looks they are
--- running: see packed_job. Jobs that somebody follows, that hold a unique key, or that are large stay where all others
--- are. So do those of a pack of which one is decided about by itself: it is unpacked then.
+-- Jobs of a large leased batch, many in each row, which is compressed: sealing moves them here, and publishing from here to
+-- the archive, which writes each of them once and a few bytes more. They are not claimed meanwhile, and are shown as
+-- running: see packed_job. Jobs that have followers, that hold a unique key, or that are large stay in the table job. A
+-- pack is unpacked when one of its jobs is decided about by itself.
 --
--- Packs of one seal (packed_at) do not overlap: the jobs of each are from first_id to last_id. The number of the lease
--- and the attempts are those before the seal.
+-- Packs of one seal (packed_at) do not overlap: the jobs of each are from first_id to last_id. The number of the lease and
+-- the attempts are those before the seal.
 CREATE TYPE sqlqueue.packed AS (
     id           uuid,
     bucket       smallint,
@@ -84,7 +84,7 @@ CREATE TABLE sqlqueue.batch_pack (
 CREATE INDEX batch_pack_queue ON sqlqueue.batch_pack (queue, batch_id, packed_at) INCLUDE (job_count);
 
 -- The jobs in packs, as they would be in the table of live jobs: under the lease of their batch, whose every takeover
--- raises its number. first_id and last_id bound the pack, for who reads ranges of ids.
+-- raises its number. first_id and last_id bound the pack, for readers of ranges of ids.
 CREATE VIEW sqlqueue.packed_job AS
 SELECT
     j.id, p.queue, j.bucket, j.priority, CAST('running' AS text) AS state, CAST(NULL AS timestamptz) AS available_at,
@@ -98,8 +98,8 @@ CROSS JOIN LATERAL unnest(p.jobs) AS j;
 COMMENT ON VIEW sqlqueue.packed_job IS
     'running jobs of large sealed batches: the table job does not have them while their batch is open';
 
--- Every live job, wherever it is, with what both have; of one in the table job first_id and last_id are its own id.
--- available_at is null where no time makes the job claimable.
+-- Every live job, in whichever table, with the columns that both have; for one in the table job first_id and last_id are
+-- its own id. available_at is null where no time makes the job claimable.
 CREATE VIEW sqlqueue.live_job AS
 SELECT
     j.id, j.queue, j.bucket, j.priority, j.state, NULLIF(j.available_at, 'infinity') AS available_at, j.run_at, j.lease_no,
@@ -171,14 +171,14 @@ BEGIN
 END
 $$;
 
--- Which of these ids are those of jobs in packs: for who puts jobs in, and may not read those of others.
+-- Return which of these ids are those of jobs in packs: for producers, which may not read the jobs of others.
 CREATE FUNCTION sqlqueue.packed_ids(ids uuid[]) RETURNS TABLE (id uuid, queue text)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT j.id, j.queue FROM sqlqueue.packed_jobs(ids) AS j
 $$;
 
--- Move the due jobs of some buckets, as far as they can be packed, into packs of a batch that is being sealed. The
--- batch's own lease is extended by it. With the rights of the tables' owner: a consumer cannot delete jobs.
+-- Move the due jobs of some buckets, as far as they can be packed, into packs of a batch that is being sealed. Also extends
+-- the batch's own lease. With the rights of the tables' owner: a consumer cannot delete jobs.
 --
 -- Returns: how many. A batch that was taken over gets none.
 -- Locks: the batch's row, then the jobs; one that others have locked is waited for.
@@ -211,7 +211,7 @@ BEGIN
           AND NOT j.followed
           AND NOT j.limited
           AND j.cancel_requested_at IS NULL
-          -- What the other statement sets aside; and what would make a row of 200 too large.
+          -- Jobs with an odd lease_no, and those that would make a row of 200 too large, are left to batch_seal.
           AND j.lease_no BETWEEN 0 AND 9000000000000000000
           AND pg_column_size(j.payload) + COALESCE(pg_column_size(j.error), 0) + COALESCE(pg_column_size(j.ordering_key), 0)
               + pg_column_size(j.tags) + pg_column_size(j.region) + COALESCE(pg_column_size(j.backoff), 0) <= 4000
@@ -225,7 +225,7 @@ BEGIN
         INSERT INTO sqlqueue.batch_pack (batch_id, packed_at, first_id, last_id, queue, job_count, jobs)
         SELECT
             mine.id, statement_timestamp(),
-            -- Not every server has min(uuid). The last pack, which need not be full, has no end.
+            -- Not every server has min(uuid). The last pack, which may be incomplete, has no end.
             CAST(min(CASE WHEN n.place % 200 = 0 THEN CAST(n.id AS text) END) AS uuid),
             COALESCE(
                 CAST(min(CASE WHEN n.place % 200 = 199 THEN CAST(n.id AS text) END) AS uuid),
@@ -241,11 +241,11 @@ BEGIN
 END
 $$;
 
--- Unpack jobs: they run on, in the table of live jobs.
+-- Unpack jobs: they continue to run, in the table of live jobs.
 --
 -- Parameters: of_batch: of this batch alone; null: of any. ids: the packs that have one of these; null: all of the batch.
--- Returns: how many jobs. Locks: their batches' rows against being published, given up or taken over meanwhile; then
---   the packs.
+-- Returns: how many jobs. Locks: their batches' rows against being published, abandoned or taken over meanwhile; then the
+--   packs.
 CREATE FUNCTION sqlqueue.unpack_jobs(of_batch uuid, ids uuid[]) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
@@ -296,7 +296,7 @@ BEGIN
 END
 $$;
 
--- Do with the jobs in a batch's packs what becomes of those that nothing was reported of.
+-- Apply to the jobs in a batch's packs the outcome of those without a report.
 --
 -- Parameters: rest, because: as of settle_batch; running: nothing. Returns: how many jobs. Locks: the packs. The
 --   transaction has the batch's row.

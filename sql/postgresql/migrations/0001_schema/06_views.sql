@@ -1,9 +1,9 @@
--- What can be read of the queues, with the names and units of people. Every view goes by indexes and stops counting at
--- 10,000: looking at a queue costs the same whether it holds a thousand jobs or a hundred million.
+-- Views of the queues for people, with names and units that people use. Every view uses indexes and stops counting at
+-- 10,000: the cost is the same whether a queue holds a thousand jobs or a hundred million.
 
--- The one list of where jobs can be: every bucket of a queue, those of an older and larger count among them as long as
--- they hold a job. It says since when there can be something to find: a bucket that was swept a moment ago is read from
--- its head hint on, so that the dead rows before it are not stepped over again.
+-- All buckets in which jobs can be: every bucket of a queue, including those of an older and larger count as long as they
+-- hold a job. It also returns since when there can be a job: a bucket that was swept a moment ago is read from its head
+-- hint on, so that the dead rows before it are not read again.
 CREATE VIEW sqlqueue.live_bucket AS
 SELECT
     b.queue, b.bucket, b.region,
@@ -15,7 +15,7 @@ WHERE b.bucket < GREATEST(q.bucket_count, 1 + (
 ));
 
 COMMENT ON VIEW sqlqueue.live_bucket IS
-    'the buckets of each queue that are, or still are, in use; since: where a look at the heads may begin';
+    'the buckets of each queue that are, or still are, in use; since: where a read of the heads may begin';
 
 CREATE VIEW sqlqueue.lane AS
 SELECT b.queue, b.bucket, b.region, level.priority, b.since
@@ -51,8 +51,8 @@ COMMENT ON COLUMN sqlqueue.bucket_heads.available_at IS
 COMMENT ON COLUMN sqlqueue.bucket_heads.due_seconds IS
     'for how many seconds it has been due; negative: it is due in that many';
 
--- Jobs where nobody looks: in a bucket that their queue never had, or with a priority that there is not, or that is not
--- noted as one of the queue's. One probe of the index a bucket, and one more for each gap between the queue's priorities.
+-- Jobs that no claim reads: in a bucket that their queue never had, or with a priority that does not exist, or is not
+-- recorded for the queue. One probe of the index for each bucket, and one more for each gap between the queue's priorities.
 CREATE VIEW sqlqueue.stray_job AS
 WITH RECURSIVE place AS (
     (SELECT j.queue, j.bucket FROM sqlqueue.job AS j WHERE j.queue > '' ORDER BY j.queue, j.bucket LIMIT 1)
@@ -94,10 +94,10 @@ CROSS JOIN LATERAL (
 ) AS stray;
 
 COMMENT ON VIEW sqlqueue.stray_job IS
-    'jobs in buckets that their queue never had, or of priorities that there are not, or are not noted: maintain moves them';
+    'jobs in buckets that their queue never had, or of unknown or unrecorded priorities: maintain moves them';
 
--- Jobs of queues that do not exist: nobody claims, moves or counts them. Only who goes around the table's triggers
--- makes any. One probe of the index a queue.
+-- Jobs of queues that do not exist: they are not claimed, moved or counted. Only writes that bypass the table's triggers
+-- create them. One probe of the index for each queue.
 CREATE VIEW sqlqueue.job_without_queue AS
 WITH RECURSIVE named AS (
     (SELECT j.queue FROM sqlqueue.job AS j WHERE j.queue >= '' ORDER BY j.queue LIMIT 1)
@@ -114,10 +114,10 @@ LEFT JOIN sqlqueue.queue AS q ON q.name = named.queue
 CROSS JOIN LATERAL (SELECT j.id FROM sqlqueue.job AS j WHERE q.name IS NULL AND j.queue = named.queue) AS lost;
 
 COMMENT ON VIEW sqlqueue.job_without_queue IS
-    'jobs of queues that do not exist: who makes the queue has them claimed, nobody else has';
+    'jobs of queues that do not exist: they are claimed only after the queue is created';
 
--- All in one: a job by its id, wherever it is, or a queue's jobs of all states. While a large batch is open, its packs
--- are looked through for it.
+-- All jobs in one view: a job by its id, or a queue's jobs of all states. While a large batch is open, its packs are
+-- searched too.
 CREATE VIEW sqlqueue.job_all AS
 SELECT
     false AS archived, j.id, j.queue, j.bucket, j.priority, j.state,

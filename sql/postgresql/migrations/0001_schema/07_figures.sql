@@ -1,14 +1,14 @@
--- What a queue looks like now, and how it did in the last hour. Each count stops at counted_up_to and then means "at
--- least". Running and scheduled jobs are told apart row by row: up to 10,000 of those that are due within a lease, which
+-- Return the stats of a queue: its present state, and its last hour. Each count stops at counted_up_to and then means "at
+-- least". Running and scheduled jobs are distinguished row by row: up to 10,000 of those that are due within a lease, which
 -- is where running jobs are, and up to 10,000 of the later ones. So are held and parked ones, up to 10,000 together.
 --
--- A job came in when it became due (its run_at), and went out when it ended, in whatever way. What was measured are the
--- jobs that ended in the last hour, of more than 10,000 the latest; then the rates are those of the shorter time that
--- these took.
+-- A job came in when it became due (its run_at), and went out when it ended, in whatever way. The measured jobs are those
+-- that ended in the last hour, of more than 10,000 the latest; then the rates are those of the shorter time that these
+-- took.
 --
--- It is a function for one reason: of a look that takes 50 ms PostgreSQL's planner expects so much that it would compile
--- it first (jit), which takes seconds. With the owner's rights: the figures are about payloads too (how large they
--- are), which not everybody who may have them can read.
+-- It is a function for one reason: PostgreSQL's planner estimates a query of 50 ms as so expensive that it would compile it
+-- first (jit), which takes seconds. With the owner's rights: the stats also cover payloads (their size), which not every
+-- role that may read the stats can read.
 CREATE FUNCTION sqlqueue.queue_figures(wanted text) RETURNS TABLE (
     ready bigint,
     running bigint,

@@ -1,4 +1,4 @@
--- The figures of every queue, for whoever reads them by SQL.
+-- The stats of every queue, for SQL.
 
 CREATE VIEW sqlqueue.queue_stats AS
 SELECT
@@ -17,7 +17,7 @@ COMMENT ON VIEW sqlqueue.queue_stats IS
 COMMENT ON COLUMN sqlqueue.queue_stats.ready IS 'jobs that are due now; those whose lease ran out among them';
 COMMENT ON COLUMN sqlqueue.queue_stats.running IS 'jobs under a lease';
 COMMENT ON COLUMN sqlqueue.queue_stats.scheduled IS 'jobs that are due later: first runs, retries and snoozes alike';
-COMMENT ON COLUMN sqlqueue.queue_stats.held IS 'jobs set aside until somebody decides';
+COMMENT ON COLUMN sqlqueue.queue_stats.held IS 'jobs held until an operator decides';
 COMMENT ON COLUMN sqlqueue.queue_stats.parked IS 'jobs that wait for others of their ordering key';
 COMMENT ON COLUMN sqlqueue.queue_stats.oldest_ready_seconds IS
     'how long the job that is due longest has been due; null: none is';
@@ -29,7 +29,7 @@ COMMENT ON COLUMN sqlqueue.queue_stats.in_per_minute_of_hour IS 'the same over t
 COMMENT ON COLUMN sqlqueue.queue_stats.out_per_minute IS 'jobs that ended, a minute, over the last minute';
 COMMENT ON COLUMN sqlqueue.queue_stats.out_per_minute_of_hour IS 'the same over the last hour, still for each minute';
 COMMENT ON COLUMN sqlqueue.queue_stats.measured IS
-    'how many of the jobs that ended in the last hour, the latest, the figures after it are about; up to counted_up_to';
+    'how many jobs, the latest that ended in the last hour, the following stats are about; up to counted_up_to';
 COMMENT ON COLUMN sqlqueue.queue_stats.wait_seconds_p50 IS
     'from when a job was wanted (run_at) until its last start; half of the jobs waited no longer';
 COMMENT ON COLUMN sqlqueue.queue_stats.run_seconds_p50 IS

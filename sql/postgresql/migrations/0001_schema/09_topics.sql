@@ -1,14 +1,14 @@
--- Topics: what is published to one becomes a job for each subscription that it fits. A topic is there as long as somebody
--- subscribes to it, and has no row of its own.
+-- Topics: a message published to one becomes a job for each subscription that it matches. A topic exists as long as it has
+-- a subscription, and has no row of its own.
 
--- Which messages of a topic become jobs of a queue. Null filters let everything pass.
+-- Which messages of a topic become jobs of a queue. A null filter matches everything.
 --
--- A receiver gets one job of each message that fits it. A subscription with mode copy is a receiver by itself; those with
+-- A receiver gets one job for each message that matches. A subscription with mode copy is a receiver by itself; those with
 -- mode move that share a group are one receiver together, and each message goes to one of them. The id of a message's job
--- is made of the message's id and the receiver, so that a message that is sent again lands once, whatever has become of
--- the group meanwhile.
+-- is derived from the message's id and the receiver, so that a message that is sent again is inserted once, whatever has
+-- become of the group meanwhile.
 --
--- A queue that is subscribed to cannot be deleted.
+-- A queue with subscriptions cannot be deleted.
 CREATE TABLE sqlqueue.subscription (
     topic         text        NOT NULL CHECK (topic ~ '^[A-Za-z][A-Za-z0-9_.-]{0,199}$'),
     name          text        NOT NULL CHECK (name ~ '^[A-Za-z][A-Za-z0-9_.-]{0,199}$'),
@@ -27,6 +27,6 @@ CREATE TABLE sqlqueue.subscription (
     CHECK (mode = 'move' OR move_group IS NULL)
 );
 
--- Serves the check that nobody subscribes to a queue that is to be deleted.
+-- Serves the check that a queue to be deleted has no subscriptions.
 CREATE INDEX subscription_queue ON sqlqueue.subscription (queue);
 

@@ -1,9 +1,9 @@
--- Work that comes by the clock: each row says when jobs are put on a queue, and what they hold.
+-- Schedules: each row says when jobs are enqueued, and their content.
 --
--- next_tick is the one column that decides: the first moment for which nothing was decided yet. Whoever enqueues a tick
--- holds the row's lock and moves next_tick on in the same transaction, so that a tick belongs to one transaction alone,
--- however many schedulers run. A cron expression is read in the schedule's time zone; an interval counts elapsed time
--- from its anchor.
+-- next_tick is the one column that decides: the first moment for which nothing was decided yet. The transaction that
+-- enqueues a tick holds the row's lock and moves next_tick on, so that a tick belongs to one transaction alone, however
+-- many schedulers run. A cron expression is read in the schedule's time zone; an interval counts elapsed time from its
+-- anchor.
 CREATE TABLE sqlqueue.schedule (
     queue           text        NOT NULL REFERENCES sqlqueue.queue (name),
     name            text        NOT NULL CHECK (length(name) BETWEEN 1 AND 200),
@@ -35,11 +35,11 @@ CREATE TABLE sqlqueue.schedule (
     CHECK ((cron IS NULL) <> (every_seconds IS NULL))
 );
 
--- Serves every look for what is due, and the wait for what comes next.
+-- Serves the reads of due schedules, and the wait for the next tick.
 CREATE INDEX schedule_next ON sqlqueue.schedule (next_tick) WHERE paused_at IS NULL;
 
 COMMENT ON TABLE sqlqueue.schedule IS
-    'when jobs are put on a queue by the clock, and what they hold';
+    'when jobs are enqueued by the clock, and their content';
 COMMENT ON COLUMN sqlqueue.schedule.next_tick IS
     'the first moment for which no job was enqueued and none was dropped';
 COMMENT ON COLUMN sqlqueue.schedule.last_tick IS

@@ -1,13 +1,13 @@
--- Jobs that people do, each step of them, and the rule that says how much of a queue runs by itself.
+-- Jobs that people do, the history of each, and the rule for how much of a queue runs by itself.
 
--- A job that people are to do is held, and has a row here until it ends or goes back. The row is what may be done next;
--- how it came about is in job_event, and the revision is the number of the last event.
+-- A job that people are to do is held, and has a row here until it ends or is returned. The row decides what may be done
+-- next; the steps so far are in job_event, and the revision is the number of the last event.
 --
 -- One column decides when a task is offered: available_at. It is the moment at which the task was opened, or the one to
--- which it was delayed. Who holds a task back without a date marks it as on hold.
+-- which it was delayed. A task that is delayed without a date is marked as on hold.
 --
--- Nothing here refers to the job's row: its deletion, the hottest write of all, would have to look here each time. So a
--- task can outlive its job, or the job's being held, and every statement that acts on tasks asks for the job too.
+-- Nothing here refers to the job's row: its deletion, the most frequent write of all, would have to check here each time.
+-- So a task can outlive its job, or the job's being held, and every statement that acts on tasks checks the job too.
 CREATE TABLE sqlqueue.human_task (
     job_id       uuid        PRIMARY KEY,
     queue        text        NOT NULL REFERENCES sqlqueue.queue (name),
@@ -27,16 +27,16 @@ CREATE TABLE sqlqueue.human_task (
     CHECK (review OR stage <> 'in_review')
 ) WITH (fillfactor = 80);
 
--- Serves whoever takes the next task; the lists of a queue; and those of a person.
+-- Serves the taking of the next task; the lists of a queue; and those of a person.
 CREATE INDEX human_task_next ON sqlqueue.human_task (queue, available_at, job_id) WHERE stage = 'open' AND NOT on_hold;
 CREATE INDEX human_task_stage ON sqlqueue.human_task (queue, stage, available_at, job_id);
 CREATE INDEX human_task_assignee ON sqlqueue.human_task (assignee, available_at, job_id) WHERE assignee IS NOT NULL;
 
--- Serves the look for tasks whose jobs are not held any more, by id: no step moves a task within it.
+-- Serves the search for tasks whose jobs are not held any more, by id: no step moves a task within it.
 CREATE INDEX human_task_queue ON sqlqueue.human_task (queue, job_id);
 
--- Who did what to a job, when and why: only ever added to. The numbers of a job's events have no gaps, also when it comes
--- to people a second time.
+-- Who did what to a job, when and why: append-only. The numbers of a job's events have no gaps, even when it is assigned to
+-- people a second time.
 CREATE TABLE sqlqueue.job_event (
     job_id  uuid        NOT NULL,
     no      bigint      NOT NULL CHECK (no >= 1),
@@ -55,7 +55,7 @@ CREATE INDEX job_event_queue ON sqlqueue.job_event (queue);
 -- Serves trimming: the oldest steps of a queue, in order.
 CREATE INDEX job_event_oldest ON sqlqueue.job_event (queue, at, job_id, no);
 
--- Steps of jobs that are neither live nor in the archive: these may be deleted, no others. OFFSET 0 as in event_trim.
+-- Steps of jobs that are neither live nor in the archive: only these may be deleted. OFFSET 0 as in event_trim.
 CREATE VIEW sqlqueue.event_of_no_job AS
 SELECT e.job_id, e.no
 FROM sqlqueue.job_event AS e
@@ -63,7 +63,7 @@ WHERE NOT EXISTS (SELECT FROM sqlqueue.job AS j WHERE j.id = e.job_id OFFSET 0)
   AND NOT EXISTS (SELECT FROM sqlqueue.job_archive AS a WHERE a.id = e.job_id OFFSET 0)
   AND NOT EXISTS (SELECT FROM sqlqueue.packed_ids(ARRAY[e.job_id]));
 
-COMMENT ON VIEW sqlqueue.event_of_no_job IS 'what was done with jobs that are gone: to be trimmed';
+COMMENT ON VIEW sqlqueue.event_of_no_job IS 'steps of jobs that no longer exist: to be trimmed';
 
 REVOKE ALL ON sqlqueue.event_of_no_job FROM PUBLIC;
 

@@ -1,7 +1,7 @@
--- Who is to be told how a job ended: by a job on another queue, by a notification, or as a member of a group of jobs whose
--- end is told once. All of it is done in the transaction that ends the job.
+-- Followers, which are notified how a job ended: by a job on another queue, by a notification, or as a member of a group of
+-- jobs with one notification for the end of all. All of it is done in the transaction that ends the job.
 
--- Jobs that are to be told of together. The counts are of members whose end was counted; pending is the rest.
+-- Groups of jobs with one notification. The counts are of members whose end was counted; pending is the rest.
 CREATE TABLE sqlqueue.job_group (
     id           uuid        PRIMARY KEY,
     queue        text        REFERENCES sqlqueue.queue (name) ON DELETE SET NULL,
@@ -23,12 +23,12 @@ CREATE TABLE sqlqueue.job_group (
 CREATE INDEX job_group_queue ON sqlqueue.job_group (queue) WHERE queue IS NOT NULL;
 CREATE INDEX job_group_ended ON sqlqueue.job_group (ended_at) WHERE ended_at IS NOT NULL;
 
--- One row for each who follows a job. It goes when he has been told; a member of a group stays, with the state in which its
--- job ended, so that the same job added again is not counted again. The id is made by the client: what is sent again lands
--- once. submitted_id is the id under which he sent a job that was merged into this one. put_by is the user who put the
--- row there: nobody else with the same role may take it away.
+-- One row for each follower of a job. It is deleted when the follower was notified; a member of a group stays, with the
+-- state in which its job ended, so that the same job added again is not counted again. The id is made by the client: what
+-- is sent again is inserted once. submitted_id is the id under which the follower's user sent a job that was merged into
+-- this one. put_by is the user who inserted the row: no other with the same role may delete it.
 --
--- Nothing refers to the job's row: its deletion, the hottest write of all, would have to look here each time.
+-- Nothing refers to the job's row: its deletion, the most frequent write of all, would have to check here each time.
 CREATE TABLE sqlqueue.follower (
     id           uuid        PRIMARY KEY,
     job_id       uuid        NOT NULL,
@@ -54,10 +54,10 @@ CREATE INDEX follower_job ON sqlqueue.follower (job_id);
 CREATE INDEX follower_group ON sqlqueue.follower (group_id, job_id) WHERE group_id IS NOT NULL;
 CREATE INDEX follower_queue ON sqlqueue.follower (queue) WHERE queue IS NOT NULL;
 
--- Serves maintenance: who waits says so once an hour, and is forgotten after a day.
+-- Serves maintenance: a waiting follower is renewed once an hour, and deleted after a day without that.
 CREATE INDEX follower_notify ON sqlqueue.follower (created_at) WHERE notify;
 
--- What a transaction adds to the groups. It is folded into them, and removed, when the transaction commits: no row here is
+-- What a transaction adds to the groups. It is folded into them, and deleted, when the transaction commits: no row here is
 -- ever committed, the rows of groups are locked for a moment only, and always in the order of their ids.
 CREATE TABLE sqlqueue.group_tally (
     xact      xid8    NOT NULL DEFAULT pg_current_xact_id(),
@@ -71,8 +71,8 @@ CREATE TABLE sqlqueue.group_tally (
     CONSTRAINT group_tally_members_is_within_1000000000000 CHECK (members BETWEEN -1000000000000 AND 1000000000000)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
--- An id that is always the same for the same thing, laid out as a version 7 UUID: 48 bits of the moment in milliseconds, 74
--- bits of the SHA-256 of the thing, a text without backslashes.
+-- Return an id that is always the same for the same thing, laid out as a version 7 UUID: 48 bits of the moment in
+-- milliseconds, 74 bits of the SHA-256 of the thing, a text without backslashes.
 CREATE FUNCTION sqlqueue.uuid_at(moment timestamptz, thing text) RETURNS uuid
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
     SELECT CAST(
@@ -84,8 +84,8 @@ LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
     )
 $$;
 
--- The number whose remainder is a job's bucket: of its ordering key the first four bytes of the SHA-256, else the last four
--- bytes of its id; the top bit cleared. Every producer, in whatever language, computes the same.
+-- Return the number whose remainder is a job's bucket: the first four bytes of the SHA-256 of its ordering key, or without
+-- a key the last four bytes of its id; the top bit cleared. Every producer, in whatever language, computes the same.
 CREATE FUNCTION sqlqueue.bucket_hash(id uuid, ordering_key text) RETURNS integer
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT ((get_byte(d.b, 0) & 127) << 24) + (get_byte(d.b, 1) << 16) + (get_byte(d.b, 2) << 8) + get_byte(d.b, 3)
@@ -95,12 +95,12 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     ) AS d
 $$;
 
--- Put callbacks on their queues, as enqueue does: each queue's settings, the bucket by the rule for all ids and keys,
--- the place in the line of its key.
+-- Enqueue callbacks, as enqueue does: with each queue's settings, the bucket by the rule for all ids and keys, and the
+-- place in the line of its key.
 --
--- Parameters: one element of each array for each callback. again: some may have been there before, and be finished by now;
---   they are left out.
--- Locks: none but those of the rows it adds. A queue that has gone is nobody to be told, and no reason to fail.
+-- Parameters: one element of each array for each callback. again: some may have been enqueued before, and be finished by
+--   now; they are left out.
+-- Locks: none but those of the rows it adds. A queue that no longer exists is skipped, and is no reason to fail.
 CREATE FUNCTION sqlqueue.put_callbacks(
     callbacks uuid[], queues text[], priorities smallint[], ordering_keys text[], payloads jsonb[], again boolean
 ) RETURNS void
@@ -118,7 +118,8 @@ BEGIN
     JOIN sqlqueue.queue AS q ON q.name = new.queue
     ON CONFLICT DO NOTHING;
     IF again THEN
-        -- The newer snapshot of a second statement sees what was told, and done with, while the first one waited.
+        -- The newer snapshot of a second statement sees callbacks that were enqueued, and finished, while the first one
+        -- waited.
         DELETE FROM sqlqueue.job AS j
         WHERE j.id = ANY (callbacks) AND (
             EXISTS (SELECT FROM sqlqueue.job_archive AS a WHERE a.id = j.id)

@@ -1,17 +1,19 @@
--- Telling those who follow a job, or wait for a group of jobs, when it has ended.
+-- Notification of the followers of a job, or of a group of jobs, when it has ended.
 
--- Tell those who follow a job how it ended.
+-- Notify the followers of a job how it ended.
 --
--- Parameters: ended_id, ended_at: the job, and the moment of its end: its row in the archive. Where there is none, nobody is
---   told and nothing is changed. again: some may have been told of that end before; they are not told twice. only_of:
---   only the followers that this user has put there are told, without result and error; null: all are told everything.
--- Returns: how many followers were told, or counted in their groups.
--- Notifies, on the channel of the schema's name (cut to 57 characters) and _ended, with the job's id, if a follower asks for
---   it.
--- Locks: the queues that are told, against their deletion, before the followers: as whoever deletes a queue has them.
+-- Parameters: ended_id, ended_at: the job, and the moment of its end: its row in the archive. Without such a row no
+--   follower is notified and nothing is changed. again: some may have been notified of that end before; they are not
+--   notified twice. only_of: only the followers that this user has inserted are notified, without result and error; null:
+--   all, with everything.
+-- Returns: how many followers were notified, or counted in their groups.
+-- Notifies, on the channel of the schema's name (cut to 57 characters) and _ended, with the job's id, if a follower
+-- requests it.
+-- Locks: the queues of the callbacks, against their deletion, before the followers: in the order of a transaction that
+--   deletes a queue.
 -- Guards: I1, I2: it is one transaction with the job's end.
--- With the owner's rights: it says how a job ended, and takes the rows of those who were to be told; both are not for
--- everybody who ends a job.
+-- With the owner's rights: it reads how a job ended, and deletes the rows of its followers; not every role that ends a job
+-- may do either.
 CREATE FUNCTION sqlqueue.tell_followers(ended_id uuid, ended_at timestamptz, again boolean, only_of text) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -55,7 +57,7 @@ BEGIN
     INTO told
     FROM gone;
     IF told.callbacks IS NOT NULL THEN
-        -- The result goes with the callback: what its queue hides is hidden there too.
+        -- The callback carries the result: fields that its queue hides are hidden there too.
         INSERT INTO sqlqueue.sensitive_field (queue, name)
         SELECT q.name, s.name
         FROM sqlqueue.sensitive_field AS s
@@ -94,8 +96,8 @@ $$;
 
 REVOKE ALL ON FUNCTION sqlqueue.tell_followers(uuid, timestamptz, boolean, text) FROM PUBLIC;
 
--- When this statement ended a job: every one that does writes its end at its own time, or, inside of a function, at a later
--- one. One that takes a job back which had ended before (drop_already_finished) leaves no such end: null.
+-- Return when this statement ended a job: every one that does writes its end at its own time, or, inside of a function, at
+-- a later one. A statement that deletes a job which had ended before (drop_already_finished) has no such end: null.
 CREATE FUNCTION sqlqueue.ended_now(ended_id uuid) RETURNS timestamptz
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT max(a.finished_at)
@@ -104,8 +106,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
       AND a.finished_at BETWEEN statement_timestamp() AND statement_timestamp() + interval '1 day'
 $$;
 
--- Tell those who follow a job that has ended, and remove what was said about its progress. With the rights of the tables'
--- owner: who may end jobs need not be allowed to put any on the queues that are told.
+-- Notify the followers of a job that has ended, and delete its recorded progress. With the rights of the tables' owner: a
+-- role that may end jobs need not have the right to enqueue on the queues of the callbacks.
 CREATE FUNCTION sqlqueue.job_ended() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -118,8 +120,8 @@ $$;
 CREATE TRIGGER job_ended AFTER DELETE ON sqlqueue.job
 FOR EACH ROW WHEN (OLD.followed) EXECUTE FUNCTION sqlqueue.job_ended();
 
--- Have the connection hear the ends of jobs that somebody follows to be notified: on the channel that tell_followers
--- sends on.
+-- Listen on this connection for the ends of jobs that have a follower to be notified: on the channel that tell_followers
+-- uses.
 CREATE FUNCTION sqlqueue.listen_to_ends() RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -127,10 +129,11 @@ BEGIN
 END
 $$;
 
--- Fold what this transaction adds to groups into them; where a group is closed and its last member has ended, tell it.
+-- Fold what this transaction adds to groups into them; where a group is closed and its last member has ended, notify its
+-- queue.
 --
 -- Locks: the groups, in the order of their ids, until the commit that is under way has ended. Closing one waits for
---   those who are adding to it, which hold its key; counting in it waits for nobody but others who count.
+--   transactions that are adding to it, which hold its key; counting in it waits only for others that count.
 CREATE FUNCTION sqlqueue.fold_group_tally() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

@@ -1,7 +1,7 @@
--- How far running jobs are, and queues that are there for the answers to one asker.
+-- The progress of running jobs, and reply queues.
 
--- What the holder of a lease said last about a running job. A row under an older lease than the job's says nothing any more:
--- the attempt that follows begins without it. Changed in place, and removed when the job ends.
+-- What the consumer last reported about a running job. A row under an older lease than the job's is void: the next attempt
+-- begins without it. Changed in place, and deleted when the job ends.
 CREATE TABLE sqlqueue.job_progress (
     job_id     uuid        PRIMARY KEY,
     lease_no   bigint      NOT NULL,
@@ -10,8 +10,8 @@ CREATE TABLE sqlqueue.job_progress (
     updated_at timestamptz NOT NULL
 ) WITH (fillfactor = 50);
 
--- Queues with generated names, each for the answers to one asker. One that has expired and is not in use goes, and its jobs
--- with it. The row is there before the queue is: no queue is ever left behind by an asker that died.
+-- Queues with generated names, each for the replies to one client. One that has expired and is not in use is removed with
+-- its jobs. The row exists before the queue does: no queue is ever left behind by a client that died.
 CREATE TABLE sqlqueue.reply_queue (
     queue       text        PRIMARY KEY,
     ttl_seconds float8      NOT NULL CHECK (ttl_seconds > 0),
@@ -22,15 +22,15 @@ CREATE INDEX reply_queue_expiry ON sqlqueue.reply_queue (expires_at, queue);
 
 -- Remove a reply queue with its jobs, up to 10,000 of them in a call. What has ended stays in the archive.
 --
--- Parameters: reply: its name. expired: only if its time is up and nobody uses it: one with a live lease, a job that
---   somebody works on, somebody who waits for its jobs, or something that was set up for it (a subscription, a schedule, a
---   rule, a batch) lives on for as long as it did at first.
--- Returns: whether it is gone; null: there are more jobs, call again. False: it is in use, somebody is putting jobs on
---   it, or it is no reply queue. An enqueue that comes meanwhile waits, and is refused when the queue is gone.
--- Locks: its row, as nobody else may have it; none is waited for.
+-- Parameters: reply: its name. expired: only if it has expired and is not in use: one with a live lease, a locked job, a
+--   consumer that waits for its jobs, or something that was created for it (a subscription, a schedule, a rule, a batch)
+--   lives on for as long as it did at first.
+-- Returns: whether it is gone; null: there are more jobs, call again. False: it is in use, another transaction is enqueuing
+--   on it, or it is no reply queue. A concurrent enqueue waits, and is refused when the queue is gone.
+-- Locks: its row exclusively; no lock is waited for.
 -- With the owner's rights: it removes a queue, and only one that was made for replies.
--- Plan: indexes alone. Most rows of each table belong to few queues, so that the planner, told of no name, would look
---   through all of them, also for the checks that nothing refers to the queue.
+-- Plan: indexes alone. Most rows of each table belong to few queues, so that the planner, without knowing the name, would
+--   read all of them, also for the checks that nothing refers to the queue.
 CREATE FUNCTION sqlqueue.remove_reply_queue(reply text, expired boolean) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER
 SET enable_seqscan = off SET plan_cache_mode = force_custom_plan SET search_path = pg_catalog, pg_temp AS $$
@@ -48,13 +48,13 @@ BEGIN
         DELETE FROM sqlqueue.reply_queue AS r WHERE r.queue = reply;
         RETURN true;
     END IF;
-    -- Groups that tell it: whoever ends the last job of one has its row, and wants the queue's next.
+    -- Groups with a callback on it: the transaction that ends the last job of one has its row, and needs the queue's next.
     IF (SELECT count(*) FROM (SELECT FROM sqlqueue.job_group AS g WHERE g.queue = reply FOR UPDATE SKIP LOCKED) AS mine)
         < (SELECT count(*) FROM sqlqueue.job_group AS g WHERE g.queue = reply)
     THEN
         RETURN false;
     END IF;
-    -- Whoever has put a job on it, and not committed yet, has this row's key.
+    -- A transaction that has enqueued on it, and not committed yet, has this row's key.
     PERFORM FROM sqlqueue.queue AS q WHERE q.name = reply FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN false;

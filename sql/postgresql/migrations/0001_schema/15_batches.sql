@@ -1,8 +1,8 @@
--- What is reported about single jobs of sealed batches, and what becomes of those that nobody ends.
+-- What is reported about single jobs of sealed batches, and what happens to the jobs of abandoned ones.
 
--- What became of single jobs of a sealed batch; done with them when the batch ends, and then removed. A job is to end
--- (succeeded, failed, cancelled), to be due again (queued: the attempt spent or not, after so many seconds, at a moment, or
--- by the backoff) or to be set aside (held).
+-- The reported outcomes of single jobs of a sealed batch; applied when the batch ends, and then deleted. A job will end
+-- (succeeded, failed, cancelled), be due again (queued: the attempt spent or not, after so many seconds, at a moment, or by
+-- the backoff) or be held (held).
 CREATE TABLE sqlqueue.batch_outcome (
     batch_id    uuid        NOT NULL,
     job_id      uuid        NOT NULL,
@@ -16,15 +16,15 @@ CREATE TABLE sqlqueue.batch_outcome (
     PRIMARY KEY (batch_id, job_id)
 );
 
--- End the jobs of a batch one by one: what was reported about them is done, and with the others happens what is asked for.
--- Those that were reported to be retried and have no attempt left go to the dead letter.
+-- End the jobs of a batch one by one: reported outcomes are applied, and the others get the one requested. Those that were
+-- reported to be retried and have no attempt left go to the dead letter.
 --
--- Parameters: rest: of jobs that nothing was reported of: succeeded; queued: due again, at once and without an attempt
---   spent; running: they stay in the batch. because: the error of those that are due again without a report; null: they
---   keep the last one.
--- Returns: how many jobs were ended, how many given back or set aside; the ordering keys of those that stood in a line, each
+-- Parameters: rest: of jobs without a report: succeeded; queued: due again, at once and without an attempt spent; running:
+--   they stay in the batch. because: the error of those that are due again without a report; null: they keep the last one.
+-- Returns: how many jobs were ended, how many queued again or held; the ordering keys of those with a place in a line, each
 --   as often as it had such a job (null: none did).
--- Locks: the jobs. The transaction has the batch's row. With the rights of the tables' owner: a consumer cannot delete jobs.
+-- Locks: the jobs. The transaction has the batch's row. With the rights of the tables' owner: a consumer cannot delete
+--   jobs.
 CREATE FUNCTION sqlqueue.settle_batch(
     of_batch uuid, rest text, because text, OUT ended bigint, OUT back bigint,
     OUT lines text[]
@@ -93,7 +93,7 @@ WITH settled AS MATERIALIZED (
 ), forgotten AS (
     DELETE FROM sqlqueue.batch_outcome AS o WHERE o.batch_id = of_batch
 ), packed AS MATERIALIZED (
-    -- Whatever was reported is about unpacked jobs.
+    -- Only unpacked jobs have reports.
     SELECT sqlqueue.settle_packs(of_batch, rest, because) AS jobs
 )
 SELECT
@@ -102,12 +102,12 @@ SELECT
     (SELECT array_agg(s.line) FILTER (WHERE s.line IS NOT NULL AND s.state <> 'running') FROM settled AS s)
 $$;
 
--- Close the next batch whose owner is gone, and give its jobs back. With the rights of the tables' owner:
--- maintenance is an operator's, who changes no lease otherwise.
+-- Close the next batch whose owner is gone, and release its jobs. With the rights of the tables' owner: maintenance may run
+-- as an operator, which changes no lease otherwise.
 --
--- Parameters: of_queue: null: any. grace_seconds: how long ago its lease is to have ended.
+-- Parameters: of_queue: null: any. grace_seconds: how long ago its lease must have ended.
 -- Returns: the batch, and as settle_batch; nulls: there is none left.
--- Locks: the batch's row, if nobody has it, as the transaction of a transactional one does; then the jobs.
+-- Locks: the batch's row, unless another transaction has it, such as that of a transactional batch; then the jobs.
 CREATE FUNCTION sqlqueue.sweep_batch(
     of_queue text, grace_seconds float8, OUT swept uuid, OUT ended bigint, OUT back bigint
 )
@@ -131,14 +131,13 @@ BEGIN
 END
 $$;
 
--- Give up an open batch on behalf of an operator, and give its jobs back without an attempt spent. Its driver, if there
--- is one, is refused from then on. With the rights of the tables' owner, as sweep_batch.
+-- Abandon an open batch for an operator, and release its jobs without an attempt spent. Its driver, if there is one, is
+-- refused from then on. With the rights of the tables' owner, as sweep_batch.
 --
--- Parameters: batch; because: its error; held: also while its lease holds; dry_run: change
---   nothing.
--- Returns: the batch, and as settle_batch; nulls: it is over, or somebody holds it: by its lease, or by the transaction
---   that seals or publishes it.
--- Locks: the batch's row, if nobody has it; then the jobs.
+-- Parameters: batch; because: its error; held: also while its lease holds; dry_run: change nothing.
+-- Returns: the batch, and as settle_batch; nulls: it is over, or still held: by its lease, or by the transaction that seals
+--   or publishes it.
+-- Locks: the batch's row, unless another transaction has it; then the jobs.
 CREATE FUNCTION sqlqueue.abandon_batch(
     batch uuid, because text, held boolean, dry_run boolean, OUT abandoned uuid, OUT ended bigint, OUT back bigint
 )
@@ -162,10 +161,10 @@ $$;
 
 REVOKE ALL ON FUNCTION sqlqueue.abandon_batch(uuid, text, boolean, boolean) FROM PUBLIC;
 
--- Forget a batch that is over, whatever its queue keeps, on behalf of an operator: with it goes how often its key
--- failed, and whether files of its are to be moved. With the rights of the tables' owner, as forget_batches.
+-- Delete a batch that is over for an operator, whatever its queue keeps. This also deletes how often its key failed, and
+-- whether files of the batch have to be moved. With the rights of the tables' owner, as forget_batches.
 --
--- Parameters: batch; unmoved: also where files are not known to be in their place. Returns: whether it was forgotten.
+-- Parameters: batch; unmoved: also where files are not known to be in their place. Returns: whether it was deleted.
 -- Locks: its row.
 CREATE FUNCTION sqlqueue.forget_batch(batch uuid, unmoved boolean) RETURNS boolean
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -181,12 +180,12 @@ $$;
 
 REVOKE ALL ON FUNCTION sqlqueue.forget_batch(uuid, boolean) FROM PUBLIC;
 
--- Forget the batches that are over for longer than their queue keeps its jobs: as long as the day on which one was opened is
--- among the queue's last retention_days whole days it stays, for ever where that is 0. Of each key the last one stays, the
--- last that was published, and those whose files are not in their place. With the rights of the tables' owner: nobody else
--- removes batches.
+-- Delete the batches that have been over for longer than their queue keeps its jobs: one stays as long as the day on which
+-- it was opened is among the queue's last retention_days whole days, for ever if that is 0. Of each key the last one stays,
+-- the last that was published, and those whose files are not in their place. With the rights of the tables' owner: no other
+-- role deletes batches.
 --
--- Parameters: of_queue: null: any. Returns: how many were forgotten.
+-- Parameters: of_queue: null: any. Returns: how many were deleted.
 -- Reads: all batches of queues with a retention, and for each that is old enough the later ones of its key by their index.
 CREATE FUNCTION sqlqueue.forget_batches(of_queue text) RETURNS bigint
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$

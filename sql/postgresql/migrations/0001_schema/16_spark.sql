@@ -1,7 +1,7 @@
--- What Spark needs to put the rows of a data frame on a queue.
+-- What Spark needs to enqueue the rows of a data frame.
 
--- Writes that were done, by the name that makes them happen once; the batches of a stream have one row for all of them.
--- Forgotten 30 days after the last.
+-- Committed writes, by the name that makes them happen once; the batches of a stream have one row for all of them. Deleted
+-- 30 days after the last.
 CREATE TABLE sqlqueue.spark_write (
     queue        text        NOT NULL,
     name         text        NOT NULL,
@@ -15,8 +15,9 @@ CREATE TABLE sqlqueue.spark_write (
 
 CREATE INDEX spark_write_age ON sqlqueue.spark_write (committed_at);
 
--- What a Spark task has staged: one row an attempt of a task, and one row a job. Only the attempts that Spark accepted are
--- enqueued. Unlogged: a write is over in minutes, and one that a crash of the server empties is refused when it commits.
+-- What a Spark task has staged: one row for each attempt of a task, and one for each job. Only the attempts that Spark
+-- accepted are enqueued. Unlogged: a write is over in minutes, and one whose rows a crash of the server deletes is refused
+-- when it commits.
 CREATE UNLOGGED TABLE sqlqueue.staged_attempt (
     attempt   uuid        PRIMARY KEY,
     write_id  uuid        NOT NULL,
@@ -45,8 +46,8 @@ CREATE UNLOGGED TABLE sqlqueue.staged_job (
     PRIMARY KEY (attempt, row_no)
 );
 
--- Forget what was staged for a write. This and what follows have the owner's rights: a producer may stage jobs, and enqueue
--- what it has staged, and cannot read what others have.
+-- Delete what was staged for a write. This and the following functions have the owner's rights: a producer may stage jobs,
+-- and enqueue what it has staged, and cannot read what others have.
 CREATE FUNCTION sqlqueue.drop_staged(write uuid) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -61,14 +62,14 @@ BEGIN
 END
 $$;
 
--- Put on a queue what the accepted attempts of a write have staged, and forget everything that was staged for it.
+-- Enqueue what the accepted attempts of a write have staged, and delete everything that was staged for it.
 --
--- Parameters: write; target: the queue; write_name (null: none) and batch_no: a write of a name with this number, or a
---   higher one, that was done before is not done again; accepted: attempts, in the order of their partitions; expected:
+-- Parameters: write; target: the queue; write_name (null: none) and batch_no: a write of that name is not repeated if one
+--   with this number, or a higher one, was done before; accepted: attempts, in the order of their partitions; expected:
 --   their rows.
 -- Returns: repeated: it was done before, and the numbers are those of then. jobs: those that were inserted; duplicates:
---   those left out, because a live job has their id or unique key, or their id is the producer's own and its job has
---   ended. Fails with P0002 where staged rows are not there any more, and with 23503 where the queue is not.
+--   those left out, because a live job has their id or unique key, or their id is the producer's own and its job has ended.
+--   Fails with P0002 where staged rows no longer exist, and with 23503 where the queue does not.
 -- Locks: the row of the name, so that of two at once the second waits, and then finds it done; the queue's row against its
 --   deletion (keep_queue); the inserted rows, in the order of enqueue_many.
 CREATE FUNCTION sqlqueue.enqueue_staged(
@@ -95,13 +96,13 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    -- Maintenance, which takes what was abandoned, has to wait for these, or has taken them.
+    -- Maintenance, which deletes abandoned ones, has to wait for these, or has deleted them.
     PERFORM FROM sqlqueue.staged_attempt AS a WHERE a.attempt = ANY (accepted) FOR UPDATE;
     IF (SELECT count(*) FROM sqlqueue.staged_job AS s WHERE s.attempt = ANY (accepted)) <> expected THEN
         RAISE EXCEPTION 'staged jobs are not there any more' USING ERRCODE = 'no_data_found';
     END IF;
     IF NOT sqlqueue.keep_queue(target) THEN
-        -- Without it nothing would be inserted, and all of them look like duplicates.
+        -- Without it nothing would be inserted, and all of them seem to be duplicates.
         RAISE EXCEPTION USING
             ERRCODE = 'foreign_key_violation',
             MESSAGE = format('the staged jobs are for queue "%s", which does not exist', target),
@@ -182,10 +183,9 @@ REVOKE ALL ON FUNCTION
     sqlqueue.drop_staged(uuid), sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint)
 FROM PUBLIC;
 
--- The day, as 2013-01-31, on which an instant lies by the clocks of a time zone; null where the text is no instant. An
--- instant is an ISO date and time; one that does not say how far from UTC its clocks are is of UTC. It never fails, but
--- for a zone that there is not, and so can stand in a condition. One expression, so that it becomes part of the
--- statement that uses it.
+-- Return the day, as 2013-01-31, on which an instant lies by the clocks of a time zone; null where the text is no instant.
+-- An instant is an ISO date and time, in UTC if it has no offset. It never fails, except for an unknown zone, and so can be
+-- used in a condition. One expression, so that it is inlined into the statement that uses it.
 CREATE FUNCTION sqlqueue.local_day(instant text, zone text) RETURNS text
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
     SELECT CASE

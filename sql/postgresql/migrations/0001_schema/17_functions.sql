@@ -1,5 +1,5 @@
--- Which SQL functions are installed: what they were made of, and by which version of the library, so that an older library
--- leaves those of a newer one alone.
+-- Which SQL functions are installed: a digest of their text, and the version of the library that installed them, so that an
+-- older library leaves those of a newer one alone.
 CREATE TABLE sqlqueue.function_set (
     name         text        PRIMARY KEY,
     digest       text        NOT NULL,

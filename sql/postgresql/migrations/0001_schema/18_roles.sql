@@ -1,14 +1,15 @@
--- What the roles stand on: views that show a producer the rows it may change and no others. What each role may do is in
--- roles_grant.sql; functions that do with the owner's rights what nobody else has rights for are where their tables are.
+-- Views that show a producer only the rows it may change. The rights of each role are in roles_grant.sql; functions that
+-- run with the owner's rights are in the files of their tables.
 
--- Jobs that this very transaction has put on a queue: a producer may take back what turns out to have been sent before.
--- No producer can write created_at, which begins as the transaction's time.
+-- Jobs that this very transaction has enqueued: a producer may delete one that turns out to have been sent before. No
+-- producer can write created_at, which defaults to the transaction's time.
 CREATE VIEW sqlqueue.new_job WITH (security_barrier) AS
 SELECT j.id FROM sqlqueue.job AS j WHERE j.created_at = now() AND j.state = 'queued' AND j.lease_no = 0;
 
-COMMENT ON VIEW sqlqueue.new_job IS 'jobs that were put on a queue by the transaction that asks';
+COMMENT ON VIEW sqlqueue.new_job IS 'jobs that the current transaction has enqueued';
 
--- Jobs that hold their unique key: nobody else of the queue can have it. The condition is that of the index job_unique_key.
+-- Jobs that hold their unique key: no other job of the queue can have it. The condition is that of the index
+-- job_unique_key.
 CREATE VIEW sqlqueue.unique_key_holder AS
 SELECT j.id, j.queue, j.state, j.unique_key, j.ordering_key, j.order_no
 FROM sqlqueue.job AS j
@@ -17,10 +18,10 @@ WHERE j.unique_key IS NOT NULL AND (NOT j.unique_until_claim OR j.lease_no = 0);
 COMMENT ON VIEW sqlqueue.unique_key_holder IS
     'jobs that hold their unique key: live ones, or those that were not claimed yet';
 
--- Jobs that wait and hold their unique key: their content may be replaced, that of no other.
+-- Jobs that wait and hold their unique key: only their content may be replaced.
 --
--- The condition is written so that the planner does not take it for that of a partial index: what changes these rows
--- has their ids, and is to go by them.
+-- The condition is written so that the planner does not take it for that of a partial index: statements that change these
+-- rows have their ids, and must use them.
 CREATE VIEW sqlqueue.replaceable_job AS
 SELECT
     j.id, j.queue, j.unique_key, j.available_at, j.run_at, j.priority, j.max_attempts, j.attempt, j.timeout_seconds,
@@ -30,14 +31,14 @@ WHERE j.state = 'queued' AND num_nonnulls(j.unique_key) <> 0 AND (NOT j.unique_u
 
 COMMENT ON VIEW sqlqueue.replaceable_job IS 'jobs that wait and hold their unique key: an enqueue may replace their content';
 
--- Bring back the next jobs of keys that have room again: key_promote, which says more.
+-- Promote the next jobs of keys below their limit again: see key_promote.
 --
--- With the owner's rights: a producer who puts off a job makes room for the next of its key, and is to let that one in,
--- at the moment that this writes and no other, without a right to change when jobs are due. To let one in too early
--- does no harm: a claim that meets it puts it back.
+-- With the owner's rights: a producer that reschedules a job makes space for the next of its key, and must be able to
+-- promote that one, to the moment that this writes and no other, without a right to change when jobs are due. To promote
+-- one too early does no harm: a claim that reads it parks it again.
 --
--- Plan: as the functions that people call have theirs. The condition on the job itself is written so that the planner
---   does not take it for that of a partial index.
+-- Plan: settings as those of the public functions. The condition on the job itself is written so that the planner does not
+--   take it for that of a partial index.
 CREATE FUNCTION sqlqueue.promote_keys(wanted text, keys text[]) RETURNS SETOF uuid
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
@@ -85,21 +86,21 @@ REVOKE ALL ON FUNCTION sqlqueue.promote_keys(text, text[]) FROM PUBLIC;
 CREATE VIEW sqlqueue.job_replaced_long_ago AS
 SELECT r.id, r.noted_at FROM sqlqueue.job_replaced AS r WHERE r.noted_at < statement_timestamp() - interval '7 days';
 
-COMMENT ON VIEW sqlqueue.job_replaced_long_ago IS 'replaced or deleted more than a week ago: they may be forgotten';
+COMMENT ON VIEW sqlqueue.job_replaced_long_ago IS 'replaced or deleted more than a week ago: they may be deleted';
 
--- The followers that whoever asks has put there.
+-- The followers that the current user has inserted.
 CREATE VIEW sqlqueue.own_follower WITH (security_barrier) AS
 SELECT f.id, f.submitted_id, f.group_id FROM sqlqueue.follower AS f WHERE f.put_by = session_user;
 
-COMMENT ON VIEW sqlqueue.own_follower IS 'followers that were put there by the user who asks';
+COMMENT ON VIEW sqlqueue.own_follower IS 'followers that the current user has inserted';
 
--- Keep live jobs from ending before this transaction does, and on request mark them as followed, so that their ends are
--- told.
+-- Keep live jobs from ending before this transaction does, and on request mark them as followed, so that their followers
+-- are notified.
 --
 -- Returns: the ids of those that are live; where they are not marked, only of those that still hold their unique key.
 -- Locks: the jobs, in the order of their ids: see follow, and merge_lock. No claim takes one that is locked.
--- With the owner's rights: whoever follows a job, or says how far it is, has its end told, and cannot keep others from being
--- told of it.
+-- With the owner's rights: a role that follows a job, or records its progress, marks the job, and must not be able to keep
+-- the followers of others from being notified.
 CREATE FUNCTION sqlqueue.keep_live(job_ids uuid[], mark boolean) RETURNS SETOF uuid
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
@@ -123,7 +124,8 @@ $$;
 
 REVOKE ALL ON FUNCTION sqlqueue.keep_live(uuid[], boolean) FROM PUBLIC;
 
--- Which of these followers are there, whoever put them there: for who knows their ids, and may not read those of others.
+-- Return which of these followers exist, of whichever user: for callers that know their ids, and may not read those of
+-- others.
 CREATE FUNCTION sqlqueue.known_followers(ids uuid[]) RETURNS SETOF uuid
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
@@ -134,11 +136,11 @@ $$;
 
 REVOKE ALL ON FUNCTION sqlqueue.known_followers(uuid[]) FROM PUBLIC;
 
--- Tell those who follow a job that had ended before, and were not told yet.
+-- Notify the followers of a job that had ended before, and that were not notified yet.
 --
--- How it ended is for those who may read that in the archive. For anybody else only his own followers are told, and of
--- result and error the callback says that they are withheld: a job that ended long ago is followed by its id, which
--- producers see, and a consumer reads the callback.
+-- The outcome is for roles that may read it in the archive. For any other role only its own followers are notified, and the
+-- callback states that result and error are withheld: a job that ended long ago is followed by its id, which producers see,
+-- and a consumer reads the callback.
 --
 -- Parameters, returns, locks: as tell_followers, whose again is true. With the owner's rights, as that.
 CREATE FUNCTION sqlqueue.tell_late_followers(ended_id uuid, ended_at timestamptz) RETURNS bigint
@@ -151,10 +153,10 @@ $$;
 
 REVOKE ALL ON FUNCTION sqlqueue.tell_late_followers(uuid, timestamptz) FROM PUBLIC;
 
--- Refuse a change of a job's lease number that is no claim: lease_no grows by one, and only for a job that is due. Else
--- every lease of others could be ended by a number, or a fence that has passed on be made the current one.
+-- Refuse a change of a job's lease number that is no claim: lease_no grows by one, and only for a job that is due.
+-- Otherwise a role could end every lease of others by a number, or make a fence that has passed on the current one.
 --
--- The jobs of a batch are under a lease without an end; whoever goes on with the batch takes them over (batch_renew). The
+-- The jobs of a batch are under a lease without an end; the next driver of the batch takes them over (batch_renew). The
 -- owner's functions bring odd numbers into range (hold_unclaimable).
 CREATE FUNCTION sqlqueue.refuse_lease_no() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -171,7 +173,7 @@ BEGIN
 END
 $$;
 
--- The condition is looked at for each job of a claim, the function is not called.
+-- The condition is evaluated for each job of a claim, the function is not called.
 CREATE TRIGGER lease_no_is_claimed AFTER UPDATE OF lease_no ON sqlqueue.job
 FOR EACH ROW WHEN (NEW.lease_no - 1 <> OLD.lease_no OR OLD.available_at > clock_timestamp())
 EXECUTE FUNCTION sqlqueue.refuse_lease_no();

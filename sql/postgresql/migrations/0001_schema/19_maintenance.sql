@@ -1,8 +1,8 @@
--- Maintenance by whoever is there: which run it is, until when it is its own, and what a consumer may remove in one.
+-- Maintenance by any consumer: its current run, until when that is valid, and what a consumer may delete in one.
 
--- One row: when maintenance is due, who is at it, and when it was last done. Taken by a compare-and-set of its run
--- number, which is the fence of the run: nothing is held by a session, so that a pooler, or a process that is killed,
--- stops nobody for longer than a run goes without a word.
+-- One row: when maintenance is due, which process runs it, and when it was last done. Taken by a compare-and-set of its run
+-- number, which is the fence of the run: no session holds anything, so that a pooler, or a process that is killed, blocks
+-- the others for no longer than a run may be silent.
 CREATE TABLE sqlqueue.maintenance (
     one        boolean     PRIMARY KEY DEFAULT true CHECK (one),
     due_at     timestamptz NOT NULL CHECK (isfinite(due_at)),
@@ -13,16 +13,17 @@ CREATE TABLE sqlqueue.maintenance (
     done_by    text
 );
 
-COMMENT ON TABLE sqlqueue.maintenance IS 'when maintenance is due, who is at it, and when it was last done';
+COMMENT ON TABLE sqlqueue.maintenance IS 'when maintenance is due, which process runs it, and when it was last done';
 
--- The first partitions were made above; there is nothing to trim yet.
+-- The first partitions were created above; there is nothing to trim yet.
 INSERT INTO sqlqueue.maintenance (due_at) VALUES (statement_timestamp() + interval '1 hour');
 
--- Begin a run of maintenance, unless another one goes on.
+-- Begin a run of maintenance, unless another one is under way.
 --
 -- Parameters: who: shown; forced: also if it is not due.
--- Returns: the run's number, which is its own for five minutes from the last word; null: another goes on, or none is due.
--- Locks: the row, until the transaction ends. With the owner's rights: nobody else says when maintenance is due.
+-- Returns: the run's number, which is valid for five minutes from its last note; null: another is under way, or none is
+--   due.
+-- Locks: the row, until the transaction ends. With the owner's rights: no other role decides when maintenance is due.
 CREATE FUNCTION sqlqueue.take_maintenance(who text, forced boolean) RETURNS bigint
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     INSERT INTO sqlqueue.maintenance AS m (due_at, run_no, held_by, held_until)
@@ -33,10 +34,10 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     RETURNING m.run_no
 $$;
 
--- Say that a run goes on, or that it ends.
+-- Record that a run continues, or that it ends.
 --
 -- Parameters: run: its number; ended: whether it ends; done: whether everything was done, and the next is due in an hour.
--- Returns: whether the run is still the current one; null: it is not, and its process is to stop.
+-- Returns: whether the run is still the current one; null: it is not, and its process must stop.
 -- Locks: the row, until the transaction ends. With the owner's rights, as take_maintenance.
 CREATE FUNCTION sqlqueue.note_maintenance(run bigint, ended boolean, done boolean) RETURNS boolean
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -49,12 +50,12 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     RETURNING true
 $$;
 
--- Make the partition of a day that should have one: from yesterday's to that of a week ahead, or one that has rows in
--- the default partition, which are moved into it. Of any other day nothing is made.
+-- Create the partition of a day that should have one: from yesterday's to that of a week ahead, or one that has rows in the
+-- default partition, which are moved into it. For any other day nothing is created.
 --
 -- Returns: how many rows were moved; null: the day has its partition, or is to have none.
--- Locks: as begin_archive_partition and attach_archive_partition, of which nothing is seen in between. With the owner's
---   rights: consumers may not call these two, as one without the other hides the rows of a day.
+-- Locks: as begin_archive_partition and attach_archive_partition; no other transaction sees the state in between. With the
+--   owner's rights: consumers may not call these two, as one without the other hides the rows of a day.
 CREATE FUNCTION sqlqueue.keep_archive_day(day date) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' SET search_path = pg_catalog, pg_temp SET timezone = 'UTC' AS $$
 DECLARE
@@ -73,7 +74,7 @@ BEGIN
 END
 $$;
 
--- Remove a reply queue whose time is up and that nobody uses, and no other: remove_reply_queue, which says more.
+-- Remove a reply queue that has expired and is not in use, and no other: see remove_reply_queue.
 CREATE FUNCTION sqlqueue.remove_expired_reply_queue(reply text) RETURNS boolean
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT sqlqueue.remove_reply_queue(reply, true)
@@ -84,9 +85,9 @@ REVOKE ALL ON FUNCTION
     sqlqueue.keep_archive_day(date), sqlqueue.remove_expired_reply_queue(text)
 FROM PUBLIC;
 
--- What may be removed because its time is over, by the rows' own settings: so much a consumer may delete, and nothing else.
--- Whoever deletes gives bounds of his own, by which an index finds the rows; these conditions are looked at for each of
--- them.
+-- What may be deleted because it has expired, by the rows' own settings: so much a consumer may delete, and nothing else.
+-- The deleting statement has bounds of its own, by which an index finds the rows; these conditions are evaluated for each
+-- of them.
 
 CREATE VIEW sqlqueue.archived_long_ago AS
 SELECT a.id, a.queue, a.finished_at
@@ -151,7 +152,7 @@ WHERE e.at < (
   AND NOT EXISTS (SELECT FROM sqlqueue.job_archive AS a WHERE a.id = e.job_id OFFSET 0)
   AND NOT EXISTS (SELECT FROM sqlqueue.packed_ids(ARRAY[e.job_id]));
 
-COMMENT ON VIEW sqlqueue.event_long_ago IS 'what was done with jobs that are gone, and that retention does not keep';
+COMMENT ON VIEW sqlqueue.event_long_ago IS 'steps of jobs that no longer exist, which retention does not keep';
 
 REVOKE ALL ON
     sqlqueue.archived_long_ago, sqlqueue.group_long_ago, sqlqueue.wait_long_ago, sqlqueue.staged_long_ago,
