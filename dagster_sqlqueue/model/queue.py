@@ -53,7 +53,7 @@ class RateLimit:
     What is seen from outside comes later than the claim, and not always by as much: a claim is seen when it commits, and a
     handler begins when the claim has reached its consumer, behind the jobs of the same batch that go before. So somewhat
     more commits, or calls of a handler, than `starts` can meet in one interval. Where an outside service counts strictly,
-    have the handler keep to its limit, or claim one job at a time and leave room below the limit.
+    have the handler keep to its limit, or claim one job at a time and set the limit lower.
 
     A new rate knows the starts of twice the interval that held before: it holds in full after one interval of its own.
 
@@ -216,7 +216,7 @@ class QueueSettings:
     """A queue as the database has it.
 
     Attributes:
-        lanes: the buckets to look at: the count, or more while buckets of a larger count still hold jobs.
+        lanes: how many buckets to read: the count, or more while buckets of a larger count still hold jobs.
         regions: the region of each bucket, by number.
         paused_at: since when it is paused; None: it is not.
         paused_until: when it goes on by itself; None: it does not, or is not paused.

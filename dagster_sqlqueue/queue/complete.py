@@ -96,7 +96,7 @@ class FencedWrites:
         return self.requeue([(job, Snooze(0)) for job in jobs]) if jobs else set()
 
     def end_leases(self, queue: str, worker: str, *, lease_seconds: float | None = None) -> set[UUID]:
-        """End the leases of a worker that is known to be dead now, instead of waiting until they run out: the jobs are
+        """End the leases of a consumer known to be dead now, instead of waiting until they run out: the jobs are
         claimed one by one. Should it live after all, its writes are refused once another consumer has claimed the jobs.
 
         Args:
@@ -150,7 +150,7 @@ class FencedWrites:
             raise lost(job)
 
     def finish_locked(self, executor: Executor, endings: Sequence[Ending], *, worker: str) -> set[UUID]:
-        """Move jobs that the transaction locked with `lock_due` to the archive. Gives their ids.
+        """Move jobs that the transaction locked with `lock_due` to the archive. Returns their ids.
 
         Raises:
             InvalidInput: a result cannot be stored as JSON.
@@ -165,7 +165,7 @@ class FencedWrites:
         *,
         delays: Sequence[float | None] | None = None,
     ) -> set[UUID]:
-        """Give jobs that the transaction locked with `lock_due` back to be due later, or set them aside. Gives their ids."""
+        """Give jobs that the transaction locked with `lock_due` back to be due later, or hold them. Returns their ids."""
         delays = self.delays(back) if delays is None else delays
         if any(job.alone for job, _ in (*back, *aside)):
             return self.requeue(back, delays=delays, executor=executor) | self.hold(aside, executor=executor)

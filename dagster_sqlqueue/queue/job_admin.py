@@ -1,5 +1,5 @@
-"""Deciding about single jobs: cancel, redrive, hold, release, complete, reschedule, reprioritise, delete; those named, those
-that fit, or all.
+"""Verbs that decide about jobs: cancel, redrive, hold, release, complete, reschedule, reprioritise, delete; those named,
+those that fit, or all.
 
 Large selections are worked off in batches, each a short transaction of its own: a verb that is interrupted has decided
 about some of the jobs, and can be given again.
@@ -151,7 +151,7 @@ class JobAdminVerbs(Verbs):
         """
         for one in completed:
             if not isinstance(one.by, str) or not one.by.strip() or unstorable_text(one.by):
-                raise InvalidInput(f"by is {one.by!r}; give the name of whoever did the work")
+                raise InvalidInput(f"by is {one.by!r}; give the name of the person who did the work")
         parameters: dict[str, Any] = {
             "named": [one.id for one in completed],
             "results": [result_text(one.result) for one in completed],

@@ -1,4 +1,4 @@
-"""Looking at a queue without changing it: heads, depth, what comes next, what ended, how it does, and its jobs."""
+"""Verbs that read a queue and change nothing: heads, depth, next jobs, ended jobs, statistics, and single jobs."""
 
 from dataclasses import dataclass
 from datetime import datetime

@@ -12,7 +12,7 @@ _AT_ONCE = 1_000
 
 
 def stuck_keys(database: Database) -> Iterator[dict[str, list[str]]]:
-    """Look at all keys of which jobs wait for their turn, page by page.
+    """Read all keys of which jobs wait for their turn, page by page.
 
     Args:
         database: where the queues are.

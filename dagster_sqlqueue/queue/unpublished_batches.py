@@ -1,4 +1,4 @@
-"""Giving back the jobs of batches that are not published any more: given up, taken over, or left behind."""
+"""Return the jobs of batches that are not published any more to the queue: given up, taken over, or left behind."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

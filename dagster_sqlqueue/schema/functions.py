@@ -112,7 +112,7 @@ def install(connection: "psycopg.Connection[Any]", database: Database) -> bool:
         )
     if _state(found, schema).usable:
         return False
-    # They run with the rights of whoever calls them: what he may not do to the tables he may not do through them.
+    # They run with the rights of their caller, which allow no more through them than on the tables directly.
     # Those of its owner are granted by roles_grant.sql.
     makes = (
         f'CREATE SCHEMA IF NOT EXISTS "{pinned}"; COMMENT ON SCHEMA "{pinned}" IS \'{purpose}\';'
