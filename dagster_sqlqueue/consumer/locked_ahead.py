@@ -1,7 +1,7 @@
 """The batches of a consumer in transactional mode: the next one is locked while the one in hand is worked on.
 
 Two transactions take turns: in one the batch in hand is locked and worked on, while in the other the server ends the batch
-before it, commits, and locks the one after it. What is written in the transaction in hand is written once the batch before it is
+before it, commits, and locks the one after it. Writes in the transaction in hand come once the batch before it is
 committed.
 """
 
@@ -175,7 +175,7 @@ class LockedAhead(Generic[Batch]):
         return jobs
 
     def commit(self) -> bool:
-        """Commit the batch in hand, unless that may be left to the caller, who gave its transaction. Returns whether it was."""
+        """Commit the batch in hand, unless that may be left to the caller who gave its transaction. Returns whether it was."""
         if self.here is self._own:
             self.here.connection.commit()
         elif self.under_way:

@@ -97,7 +97,7 @@ class Groups(FollowerVerbs):
         self._within(lambda executor: drive(_add(group, ids), executor), connection)
 
     def close(self, group: UUID, *, connection: CallerConnection | None = None) -> None:
-        """Close a group: nothing is added to it any more, and its callback is enqueued when its last job has ended; at once, if
+        """Close a group: nothing is added to it any more, its callback is enqueued when its last job has ended; at once, if
         all have, or if it has none. It is closed when the transaction commits, which waits for those that are adding to it.
         A closed one stays so.
 

@@ -79,7 +79,7 @@ def refusal(error: Exception, queue: str) -> Exception:
 
 
 def terms(queue: str) -> Steps[Terms]:
-    """What has to be known of a queue before many jobs are enqueued to it in this transaction, which keeps it from being deleted.
+    """Read a queue's settings before many jobs are enqueued in this transaction, which keeps it from being deleted.
 
     Raises:
         NoQueue: it does not exist.
