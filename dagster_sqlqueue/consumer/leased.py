@@ -104,7 +104,7 @@ class Work(Generic[Payload]):
         self.summary.snoozed += len(accepted) - retried
 
     def count_aside(self, writes: Settlement, accepted: set[UUID]) -> None:
-        """Count what was set aside."""
+        """Count what was held."""
         self.summary.held += len(accepted)
         log_aside(writes, accepted)
 

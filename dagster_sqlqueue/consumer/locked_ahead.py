@@ -1,8 +1,7 @@
 """The batches of a consumer in transactional mode: the next one is locked while the one in hand is worked on.
 
 Two transactions take turns: in one the batch in hand is locked and worked on, while in the other the server ends the batch
-before it, commits, and locks the one after it. Writes in the transaction in hand come once the batch before it is
-committed.
+before it, commits, and locks the one after it. In the transaction in hand nothing is written before that commit.
 """
 
 import contextlib
@@ -175,7 +174,7 @@ class LockedAhead(Generic[Batch]):
         return jobs
 
     def commit(self) -> bool:
-        """Commit the batch in hand, unless that may be left to the caller who gave its transaction. Returns whether it was."""
+        """Commit the batch in hand, unless that may be left to the caller. Returns whether it was."""
         if self.here is self._own:
             self.here.connection.commit()
         elif self.under_way:

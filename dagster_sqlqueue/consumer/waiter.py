@@ -69,7 +69,7 @@ class Waiter:
         self._armed_until = 0.0
         self._arm_for = _FIRST_ARMED_SECONDS
         self._glance_until = 0.0
-        # Notified of a job that nobody has looked for since.
+        # Notified of a job, and no claim was made since.
         self._owing = False
         # Until when due jobs are taken for some that cannot be claimed: a claim has tried.
         self._in_vain_until = 0.0

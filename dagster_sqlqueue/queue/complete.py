@@ -1,4 +1,4 @@
-"""The writes under a lease: end a job, give it back, set it aside, keep it, say how far it is. Each carries its fence."""
+"""The writes under a lease: end, requeue, release or hold a job, extend the lease, note progress. Each carries its fence."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -115,7 +115,7 @@ class FencedWrites:
         return {row[0] for row in rows}
 
     def hold(self, jobs: Sequence[tuple[ClaimedJob, str]], *, executor: Executor | None = None) -> set[UUID]:
-        """Set claimed jobs aside: `SqlQueue.hold`."""
+        """Hold claimed jobs: `SqlQueue.hold`."""
         parameters = {
             **_fences([job for job, _ in jobs]),
             "reasons": [serialization.storable_text(reason) for _, reason in jobs],

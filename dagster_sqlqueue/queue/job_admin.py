@@ -93,7 +93,7 @@ class JobAdminVerbs(Verbs):
             also: what else to do in the same transactions.
             connection: the caller's, whose transaction it joins, for jobs that are named by their ids; None: transactions of
                 its own. Where jobs of a key take turns it is READ COMMITTED, or the call is refused: one that does not see
-                which jobs were set aside since it began would leave them waiting.
+                which jobs were parked since it began would leave them waiting.
 
         Raises:
             InvalidInput: an argument is not usable; nothing was changed.

@@ -100,7 +100,7 @@ class SqlQueue(EnqueueVerbs, LeaseVerbs, StatsVerbs, QueueAdminVerbs, JobAdminVe
 
     def maintain(self, *, days_ahead: int = partitions.DAYS_AHEAD) -> Maintained:
         """Make the archive's partitions ahead, move rows that found none, trim by retention, remove what expired, give back
-        the jobs of batches that were left behind, let go on the keys whose jobs wait for a turn that would not come, move
+        the jobs of batches that were left behind, heal the keys whose jobs wait for a turn that would not come, move
         jobs to buckets in which they are found.
 
         Consumers do it by themselves, once an hour; to be called where there are none, or where it is to be done now. One

@@ -18,7 +18,7 @@ class Swept:
 
     Attributes:
         batches: how many batches it closed.
-        returned: how many of their jobs are due again, or set aside, as was reported of them.
+        returned: how many of their jobs are due again, or held, as was reported of them.
         ended: how many of their jobs ended: as was reported of them.
     """
 

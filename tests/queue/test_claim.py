@@ -164,7 +164,7 @@ def test_finish_keeps_results_errors_and_what_the_job_was(queue: SqlQueue, spec:
     jobs = sorted(claim(queue), key=lambda job: job.priority)
     results = [None, {"a": [1, 2.5, "x\\u0000ü"]}, False, []]
     endings = [Ending(job, ArchiveState.SUCCEEDED, result) for job, result in zip(jobs[:3], results[:3], strict=True)]
-    endings.append(Ending(jobs[3], ArchiveState.CANCELLED, results[3], error="called off"))
+    endings.append(Ending(jobs[3], ArchiveState.CANCELLED, results[3], error="not wanted"))
     assert queue.finish(endings) == {job.id for job in jobs}
     archived = rows(
         queue, "SELECT state, result, error, claimed_by, lease_no, priority FROM {s}.job_archive ORDER BY priority"
@@ -175,7 +175,7 @@ def test_finish_keeps_results_errors_and_what_the_job_was(queue: SqlQueue, spec:
         (None, "w", 1, 0),
         (None, "w", 1, 1),
         (None, "w", 1, 2),
-        ("called off", "w", 1, 3),
+        ("not wanted", "w", 1, 3),
     ]
 
 
