@@ -94,7 +94,7 @@ def digest() -> str:
 
 
 def install(connection: "psycopg.Connection[Any]", database: Database) -> bool:
-    """Make the functions, in the transaction of the connection; tells whether there was anything to do.
+    """Make the functions, in the transaction of the connection; returns whether there was anything to do.
 
     Those of a newer version of the package are left as they are.
 
