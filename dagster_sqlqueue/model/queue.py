@@ -216,7 +216,7 @@ class QueueSettings:
     """A queue as the database has it.
 
     Attributes:
-        lanes: how many buckets to read: the count, or more while buckets of a larger count still hold jobs.
+        lanes: the buckets to look at: the count, or more while buckets of a larger count still hold jobs.
         regions: the region of each bucket, by number.
         paused_at: since when it is paused; None: it is not.
         paused_until: when it goes on by itself; None: it does not, or is not paused.

@@ -145,7 +145,7 @@ class QueueAdminVerbs(Verbs):
         if self._outlived(modes, deadline):
             return False
         while leases := self._ids("leases", queue=queue, limit=_LEASES_AT_ONCE):
-            # These are asked after by their ids: a search for leases reads what is scheduled, too.
+            # These are asked after by their ids: looking for leases reads what is scheduled, too.
             ended = partial(self._none_left, leases)
             if not _wait(ended, deadline, _DRAIN_SECONDS) or self.settings(queue).paused_at is None:
                 return False
@@ -239,7 +239,7 @@ class QueueAdminVerbs(Verbs):
         self.database.transact(settle)
 
     def _outlived(self, modes: list[str], deadline: float | None) -> set[str]:
-        """Wait for the transactions that work on jobs at this moment; returns those that are still there."""
+        """Wait for the transactions that work on jobs at this moment; gives those that are still there."""
         there = set(self._ids("open_writers", modes=modes))
 
         def ended() -> bool:
