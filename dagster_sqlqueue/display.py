@@ -46,5 +46,5 @@ def duration(seconds: float | None) -> str:
 
 
 def count(figure: int, cap: int) -> str:
-    """A figure that was counted up to a cap."""
+    """A number that was counted up to a cap."""
     return f"{figure:,}+" if figure >= cap else f"{figure:,}"

@@ -14,11 +14,11 @@
 | `UnknownBatch` | no batch of that id or key in this schema | correct it; batches are forgotten with their queue's jobs |
 | `UnknownGroup` | no group of jobs of that id in this schema | correct the id; groups are removed 30 days after their end |
 | `GroupClosed` | a job was to be added to a group that is closed | open another group |
-| `DecisionRefused` | it does not fit what has become of a task, or who did the work | look at the task again |
+| `DecisionRefused` | it does not fit what has become of a task, or who did the work | read the task again |
 | `QueuePaused` | what was asked for needs a queue that is not paused | `resume` |
 | `WaitTimedOut` | a job that was waited for did not end in time | wait again; `.outcomes` says where it is |
 | `LeaseLost` | a write came after the lease had passed on | stop working on the job; another consumer has it |
-| `TransactionLost` | other transactions were in the way of one that puts jobs in | call again: nothing was put in |
+| `TransactionLost` | other transactions were in the way of one that enqueues | call again: nothing was enqueued |
 | `DatabaseUnavailable` | no connection, or the server refused it | the message says what was tried, never the password |
 | `AccessRefused` | the user may not do that in the schema | the message names the role to be granted |
 | `SchemaMissing` | the schema's tables are not there | `sqlqueue migrate` |
@@ -97,7 +97,7 @@ class WaitTimedOut(QueueError, TimeoutError):
     """Not every job that was waited for ended in time.
 
     Attributes:
-        outcomes: by id, each job's `JobOutcome` as it was at the last look, also of those that have ended.
+        outcomes: by id, each job's `JobOutcome` as it was at the last check, also of those that have ended.
     """
 
     def __init__(self, message: str, outcomes: Mapping[UUID, Any]) -> None:
@@ -110,8 +110,8 @@ class LeaseLost(QueueError):
 
 
 class TransactionLost(QueueError):
-    """Other transactions were in the way of one of ours, again and again or when it could not begin again; nothing was put
-    in.
+    """Other transactions were in the way of one of ours, again and again or when it could not begin again; nothing was
+    enqueued.
     """
 
 

@@ -122,7 +122,7 @@ ENTRIES = [
         "metrics",
         "metrics",
         "Inspect",
-        "Serve the figures of `stats` to Prometheus, until SIGTERM or Ctrl-C.",
+        "Serve the statistics of `stats` to Prometheus, until SIGTERM or Ctrl-C.",
     ),
     Entry(
         "retry",

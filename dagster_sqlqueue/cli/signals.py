@@ -1,4 +1,4 @@
-"""Stopping by SIGTERM or Ctrl-C, for commands that run until then."""
+"""An event that SIGTERM or Ctrl-C sets, for commands that run until then."""
 
 import signal
 import threading

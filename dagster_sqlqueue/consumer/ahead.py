@@ -170,7 +170,7 @@ class Ahead:
                 # Before they are ended, so that no heartbeat extends them.
                 self._keeper.let_go([ending.job for ending in endings])
                 following = self._send(endings)
-                # Known now, and not once the lock is let go: the thread that collects may be receiving the answer then.
+                # Known now, and not once the lock is released: the thread that collects may be receiving the answer then.
                 unsent = following.failed
             if following is None or unsent:
                 self._under_way = None

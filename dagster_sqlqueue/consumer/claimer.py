@@ -175,7 +175,7 @@ class Claimer:
             self._taken(jobs, turns=not ahead)
 
     def _first(self, jobs: Sequence[ClaimedJob], wanted: int) -> None:
-        """See to it that whoever else is to work knows of it: of a claim by itself, which may be the first after a wait."""
+        """Report a claim that was not made ahead, which may be the first after a wait, to the others that are to work."""
         if jobs:
             self._took(len(jobs) >= wanted)
 

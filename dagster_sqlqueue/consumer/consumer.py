@@ -60,7 +60,7 @@ class Consumer(Generic[Payload]):
         handler: called for one job at a time; if it is async, for all jobs of a claim side by side, on one event loop. It
             may run again for the same job after a crash: pass `job.id`, or under leases `job.lease_no`, on to systems that
             can tell a repetition. In transactional mode another try has the same `job.lease_no`.
-        batch: the handler takes all jobs of a claim at once, and gives an outcome for each of them, or one for all.
+        batch: the handler takes all jobs of a claim at once, and returns an outcome for each of them, or one for all.
         buckets: which ones to work off; None for all. Of a function the answer counts; it is asked anew every five seconds,
             between two batches.
         batch_size: jobs for each claim, 1 to 10,000. None: 100; where a plain handler takes one job after another under
@@ -199,7 +199,7 @@ class Consumer(Generic[Payload]):
 
     def give_back(self, *, begun: bool = False) -> int:
         """Give claimed jobs back at once, while a handler is still at another one: for a consumer that is stopped, and
-        from a thread of its own. Gives their number. In transactional mode there are none: the end of the transaction
+        from a thread of its own. Returns their number. In transactional mode there are none: the end of the transaction
         lets them go.
 
         Args:
@@ -289,7 +289,7 @@ class Consumer(Generic[Payload]):
                         self._presence.leave()
 
     def work_batch(self, *, ahead_until: float | None = 0.0) -> int:
-        """Take one batch and work it off. Gives the number of jobs taken; 0: nothing is due, or nothing may run now.
+        """Take one batch and work it off. Returns the number of jobs taken; 0: nothing is due, or nothing may run now.
 
         Args:
             ahead_until: the moment of `time.monotonic` up to which the next batch may be claimed while this one is ended,

@@ -19,7 +19,7 @@ AsyncHandler: TypeAlias = Callable[[Job[Payload]], Awaitable[Outcome | None]]
 """Called for all jobs of a batch, which then take their time side by side on one event loop."""
 
 BatchHandler: TypeAlias = Callable[[Sequence[Job[Payload]]], Any]
-"""Called once for a batch. Gives an outcome for each job, in their order; or one for all of them, None being `Done()`.
+"""Called once for a batch. Returns an outcome for each job, in their order; or one for all of them, None being `Done()`.
 May be async.
 """
 
@@ -158,7 +158,7 @@ def _checked(outcome: Any) -> Outcome:
         case Done(result):
             done = Done(result)
             try:
-                # Frozen for its holders, of which there is none yet.
+                # Frozen for its users, of which there is none yet.
                 object.__setattr__(done, "text", serialization.result_text(result))
             except InvalidInput as error:
                 # The work is done. Doing it again would come to the same result.

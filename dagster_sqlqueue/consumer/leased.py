@@ -104,7 +104,7 @@ class Work(Generic[Payload]):
         self.summary.snoozed += len(accepted) - retried
 
     def count_aside(self, writes: Settlement, accepted: set[UUID]) -> None:
-        """Count what was set aside."""
+        """Count what was held."""
         self.summary.held += len(accepted)
         log_aside(writes, accepted)
 
@@ -138,7 +138,7 @@ def while_away(about: str, seconds: float, stopping: threading.Event | None = No
 
 
 Finish = Callable[[Sequence[Ending]], set[UUID] | None]
-"""Ends jobs. Gives the ids whose ending was accepted; None: that is under way, and they are counted when it is known."""
+"""Ends jobs. Returns the ids whose ending was accepted; None: that is under way, and they are counted when it is known."""
 
 
 def work_leased(work: Work[Any], jobs: Sequence[ClaimedJob], keeper: LeaseKeeper, finish: Finish) -> None:

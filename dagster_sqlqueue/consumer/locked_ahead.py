@@ -1,8 +1,7 @@
 """The batches of a consumer in transactional mode: the next one is locked while the one in hand is worked on.
 
 Two transactions take turns: in one the batch in hand is locked and worked on, while in the other the server ends the batch
-before it, commits, and locks the one after it. Whoever writes in the transaction in hand does so once the batch before it is
-committed.
+before it, commits, and locks the one after it. In the transaction in hand nothing is written before that commit.
 """
 
 import contextlib
@@ -96,7 +95,7 @@ class LockedAhead(Generic[Batch]):
         """Take turns with this transaction as long as the block runs. After an exception, what was not committed is undone.
 
         Args:
-            transaction: the first to be in hand; whoever gives it ends it.
+            transaction: the first to be in hand; the caller ends it.
             ended: called with each batch whose ends were sent and are committed.
 
         Raises:
@@ -175,7 +174,7 @@ class LockedAhead(Generic[Batch]):
         return jobs
 
     def commit(self) -> bool:
-        """Commit the batch in hand, unless that may be left to whoever gave its transaction. Returns whether it was."""
+        """Commit the batch in hand, unless that may be left to the caller. Returns whether it was."""
         if self.here is self._own:
             self.here.connection.commit()
         elif self.under_way:

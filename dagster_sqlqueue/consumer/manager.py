@@ -53,12 +53,12 @@ class Manager:
         self._lease_seconds = lease_seconds
 
     def assign(self) -> int:
-        """Grant jobs to every worker that wants some, once. Gives the number of jobs."""
+        """Grant jobs to every worker that wants some, once. Returns the number of jobs."""
         database = self._leases.database
         return despite_odd_jobs(database, self._name, lambda: database.transact(self._assign))
 
     def run(self, stopping: threading.Event, *, poll_seconds: float = _POLL_SECONDS) -> int:
-        """Assign until the event is set. Gives the number of jobs granted; a database that is away is waited for."""
+        """Assign until the event is set. Returns the number of jobs granted; a database that is away is waited for."""
         granted = 0
         while not stopping.is_set():
             try:

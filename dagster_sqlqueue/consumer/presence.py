@@ -34,7 +34,7 @@ class Presence:
 
     def note_and_look(self) -> int:
         """Say so, and find consumers of the queue that died: jobs that they may have had are claimed one by one from now on.
-        Gives the number of these jobs.
+        Returns the number of these jobs.
         """
         look = {"queue": self.name, "worker": self.worker}
         steps = ("transactional_note", self._sign), ("transactional_suspects", look)

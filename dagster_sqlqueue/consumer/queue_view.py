@@ -94,7 +94,7 @@ class QueueView:
     @property
     def idle_seconds(self) -> float:
         """For how long a consumer that has nothing to do may go on without reading it again."""
-        # Whoever gives the buckets may give others, and consumers in transactional mode look after each other.
+        # The buckets that are assigned may change, and consumers in transactional mode watch each other.
         prompt = self._ask_buckets is not None or self._presence is not None
         return max(self.look_at - time.monotonic() + (0.0 if prompt else _IDLE_LOOK_SECONDS - _LOOK_SECONDS), 0.0)
 

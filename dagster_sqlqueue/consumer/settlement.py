@@ -27,9 +27,9 @@ class DrainSummary:
         retried: jobs given back to be tried again.
         snoozed: jobs given back without spending the attempt.
         failed: jobs sent to the dead letter.
-        buried: how many of those, or of those set aside, were met with their last attempt spent: a consumer had died or hung
+        buried: how many of those, or of those held, were met with their last attempt spent: a consumer had died or hung
             over them, and no handler was called any more.
-        held: jobs set aside until an operator decides.
+        held: jobs held until an operator decides.
         cancelled: jobs ended as cancelled.
         stale: writes refused because the lease had passed on.
         released: jobs claimed and given back unbegun, when the drain was stopped.
@@ -63,10 +63,10 @@ class DrainSummary:
 
 @dataclass(slots=True)
 class Settlement:
-    """What is to be written for a batch: jobs that end, that go back, and that are set aside.
+    """What is to be written for a batch: jobs that end, that go back, and that are held.
 
     Attributes:
-        stopped: the ids of those set aside that failed for good, and stop their ordering key.
+        stopped: the ids of those held that failed for good, and stop their ordering key.
     """
 
     endings: list[Ending] = field(default_factory=list)

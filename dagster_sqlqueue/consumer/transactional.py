@@ -104,7 +104,7 @@ class _Batch:
 
     @property
     def ends_only(self) -> bool:
-        """Whether nothing goes back to the queue, or is set aside."""
+        """Whether nothing goes back to the queue, or is held."""
         return not self.writes.back and not self.writes.aside
 
 

@@ -1,9 +1,9 @@
 """Wait for jobs without polling all the time: by LISTEN, or a plain wait where that is not available.
 
-One who has nothing to do arms himself: the next job that is put on the queue notifies him, and nobody else, on the
-channel of his session. Then he looks once more, as one that was committed at that moment has notified nobody; and again
-when the transactions that were open at that moment have ended. A notification only ever shortens a wait: what was not
-notified is found by the look that follows within a second.
+A waiter that has nothing to do arms itself: the next job that is enqueued notifies it, and no other, on the channel of
+its session. Then it polls once more, as a job that was committed at that moment has notified nobody; and again when the
+transactions that were open at that moment have ended. A notification only ever shortens a wait: a job that was not
+notified is found by the poll that follows within a second.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ REGISTERED_SECONDS = 60.0
 """How long a waiter is known after it last said so."""
 
 LOOK_SECONDS = 1.0
-"""How often a waiter looks by itself."""
+"""How often a waiter polls by itself."""
 
 _FIRST_ARMED_SECONDS: Final = 4.0
 _LAST_ARMED_SECONDS: Final = 60.0
@@ -30,12 +30,12 @@ long, where an old transaction keeps them: one that is busy arms itself often, a
 
 _FIRST_PAUSE_SECONDS: Final = 0.002
 _LAST_PAUSE_SECONDS: Final = 0.256
-"""How soon to look again while a transaction is open that may have looked for a waiter before this one was armed: soon, as
-it is about to commit; then less and less. One that stays open for longer did not look yet."""
+"""How soon to poll again while a transaction is open that may have searched a waiter before this one was armed: soon, as
+it is about to commit; then less and less. One that stays open for longer has not searched yet."""
 
 
 _SLOW_SECONDS: Final = 0.005
-"""A look that takes longer steps over dead rows, perhaps: then those of the next second begin at the head hints."""
+"""A poll that takes longer steps over dead rows, perhaps: then those of the next second begin at the head hints."""
 
 
 class Waiter:
@@ -69,7 +69,7 @@ class Waiter:
         self._armed_until = 0.0
         self._arm_for = _FIRST_ARMED_SECONDS
         self._glance_until = 0.0
-        # Notified of a job that nobody has looked for since.
+        # Notified of a job, and no claim was made since.
         self._owing = False
         # Until when due jobs are taken for some that cannot be claimed: a claim has tried.
         self._in_vain_until = 0.0
@@ -100,7 +100,7 @@ class Waiter:
         return self._listener.listening
 
     def close(self) -> None:
-        """Stop listening and waiting. A job of which nobody else was told is told to another waiter."""
+        """Stop listening and waiting. A job of which only this one was notified is passed on to another waiter."""
         self._disarm()
         if self._owing:
             self.pass_on()
@@ -129,7 +129,7 @@ class Waiter:
         self._listener.run("waiter_pass", {"queue": self._queue, "buckets": self._buckets})
 
     def wait(self, seconds: float, buckets: Sequence[int] | None = None) -> bool:
-        """Wait until jobs were put on the queue, or one has become due, the time is up, or `wake` is called.
+        """Wait until jobs were enqueued, or one has become due, the time is up, or `wake` is called.
 
         Args:
             seconds: how long at most. Making a lost connection again, which is tried at most once a second, may take
@@ -186,7 +186,7 @@ class Waiter:
         return bool(about)
 
     def _arm(self, buckets: Sequence[int] | None) -> bool:
-        """Be armed for the next seconds; gives whether it was not so until now, or for other buckets."""
+        """Be armed for the next seconds; returns whether it was not so until now, or for other buckets."""
         wanted = None if buckets is None else sorted(buckets)
         now = time.monotonic()
         if now + 2 * LOOK_SECONDS < self._armed_until and wanted == self._buckets:
@@ -217,7 +217,7 @@ class Waiter:
         return found[0] if found else (None, [])
 
     def _became_known(self) -> bool:
-        """Stay known and listening; gives whether it was not so until now, and notifications may have been missed."""
+        """Stay known and listening; returns whether it was not so until now, and notifications may have been missed."""
         missed = time.monotonic() >= self._known_until
         self._refresh()
         if self._listener.connect():

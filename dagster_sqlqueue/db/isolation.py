@@ -32,7 +32,7 @@ def check_level(level: str, queue: str) -> None:
     if level in _OLD_SNAPSHOT:
         raise InvalidInput(
             f"queue {queue!r} has keys that take turns, and this transaction is {level.upper()}: it does not see which jobs"
-            " were set aside since it began; begin it with ISOLATION LEVEL READ COMMITTED"
+            " began to wait since it began; begin it with ISOLATION LEVEL READ COMMITTED"
         )
 
 

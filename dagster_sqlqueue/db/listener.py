@@ -125,14 +125,14 @@ class Listener:
         # Set only now: before the server has run LISTEN, notifications do not arrive.
         self._connection = connection
         if self._told:
-            logger.info("%s: notifications are heard again", self._label)
+            logger.info("%s: notifications are received again", self._label)
             self._told = False
         return True
 
     def lose(self, reason: str) -> None:
         """Close the connection, and log the reason once, until it listens again."""
         if not self._told:
-            logger.warning("%s: no notifications are heard (%s); looking from time to time", self._label, reason)
+            logger.warning("%s: no notifications are received (%s); polling instead", self._label, reason)
             self._told = True
         self._try_again_at = time.monotonic() + RECONNECT_SECONDS
         self._drop()

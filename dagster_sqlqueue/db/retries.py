@@ -84,8 +84,8 @@ def beginning_again(work: Callable[[], T], read: RereadableInput[Any]) -> T:
         except psycopg.Error as error:
             if read.spent and driver_errors.lost_a_race(error):
                 raise TransactionLost(
-                    f"others put in the same ids or unique keys in another order ({_first_line(error)}), and a generator"
-                    " cannot be read again: nothing was put in. Call this again, with a list, or sort by unique key"
+                    f"others enqueued the same ids or unique keys in another order ({_first_line(error)}), and a generator"
+                    " cannot be read again: nothing was enqueued. Call this again, with a list, or sort by unique key"
                 ) from None
             raise
 
@@ -94,7 +94,7 @@ def beginning_again(work: Callable[[], T], read: RereadableInput[Any]) -> T:
     except psycopg.Error as error:
         if driver_errors.lost_a_race(error):
             raise TransactionLost(
-                f"others were in the way each time ({_first_line(error)}): nothing was put in. Call this again"
+                f"others were in the way each time ({_first_line(error)}): nothing was enqueued. Call this again"
             ) from None
         raise
 

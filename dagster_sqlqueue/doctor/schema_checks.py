@@ -257,7 +257,7 @@ def strays(database: Database) -> Check:
     cures: list[str] = []
     if moving:
         found.append(
-            "jobs are where sensors and consumers of some buckets do not look, in buckets that their queue never had, or"
+            "jobs are where sensors and consumers of some buckets do not search, in buckets that their queue never had, or"
             f" have priorities that are not recorded: {', '.join(moving)}"
         )
         cures.append("move them with: sqlqueue maintain (run it daily); a producer that computes buckets does it wrong")

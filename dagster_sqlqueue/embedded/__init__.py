@@ -65,7 +65,7 @@ class EmbeddedPostgres:
         return self._url
 
     def start(self) -> str:
-        """Start the server, or join the one that runs on the directory; gives its URL."""
+        """Start the server, or join the one that runs on the directory; returns its URL."""
         if self._url is not None:
             return self._url
         programs = launch.programs()

@@ -44,9 +44,9 @@ class AttachmentVerbs(FollowerVerbs):
     def follow(
         self, job_id: UUID, callbacks: Iterable[Callback] | Callback, *, connection: CallerConnection | None = None
     ) -> bool:
-        """Have callbacks put on their queues when a job has ended; if it has, they are put there at once.
+        """Have callbacks enqueued when a job has ended; if it has, they are enqueued at once.
 
-        The same callback of the same job is put there once, however often this is said.
+        The same callback of the same job is enqueued once, however often this is called.
 
         Args:
             job_id: the job.

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class FollowerVerbs:
-    """The base of the rooms of followers.
+    """Base class of the verbs of followers.
 
     Args:
         queue: the queues of the schema.
@@ -44,7 +44,7 @@ class FollowerVerbs:
         queues: Iterable[str],
         read: RereadableInput[Any],
     ) -> T:
-        """The same for work that takes its time, and begins again only if what it puts in can be read again."""
+        """The same for work that takes its time, and begins again only if what it enqueues can be read again."""
 
         def transact() -> T:
             with self.database.transaction() as transaction:
@@ -82,7 +82,7 @@ class FollowerVerbs:
 
     @contextlib.contextmanager
     def _explained(self, queues: Iterable[str]) -> Iterator[None]:
-        """Say which queue a callback cannot be put on; by the time of the error, nothing of the block is left."""
+        """Say to which queue a callback cannot be enqueued; by the time of the error, nothing of the block is left."""
         try:
             yield
         except (psycopg.errors.ForeignKeyViolation, sa.exc.IntegrityError):

@@ -15,7 +15,7 @@ from dagster_sqlqueue.followers.model import FollowerRow
 from dagster_sqlqueue.queue.insert import seeing_ends
 
 _ROUNDS = 5
-"""A job that is neither live nor in the archive may be on its way from one to the other; so often it is looked for."""
+"""A job that is neither live nor in the archive may be on its way from one to the other; so often both are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def follow(followers: Sequence[FollowerRow]) -> Steps[Followed]:
 
     Raises:
         UnknownJob: a job is neither live nor in the archive; nothing of the transaction may stay.
-        InvalidInput: a callback would follow a job that has ended, and the transaction may not see whether it was put
+        InvalidInput: a callback would follow a job that has ended, and the transaction may not see whether it was enqueued
             before; nothing of the transaction may stay.
     """
     done = Followed()

@@ -41,15 +41,15 @@ class Followers(AttachmentVerbs):
     ) -> Submitted:
         """Enqueue one job together with the callbacks of its end, in one transaction.
 
-        A job with an id of its producer's that is sent again lands once, and its callbacks are put on their queues once.
+        A job with an id of its producer's that is sent again lands once, and its callbacks are enqueued once.
 
         Args:
             spec: the queue.
             job: its payload, or a `NewJob` with more to say.
-            callbacks: what is put on other queues when the job has ended.
+            callbacks: what is enqueued to other queues when the job has ended.
             group: the group of which the job becomes a member.
             on_conflict: what becomes of a job whose unique key a live job has. `merge`: that one does its work, waiting or
-                running, and every submitter's callbacks are put. `ignore`: the new job and its callbacks are left out.
+                running, and every submitter's callbacks are enqueued. `ignore`: the new job and its callbacks are left out.
             connection: as for `SqlQueue.enqueue`. Until that transaction ends, a job that was merged into cannot be
                 claimed, and one that runs cannot end: be short.
 

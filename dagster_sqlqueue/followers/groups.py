@@ -1,4 +1,4 @@
-"""Groups of jobs: one callback, put once the last of them has ended."""
+"""Groups of jobs: one callback, enqueued once the last of them has ended."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -72,7 +72,7 @@ class Groups(FollowerVerbs):
         """Open a group. Jobs come into it by `Followers.enqueue(…, group=…)`, or by `add`, until it is closed.
 
         Args:
-            callback: what is put on a queue when the group has ended; its payload is a `GroupEnded`. None: no callback.
+            callback: what is enqueued when the group has ended; its payload is a `GroupEnded`. None: no callback.
             id: the group's id, to be able to say the same again; made if None.
             connection: as for `SqlQueue.enqueue`.
 
@@ -97,7 +97,7 @@ class Groups(FollowerVerbs):
         self._within(lambda executor: drive(_add(group, ids), executor), connection)
 
     def close(self, group: UUID, *, connection: CallerConnection | None = None) -> None:
-        """Close a group: nothing is added to it any more, and its callback is put when its last job has ended; at once, if
+        """Close a group: nothing is added to it any more, its callback is enqueued when its last job has ended; at once, if
         all have, or if it has none. It is closed when the transaction commits, which waits for those that are adding to it.
         A closed one stays so.
 

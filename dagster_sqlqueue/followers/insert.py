@@ -45,7 +45,7 @@ class SubmittedMany:
     """What became of many jobs that were sent. The numbers add up to the jobs that were given.
 
     Attributes:
-        inserted: put on the queue.
+        inserted: enqueued.
         merged: another job, which has their unique key, does their work.
         duplicates: left out, because they were there already.
         rejected: left out, because they are not usable; only with `on_bad_row="skip"`.
@@ -85,12 +85,12 @@ def wishes_of(callbacks: Iterable[Callback] | Callback, group: object) -> Wishes
 
 
 def queues_of(wishes: Wishes) -> list[str]:
-    """The queues on which the callbacks will be put."""
+    """The queues to which the callbacks will be enqueued."""
     return [str(callback.queue) for callback in wishes.callbacks]
 
 
 def submit(queue: str, rows: Sequence[NewRow], on_conflict: OnConflict, wishes: Wishes) -> Steps[list[Submitted]]:
-    """Put jobs on a queue and follow them, in one transaction; gives what became of each, in their order.
+    """Enqueue jobs and follow them, in one transaction; returns what became of each, in their order.
 
     Args:
         queue: its name.
@@ -116,7 +116,7 @@ def submit(queue: str, rows: Sequence[NewRow], on_conflict: OnConflict, wishes: 
 
 
 def joining(group: UUID) -> Steps[bool]:
-    """Keep a group from being closed meanwhile; gives whether it is closed already.
+    """Keep a group from being closed meanwhile; returns whether it is closed already.
 
     Raises:
         UnknownGroup: there is none.
@@ -183,7 +183,7 @@ def _placed(queue: str, rows: Sequence[NewRow], on_conflict: OnConflict) -> Step
 def _put(
     queue: str, rows: Sequence[NewRow], on_conflict: OnConflict
 ) -> Steps[list[tuple[Submitted | None, UUID | None]]]:
-    """Put jobs on a queue, once. Gives what became of each, None for one to be sent again; and the live job that it has met
+    """Enqueue jobs, once. Returns what became of each, None for one to be sent again; and the live job that it has met
     and is merged into.
     """
     columns = as_columns([row.columns for row in rows])

@@ -74,11 +74,11 @@ class GroupEnded(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Callback:
-    """A job that is put on a queue when another one has ended, in the transaction that ends it.
+    """A job that is enqueued when another one has ended, in the transaction that ends it.
 
     Args:
-        queue: where it is put, by name or as declared; must exist. Its payload is a `JobEnded`, or a `GroupEnded`.
-        states: the ends that put it: `succeeded`, `failed`, `cancelled`. A group's callback is always put.
+        queue: where it is enqueued, by name or as declared; must exist. Its payload is a `JobEnded`, or a `GroupEnded`.
+        states: the ends that enqueue it: `succeeded`, `failed`, `cancelled`. A group's is always enqueued.
         context: anything that JSON has; the payload has it too.
         priority: of the callback, 0 to 9, higher first.
         ordering_key: of the callback.
@@ -143,7 +143,7 @@ class FollowerRow(NamedTuple):
         id: of the follower; a follower that is sent again has the same one.
         job_id: the job.
         states: the ends of which the follower is notified.
-        queue: where a callback is put; None: nowhere.
+        queue: where a callback is enqueued; None: nowhere.
         priority, ordering_key, context: of the callback.
         group_id: the group of which the job becomes a member; None: of none.
         notify: whether the end is notified, with the job's id, to connections that listen to the ends of jobs.
@@ -163,7 +163,7 @@ class FollowerRow(NamedTuple):
 
 
 def called_back(callback: Callback, job_id: UUID, submission: UUID) -> FollowerRow:
-    """Return the follower that puts a callback.
+    """Return the follower that enqueues a callback.
 
     Args:
         callback: what to do.

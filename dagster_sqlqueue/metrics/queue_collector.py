@@ -22,11 +22,11 @@ _QUANTILES = {"0.5": "p50", "0.95": "p95", "0.99": "p99"}
 
 
 class QueueCollector(Collector):
-    """A collector for a registry of `prometheus_client`: the figures of every queue of the schema, at each scrape.
+    """A collector for a registry of `prometheus_client`: the statistics of every queue of the schema, at each scrape.
 
-    The figures are those of `SqlQueue.stats`, and of the batches of queues that have some, all of them gauges, in seconds,
+    They are those of `SqlQueue.stats`, and of the batches of queues that have some, all of them gauges, in seconds,
     bytes and jobs a second. One without data, such as the waits of a queue in which no job ended, has no sample. If the
-    database is unavailable, there is `sqlqueue_up 0` and no figure; the reason is a warning in the log, once until it
+    database is unavailable, there is `sqlqueue_up 0` and nothing else; the reason is a warning in the log, once until it
     is available again.
 
     Args:
@@ -152,7 +152,7 @@ def _figures(found: Sequence[QueueStats]) -> Iterator[Metric]:
 
 
 def _of_batches(found: Sequence[Row]) -> Iterator[Metric]:
-    """Yield the figures of queues that have batches, as `batch_figures` gives them."""
+    """Yield the metrics of queues that have batches, as `batch_figures` returns them."""
     states = ("sealing", "sealed", "published", "abandoned")
     yield _by(
         "sqlqueue_batches",

@@ -53,7 +53,7 @@ class WorkerCollector(Collector):
         self._figures = figures
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the figures as they are now."""
+        """Yield the stats as they are now."""
         found = self._figures()
         yield from counters({one.queue: one.counts for one in found})
         seconds = HistogramMetricFamily(

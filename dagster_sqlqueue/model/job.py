@@ -223,7 +223,7 @@ class Job(Generic[Payload]):
 
     @property
     def created_at(self) -> datetime:
-        """When it was put on the queue."""
+        """When it was enqueued."""
         return self._claimed.created_at
 
     @property
@@ -247,7 +247,7 @@ class Job(Generic[Payload]):
         return self._claimed.tags
 
     def progress(self, percent: float, message: str | None = None) -> None:
-        """Say how far the job is, for whoever looks at it or waits for it. May be called as often as one likes, from any
+        """Report how far the job is, to those who read it or wait for it. May be called at any rate, from any
         thread: it is written twice a second at most, and what is said last before the job ends may be left out.
 
         In transactional mode nothing is written: the job's transaction shows nothing before it ends.
@@ -313,7 +313,7 @@ class Head:
 @dataclass(frozen=True, slots=True)
 class Depth:
     """How many jobs a queue holds: those that are due, counted up to `cap`, and all others, together counted up to the same
-    or, where whoever asked for it gave them one, up to a cap of their own.
+    or, where the caller gave one, up to a cap of their own.
 
     `ready` equal to `cap` means "at least"; so does each of the others when their sum is equal to theirs.
     """

@@ -1,4 +1,4 @@
-"""What may become of a job: its states, what moves it between them, and who may. The one place that knows. No I/O.
+"""The lifecycle of a job: its states, the events that move it between them, and the actors that cause them. No I/O.
 
 The database does the moving: each event is one statement under `sql/`, whose WHERE clause asks for the state on the left.
 The diagram and the table of `docs/lifecycle.md` are compared with this table by a test, and so are the states that the
@@ -21,7 +21,7 @@ class LiveState(enum.StrEnum):
     RUNNING = "running"
     """Under a lease. One whose lease ran out is claimed like a queued one."""
     HELD = "held"
-    """Set aside; nobody takes it until somebody decides."""
+    """Not claimable until an operator decides."""
 
 
 State: TypeAlias = LiveState | ArchiveState | None
@@ -33,8 +33,9 @@ class Actor(enum.StrEnum):
 
     PRODUCER = "producer"
     CLAIM = "claim"
-    """Whoever claims, on behalf of the queue: what it meets there is settled before anything is handed out."""
-    HOLDER = "lease holder"
+    """A claim, on behalf of the queue: it settles the jobs that it meets before it returns any."""
+    CONSUMER = "consumer"
+    """The consumer that has the lease."""
     OPERATOR = "operator"
     MAINTENANCE = "maintenance"
 
@@ -67,7 +68,7 @@ class Event(enum.StrEnum):
     PARK = "park"
     """A claim met it out of its key's turn."""
     PROMOTE = "promote"
-    """One of its key made room."""
+    """A job of its key ended or left the turn."""
     BURY = "bury"
     """A claim met it without an attempt left: its last lease, the only one of its claim, ran out."""
     BURY_AND_STOP = "bury and stop"
@@ -79,20 +80,17 @@ class Event(enum.StrEnum):
     RETRY = "retry"
     SNOOZE = "snooze"
     RELEASE = "release"
-    """Claimed and not begun."""
+    """A consumer's, of a job that was claimed and not begun; or an operator's `release_held`."""
     HOLD = "hold"
+    """The handler's outcome; or an operator's `hold_queued`."""
     REJECT = "reject"
     """Also a retry after the last attempt."""
     REJECT_AND_STOP = "reject and stop"
     """The same, in an ordered queue that stops at poisoned jobs."""
     CANCEL = "cancel"
-    """The handler's outcome."""
-    CALL_OFF = "call off"
-    """An operator's `cancel`: at once, or for a running job a request that its next heartbeat tells."""
-    SET_ASIDE = "set aside"
-    """An operator's `hold_queued`."""
-    LET_GO = "let go"
-    """An operator's `release_held`."""
+    """The handler's outcome; or an operator's `cancel` of a job that is not running."""
+    REQUEST_CANCEL = "request cancel"
+    """An operator's `cancel` of a running job: its next heartbeat reports the request."""
     COMPLETE = "complete"
     """An operator's `complete_held`."""
     RESCHEDULE = "reschedule"
@@ -145,7 +143,7 @@ def _by_claim(
 
 
 def _outcome(event: Event, after: State, attempt: Attempt = Attempt.SAME) -> Transition:
-    return Transition(_RUNNING, event, after, Actor.HOLDER, attempt, fenced=True)
+    return Transition(_RUNNING, event, after, Actor.CONSUMER, attempt, fenced=True)
 
 
 def _decided(event: Event, *steps: tuple[State, State], attempt: Attempt = Attempt.SAME) -> list[Transition]:
@@ -157,7 +155,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(_QUEUED, Event.REPLACE, _QUEUED, Actor.PRODUCER, Attempt.RESET),
     *_by_claim(Event.CLAIM, _RUNNING, Attempt.COUNTED, Attempt.COUNTED_IF_ALONE, lease=True),
     *_by_claim(Event.PARK, _QUEUED, Attempt.SAME, Attempt.KEPT_IF_ALONE, lease=False),
-    Transition(_QUEUED, Event.PROMOTE, _QUEUED, Actor.HOLDER),
+    Transition(_QUEUED, Event.PROMOTE, _QUEUED, Actor.CONSUMER),
     *_by_claim(Event.BURY, _FAILED, lease=True),
     *_by_claim(Event.BURY_AND_STOP, _HELD, Attempt.GIVEN_BACK, lease=True),
     *_by_claim(Event.DROP, _CANCELLED, Attempt.COUNTED, Attempt.COUNTED_IF_ALONE, lease=True),
@@ -170,9 +168,10 @@ TRANSITIONS: tuple[Transition, ...] = (
     _outcome(Event.REJECT, _FAILED),
     _outcome(Event.REJECT_AND_STOP, _HELD, Attempt.GIVEN_BACK),
     _outcome(Event.CANCEL, _CANCELLED),
-    *_decided(Event.CALL_OFF, (_QUEUED, _CANCELLED), (_HELD, _CANCELLED), (_RUNNING, _RUNNING)),
-    *_decided(Event.SET_ASIDE, (_QUEUED, _HELD)),
-    *_decided(Event.LET_GO, (_HELD, _QUEUED)),
+    *_decided(Event.CANCEL, (_QUEUED, _CANCELLED), (_HELD, _CANCELLED)),
+    *_decided(Event.REQUEST_CANCEL, (_RUNNING, _RUNNING)),
+    *_decided(Event.HOLD, (_QUEUED, _HELD)),
+    *_decided(Event.RELEASE, (_HELD, _QUEUED)),
     *_decided(Event.COMPLETE, (_HELD, _SUCCEEDED)),
     *_decided(Event.RESCHEDULE, (_QUEUED, _QUEUED)),
     *_decided(Event.REPRIORITISE, *((state, state) for state in LiveState)),

@@ -49,7 +49,7 @@ class Snooze:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Somebody has to look: the job is set aside, no attempt spent, until it is released, retried or cancelled."""
+    """Hold the job, no attempt spent, until an operator releases, completes or cancels it."""
 
     reason: str
 

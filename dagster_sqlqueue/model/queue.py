@@ -53,7 +53,7 @@ class RateLimit:
     What is seen from outside comes later than the claim, and not always by as much: a claim is seen when it commits, and a
     handler begins when the claim has reached its consumer, behind the jobs of the same batch that go before. So somewhat
     more commits, or calls of a handler, than `starts` can meet in one interval. Where an outside service counts strictly,
-    have the handler keep to its limit, or claim one job at a time and leave room below the limit.
+    have the handler keep to its limit, or claim one job at a time and set the limit lower.
 
     A new rate knows the starts of twice the interval that held before: it holds in full after one interval of its own.
 

@@ -104,7 +104,7 @@ def verdicts(
     """Evaluate the checks of a queue.
 
     Args:
-        stats: its figures; None: the database's user may not read them, and the checks of ended jobs are left out.
+        stats: its statistics; None: the database's user may not read them, and the checks of ended jobs are left out.
         heads: the first job of each bucket and priority.
         asked: the buckets for which requested runs have done nothing so far.
         stood: for how many seconds the first job of a bucket has been the same, as far as that is known.

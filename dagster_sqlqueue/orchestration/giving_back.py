@@ -15,7 +15,7 @@ CLAIMS_TAG = "sqlqueue/claims"
 
 
 def run_worker(run_id: str) -> str:
-    """The worker name of a run in the database: the holder of its leases."""
+    """The worker name of a run in the database, under which its consumers claim."""
     return f"run/{run_id}"
 
 

@@ -43,7 +43,7 @@ def build_maintenance_schedule(
     """Build a schedule that maintains a schema, for all of its queues, as `sqlqueue maintain` does.
 
     A run creates partitions of the archive ahead, trims jobs that no retention keeps, with the steps of people, and removes
-    expired rows: waiters, workers, grants, slots, followers, groups, waits, progress and reply queues. Consumers go on
+    expired rows: waiters, consumers, grants, slots, followers, groups, waits, progress and reply queues. Consumers go on
     meanwhile. Consumers also maintain the schema themselves when that is due; the schedule is for schemas without them, and
     for the repairs that only an operator may do. Several schedules do no harm: one run at a time maintains a schema, and a
     run that finds another one active ends as success and says so.

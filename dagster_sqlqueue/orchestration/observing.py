@@ -1,4 +1,4 @@
-"""Events of a tick about a queue: its figures as an observation, its checks, and progress as a materialisation."""
+"""Events of a tick about a queue: its statistics as an observation, its checks, and progress as a materialisation."""
 
 import hashlib
 import json
@@ -40,7 +40,7 @@ class Memory:
 
     Attributes:
         status: the status line of the tick, for users who read the cursor.
-        figures: ready, leased, scheduled and held, as last observed.
+        figures: the counts ready, leased, scheduled and held, as last observed.
         observed_at: when they were observed.
         flowing: whether jobs were enqueued or ended within the minute before that.
         progress_at: when progress was last reported.
@@ -115,12 +115,12 @@ def report(
     links: Callable[[], PageLinks],
     run_ended_at: float = 0.0,
 ) -> Iterator[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation]:
-    """Make the events of a tick, none at most ticks: an observation when the figures have changed, or once a minute while
+    """Make the events of a tick, none at most ticks: an observation when the counts have changed, or once a minute while
     jobs wait or are leased, and until the rates of enqueued and ended jobs are 0; a materialisation in its place once a
     minute while live runs end jobs; checks whose answer changed, or all of them once an hour. After each materialisation
     it reports everything anew, for Dagster shows no older checks.
 
-    It reads the figures only when there is something to report, and leaves out those of ended jobs where the database's user
+    It reads the stats only when there is something to report, and leaves out those of ended jobs where the database's user
     is no observer.
 
     Args:

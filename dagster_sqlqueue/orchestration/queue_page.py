@@ -49,10 +49,10 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The figures of a queue's page that a tick does not read for its plan.
+    """The statistics of a queue's page that a tick does not read for its plan.
 
     Attributes:
-        stats: its figures.
+        stats: those of the queue.
         letters: the latest dead letters, without the values of sensitive fields.
     """
 
@@ -61,7 +61,7 @@ class Read:
 
 
 def read_if_allowed(queue: SqlQueue, name: str) -> Read | None:
-    """Read the page's figures of ended jobs; None where the database's user is no observer."""
+    """Read the page's statistics of ended jobs; None where the database's user is no observer."""
     try:
         stats = queue.stats(name)
         return Read(stats, latest_letters(queue, name) if stats.dead_letters else ())
@@ -70,7 +70,7 @@ def read_if_allowed(queue: SqlQueue, name: str) -> Read | None:
 
 
 def figures_after_run(queue: SqlQueue, name: str, links: PageLinks) -> dict[str, Any]:
-    """The figures that a run reports after it has ended jobs: the sensor's, so that they plot as one line."""
+    """The statistics that a run reports after it has ended jobs: the sensor's, so that they plot as one line."""
     look = Look(name, False, queue.peek_heads(name), queue.depth(name), Capacity(), {})
     return figures(read_if_allowed(queue, name), look, links)
 

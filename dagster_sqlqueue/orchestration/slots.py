@@ -14,7 +14,7 @@ from dagster_sqlqueue.queue import SqlQueue
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A reservation: its number, the buckets it covers, the token that its holder presents, and the sensor that made it."""
+    """A reservation: its number, the buckets it covers, the token that its run presents, and the sensor that made it."""
 
     queue: str
     number: int

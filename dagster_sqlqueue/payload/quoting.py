@@ -10,7 +10,7 @@ from dagster_sqlqueue.payload.redaction import names_in, scrubbed, values_in
 from dagster_sqlqueue.payload.versions import versions_of
 
 _LONGEST = 300
-"""Of a name or a message: names in a payload are its producer's, and as long as he likes."""
+"""Of a name or a message: names in a payload are its producer's, and of any length."""
 
 
 def sensitive_names(model: type[BaseModel]) -> frozenset[str]:

@@ -113,7 +113,7 @@ def redacted(value: Any, names: Collection[str]) -> Any:
 
 
 def redacted_text(text: str, names: Collection[str]) -> str:
-    """JSON text, redacted in the same way; as it was when there are no names. What is nested too deeply to be looked through
+    """JSON text, redacted in the same way; as it was when there are no names. What is nested too deeply to be searched
     is not shown at all.
     """
     if not names:

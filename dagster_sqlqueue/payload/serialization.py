@@ -21,12 +21,12 @@ _MOST_DIGITS = 4_300
 """Of a whole number: what Python and pydantic read again by default."""
 _LARGEST = 10**_MOST_DIGITS - 1
 _TOO_DEEP = "it is nested too deeply, or holds itself; flatten it"
-_UNREADABLE_CURE = "cancel the job, and have its producer put in one that can be read"
+_UNREADABLE_CURE = "cancel the job, and have its producer enqueue one that can be read"
 _LONG_NUMBER = re.compile(rf"\d{{{_MOST_DIGITS + 1}}}")
 
 
 class Declared(Protocol):
-    """What takes payloads of one model: a queue, or what another package puts before one, such as a topic."""
+    """What takes payloads of one model: a queue, or what another package has in front of one, such as a topic."""
 
     @property
     def payload(self) -> type[BaseModel]:
@@ -201,7 +201,7 @@ def _not_stored(text: str) -> str | None:
 def _not_written(model: BaseModel, text: str) -> str | None:
     """The first number of a model that JSON does not have, which its text has as null, or as a word.
 
-    Looking for it takes ten times as long as writing the payload: a text that cannot have one is spared it.
+    The search takes ten times as long as writing the payload: a text that cannot have one is spared it.
     """
     if not ("null" in text or "NaN" in text or "Infinity" in text or '"None":' in text):
         return None

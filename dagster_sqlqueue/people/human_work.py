@@ -71,7 +71,7 @@ class HumanWork(RuleVerbs):
         return [task_of(row) for row in rows]
 
     def my_jobs(self, operator: str, *, queue: str | None = None, limit: int = 100) -> list[Task]:
-        """What is assigned to a person, and what he did that waits for its review; the longest available first.
+        """The tasks assigned to an operator, and those submitted by it that wait for review; the longest available first.
 
         Args:
             operator: who.
@@ -130,7 +130,7 @@ class HumanWork(RuleVerbs):
             operator: whose they are to be.
             by: who says so.
             reason: why, if there is something to say.
-            revision: of the one task, as it was looked at; it is left if it has another one by now.
+            revision: of the one task, as it was read; it is left if it has another one by now.
             connection: a psycopg or SQLAlchemy connection or an ORM session whose transaction the step joins: it is taken
                 when that is committed. None: a transaction of its own.
         """

@@ -65,7 +65,7 @@ class TaskState:
         stage: where it is.
         review: whether what was done has to be approved.
         four_eyes: whether by another person than the one who did it.
-        on_hold: set aside without a date: it cannot be taken or submitted before it is resumed.
+        on_hold: held without a date: it cannot be taken or submitted before it is resumed.
         available_at: since when, or from when on, it is offered.
         revision: the number of its last event.
         assignee: whose it is; None while it is open.

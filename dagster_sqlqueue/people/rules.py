@@ -157,11 +157,11 @@ class RuleVerbs(TransitionVerbs):
         `Hold` if not. What people have given back always does.
 
         Args:
-            job: as its handler was given it, or as it was looked at.
+            job: as its handler was given it, or as it was read.
         """
         if not isinstance(job, Job | JobRow):
             raise InvalidInput(
-                f"job is a {type(job).__name__}; give the Job that a handler gets, or what queue.job() gives"
+                f"job is a {type(job).__name__}; give the Job that a handler gets, or what queue.job() returns"
             )
         ((percent, always_people, given_back),) = self.database.run(
             "automation_of_job", {"id": job.id, "queue": job.queue}

@@ -1,4 +1,4 @@
-"""Taking tasks a step further: locked, decided about, written with their event, all of them or none."""
+"""Transitions of tasks: lock them, decide, write them with their event, all of them or none."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -75,7 +75,7 @@ class TransitionVerbs:
         revision: int | None = None,
         connection: CallerConnection | None = None,
     ) -> list[Task]:
-        """Take a step with these tasks, all of them or none; gives them as they are then, by their ids.
+        """Take a step with these tasks, all of them or none; returns them as they are then, by their ids.
 
         Args:
             jobs: the ids; they are of one queue.
@@ -108,7 +108,9 @@ class TransitionVerbs:
             new = then if ending else [self._decided(task, action, actor, given, revision) for task in tasks]
             same = [(task.id, task.state) for task in tasks] == [(task.id, task.state) for task in before]
             if (ending and not same) or (not ending and any(map(ended, new))):
-                raise DecisionRefused(f"somebody else decided about one of these jobs meanwhile; look again{_NOTHING}")
+                raise DecisionRefused(
+                    f"somebody else decided about one of these jobs meanwhile; read the task again{_NOTHING}"
+                )
             write(executor, tasks, new, action, actor, reason, given)
             return [
                 Task(old.id, old.queue, state, old.opened_at, old.payload, not ending)
@@ -172,7 +174,9 @@ class TransitionVerbs:
             raise DecisionRefused(_message(task.id, "somebody decided about the job past its task, which is void"))
         if revision not in (None, state.revision):
             raise DecisionRefused(
-                _message(task.id, f"it is at revision {state.revision}, and this was decided at {revision}; look again")
+                _message(
+                    task.id, f"it is at revision {state.revision}, and this was decided at {revision}; read it again"
+                )
             )
         if why := refusal(state, action, actor, assignee=details.get("assignee")):
             raise DecisionRefused(_message(task.id, why))
@@ -231,7 +235,9 @@ def write(
         }
         written = executor.run("task_step", {**parameters, **columns})
     if len(written) != len(tasks):
-        raise DecisionRefused(f"somebody else decided about one of these jobs at the same moment; look again{_NOTHING}")
+        raise DecisionRefused(
+            f"somebody else decided about one of these jobs at the same moment; read the task again{_NOTHING}"
+        )
 
 
 def _ids(jobs: Jobs) -> list[UUID]:

@@ -1,4 +1,4 @@
-"""What the verbs of a `SqlQueue` share: the parts that it is put together from."""
+"""What the verbs of a `SqlQueue` share: the parts of which it is made."""
 
 from collections.abc import Sequence
 

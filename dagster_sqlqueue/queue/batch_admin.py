@@ -31,7 +31,7 @@ class BatchRow:
         mode: `leased` or `transactional`.
         state: one of `STATES`.
         token: its fence: raised whenever it is taken over.
-        token_seconds: for how long the token has been that of its holder.
+        token_seconds: for how long the token has been that of its owner.
         lease_seconds: for how long its lease holds yet; negative: since when it is over.
         owner: the name of the program that has it, or had it last.
         attempt: how often its key was sealed since it was published last.

@@ -151,7 +151,7 @@ class Claims:
         return [("limit_lock", {"queue": settings.name}), ("claim_limited", parameters)]
 
     def _claim(self, settings: QueueSettings, request: ClaimRequest) -> tuple[list[ClaimedJob], bool]:
-        """Claim once. Returns the jobs; and if none, whether to try again, as some were set aside, or others were quicker: a
+        """Claim once. Returns the jobs; and if none, whether to try again, as some were parked, or others were quicker: a
         race that was lost is one that another has won.
         """
         at_once = settings.strategy is Strategy.ROUND_ROBIN

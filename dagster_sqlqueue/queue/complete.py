@@ -1,4 +1,4 @@
-"""The writes under a lease: end a job, give it back, set it aside, keep it, say how far it is. Each carries its fence."""
+"""The writes under a lease: end, requeue, release or hold a job, extend the lease, note progress. Each carries its fence."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -96,7 +96,7 @@ class FencedWrites:
         return self.requeue([(job, Snooze(0)) for job in jobs]) if jobs else set()
 
     def end_leases(self, queue: str, worker: str, *, lease_seconds: float | None = None) -> set[UUID]:
-        """End the leases of a worker that is known to be dead now, instead of waiting until they run out: the jobs are
+        """End the leases of a consumer known to be dead now, instead of waiting until they run out: the jobs are
         claimed one by one. Should it live after all, its writes are refused once another consumer has claimed the jobs.
 
         Args:
@@ -115,7 +115,7 @@ class FencedWrites:
         return {row[0] for row in rows}
 
     def hold(self, jobs: Sequence[tuple[ClaimedJob, str]], *, executor: Executor | None = None) -> set[UUID]:
-        """Set claimed jobs aside: `SqlQueue.hold`."""
+        """Hold claimed jobs: `SqlQueue.hold`."""
         parameters = {
             **_fences([job for job, _ in jobs]),
             "reasons": [serialization.storable_text(reason) for _, reason in jobs],
@@ -150,7 +150,7 @@ class FencedWrites:
             raise lost(job)
 
     def finish_locked(self, executor: Executor, endings: Sequence[Ending], *, worker: str) -> set[UUID]:
-        """Move jobs that the transaction locked with `lock_due` to the archive. Gives their ids.
+        """Move jobs that the transaction locked with `lock_due` to the archive. Returns their ids.
 
         Raises:
             InvalidInput: a result cannot be stored as JSON.
@@ -165,7 +165,7 @@ class FencedWrites:
         *,
         delays: Sequence[float | None] | None = None,
     ) -> set[UUID]:
-        """Give jobs that the transaction locked with `lock_due` back to be due later, or set them aside. Gives their ids."""
+        """Give jobs that the transaction locked with `lock_due` back to be due later, or hold them. Returns their ids."""
         delays = self.delays(back) if delays is None else delays
         if any(job.alone for job, _ in (*back, *aside)):
             return self.requeue(back, delays=delays, executor=executor) | self.hold(aside, executor=executor)

@@ -184,7 +184,7 @@ class Decisions:
         return met
 
     def steady(self, executor: Executor, queue: str) -> bool:
-        """Keep the queue's settings as they are for this transaction; gives whether its jobs take turns."""
+        """Keep the queue's settings as they are for this transaction; returns whether its jobs take turns."""
         rows = executor.run("queue_steady", {"queue": queue})
         if not rows:
             raise self._catalog.unknown(queue, executor)

@@ -1,4 +1,4 @@
-"""Removing jobs for good, with everything that is kept of them."""
+"""Deletion of jobs for good, with everything that is kept of them."""
 
 from collections.abc import Sequence
 from uuid import UUID

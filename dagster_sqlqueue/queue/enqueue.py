@@ -59,7 +59,7 @@ class _Stream:
         return self._send is not None
 
     def take(self, chunk: Sequence[NewRow | PlainRow]) -> bool:
-        """Send a chunk, if it is one for a COPY; gives whether it is."""
+        """Send a chunk, if it is one for a COPY; returns whether it is."""
         if not (self._possible and insert.copyable(chunk, joining=self.open)):
             return False
         if self._send is None:
@@ -75,7 +75,7 @@ class _Stream:
 
 
 class EnqueueVerbs(Verbs):
-    """How jobs are put on a queue."""
+    """The verbs that enqueue jobs."""
 
     def enqueue(
         self,
@@ -85,7 +85,7 @@ class EnqueueVerbs(Verbs):
         connection: CallerConnection | None = None,
         on_conflict: OnConflict = "ignore",
     ) -> UUID | None:
-        """Put one job on the queue.
+        """Enqueue one job.
 
         A job with an id of its producer's (`NewJob(id=…)`) that is sent again lands once, also if it has ended meanwhile,
         for as long as the archive keeps it. `redrive` brings an ended job back.
@@ -145,7 +145,7 @@ class EnqueueVerbs(Verbs):
         on_conflict: OnConflict = "ignore",
         on_bad_row: OnBadRow = "raise",
     ) -> Enqueued:
-        """Put many jobs on the queue, in one transaction: all of them or, if it fails, none.
+        """Enqueue many jobs, in one transaction: all of them or, if it fails, none.
 
         Many plain jobs go in by COPY, one for all that follow each other; those that have an id of the producer's, a unique
         key or an ordering key go in by arrays, which can leave duplicates out and number the jobs of a key. Those with an

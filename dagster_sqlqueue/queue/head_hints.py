@@ -7,7 +7,7 @@ A claim reaches as many buckets as it takes to fill it, so each has a time of it
 
 Source: the executor hint of the bucketed FIFO queue published for YugabyteDB, which takes the time of the last item that
 was processed. Here it is the first job of the last batch, by due time and id, for each bucket and priority by itself: jobs
-that one transaction put on the queue are all due at the same moment.
+that one transaction enqueued are all due at the same moment.
 """
 
 import math

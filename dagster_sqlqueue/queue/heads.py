@@ -24,7 +24,7 @@ class Heads:
         return [Head(*row) for row in rows]
 
     def note_sweep(self, queue: str) -> int:
-        """Look for the first job of each bucket from the very beginning, and note where it is: the head hint.
+        """Search the first job of each bucket from the very beginning, and note where it is: the head hint.
 
         Until five seconds later `peek` begins there, and does not step over the dead rows before it. To be called every
         few seconds by what reads the heads; a bucket that was swept less than four seconds ago, or that another

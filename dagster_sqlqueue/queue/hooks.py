@@ -12,14 +12,14 @@ Operation: TypeAlias = Literal["send", "publish"]
 
 @dataclass(slots=True)
 class EnqueueCall:
-    """One call that puts jobs on a queue, or publishes messages to a topic.
+    """One call that enqueues jobs, or publishes messages to a topic.
 
     Attributes:
         destination: the queue's name, or the topic's.
         operation: `send` to a queue, `publish` to a topic.
-        changes: what each job or message goes through, in this order, as it was given by the caller, before it is looked
-            at; a hook appends to it.
-        result: what the call gives, once it is done.
+        changes: what each job or message goes through, in this order, as it was given by the caller, before it is
+            checked; a hook appends to it.
+        result: what the call returns, once it is done.
     """
 
     destination: str
@@ -34,7 +34,7 @@ class EnqueueCall:
         return job
 
     def done(self, result: T) -> T:
-        """Note what the call gives."""
+        """Note what the call returns."""
         self.result = result
         return result
 

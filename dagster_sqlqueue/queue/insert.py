@@ -37,7 +37,7 @@ class Enqueued:
     """What an enqueue of many jobs did. The numbers add up to the jobs that were given.
 
     Attributes:
-        inserted: put on the queue.
+        inserted: enqueued.
         duplicates: left out, because they were there already.
         replaced: gave their content to a job that waited under the same unique key.
         rejected: left out, because they are not usable; only with `on_bad_row="skip"`.
@@ -74,12 +74,12 @@ def refusal(error: Exception, queue: str) -> Exception:
     if isinstance(original, psycopg.errors.NotNullViolation) and original.diag.column_name == "bucket":
         return InvalidInput(no_bucket(queue))
     if isinstance(original, psycopg.errors.ForeignKeyViolation) and original.diag.constraint_name == "job_queue_fkey":
-        return UnknownQueue(f"queue {queue!r} was removed while the job was being put on it; nothing was enqueued")
+        return UnknownQueue(f"queue {queue!r} was removed while the job was being enqueued; nothing was enqueued")
     return error
 
 
 def terms(queue: str) -> Steps[Terms]:
-    """What has to be known of a queue before many jobs are put on it in this transaction, which keeps it from being deleted.
+    """Read a queue's settings before many jobs are enqueued in this transaction, which keeps it from being deleted.
 
     Raises:
         NoQueue: it does not exist.
@@ -101,7 +101,7 @@ def seeing_ends(what: str) -> Steps[None]:
 
 
 def one(queue: str, row: NewRow, on_conflict: OnConflict) -> Steps[UUID | None]:
-    """Put one job on a queue; gives the id of the job that holds its content, None for a duplicate.
+    """Enqueue one job; returns the id of the job that holds its content, None for a duplicate.
 
     It is one statement, which needs no transaction, only if the id is the library's own and nothing is to be replaced.
 
@@ -132,7 +132,7 @@ def many(
     on_conflict: OnConflict,
     packer: Packer | None = None,
 ) -> Steps[Counter[str]]:
-    """Put a chunk of jobs on a queue; counts `inserted`, `duplicates` and `replaced`.
+    """Enqueue a chunk of jobs; counts `inserted`, `duplicates` and `replaced`.
 
     Args:
         queue: its name.
@@ -190,7 +190,7 @@ def _counted(rows: Sequence[NewRow], alike: Counter[str], landed: _Landed) -> Co
 
 
 def _insert(queue: str, rows: Sequence[NewRow], *, kept: bool) -> Steps[set[UUID]]:
-    """Insert jobs; gives the ids of those that were. `kept`: the transaction keeps the queue already."""
+    """Insert jobs; returns the ids of those that were. `kept`: the transaction keeps the queue already."""
     columns = as_columns([row.columns for row in rows])
     inserted = {found[0] for found in (yield Statement("enqueue_many", {"queue": queue, "kept": kept, **columns}))}
     if named := [row.id for row in rows if row.named and row.id in inserted]:

@@ -1,4 +1,4 @@
-"""Taking the jobs of one call in: each checked, then handed over in chunks that are ready to be sent. No I/O."""
+"""The input of one enqueue call: check each job, and collect the jobs in chunks that are ready to be sent. No I/O."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
@@ -138,7 +138,7 @@ class Chunks(Generic[RowT]):
         self.rejected: list[Rejected] = []
 
     def take(self, given: Any) -> list[RowT] | None:
-        """Take the next row; gives a chunk when it is full.
+        """Take the next row; returns a chunk when it is full.
 
         Raises:
             InvalidPayload, InvalidInput: it is not usable, and bad rows are not to be skipped.
@@ -177,7 +177,7 @@ class _Jobs(Chunks[RowT]):
         self._terms = terms
 
     def take(self, given: Any) -> list[RowT] | None:
-        """Take the next job; gives a chunk when it is full.
+        """Take the next job; returns a chunk when it is full.
 
         Raises:
             InvalidPayload, InvalidInput: it is not usable, and bad rows are not to be skipped; or it has an id of its own,

@@ -1,5 +1,5 @@
-"""Deciding about single jobs: cancel, redrive, hold, release, complete, reschedule, reprioritise, delete; those named, those
-that fit, or all.
+"""Verbs that decide about jobs: cancel, redrive, hold, release, complete, reschedule, reprioritise, delete; those named,
+those that fit, or all.
 
 Large selections are worked off in batches, each a short transaction of its own: a verb that is interrupted has decided
 about some of the jobs, and can be given again.
@@ -93,7 +93,7 @@ class JobAdminVerbs(Verbs):
             also: what else to do in the same transactions.
             connection: the caller's, whose transaction it joins, for jobs that are named by their ids; None: transactions of
                 its own. Where jobs of a key take turns it is READ COMMITTED, or the call is refused: one that does not see
-                which jobs were set aside since it began would leave them waiting.
+                which jobs were parked since it began would leave them waiting.
 
         Raises:
             InvalidInput: an argument is not usable; nothing was changed.
@@ -151,7 +151,7 @@ class JobAdminVerbs(Verbs):
         """
         for one in completed:
             if not isinstance(one.by, str) or not one.by.strip() or unstorable_text(one.by):
-                raise InvalidInput(f"by is {one.by!r}; give the name of whoever did the work")
+                raise InvalidInput(f"by is {one.by!r}; give the name of the person who did the work")
         parameters: dict[str, Any] = {
             "named": [one.id for one in completed],
             "results": [result_text(one.result) for one in completed],

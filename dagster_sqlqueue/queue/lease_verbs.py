@@ -1,4 +1,4 @@
-"""Claiming jobs and ending them, for programs that work jobs off by themselves."""
+"""Verbs that claim jobs and end them, for programs that process jobs without a `Consumer`."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -120,11 +120,11 @@ class LeaseVerbs(Verbs):
         return self.leases.requeue(jobs, backoff=backoff, executor=executor)
 
     def release(self, jobs: Sequence[ClaimedJob]) -> set[UUID]:
-        """Give back jobs that were claimed and not begun; they are due at once. Gives the ids that were accepted."""
+        """Give back jobs that were claimed and not begun; they are due at once. Returns the ids that were accepted."""
         return self.leases.release(jobs)
 
     def hold(self, jobs: Sequence[tuple[ClaimedJob, str]], *, executor: Executor | None = None) -> set[UUID]:
-        """Set claimed jobs aside, each with the reason, no attempt spent. Gives the ids that were accepted.
+        """Hold claimed jobs, each with the reason, no attempt spent. Returns the ids that were accepted.
 
         Raises:
             InvalidInput: as for `finish`, of the executor.

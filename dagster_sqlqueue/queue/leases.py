@@ -9,7 +9,7 @@ from dagster_sqlqueue.queue.lock import Locks
 
 
 class Leases:
-    """What consumers, managers and reply queues hold of a `SqlQueue`: `queue.leases`.
+    """What consumers, managers and reply queues use of a `SqlQueue`: `queue.leases`.
 
     A table of verbs: each is that of `Claims`, `Locks`, `Heads` or `FencedWrites`, which are put together here and do not
     know this class. A call goes straight there.

@@ -1,4 +1,4 @@
-"""Keeping: the archive's partitions are made ahead and trimmed by each queue's retention, and what expired is removed."""
+"""Maintenance of a schema: make partitions of the archive ahead, trim ended jobs by retention, remove expired rows."""
 
 import contextlib
 import logging
@@ -61,7 +61,7 @@ class Maintained:
         partitions_dropped: see `Trimmed`.
         rows_deleted: see `Trimmed`.
         events_deleted: see `Trimmed`.
-        expired_removed: how many expired waiters, workers, grants and slots, old counts of refused writes, groups that
+        expired_removed: how many expired waiters, consumers, grants and slots, old counts of refused writes, groups that
             ended 30 days ago, followers whose job is not there any more or whose process died, notes of progress
             without a job, attempts of Spark tasks that staged jobs more than a day ago, names of writes of more than 30
             days ago, and ids of jobs that were replaced or deleted more than a week ago, were removed.

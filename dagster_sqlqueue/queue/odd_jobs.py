@@ -1,4 +1,4 @@
-"""Jobs that claims cannot take, or do not find: set aside with the reason, or moved, so that the others go on."""
+"""Jobs that claims cannot take, or do not find: held with the reason, or moved, so that the others go on."""
 
 import logging
 from collections.abc import Callable

@@ -27,7 +27,7 @@ class Foretold:
 
 
 def foretell(source: "SqlQueue", queue: str, selection: Selection, states: Sequence[str], *, limit: int) -> Foretold:
-    """Look which jobs a verb would decide about.
+    """Return the jobs that a verb would decide about.
 
     Args:
         source: the queues of the schema.

@@ -1,4 +1,4 @@
-"""Running a queue: make it, change its settings, pause and drain it, change its buckets."""
+"""Verbs that administer a queue: create it, change its settings, pause and drain it, change its buckets."""
 
 import logging
 import time

@@ -1,4 +1,4 @@
-"""Finding jobs: one by its id, a list of those that fit, and, bounded step by bounded step, all that fit."""
+"""Searches for jobs: one by its id, a list of those that fit, and, in bounded steps, all that fit."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The queues of one schema: the verbs that people call, gathered from their rooms."""
+"""`SqlQueue`: the queues of one schema, with the verbs of the modules of this package."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -75,7 +75,7 @@ class SqlQueue(EnqueueVerbs, LeaseVerbs, StatsVerbs, QueueAdminVerbs, JobAdminVe
         self.database.close()
 
     def migrate(self, waits: LockWaits | None = None) -> list[migrations.Migration]:
-        """Make the schema or bring it to this library's version; gives the migrations that were applied.
+        """Make the schema or bring it to this library's version; returns the migrations that were applied.
 
         Args:
             waits: how long locks are waited for; None: three seconds at a time, five minutes in all.
@@ -89,7 +89,7 @@ class SqlQueue(EnqueueVerbs, LeaseVerbs, StatsVerbs, QueueAdminVerbs, JobAdminVe
     def install_roles(self) -> list[InstalledRole]:
         """Make the schema's roles (producer, consumer, operator, observer) and grant each what it needs; see docs/roles.md.
 
-        Safe to call again. Gives the roles, by name.
+        Safe to call again. Returns the roles, by name.
 
         Raises:
             InvalidInput: the schema's name is too long for names of roles, or such a role belongs to another schema.
@@ -100,7 +100,7 @@ class SqlQueue(EnqueueVerbs, LeaseVerbs, StatsVerbs, QueueAdminVerbs, JobAdminVe
 
     def maintain(self, *, days_ahead: int = partitions.DAYS_AHEAD) -> Maintained:
         """Make the archive's partitions ahead, move rows that found none, trim by retention, remove what expired, give back
-        the jobs of batches that were left behind, let go on the keys whose jobs wait for a turn that would not come, move
+        the jobs of batches that were left behind, heal the keys whose jobs wait for a turn that would not come, move
         jobs to buckets in which they are found.
 
         Consumers do it by themselves, once an hour; to be called where there are none, or where it is to be done now. One

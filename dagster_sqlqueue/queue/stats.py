@@ -1,4 +1,4 @@
-"""Looking at a queue without changing it: heads, depth, what comes next, what ended, how it does, and its jobs."""
+"""Verbs that read a queue and change nothing: heads, depth, next jobs, ended jobs, statistics, and single jobs."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,7 +28,7 @@ class QueueStats:
         ready: jobs that are due now, those whose lease ran out among them.
         running: jobs under a lease.
         scheduled: jobs that are due later: first runs, retries and snoozes alike.
-        held: jobs set aside until an operator decides.
+        held: jobs held until an operator decides.
         parked: jobs that wait for others of their ordering key.
         oldest_ready_seconds: how long the job that is due longest has been due.
         next_due_seconds: in how long the next scheduled job becomes due.
@@ -36,7 +36,7 @@ class QueueStats:
         in_per_minute_of_hour: the same over the last hour, still a minute.
         out_per_minute: jobs that ended, a minute, over the last minute.
         out_per_minute_of_hour: the same over the last hour, still a minute.
-        measured: how many of the jobs that ended in the last hour, the latest, the figures below are about.
+        measured: how many of the jobs that ended in the last hour, the latest, the numbers below are about.
         succeeded: how many of those succeeded.
         failed: how many of those went to the dead letter.
         cancelled: how many of those were cancelled.

@@ -12,7 +12,7 @@ _AT_ONCE = 1_000
 
 
 def stuck_keys(database: Database) -> Iterator[dict[str, list[str]]]:
-    """Look at all keys of which jobs wait for their turn, page by page.
+    """Read all keys of which jobs wait for their turn, page by page.
 
     Args:
         database: where the queues are.
@@ -33,11 +33,11 @@ def stuck_keys(database: Database) -> Iterator[dict[str, list[str]]]:
 
 
 def heal_keys(database: Database) -> int:
-    """Let in the next of each such key; keys that another transaction is deciding about at that moment are left for the
+    """Promote the next job of each such key; keys that another transaction is deciding about at that moment are left for the
     next time.
 
     A key that went on since it was read has one more in line than it should, which does no harm: the claim that meets
-    it sets it aside again.
+    it parks it again.
 
     Args:
         database: where the queues are.

@@ -1,4 +1,4 @@
-"""Giving back the jobs of batches that are not published any more: given up, taken over, or left behind."""
+"""Return the jobs of batches that are not published any more to the queue: given up, taken over, or left behind."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Swept:
 
     Attributes:
         batches: how many batches it closed.
-        returned: how many of their jobs are due again, or set aside, as was reported of them.
+        returned: how many of their jobs are due again, or held, as was reported of them.
         ended: how many of their jobs ended: as was reported of them.
     """
 

@@ -1,4 +1,4 @@
-"""Hearing that jobs ended: one thread and one connection for all waits of a process.
+"""Notifications of ended jobs: one thread and one connection that listens, for all waits of a process.
 
 A notification only ever shortens a wait: it may be lost, or never be sent. So each wait polls, too.
 """
@@ -92,7 +92,7 @@ class Ends:
                 for _, payload in heard or ():
                     self._wake(payload)
         except Exception:
-            logger.exception("listening for the ends of jobs failed; waits look from time to time")
+            logger.exception("listening for the ends of jobs failed; waits poll instead")
         finally:
             with self._lock:
                 if self._listener is listener:

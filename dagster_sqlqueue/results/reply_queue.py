@@ -25,7 +25,7 @@ _LEASE_SECONDS = 30.0
 
 
 class ReplyVerbs:
-    """How an asker gets a queue for his answers.
+    """The verb that creates a queue for the answers to one caller.
 
     Args:
         queue: the queues of the schema.
@@ -133,7 +133,7 @@ class ReplyQueue(Generic[Payload]):
         self._renewed_at = time.monotonic()
 
     def close(self) -> bool:
-        """Remove the queue and the jobs on it. Return whether it is gone: while a producer puts a job on it, or a consumer
+        """Remove the queue and the jobs on it. Return whether it is gone: while a producer enqueues to it, or a consumer
         works on one in a transaction, it is not, and `maintain` removes it later.
         """
         waiter, self._waiter = self._waiter, None

@@ -73,7 +73,7 @@ class Results(ReplyVerbs):
         return {id: found[id] for id in wanted}
 
     def wait(self, id: UUID | str, *, timeout_seconds: float | None = None) -> JobOutcome:
-        """Wait until a job has ended, in whatever way; gives how.
+        """Wait until a job has ended, in whatever way; returns how.
 
         Args:
             id: the job; it is committed.
@@ -88,7 +88,7 @@ class Results(ReplyVerbs):
         return self.wait_many([id], timeout_seconds=timeout_seconds)[job_id(id)]
 
     def wait_many(self, ids: Iterable[UUID | str], *, timeout_seconds: float | None = None) -> dict[UUID, JobOutcome]:
-        """Wait until all of these jobs have ended; gives how, in the order of the ids.
+        """Wait until all of these jobs have ended; returns how, in the order of the ids.
 
         Args:
             ids: the jobs; they are committed.
@@ -137,7 +137,7 @@ class Results(ReplyVerbs):
 
     def _wait(self, ids: Iterable[UUID | str], timeout_seconds: float | None) -> Wait:
         return Wait(
-            self.outcomes, self.queue.database, _job_ids(ids), timeout_seconds=timeout_seconds, told=self._listen
+            self.outcomes, self.queue.database, _job_ids(ids), timeout_seconds=timeout_seconds, notified=self._listen
         )
 
     def _found(self, ids: Sequence[UUID]) -> dict[UUID, JobOutcome]:

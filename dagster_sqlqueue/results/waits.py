@@ -34,7 +34,7 @@ class Wait:
         database: where they are.
         ids: the jobs.
         timeout_seconds: how long to wait; None for as long as it takes.
-        told: whether the database notifies the ends.
+        notified: whether the database notifies the ends.
 
     Raises:
         InvalidInput: the timeout is not usable.
@@ -51,7 +51,7 @@ class Wait:
         ids: Sequence[UUID],
         *,
         timeout_seconds: float | None,
-        told: bool,
+        notified: bool,
     ) -> None:
         if timeout_seconds is not None and not _usable(timeout_seconds):
             raise InvalidInput(
@@ -62,7 +62,7 @@ class Wait:
         self._ids = ids
         self._look = outcomes
         self._database = database
-        self._follows = told
+        self._follows = notified
         self._lock = threading.Lock()
         self._followers: list[UUID] = []
         self._followed_at = -_REGISTERED_SECONDS

@@ -1,4 +1,4 @@
-"""Scheduled work: jobs put on a queue by a cron expression or an interval, each tick once however many schedulers run.
+"""Scheduled work: jobs enqueued by a cron expression or an interval, each tick once however many schedulers run.
 
 A layer on top of the core's verbs, which do not know it.
 """

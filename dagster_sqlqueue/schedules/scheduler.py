@@ -21,25 +21,25 @@ class Scheduler:
     Args:
         schedules: what is ticked.
         poll_seconds: a schedule that was made or changed meanwhile is seen after so long at the latest.
-        told: called with the result of each poll that did something.
+        notify: called with the result of each poll that did something.
 
     Raises:
         InvalidInput: poll_seconds is not positive.
     """
 
     def __init__(
-        self, schedules: Schedules, *, poll_seconds: float = 1.0, told: Callable[[Ticked], None] | None = None
+        self, schedules: Schedules, *, poll_seconds: float = 1.0, notify: Callable[[Ticked], None] | None = None
     ) -> None:
         if not isinstance(poll_seconds, int | float) or not 0 < poll_seconds <= threading.TIMEOUT_MAX:
             raise InvalidInput(f"poll_seconds is {poll_seconds!r}; it must be positive, in seconds")
         self._schedules = schedules
         self._poll_seconds = poll_seconds
-        self._told = told
+        self._notify = notify
 
     def run(self, stopping: threading.Event) -> int:
-        """Tick until the event is set; a transaction that has begun is ended first. Gives the number of ticks enqueued.
+        """Tick until the event is set; a transaction that has begun is ended first. Returns the number of ticks enqueued.
 
-        A database that is away is waited for, and looked for again at growing intervals of up to five seconds.
+        A database that is away is waited for, and tried again at growing intervals of up to five seconds.
 
         Raises:
             SchemaMissing: see the class.
@@ -60,12 +60,12 @@ class Scheduler:
         return total
 
     def _look(self) -> tuple[int, float]:
-        """Tick once; gives the number of ticks enqueued, and for how long there is nothing to do."""
+        """Tick once; returns the number of ticks enqueued, and for how long there is nothing to do."""
         done = self._schedules.tick()
         for (queue, name), reason in done.failed.items():
             logger.error("schedule %r of queue %r is paused: %s", name, queue, reason)
-        if self._told is not None and (done.enqueued or done.failed):
-            self._told(done)
+        if self._notify is not None and (done.enqueued or done.failed):
+            self._notify(done)
         enqueued = sum(done.enqueued.values())
         if done.more:
             return enqueued, 0.0

@@ -1,4 +1,4 @@
-"""Schedules: made, looked at, paused, removed, and ticked."""
+"""Verbs of schedules: create, list, pause, remove, and tick."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ class Ticked:
     """What a poll of the schedules did.
 
     Attributes:
-        enqueued: how many ticks of each schedule, by queue and name, were put on their queues.
+        enqueued: how many ticks of each schedule, by queue and name, were enqueued.
         duplicates: of those, how many were there already: a live job has the unique key, or an earlier database, of
             which this one is a copy, had enqueued the tick.
         failed: the schedules that cannot be used as they are, each with the reason. They are paused.
@@ -82,7 +82,7 @@ class Schedules:
         missed are void. Any other change holds from the next tick that is enqueued.
 
         Args:
-            spec: the queue on which the jobs are put.
+            spec: the queue to which the jobs are enqueued.
             name: of the schedule, 1 to 200 printable characters; one queue has it once.
             job: what every tick enqueues: the payload, or a `NewJob` with more to say. With a `unique_key`, a tick is left
                 out while the job of an earlier one is live.
@@ -126,7 +126,7 @@ class Schedules:
 
     def _put(self, transaction: Transaction, parameters: dict[str, Any]) -> Schedule:
         queue, name, region = (parameters[given] for given in ("queue", "name", "region"))
-        # Without a lock of the queue: whoever ticks has the schedule's row first.
+        # Without a lock of the queue: a tick locks the schedule's row first.
         terms = transaction.run("enqueue_terms", {"queue": queue, "keep": False})
         if not terms:
             # It may be there by now, and was not when the terms were read.
@@ -242,7 +242,7 @@ class Schedules:
         return Ticked(enqueued, duplicates, failed, more)
 
     def _enqueue(self, transaction: Transaction, decided: Sequence[Due], failed: dict[tuple[str, str], str]) -> int:
-        """Put the ticks on their queues; gives how many were there already. Notes what cannot be enqueued as failed."""
+        """Enqueue the ticks; returns how many were there already. Notes what cannot be enqueued as failed."""
         by_queue: defaultdict[str, list[Due]] = defaultdict(list)
         for one in decided:
             if one.ticks:

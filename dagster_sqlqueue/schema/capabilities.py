@@ -2,7 +2,7 @@
 
     name = "enqueue_labelled" if has(database, Capability.LABELS) else "enqueue"
 
-A schema never loses a capability. One that was not there is looked for again after some seconds: consumers live for weeks,
+A schema never loses a capability. One that was not there is checked again after some seconds: consumers live for weeks,
 and the schema is upgraded under them.
 """
 

@@ -94,7 +94,7 @@ def digest() -> str:
 
 
 def install(connection: "psycopg.Connection[Any]", database: Database) -> bool:
-    """Make the functions, in the transaction of the connection; tells whether there was anything to do.
+    """Make the functions, in the transaction of the connection; returns whether there was anything to do.
 
     Those of a newer version of the package are left as they are.
 
@@ -112,7 +112,7 @@ def install(connection: "psycopg.Connection[Any]", database: Database) -> bool:
         )
     if _state(found, schema).usable:
         return False
-    # They run with the rights of whoever calls them: what he may not do to the tables he may not do through them.
+    # They run with the rights of their caller, which allow no more through them than on the tables directly.
     # Those of its owner are granted by roles_grant.sql.
     makes = (
         f'CREATE SCHEMA IF NOT EXISTS "{pinned}"; COMMENT ON SCHEMA "{pinned}" IS \'{purpose}\';'

@@ -1,7 +1,7 @@
 """How a migration waits for locks: a little at a time, so that nobody waits behind it for long, and not for ever.
 
-Whoever wants a lock on a table stands behind those who asked before him, also behind a migration that waits for one open
-transaction. So it lets go after `lock_timeout_seconds`, pauses, and tries again.
+A session that requests a lock on a table waits behind those that requested one before it, also behind a migration that
+waits for one open transaction. So a migration gives up after `lock_timeout_seconds`, pauses, and tries again.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ class LockWaits:
         lock_timeout_seconds: how long at a time, for all the locks of a transaction together: nobody is kept waiting by it
             for longer.
         give_up_seconds: how long in all, the pauses included; an attempt that has begun is ended.
-        told: is told on whom it waits, when that changes; may be called from another thread.
+        notify: called with a text that says which sessions it waits for, when that changes; also from another thread.
 
     Raises:
         InvalidInput: a time is not positive.
@@ -62,7 +62,7 @@ class LockWaits:
 
     lock_timeout_seconds: float = LOCK_TIMEOUT_SECONDS
     give_up_seconds: float = GIVE_UP_SECONDS
-    told: Callable[[str], None] = logger.warning
+    notify: Callable[[str], None] = logger.warning
     _blockers: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ class LockWaits:
                 raise InvalidInput(f"{name} is {getattr(self, name)}; it must be a positive number of seconds")
 
     def patiently(self, work: Callable[[], T]) -> T:
-        """What `work` gives; called again while other transactions are in its way.
+        """What `work` returns; called again while other transactions are in its way.
 
         Raises:
             SchemaBusy: they were for too long; what `work` does is undone.
@@ -98,7 +98,7 @@ class LockWaits:
         )
 
     def begin(self, at: Transaction) -> int:
-        """Bound the waits of a transaction; gives the process id of its session."""
+        """Bound the waits of a transaction; returns the process id of its session."""
         return int(self._bound(at, self.lock_timeout_seconds))
 
     def take(self, at: Transaction, schema: str, pending: Sequence[Migration]) -> None:
@@ -165,7 +165,7 @@ class LockWaits:
                     blockers = "; ".join(map(_described, rows))
                     if blockers != self._blockers:
                         self._blockers = blockers
-                        self.told(blockers)
+                        self.notify(blockers)
                     if give_up is not None and time.monotonic() >= until:
                         give_up()
                 if ended.wait(pause):

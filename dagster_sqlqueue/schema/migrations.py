@@ -42,14 +42,14 @@ def migrate(database: Database, waits: LockWaits | None = None) -> list[Migratio
     """Bring the schema to this library's version, making it if it is not there.
 
     Safe to call again and from several processes at once: one applies, the others wait and find nothing to do. Migrations
-    that follow each other are one transaction, the last of them with the SQL functions: whoever calls these meanwhile finds
+    that follow each other are one transaction, the last of them with the SQL functions: a caller of these meanwhile finds
     the old tables with the old functions, or the new ones with the new, and a migration that fails leaves everything as it
     was. One without a transaction makes its indexes while everybody goes on; what is left of it when it is interrupted, the
     next call finishes. Where the schema has roles, they are granted what they need in it; see `roles`. A schema that is
     newer than this library and still serves it is left as it is.
 
     Args:
-        database: where the schema is. What a wait is for can be told if its pool has two connections.
+        database: where the schema is. What a wait is for can be reported if its pool has two connections.
         waits: how long locks are waited for.
 
     Returns:
@@ -100,7 +100,7 @@ def _lacking(applied: list[tuple[int, int]]) -> list[Migration]:
 
 
 def _apply_together(database: Database, waits: LockWaits) -> tuple[list[Migration], Migration | None]:
-    """Apply what can be applied in one transaction; gives that, and the migration without one that is next."""
+    """Apply what can be applied in one transaction; returns that, and the migration without one that is next."""
     with (
         database.connection() as connection,
         database.naming_schema("prepare_schema", connection=connection),
@@ -245,7 +245,7 @@ def _refuse_outside(database: Database, error: Exception) -> None:
     except (SchemaTooOld, SchemaTooNew) as outside:
         raise outside from error
     except DatabaseUnavailable:
-        # It cannot be told; what failed first is more to the point.
+        # It cannot be determined; what failed first is more to the point.
         return
 
 

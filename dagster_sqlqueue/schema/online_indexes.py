@@ -35,7 +35,7 @@ def statements_of(migration: Migration) -> list[OnlineStatement]:
 
     Raises:
         InvalidInput: it has others than CREATE INDEX CONCURRENTLY name ON … and DROP INDEX CONCURRENTLY …: what was done of
-            those, when one is interrupted, could not be told.
+            those, when one is interrupted, could not be determined.
     """
     found = []
     for part in statements.without_comments(migration.text).split(";"):

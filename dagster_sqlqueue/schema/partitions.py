@@ -1,8 +1,8 @@
 """The archive's daily partitions: each made, or dropped, in a transaction of its own that waits for no lock for long.
 
-A partition needs a moment in which nobody writes to the archive, or looks at it. Whoever waits for such a moment makes all
-those wait who come after him, so the database gives up after 200 ms, and here it is tried again a little later. What could
-not be done stays for the next time: a day without a partition has its rows in the default one, and loses none.
+A partition needs a moment in which no session writes or reads the archive. A session that waits for such a moment blocks
+all that come after it, so the database gives up after 200 ms, and this module tries again a little later. What could not
+be done is left for the next time: a day without a partition has its rows in the default one, and loses none.
 """
 
 import contextlib

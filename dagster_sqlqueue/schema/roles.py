@@ -1,6 +1,6 @@
-"""The roles of a schema: made by whoever may make roles, granted what `roles_grant.sql` says by the schema's owner.
+"""The roles of a schema: made by a user that may make roles, granted what `roles_grant.sql` says by the schema's owner.
 
-Roles belong to the whole server and are told apart by their names alone, so each has the schema's name in its own, and a
+Roles belong to the whole server and are distinguished by their names alone, so each has the schema's name in its own, and a
 comment as its mark. A role of such a name without the mark is somebody else's: it is granted nothing.
 """
 
@@ -152,7 +152,7 @@ def grant(at: "Transaction", schema: str) -> None:
         at.connection.execute(statements.script("roles_grant", schema).encode())
     except psycopg.errors.InsufficientPrivilege as error:
         raise _not_owner(at, schema, _first_line(error)) from None
-    # Who owns nothing but has something of his own is warned, not refused.
+    # The server warns, and does not refuse, a user that owns nothing but has some privileges.
     if (left := compared(at, schema)).lacking:
         raise _not_owner(at, schema, f"{len(left.lacking)} privileges could not be granted, as {left.lacking[0]}")
 

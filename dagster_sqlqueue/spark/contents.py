@@ -27,7 +27,7 @@ class Days:
         zone: of hours, and of days where `day` is None.
         day: where a job's day is, `payload.day` say; None: it is the one on which the job finished.
         account: where its account is; None: there are no accounts.
-        clocks: where the day's field is an instant: by which clocks it is the day, as `local_days.of_column` gives it.
+        clocks: where the day's field is an instant: by which clocks it is the day, as `local_days.of_column` returns it.
         since: jobs that finished before do not count; None: all do.
         until: nor those that finished then or later.
         within: nor those that finished so long after the end of their day, or before its beginning: see `finishing`; None:

@@ -20,7 +20,7 @@ class DueDay:
         backoff: of that batch: seconds, factor, most seconds.
         ago: how many seconds ago its lease ended; negative: it has not.
         error: why it was abandoned.
-        owner: its holder.
+        owner: the name of the program that has it, or had it last.
         seen: how many events were read.
         late: whether events of it ended after it was computed.
     """

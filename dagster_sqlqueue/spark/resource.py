@@ -82,7 +82,7 @@ class SparkResource(CodeOnlyResource):
             return
         if not isinstance(session, SparkSession) and not callable(session):
             raise InvalidInput(
-                f"session is a {type(session).__name__}; give a Spark session, or a function that gives one"
+                f"session is a {type(session).__name__}; give a Spark session, or a function that returns one"
             )
         if self.session_factory is not None or self.remote is not None or self.master != "local[*]":
             raise InvalidInput("session is given beside session_factory, master or remote; give one of them")
@@ -119,7 +119,7 @@ class SparkResource(CodeOnlyResource):
         Raises:
             JavaNotFound: no Java that Spark can use.
             InvalidInput: Spark does not start with these settings, its master or Connect server cannot be reached, or
-                `session_factory` gives none.
+                `session_factory` returns none.
             SparkUnavailable: the Connect server was lost in the block. The run's next block has a new session.
         """
         with interrupts_stay():

@@ -56,7 +56,7 @@ class SealedRead:
             count = min(self.lanes, self.tasks)
             edges = [self.lanes * n // count for n in range(count + 1)]
             inner = [Part(f"bucket >= {low} AND bucket < {high}") for low, high in pairwise(edges[:-1])]
-            # Packs may have jobs of buckets that nobody looks into any more.
+            # Packs may have jobs of buckets that no consumer serves any more.
             return [*inner, Part(f"bucket >= {edges[-2]}")]
         return [Part(one) for one in by_id(self.cuts)]
 

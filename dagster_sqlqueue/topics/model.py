@@ -1,4 +1,4 @@
-"""What a topic, a subscription and a message are, and what publishing gives back. No I/O."""
+"""What a topic, a subscription and a message are, and what publishing returns. No I/O."""
 
 import enum
 import re
@@ -188,7 +188,7 @@ class PublishedMany:
     Attributes:
         messages: published, those that fitted no subscription among them.
         unmatched: fitted no subscription: nothing is left of them.
-        inserted: jobs that were put on queues.
+        inserted: jobs that were enqueued.
         duplicates: jobs that had been enqueued before and were left as they are.
         rejected: messages that were left out, because they are not usable; only with `on_bad_row="skip"`.
     """

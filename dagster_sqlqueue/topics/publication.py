@@ -75,7 +75,7 @@ class MessageChunks(Chunks[Row]):
 
 
 def publish(topic: str, rows: Sequence[Row]) -> Steps[list[Published]]:
-    """Publish messages; gives what became of each. It is one statement, which needs no transaction, if no id is theirs.
+    """Publish messages; returns what became of each. It is one statement, which needs no transaction, if no id is theirs.
 
     Args:
         topic: its name.

@@ -1,4 +1,4 @@
-"""Subscriptions: made, changed, taken away and looked at, while publishers run."""
+"""Verbs of subscriptions: create, change, remove and list them, while publishers run."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -128,7 +128,7 @@ class SubscriptionVerbs:
 
         Args:
             topic: only its; None: of all topics.
-            queue: only those that put jobs on it; None: on any.
+            queue: only those that enqueue to it; None: to any.
 
         Raises:
             InvalidInput: a name is not usable.

@@ -117,7 +117,7 @@ class Stopper:
         drain_timeout_seconds: how long what runs may take to finish; None: as long as it likes.
         grace_seconds: how long a handler that was interrupted may take to leave.
         parent: a process whose orders are followed instead of signals; its end is an order as well.
-        told: called with a word for each step: `stopping`, `cutting off`, `abandoned`.
+        notify: called with a word for each step: `stopping`, `cutting off`, `abandoned`.
     """
 
     def __init__(
@@ -128,14 +128,14 @@ class Stopper:
         drain_timeout_seconds: float | None,
         grace_seconds: float = GRACE_SECONDS,
         parent: "Connection[Any, Any] | None" = None,
-        told: Callable[[str], None],
+        notify: Callable[[str], None],
     ) -> None:
         self._worker = worker
         self._signals = signals
         self._timeout = drain_timeout_seconds
         self._grace = grace_seconds
         self._parent = parent
-        self._told = told
+        self._notify = notify
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="sqlqueue-stopper", daemon=True)
 
@@ -154,11 +154,11 @@ class Stopper:
         if not self._ordered(None):
             return
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
-        self._told("stopping")
+        self._notify("stopping")
         self._attempt(self._worker.stop)
         if not self._ordered(deadline) and self._ended:
             return
-        self._told("cutting off")
+        self._notify("cutting off")
         self._signals.interrupt()
         deadline = time.monotonic() + self._grace
         while not self._ended and time.monotonic() < deadline:
@@ -166,7 +166,7 @@ class Stopper:
         if self._ended:
             return
         self._attempt(self._worker.give_back)
-        self._told("abandoned")
+        self._notify("abandoned")
         os._exit(CUT_OFF)
 
     def _ordered(self, deadline: float | None) -> bool:

@@ -274,7 +274,7 @@ def _child(connection: "Connection[Any, Any]", assignment: Assignment, budget_se
                 drain_timeout_seconds=options.drain_timeout_seconds,
                 grace_seconds=options.grace_seconds,
                 parent=connection,
-                told=lambda word: tell(word.replace(" ", "_")) if word != "stopping" else None,
+                notify=lambda word: tell(word.replace(" ", "_")) if word != "stopping" else None,
             )
             with stopper, _reporting(lambda: send("figures", resident.figures())):
                 resident.run()

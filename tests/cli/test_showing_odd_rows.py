@@ -106,7 +106,7 @@ def test_jobs_where_nobody_looks_are_named_by_doctor(cli: Cli, queue: SqlQueue, 
     rows(queue, "UPDATE {s}.job SET bucket = 900")
     assert found().verdict is Verdict.WARN
     assert found().found == (
-        "jobs are where sensors and consumers of some buckets do not look, in buckets that their queue never had, or have"
+        "jobs are where sensors and consumers of some buckets do not search, in buckets that their queue never had, or have"
         " priorities that are not recorded: 3 of queue work"
     )
     assert "sqlqueue maintain" in found().cure

@@ -108,7 +108,7 @@ def test_a_lost_connection_is_made_again(
         assert waiter.wait(PATIENCE)
         assert numbers(claim(queue)) == [2]
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert "work: no notifications are heard" in warning
+    assert "work: no notifications are received" in warning
 
 
 def test_a_waiter_takes_no_connection_of_the_pool(url: str, queue: SqlQueue, spec: QueueSpec[Work]) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from pathlib import Path
 
 from dagster_sqlqueue.db import statements
 
@@ -33,3 +34,41 @@ def test_the_day_of_a_job_is_the_same_expression_in_every_statement() -> None:
     assert len(days) >= 7
     assert [name for name, found in days.items() if len(found) != 1] == []
     assert Counter(found[0] for found in days.values()).most_common()[1:] == []
+
+
+_OMITTED = {
+    "complete.sql": set(),
+    "complete_held.sql": set(),
+    "15_batches.sql": set(),
+    # Succeeded without a result, failed or cancelled.
+    "complete_plain.sql": {"result"},
+    "cancel_waiting.sql": {"result"},
+    "batch_succeed.sql": {"result"},
+    "batch_move.sql": {"result"},
+    "bury_spent.sql": {"result"},
+    # Locked, so in no batch under a lease.
+    "complete_locked.sql": {"batch_id"},
+    "complete_plain_locked.sql": {"batch_id", "result"},
+    # Packed: jobs with a unique key or a turn are not.
+    "05_sealed.sql": {"unique_key", "unique_until_claim", "order_no", "result"},
+}
+"""For each file that inserts into the archive, the columns of a job that it leaves to their defaults."""
+
+
+def test_every_statement_that_archives_jobs_writes_all_columns() -> None:
+    texts = {
+        str(file.relative_to(statements.folder())): statements.without_comments(file.read_text(encoding="utf-8"))
+        for file in Path(str(statements.folder())).rglob("*.sql")
+    }
+    ((table,),) = [re.findall(r"CREATE TABLE sqlqueue\.job_archive \((.*?)\n\)", "".join(texts.values()), re.DOTALL)]
+    columns = re.findall(r"^    ([a-z_]+) +(?!KEY)[a-z0-9\[\]]+", table, re.MULTILINE)
+    assert columns[:4] == ["id", "queue", "bucket", "priority"]
+    assert columns[-2:] == ["result", "error"]
+    omitted = {}
+    for path, text in texts.items():
+        for listed in re.findall(r"INSERT INTO sqlqueue\.job_archive\s*\(([^)]*)\)", text):
+            names = [name.strip() for name in listed.split(",")]
+            assert names == [column for column in columns if column in names], path
+            assert path.rpartition("/")[2] not in omitted, path
+            omitted[path.rpartition("/")[2]] = {*columns} - {*names} - {"ended_in"}
+    assert omitted == _OMITTED

@@ -1,4 +1,4 @@
-"""The one place that knows the lifecycle, against its page, its diagram and the tables."""
+"""The lifecycle, compared with its page, its diagram and the tables."""
 
 import re
 from pathlib import Path
@@ -58,9 +58,9 @@ def test_one_cause_has_one_effect() -> None:
     assert len(causes) == len(set(causes))
 
 
-def test_every_write_of_a_lease_holder_carries_the_fence_and_only_claims_make_leases() -> None:
+def test_every_write_of_a_consumer_carries_the_fence_and_only_claims_make_leases() -> None:
     for row in TRANSITIONS:
-        assert row.fenced == (row.actor is Actor.HOLDER and row.event is not Event.PROMOTE), row
+        assert row.fenced == (row.actor is Actor.CONSUMER and row.event is not Event.PROMOTE), row
         assert not row.new_lease or row.actor is Actor.CLAIM, row
 
 
@@ -79,7 +79,7 @@ def test_every_state_can_be_reached_and_left() -> None:
 
 def test_what_cannot_happen_is_said_with_what_can() -> None:
     assert after(LiveState.QUEUED, Event.CLAIM) == next(row for row in TRANSITIONS if row.event is Event.CLAIM)
-    with pytest.raises(InvalidInput, match="claim cannot happen to a job that is held; there can: call off, let go"):
+    with pytest.raises(InvalidInput, match="claim cannot happen to a job that is held; there can: cancel, release"):
         after(LiveState.HELD, Event.CLAIM)
     with pytest.raises(InvalidInput, match=r"that is not there; there can: enqueue$"):
         after(None, Event.DONE)

@@ -2,17 +2,16 @@
 
 import resource
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 from pydantic import BaseModel, Field
 
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload
-from dagster_sqlqueue.model.ids import stable_id
 from dagster_sqlqueue.payload.serialization import MAX_PAYLOAD_BYTES
 from dagster_sqlqueue.queue import Enqueued
 from tests.gate.patience import sized
@@ -208,14 +207,6 @@ def test_the_same_id_lands_once(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     assert value(queue, "SELECT count(*) FROM {s}.job") == 0
     assert value(queue, "SELECT count(DISTINCT id) FROM {s}.job_archive") == 11
     assert value(queue, "SELECT count(*) FROM {s}.job_archive") == 11
-
-
-def test_a_stable_id_is_a_uuid_of_version_7_and_always_the_same() -> None:
-    moment = datetime(2013, 1, 1, 12, tzinfo=UTC)
-    one = stable_id(moment, "UA 1545")
-    assert one == stable_id(moment, "UA 1545") != stable_id(moment, "UA 1546")
-    assert (one.version, one.variant) == (7, UUID(int=one.int).variant)
-    assert one < stable_id(datetime(2013, 1, 2, tzinfo=UTC), "UA 1545")
 
 
 def test_a_generator_is_read_in_constant_memory(queue: SqlQueue, spec: QueueSpec[Work]) -> None:

@@ -232,7 +232,7 @@ def test_a_decision_names_what_was_looked_at(people: HumanWork) -> None:
     people.assign(job, "anna", by="boss", revision=seen)
     before = everything(people)
     with pytest.raises(
-        DecisionRefused, match="it is at revision 2, and this was decided at 1; look again; nothing was"
+        DecisionRefused, match="it is at revision 2, and this was decided at 1; read it again; nothing was"
     ):
         people.assign(job, "bert", by="chief", revision=seen)
     with pytest.raises(DecisionRefused, match="at revision 2"):

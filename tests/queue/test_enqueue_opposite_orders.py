@@ -114,7 +114,7 @@ def test_a_generator_that_cannot_begin_again_says_so(
         yield NewJob(Work(n=0), unique_key="k0")
 
     with pytest.raises(
-        TransactionLost, match=r"deadlock detected.*a generator cannot be read again: nothing was put in"
+        TransactionLost, match=r"deadlock detected.*a generator cannot be read again: nothing was enqueued"
     ):
         queue.enqueue_many(spec, jobs())
 

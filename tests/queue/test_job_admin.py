@@ -286,7 +286,7 @@ def test_complete_held_ends_what_is_held_and_nothing_else(queue: SqlQueue) -> No
     assert (row.state, row.claimed_by, row.result, row.error) == ("succeeded", "person 0", '{"n": 0}', "look")
     assert queue.heartbeat([lease], lease_seconds=300).cancel_requested == set()
     for by in ("", " ", "\x00"):
-        with pytest.raises(InvalidInput, match="give the name of whoever did the work"):
+        with pytest.raises(InvalidInput, match="give the name of the person who did the work"):
             queue.complete_held("work", [Completed(waiting, by)])
     with pytest.raises(InvalidInput, match="the selection names no jobs"):
         queue.complete_held("work", [])

@@ -40,7 +40,7 @@ def test_where_listening_is_refused(
     rows(queue, "ALTER FUNCTION {s}.listen_to_ends() RENAME TO nobody_may")
     try:
         with waiting(lambda: results.wait(id, timeout_seconds=LONG)) as wait:
-            until(lambda: "no notifications are heard (the database refused: function" in caplog.text)
+            until(lambda: "no notifications are received (the database refused: function" in caplog.text)
             queue.complete(until(lambda: claim(queue)))
             assert wait.result(PATIENCE).succeeded
     finally:

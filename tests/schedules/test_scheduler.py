@@ -51,7 +51,7 @@ def test_it_ticks_what_is_due_and_stops_when_asked(
     schedules.put(spec, "s", Work(n=1), every=0.2, catch_up="all")
     seen: list[Ticked] = []
     # A tick is not waited for until the next poll.
-    with running(Scheduler(schedules, poll_seconds=3_600, told=seen.append)) as scheduler:
+    with running(Scheduler(schedules, poll_seconds=3_600, notify=seen.append)) as scheduler:
         until(lambda: len(ticks_of(queue, "s")) >= 5)
         scheduler.stop()
     assert scheduler.total == len(ticks_of(queue, "s")) == sum(done.enqueued["work", "s"] for done in seen)

@@ -46,37 +46,37 @@ class DecidedModel(Model):
             self.promote([job for key, job in some.items() for _ in range(max(keys[key or ""], 1))])
         return [job.id for job in jobs]
 
-    def call_off(self, ids: Sequence[UUID]) -> tuple[set[UUID], set[UUID]]:
+    def cancel(self, ids: Sequence[UUID]) -> tuple[set[UUID], set[UUID]]:
         """Cancel; gives those that ended, and those that were asked to."""
         ended = next(self.statements)
 
         def archive(job: ModelJob) -> None:
-            job.step(Event.CALL_OFF)
+            job.step(Event.CANCEL)
             job.ended = ended
             self.archive[job.id] = self.live.pop(job.id)
 
         def ask(job: ModelJob) -> None:
-            job.step(Event.CALL_OFF)
+            job.step(Event.REQUEST_CANCEL)
             job.cancel_requested = True
 
         asked = self.decide(ids, {LiveState.RUNNING}, ask, turns=False)
         return set(self.decide(ids, {LiveState.QUEUED, LiveState.HELD}, archive)), set(asked)
 
-    def set_aside(self, ids: Sequence[UUID]) -> set[UUID]:
+    def hold_queued(self, ids: Sequence[UUID]) -> set[UUID]:
         """Hold queued jobs."""
 
         def hold(job: ModelJob) -> None:
-            job.step(Event.SET_ASIDE)
+            job.step(Event.HOLD)
             job.at = NEVER
 
         return set(self.decide(ids, {LiveState.QUEUED}, hold))
 
-    def let_go(self, ids: Sequence[UUID]) -> set[UUID]:
+    def release_held(self, ids: Sequence[UUID]) -> set[UUID]:
         """Release held jobs."""
         now = self.now()
 
         def release(job: ModelJob) -> None:
-            job.step(Event.LET_GO)
+            job.step(Event.RELEASE)
             job.at, job.cancel_requested = now, False
 
         return set(self.decide(ids, {LiveState.HELD}, release, turns=False))
@@ -162,7 +162,7 @@ class DecidedMachine(QueueMachine):
     @step(1, choice=CHOICES)
     def cancel(self, choice: list[int] | str) -> None:
         for ids in self._batches(choice, list(LiveState)):
-            changed, requested = self.model.call_off(ids)
+            changed, requested = self.model.cancel(ids)
             self._expected.changed.extend(changed)
             self._expected.requested.extend(requested)
         self._decided(self.server.operator.cancel("work", self._selection(choice)))
@@ -170,9 +170,9 @@ class DecidedMachine(QueueMachine):
     @step(2, choice=CHOICES, holds=st.booleans())
     def hold_or_release(self, choice: list[int] | str, holds: bool) -> None:
         for ids in self._batches(choice, [LiveState.QUEUED if holds else LiveState.HELD]):
-            self._expected.changed.extend((self.model.set_aside if holds else self.model.let_go)(ids))
+            self._expected.changed.extend((self.model.hold_queued if holds else self.model.release_held)(ids))
         if holds:
-            self._decided(self.server.operator.hold_queued("work", self._selection(choice), "to be looked at"))
+            self._decided(self.server.operator.hold_queued("work", self._selection(choice), "to be checked"))
         else:
             self._decided(self.server.operator.release_held("work", self._selection(choice)))
 

@@ -59,7 +59,7 @@ def list_batches(
     ] = None,
     limit: Limit = 20,
 ) -> None:
-    """List batches, the latest first: key, number of jobs, holder and error.
+    """List batches, the latest first: key, number of jobs, owner and error.
 
     Examples: sqlqueue batch list
 
@@ -86,7 +86,7 @@ def show(
         str, typer.Argument(metavar="BATCH", help="Id of the batch, or its key, for the latest batch with that key.")
     ],
 ) -> None:
-    """Show one batch: state, jobs, holder, rest of its lease, attempts, error, output, and whether its files are in place.
+    """Show one batch: state, jobs, owner, rest of its lease, attempts, error, output, and whether its files are in place.
 
     Examples: sqlqueue batch show sizes/2013-07-04
 

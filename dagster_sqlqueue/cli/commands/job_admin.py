@@ -105,7 +105,7 @@ def cancel(
 ) -> None:
     """Cancel waiting jobs, and ask running ones to end.
 
-    The handler of a running job is told with the next heartbeat. If it does not end the job as cancelled, the job ends as
+    The handler of a running job is notified at the next heartbeat. If it does not end the job as cancelled, the job ends as
     the handler says; if it returns to the queue instead, or its lease expires, the next claim cancels it.
 
     Examples: sqlqueue cancel orders --tag import --dry-run

@@ -59,8 +59,8 @@ def maintain(
         _say_trimmed(Trimmed(done.partitions_dropped, done.rows_deleted, done.events_deleted, done.busy))
         if done.expired_removed:
             render.say(
-                f"deleted {done.expired_removed:,} expired entries of waiters, workers, grants, slots, followers, groups and"
-                " progress"
+                f"deleted {done.expired_removed:,} expired entries of waiters, consumers, grants, slots, followers, groups"
+                " and progress"
             )
         if done.batches_swept:
             render.say(f"released the jobs of batches that were left behind: {done.batches_swept:,}")

@@ -1,4 +1,4 @@
-"""`sqlqueue metrics`: the figures of the queues for Prometheus, served until stopped, or printed once."""
+"""`sqlqueue metrics`: the statistics of the queues for Prometheus, served until stopped, or printed once."""
 
 import json
 import signal
@@ -45,7 +45,7 @@ def metrics(
     ] = None,
     once: Annotated[bool, typer.Option("--once", show_default=False, help="Print the metrics, then exit.")] = False,
 ) -> None:
-    """Serve the figures of `stats` to Prometheus, until SIGTERM or Ctrl-C.
+    """Serve the statistics of `stats` to Prometheus, until SIGTERM or Ctrl-C.
 
     Each scrape queries the database. While it is unavailable, sqlqueue_up is 0 and the queues have no metrics; this is not
     an error, also with --once, and the reason is written to standard error. It needs prometheus_client, which the

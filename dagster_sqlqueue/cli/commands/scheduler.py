@@ -55,7 +55,7 @@ def run(
             _tick_once(session, found)
             return
         scheduler = schedules.Scheduler(
-            found, poll_seconds=seconds, told=_emit_line if session.as_json else _say_ticked
+            found, poll_seconds=seconds, notify=_emit_line if session.as_json else _say_ticked
         )
         with stopped_by_signals() as (stopping, received), ThreadPoolExecutor(1) as pool:
             pool.submit(scheduler.run, stopping).result()

@@ -111,7 +111,7 @@ def migrate(
     waits = LockWaits(
         options.seconds("--lock-timeout", lock_timeout),
         options.seconds("--give-up-after", give_up_after),
-        told=render.note,
+        notify=render.note,
     )
     with session.queue(checked=False) as queue:
         if dry_run:

@@ -1,4 +1,4 @@
-"""`sqlqueue stats`: the figures of the queues, once or repeatedly."""
+"""`sqlqueue stats`: the statistics of the queues, once or repeatedly."""
 
 import json
 import sys

@@ -27,7 +27,7 @@ _SHORTEST_SECONDS = 0.1
 _METRICS = "Metrics"
 
 Scraped: TypeAlias = "Callable[[Callable[[], list[Figures]], Progress], AbstractContextManager[None]]"
-"""Serves the figures of a worker while a block runs."""
+"""Serves the stats of a worker while a block runs."""
 
 
 def register(app: typer.Typer) -> None:
@@ -124,7 +124,7 @@ def work(
         typer.Option(
             metavar="TIME",
             show_default=False,
-            help=f"Time between two lines of figures. Default: {DEFAULT_EVERY_SECONDS:g}; in a terminal 1.",
+            help=f"Time between two lines of stats. Default: {DEFAULT_EVERY_SECONDS:g}; in a terminal 1.",
         ),
     ] = None,
     metrics_port: Annotated[
@@ -133,7 +133,7 @@ def work(
             metavar="N",
             show_default=False,
             rich_help_panel=_METRICS,
-            help="Serve the figures of this worker to Prometheus on this port; 0 for any free port. Needs"
+            help="Serve the stats of this worker to Prometheus on this port; 0 for any free port. Needs"
             " prometheus_client, which the package's extra `metrics` installs.",
         ),
     ] = None,
@@ -154,7 +154,7 @@ def work(
     are interrupted and their jobs are released: exit code 7. Jobs of a process that was killed are due again when their
     leases expire. If the database becomes unavailable, the worker waits for it (with --drain for a limited time).
 
-    In a terminal, the figures are redrawn; elsewhere each line stands by itself, with --json as a JSON object.
+    In a terminal, the stats are redrawn; elsewhere each line stands by itself, with --json as a JSON object.
 
     Examples: sqlqueue work handlers:send_email
 
@@ -225,7 +225,7 @@ def _work_here(
         signals,
         drain_timeout_seconds=chosen.drain_timeout_seconds,
         grace_seconds=chosen.grace_seconds,
-        told=lambda word: progress.tell(word.replace(" ", "_")),
+        notify=lambda word: progress.tell(word.replace(" ", "_")),
     )
     try:
         with scraped(resident.figures, progress), progress.of(resident.figures), stopper:
@@ -244,7 +244,7 @@ def _supervise(assignment: "Assignment", count: int, signals: Signals, progress:
 
 
 def _scraped(port: int | None, address: str) -> Scraped:
-    """Return what serves the figures of a worker while it works; it does nothing if no port is given.
+    """Return what serves the stats of a worker while it works; it does nothing if no port is given.
 
     Raises:
         InvalidInput: the extra for metrics is not installed.

@@ -1,4 +1,4 @@
-"""A table that truncates no id or figure in a narrow terminal: columns that do not fit are printed below each row."""
+"""A table that truncates no id or number in a narrow terminal: columns that do not fit are printed below each row."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ _INDENT = 2
 
 
 class Grid:
-    """A table whose ids and figures are never truncated.
+    """A table whose ids and numbers are never truncated.
 
     If the terminal is too narrow for it, the first columns stay beside each other, and the others follow below each row,
     with their names and in full.

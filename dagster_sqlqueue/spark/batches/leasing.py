@@ -55,7 +55,7 @@ def leased_days(
         days: ISO dates, as the payloads have them in their field `day`, and the batch to seal for each.
         opened: the batches, in the same order.
         closed: take only jobs whose account has no live job of its day on the queue `queue`, whose payloads have their day
-            at the path `day_path` and their account at `account_path`; with what `local_days.parameters` gives, that day is
+            at the path `day_path` and their account at `account_path`; with those of `local_days.parameters`, that day is
             one of a zone's clocks, and has to be over by them. None: all.
 
     Raises:

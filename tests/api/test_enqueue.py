@@ -1,4 +1,4 @@
-"""What enqueue, enqueue_many and publish put in, beside what Python does."""
+"""The SQL functions enqueue, enqueue_many and publish, compared with Python's verbs."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""However a job ends, those who follow it are told, in the transaction that ends it."""
+"""Every statement that ends a job notifies its followers, in the same transaction."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The verbs about taking jobs and ending them, as attempts of somebody with one role."""
+"""The verbs that claim jobs and end them, as attempts of somebody with one role."""
 
 import contextlib
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The verbs about looking, as attempts of somebody with one role."""
+"""The verbs that read queues and jobs, as attempts of somebody with one role."""
 
 import json
 from typing import Any

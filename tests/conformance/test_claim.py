@@ -1,4 +1,4 @@
-"""Claims of every strategy: what they take, and what they leave."""
+"""Claims of every strategy: the jobs that they return, and those that they leave."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Everything that may become of a claimed job, and the refusal of all of it once the lease has passed on."""
+"""Every outcome of a claimed job, and the refusal of each once another consumer has claimed it."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

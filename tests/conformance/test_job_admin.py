@@ -1,4 +1,4 @@
-"""What operators do to the queues of every strategy."""
+"""Operators' verbs on queues of every strategy."""
 
 from datetime import UTC, datetime, timedelta
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""Claiming by SQL: strategies, limits, filters, and what is refused."""
+"""The SQL function claim: strategies, limits, filters, and what is refused."""
 
 import threading
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What ends by an SQL function is told like every other end."""
+"""Followers are notified of a job that ends by an SQL function as of every other end."""
 
 import json
 

@@ -1,13 +1,14 @@
-"""Ending and giving back by SQL: turns, the dead letter, backoffs, fences."""
+"""The SQL functions that end and requeue jobs: turns, the dead letter, backoffs, fences."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
 from dagster_sqlqueue import Backoff, SqlQueue, Strategy
+from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
 from tests.api.conftest import LOCKING, SPEC, Caller, fill
 from tests.gate.patience import PATIENCE
 from tests.support import make_due, rows, states, value
@@ -121,6 +122,44 @@ def test_backoff_follows_the_job_then_the_queue(line: SqlQueue, sqlc: Caller) ->
         for (least, most), wait in zip(waits[job], expected, strict=True):
             assert least <= wait <= most
     assert all(least <= 1 and most >= 0 for least, most in waits[jobs[2]])
+
+
+BACKOFFS = [
+    Backoff(0),
+    Backoff(),
+    Backoff(0.25, 1.5, 60),
+    Backoff(100, 10, 5_000),
+    Backoff(7_200, 2, 60),
+    Backoff(1, 1e300, 1_000_000),
+    Backoff(1, 1.0001, MAX_DELAY_SECONDS),
+    Backoff(0, 1_000, 5_000),
+    Backoff.fixed(30),
+]
+
+
+def test_fail_computes_the_same_backoff_as_python(line: SqlQueue, sqlc: Caller) -> None:
+    line.create_queue(replace(SPEC, max_attempts=1_000_000))
+    cases = [
+        (replace(backoff, jitter=0), attempt) for backoff in BACKOFFS for attempt in (1, 2, 3, 7, 60, 1_000, 900_000)
+    ]
+    for n, (backoff, attempt) in enumerate(cases):
+        numbers = [float(number) for number in astuple(backoff)]
+        job = sqlc.enqueue(n, "backoff => %s::float8[]", numbers)
+        rows(line, "UPDATE {s}.job SET attempt = %s WHERE id = %s", attempt - 1, job)
+    claimed = sqlc.claim(len(cases))
+    assert sorted(n for _, _, n in claimed) == list(range(len(cases)))
+    for job, lease, n in claimed:
+        backoff, attempt = cases[n]
+        before = value(line, "SELECT clock_timestamp()")
+        assert sqlc.value("SELECT {v1}.fail(%s, %s, 'x')", job, lease) == "queued"
+        ((least, most),) = rows(
+            line,
+            "SELECT EXTRACT(EPOCH FROM available_at - clock_timestamp()), EXTRACT(EPOCH FROM available_at - %s)"
+            " FROM {s}.job WHERE id = %s",
+            before,
+            job,
+        )
+        assert float(least) <= backoff(attempt) <= float(most), (backoff, attempt)
 
 
 def test_a_backoff_beyond_all_numbers_is_the_longest(line: SqlQueue, sqlc: Caller) -> None:

@@ -1,4 +1,4 @@
-"""What operators decide, and anybody sees, by SQL."""
+"""The SQL functions that decide about jobs, and those that read them."""
 
 from dataclasses import replace
 from uuid import uuid4

@@ -1,4 +1,4 @@
-"""The verbs about putting jobs in, as attempts of somebody with one role."""
+"""The verbs that enqueue jobs, as attempts of somebody with one role."""
 
 import asyncio
 from datetime import timedelta
