@@ -95,7 +95,9 @@ class Claimer:
     def finish_and_take(self, endings: Sequence[Ending]) -> tuple[set[UUID], list[ClaimedJob]]:
         """End jobs and claim the next batch. Returns the ids whose ending was accepted, and the batch."""
         wanted = self.wanted
-        accepted, jobs = self._work.leases.finish_and_claim(endings, self._request(wanted), on_spent=self._count_spent)
+        accepted, jobs = self._work.leases.finish_and_claim(
+            endings, self._request(wanted), settings=self._view.settings, on_spent=self._count_spent
+        )
         self.filled = len(jobs) >= wanted
         self.count(jobs)
         return accepted, jobs
@@ -180,7 +182,8 @@ class Claimer:
             self._took(len(jobs) >= wanted)
 
     def _claim(self, limit: int, *, joining: bool = False) -> list[ClaimedJob]:
-        return self._work.leases.claim(self._request(limit, joining=joining), on_spent=self._count_spent)
+        request = self._request(limit, joining=joining)
+        return self._work.leases.claim(request, settings=self._view.settings, on_spent=self._count_spent)
 
     def _request(self, limit: int, *, joining: bool = False) -> ClaimRequest:
         work, view = self._work, self._view

@@ -120,7 +120,7 @@ def take(
     """
     jobs: list[LeasedJob[Any]] = []
     unreadable: list[tuple[ClaimedJob, Outcome]] = []
-    request = ClaimRequest(name, limit, worker=worker, buckets=buckets, lease_seconds=lease_seconds)
+    request = ClaimRequest(name, limit, worker=worker, buckets=buckets, lease_seconds=lease_seconds).checked()
     for claimed in leases.claim(request, on_spent=lambda dead, held, _: log_buried(dead, held)):
         try:
             payload = (

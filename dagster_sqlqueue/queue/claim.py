@@ -1,7 +1,6 @@
 """Claim jobs: one verb, five strategies, with the turns of keys and the limits of queues."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -10,12 +9,12 @@ from uuid_utils.compat import uuid7
 from dagster_sqlqueue.db.executors import Executor, Row, Step
 from dagster_sqlqueue.errors import DatabaseUnavailable
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
-from dagster_sqlqueue.model.queue import QueueSettings, Strategy, check_queue_name
+from dagster_sqlqueue.model.queue import QueueSettings, Strategy
 from dagster_sqlqueue.queue.catalog import Catalog
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.complete import Ending, FencedWrites, ending_step
 from dagster_sqlqueue.queue.limits import Reservations
-from dagster_sqlqueue.queue.odd_jobs import ROW_ERRORS, despite_odd_jobs
+from dagster_sqlqueue.queue.odd_jobs import ROW_ERRORS, hold_unclaimable
 from dagster_sqlqueue.queue.strategies import (
     FROM_THE_HEAD,
     KEY,
@@ -25,7 +24,6 @@ from dagster_sqlqueue.queue.strategies import (
     lanes_of,
     lease_seconds_of,
     pick,
-    saw,
     under_lease,
     without_suspects,
 )
@@ -52,18 +50,27 @@ class Claims:
         self._writes = writes
         self._reservations = Reservations(catalog.database)
 
-    def claim(self, request: ClaimRequest, *, on_spent: OnSpent | None = None) -> list[ClaimedJob]:
+    def claim(
+        self, request: ClaimRequest, *, settings: QueueSettings | None = None, on_spent: OnSpent | None = None
+    ) -> list[ClaimedJob]:
         """Claim due jobs under a lease, by the queue's strategy: `SqlQueue.claim`.
 
         Args:
             request: the claim's arguments.
+            settings: the queue's, as the caller knows them; None: as this process read them last. If they are not the
+                current ones, these are read.
             on_spent: called with the jobs that were met and not handed out, because their last attempt was spent, or they
                 were cancelled while they ran.
         """
-        queue, hints = check_queue_name(request.queue), request.hints
-        settings = self._catalog.last_seen(queue)
+        queue, hints = request.queue, request.hints
+        settings = settings or self._catalog.last_seen(queue)
         while True:
-            jobs, again = despite_odd_jobs(self.database, queue, partial(self._claim, settings, request))
+            try:
+                jobs, again = self._claim(settings, request)
+            except ROW_ERRORS as error:
+                if not hold_unclaimable(self.database, queue, error):
+                    raise
+                continue
             handed_out = self.without_spent(jobs, on_spent=on_spent)
             if handed_out:
                 # Not before: what this claim has not reached yet may have been due earlier than what it buried.
@@ -79,7 +86,12 @@ class Claims:
                 return []
 
     def finish_and_claim(
-        self, endings: Sequence[Ending], request: ClaimRequest, *, on_spent: OnSpent | None = None
+        self,
+        endings: Sequence[Ending],
+        request: ClaimRequest,
+        *,
+        settings: QueueSettings | None = None,
+        on_spent: OnSpent | None = None,
     ) -> tuple[set[UUID], list[ClaimedJob]]:
         """End jobs and claim the next ones in one transaction, by `round_robin` in one round trip. Only for keys that take
         turns, and by the strategies `assign` and `token`, it takes two.
@@ -87,6 +99,7 @@ class Claims:
         Args:
             endings: as for `finish`; at least one.
             request: the claim's arguments.
+            settings: as for `claim`. If they are not the current ones, nothing is claimed.
             on_spent: as for `claim`.
 
         Returns:
@@ -95,7 +108,7 @@ class Claims:
         Raises:
             InvalidInput, UnknownQueue: as for `finish` and `claim`.
         """
-        settings = self._catalog.last_seen(request.queue)
+        settings = settings or self._catalog.last_seen(request.queue)
         jobs = [ending.job for ending in endings]
 
         def one_after_the_other() -> tuple[set[UUID], list[ClaimedJob]]:
@@ -117,7 +130,7 @@ class Claims:
             # Nothing was written. Apart from each other they show which of the two it was.
             return one_after_the_other()
         claimed = self.without_spent(found, on_spent=on_spent)
-        if settings.strategy in FROM_THE_HEAD:
+        if claimed and settings.strategy in FROM_THE_HEAD:
             request.hints.note(claimed)
         return self._writes.accepted(step, jobs, ended, None), claimed
 
@@ -176,10 +189,9 @@ class Claims:
         known how many more it would have taken.
         """
         jobs = [ClaimedJob._make((*row, settings.name)) for row in rows]
-        filled = (
-            len(jobs) >= request.limit or settings.limited or request.joining or any(job.alone for job in jobs[-1:])
-        )
-        saw(settings, request.hints, [job.bucket for job in jobs], filled=filled)
+        if jobs:
+            filled = len(jobs) >= request.limit or settings.limited or request.joining or jobs[-1].alone
+            request.hints.found(settings.strategy, [job.bucket for job in jobs], filled=filled)
         return jobs
 
     def _mark(self, parameters: dict[str, Any]) -> tuple[Sequence[Row], bool]:

@@ -51,7 +51,7 @@ class LeaseVerbs(Verbs):
             UnknownQueue: there is no such queue.
         """
         request = ClaimRequest(queue, limit, worker, buckets, lease_seconds, hints or HeadHints(), filter)
-        return self.leases.claim(request)
+        return self.leases.claim(request.checked())
 
     def finish(self, endings: Sequence[Ending], *, executor: Executor | None = None) -> set[UUID]:
         """Move claimed jobs to the archive, each under its fence.

@@ -20,7 +20,6 @@ from dagster_sqlqueue.queue.strategies import (
     SUSPECT,
     pick,
     pick_step,
-    saw,
     under_lease,
 )
 
@@ -150,7 +149,7 @@ class Locks:
         self, transaction: Transaction, settings: QueueSettings, request: ClaimRequest, rows: Sequence[Row]
     ) -> list[ClaimedJob]:
         """Return the jobs that may be worked off now, and note how far the statement that picked them came."""
-        saw(settings, request.hints, [row[BUCKET] for row in rows], filled=len(rows) >= request.limit)
+        request.hints.found(settings.strategy, [row[BUCKET] for row in rows], filled=len(rows) >= request.limit)
         jobs = self._locked(transaction, settings, request, rows)
         if settings.strategy in FROM_THE_HEAD:
             request.hints.note(jobs)
