@@ -6,7 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic
+from functools import partial
+from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 import tenacity
@@ -27,6 +28,8 @@ from dagster_sqlqueue.queue.complete import Ending
 from dagster_sqlqueue.queue.leases import Leases
 
 logger = logging.getLogger("dagster_sqlqueue")
+
+T = TypeVar("T")
 
 _FLUSH_SECONDS = 1.0
 _SUCCEEDED = ArchiveState.SUCCEEDED
@@ -71,6 +74,25 @@ class Work(Generic[Payload]):
     def patiently(self) -> tenacity.Retrying:
         """Attempts at something, as long as the database is away and its time is not up."""
         return while_away(self.spec.name, self.patience_seconds, self.stopping)
+
+    def once_back(self, error: DatabaseUnavailable, call: Callable[[], T]) -> T:
+        """Call again, as long as the database is away and its time is not up, and return what the call returns.
+
+        Args:
+            error: what the first call raised, which was made without `patiently`: it costs as much as a short statement.
+            call: to be made again.
+
+        Raises:
+            DatabaseUnavailable: of the last call.
+        """
+        first = [error]
+
+        def again() -> T:
+            if first:
+                raise first.pop()
+            return call()
+
+        return self.patiently()(again)
 
     def count_finished(self, endings: Sequence[Ending], accepted: set[UUID] | None) -> None:
         """Count the jobs that were archived, and those whose ending was refused.
@@ -198,7 +220,8 @@ def settle_called(work: Work[Any], settled: Sequence[tuple[ClaimedJob, Outcome]]
 
 
 def _settle(work: Work[Any], settled: Sequence[tuple[ClaimedJob, Outcome]], finish: Finish) -> None:
-    work.reporter.forget(settled)
+    if work.reporter.said:
+        work.reporter.forget(settled)
     writes = settle(settled, work.leases.stops_key)
     if writes.endings:
         _finish(work, writes.endings, finish)
@@ -214,28 +237,35 @@ def _settle(work: Work[Any], settled: Sequence[tuple[ClaimedJob, Outcome]], fini
 
 def finish_uncertain(work: Work[Any], endings: Sequence[Ending]) -> None:
     """End jobs that may have ended already: the answer to what was sent got lost, or never came."""
-    _finish(work, endings, work.leases.finish, again=True)
+    _count(work, endings, work.patiently()(partial(_finish_again, work, endings, work.leases.finish)))
 
 
-def _finish(work: Work[Any], endings: Sequence[Ending], finish: Finish, *, again: bool = False) -> None:
-    accepted: set[UUID] | None = set()
-    for attempt in work.patiently():
-        with attempt:
-            accepted = finish(endings)
-            if accepted is None:
-                return
-            if (again or attempt.retry_state.attempt_number > 1) and len(accepted) < len(endings):
-                accepted |= work.leases.ended_by_us([e.job for e in endings if e.job.id not in accepted])
-    assert accepted is not None
-    work.count_finished(endings, accepted)
+def _finish(work: Work[Any], endings: Sequence[Ending], finish: Finish) -> None:
+    try:
+        accepted = finish(endings)
+    except DatabaseUnavailable as error:
+        accepted = work.once_back(error, partial(_finish_again, work, endings, finish))
+    _count(work, endings, accepted)
+
+
+def _finish_again(work: Work[Any], endings: Sequence[Ending], finish: Finish) -> set[UUID] | None:
+    accepted = finish(endings)
+    if accepted is not None and len(accepted) < len(endings):
+        accepted |= work.leases.ended_by_us([e.job for e in endings if e.job.id not in accepted])
+    return accepted
+
+
+def _count(work: Work[Any], endings: Sequence[Ending], accepted: set[UUID] | None) -> None:
+    if accepted is not None:
+        work.count_finished(endings, accepted)
 
 
 def _accepted(work: Work[Any], jobs: Sequence[ClaimedJob], write: Callable[[], set[UUID]]) -> set[UUID]:
-    accepted: set[UUID] = set()
-    for attempt in work.patiently():
-        with attempt:
-            accepted = write()
-    if attempt.retry_state.attempt_number > 1:
+    try:
+        accepted = write()
+    except DatabaseUnavailable as error:
+        # The answer got lost, and the write perhaps not.
+        work.once_back(error, write)
         accepted = {job.id for job in jobs}
     work.count_stale([job for job in jobs if job.id not in accepted])
     return accepted
