@@ -16,7 +16,7 @@ from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.queue.claim_ahead import Channels, SentClaim
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Endings
 from dagster_sqlqueue.queue.lock import SentLock
 
 
@@ -89,7 +89,7 @@ class Claimer:
         self.count(jobs)
         return jobs
 
-    def finish_and_take(self, endings: Sequence[Ending]) -> tuple[set[UUID], list[ClaimedJob]]:
+    def finish_and_take(self, endings: Endings) -> tuple[set[UUID], list[ClaimedJob]]:
         """End jobs and claim the next batch. Returns the ids whose ending was accepted, and the batch."""
         wanted = self.wanted
         accepted, jobs = self._work.leases.finish_and_claim(
@@ -99,15 +99,15 @@ class Claimer:
         self.count(jobs)
         return accepted, jobs
 
-    def may_send_ahead(self, endings: Sequence[Ending]) -> bool:
-        """Return whether the batch after the next one may be claimed with these ends."""
+    def may_send_ahead(self, endings: Endings | None) -> bool:
+        """Return whether the batch after the next one may be claimed, with these ends if there are any."""
         # One that takes a job at a time counts on each being the only one of its claim, whose attempt is spent if it dies.
         if self.chosen or not self._view.claimable_ahead or self.wanted < 2:
             return False
-        return all(ending.job.order_no is None for ending in endings)
+        return endings is None or all(job.order_no is None for job in endings.jobs)
 
-    def send_ahead(self, channels: Channels, endings: Sequence[Ending]) -> SentClaim:
-        """Send ends, and a claim of the batch that is to follow those under lease.
+    def send_ahead(self, channels: Channels, endings: Endings | None) -> SentClaim:
+        """Send ends, if there are any, and a claim of the batch that is to follow those under lease.
 
         Raises:
             DatabaseUnavailable, psycopg.Error: see `Channel.send`.
@@ -136,16 +136,16 @@ class Claimer:
         self._first(jobs, wanted)
         return self._taken(jobs)
 
-    def finish_and_lock(self, transaction: Transaction, endings: Sequence[Ending]) -> list[ClaimedJob]:
+    def finish_and_lock(self, transaction: Transaction, endings: Endings) -> list[ClaimedJob]:
         """End what the transaction has locked, commit, and lock the next batch in the transaction that follows."""
         return self._taken(self._work.leases.finish_and_lock(transaction, endings, self._request(self.wanted)))
 
-    def send_lock(self, transaction: Transaction, endings: Sequence[Ending] = ()) -> SentLock:
+    def send_lock(self, transaction: Transaction, endings: Endings | None = None) -> SentLock:
         """Ask for the lock of the next batch while another one is worked on. Tell `locked` what came of it.
 
         Args:
             transaction: where.
-            endings: what the transaction has locked, to be ended and committed before.
+            endings: what the transaction has locked, to be ended and committed before; None: nothing.
 
         Raises:
             psycopg.Error: the connection was lost.

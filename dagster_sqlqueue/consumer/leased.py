@@ -24,7 +24,7 @@ from dagster_sqlqueue.model.backoff import Backoff, BackoffPolicy
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.model.outcome import Outcome, Retry, Snooze
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Endings
 from dagster_sqlqueue.queue.leases import Leases
 
 logger = logging.getLogger("dagster_sqlqueue")
@@ -32,8 +32,6 @@ logger = logging.getLogger("dagster_sqlqueue")
 T = TypeVar("T")
 
 _FLUSH_SECONDS = 1.0
-_SUCCEEDED = ArchiveState.SUCCEEDED
-"""Read for each job, and members of an enum are looked up slowly."""
 
 
 @dataclass(slots=True)
@@ -94,23 +92,24 @@ class Work(Generic[Payload]):
 
         return self.patiently()(again)
 
-    def count_finished(self, endings: Sequence[Ending], accepted: set[UUID] | None) -> None:
+    def count_finished(self, endings: Endings, accepted: set[UUID] | None) -> None:
         """Count the jobs that were archived, and those whose ending was refused.
 
         Args:
             endings: the jobs.
             accepted: ids of those that were archived; None: all were.
         """
-        finished, refused = endings, []
-        if accepted is not None and len(accepted) < len(endings):
-            finished = [ending for ending in endings if ending.job.id in accepted]
-            refused = [ending.job for ending in endings if ending.job.id not in accepted]
-        others = [ending for ending in finished if ending.state is not _SUCCEEDED]
-        failed = [ending for ending in others if ending.state is ArchiveState.FAILED]
-        self.summary.succeeded += len(finished) - len(others)
-        self.summary.failed += len(failed)
-        self.summary.cancelled += len(others) - len(failed)
-        log_endings(failed)
+        refused: list[ClaimedJob] = []
+        if accepted is not None and len(accepted) < len(endings.jobs):
+            refused = [job for job in endings.jobs if job.id not in accepted]
+            endings = endings.among(accepted)
+        succeeded = endings.states.count(ArchiveState.SUCCEEDED)
+        self.summary.succeeded += succeeded
+        if succeeded < len(endings.states):
+            failed = endings.states.count(ArchiveState.FAILED)
+            self.summary.failed += failed
+            self.summary.cancelled += len(endings.states) - succeeded - failed
+            log_endings(endings)
         self.count_stale(refused)
 
     def count_back(
@@ -159,7 +158,7 @@ def while_away(about: str, seconds: float, stopping: threading.Event | None = No
     )
 
 
-Finish = Callable[[Sequence[Ending]], set[UUID] | None]
+Finish = Callable[[Endings], set[UUID] | None]
 """Ends jobs. Gives the ids whose ending was accepted; None: that is under way, and they are counted when it is known."""
 
 
@@ -223,7 +222,7 @@ def _settle(work: Work[Any], settled: Sequence[tuple[ClaimedJob, Outcome]], fini
     if work.reporter.said:
         work.reporter.forget(settled)
     writes = settle(settled, work.leases.stops_key)
-    if writes.endings:
+    if writes.endings.jobs:
         _finish(work, writes.endings, finish)
     if writes.back:
         jobs = [job for job, _ in writes.back]
@@ -235,12 +234,12 @@ def _settle(work: Work[Any], settled: Sequence[tuple[ClaimedJob, Outcome]], fini
         work.count_aside(writes, _accepted(work, jobs, lambda: work.leases.hold(writes.aside)))
 
 
-def finish_uncertain(work: Work[Any], endings: Sequence[Ending]) -> None:
+def finish_uncertain(work: Work[Any], endings: Endings) -> None:
     """End jobs that may have ended already: the answer to what was sent got lost, or never came."""
     _count(work, endings, work.patiently()(partial(_finish_again, work, endings, work.leases.finish)))
 
 
-def _finish(work: Work[Any], endings: Sequence[Ending], finish: Finish) -> None:
+def _finish(work: Work[Any], endings: Endings, finish: Finish) -> None:
     try:
         accepted = finish(endings)
     except DatabaseUnavailable as error:
@@ -248,14 +247,14 @@ def _finish(work: Work[Any], endings: Sequence[Ending], finish: Finish) -> None:
     _count(work, endings, accepted)
 
 
-def _finish_again(work: Work[Any], endings: Sequence[Ending], finish: Finish) -> set[UUID] | None:
+def _finish_again(work: Work[Any], endings: Endings, finish: Finish) -> set[UUID] | None:
     accepted = finish(endings)
-    if accepted is not None and len(accepted) < len(endings):
-        accepted |= work.leases.ended_by_us([e.job for e in endings if e.job.id not in accepted])
+    if accepted is not None and len(accepted) < len(endings.jobs):
+        accepted |= work.leases.ended_by_us([job for job in endings.jobs if job.id not in accepted])
     return accepted
 
 
-def _count(work: Work[Any], endings: Sequence[Ending], accepted: set[UUID] | None) -> None:
+def _count(work: Work[Any], endings: Endings, accepted: set[UUID] | None) -> None:
     if accepted is not None:
         work.count_finished(endings, accepted)
 

@@ -12,7 +12,8 @@ from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.model.queue import QueueSettings, Strategy
 from dagster_sqlqueue.queue.catalog import Catalog
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
-from dagster_sqlqueue.queue.complete import Ending, FencedWrites, ending_step
+from dagster_sqlqueue.queue.complete import FencedWrites
+from dagster_sqlqueue.queue.endings import Ending, Endings
 from dagster_sqlqueue.queue.limits import Reservations
 from dagster_sqlqueue.queue.odd_jobs import ROW_ERRORS, hold_unclaimable
 from dagster_sqlqueue.queue.strategies import (
@@ -87,7 +88,7 @@ class Claims:
 
     def finish_and_claim(
         self,
-        endings: Sequence[Ending],
+        endings: Endings,
         request: ClaimRequest,
         *,
         settings: QueueSettings | None = None,
@@ -106,10 +107,10 @@ class Claims:
             The ids whose ending was accepted; and the jobs that were claimed. None were: ask `claim` whether there are any.
 
         Raises:
-            InvalidInput, UnknownQueue: as for `finish` and `claim`.
+            UnknownQueue: as for `claim`.
         """
         settings = settings or self._catalog.last_seen(request.queue)
-        jobs = [ending.job for ending in endings]
+        jobs = endings.jobs
 
         def one_after_the_other() -> tuple[set[UUID], list[ClaimedJob]]:
             accepted = self._writes.finish(endings)
@@ -117,7 +118,7 @@ class Claims:
 
         if settings.keyed or settings.strategy in _ALONE or any(job.order_no is not None for job in jobs):
             return one_after_the_other()
-        step = ending_step(endings)
+        step = endings.step()
         try:
             if settings.strategy is Strategy.ROUND_ROBIN:
                 ended, *_, rows = self.database.run_together(step, *self._next_claim(settings, request))
@@ -290,7 +291,7 @@ class Claims:
         dead = [job for job in spent if not self._writes.stops_key(job)]
         endings = [Ending(job, ArchiveState.CANCELLED, error="cancelled while it ran") for job in unwanted]
         endings += [Ending(job, ArchiveState.FAILED, error=_spent_error(job)) for job in dead]
-        ended = self._writes.finish(endings, executor=executor)
+        ended = self._writes.finish(Endings.of(endings), executor=executor)
         aside = self._writes.hold([(job, _spent_error(job)) for job in held], executor=executor)
         if on_spent is not None:
             accepted = [[job for job in met if job.id in ended] for met in (dead, unwanted)]

@@ -14,7 +14,7 @@ import pytest
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import DatabaseUnavailable, UnknownJob
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Ending
 from dagster_sqlqueue.results import Results, waits
 from tests.cli.support import PROJECT
 from tests.gate.patience import PATIENCE, sized
