@@ -250,6 +250,17 @@ def manage_and_take_what_was_assigned(queue: SqlQueue, desk: Desk) -> Any:
 
 
 @verb(C)
+def grant_jobs_to_a_worker(queue: SqlQueue, desk: Desk) -> Any:
+    desk.change(strategy="assign")
+    desk.filled()
+    leases = queue.leases
+    leases.register_demand(desk.name, "w", 3, seconds=300)
+    assert leases.assign(desk.name) == 3
+    assert len(leases.take_assigned(desk.name, "w", limit=3)) == 3
+    leases.withdraw_worker(desk.name, "w")
+
+
+@verb(C)
 def slots_of_a_sensor(queue: SqlQueue, desk: Desk) -> Any:
     slot = slots.acquire(queue, desk.name, 0, [0, 1], seconds=300)
     assert slot
