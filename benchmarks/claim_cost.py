@@ -10,7 +10,7 @@ from benchmarks.loading import load
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.model.job import ArchiveState
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Ending
 from dagster_sqlqueue.queue.head_hints import HeadHints
 from dagster_sqlqueue.schema.functions import pinned_schema
 

@@ -14,7 +14,7 @@ from benchmarks.loading import load
 from benchmarks.showing import show
 from dagster_sqlqueue import Mode, SqlQueue
 from dagster_sqlqueue.model.job import ArchiveState
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Ending
 from dagster_sqlqueue.schema.functions import pinned_schema
 from dagster_sqlqueue.spark import batches
 

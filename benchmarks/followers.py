@@ -14,7 +14,7 @@ from dagster_sqlqueue import QueueSpec
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.followers import Callback, Followers, JobEnded
 from dagster_sqlqueue.model.job import ArchiveState
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Ending
 
 COMMAND = "python -m benchmarks followers"
 _BATCH = 100

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Ending, Endings
 from dagster_sqlqueue.queue.head_hints import SWEEP_SECONDS, HeadHints
 
 BATCH = 100
@@ -55,7 +55,7 @@ def leased(place: Place, name: str = "bench", sweep_seconds: float = SWEEP_SECON
         ahead = []
         if jobs:
             lanes = _behind(jobs[0].bucket, lanes)
-            endings = [Ending(job, ArchiveState.SUCCEEDED) for job in jobs]
+            endings = Endings.of(Ending(job, ArchiveState.SUCCEEDED) for job in jobs)
             _, ahead = place.queue.leases.finish_and_claim(endings, ClaimRequest(name, buckets=lanes, **wanted))
         return len(jobs)
 

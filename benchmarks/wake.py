@@ -21,7 +21,7 @@ from dagster_sqlqueue import Consumer, SqlQueue
 from dagster_sqlqueue.consumer.waiter import Waiter
 from dagster_sqlqueue.embedded import launch
 from dagster_sqlqueue.model.job import ArchiveState
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Ending
 from dagster_sqlqueue.queue.head_hints import HeadHints
 
 COMMAND = "python -m benchmarks wake"

@@ -21,7 +21,7 @@ from dagster_sqlqueue.consumer.leased import Work, finish_uncertain
 from dagster_sqlqueue.errors import DatabaseUnavailable, QueueError
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.queue.claim_ahead import Channels, SentClaim
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Endings
 
 VERB = "claim_ahead"
 """The name of the wait for an answer, for hooks."""
@@ -35,7 +35,7 @@ class _UnderWay:
 
     Attributes:
         at: the moment of `time.monotonic` before it was sent.
-        endings: the ends.
+        endings: the ends; None: there are none.
         sent: what was sent; None: that failed.
         received: whether there is an answer, or none will come.
         failed: whether it is not known what was done, or nothing was.
@@ -45,7 +45,7 @@ class _UnderWay:
 
     __slots__ = ("at", "endings", "failed", "filled", "jobs", "received", "sent")
 
-    def __init__(self, endings: Sequence[Ending]) -> None:
+    def __init__(self, endings: Endings | None) -> None:
         self.at = time.monotonic()
         self.endings = endings
         self.sent: SentClaim | None = None
@@ -115,7 +115,7 @@ class Ahead:
             self._begin(jobs)
         return jobs
 
-    def finish(self, endings: Sequence[Ending]) -> set[UUID] | None:
+    def finish(self, endings: Endings) -> set[UUID] | None:
         """End the last jobs of the batch in hand, and claim another batch with that if there may be one.
 
         Returns:
@@ -139,7 +139,7 @@ class Ahead:
     def _begin(self, jobs: Sequence[ClaimedJob]) -> None:
         """Claim ahead beside these jobs, which are to be worked on now, if that is worth it."""
         # Nothing is to be beside a job that its consumer may have died of.
-        if not self._claimer.filled or any(job.alone for job in jobs) or not self._worth(()):
+        if not self._claimer.filled or any(job.alone for job in jobs) or not self._worth(None):
             return
         with self._lock:
             if not self._may_send:
@@ -147,14 +147,14 @@ class Ahead:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._collect, name="sqlqueue-ahead", daemon=True)
                 self._thread.start()
-            if self._send(()).failed:
+            if self._send(None).failed:
                 self._under_way = None
 
-    def _exchange(self, endings: Sequence[Ending], *, go_on: bool) -> bool:
+    def _exchange(self, endings: Endings | None, *, go_on: bool) -> bool:
         """Receive the jobs that were claimed ahead, which are the next ones, and send ends with another claim, if any.
 
         Args:
-            endings: how the jobs in hand end.
+            endings: how the jobs in hand end; None: nothing is to be sent.
             go_on: whether there may be another batch.
 
         Returns:
@@ -166,9 +166,9 @@ class Ahead:
             last = self._under_way
             assert last is not None
             self._receive(last)
-            if go_on and self._may_send and last.filled and self._worth(endings):
+            if endings and go_on and self._may_send and last.filled and self._worth(endings):
                 # Before they are ended, so that no heartbeat extends them.
-                self._keeper.let_go([ending.job for ending in endings])
+                self._keeper.let_go(endings.jobs)
                 following = self._send(endings)
                 # Known now, and not once the lock is released: the thread that collects may be receiving the answer then.
                 unsent = following.failed
@@ -184,7 +184,7 @@ class Ahead:
     def _collect_now(self) -> None:
         """Receive the jobs that were claimed ahead, if a claim is under way; send nothing more."""
         if self._under_way is not None:
-            self._exchange((), go_on=False)
+            self._exchange(None, go_on=False)
 
     def stop(self) -> None:
         """Claim no more, and have the keeper take charge of what is under way. May come from any thread."""
@@ -219,10 +219,10 @@ class Ahead:
                 thread.join()
             self._channels.close()
 
-    def _worth(self, endings: Sequence[Ending]) -> bool:
+    def _worth(self, endings: Endings | None) -> bool:
         return self._policy.allows(endings, at_most=self._at_most(math.inf))
 
-    def _send(self, endings: Sequence[Ending]) -> _UnderWay:
+    def _send(self, endings: Endings | None) -> _UnderWay:
         """Send ends and a claim. An error is not raised: what became of it is found out when the answer is taken."""
         claim = self._under_way = _UnderWay(endings)
         # Until it is known: an interrupt may come in between.

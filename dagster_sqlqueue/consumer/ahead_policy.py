@@ -3,12 +3,11 @@
 import logging
 import math
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from dagster_sqlqueue.consumer.claimer import Claimer
 from dagster_sqlqueue.consumer.leased import Work
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Endings
 
 logger = logging.getLogger("dagster_sqlqueue")
 
@@ -30,11 +29,11 @@ class AheadPolicy:
         self._claimer = claimer
         self._not_before = 0.0
 
-    def allows(self, endings: Sequence[Ending] = (), *, at_most: float = math.inf) -> bool:
+    def allows(self, endings: Endings | None = None, *, at_most: float = math.inf) -> bool:
         """Return whether it is worth it to take another batch now.
 
         Args:
-            endings: what would be sent with it.
+            endings: what would be sent with it; None: nothing.
             at_most: bound in seconds on the time of a batch, if less than `QUICK_SECONDS`: short leases set one.
         """
         # An answer that was not taken keeps a session of a pooler, which others wait for, this consumer among them.

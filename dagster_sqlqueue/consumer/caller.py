@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import enum
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Any, Generic, TypeAlias
@@ -84,28 +84,23 @@ class Caller(Generic[Payload]):
 
     Attributes:
         shape: what it is a function of.
+        outcomes: calls the handler for a batch, and yields each job with its outcome. Once the event is set no other job is
+            begun.
     """
 
     spec: QueueSpec[Payload]
     handler: Any
     batch: bool = False
     shape: Shape = field(init=False)
+    outcomes: Callable[[Sequence[ClaimedJob], UnderLease[Payload], Event], Generator[Called, None, None]] = field(
+        init=False, repr=False
+    )
     _loop: asyncio.AbstractEventLoop | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.shape = shape_of(self.handler, batch=self.batch)
-
-    def outcomes(
-        self, jobs: Sequence[ClaimedJob], in_hand: UnderLease[Payload], stopping: Event
-    ) -> Generator[Called, None, None]:
-        """Call the handler, and yield each job with its outcome. Once `stopping` is set no other job is begun."""
-        match self.shape:
-            case Shape.JOB:
-                return self._one_by_one(jobs, in_hand, stopping)
-            case Shape.BATCH:
-                return self._together(jobs, in_hand, stopping)
-            case Shape.ASYNC:
-                return self._side_by_side(jobs, in_hand, stopping)
+        ways = {Shape.JOB: self._one_by_one, Shape.BATCH: self._together, Shape.ASYNC: self._side_by_side}
+        self.outcomes = ways[self.shape]
 
     def close(self) -> None:
         """Close the event loop, if there is one."""

@@ -1,19 +1,22 @@
 """Claim the jobs of one consumer: from where, how many, and the count of them."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 from dagster_sqlqueue.consumer.failure_log import log_buried
+from dagster_sqlqueue.consumer.idle import Idle
 from dagster_sqlqueue.consumer.leased import Work
 from dagster_sqlqueue.consumer.manager import Source
 from dagster_sqlqueue.consumer.queue_view import QueueView
 from dagster_sqlqueue.db.executors import Transaction
+from dagster_sqlqueue.errors import DatabaseUnavailable
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.queue.claim_ahead import Channels, SentClaim
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Endings
 from dagster_sqlqueue.queue.lock import SentLock
 
 
@@ -26,7 +29,7 @@ class Claimer:
         filter: takes only jobs that fit.
         source: hands jobs out, so that none are claimed.
         on_claim: called with the jobs that were taken, before any of them is worked on.
-        took: called before that, if no batch came before it, with whether the claim took as many jobs as it was to.
+        idle: the consumer's waits, which are notified of the first claim after one.
 
     Attributes:
         filled: whether the last claim of a batch under leases took as many jobs as it was to, so that there may be more.
@@ -41,14 +44,14 @@ class Claimer:
         filter: ClaimFilter | None,
         source: Source | None,
         on_claim: Callable[[Sequence[ClaimedJob]], None] | None,
-        took: Callable[[bool], None],
+        idle: Idle,
     ) -> None:
         self._work = work
         self._view = view
         self._filter = filter
         self._source = source
         self._on_claim = on_claim
-        self._took = took
+        self._idle = idle
         self.filled = False
         self.chosen = source is not None or filter is not None
 
@@ -71,11 +74,8 @@ class Claimer:
 
     def take(self) -> list[ClaimedJob]:
         """Claim the next batch under leases; a database that is away is waited for."""
-        jobs: list[ClaimedJob] = []
         wanted = self.wanted
-        for attempt in self._work.patiently():
-            with attempt:
-                jobs = self._claim(wanted) if self._source is None else self._source.take(wanted)
+        jobs = self._claimed(wanted)
         self.filled = len(jobs) >= wanted
         self._first(jobs, wanted)
         self.count(jobs)
@@ -83,32 +83,31 @@ class Claimer:
 
     def take_for_slots(self, free: int, joining: bool) -> list[ClaimedJob]:
         """Claim jobs for so many free slots; `joining` others under way, so that none is claimed whose lease ran out."""
-        jobs: list[ClaimedJob] = []
         wanted = min(free, self.wanted)
-        for attempt in self._work.patiently():
-            with attempt:
-                jobs = self._claim(wanted, joining=joining)
+        jobs = self._claimed(wanted, joining=joining)
         self._first(jobs, wanted)
         self.count(jobs)
         return jobs
 
-    def finish_and_take(self, endings: Sequence[Ending]) -> tuple[set[UUID], list[ClaimedJob]]:
+    def finish_and_take(self, endings: Endings) -> tuple[set[UUID], list[ClaimedJob]]:
         """End jobs and claim the next batch. Returns the ids whose ending was accepted, and the batch."""
         wanted = self.wanted
-        accepted, jobs = self._work.leases.finish_and_claim(endings, self._request(wanted), on_spent=self._count_spent)
+        accepted, jobs = self._work.leases.finish_and_claim(
+            endings, self._request(wanted), settings=self._view.settings, on_spent=self._count_spent
+        )
         self.filled = len(jobs) >= wanted
         self.count(jobs)
         return accepted, jobs
 
-    def may_send_ahead(self, endings: Sequence[Ending]) -> bool:
-        """Return whether the batch after the next one may be claimed with these ends."""
+    def may_send_ahead(self, endings: Endings | None) -> bool:
+        """Return whether the batch after the next one may be claimed, with these ends if there are any."""
         # One that takes a job at a time counts on each being the only one of its claim, whose attempt is spent if it dies.
         if self.chosen or not self._view.claimable_ahead or self.wanted < 2:
             return False
-        return all(ending.job.order_no is None for ending in endings)
+        return endings is None or all(job.order_no is None for job in endings.jobs)
 
-    def send_ahead(self, channels: Channels, endings: Sequence[Ending]) -> SentClaim:
-        """Send ends, and a claim of the batch that is to follow those under lease.
+    def send_ahead(self, channels: Channels, endings: Endings | None) -> SentClaim:
+        """Send ends, if there are any, and a claim of the batch that is to follow those under lease.
 
         Raises:
             DatabaseUnavailable, psycopg.Error: see `Channel.send`.
@@ -137,16 +136,16 @@ class Claimer:
         self._first(jobs, wanted)
         return self._taken(jobs)
 
-    def finish_and_lock(self, transaction: Transaction, endings: Sequence[Ending]) -> list[ClaimedJob]:
+    def finish_and_lock(self, transaction: Transaction, endings: Endings) -> list[ClaimedJob]:
         """End what the transaction has locked, commit, and lock the next batch in the transaction that follows."""
         return self._taken(self._work.leases.finish_and_lock(transaction, endings, self._request(self.wanted)))
 
-    def send_lock(self, transaction: Transaction, endings: Sequence[Ending] = ()) -> SentLock:
+    def send_lock(self, transaction: Transaction, endings: Endings | None = None) -> SentLock:
         """Ask for the lock of the next batch while another one is worked on. Tell `locked` what came of it.
 
         Args:
             transaction: where.
-            endings: what the transaction has locked, to be ended and committed before.
+            endings: what the transaction has locked, to be ended and committed before; None: nothing.
 
         Raises:
             psycopg.Error: the connection was lost.
@@ -176,11 +175,21 @@ class Claimer:
 
     def _first(self, jobs: Sequence[ClaimedJob], wanted: int) -> None:
         """Report a claim that was not made ahead, which may be the first after a wait, to the others that are to work."""
-        if jobs:
-            self._took(len(jobs) >= wanted)
+        if jobs and self._idle.waited:
+            self._idle.took(len(jobs) >= wanted)
 
-    def _claim(self, limit: int, *, joining: bool = False) -> list[ClaimedJob]:
-        return self._work.leases.claim(self._request(limit, joining=joining), on_spent=self._count_spent)
+    def _claimed(self, limit: int, *, joining: bool = False) -> list[ClaimedJob]:
+        """Claim; a database that is away is waited for."""
+        try:
+            return self._claim(limit, joining)
+        except DatabaseUnavailable as error:
+            return self._work.once_back(error, partial(self._claim, limit, joining))
+
+    def _claim(self, limit: int, joining: bool) -> list[ClaimedJob]:
+        if self._source is not None:
+            return self._source.take(limit)
+        request = self._request(limit, joining=joining)
+        return self._work.leases.claim(request, settings=self._view.settings, on_spent=self._count_spent)
 
     def _request(self, limit: int, *, joining: bool = False) -> ClaimRequest:
         work, view = self._work, self._view

@@ -172,7 +172,7 @@ class Consumer(Generic[Payload]):
         )
         self._waits = Idle(self._work, self._catalog, self._view, looking=looking, choosy=filter is not None)
         self._claimer = Claimer(
-            self._work, self._view, filter=filter, source=source, on_claim=on_claim, took=self._waits.took
+            self._work, self._view, filter=filter, source=source, on_claim=on_claim, idle=self._waits
         )
         self._ahead = Ahead(
             self._work,

@@ -14,7 +14,7 @@ from dagster_sqlqueue.consumer.settlement import Settlement
 from dagster_sqlqueue.display import printable, shortened
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.model.outcome import Retry, Snooze
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Endings
 
 logger = logging.getLogger("dagster_sqlqueue.failures")
 
@@ -24,15 +24,15 @@ _PASSWORD = re.compile(r"://[^\s/@]*:[^\s/]*@")
 _DIED = "its consumer died or hung on the last attempt"
 
 
-def log_endings(endings: Iterable[Ending]) -> None:
+def log_endings(endings: Endings) -> None:
     """Log jobs that were sent to the dead letter.
 
     Args:
         endings: how jobs ended; those that did not fail are left out.
     """
-    for ending in endings:
-        if ending.state is ArchiveState.FAILED:
-            _log(logging.ERROR, ending.job, "dead letter", ending.error)
+    for job, state, error in zip(endings.jobs, endings.states, endings.errors, strict=True):
+        if state is ArchiveState.FAILED:
+            _log(logging.ERROR, job, "dead letter", error)
 
 
 def log_back(

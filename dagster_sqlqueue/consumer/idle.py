@@ -21,6 +21,9 @@ class Idle:
         view: what the consumer knows of the queue.
         looking: whether the consumer claims by itself; if not, it is not notified.
         choosy: whether it takes only some of the jobs of its buckets.
+
+    Attributes:
+        waited: whether it waited since the last claim that found something: `took` is to be called for the next one.
     """
 
     def __init__(self, work: Work[Any], catalog: Catalog, view: QueueView, *, looking: bool, choosy: bool) -> None:
@@ -29,8 +32,7 @@ class Idle:
         self._view = view
         self._looking = looking
         self._choosy = choosy
-        # Waited since the last claim that found something.
-        self._waited = False
+        self.waited = False
         self._waiter: Waiter | None = None
 
     @contextlib.contextmanager
@@ -58,7 +60,7 @@ class Idle:
         Args:
             seconds: how long at most.
         """
-        self._waited = True
+        self.waited = True
         if self._waiter is None:
             self._work.stopping.wait(max(min(seconds, _POLL_SECONDS), 0.0))
             return
@@ -69,15 +71,15 @@ class Idle:
             self._view.put_off()
 
     def took(self, filled: bool) -> None:
-        """Say that a claim found jobs, before they are worked on.
+        """Say that the first claim after a wait found jobs, before they are worked on.
 
         Args:
-            filled: as many as it was to, so that there may be more. The first one after a wait lets another consumer know,
-                and that one the next: so all that have nothing to do get to work.
+            filled: as many as it was to, so that there may be more. Another consumer is notified, and that one notifies
+                the next: so all that have nothing to do get to work.
         """
-        if self._waiter is None or not self._waited:
+        self.waited = False
+        if self._waiter is None:
             return
-        self._waited = False
         self._waiter.busy()
         if filled:
             self._waiter.pass_on()

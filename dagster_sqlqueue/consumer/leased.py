@@ -6,7 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic
+from functools import partial
+from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 import tenacity
@@ -23,14 +24,14 @@ from dagster_sqlqueue.model.backoff import Backoff, BackoffPolicy
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.model.outcome import Outcome, Retry, Snooze
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Endings
 from dagster_sqlqueue.queue.leases import Leases
 
 logger = logging.getLogger("dagster_sqlqueue")
 
+T = TypeVar("T")
+
 _FLUSH_SECONDS = 1.0
-_SUCCEEDED = ArchiveState.SUCCEEDED
-"""Read for each job, and members of an enum are looked up slowly."""
 
 
 @dataclass(slots=True)
@@ -72,23 +73,43 @@ class Work(Generic[Payload]):
         """Attempts at something, as long as the database is away and its time is not up."""
         return while_away(self.spec.name, self.patience_seconds, self.stopping)
 
-    def count_finished(self, endings: Sequence[Ending], accepted: set[UUID] | None) -> None:
+    def once_back(self, error: DatabaseUnavailable, call: Callable[[], T]) -> T:
+        """Call again, as long as the database is away and its time is not up, and return what the call returns.
+
+        Args:
+            error: what the first call raised, which was made without `patiently`: it costs as much as a short statement.
+            call: to be made again.
+
+        Raises:
+            DatabaseUnavailable: of the last call.
+        """
+        first = [error]
+
+        def again() -> T:
+            if first:
+                raise first.pop()
+            return call()
+
+        return self.patiently()(again)
+
+    def count_finished(self, endings: Endings, accepted: set[UUID] | None) -> None:
         """Count the jobs that were archived, and those whose ending was refused.
 
         Args:
             endings: the jobs.
             accepted: ids of those that were archived; None: all were.
         """
-        finished, refused = endings, []
-        if accepted is not None and len(accepted) < len(endings):
-            finished = [ending for ending in endings if ending.job.id in accepted]
-            refused = [ending.job for ending in endings if ending.job.id not in accepted]
-        others = [ending for ending in finished if ending.state is not _SUCCEEDED]
-        failed = [ending for ending in others if ending.state is ArchiveState.FAILED]
-        self.summary.succeeded += len(finished) - len(others)
-        self.summary.failed += len(failed)
-        self.summary.cancelled += len(others) - len(failed)
-        log_endings(failed)
+        refused: list[ClaimedJob] = []
+        if accepted is not None and len(accepted) < len(endings.jobs):
+            refused = [job for job in endings.jobs if job.id not in accepted]
+            endings = endings.among(accepted)
+        succeeded = endings.states.count(ArchiveState.SUCCEEDED)
+        self.summary.succeeded += succeeded
+        if succeeded < len(endings.states):
+            failed = endings.states.count(ArchiveState.FAILED)
+            self.summary.failed += failed
+            self.summary.cancelled += len(endings.states) - succeeded - failed
+            log_endings(endings)
         self.count_stale(refused)
 
     def count_back(
@@ -137,7 +158,7 @@ def while_away(about: str, seconds: float, stopping: threading.Event | None = No
     )
 
 
-Finish = Callable[[Sequence[Ending]], set[UUID] | None]
+Finish = Callable[[Endings], set[UUID] | None]
 """Ends jobs. Returns the ids whose ending was accepted; None: that is under way, and they are counted when it is known."""
 
 
@@ -198,9 +219,10 @@ def settle_called(work: Work[Any], settled: Sequence[tuple[ClaimedJob, Outcome]]
 
 
 def _settle(work: Work[Any], settled: Sequence[tuple[ClaimedJob, Outcome]], finish: Finish) -> None:
-    work.reporter.forget(settled)
+    if work.reporter.said:
+        work.reporter.forget(settled)
     writes = settle(settled, work.leases.stops_key)
-    if writes.endings:
+    if writes.endings.jobs:
         _finish(work, writes.endings, finish)
     if writes.back:
         jobs = [job for job, _ in writes.back]
@@ -212,30 +234,37 @@ def _settle(work: Work[Any], settled: Sequence[tuple[ClaimedJob, Outcome]], fini
         work.count_aside(writes, _accepted(work, jobs, lambda: work.leases.hold(writes.aside)))
 
 
-def finish_uncertain(work: Work[Any], endings: Sequence[Ending]) -> None:
+def finish_uncertain(work: Work[Any], endings: Endings) -> None:
     """End jobs that may have ended already: the answer to what was sent got lost, or never came."""
-    _finish(work, endings, work.leases.finish, again=True)
+    _count(work, endings, work.patiently()(partial(_finish_again, work, endings, work.leases.finish)))
 
 
-def _finish(work: Work[Any], endings: Sequence[Ending], finish: Finish, *, again: bool = False) -> None:
-    accepted: set[UUID] | None = set()
-    for attempt in work.patiently():
-        with attempt:
-            accepted = finish(endings)
-            if accepted is None:
-                return
-            if (again or attempt.retry_state.attempt_number > 1) and len(accepted) < len(endings):
-                accepted |= work.leases.ended_by_us([e.job for e in endings if e.job.id not in accepted])
-    assert accepted is not None
-    work.count_finished(endings, accepted)
+def _finish(work: Work[Any], endings: Endings, finish: Finish) -> None:
+    try:
+        accepted = finish(endings)
+    except DatabaseUnavailable as error:
+        accepted = work.once_back(error, partial(_finish_again, work, endings, finish))
+    _count(work, endings, accepted)
+
+
+def _finish_again(work: Work[Any], endings: Endings, finish: Finish) -> set[UUID] | None:
+    accepted = finish(endings)
+    if accepted is not None and len(accepted) < len(endings.jobs):
+        accepted |= work.leases.ended_by_us([job for job in endings.jobs if job.id not in accepted])
+    return accepted
+
+
+def _count(work: Work[Any], endings: Endings, accepted: set[UUID] | None) -> None:
+    if accepted is not None:
+        work.count_finished(endings, accepted)
 
 
 def _accepted(work: Work[Any], jobs: Sequence[ClaimedJob], write: Callable[[], set[UUID]]) -> set[UUID]:
-    accepted: set[UUID] = set()
-    for attempt in work.patiently():
-        with attempt:
-            accepted = write()
-    if attempt.retry_state.attempt_number > 1:
+    try:
+        accepted = write()
+    except DatabaseUnavailable as error:
+        # The answer got lost, and the write perhaps not.
+        work.once_back(error, write)
         accepted = {job.id for job in jobs}
     work.count_stale([job for job in jobs if job.id not in accepted])
     return accepted

@@ -18,7 +18,7 @@ from dagster_sqlqueue.consumer.leased import Work
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import QueueError
 from dagster_sqlqueue.model.job import ClaimedJob
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Endings
 from dagster_sqlqueue.queue.lock import SentLock
 
 Batch = TypeVar("Batch")
@@ -128,7 +128,7 @@ class LockedAhead(Generic[Batch]):
         if self._there is not None and self._there.sent is not None:
             self._there.sent.receive()
 
-    def finish(self, batch: Batch, jobs: Sequence[ClaimedJob], endings: Sequence[Ending]) -> list[ClaimedJob]:
+    def finish(self, batch: Batch, jobs: Sequence[ClaimedJob], endings: Endings) -> list[ClaimedJob]:
         """Send the ends of the batch in hand, and go to the one that was locked ahead.
 
         Args:

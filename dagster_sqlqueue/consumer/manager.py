@@ -11,17 +11,14 @@ what was granted to them, so that the managers alone decide which worker gets wh
 
 import logging
 import threading
-from collections.abc import Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
-from dagster_sqlqueue.db.executors import Executor, Transaction
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.queue import Strategy
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.queue.claim_request import MAX_BATCH, ClaimRequest
-from dagster_sqlqueue.queue.odd_jobs import despite_odd_jobs
+from dagster_sqlqueue.queue.claim_request import MAX_BATCH
 
 logger = logging.getLogger("dagster_sqlqueue")
 
@@ -54,8 +51,7 @@ class Manager:
 
     def assign(self) -> int:
         """Grant jobs to every worker that wants some, once. Returns the number of jobs."""
-        database = self._leases.database
-        return despite_odd_jobs(database, self._name, lambda: database.transact(self._assign))
+        return self._leases.assign(self._name, lease_seconds=self._lease_seconds)
 
     def run(self, stopping: threading.Event, *, poll_seconds: float = _POLL_SECONDS) -> int:
         """Assign until the event is set. Returns the number of jobs granted; a database that is away is waited for."""
@@ -70,30 +66,6 @@ class Manager:
             if not now:
                 stopping.wait(poll_seconds)
         return granted
-
-    def _assign(self, transaction: Transaction) -> int:
-        granted = 0
-        for worker, wanted in transaction.run("wanting_workers", {"queue": self._name}):
-            request = ClaimRequest(self._name, min(wanted, MAX_BATCH), worker=worker, lease_seconds=self._lease_seconds)
-            jobs = self._leases.claim_within(transaction, request)
-            if jobs:
-                hand_over(transaction, self._name, worker, jobs)
-            granted += len(jobs)
-        return granted
-
-
-def hand_over(executor: Executor, queue: str, worker: str, jobs: Sequence[ClaimedJob]) -> None:
-    """Write granted jobs to the table from which the worker takes them."""
-    executor.run(
-        "deliver_grants",
-        {
-            "queue": queue,
-            "worker": worker,
-            "ids": [job.id for job in jobs],
-            "lease_nos": [job.lease_no for job in jobs],
-            "alone": any(job.alone for job in jobs),
-        },
-    )
 
 
 class Source(Protocol):
@@ -128,20 +100,13 @@ class AssignedSource:
 
     def __exit__(self, _type: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         """Ask for nothing more, and give back what was granted and not taken."""
-        self._leases.database.run("withdraw_worker", {"queue": self._name, "worker": self._worker})
-        self._leases.release(self._taken(MAX_BATCH))
+        self._leases.withdraw_worker(self._name, self._worker)
+        self._leases.release(self._leases.take_assigned(self._name, self._worker, limit=MAX_BATCH))
 
     def take(self, limit: int) -> list[ClaimedJob]:
         """Up to `limit` jobs that were granted; none yet: the demand has been registered for the managers."""
-        jobs = self._taken(limit)
+        jobs = self._leases.take_assigned(self._name, self._worker, limit=limit)
         wanted = None if self._asked and not jobs else limit
-        self._leases.database.run(
-            "register_demand",
-            {"queue": self._name, "worker": self._worker, "wanted": wanted, "seconds": _ALIVE_SECONDS},
-        )
+        self._leases.register_demand(self._name, self._worker, wanted, seconds=_ALIVE_SECONDS)
         self._asked = True
         return jobs
-
-    def _taken(self, limit: int) -> list[ClaimedJob]:
-        rows = self._leases.database.run("take_assigned", {"queue": self._name, "worker": self._worker, "limit": limit})
-        return [ClaimedJob._make((*row, self._name)) for row in rows]

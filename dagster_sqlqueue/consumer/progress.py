@@ -36,12 +36,15 @@ class Reporter:
 
     Args:
         leases: where the jobs were claimed.
+
+    Attributes:
+        said: by job id what its handler said; empty, unless handlers report their progress.
     """
 
     def __init__(self, leases: Leases) -> None:
         self._leases = leases
         self._lock = threading.Lock()
-        self._said: dict[UUID, _Said] = {}
+        self.said: dict[UUID, _Said] = {}
 
     def report(self, job: ClaimedJob, percent: float, message: str | None) -> None:
         """Note how far a job is. May be called from any thread.
@@ -50,9 +53,9 @@ class Reporter:
             LeaseLost: the lease has passed on. A database that is away is no reason to raise anything.
         """
         with self._lock:
-            said = self._said.get(job.id)
+            said = self.said.get(job.id)
             if said is None or said.job.lease_no != job.lease_no:
-                said = self._said[job.id] = _Said(job)
+                said = self.said[job.id] = _Said(job)
             if said.lost:
                 raise lost(job)
             said.kept = percent, message
@@ -64,7 +67,7 @@ class Reporter:
         if not self._lock.acquire(blocking=False):
             return
         try:
-            for said in self._said.values():
+            for said in self.said.values():
                 try:
                     self._write(said)
                 except LeaseLost:
@@ -78,10 +81,9 @@ class Reporter:
         Args:
             settled: the jobs, each with its outcome.
         """
-        if self._said:
-            with self._lock:
-                for job, _ in settled:
-                    self._said.pop(job.id, None)
+        with self._lock:
+            for job, _ in settled:
+                self.said.pop(job.id, None)
 
     def _write(self, said: _Said) -> None:
         if said.kept is None:

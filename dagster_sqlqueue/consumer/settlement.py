@@ -7,7 +7,8 @@ from uuid import UUID
 from dagster_sqlqueue.consumer.handler import brief
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.payload import serialization
+from dagster_sqlqueue.queue.endings import Endings
 
 HANDLER_BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0)
 """The bounds of the histogram of handlers' times, in seconds."""
@@ -69,7 +70,7 @@ class Settlement:
         stopped: the ids of those held that failed for good, and stop their ordering key.
     """
 
-    endings: list[Ending] = field(default_factory=list)
+    endings: Endings = field(default_factory=Endings)
     back: list[tuple[ClaimedJob, Retry | Snooze]] = field(default_factory=list)
     aside: list[tuple[ClaimedJob, str]] = field(default_factory=list)
     stopped: set[UUID] = field(default_factory=set)
@@ -81,23 +82,39 @@ def settle(settled: Iterable[tuple[ClaimedJob, Outcome]], stops_key: Callable[[C
     Args:
         settled: jobs with their outcomes.
         stops_key: whether a job that failed for good is held, and its key stopped, rather than archived.
+
+    Raises:
+        InvalidInput: a result cannot be stored as JSON.
     """
     made = Settlement()
+    ends = made.endings
     for job, outcome in settled:
+        result: str | None = None
+        error: str | None = None
         match outcome:
             case Done():
-                made.endings.append(Ending(job, _SUCCEEDED, outcome.result, None, outcome.text))
+                state = _SUCCEEDED
+                if outcome.result is not None:
+                    result = outcome.text or serialization.result_text(outcome.result)
             case Cancel(reason):
-                made.endings.append(Ending(job, ArchiveState.CANCELLED, error=brief(reason)))
+                state, error = ArchiveState.CANCELLED, brief(reason)
             case Hold(reason):
                 made.aside.append((job, brief(reason)))
+                continue
             case Snooze():
                 made.back.append((job, outcome))
-            case Retry(error, after) if not job.last_attempt:
-                made.back.append((job, Retry(brief(error), after)))
+                continue
+            case Retry(reason, after) if not job.last_attempt:
+                made.back.append((job, Retry(brief(reason), after)))
+                continue
             case Retry(reason, _) | Reject(reason) if stops_key(job):
                 made.stopped.add(job.id)
                 made.aside.append((job, brief(reason)))
+                continue
             case Retry(reason, _) | Reject(reason):
-                made.endings.append(Ending(job, ArchiveState.FAILED, error=brief(reason)))
+                state, error = ArchiveState.FAILED, brief(reason)
+        ends.jobs.append(job)
+        ends.states.append(state)
+        ends.results.append(result)
+        ends.errors.append(error)
     return made

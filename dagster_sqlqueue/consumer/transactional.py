@@ -195,7 +195,7 @@ class _Batches:
         work.summary.claimed += len(jobs)
         work.summary.batches += bool(jobs)
         work.summary.released += len(jobs) - len(batch.settled)
-        if writes.endings:
+        if writes.endings.jobs:
             work.count_finished(writes.endings, None)
         if writes.back:
             work.count_back(writes.back, batch.delays, {job.id for job, _ in writes.back})
@@ -243,7 +243,7 @@ class _Batches:
     def _write(self, transaction: Transaction) -> None:
         leases, batch = self.work.leases, self.hand
         writes = batch.writes
-        if writes.endings:
+        if writes.endings.jobs:
             leases.finish_locked(transaction, writes.endings, worker=self.work.worker)
         if writes.back or writes.aside:
             batch.delays = leases.delays(writes.back, backoff=self.work.custom_backoff)

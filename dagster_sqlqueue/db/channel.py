@@ -80,7 +80,7 @@ class Channel:
         connection = self._session and self._session.connection
         self.close()
         if isinstance(error, psycopg.ProgrammingError):
-            raise self._database.explained(error, self._name, connection=connection) from None
+            raise self._database.errors.explained(error, self._name, connection=connection) from None
         raise error
 
     def _open(self) -> OwnSession:

@@ -9,15 +9,18 @@ import contextlib
 import enum
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import psycopg
 import sqlalchemy as sa
+import tenacity
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from dagster_sqlqueue.db import driver_errors, permissions, session_settings, statements, uuid_arrays
+from dagster_sqlqueue.db import driver_errors, session_settings, statements, uuid_arrays
+from dagster_sqlqueue.db.error_translation import ErrorTranslation
 from dagster_sqlqueue.db.executors import (
     AsyncTransaction,
     CallerConnection,
@@ -27,20 +30,31 @@ from dagster_sqlqueue.db.executors import (
     Step,
     Transaction,
     check_connection,
+    connection_of,
     execute,
     execute_together,
-    user_of,
 )
 from dagster_sqlqueue.db.pool import pool_of
 from dagster_sqlqueue.db.session_settings import Pooler
 from dagster_sqlqueue.db.urls import parse_url, pooler_of
-from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
+from dagster_sqlqueue.errors import InvalidInput
 
 logger = logging.getLogger("dagster_sqlqueue")
 
 T = TypeVar("T")
 
 SCHEMA_VARIABLE = "SQLQUEUE_SCHEMA"
+
+_IDLE_SINCE = "idle_since"
+_TRUSTED_SECONDS = 0.5
+"""Idle seconds after which a connection is tested before it is used: one round trip, which busy connections are spared."""
+
+_RETRYING = tenacity.Retrying(
+    retry=tenacity.retry_if_exception(driver_errors.lost_a_race),
+    wait=tenacity.wait_random_exponential(multiplier=0.005, max=1),
+    stop=tenacity.stop_after_attempt(8),
+    reraise=True,
+)
 
 
 class Unnamed(enum.Enum):
@@ -58,6 +72,24 @@ connection, which takes hours."""
 def default_schema() -> str:
     """Return the schema to use if none is given: the environment variable `SQLQUEUE_SCHEMA`, else `sqlqueue`."""
     return os.environ.get(SCHEMA_VARIABLE) or statements.DEFAULT_SCHEMA
+
+
+def retried(work: Callable[..., T], *arguments: object) -> T:
+    """Call `work`, again after a serialization failure or a deadlock, up to nine times in total.
+
+    Returns:
+        The result of `work`.
+
+    Raises:
+        Exception: any other exception of `work`, or that of its last call.
+    """
+    # The first attempt without tenacity: it is nearly always the only one, and tenacity costs as much as a short statement.
+    try:
+        return work(*arguments)
+    except psycopg.Error as error:
+        if not driver_errors.lost_a_race(error):
+            raise
+    return _RETRYING(work, *arguments)
 
 
 class Database:
@@ -83,6 +115,7 @@ class Database:
         schema: schema of the queue's tables.
         pooler: the pooler given by argument or URL; None if none was given.
         shared: whether a pooler lends sessions for one transaction at a time, as given or detected.
+        errors: translates the driver's errors.
     """
 
     def __init__(
@@ -114,6 +147,7 @@ class Database:
             "connect_timeout": connect_timeout,
             "statement_timeout": statement_timeout,
         }
+        self.errors = ErrorTranslation(self.where, schema, self._url.username or "", pool_size)
         self.engine = pool_of(
             self._url,
             size=pool_size,
@@ -153,7 +187,7 @@ class Database:
             DatabaseUnavailable, SchemaMissing, AccessRefused: see the classes.
             psycopg.Error: any other error of the database.
         """
-        return driver_errors.retried(self._run_once, name, statements.load(name, self.schema), parameters)
+        return retried(self._run_once, name, statements.load(name, self.schema), parameters)
 
     def _run_once(self, name: str, sql: str, parameters: Parameters) -> Sequence[Row]:
         with self.connection() as connection:
@@ -162,7 +196,7 @@ class Database:
                     return execute_together(connection, self.whole([(sql, parameters)]))[-2]
                 return execute(connection, sql, parameters)
             except psycopg.ProgrammingError as error:
-                raise self.explained(error, name, connection=connection) from None
+                raise self.errors.explained(error, name, connection=connection) from None
 
     def run_together(self, *steps: Step) -> list[Sequence[Row]]:
         """Run statements in order in one transaction, pipelined.
@@ -176,7 +210,7 @@ class Database:
         Raises:
             DatabaseUnavailable, SchemaMissing, psycopg.Error: as for `run`.
         """
-        return driver_errors.retried(self._run_together_once, steps)
+        return retried(self._run_together_once, steps)
 
     def _run_together_once(self, steps: Sequence[Step]) -> list[Sequence[Row]]:
         texts = [(statements.load(name, self.schema), given) for name, given in steps]
@@ -186,7 +220,7 @@ class Database:
                     return execute_together(connection, self.whole(texts))[-1 - len(texts) : -1]
                 return execute_together(connection, texts)
             except psycopg.ProgrammingError as error:
-                raise self.explained(error, *(name for name, _ in steps), connection=connection) from None
+                raise self.errors.explained(error, *(name for name, _ in steps), connection=connection) from None
 
     def transact(self, work: "Callable[[Transaction], T]", *, idling: bool = False) -> T:
         """Run `work` in one transaction of the library; retry it from the start after a serialization failure or deadlock.
@@ -203,7 +237,7 @@ class Database:
             DatabaseUnavailable, SchemaMissing: see the classes.
             Exception: any exception of `work`, after a rollback.
         """
-        result: T = driver_errors.retried(self._transact_once, work, idling)
+        result: T = retried(self._transact_once, work, idling)
         return result
 
     def _transact_once(self, work: "Callable[[Transaction], T]", idling: bool) -> T:
@@ -261,9 +295,7 @@ class Database:
             SchemaMissing: the block did not find the queue's tables.
         """
         with self._translated():
-            pooled = self.engine.raw_connection()
-            driver = pooled.driver_connection
-            assert isinstance(driver, psycopg.Connection)
+            pooled, driver = self._pooled()
             try:
                 yield driver
             finally:
@@ -271,6 +303,8 @@ class Database:
                 driver.row_factory, driver.cursor_factory = tuple_row, psycopg.Cursor
                 if driver.pgconn.transaction_status != TransactionStatus.IDLE:
                     pooled.invalidate()
+                else:
+                    pooled.info[_IDLE_SINCE] = time.monotonic()
                 pooled.close()
 
     def apart(self) -> "psycopg.Connection[Any]":
@@ -280,11 +314,34 @@ class Database:
             DatabaseUnavailable: no connection could be opened.
         """
         with self._translated():
-            pooled = self.engine.raw_connection()
-            driver = pooled.driver_connection
-            assert isinstance(driver, psycopg.Connection)
+            pooled, driver = self._pooled()
             pooled.detach()
             return driver
+
+    def _pooled(self) -> "tuple[sa.PoolProxiedConnection, psycopg.Connection[Any]]":
+        """Take a connection of the pool. One that was idle is tested first, and replaced if it was lost."""
+        while True:
+            pooled = self.engine.raw_connection()
+            driver, now = pooled.driver_connection, time.monotonic()
+            assert isinstance(driver, psycopg.Connection)
+            if now - pooled.info.get(_IDLE_SINCE, now) < _TRUSTED_SECONDS:
+                return pooled, driver
+            try:
+                driver.execute("SELECT 1")
+            except psycopg.Error:
+                pooled.invalidate()
+                pooled.close()
+            else:
+                return pooled, driver
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (psycopg.Error, sa.exc.SQLAlchemyError) as error:
+            if (meant := self.errors.of_connection(error)) is error:
+                raise
+            raise meant from None
 
     def begin_apart(self) -> Transaction:
         """Begin a transaction of the library on a connection of its own. The caller ends it and closes the connection.
@@ -323,7 +380,7 @@ class Database:
             case sa.Connection():
                 return SqlAlchemyExecutor(connection, self)
             case _:
-                return SqlAlchemyExecutor(_connection_of(connection), self)
+                return SqlAlchemyExecutor(connection_of(connection), self)
 
     def awaited(self, connection: "psycopg.AsyncConnection[Any]") -> AsyncTransaction:
         """Return the caller's transaction on an asynchronous connection.
@@ -358,83 +415,3 @@ class Database:
         uuid_arrays.register(driver)
         if not driver.autocommit:
             driver.commit()
-
-    def _user(self, connection: object) -> str:
-        """Return the user for an error message: of the connection, or of the URL if an error has closed the connection."""
-        return user_of(connection) or self._url.username or ""
-
-    @contextlib.contextmanager
-    def naming_schema(self, *names: str, connection: object = None) -> Iterator[None]:
-        """Replace the driver's errors in the block by those of `explained`.
-
-        Args:
-            names: names of the SQL files that the block runs.
-            connection: the driver connection that they run on.
-
-        Raises:
-            SchemaMissing, AccessRefused: see the classes.
-        """
-        try:
-            yield
-        except (psycopg.ProgrammingError, sa.exc.ProgrammingError) as error:
-            raise self.explained(error, *names, connection=connection) from None
-
-    def explained(self, error: Exception, *names: str, connection: object = None) -> Exception:
-        """Return the error to raise in place of the driver's error.
-
-        It names the command that creates the missing tables, or the roles that may run these statements. All other errors
-        are returned unchanged.
-
-        Args:
-            error: error of the driver, or the SQLAlchemy error that wraps it.
-            names: names of the SQL files that were run; if none is given, a permission error is returned unchanged.
-            connection: the driver connection that they ran on.
-        """
-        original = error.orig if isinstance(error, sa.exc.ProgrammingError) else error
-        if missed := driver_errors.missing(original, self.schema, self.where):
-            return missed
-        if names and isinstance(original, psycopg.errors.InsufficientPrivilege):
-            return permissions.refusal(self.schema, names, self._user(connection), str(original))
-        return error
-
-    @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except (psycopg.ProgrammingError, sa.exc.ProgrammingError) as error:
-            raise self.explained(error) from None
-        except sa.exc.TimeoutError:
-            raise DatabaseUnavailable(
-                f"none of the {self.engine.pool.size()} connections to {self.where} became free in time; raise pool_size to"  # type: ignore[attr-defined]
-                " the number of threads that use the queue"
-            ) from None
-        except (
-            sa.exc.OperationalError,
-            psycopg.OperationalError,
-            psycopg.errors.IdleInTransactionSessionTimeout,
-        ) as error:
-            original = error.orig if isinstance(error, sa.exc.OperationalError) else error
-            if driver_errors.is_unavailable(original):
-                raise self.unavailable(str(original), getattr(original, "sqlstate", None)) from None
-            raise
-
-    def unavailable(self, reason: str, state: str | None = None) -> DatabaseUnavailable:
-        """Return an error that says why this database cannot be used, and what to do.
-
-        Args:
-            reason: message of the driver's error.
-            state: its SQLSTATE, if there is one.
-        """
-        return driver_errors.unavailable(self.where, reason, state)
-
-
-def _connection_of(session: object) -> sa.Connection:
-    # Imported here: the ORM takes a fifth of this module's import time, and a caller that has a session has loaded it.
-    from sqlalchemy.orm import Session, scoped_session
-
-    if not isinstance(session, Session | scoped_session):
-        raise InvalidInput(
-            f"connection is a {type(session).__name__}; give a psycopg.Connection, a SQLAlchemy Connection on psycopg, or an"
-            " ORM Session"
-        )
-    return session.connection()

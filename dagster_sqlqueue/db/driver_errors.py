@@ -1,15 +1,11 @@
 """Meaning of the driver's errors: which are retried, which mean that the database cannot be used, and their messages."""
 
 import re
-from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final
 
 import psycopg
-import tenacity
 
 from dagster_sqlqueue.errors import DatabaseUnavailable, SchemaMissing
-
-T = TypeVar("T")
 
 _SERIALIZATION: Final = {"40001", "40P01"}
 _MISSING: Final = (
@@ -25,32 +21,6 @@ _NO_DATABASE: Final = "3D000"
 def lost_a_race(error: BaseException) -> bool:
     """Return whether an error is a serialization failure or a deadlock: a retry of the transaction may succeed."""
     return getattr(error, "sqlstate", None) in _SERIALIZATION
-
-
-_RETRYING = tenacity.Retrying(
-    retry=tenacity.retry_if_exception(lost_a_race),
-    wait=tenacity.wait_random_exponential(multiplier=0.005, max=1),
-    stop=tenacity.stop_after_attempt(8),
-    reraise=True,
-)
-
-
-def retried(work: Callable[..., T], *arguments: object) -> T:
-    """Call `work`, again after a serialization failure or a deadlock, up to nine times in total.
-
-    Returns:
-        The result of `work`.
-
-    Raises:
-        Exception: any other exception of `work`, or that of its last call.
-    """
-    # The first attempt without tenacity: it is nearly always the only one, and tenacity costs as much as a short statement.
-    try:
-        return work(*arguments)
-    except psycopg.Error as error:
-        if not lost_a_race(error):
-            raise
-    return _RETRYING(work, *arguments)
 
 
 def missing(error: object, schema: str, where: str) -> SchemaMissing | None:

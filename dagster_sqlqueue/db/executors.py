@@ -10,6 +10,7 @@ from psycopg.pq import ExecStatus, PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from dagster_sqlqueue.db import odd_values, session_settings, statements
+from dagster_sqlqueue.db.error_translation import ErrorTranslation
 from dagster_sqlqueue.db.own_session import COMMIT_AND_CHAIN, Answer, Bound, OwnSession, Together, numbered
 from dagster_sqlqueue.errors import InvalidInput
 
@@ -44,16 +45,10 @@ class Home(Protocol):
     """Interface of a database to its executors."""
 
     schema: str
+    errors: ErrorTranslation
 
     def first_steps(self) -> "list[tuple[str, Parameters]]":
         """Return the statements to send before the first one of a transaction of the library."""
-        ...
-
-    def explained(self, error: Exception, *names: str, connection: object) -> Exception:
-        """Return the error to raise in place of the driver's error.
-
-        It names the command that creates the missing tables, or the roles that may run these statements.
-        """
         ...
 
 
@@ -71,7 +66,7 @@ class Transaction:
         try:
             return execute(self.connection, statements.load(name, self._database.schema), parameters)
         except psycopg.ProgrammingError as error:
-            raise self._database.explained(error, name, connection=self.connection) from None
+            raise self._database.errors.explained(error, name, connection=self.connection) from None
 
     @contextlib.contextmanager
     def copying(self, name: str) -> Iterator[Send]:
@@ -79,7 +74,7 @@ class Transaction:
         try:
             yield from _copy_in(self.connection, statements.load(name, self._database.schema))
         except psycopg.ProgrammingError as error:
-            raise self._database.explained(error, name, connection=self.connection) from None
+            raise self._database.errors.explained(error, name, connection=self.connection) from None
 
     def run_and_go_on(self, last: Step, first: Step | None = None) -> Sequence[Row]:
         """Run the last statement of this transaction, commit, and run the first one of the next transaction, pipelined.
@@ -114,7 +109,7 @@ class Transaction:
     def explained(self, error: Exception, *steps: Step | None) -> Exception:
         """Return the error to raise in place of the driver's for one of these statements."""
         names = [step[0] for step in steps if step is not None]
-        return self._database.explained(error, *names, connection=self.connection)
+        return self._database.errors.explained(error, *names, connection=self.connection)
 
     def _going_on(self, last: Step, first: Step | None) -> list[Step]:
         following = [] if first is None else [self._loaded(first)]
@@ -193,7 +188,7 @@ class SqlAlchemyExecutor:
             except odd_values.UNREADABLE:
                 return odd_values.rows(result.cursor)
         except (psycopg.ProgrammingError, sa.exc.ProgrammingError) as error:
-            raise self._database.explained(error, name, connection=self._driver) from None
+            raise self._database.errors.explained(error, name, connection=self._driver) from None
 
     @contextlib.contextmanager
     def copying(self, name: str) -> Iterator[Send]:
@@ -201,7 +196,7 @@ class SqlAlchemyExecutor:
         try:
             yield from _copy_in(self._driver, statements.load(name, self._database.schema))
         except psycopg.ProgrammingError as error:
-            raise self._database.explained(error, name, connection=self._driver) from None
+            raise self._database.errors.explained(error, name, connection=self._driver) from None
 
     @contextlib.contextmanager
     def atomic(self) -> "Iterator[SqlAlchemyExecutor]":
@@ -257,7 +252,7 @@ class AsyncTransaction:
                         raise
                     return []
         except psycopg.ProgrammingError as error:
-            raise self._database.explained(error, name, connection=self._connection) from None
+            raise self._database.errors.explained(error, name, connection=self._connection) from None
 
     async def copy(self, name: str, blocks: Iterable[bytes]) -> None:
         """Run the COPY of the SQL file `name`, and send it rows in binary format."""
@@ -272,7 +267,7 @@ class AsyncTransaction:
                     await copy.write(block)
                 await copy.write(_COPY_TRAILER)
         except psycopg.ProgrammingError as error:
-            raise self._database.explained(error, name, connection=self._connection) from None
+            raise self._database.errors.explained(error, name, connection=self._connection) from None
 
     @contextlib.asynccontextmanager
     async def atomic(self) -> "AsyncIterator[AsyncTransaction]":
@@ -284,12 +279,21 @@ class AsyncTransaction:
             yield self
 
 
-def user_of(connection: object) -> str:
-    """Return the user of a psycopg connection, for a message; an empty string if it is no longer known."""
-    if isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
-        with contextlib.suppress(psycopg.OperationalError):
-            return str(connection.info.user)
-    return ""
+def connection_of(session: object) -> sa.Connection:
+    """Return the connection of an ORM session.
+
+    Raises:
+        InvalidInput: the object is no session.
+    """
+    # Imported here: the ORM takes a fifth of this module's import time, and a caller that has a session has loaded it.
+    from sqlalchemy.orm import Session, scoped_session
+
+    if not isinstance(session, Session | scoped_session):
+        raise InvalidInput(
+            f"connection is a {type(session).__name__}; give a psycopg.Connection, a SQLAlchemy Connection on psycopg, or an"
+            " ORM Session"
+        )
+    return session.connection()
 
 
 def check_connection(connection: object, awaited: str | None = None) -> None:

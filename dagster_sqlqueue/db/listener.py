@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.db.database import Database
+from dagster_sqlqueue.errors import DatabaseUnavailable
 
 logger = logging.getLogger("dagster_sqlqueue")
 
@@ -104,21 +105,15 @@ class Listener:
             return False
         with contextlib.ExitStack() as unless_it_listens:
             try:
-                pooled = self._database.engine.raw_connection()
-                connection = pooled.driver_connection
-                assert isinstance(connection, psycopg.Connection)
-                pooled.detach()
+                connection = self._database.apart()
                 unless_it_listens.callback(_close, connection)
                 if self._database.shared:
                     # Another client uses the session in the next transaction: LISTEN would have no effect here.
                     self._try_again_at = math.inf
                     return False
                 connection.execute(statements.load(self._statement, self._database.schema).encode())
-            except (sa.exc.DBAPIError, psycopg.Error) as error:
+            except (DatabaseUnavailable, sa.exc.DBAPIError, psycopg.Error) as error:
                 self.lose(self._why(getattr(error, "orig", None) or error))
-                return False
-            except sa.exc.TimeoutError:
-                self.lose("every connection of the pool is in use; raise pool_size")
                 return False
             unless_it_listens.pop_all()
         connection.add_notify_handler(lambda note: self._notes.append(note))
@@ -138,8 +133,10 @@ class Listener:
         self._drop()
 
     def _why(self, error: BaseException) -> str:
+        if isinstance(error, DatabaseUnavailable):
+            return str(error)
         if getattr(error, "sqlstate", None) is None:
-            return str(self._database.unavailable(str(error)))
+            return str(self._database.errors.unavailable(str(error)))
         return f"the database refused: {str(error).splitlines()[0]}"
 
     def _read(self) -> list[tuple[str, str]]:

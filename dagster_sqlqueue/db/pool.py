@@ -1,14 +1,10 @@
-"""Pool of connections to one database; a connection that was idle is tested before it is used."""
+"""Pool of connections to one database."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import psycopg
 import sqlalchemy as sa
-
-_TRUSTED_SECONDS = 0.5
-"""Idle seconds after which a connection is tested before it is used: one round trip, which busy connections are spared."""
 
 
 def pool_of(
@@ -46,19 +42,4 @@ def pool_of(
         },
     )
     sa.event.listen(engine, "connect", on_connect)
-    sa.event.listen(engine, "checkin", _note_idle)
-    sa.event.listen(engine, "checkout", _test_if_idle)
     return engine
-
-
-def _note_idle(_driver: object, record: Any) -> None:
-    record.info["idle_since"] = time.monotonic()
-
-
-def _test_if_idle(driver: "psycopg.Connection[Any]", record: Any, _proxy: object) -> None:
-    if time.monotonic() - record.info.get("idle_since", time.monotonic()) < _TRUSTED_SECONDS:
-        return
-    try:
-        driver.execute("SELECT 1")
-    except psycopg.Error as error:
-        raise sa.exc.DisconnectionError() from error

@@ -6,6 +6,7 @@ from typing import Any, Generic, TypeVar
 import psycopg
 
 from dagster_sqlqueue.db import driver_errors
+from dagster_sqlqueue.db.database import retried
 from dagster_sqlqueue.errors import TransactionLost
 
 S = TypeVar("S")
@@ -90,7 +91,7 @@ def beginning_again(work: Callable[[], T], read: RereadableInput[Any]) -> T:
             raise
 
     try:
-        return driver_errors.retried(once)
+        return retried(once)
     except psycopg.Error as error:
         if driver_errors.lost_a_race(error):
             raise TransactionLost(

@@ -221,6 +221,8 @@ class QueueSettings:
         paused_at: since when it is paused; None: it is not.
         paused_until: when it goes on by itself; None: it does not, or is not paused.
         revision: grows with every change; a claim that knows an older one takes nothing.
+        keyed: whether the jobs that share an ordering key take turns.
+        limited: whether a limit holds for the queue as a whole.
     """
 
     name: str
@@ -241,13 +243,10 @@ class QueueSettings:
     revision: int
     lanes: int
     regions: tuple[str, ...]
+    # Stored, because every claim reads them several times.
+    keyed: bool = field(init=False)
+    limited: bool = field(init=False)
 
-    @property
-    def keyed(self) -> bool:
-        """Whether the jobs that share an ordering key take turns."""
-        return self.ordered or self.max_running_per_key is not None
-
-    @property
-    def limited(self) -> bool:
-        """Whether a limit holds for the queue as a whole."""
-        return self.max_running is not None or self.rate is not None
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keyed", self.ordered or self.max_running_per_key is not None)
+        object.__setattr__(self, "limited", self.max_running is not None or self.rate is not None)

@@ -19,7 +19,7 @@ from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.payload import json_text, quoting, serialization
 from dagster_sqlqueue.payload.redaction import scrubbed, values_in
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Endings
 from dagster_sqlqueue.queue.leases import Leases
 
 T = TypeVar("T")
@@ -120,7 +120,7 @@ def take(
     """
     jobs: list[LeasedJob[Any]] = []
     unreadable: list[tuple[ClaimedJob, Outcome]] = []
-    request = ClaimRequest(name, limit, worker=worker, buckets=buckets, lease_seconds=lease_seconds)
+    request = ClaimRequest(name, limit, worker=worker, buckets=buckets, lease_seconds=lease_seconds).checked()
     for claimed in leases.claim(request, on_spent=lambda dead, held, _: log_buried(dead, held)):
         try:
             payload = (
@@ -170,13 +170,13 @@ def settle_claimed(
     written = Written()
     writes = settle(settled, leases.stops_key)
     accepted: set[UUID] = set()
-    if writes.endings:
+    if writes.endings.jobs:
         done = _finish(leases, writes.endings)
         accepted |= done
         names = {ArchiveState.SUCCEEDED: "completed", ArchiveState.FAILED: "dead_lettered"}
-        log_endings(ending for ending in writes.endings if ending.job.id in done)
-        for ending in writes.endings:
-            written.counts[names.get(ending.state, "cancelled")] += ending.job.id in done
+        log_endings(writes.endings.among(done))
+        for job, state in zip(writes.endings.jobs, writes.endings.states, strict=True):
+            written.counts[names.get(state, "cancelled")] += job.id in done
     if writes.back:
         delays = leases.delays(writes.back, backoff=backoff)
         done = leases.requeue(writes.back, delays=delays)
@@ -194,9 +194,9 @@ def settle_claimed(
     return written
 
 
-def _finish(leases: Leases, endings: Sequence[Ending]) -> set[UUID]:
+def _finish(leases: Leases, endings: Endings) -> set[UUID]:
     accepted = leases.finish(endings)
-    refused = [ending.job for ending in endings if ending.job.id not in accepted]
+    refused = [job for job in endings.jobs if job.id not in accepted]
     # An earlier attempt of the step may have ended them and died before it returned.
     return accepted | leases.ended_by_us(refused) if refused else accepted
 

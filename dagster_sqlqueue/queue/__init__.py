@@ -6,8 +6,8 @@ from dagster_sqlqueue._faces import lazy
 
 if TYPE_CHECKING:
     from dagster_sqlqueue.queue.claim_request import MAX_BATCH as MAX_BATCH
-    from dagster_sqlqueue.queue.complete import Ending as Ending
     from dagster_sqlqueue.queue.complete import Kept as Kept
+    from dagster_sqlqueue.queue.endings import Ending as Ending
     from dagster_sqlqueue.queue.hooks import EnqueueCall as EnqueueCall
     from dagster_sqlqueue.queue.hooks import EnqueueHooks as EnqueueHooks
     from dagster_sqlqueue.queue.insert import Enqueued as Enqueued
@@ -17,7 +17,8 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "complete": ["Ending", "Kept"],
+            "complete": ["Kept"],
+            "endings": ["Ending"],
             "hooks": ["EnqueueCall", "EnqueueHooks"],
             "insert": ["Enqueued"],
             "sql_queue": ["SqlQueue"],

@@ -1,7 +1,6 @@
 """Claim jobs: one verb, five strategies, with the turns of keys and the limits of queues."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -10,12 +9,13 @@ from uuid_utils.compat import uuid7
 from dagster_sqlqueue.db.executors import Executor, Row, Step
 from dagster_sqlqueue.errors import DatabaseUnavailable
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
-from dagster_sqlqueue.model.queue import QueueSettings, Strategy, check_queue_name
+from dagster_sqlqueue.model.queue import QueueSettings, Strategy
 from dagster_sqlqueue.queue.catalog import Catalog
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
-from dagster_sqlqueue.queue.complete import Ending, FencedWrites, ending_step
+from dagster_sqlqueue.queue.complete import FencedWrites
+from dagster_sqlqueue.queue.endings import Ending, Endings
 from dagster_sqlqueue.queue.limits import Reservations
-from dagster_sqlqueue.queue.odd_jobs import ROW_ERRORS, despite_odd_jobs
+from dagster_sqlqueue.queue.odd_jobs import ROW_ERRORS, hold_unclaimable
 from dagster_sqlqueue.queue.strategies import (
     FROM_THE_HEAD,
     KEY,
@@ -25,7 +25,6 @@ from dagster_sqlqueue.queue.strategies import (
     lanes_of,
     lease_seconds_of,
     pick,
-    saw,
     under_lease,
     without_suspects,
 )
@@ -52,18 +51,27 @@ class Claims:
         self._writes = writes
         self._reservations = Reservations(catalog.database)
 
-    def claim(self, request: ClaimRequest, *, on_spent: OnSpent | None = None) -> list[ClaimedJob]:
+    def claim(
+        self, request: ClaimRequest, *, settings: QueueSettings | None = None, on_spent: OnSpent | None = None
+    ) -> list[ClaimedJob]:
         """Claim due jobs under a lease, by the queue's strategy: `SqlQueue.claim`.
 
         Args:
             request: the claim's arguments.
+            settings: the queue's, as the caller knows them; None: as this process read them last. If they are not the
+                current ones, these are read.
             on_spent: called with the jobs that were met and not handed out, because their last attempt was spent, or they
                 were cancelled while they ran.
         """
-        queue, hints = check_queue_name(request.queue), request.hints
-        settings = self._catalog.last_seen(queue)
+        queue, hints = request.queue, request.hints
+        settings = settings or self._catalog.last_seen(queue)
         while True:
-            jobs, again = despite_odd_jobs(self.database, queue, partial(self._claim, settings, request))
+            try:
+                jobs, again = self._claim(settings, request)
+            except ROW_ERRORS as error:
+                if not hold_unclaimable(self.database, queue, error):
+                    raise
+                continue
             handed_out = self.without_spent(jobs, on_spent=on_spent)
             if handed_out:
                 # Not before: what this claim has not reached yet may have been due earlier than what it buried.
@@ -79,7 +87,12 @@ class Claims:
                 return []
 
     def finish_and_claim(
-        self, endings: Sequence[Ending], request: ClaimRequest, *, on_spent: OnSpent | None = None
+        self,
+        endings: Endings,
+        request: ClaimRequest,
+        *,
+        settings: QueueSettings | None = None,
+        on_spent: OnSpent | None = None,
     ) -> tuple[set[UUID], list[ClaimedJob]]:
         """End jobs and claim the next ones in one transaction, by `round_robin` in one round trip. Only for keys that take
         turns, and by the strategies `assign` and `token`, it takes two.
@@ -87,16 +100,17 @@ class Claims:
         Args:
             endings: as for `finish`; at least one.
             request: the claim's arguments.
+            settings: as for `claim`. If they are not the current ones, nothing is claimed.
             on_spent: as for `claim`.
 
         Returns:
             The ids whose ending was accepted; and the jobs that were claimed. None were: ask `claim` whether there are any.
 
         Raises:
-            InvalidInput, UnknownQueue: as for `finish` and `claim`.
+            UnknownQueue: as for `claim`.
         """
-        settings = self._catalog.last_seen(request.queue)
-        jobs = [ending.job for ending in endings]
+        settings = settings or self._catalog.last_seen(request.queue)
+        jobs = endings.jobs
 
         def one_after_the_other() -> tuple[set[UUID], list[ClaimedJob]]:
             accepted = self._writes.finish(endings)
@@ -104,7 +118,7 @@ class Claims:
 
         if settings.keyed or settings.strategy in _ALONE or any(job.order_no is not None for job in jobs):
             return one_after_the_other()
-        step = ending_step(endings)
+        step = endings.step()
         try:
             if settings.strategy is Strategy.ROUND_ROBIN:
                 ended, *_, rows = self.database.run_together(step, *self._next_claim(settings, request))
@@ -117,7 +131,7 @@ class Claims:
             # Nothing was written. Apart from each other they show which of the two it was.
             return one_after_the_other()
         claimed = self.without_spent(found, on_spent=on_spent)
-        if settings.strategy in FROM_THE_HEAD:
+        if claimed and settings.strategy in FROM_THE_HEAD:
             request.hints.note(claimed)
         return self._writes.accepted(step, jobs, ended, None), claimed
 
@@ -176,10 +190,9 @@ class Claims:
         known how many more it would have taken.
         """
         jobs = [ClaimedJob._make((*row, settings.name)) for row in rows]
-        filled = (
-            len(jobs) >= request.limit or settings.limited or request.joining or any(job.alone for job in jobs[-1:])
-        )
-        saw(settings, request.hints, [job.bucket for job in jobs], filled=filled)
+        if jobs:
+            filled = len(jobs) >= request.limit or settings.limited or request.joining or jobs[-1].alone
+            request.hints.found(settings.strategy, [job.bucket for job in jobs], filled=filled)
         return jobs
 
     def _mark(self, parameters: dict[str, Any]) -> tuple[Sequence[Row], bool]:
@@ -278,7 +291,7 @@ class Claims:
         dead = [job for job in spent if not self._writes.stops_key(job)]
         endings = [Ending(job, ArchiveState.CANCELLED, error="cancelled while it ran") for job in unwanted]
         endings += [Ending(job, ArchiveState.FAILED, error=_spent_error(job)) for job in dead]
-        ended = self._writes.finish(endings, executor=executor)
+        ended = self._writes.finish(Endings.of(endings), executor=executor)
         aside = self._writes.hold([(job, _spent_error(job)) for job in held], executor=executor)
         if on_spent is not None:
             accepted = [[job for job in met if job.id in ended] for met in (dead, unwanted)]

@@ -16,7 +16,8 @@ from dagster_sqlqueue.errors import DatabaseUnavailable, QueueError
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.queue import QueueSettings, Strategy
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
-from dagster_sqlqueue.queue.complete import Ending, FencedWrites, ending_step
+from dagster_sqlqueue.queue.complete import FencedWrites
+from dagster_sqlqueue.queue.endings import Endings
 from dagster_sqlqueue.queue.strategies import claim_parameters
 
 
@@ -52,7 +53,7 @@ class SentClaim:
         self,
         writes: FencedWrites,
         channels: Channels,
-        endings: Sequence[Ending],
+        endings: Endings | None,
         step: Step | None,
         request: ClaimRequest,
     ) -> None:
@@ -104,13 +105,11 @@ class SentClaim:
         Raises:
             DatabaseUnavailable: it is not known; they may have ended all the same.
         """
-        if self._step is None:
+        if self._step is None or self._endings is None:
             return set()
+        jobs = self._endings.jobs
         if self._ends_lost is not None:
-            raise DatabaseUnavailable(
-                f"the answer to the ends of {len(self._endings)} jobs got lost"
-            ) from self._ends_lost
-        jobs = [ending.job for ending in self._endings]
+            raise DatabaseUnavailable(f"the answer to the ends of {len(jobs)} jobs got lost") from self._ends_lost
         return self._writes.accepted(self._step, jobs, self._ended.rows(), None)
 
 
@@ -125,21 +124,20 @@ class ClaimsAhead:
         self._writes = writes
 
     def send(
-        self, channels: Channels, endings: Sequence[Ending], request: ClaimRequest, settings: QueueSettings
+        self, channels: Channels, endings: Endings | None, request: ClaimRequest, settings: QueueSettings
     ) -> SentClaim:
         """Send ends, and a claim of jobs that join those that the consumer has.
 
         Args:
             channels: where to send; nothing is under way there.
-            endings: as for `finish`, of jobs without a place in their key's line; may be empty.
+            endings: as for `finish`, of jobs without a place in their key's line; None: only claim.
             request: the claim's arguments, `joining`, with buckets. Tell its hints what came of it: `SentClaim.noted`.
             settings: the queue's, of which `may_claim_ahead` holds. If they are not the current ones, nothing is claimed.
 
         Raises:
-            InvalidInput: a result cannot be stored as JSON; nothing was sent.
             DatabaseUnavailable, psycopg.Error: see `Channel.send`; the jobs of the ends may have ended.
         """
-        ending = ending_step(endings) if endings else None
+        ending = None if endings is None else endings.step()
         claim = "claim_round_robin", claim_parameters(settings, request)
         try:
             if ending is not None:

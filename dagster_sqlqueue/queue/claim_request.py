@@ -1,11 +1,12 @@
-"""The arguments of a claim, checked once, and handed on as they are from the caller to the statement."""
+"""The arguments of a claim, passed on as they are from the caller to the statement."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
-from dagster_sqlqueue.model.queue import MAX_BUCKETS
+from dagster_sqlqueue.model.queue import MAX_BUCKETS, check_queue_name
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.queue.head_hints import HeadHints
 
@@ -14,7 +15,7 @@ MAX_BATCH = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """One claim's arguments.
+    """One claim's arguments. Not checked: where they come from a caller of the library, call `checked`.
 
     Args:
         queue: the queue's name.
@@ -26,9 +27,6 @@ class ClaimRequest:
         filter: claim only jobs that fit.
         joining: the claimed jobs join others that the consumer has in hand: none is claimed whose lease ran out, and their
             attempts are not spent if the consumer dies.
-
-    Raises:
-        InvalidInput: a value is out of range; the message names it.
     """
 
     queue: str
@@ -40,13 +38,20 @@ class ClaimRequest:
     filter: ClaimFilter | None = None
     joining: bool = False
 
-    def __post_init__(self) -> None:
+    def checked(self) -> Self:
+        """Return the same arguments, checked.
+
+        Raises:
+            InvalidInput: a value is out of range; the message names it.
+        """
+        check_queue_name(self.queue)
         if not 1 <= self.limit <= MAX_BATCH:
             raise InvalidInput(f"limit is {self.limit}; a claim takes 1 to {MAX_BATCH:,} jobs")
         if self.lease_seconds is not None and not 0 < self.lease_seconds <= MAX_DELAY_SECONDS:
             raise InvalidInput(f"lease_seconds is {self.lease_seconds}; it must be positive, at most a hundred years")
         if self.buckets is not None:
             check_buckets(self.buckets)
+        return self
 
 
 def check_buckets(buckets: Sequence[int]) -> Sequence[int]:

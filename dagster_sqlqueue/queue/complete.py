@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 from dagster_sqlqueue.db.executors import Executor, Parameters, Row, Step
 from dagster_sqlqueue.db.isolation import check_sees_others
-from dagster_sqlqueue.db.uuid_arrays import UuidArray
 from dagster_sqlqueue.errors import InvalidInput, LeaseLost
 from dagster_sqlqueue.model.backoff import Backoff, BackoffPolicy
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
@@ -18,17 +17,8 @@ from dagster_sqlqueue.model.outcome import Retry, Snooze
 from dagster_sqlqueue.model.queue import PoisonPolicy
 from dagster_sqlqueue.payload import serialization
 from dagster_sqlqueue.queue.catalog import Catalog
+from dagster_sqlqueue.queue.endings import Ending, Endings, fences
 from dagster_sqlqueue.queue.odd_jobs import despite_odd_jobs
-
-
-class Ending(NamedTuple):
-    """How one claimed job is to end, for `SqlQueue.finish`; `text` is the result as it is stored, where that is known."""
-
-    job: ClaimedJob
-    state: ArchiveState
-    result: object = None
-    error: str | None = None
-    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +40,15 @@ class FencedWrites:
         self.database = catalog.database
         self._catalog = catalog
 
-    def finish(self, endings: Sequence[Ending], *, executor: Executor | None = None) -> set[UUID]:
+    def finish(self, endings: Endings, *, executor: Executor | None = None) -> set[UUID]:
         """Move claimed jobs to the archive, each under its fence: `SqlQueue.finish`."""
-        return self._write(*ending_step(endings), [ending.job for ending in endings], executor)
+        return self._write(*endings.step(), endings.jobs, executor)
 
     def complete(self, jobs: Sequence[ClaimedJob], *, executor: Executor | None = None) -> None:
         """End jobs as succeeded: `SqlQueue.complete`."""
-        demand_all(jobs, self.finish([Ending(job, ArchiveState.SUCCEEDED) for job in jobs], executor=executor))
+        demand_all(
+            jobs, self.finish(Endings.of(Ending(job, ArchiveState.SUCCEEDED) for job in jobs), executor=executor)
+        )
 
     def fail(
         self, job: ClaimedJob, error: str, *, backoff: BackoffPolicy | None = None, after: float | None = None
@@ -68,7 +60,7 @@ class FencedWrites:
         if self.stops_key(job):
             demand_all([job], self.hold([(job, error)]))
         else:
-            demand_all([job], self.finish([Ending(job, ArchiveState.FAILED, error=error)]))
+            demand_all([job], self.finish(Endings.of([Ending(job, ArchiveState.FAILED, error=error)])))
         return False
 
     def requeue(
@@ -81,7 +73,7 @@ class FencedWrites:
     ) -> set[UUID]:
         """Give claimed jobs back to be due later: `SqlQueue.requeue`; after `delays`, if they were asked for before."""
         parameters = {
-            **_fences([job for job, _ in jobs]),
+            **fences([job for job, _ in jobs]),
             "delays": list(self.delays(jobs, backoff=backoff) if delays is None else delays),
             "moments": [_moment(back) for _, back in jobs],
             "errors": [
@@ -117,14 +109,14 @@ class FencedWrites:
     def hold(self, jobs: Sequence[tuple[ClaimedJob, str]], *, executor: Executor | None = None) -> set[UUID]:
         """Hold claimed jobs: `SqlQueue.hold`."""
         parameters = {
-            **_fences([job for job, _ in jobs]),
+            **fences([job for job, _ in jobs]),
             "reasons": [serialization.storable_text(reason) for _, reason in jobs],
         }
         return self._write("hold_running", parameters, [job for job, _ in jobs], executor)
 
     def heartbeat(self, jobs: Sequence[ClaimedJob], *, lease_seconds: float) -> Kept:
         """Extend leases, counted from now: `SqlQueue.heartbeat`."""
-        parameters = {**_fences(jobs), "lease_seconds": lease_seconds}
+        parameters = {**fences(jobs), "lease_seconds": lease_seconds}
         turning = [job for job in jobs if job.turns]
         if not turning:
             rows = self.database.run("heartbeat", parameters)
@@ -149,13 +141,9 @@ class FencedWrites:
             self._count_stale([job], set())
             raise lost(job)
 
-    def finish_locked(self, executor: Executor, endings: Sequence[Ending], *, worker: str) -> set[UUID]:
-        """Move jobs that the transaction locked with `lock_due` to the archive. Returns their ids.
-
-        Raises:
-            InvalidInput: a result cannot be stored as JSON.
-        """
-        return {row[0] for row in executor.run(*locked_ending_step(endings, worker))}
+    def finish_locked(self, executor: Executor, endings: Endings, *, worker: str) -> set[UUID]:
+        """Move jobs that the transaction locked with `lock_due` to the archive. Returns their ids."""
+        return {row[0] for row in executor.run(*endings.locked_step(worker))}
 
     def return_locked(
         self,
@@ -183,7 +171,7 @@ class FencedWrites:
 
     def ended_by_us(self, jobs: Sequence[ClaimedJob]) -> set[UUID]:
         """Return which of these jobs were ended under exactly these leases, for when the answer to `finish` got lost."""
-        return {row[0] for row in self.database.run("completed_under_lease", _fences(jobs))}
+        return {row[0] for row in self.database.run("completed_under_lease", fences(jobs))}
 
     def stops_key(self, job: ClaimedJob) -> bool:
         """Return whether the job's key stops when it has failed for good: it is held then, not archived."""
@@ -227,7 +215,7 @@ class FencedWrites:
         if len(accepted) == len(jobs):
             return accepted
         if left := [job for job in jobs if job.id not in accepted]:
-            known = (executor or self.database).run("leased", _fences(left))
+            known = (executor or self.database).run("leased", fences(left))
             places = {row[0]: row[3] for row in known if row[3] is not None}
             if late := [job._replace(order_no=places[job.id]) for job in left if job.id in places]:
                 accepted |= {row[0] for row in self._in_line(step, late, executor)}
@@ -267,7 +255,7 @@ class FencedWrites:
         # What ends jobs and claims others locks the rows first, and then the limit. The locks of keys come last.
         limited = [job for job in turning if job.limited]
         if limited and not any(job.order_no is not None for job in turning):
-            executor.run("lock_leased", _fences(limited))
+            executor.run("lock_leased", fences(limited))
         for queue in sorted({job.queue for job in limited}):
             executor.run("limit_lock", {"queue": queue})
         for queue in sorted({job.queue for job in turning if job.order_no is not None}):
@@ -287,35 +275,6 @@ def _lines(jobs: Sequence[ClaimedJob]) -> list[tuple[str, list[str | None]]]:
     for job in jobs:
         by_queue[job.queue].append(job.ordering_key)
     return sorted(by_queue.items())
-
-
-def ending_step(endings: Sequence[Ending]) -> Step:
-    """The statement that ends these jobs, but for those that stand in their key's line, and its parameters.
-
-    Raises:
-        InvalidInput: a result cannot be stored as JSON.
-    """
-    jobs = [ending.job for ending in endings]
-    if _plain(endings) and len({job.lease_no for job in jobs}) == 1:
-        return "succeed_leased", {
-            "ids": UuidArray(job.id for job in jobs),
-            "lease_no": jobs[0].lease_no,
-            "in_line": False,
-        }
-    return "end_leased", {**_fences(jobs), **_ends(endings), "in_line": False}
-
-
-def locked_ending_step(endings: Sequence[Ending], worker: str) -> Step:
-    """The statement that ends these jobs, which the transaction has locked, and its parameters.
-
-    Raises:
-        InvalidInput: a result cannot be stored as JSON.
-    """
-    if any(ending.job.alone for ending in endings):
-        # Begun under a lease number of its own before it was locked.
-        return ending_step(endings)
-    parameters = {"ids": UuidArray(ending.job.id for ending in endings), "worker": worker}
-    return ("succeed_locked", parameters) if _plain(endings) else ("end_locked", {**parameters, **_ends(endings)})
 
 
 def demand_all(jobs: Sequence[ClaimedJob], accepted: set[UUID]) -> None:
@@ -352,27 +311,3 @@ def _own_backoff(job: ClaimedJob) -> Backoff | None:
 
 def _moment(back: Retry | Snooze) -> datetime | None:
     return back.until.astimezone(UTC) if isinstance(back, Snooze) and isinstance(back.until, datetime) else None
-
-
-def _fences(jobs: Sequence[ClaimedJob]) -> dict[str, Sequence[object]]:
-    return {"ids": UuidArray(job.id for job in jobs), "lease_nos": [job.lease_no for job in jobs]}
-
-
-def _plain(endings: Sequence[Ending]) -> bool:
-    """Whether all of them succeeded and left no result."""
-    succeeded = ArchiveState.SUCCEEDED
-    return all(state is succeeded and result is None and error is None for _, state, result, error, _ in endings)
-
-
-def _ends(endings: Sequence[Ending]) -> dict[str, object]:
-    """How the jobs end; an array that would hold the same for each goes as null, which saves its making."""
-    succeeded = all(ending.state is ArchiveState.SUCCEEDED for ending in endings)
-    return {
-        "states": None if succeeded else [ending.state.value for ending in endings],
-        "results": _or_null([ending.text or serialization.result_text(ending.result) for ending in endings]),
-        "errors": _or_null([ending.error and serialization.storable_text(ending.error) for ending in endings]),
-    }
-
-
-def _or_null(texts: list[str | None]) -> list[str | None] | None:
-    return None if texts.count(None) == len(texts) else texts

@@ -15,6 +15,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from dagster_sqlqueue.model.job import ClaimedJob
+from dagster_sqlqueue.model.queue import Strategy
 
 SWEEP_SECONDS = 5.0
 _FRESH_SECONDS = 1.0
@@ -66,6 +67,24 @@ class HeadHints:
             self._doubted = False
             return []
         return [None if old else self._texts.get(bucket) for bucket, old in zip(buckets, over, strict=True)]
+
+    def found(self, strategy: Strategy, buckets: Collection[int], *, filled: bool) -> None:
+        """Note how far the last claim came, if it found something.
+
+        Args:
+            strategy: the queue's.
+            buckets: those of the jobs that it found.
+            filled: whether these are as many as it asked for, so that there may be more.
+        """
+        if not buckets:
+            return
+        if not filled or strategy is Strategy.ASSIGN:
+            self.saw_all()
+        elif strategy is Strategy.FIFO:
+            # It reads all heads and takes the oldest: where it took none, it is not known where the next one begins.
+            self.saw(buckets)
+        else:
+            self.saw_up_to(buckets)
 
     def saw(self, buckets: Iterable[int], *, asked_at: float | None = None) -> None:
         """Note that the last claim read the heads of these buckets; or one that had asked at that moment."""

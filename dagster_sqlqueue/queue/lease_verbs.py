@@ -10,7 +10,8 @@ from dagster_sqlqueue.model.outcome import Retry, Snooze
 from dagster_sqlqueue.queue.base import Verbs
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
-from dagster_sqlqueue.queue.complete import Ending, Kept
+from dagster_sqlqueue.queue.complete import Kept
+from dagster_sqlqueue.queue.endings import Ending, Endings
 from dagster_sqlqueue.queue.head_hints import HeadHints
 
 
@@ -51,7 +52,7 @@ class LeaseVerbs(Verbs):
             UnknownQueue: there is no such queue.
         """
         request = ClaimRequest(queue, limit, worker, buckets, lease_seconds, hints or HeadHints(), filter)
-        return self.leases.claim(request)
+        return self.leases.claim(request.checked())
 
     def finish(self, endings: Sequence[Ending], *, executor: Executor | None = None) -> set[UUID]:
         """Move claimed jobs to the archive, each under its fence.
@@ -67,7 +68,7 @@ class LeaseVerbs(Verbs):
             InvalidInput: a result cannot be stored as JSON, or `executor` is a transaction that does not see what others
                 commit, and a job's key takes turns; nothing was written.
         """
-        return self.leases.finish(endings, executor=executor)
+        return self.leases.finish(Endings.of(endings), executor=executor)
 
     def complete(self, jobs: Sequence[ClaimedJob], *, executor: Executor | None = None) -> None:
         """End jobs as succeeded.

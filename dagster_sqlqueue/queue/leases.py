@@ -4,6 +4,7 @@ from dagster_sqlqueue.queue.catalog import Catalog
 from dagster_sqlqueue.queue.claim import Claims
 from dagster_sqlqueue.queue.claim_ahead import ClaimsAhead
 from dagster_sqlqueue.queue.complete import FencedWrites
+from dagster_sqlqueue.queue.grants import Grants
 from dagster_sqlqueue.queue.heads import Heads
 from dagster_sqlqueue.queue.lock import Locks
 
@@ -11,8 +12,8 @@ from dagster_sqlqueue.queue.lock import Locks
 class Leases:
     """What consumers, managers and reply queues use of a `SqlQueue`: `queue.leases`.
 
-    A table of verbs: each is that of `Claims`, `Locks`, `Heads` or `FencedWrites`, which are put together here and do not
-    know this class. A call goes straight there.
+    A table of verbs: each is that of `Claims`, `Locks`, `Grants`, `Heads` or `FencedWrites`, which are put together here
+    and do not know this class. A call goes straight there.
 
     Args:
         catalog: the queues of the schema.
@@ -25,6 +26,7 @@ class Leases:
         claims = Claims(catalog, writes)
         ahead = ClaimsAhead(writes)
         locks = Locks(catalog)
+        grants = Grants(claims)
         heads = Heads(catalog)
 
         # To get a lease, or the lock of a job for a transaction.
@@ -38,6 +40,12 @@ class Leases:
         self.finish_and_go_on = locks.finish_and_go_on
         self.send_lock = locks.send_lock
         self.lock_again = locks.lock_again
+
+        # Of managers, and of the workers that they grant jobs to.
+        self.assign = grants.assign
+        self.register_demand = grants.register_demand
+        self.take_assigned = grants.take_assigned
+        self.withdraw_worker = grants.withdraw_worker
 
         # Where the first jobs are.
         self.peek_heads = heads.peek

@@ -11,7 +11,7 @@ from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.queue import QueueSettings, Strategy
 from dagster_sqlqueue.queue.catalog import Catalog
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
-from dagster_sqlqueue.queue.complete import Ending, locked_ending_step
+from dagster_sqlqueue.queue.endings import Endings
 from dagster_sqlqueue.queue.strategies import (
     BUCKET,
     FREES_KEY,
@@ -20,7 +20,6 @@ from dagster_sqlqueue.queue.strategies import (
     SUSPECT,
     pick,
     pick_step,
-    saw,
     under_lease,
 )
 
@@ -67,9 +66,7 @@ class Locks:
             hints.note(jobs)
         return jobs
 
-    def finish_and_lock(
-        self, transaction: Transaction, endings: Sequence[Ending], request: ClaimRequest
-    ) -> list[ClaimedJob]:
+    def finish_and_lock(self, transaction: Transaction, endings: Endings, request: ClaimRequest) -> list[ClaimedJob]:
         """End jobs that the transaction locked, commit it, and lock the next ones in the transaction that follows: in one
         round trip, where the strategy finds them with one statement.
 
@@ -82,35 +79,32 @@ class Locks:
             What was locked. Nothing was: ask `lock_due` whether there is anything.
 
         Raises:
-            InvalidInput, UnknownQueue: as for `finish_locked` and `lock_due`.
+            InvalidInput, UnknownQueue: as for `lock_due`.
         """
         settings = self._catalog.last_seen(request.queue)
         if settings.strategy is Strategy.FIFO or _needs_leases(settings):
             self.finish_and_go_on(transaction, endings, worker=request.worker)
             return self.lock_due(transaction, request)
-        ending = locked_ending_step(endings, request.worker)
+        ending = endings.locked_step(request.worker)
         rows = transaction.run_and_go_on(ending, pick_step(settings, request, request.limit))
         return self._picked(transaction, settings, request, rows)
 
-    def finish_and_go_on(self, transaction: Transaction, endings: Sequence[Ending], *, worker: str) -> None:
+    def finish_and_go_on(self, transaction: Transaction, endings: Endings, *, worker: str) -> None:
         """End jobs that the transaction locked, and commit it; another one begins, in which nothing is locked.
 
         Args:
             transaction: of `Database.transact` or `Database.transaction`.
             endings: as for `finish_locked`.
             worker: noted as the one that ended the jobs.
-
-        Raises:
-            InvalidInput: as for `finish_locked`.
         """
-        transaction.run_and_go_on(locked_ending_step(endings, worker))
+        transaction.run_and_go_on(endings.locked_step(worker))
 
     def send_lock(
         self,
         transaction: Transaction,
         request: ClaimRequest,
         settings: QueueSettings,
-        endings: Sequence[Ending] = (),
+        endings: Endings | None = None,
     ) -> "SentLock":
         """Ask for the lock of due jobs, and take the answer later: `SentLock.locked`.
 
@@ -119,12 +113,12 @@ class Locks:
             request: as for `lock_due`.
             settings: the queue's, of which `may_claim_ahead` holds. If they are not the current ones, nothing is locked.
             endings: as for `finish_and_lock`: these jobs end before it, and the transaction is committed, and followed by
-                the one in which the others are locked. Empty: nothing was done in it.
+                the one in which the others are locked. None: nothing was done in it.
 
         Raises:
             psycopg.Error: the connection was lost; the jobs may have ended.
         """
-        ending = locked_ending_step(endings, request.worker) if endings else None
+        ending = None if endings is None else endings.locked_step(request.worker)
         return SentLock(self, transaction, settings, request, ending)
 
     def lock_again(self, transaction: Transaction, job: ClaimedJob) -> bool:
@@ -150,7 +144,7 @@ class Locks:
         self, transaction: Transaction, settings: QueueSettings, request: ClaimRequest, rows: Sequence[Row]
     ) -> list[ClaimedJob]:
         """Return the jobs that may be worked off now, and note how far the statement that picked them came."""
-        saw(settings, request.hints, [row[BUCKET] for row in rows], filled=len(rows) >= request.limit)
+        request.hints.found(settings.strategy, [row[BUCKET] for row in rows], filled=len(rows) >= request.limit)
         jobs = self._locked(transaction, settings, request, rows)
         if settings.strategy in FROM_THE_HEAD:
             request.hints.note(jobs)

@@ -1,7 +1,7 @@
 """Pick the jobs to claim next: the searches of the five strategies, shared by claims and by transactional mode."""
 
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -9,7 +9,6 @@ from dagster_sqlqueue.db.executors import Executor, Row, Step
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.queue import QueueSettings, Strategy
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
-from dagster_sqlqueue.queue.head_hints import HeadHints
 
 FROM_THE_HEAD = (Strategy.ROUND_ROBIN, Strategy.FIFO, Strategy.TOKEN)
 """Only where a batch is the oldest that was due, nothing is older than it."""
@@ -35,39 +34,20 @@ def pick(executor: Executor, settings: QueueSettings, request: ClaimRequest, lim
     """Pick jobs by the queue's strategy; they are locked until the transaction ends, except by `assign`."""
     if settings.strategy is not Strategy.FIFO:
         rows = executor.run(*pick_step(settings, request, limit))
-        saw(settings, request.hints, [row[BUCKET] for row in rows], filled=len(rows) >= limit or request.joining)
+        filled = len(rows) >= limit or request.joining
+        request.hints.found(settings.strategy, [row[BUCKET] for row in rows], filled=filled)
         return rows
     look, choice = limit, _choice(settings, request, limit)
     while rows := executor.run("pick_fifo", {**choice, "look": look}):
         heads = rows[0][-1]
         if rows[0][0] is not None:
-            saw(settings, request.hints, [row[BUCKET] for row in rows], filled=True)
+            request.hints.found(settings.strategy, [row[BUCKET] for row in rows], filled=True)
             return [row[:-1] for row in rows]
         if heads < look or look > _LONGEST_LOOK:
             break
         # Others hold everything that was read, and there is more behind it.
         look *= 4
     return []
-
-
-def saw(settings: QueueSettings, hints: HeadHints, buckets: Collection[int], *, filled: bool) -> None:
-    """Note how far a claim came that found something.
-
-    Args:
-        settings: the queue's.
-        hints: of the claim.
-        buckets: those of the jobs that it found.
-        filled: whether these are as many as it asked for, so that there may be more.
-    """
-    if not buckets:
-        return
-    if not filled or settings.strategy is Strategy.ASSIGN:
-        hints.saw_all()
-    elif settings.strategy is Strategy.FIFO:
-        # It reads all heads and takes the oldest: where it took none, it is not known where the next one begins.
-        hints.saw(buckets)
-    else:
-        hints.saw_up_to(buckets)
 
 
 def pick_step(settings: QueueSettings, request: ClaimRequest, limit: int) -> Step:

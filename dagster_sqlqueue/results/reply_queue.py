@@ -17,7 +17,7 @@ from dagster_sqlqueue.payload import serialization
 from dagster_sqlqueue.payload.serialization import AnyObject
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Ending, Endings
 
 _POLL_SECONDS = 0.2
 _LISTENING_POLL_SECONDS = 1.0
@@ -149,7 +149,7 @@ class ReplyQueue(Generic[Payload]):
         try:
             payload = serialization.parse(self.spec, job.payload)
         except InvalidPayload as error:
-            self._leases.finish([Ending(job, ArchiveState.FAILED, error=str(error))])
+            self._leases.finish(Endings.of([Ending(job, ArchiveState.FAILED, error=str(error))]))
             raise
         self._leases.complete([job])
         return payload

@@ -103,7 +103,7 @@ def _apply_together(database: Database, waits: LockWaits) -> tuple[list[Migratio
     """Apply what can be applied in one transaction; returns that, and the migration without one that is next."""
     with (
         database.connection() as connection,
-        database.naming_schema("prepare_schema", connection=connection),
+        database.errors.naming_schema("prepare_schema", connection=connection),
         connection.transaction(),
     ):
         _refuse_pooler(database)
@@ -144,7 +144,7 @@ def _apply_online(database: Database, migration: Migration, waits: LockWaits) ->
     """
     with (
         contextlib.closing(database.apart()) as guard,
-        database.naming_schema("prepare_schema", connection=guard),
+        database.errors.naming_schema("prepare_schema", connection=guard),
         guard.transaction(),
     ):
         at = Transaction(guard, database)

@@ -13,7 +13,8 @@ import time
 import psycopg
 
 from dagster_sqlqueue.db import permissions, statements
-from dagster_sqlqueue.db.executors import execute, user_of
+from dagster_sqlqueue.db.error_translation import user_of
+from dagster_sqlqueue.db.executors import execute
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.spark.connecting import REFUSED
 from dagster_sqlqueue.spark.python import running

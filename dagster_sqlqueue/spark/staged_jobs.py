@@ -77,7 +77,7 @@ def stage(queue: SqlQueue, write_id: UUID, jobs: Iterable[tuple[Mapping[str, Any
         connection = transaction.connection
         transaction.run("stage_attempt", {"attempt": attempt, "write_id": write_id})
         with (
-            queue.database.naming_schema("stage_copy", connection=connection),
+            queue.database.errors.naming_schema("stage_copy", connection=connection),
             connection.cursor() as cursor,
             cursor.copy(statements.load("stage_copy", queue.database.schema).encode()) as copy,
         ):

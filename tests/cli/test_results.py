@@ -13,7 +13,7 @@ import pytest
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.cli.exit_codes import Code
 from dagster_sqlqueue.model.job import ArchiveState
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Ending
 from tests.cli.support import PROJECT, Cli
 from tests.gate.patience import PATIENCE
 from tests.support import Work, claim, rows, until, value

@@ -9,8 +9,8 @@ from dagster_sqlqueue import ClaimFilter, NewJob, RateLimit, Strategy
 from dagster_sqlqueue.db.executors import Executor
 from dagster_sqlqueue.errors import InvalidInput, UnknownQueue
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
-from dagster_sqlqueue.queue import Ending
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
+from dagster_sqlqueue.queue.endings import Ending, Endings
 from dagster_sqlqueue.queue.head_hints import HeadHints
 from tests.conformance.conftest import EARLIER, LEASE, LOCKING, STRATEGIES, TAKING_TURNS, Line, at, numbers
 from tests.gate.patience import PATIENCE
@@ -153,8 +153,8 @@ def test_what_others_lock_is_stepped_over_however_much(line: Line, filter: Claim
     assert len(line.take(400)) == 300
 
 
-def endings(jobs: list[ClaimedJob]) -> list[Ending]:
-    return [Ending(job, ArchiveState.SUCCEEDED) for job in jobs]
+def endings(jobs: list[ClaimedJob]) -> Endings:
+    return Endings.of(Ending(job, ArchiveState.SUCCEEDED) for job in jobs)
 
 
 @pytest.mark.parametrize("strategy", LOCKING)
@@ -186,7 +186,7 @@ def test_what_was_locked_ends_although_the_clock_was_put_back(line: Line, plain:
         # To the clock the jobs are then what these are: not due yet.
         put_back = "UPDATE {}.job SET available_at = available_at + interval '1 hour' WHERE queue = %s"
         transaction.connection.execute(sql.SQL(put_back).format(schema), [line.name])
-        ends = [Ending(job, ArchiveState.SUCCEEDED, None if plain else {"n": 1}) for job in jobs]
+        ends = Endings.of(Ending(job, ArchiveState.SUCCEEDED, None if plain else {"n": 1}) for job in jobs)
         assert len(line.queue.leases.finish_locked(transaction, ends, worker="w")) == 2
     assert line.states() == ["succeeded"] * 2
 

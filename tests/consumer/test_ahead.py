@@ -10,9 +10,9 @@ import psycopg
 import pytest
 
 from dagster_sqlqueue import Consumer, Job, NewJob, QueueSpec, RateLimit, Retry, SqlQueue, Strategy
-from dagster_sqlqueue.queue import Ending
 from dagster_sqlqueue.queue.claim_ahead import Channels, SentClaim
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
+from dagster_sqlqueue.queue.endings import Endings
 from tests.gate.patience import PATIENCE
 from tests.support import Work, caller, claim, leases_go_on, make_due, rows, until, value
 from tests.support.around import Around
@@ -57,7 +57,7 @@ class Sending(Around):
     lost_at = 0
     lose: Callable[[Channels, Callable[[], SentClaim]], SentClaim]
 
-    def send_claim_ahead(self, channels: Channels, endings: Sequence[Ending], *given: Any, **named: Any) -> SentClaim:
+    def send_claim_ahead(self, channels: Channels, endings: Endings | None, *given: Any, **named: Any) -> SentClaim:
         self.sent += 1
         send = lambda: self.inner.send_claim_ahead(channels, endings, *given, **named)  # noqa: E731
         return self.lose(channels, send) if self.sent == self.lost_at else send()

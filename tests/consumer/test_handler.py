@@ -10,7 +10,7 @@ import pytest
 from dagster_sqlqueue import Cancel, Consumer, Done, Hold, Job, QueueSpec, Reject, Retry, Snooze, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import ArchiveState, Mode
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Ending
 from tests.gate.patience import PATIENCE
 from tests.support import Work, leases_go_on, rows, until, value
 

@@ -211,7 +211,7 @@ def test_an_error_between_work_and_end_undoes_the_work_in_either_transaction(
     send = queue.leases.send_lock
     calls = 0
 
-    def failing(transaction: Transaction, request: Any, settings: Any, endings: Any = ()) -> SentLock:
+    def failing(transaction: Transaction, request: Any, settings: Any, endings: Any = None) -> SentLock:
         nonlocal calls
         calls += bool(endings)
         if calls == at:

@@ -20,7 +20,7 @@ from dagster_sqlqueue.consumer.waiter import Waiter
 from dagster_sqlqueue.followers import Callback, Followers
 from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Ending
 from dagster_sqlqueue.topics import Topics
 from tests.gate.patience import PATIENCE
 from tests.support import Work, caller, claim, numbers, rows, until, value

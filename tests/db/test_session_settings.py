@@ -10,7 +10,7 @@ from dagster_sqlqueue import Consumer, Done, Job, Mode, QueueSpec, Retry, SqlQue
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Ending, Endings
 from dagster_sqlqueue.queue.head_hints import HeadHints
 from tests.support import Work, claim, rows, states
 from tests.support.pooler import pooler
@@ -66,7 +66,7 @@ def test_so_is_the_one_that_follows_in_the_same_round_trip(either: SqlQueue, spe
     def two(transaction: Transaction) -> list[str]:
         hints = HeadHints()
         jobs = either.leases.lock_due(transaction, ClaimRequest("work", limit=2, hints=hints))
-        endings = [Ending(job, ArchiveState.SUCCEEDED) for job in jobs]
+        endings = Endings.of(Ending(job, ArchiveState.SUCCEEDED) for job in jobs)
         assert (
             len(
                 either.leases.finish_and_lock(
@@ -98,7 +98,9 @@ def test_and_what_is_committed_by_itself(single: SqlQueue, spec: QueueSpec[Work]
     for job in jobs:
         queue.heartbeat([job], lease_seconds=300)
     for job in jobs:
-        queue.leases.finish_and_claim([Ending(job, ArchiveState.SUCCEEDED)], ClaimRequest("work", limit=1, worker="w"))
+        queue.leases.finish_and_claim(
+            Endings.of([Ending(job, ArchiveState.SUCCEEDED)]), ClaimRequest("work", limit=1, worker="w")
+        )
     query = (
         "SELECT sum(generic_plans), sum(custom_plans) FROM pg_prepared_statements"
         " WHERE strpos(statement, %s) > 0 AND statement ~ 'claimed_by = |succeed_leased|available_at = '"
@@ -111,7 +113,9 @@ def test_and_what_is_committed_by_itself(single: SqlQueue, spec: QueueSpec[Work]
 def test_nothing_is_prepared_behind_a_pooler(pooled: SqlQueue, spec: QueueSpec[Work]) -> None:
     pooled.enqueue_many(spec, [Work(n=n) for n in range(20)])
     for job in [job for _ in range(10) for job in claim(pooled, 1)]:
-        pooled.leases.finish_and_claim([Ending(job, ArchiveState.SUCCEEDED)], ClaimRequest("work", limit=1, worker="w"))
+        pooled.leases.finish_and_claim(
+            Endings.of([Ending(job, ArchiveState.SUCCEEDED)]), ClaimRequest("work", limit=1, worker="w")
+        )
     assert rows(pooled, "SELECT statement FROM pg_prepared_statements") == []
 
 

@@ -34,9 +34,9 @@ from dagster_sqlqueue.orchestration import (
     build_cleanup_sensors,
     queue_consumer,
 )
-from dagster_sqlqueue.queue import Ending
 from dagster_sqlqueue.queue.claim_ahead import Channels, SentClaim
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
+from dagster_sqlqueue.queue.endings import Endings
 from dagster_sqlqueue.queue.lock import SentLock
 from tests.faults.gates import Gates
 from tests.faults.worker import History, Witness
@@ -121,9 +121,7 @@ class WatchedLeases(Witness):
         pass_by("ended")
         return done
 
-    def send_claim_ahead(
-        self, channels: Channels, endings: Sequence[Ending], *arguments: Any, **named: Any
-    ) -> SentClaim:
+    def send_claim_ahead(self, channels: Channels, endings: Endings | None, *arguments: Any, **named: Any) -> SentClaim:
         pass_by("ending")
         sent = super().send_claim_ahead(channels, endings, *arguments, **named)
         pass_by("ended")
@@ -136,7 +134,7 @@ class WatchedLeases(Witness):
         return jobs
 
     def send_lock(
-        self, transaction: Transaction, request: ClaimRequest, settings: QueueSettings, endings: Sequence[Ending] = ()
+        self, transaction: Transaction, request: ClaimRequest, settings: QueueSettings, endings: Endings | None = None
     ) -> SentLock:
         if endings:
             pass_by("ending")

@@ -13,7 +13,7 @@ from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.model.outcome import Retry
 from dagster_sqlqueue.model.queue import Strategy
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Ending
 from dagster_sqlqueue.queue.selection import Selection
 from tests.faults.checker import Bounds, asleep
 from tests.faults.conftest import LINGER, SINCE, WORKED_OFF, Fleet

@@ -26,9 +26,10 @@ from dagster_sqlqueue.errors import DatabaseUnavailable, LeaseLost
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.model.queue import QueueSettings
-from dagster_sqlqueue.queue import Ending, Kept
+from dagster_sqlqueue.queue import Kept
 from dagster_sqlqueue.queue.claim_ahead import Channels, SentClaim
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
+from dagster_sqlqueue.queue.endings import Endings
 from dagster_sqlqueue.queue.leases import Leases
 from dagster_sqlqueue.queue.lock import SentLock
 from dagster_sqlqueue.results import Results
@@ -175,18 +176,19 @@ class Witness(Around):
             self._history.note("claimed", jobs=[(str(job.id), job.lease_no) for job in jobs])
         return jobs
 
-    def finish(self, endings: Sequence[Ending], **named: Any) -> set[UUID]:
+    def finish(self, endings: Endings, **named: Any) -> set[UUID]:
         self._begin("finish")
         accepted = self.inner.finish(endings, **named)
         self._ended(endings, accepted)
         return accepted
 
-    def _ended(self, endings: Sequence[Ending], accepted: set[UUID]) -> None:
-        jobs = [(str(ending.job.id), ending.job.lease_no) for ending in endings if ending.job.id in accepted]
+    def _ended(self, endings: Endings, accepted: set[UUID]) -> None:
+        jobs = [(str(job.id), job.lease_no) for job in endings.jobs if job.id in accepted]
         self._history.note("ended", jobs=jobs)
-        self._refused([(ending.state.value, ending.job) for ending in endings], accepted)
+        states = [state.value for state in endings.states]
+        self._refused(list(zip(states, endings.jobs, strict=True)), accepted)
 
-    def finish_and_claim(self, endings: Sequence[Ending], *arguments: Any, **named: Any) -> Any:
+    def finish_and_claim(self, endings: Endings, *arguments: Any, **named: Any) -> Any:
         self._begin("finish" if self._dies == "finish" else "claim")
         accepted, jobs = self.inner.finish_and_claim(endings, *arguments, **named)
         self._ended(endings, accepted)
@@ -194,9 +196,7 @@ class Witness(Around):
             self._history.note("claimed", jobs=[(str(job.id), job.lease_no) for job in jobs])
         return accepted, jobs
 
-    def send_claim_ahead(
-        self, channels: Channels, endings: Sequence[Ending], *arguments: Any, **named: Any
-    ) -> SentClaim:
+    def send_claim_ahead(self, channels: Channels, endings: Endings | None, *arguments: Any, **named: Any) -> SentClaim:
         self._begin("ahead" if self._dies == "ahead" else "finish" if endings and self._dies == "finish" else "claim")
         sent = self.inner.send_claim_ahead(channels, endings, *arguments, **named)
         claimed, ended = sent.claimed, sent.ended
@@ -233,7 +233,7 @@ class Witness(Around):
         self.inner.finish_and_go_on(*arguments, **named)
 
     def send_lock(
-        self, transaction: Transaction, request: ClaimRequest, settings: QueueSettings, endings: Sequence[Ending] = ()
+        self, transaction: Transaction, request: ClaimRequest, settings: QueueSettings, endings: Endings | None = None
     ) -> SentLock:
         self._begin("finish" if endings and self._dies == "finish" else "claim")
         sent: SentLock = self.inner.send_lock(transaction, request, settings, endings)

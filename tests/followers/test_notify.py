@@ -15,7 +15,7 @@ from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.followers import Callback, Followers, Groups, JobEnded
 from dagster_sqlqueue.model.job import ArchiveState
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Ending
 from dagster_sqlqueue.queue.job_admin import Completed
 from dagster_sqlqueue.queue.redaction import discreet
 from dagster_sqlqueue.queue.selection import Selection

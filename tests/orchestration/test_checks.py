@@ -20,7 +20,7 @@ from dagster_sqlqueue.orchestration import (
     queue_asset_key,
 )
 from dagster_sqlqueue.orchestration.observing import Memory
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Ending
 from tests.orchestration.support import Deployment, configs, evaluations, observations
 from tests.support import Work, rows
 

@@ -24,7 +24,7 @@ from dagster_sqlqueue.orchestration import (
     queue_consumer,
     slots,
 )
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Ending, Endings
 from tests.orchestration.support import Deployment, NewInstance, configs, done_by, evaluations
 from tests.support import Work, rows
 
@@ -223,7 +223,7 @@ def test_what_a_killed_run_held_is_given_back_at_once(
     other = queue.claim("work", limit=1, worker="run/other")
     ended_before = queue.claim("work", limit=2, worker=f"run/{run.run_id}")
     endings = zip(ended_before, (ArchiveState.SUCCEEDED, ArchiveState.FAILED), strict=True)
-    queue.leases.finish([Ending(job, state, error="no") for job, state in endings])
+    queue.leases.finish(Endings.of(Ending(job, state, error="no") for job, state in endings))
     deployment.instance.report_run_failed(run)
     (ended,) = deployment.instance.all_logs(run.run_id, of_type=dg.DagsterEventType.RUN_FAILURE)
     failed, cancelled = build_cleanup_sensors([consumer])

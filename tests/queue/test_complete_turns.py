@@ -11,8 +11,8 @@ from dagster_sqlqueue import Mode, NewJob, QueueSpec, Reject, SqlQueue
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.model.outcome import Retry
-from dagster_sqlqueue.queue import Ending
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
+from dagster_sqlqueue.queue.endings import Ending, Endings
 from dagster_sqlqueue.spark import batches
 from dagster_sqlqueue.spark.batches import Batch
 from tests.gate.patience import PATIENCE
@@ -31,7 +31,7 @@ WRITES: dict[str, Write] = {
     "requeue": lambda queue, job: queue.requeue([(job, Retry("again", after=3_600))]),
     "hold": lambda queue, job: queue.hold([(job, "look")]),
     "finish and claim": lambda queue, job: queue.leases.finish_and_claim(
-        [Ending(job, ArchiveState.SUCCEEDED)], ClaimRequest("work", limit=1, worker="late")
+        Endings.of([Ending(job, ArchiveState.SUCCEEDED)]), ClaimRequest("work", limit=1, worker="late")
     ),
 }
 

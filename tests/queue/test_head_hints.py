@@ -10,8 +10,8 @@ import pytest
 from dagster_sqlqueue import Consumer, Job, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.consumer.bucket_order import Lanes
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
-from dagster_sqlqueue.queue import Ending
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
+from dagster_sqlqueue.queue.endings import Ending, Endings
 from dagster_sqlqueue.queue.head_hints import HeadHints
 from tests.gate.patience import sized
 from tests.support import Work, numbers, rows
@@ -72,8 +72,8 @@ def _ended_and_locked(queue: SqlQueue, **how: Any) -> list[ClaimedJob]:
     return jobs
 
 
-def _ends(jobs: list[ClaimedJob]) -> list[Ending]:
-    return [Ending(job, ArchiveState.SUCCEEDED) for job in jobs]
+def _ends(jobs: list[ClaimedJob]) -> Endings:
+    return Endings.of(Ending(job, ArchiveState.SUCCEEDED) for job in jobs)
 
 
 BUCKETS = sized(16, 64)

@@ -10,7 +10,7 @@ from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.model.queue import RateLimit
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Ending, Endings
 from tests.support import Work, rows, value
 from tests.support.cleared import cleared
 
@@ -43,7 +43,7 @@ def limited(queue: SqlQueue, kind: str) -> SqlQueue:
 
 
 def next_batch(queue: SqlQueue, jobs: list[ClaimedJob], worker: str = "a") -> list[ClaimedJob]:
-    endings = [Ending(job, ArchiveState.SUCCEEDED) for job in jobs]
+    endings = Endings.of(Ending(job, ArchiveState.SUCCEEDED) for job in jobs)
     accepted, claimed = queue.leases.finish_and_claim(endings, ClaimRequest("work", limit=BATCH, worker=worker))
     assert accepted == {job.id for job in jobs}
     return claimed

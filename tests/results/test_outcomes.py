@@ -11,7 +11,7 @@ from dagster_sqlqueue import NewJob, QueueSpec, Retry, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, UnknownJob
 from dagster_sqlqueue.model.ids import stable_id
 from dagster_sqlqueue.model.job import ArchiveState
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Ending
 from dagster_sqlqueue.queue.selection import Selection
 from dagster_sqlqueue.results import JobOutcome, Results
 from dagster_sqlqueue.results.model import earliest_end

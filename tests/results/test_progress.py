@@ -11,7 +11,7 @@ from dagster_sqlqueue import Consumer, Done, Job, Mode, NewJob, QueueSpec, Rejec
 from dagster_sqlqueue.consumer.progress import Reporter
 from dagster_sqlqueue.errors import InvalidInput, LeaseLost
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Ending
 from dagster_sqlqueue.queue.leases import Leases
 from dagster_sqlqueue.queue.selection import Selection
 from dagster_sqlqueue.results import Results

@@ -10,7 +10,7 @@ from dagster_sqlqueue import QueueSpec, Retry, SqlQueue
 from dagster_sqlqueue.db.listener import Listener
 from dagster_sqlqueue.errors import InvalidInput, QueueError, WaitTimedOut
 from dagster_sqlqueue.model.job import ArchiveState
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Ending
 from dagster_sqlqueue.queue.selection import Selection
 from dagster_sqlqueue.results import Results, notifications
 from tests.gate.patience import PATIENCE

@@ -14,7 +14,7 @@ import pytest
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import DatabaseUnavailable, UnknownJob
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Ending
 from dagster_sqlqueue.results import Results, waits
 from tests.cli.support import PROJECT
 from tests.gate.patience import PATIENCE, sized
@@ -70,7 +70,7 @@ def test_where_no_connection_is_to_be_had(
 
         monkeypatch.setattr(results._ends, "_begin", begin_without)
         with waiting(lambda: results.wait(id, timeout_seconds=LONG)) as wait:
-            until(lambda: "every connection of the pool is in use" in caplog.text)
+            until(lambda: "connections to" in caplog.text and "became free in time" in caplog.text)
             others.close()
             queue.complete(until(lambda: claim(queue)))
             assert wait.result(PATIENCE).succeeded

@@ -10,7 +10,7 @@ from dagster_sqlqueue import Backoff, NewJob, QueueSpec, Sensitive, SqlQueue
 from dagster_sqlqueue.db.permissions import Role
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.people import HumanWork
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Ending
 from dagster_sqlqueue.queue.selection import Selection
 from dagster_sqlqueue.schedules import Schedules
 from dagster_sqlqueue.topics import Topics

@@ -9,7 +9,7 @@ import pytest
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.db.permissions import Role
 from dagster_sqlqueue.model.job import ArchiveState
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Ending
 from tests.roles.support import Staff, dropping_roles, relations, staff_of
 from tests.support import Work, rows, value
 

@@ -11,7 +11,7 @@ from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.db.permissions import Role, role_name
 from dagster_sqlqueue.followers import Callback, Followers, JobEnded
 from dagster_sqlqueue.model.job import ArchiveState
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Ending
 from tests.roles.support import Staff, dropping_roles, staff_of, url_of
 from tests.support import Work, rows, value
 from tests.support.armed import armed, wakes

@@ -18,7 +18,7 @@ from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.people import HumanWork
 from dagster_sqlqueue.queue.catalog import Catalog
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Ending, Endings
 from dagster_sqlqueue.queue.maintenance import Maintenance
 from dagster_sqlqueue.results import ReplyQueue, Results
 from dagster_sqlqueue.schedules import Schedules
@@ -109,5 +109,7 @@ def test_two_roles_do_what_each_may(staff: Staff, spec: QueueSpec[Work], any_ser
     with both.database.transaction() as transaction:
         jobs = both.leases.lock_due(transaction, ClaimRequest("work", buckets=range(4), limit=1))
         both.enqueue(spec, Work(n=2), connection=transaction.connection)
-        both.leases.finish_locked(transaction, [Ending(job, ArchiveState.SUCCEEDED) for job in jobs], worker="w")
+        both.leases.finish_locked(
+            transaction, Endings.of(Ending(job, ArchiveState.SUCCEEDED) for job in jobs), worker="w"
+        )
     assert staff.owner.depth("work").ready == 1

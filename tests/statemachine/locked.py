@@ -100,7 +100,7 @@ class LockedMachine(DecidedMachine):
             settled = [(job, self._outcome(job, outcome)) for job, outcome in zip(jobs, outcomes, strict=False)]
             ended.extend((job.id, *self._event(job, outcome)) for job, outcome in settled)
             writes = settle(settled, queue.leases.stops_key)
-            if writes.endings:
+            if writes.endings.jobs:
                 queue.leases.finish_locked(transaction, writes.endings, worker="w")
             if writes.back or writes.aside:
                 queue.leases.return_locked(transaction, writes.back, writes.aside)

@@ -241,9 +241,9 @@ class QueueMachine(RuleBasedStateMachine):
         stops = self.seen[consumer].on_poison is PoisonPolicy.STOP
         events = [(lease(job), event_of(job, outcome, stops), outcome) for job, outcome in settled]
         written = settle(settled, queue.leases.stops_key)
-        if written.endings:
+        if written.endings.jobs:
             ended = self.model.finish([(job, event) for job, event, _ in events if event in ENDS])
-            same(queue.finish(written.endings), ended)
+            same(queue.leases.finish(written.endings), ended)
         if written.back:
             back = self.model.give_back([(job, event, due(how)) for job, event, how in events if event in RETURNS])
             same(queue.requeue(written.back), back)

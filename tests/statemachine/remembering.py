@@ -70,7 +70,7 @@ class RememberingMachine(LockedMachine):
         chosen = [(job, how) for job, how in settled if event_of(job, how, stops) in ENDS]
         self._settle(consumer, [one for one in settled if one not in chosen])
         written = settle(chosen, queue.leases.stops_key).endings
-        if not written:
+        if not written.jobs:
             return
         ended = [(lease(job), event_of(job, how, stops)) for job, how in chosen]
         before = {job.id: job.lease_no for job in self.model.live.values()}

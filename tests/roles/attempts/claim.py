@@ -14,7 +14,7 @@ from dagster_sqlqueue.orchestration import slots
 from dagster_sqlqueue.queue import batch_admin
 from dagster_sqlqueue.queue.claim_ahead import Channels, may_claim_ahead
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
-from dagster_sqlqueue.queue.complete import Ending
+from dagster_sqlqueue.queue.endings import Ending, Endings
 from dagster_sqlqueue.spark import batches
 from tests.gate.patience import PATIENCE
 from tests.roles.desk import B, C, Desk, O, Secret, verb
@@ -82,7 +82,7 @@ def finish_and_claim(queue: SqlQueue, desk: Desk) -> Any:
     jobs = desk.claimed()
     desk.filled()
     ended, found = queue.leases.finish_and_claim(
-        [Ending(job, ArchiveState.SUCCEEDED) for job in jobs], ClaimRequest(desk.name, limit=3, worker="w")
+        Endings.of(Ending(job, ArchiveState.SUCCEEDED) for job in jobs), ClaimRequest(desk.name, limit=3, worker="w")
     )
     assert len(ended) == len(found) == 3
 
@@ -91,7 +91,7 @@ def finish_and_claim(queue: SqlQueue, desk: Desk) -> Any:
 def claim_ahead(queue: SqlQueue, desk: Desk) -> Any:
     jobs = desk.claimed()
     desk.filled()
-    endings = [Ending(job, ArchiveState.SUCCEEDED) for job in jobs]
+    endings = Endings.of(Ending(job, ArchiveState.SUCCEEDED) for job in jobs)
     settings = queue.settings(desk.name)
     assert may_claim_ahead(settings)
     request = ClaimRequest(desk.name, 3, "w", buckets=[0, 1], joining=True)
@@ -167,7 +167,7 @@ def lock_due(queue: SqlQueue, desk: Desk) -> Any:
     with queue.database.transaction() as transaction:
         jobs = queue.leases.lock_due(transaction, ClaimRequest(desk.name, limit=3))
         assert queue.leases.finish_locked(
-            transaction, [Ending(job, ArchiveState.SUCCEEDED) for job in jobs], worker="w"
+            transaction, Endings.of(Ending(job, ArchiveState.SUCCEEDED) for job in jobs), worker="w"
         )
 
 
@@ -176,7 +176,7 @@ def finish_and_lock(queue: SqlQueue, desk: Desk) -> Any:
     desk.filled(2)
     with queue.database.transaction() as transaction:
         jobs = queue.leases.lock_due(transaction, ClaimRequest(desk.name, limit=1))
-        endings = [Ending(job, ArchiveState.SUCCEEDED) for job in jobs]
+        endings = Endings.of(Ending(job, ArchiveState.SUCCEEDED) for job in jobs)
         assert queue.leases.finish_and_lock(transaction, endings, ClaimRequest(desk.name, limit=1, worker="w"))
 
 
@@ -185,7 +185,7 @@ def finish_and_go_on(queue: SqlQueue, desk: Desk) -> Any:
     desk.filled(1)
     with queue.database.transaction() as transaction:
         (job,) = queue.leases.lock_due(transaction, ClaimRequest(desk.name, limit=1))
-        queue.leases.finish_and_go_on(transaction, [Ending(job, ArchiveState.SUCCEEDED)], worker="w")
+        queue.leases.finish_and_go_on(transaction, Endings.of([Ending(job, ArchiveState.SUCCEEDED)]), worker="w")
 
 
 @verb(C, O)
@@ -247,6 +247,17 @@ def manage_and_take_what_was_assigned(queue: SqlQueue, desk: Desk) -> Any:
         source.take(3)
         assert Manager(queue, desk.name).assign() == 3
         queue.complete(source.take(3))
+
+
+@verb(C)
+def grant_jobs_to_a_worker(queue: SqlQueue, desk: Desk) -> Any:
+    desk.change(strategy="assign")
+    desk.filled()
+    leases = queue.leases
+    leases.register_demand(desk.name, "w", 3, seconds=300)
+    assert leases.assign(desk.name) == 3
+    assert len(leases.take_assigned(desk.name, "w", limit=3)) == 3
+    leases.withdraw_worker(desk.name, "w")
 
 
 @verb(C)
