@@ -102,7 +102,7 @@ def settings_of(row: Sequence[Any]) -> QueueSettings:
         paused_at,
         paused_until,
         revision,
-        lanes,
+        claim_buckets,
         regions,
     ) = row
     return QueueSettings(
@@ -122,6 +122,6 @@ def settings_of(row: Sequence[Any]) -> QueueSettings:
         paused_at=paused_at,
         paused_until=paused_until,
         revision=revision,
-        lanes=lanes,
+        claim_buckets=claim_buckets,
         regions=tuple(regions),
     )

@@ -150,7 +150,7 @@ class Accounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class DayStats:
     """Waits, runs and ends of the jobs of one day.
 
     Attributes:
@@ -225,7 +225,7 @@ def accounts(queue: SqlQueue, daily_queue: str, days: Sequence[str], events: Ups
     }
 
 
-def figures(queue: SqlQueue, about: Days, days: Sequence[str]) -> dict[str, Figures]:
+def stats(queue: SqlQueue, about: Days, days: Sequence[str]) -> dict[str, DayStats]:
     """Read waits, runs and ends of the jobs of each day; a day without any is not among them.
 
     Raises:
@@ -237,7 +237,7 @@ def figures(queue: SqlQueue, about: Days, days: Sequence[str]) -> dict[str, Figu
         if hour is not None:
             hours[day][hour] = jobs
     return {
-        day: Figures(jobs, failed, int(attempts), tuple(waits or ()), tuple(runs or ()), tuple(hours[day]))
+        day: DayStats(jobs, failed, int(attempts), tuple(waits or ()), tuple(runs or ()), tuple(hours[day]))
         for day, hour, jobs, failed, attempts, waits, runs in rows
         if hour is None
     }

@@ -88,7 +88,7 @@ class DayWork(ABC):
     key: tuple[str, ...] = ("day", "account")
     table: str | None
     output: Callable[[], Path | str] | None
-    figures: showing.FiguresOf | None
+    statistics: showing.StatisticsOf | None
     counted: str | None
     deadline: time | None = None
     columns: Mapping[str, str] | None
@@ -251,18 +251,18 @@ class DayWork(ABC):
     def _shown(
         self, queue: SqlQueue, found: Found, accounts: Mapping[str, Accounts], days: Sequence[str], made: Made
     ) -> dict[str, dict[str, Any]]:
-        figures = contents.figures(queue, found.about, days)
+        stats = contents.stats(queue, found.about, days)
         return {
             day: {
                 **showing.of_day(
-                    figures.get(day),
+                    stats.get(day),
                     found.held[day].first_finished(),
                     self._version(found, accounts, day),
                     made.counts[day],
                 ),
                 **({"accounts": len(accounts[day].done)} if self.by_account else {}),
                 **made.shown.get(day, {}),
-                **showing.of_rows(made.rows, day, self.figures),
+                **showing.of_rows(made.rows, day, self.statistics),
             }
             for day in days
         }

@@ -79,11 +79,11 @@ def read_of(
     name = batches[0].queue
     options = {"queue": name, "state": "live", "on_bad_value": on_bad_value}
     parts.check(options)
-    lanes = queue.catalog.last_seen(name).lanes
+    claim_buckets = queue.catalog.last_seen(name).claim_buckets
     jobs = sum(batch.job_count for batch in batches)
     count = tasks_of(jobs, slices)
     # A range of buckets would have a share in every pack.
-    cuts = core.cuts(queue, batches, -(-jobs // count)) if count > lanes or jobs >= leasing.PACKED_FROM else []
+    cuts = core.cuts(queue, batches, -(-jobs // count)) if count > claim_buckets or jobs >= leasing.PACKED_FROM else []
     return SealedRead(
         server(url, queue.database.schema),
         batches[0].key,
@@ -92,7 +92,7 @@ def read_of(
         batches[0].snapshot,
         options,
         {**fields.of_every_job(live=True), **columns},
-        lanes,
+        claim_buckets,
         count,
         tuple(map(str, cuts)),
         json.dumps({str(batch.id): batch.token for batch in batches}) if batches[0].snapshot is None else "",

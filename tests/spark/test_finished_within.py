@@ -89,7 +89,7 @@ def test_what_is_no_day_is_passed_over_by_the_watermark(queue: SqlQueue) -> None
     first, until = finishing.window(DAYS[1:2], WITHIN)
     about = Days("work", READS.states, "UTC", day="payload.day", since=first, until=until, within=WITHIN)
     assert contents.held(queue, about, DAYS[1:2])[DAYS[1]].total() == 1
-    assert contents.figures(queue, about, DAYS[1:2])[DAYS[1]].jobs == 1
+    assert contents.stats(queue, about, DAYS[1:2])[DAYS[1]].jobs == 1
 
 
 def test_without_a_bound_a_day_has_its_jobs_whenever_they_finished(

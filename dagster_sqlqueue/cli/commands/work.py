@@ -19,15 +19,15 @@ from dagster_sqlqueue.worker.shutdown import GRACE_SECONDS, CutOff, Signals, Sto
 
 if TYPE_CHECKING:
     from dagster_sqlqueue.queue import SqlQueue
-    from dagster_sqlqueue.worker.stats import Figures
+    from dagster_sqlqueue.worker.stats import WorkerStats
     from dagster_sqlqueue.worker.supervisor import Assignment
     from dagster_sqlqueue.worker.worker import WorkOptions
 
 _SHORTEST_SECONDS = 0.1
 _METRICS = "Metrics"
 
-Scraped: TypeAlias = "Callable[[Callable[[], list[Figures]], Progress], AbstractContextManager[None]]"
-"""Serves the figures of a worker while a block runs."""
+Scraped: TypeAlias = "Callable[[Callable[[], list[WorkerStats]], Progress], AbstractContextManager[None]]"
+"""Serves the stats of a worker while a block runs."""
 
 
 def register(app: typer.Typer) -> None:
@@ -124,7 +124,7 @@ def work(
         typer.Option(
             metavar="TIME",
             show_default=False,
-            help=f"Time between two lines of figures. Default: {DEFAULT_EVERY_SECONDS:g}; in a terminal 1.",
+            help=f"Time between two lines of stats. Default: {DEFAULT_EVERY_SECONDS:g}; in a terminal 1.",
         ),
     ] = None,
     metrics_port: Annotated[
@@ -133,7 +133,7 @@ def work(
             metavar="N",
             show_default=False,
             rich_help_panel=_METRICS,
-            help="Serve the figures of this worker to Prometheus on this port; 0 for any free port. Needs"
+            help="Serve the stats of this worker to Prometheus on this port; 0 for any free port. Needs"
             " prometheus_client, which the package's extra `metrics` installs.",
         ),
     ] = None,
@@ -154,7 +154,7 @@ def work(
     are interrupted and their jobs are released: exit code 7. Jobs of a process that was killed are due again when their
     leases expire. If the database becomes unavailable, the worker waits for it (with --drain for a limited time).
 
-    In a terminal, the figures are redrawn; elsewhere each line stands by itself, with --json as a JSON object.
+    In a terminal, the stats are redrawn; elsewhere each line stands by itself, with --json as a JSON object.
 
     Examples: sqlqueue work handlers:send_email
 
@@ -217,19 +217,19 @@ def _work_here(
     progress: Progress,
     scraped: Scraped,
 ) -> int:
-    from dagster_sqlqueue.worker.worker import Resident
+    from dagster_sqlqueue.worker.worker import Worker
 
-    resident = Resident(queue, handlers, chosen, signals=signals, tell=progress.tell)
+    worker = Worker(queue, handlers, chosen, signals=signals, tell=progress.tell)
     stopper = Stopper(
-        resident,
+        worker,
         signals,
         drain_timeout_seconds=chosen.drain_timeout_seconds,
         grace_seconds=chosen.grace_seconds,
         told=lambda word: progress.tell(word.replace(" ", "_")),
     )
     try:
-        with scraped(resident.figures, progress), progress.of(resident.figures), stopper:
-            resident.run()
+        with scraped(worker.stats, progress), progress.of(worker.stats), stopper:
+            worker.run()
     except CutOff:
         return Code.CUT_OFF
     return Code.DONE
@@ -239,25 +239,25 @@ def _supervise(assignment: "Assignment", count: int, signals: Signals, progress:
     from dagster_sqlqueue.worker.supervisor import Supervisor
 
     supervisor = Supervisor(assignment, count, signals=signals, tell=progress.tell)
-    with scraped(supervisor.figures, progress), progress.of(supervisor.figures):
+    with scraped(supervisor.stats, progress), progress.of(supervisor.stats):
         return supervisor.run()
 
 
 def _scraped(port: int | None, address: str) -> Scraped:
-    """Return what serves the figures of a worker while it works; it does nothing if no port is given.
+    """Return what serves the stats of a worker while it works; it does nothing if no port is given.
 
     Raises:
         InvalidInput: the extra for metrics is not installed.
     """
     if port is None:
-        return lambda figures, progress: nullcontext()
+        return lambda stats, progress: nullcontext()
     package = metrics_package()
     from prometheus_client import CollectorRegistry
 
     @contextmanager
-    def serving(figures: "Callable[[], list[Figures]]", progress: Progress) -> Iterator[None]:
+    def serving(stats: "Callable[[], list[WorkerStats]]", progress: Progress) -> Iterator[None]:
         registry = CollectorRegistry()
-        registry.register(package.WorkerCollector(figures))
+        registry.register(package.WorkerCollector(stats))
         with package.serve(registry, port=port, address=address) as listening:
             progress.tell("metrics", address=f"[{address}]" if ":" in address else address, port=listening)
             yield

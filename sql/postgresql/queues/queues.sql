@@ -1,9 +1,9 @@
 -- The queues of the schema with their settings, by name.
 --
 -- Parameters: name text (null: all of them).
--- Returns: the settings; lanes: how many buckets there are to look at, those of an older and larger count among them as
---   long as they hold a job; regions: of each bucket, by number. Of the jobs, it looks at those in such buckets only: every
---   consumer asks this every second, and dead rows under an old snapshot must not make it dear.
+-- Returns: the settings; claim_buckets: how many buckets a claim reads, those of an older and larger count among them
+--   as long as they hold a job; regions: of each bucket, by number. Of the jobs, it reads those in such buckets only:
+--   every consumer asks this every second, and dead rows under an old snapshot must not make it dear.
 -- Locks: none.
 -- Roles: producer, consumer, operator, observer.
 SELECT
@@ -19,7 +19,7 @@ SELECT
         WHERE j.queue = q.name AND j.bucket >= q.bucket_count AND j.bucket < 1024
         ORDER BY j.bucket DESC
         LIMIT 1
-    )) AS lanes,
+    )) AS claim_buckets,
     ARRAY(SELECT b.region FROM sqlqueue.bucket AS b WHERE b.queue = q.name ORDER BY b.bucket) AS regions
 FROM sqlqueue.queue AS q
 WHERE q.name = COALESCE(:name, q.name)
