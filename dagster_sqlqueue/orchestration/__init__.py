@@ -14,16 +14,12 @@ from dagster_sqlqueue.orchestration.checks import CheckThresholds, build_sqlqueu
 from dagster_sqlqueue.orchestration.cleanup import build_cleanup_sensors
 from dagster_sqlqueue.orchestration.component import SqlQueueComponent, shared_resource
 from dagster_sqlqueue.orchestration.consumer import QueueConsumer, queue_consumer
-from dagster_sqlqueue.orchestration.creating import build_create_job
+from dagster_sqlqueue.orchestration.create_job import build_create_job
 from dagster_sqlqueue.orchestration.deadlines import build_deadline_check
 from dagster_sqlqueue.orchestration.definitions import build_sqlqueue_definitions
 from dagster_sqlqueue.orchestration.drain import DrainConfig, DrainMode, build_drain_op
 from dagster_sqlqueue.orchestration.fanout import Account, DailyAccount, build_fanout_asset, build_fanout_schedule
-from dagster_sqlqueue.orchestration.giving_back import give_back_on_failure
-from dagster_sqlqueue.orchestration.group_sensor import build_group_sensor
-from dagster_sqlqueue.orchestration.group_waiting import WaitConfig, await_group, wait_for_group
-from dagster_sqlqueue.orchestration.io_manager import SqlQueueIOManager, build_sqlqueue_io_manager
-from dagster_sqlqueue.orchestration.joining import (
+from dagster_sqlqueue.orchestration.group_ops import (
     EnqueuedGroup,
     GroupConfig,
     build_group_op,
@@ -31,8 +27,11 @@ from dagster_sqlqueue.orchestration.joining import (
     group_of_run,
     group_results,
 )
+from dagster_sqlqueue.orchestration.group_sensor import build_group_sensor
+from dagster_sqlqueue.orchestration.group_wait import WaitConfig, await_group, wait_for_group
+from dagster_sqlqueue.orchestration.io_manager import SqlQueueIOManager, build_sqlqueue_io_manager
 from dagster_sqlqueue.orchestration.launchpad import build_sqlqueue_launchpad_jobs
-from dagster_sqlqueue.orchestration.leasing import LeasedJob
+from dagster_sqlqueue.orchestration.leased_jobs import LeasedJob
 from dagster_sqlqueue.orchestration.maintenance import build_maintenance_schedule
 from dagster_sqlqueue.orchestration.ops import (
     ClaimConfig,
@@ -47,6 +46,7 @@ from dagster_sqlqueue.orchestration.ops import (
     fail_jobs,
 )
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.orchestration.run_claims import give_back_on_failure
 from dagster_sqlqueue.orchestration.schedules import build_sqlqueue_schedules_sensor
 from dagster_sqlqueue.orchestration.sensor import SensorSettings, build_sqlqueue_sensor
 from dagster_sqlqueue.orchestration.testing import Drained, QueueForTest, drain_in_process, queue_for_test

@@ -14,13 +14,13 @@ from dagster_sqlqueue.model.queue import QueueSettings
 from dagster_sqlqueue.orchestration import slots
 from dagster_sqlqueue.orchestration.checks import CheckThresholds
 from dagster_sqlqueue.orchestration.drain import DrainConfig, DrainJob, DrainMode
-from dagster_sqlqueue.orchestration.observing import Memory, report
 from dagster_sqlqueue.orchestration.page_links import QUEUE_TAG, SENSOR_TAG, links_at_tick
-from dagster_sqlqueue.orchestration.planning import Plan, drains, standing, unreached
 from dagster_sqlqueue.orchestration.queue_page import Look
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource, under_key
+from dagster_sqlqueue.orchestration.run_plan import Plan, drains, standing, unreached
 from dagster_sqlqueue.orchestration.run_rate import MEASURED_SECONDS, jobs_in, measured
 from dagster_sqlqueue.orchestration.slot_runs import TOKEN_TAG, capacity
+from dagster_sqlqueue.orchestration.tick_events import Memory, report
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.schema import migrations

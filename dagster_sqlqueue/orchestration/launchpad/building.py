@@ -9,12 +9,12 @@ import dagster as dg
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import QueueSpec, check_queue_name
-from dagster_sqlqueue.orchestration.failing import told_plainly
 from dagster_sqlqueue.orchestration.launchpad import config as fields
 from dagster_sqlqueue.orchestration.launchpad import deciding, operating, people, showing
 from dagster_sqlqueue.orchestration.launchpad.reporting import Report, told
 from dagster_sqlqueue.orchestration.page_links import LAUNCHPAD_TAG, QUEUE_TAG, QUEUES_TAG
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
+from dagster_sqlqueue.orchestration.run_errors import told_plainly
 from dagster_sqlqueue.schema import migrations
 
 _PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")

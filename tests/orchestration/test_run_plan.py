@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from dagster_sqlqueue.model.job import Head
-from dagster_sqlqueue.orchestration.planning import Plan, drains, standing, unreached
+from dagster_sqlqueue.orchestration.run_plan import Plan, drains, standing, unreached
 from dagster_sqlqueue.orchestration.sensor import ranges
 from dagster_sqlqueue.orchestration.slots import Asked
 
