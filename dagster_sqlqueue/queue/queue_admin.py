@@ -14,7 +14,7 @@ from dagster_sqlqueue.db.executors import Executor
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS, Backoff
 from dagster_sqlqueue.model.queue import QueueSettings, QueueSpec, Strategy, check_bucket_count, check_queue_name
-from dagster_sqlqueue.payload import quoting
+from dagster_sqlqueue.payload import redacted_text
 from dagster_sqlqueue.payload.serialization import unstorable_text
 from dagster_sqlqueue.queue.base import Verbs
 from dagster_sqlqueue.queue.catalog import settings_of
@@ -70,7 +70,7 @@ class QueueAdminVerbs(Verbs):
             "retention_days": spec.retention_days,
             "change": change,
         }
-        names = sorted(quoting.sensitive_names(spec.payload))
+        names = sorted(redacted_text.sensitive_names(spec.payload))
         before, after = self.database.transact(lambda executor: self._create(executor, parameters, names))
         if before and _counted(before) != _counted(after):
             self._settle_late(after, _turns(before) != _turns(after))

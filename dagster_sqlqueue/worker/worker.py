@@ -13,7 +13,7 @@ from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS, Backoff
 from dagster_sqlqueue.model.job import Job, Mode
 from dagster_sqlqueue.model.outcome import Hold, Outcome, Reject, Retry
-from dagster_sqlqueue.payload import quoting
+from dagster_sqlqueue.payload import redacted_text
 from dagster_sqlqueue.queue import MAX_BATCH, SqlQueue
 from dagster_sqlqueue.worker.handlers import QueueHandler
 from dagster_sqlqueue.worker.shutdown import GRACE_SECONDS, Signals
@@ -180,7 +180,7 @@ class Worker:
         return consumer.drain(budget_seconds=budget_seconds, linger_seconds=linger)
 
     def _note(self, declared: QueueHandler[Any], job: Job[Any], error: str) -> None:
-        self._errors[declared.spec.name] = quoting.scrub(declared.spec.payload, error, job.payload)
+        self._errors[declared.spec.name] = redacted_text.scrub(declared.spec.payload, error, job.payload)
 
     def _watched(self, declared: QueueHandler[Any]) -> Any:
         """Return the handler, measured, noted when it fails, and interruptible while it works."""

@@ -5,7 +5,7 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import QueueSettings, check_bucket_count
 from dagster_sqlqueue.orchestration import markdown
 from dagster_sqlqueue.orchestration.launchpad.config import PauseConfig, RebucketConfig, ResumeConfig, parsed_moment
-from dagster_sqlqueue.orchestration.launchpad.reporting import Report
+from dagster_sqlqueue.orchestration.launchpad.run_report import Report
 from dagster_sqlqueue.queue import SqlQueue
 
 _LONGEST_WAIT = 3_600
