@@ -10,10 +10,10 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration.assets import asset_key_among
 from dagster_sqlqueue.spark import sinks
 from dagster_sqlqueue.spark.archive_run import ArchiveDays
-from dagster_sqlqueue.spark.computing import Compute
 from dagster_sqlqueue.spark.daily import ArchiveRead
-from dagster_sqlqueue.spark.declaring import check_days, declared
-from dagster_sqlqueue.spark.showing import StatisticsOf
+from dagster_sqlqueue.spark.day_asset import check_days, declared
+from dagster_sqlqueue.spark.day_metadata import StatisticsOf
+from dagster_sqlqueue.spark.day_results import Compute
 
 
 def sqlqueue_archive_asset(

@@ -14,12 +14,12 @@ from dagster_sqlqueue.orchestration.assets import asset_key_among
 from dagster_sqlqueue.orchestration.fanout import DailyAccount
 from dagster_sqlqueue.spark import sinks
 from dagster_sqlqueue.spark.batches import BACKOFF
-from dagster_sqlqueue.spark.batches.opening import checked_lease
-from dagster_sqlqueue.spark.computing import Compute
+from dagster_sqlqueue.spark.batches.batch_opener import checked_lease
 from dagster_sqlqueue.spark.daily import KEY, ArchiveRead
 from dagster_sqlqueue.spark.daily_run import Daily
-from dagster_sqlqueue.spark.declaring import check_days, check_reads, declared
-from dagster_sqlqueue.spark.showing import StatisticsOf
+from dagster_sqlqueue.spark.day_asset import check_days, check_reads, declared
+from dagster_sqlqueue.spark.day_metadata import StatisticsOf
+from dagster_sqlqueue.spark.day_results import Compute
 
 
 def sqlqueue_daily_asset(

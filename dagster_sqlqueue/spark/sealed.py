@@ -27,7 +27,7 @@ from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark import batches as core
 from dagster_sqlqueue.spark import fields, kinds
 from dagster_sqlqueue.spark import options as parts
-from dagster_sqlqueue.spark.batches import Batch, leasing
+from dagster_sqlqueue.spark.batches import Batch, leased_seal
 from dagster_sqlqueue.spark.fields import Column
 from dagster_sqlqueue.spark.options import OnBadValue
 from dagster_sqlqueue.spark.payload_columns import payload_schema
@@ -83,7 +83,9 @@ def read_of(
     jobs = sum(batch.job_count for batch in batches)
     count = tasks_of(jobs, slices)
     # A range of buckets would have a share in every pack.
-    cuts = core.cuts(queue, batches, -(-jobs // count)) if count > claim_buckets or jobs >= leasing.PACKED_FROM else []
+    cuts = (
+        core.cuts(queue, batches, -(-jobs // count)) if count > claim_buckets or jobs >= leased_seal.PACKED_FROM else []
+    )
     return SealedRead(
         server(url, queue.database.schema),
         batches[0].key,

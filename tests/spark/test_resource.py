@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.spark import driver, resource
 from dagster_sqlqueue.spark.connect import remote_session
-from dagster_sqlqueue.spark.reaching import check_reachable
+from dagster_sqlqueue.spark.master_check import check_reachable
 from dagster_sqlqueue.spark.resource import LONG_RUN, SparkResource, SparkResourceFields
 from dagster_sqlqueue.spark.session import SparkSettings, open_spark
 from tests.gate.patience import PATIENCE

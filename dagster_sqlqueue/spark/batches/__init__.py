@@ -12,12 +12,12 @@ jobs; the results and the end of the jobs become visible in one transaction.
 """
 
 from dagster_sqlqueue.queue.unpublished_batches import Swept
+from dagster_sqlqueue.spark.batches.batch_seal import BACKOFF, as_leased, seal, sweep_batches
 from dagster_sqlqueue.spark.batches.days import seal_days
 from dagster_sqlqueue.spark.batches.keeper import kept
 from dagster_sqlqueue.spark.batches.model import Batch, cuts
 from dagster_sqlqueue.spark.batches.outcomes import outcomes, report
 from dagster_sqlqueue.spark.batches.publication import abandon, move, outputs, publication, publish, unmoved
-from dagster_sqlqueue.spark.batches.sealing import BACKOFF, as_leased, seal, sweep_batches
 
 __all__ = [
     "BACKOFF",
