@@ -83,9 +83,9 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
 def test_what_the_tasks_of_spark_import_stays_small() -> None:
     code = """
 import importlib, sys
-for module in ("source", "batch_reader", "streaming", "sealed_read"):
+for module in ("source", "batch_reader", "stream_reader", "sealed_read"):
     importlib.import_module(f"dagster_sqlqueue.spark.{module}")
     print(module, *(name for name in ("dagster", "pandas", "psycopg", "sqlalchemy") if name in sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["source", "batch_reader", "streaming", "sealed_read"]
+    assert done.stdout.split() == ["source", "batch_reader", "stream_reader", "sealed_read"]

@@ -12,12 +12,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark import day_metadata, outputs, sinks, stage_table
-from dagster_sqlqueue.spark.archive_reading import archived
+from dagster_sqlqueue.spark.archive_frame import archived
 from dagster_sqlqueue.spark.closed_days import Computed, check_closed, check_kept
-from dagster_sqlqueue.spark.consuming import url_of
+from dagster_sqlqueue.spark.consume_verbs import url_of
 from dagster_sqlqueue.spark.contents import Accounts, Days, Held
 from dagster_sqlqueue.spark.day_results import computed
-from dagster_sqlqueue.spark.materializing import DayWork, Found, Made, together
+from dagster_sqlqueue.spark.day_work import DayWork, Found, Made, together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

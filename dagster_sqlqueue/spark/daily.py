@@ -22,7 +22,7 @@ from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.schema import migrations
 from dagster_sqlqueue.spark import batches, fields, finish_window, remote, sinks
 from dagster_sqlqueue.spark.closed_days import check_begun
-from dagster_sqlqueue.spark.consuming import consume_all
+from dagster_sqlqueue.spark.consume_verbs import consume_all
 from dagster_sqlqueue.spark.contents import upstream_of
 from dagster_sqlqueue.spark.day_results import Compute, computed
 from dagster_sqlqueue.spark.options import FORMAT, OnBadValue, choice

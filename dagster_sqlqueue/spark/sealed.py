@@ -31,8 +31,8 @@ from dagster_sqlqueue.spark.batches import Batch, leased_seal
 from dagster_sqlqueue.spark.fields import Column
 from dagster_sqlqueue.spark.options import OnBadValue
 from dagster_sqlqueue.spark.payload_columns import payload_schema
-from dagster_sqlqueue.spark.reading import arrow_schema
 from dagster_sqlqueue.spark.sealed_read import SealedRead, SealedSource, tasks_of
+from dagster_sqlqueue.spark.slice_reader import arrow_schema
 from dagster_sqlqueue.spark.urls import server
 
 JOB_COLUMNS = ("id", "attempt", "created_at")

@@ -10,8 +10,8 @@ from pyspark.sql.types import StructType
 
 from dagster_sqlqueue.spark.fields import Column
 from dagster_sqlqueue.spark.python import keep_imports
-from dagster_sqlqueue.spark.reading import Reading, SnapshotGone
 from dagster_sqlqueue.spark.shares import Share, Slice
+from dagster_sqlqueue.spark.slice_reader import Reading, SnapshotGone
 from dagster_sqlqueue.spark.task_connection import Server
 
 _TARGET_ROWS = 100_000

@@ -26,8 +26,8 @@ from dagster_sqlqueue.db import database, executors
 from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.spark import contents, daily, day_results, sealed_read, sinks
 from dagster_sqlqueue.spark.batches import leased_seal
-from dagster_sqlqueue.spark.consuming import consume
-from dagster_sqlqueue.spark.materializing import Found
+from dagster_sqlqueue.spark.consume_verbs import consume
+from dagster_sqlqueue.spark.day_work import Found
 from tests.gate.patience import PATIENCE
 from tests.spark import daily_support
 from tests.spark.consuming_support import SALES

@@ -18,7 +18,7 @@ from dagster_sqlqueue.consumer.consumer import Mode
 from dagster_sqlqueue.errors import BatchLost, InvalidInput, OutputNotWritable, QueuePaused, UnknownQueue
 from dagster_sqlqueue.spark import batches, sinks, stage_table
 from dagster_sqlqueue.spark.batches import leased_seal
-from dagster_sqlqueue.spark.consuming import consume
+from dagster_sqlqueue.spark.consume_verbs import consume
 from dagster_sqlqueue.spark.for_each import for_each_job
 from tests.spark.consuming_support import (
     DAYS,

@@ -12,7 +12,7 @@ from dagster_sqlqueue.consumer.consumer import Mode
 from dagster_sqlqueue.errors import BatchLost, InvalidInput
 from dagster_sqlqueue.model.outcome import Outcome
 from dagster_sqlqueue.spark.batches import batch_seal
-from dagster_sqlqueue.spark.consuming import consume
+from dagster_sqlqueue.spark.consume_verbs import consume
 from dagster_sqlqueue.spark.for_each import for_each_job
 from tests.spark.consuming_support import NO_HEARTBEAT, SALES, Sale, endings, prepare, waiting
 from tests.support import make_due, rows

@@ -16,7 +16,7 @@ from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.spark import batches, sealed, sealed_read
 from dagster_sqlqueue.spark.batches import Batch, batch_seal
 from dagster_sqlqueue.spark.batches.model import held_by
-from dagster_sqlqueue.spark.consuming import consume
+from dagster_sqlqueue.spark.consume_verbs import consume
 from tests.gate.patience import FULL, sized
 from tests.support import Work, caller, claim, make_due, rows, states, until, value
 from tests.support.leased import ids_of, outcomes_of
