@@ -53,7 +53,7 @@ class _Backlog:
         self._queue.create_queue(SPEC)
         self._queued = 0
         self._hints = HeadHints()
-        self._lanes = list(range(SPEC.bucket_count))
+        self._buckets = list(range(SPEC.bucket_count))
         self._put(size)
         bench.execute(f'VACUUM (ANALYZE, FREEZE) "{self._schema}".job')
 
@@ -64,7 +64,7 @@ class _Backlog:
         for _ in range(_CLAIMS):
             began = time.perf_counter()
             jobs = self._queue.claim(
-                SPEC.name, limit=_BATCH, worker="bench", buckets=self._lanes, lease_seconds=60, hints=self._hints
+                SPEC.name, limit=_BATCH, worker="bench", buckets=self._buckets, lease_seconds=60, hints=self._hints
             )
             times.append(time.perf_counter() - began)
             assert len(jobs) == _BATCH, f"{len(jobs)} jobs were claimed"
@@ -78,8 +78,8 @@ class _Backlog:
         parameters = {
             "queue": SPEC.name,
             "revision": self._queue.settings(SPEC.name).revision,
-            "buckets": self._lanes,
-            "hints": self._hints.array(self._lanes),
+            "buckets": self._buckets,
+            "hints": self._hints.array(self._buckets),
             "limit": _BATCH,
             "lease_seconds": 60.0,
             "worker": "bench",
@@ -94,7 +94,7 @@ class _Backlog:
         return float(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
     def _turn(self) -> None:
-        self._lanes = [*self._lanes[1:], self._lanes[0]]
+        self._buckets = [*self._buckets[1:], self._buckets[0]]
 
     def _put(self, jobs: int) -> None:
         load(self._bench, jobs, schema=self._schema, first=self._queued + 1)

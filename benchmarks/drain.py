@@ -93,9 +93,9 @@ def _for_pgbench(name: str, schema: str) -> str:
 
 
 def _pgbench(bench: Bench, script: Path, transactions: int) -> float:
-    lanes = ",".join(str(bucket) for bucket in range(SPEC.bucket_count))
+    buckets = ",".join(str(bucket) for bucket in range(SPEC.bucket_count))
     variables = {
-        "buckets": f"{{{lanes}}}",
+        "buckets": f"{{{buckets}}}",
         "hints": "{}",
         "queue": SPEC.name,
         "revision": bench.queue.settings(SPEC.name).revision,

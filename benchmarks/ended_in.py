@@ -105,16 +105,16 @@ class _Archive:
         """Jobs a second of the finishes alone; claims go in between."""
         self._fill(jobs)
         seconds, logged = 0.0, 0.0
-        lanes = list(range(SPEC.bucket_count))
+        buckets = list(range(SPEC.bucket_count))
         for _ in range(jobs // _BATCH):
-            claimed = self._queue.claim(SPEC.name, limit=_BATCH, worker="bench", buckets=lanes, lease_seconds=600)
+            claimed = self._queue.claim(SPEC.name, limit=_BATCH, worker="bench", buckets=buckets, lease_seconds=600)
             assert len(claimed) == _BATCH, f"{len(claimed)} jobs were claimed"
             endings = [Ending(job, ArchiveState.SUCCEEDED) for job in claimed]
             log, began = self._bench.wal_position(), time.perf_counter()
             self._queue.finish(endings)
             seconds += time.perf_counter() - began
             logged += self._bench.wal_position() - log
-            lanes = [*lanes[1:], lanes[0]]
+            buckets = [*buckets[1:], buckets[0]]
         self.bytes = logged / jobs
         return jobs / seconds
 

@@ -37,39 +37,39 @@ def leased(place: Place, name: str = "bench", sweep_seconds: float = SWEEP_SECON
         batch: jobs of one.
     """
     hints = HeadHints(sweep_seconds)
-    lanes = _lanes(place, name)
+    buckets = _buckets(place, name)
     known = False
     ahead: list[ClaimedJob] = []
     wanted = {"limit": batch, "worker": f"bench-{place.number}", "lease_seconds": _LEASE_SECONDS, "hints": hints}
 
     def take_batch() -> int:
-        nonlocal lanes, ahead, known
+        nonlocal buckets, ahead, known
         if sweep_seconds and not known:
             place.queue.leases.note_sweep(name)
             hints.know(place.queue.leases.head_hints(name))
             known = True
-        jobs = ahead or place.queue.claim(name, buckets=lanes, **wanted)
+        jobs = ahead or place.queue.claim(name, buckets=buckets, **wanted)
         if not jobs and not hints.swept:
             hints.sweep_next()
-            jobs = place.queue.claim(name, buckets=lanes, **wanted)
+            jobs = place.queue.claim(name, buckets=buckets, **wanted)
         ahead = []
         if jobs:
-            lanes = _behind(jobs[0].bucket, lanes)
+            buckets = _behind(jobs[0].bucket, buckets)
             endings = Endings.of(Ending(job, ArchiveState.SUCCEEDED) for job in jobs)
-            _, ahead = place.queue.leases.finish_and_claim(endings, ClaimRequest(name, buckets=lanes, **wanted))
+            _, ahead = place.queue.leases.finish_and_claim(endings, ClaimRequest(name, buckets=buckets, **wanted))
         return len(jobs)
 
     return take_batch
 
 
-def _lanes(place: Place, name: str) -> list[int]:
+def _buckets(place: Place, name: str) -> list[int]:
     """The buckets, from one's own on."""
-    count = place.queue.settings(name).lanes
+    count = place.queue.settings(name).claim_buckets
     at = place.number * count // place.of
     return [*range(at, count), *range(at)]
 
 
-def _behind(bucket: int, lanes: list[int]) -> list[int]:
+def _behind(bucket: int, buckets: list[int]) -> list[int]:
     """The next look begins behind the bucket that the last one found something in, as a consumer's does."""
-    turn = lanes.index(bucket) + 1
-    return [*lanes[turn:], *lanes[:turn]]
+    turn = buckets.index(bucket) + 1
+    return [*buckets[turn:], *buckets[:turn]]

@@ -18,7 +18,7 @@ from benchmarks.loading import load
 from benchmarks.memory import peak
 from benchmarks.showing import show
 from dagster_sqlqueue import Mode
-from dagster_sqlqueue.spark.consuming import consume
+from dagster_sqlqueue.spark.consume_verbs import consume
 from dagster_sqlqueue.spark.session import SparkSettings, open_spark
 
 COMMAND = "python -m benchmarks spark_consume"

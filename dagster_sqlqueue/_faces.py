@@ -3,11 +3,13 @@
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 
 def lazy(package: str, modules: Mapping[str, Sequence[str]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of a package that imports each of its public names when it is first used.
+    """The `__getattr__` and `__dir__` of a package that imports each of its public names when it is first used. `dir` lists
+    these and submodules only.
 
     Args:
         package: the `__name__` of the package.
@@ -23,6 +25,8 @@ def lazy(package: str, modules: Mapping[str, Sequence[str]]) -> tuple[Callable[[
         return found
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *places})
+        there = vars(sys.modules[package])
+        beside = {name for name, found in there.items() if name.startswith("_") or isinstance(found, ModuleType)}
+        return sorted(beside | places.keys())
 
     return get, names

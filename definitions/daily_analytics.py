@@ -55,7 +55,7 @@ reads = ArchiveRead(
 )
 
 
-def figures(rows: pa.Table) -> dict[str, int | float]:
+def statistics(rows: pa.Table) -> dict[str, int | float]:
     """The numbers that the asset's page plots for each day."""
     flights = pc.sum(rows["flights"]).as_py()
     delays = pc.sum(pc.multiply(rows["mean_arr_delay"], rows["arrived"])).as_py() or 0.0
@@ -72,7 +72,7 @@ def figures(rows: pa.Table) -> dict[str, int | float]:
     partitions_def=days,
     table=TABLE,
     output=output_directory,
-    figures=figures,
+    statistics=statistics,
     counted="flights",
     deadline=time(8, 0),
     columns={

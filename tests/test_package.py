@@ -2,6 +2,8 @@
 
 import ast
 import importlib
+import importlib.util
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,55 @@ import pytest
 import dagster_sqlqueue
 import dagster_sqlqueue.spark
 
-SOURCE = Path(dagster_sqlqueue.__file__)
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def _body(package: str) -> list[ast.stmt]:
+    """The statements of a package's `__init__`, without its docstring."""
+    found = importlib.util.find_spec(package)
+    assert found
+    assert found.origin
+    return ast.parse(Path(found.origin).read_text()).body[1:]
+
+
+_PACKAGES = [
+    dagster_sqlqueue.__name__,
+    *(
+        module.name
+        for module in pkgutil.walk_packages(dagster_sqlqueue.__path__, f"{dagster_sqlqueue.__name__}.")
+        if module.ispkg
+    ),
+]
+_FACES = [package for package in _PACKAGES if _body(package)]
+
+
+def test_faces_are_found() -> None:
+    assert {"", ".orchestration", ".orchestration.launchpad", ".metrics", ".traces", ".spark.batches", ".embedded"} <= {
+        package.removeprefix("dagster_sqlqueue") for package in _FACES
+    }
+
+
+@pytest.mark.parametrize("name", _FACES)
+def test_all_names_what_a_package_has_and_nothing_is_public_beside_it(name: str) -> None:
+    package = importlib.import_module(name)
+    public = package.__all__
+    assert len(set(public)) == len(public)
+    for each in public:
+        assert getattr(package, each) is not None
+    body = _body(name)
+    defined = {node.name for node in body if isinstance(node, _DEFINITIONS)}
+    if not defined:
+        # One that only imports what its modules define: not even `dir` has more.
+        found = {each for each in dir(package) if not isinstance(getattr(package, each), ModuleType)}
+        assert {each for each in found if not each.startswith("_")} == set(public) - {"__version__"}
+    assigned = {
+        target.id
+        for node in body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    assert {each for each in defined | assigned if not each.startswith("_")} <= set(public)
 
 
 @pytest.mark.parametrize(("package", "least"), [(dagster_sqlqueue, 20), (dagster_sqlqueue.spark, 10)])
@@ -33,9 +83,9 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
 def test_what_the_tasks_of_spark_import_stays_small() -> None:
     code = """
 import importlib, sys
-for module in ("source", "batch_reader", "streaming", "sealed_read"):
+for module in ("source", "batch_reader", "stream_reader", "sealed_read"):
     importlib.import_module(f"dagster_sqlqueue.spark.{module}")
     print(module, *(name for name in ("dagster", "pandas", "psycopg", "sqlalchemy") if name in sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["source", "batch_reader", "streaming", "sealed_read"]
+    assert done.stdout.split() == ["source", "batch_reader", "stream_reader", "sealed_read"]

@@ -1,4 +1,8 @@
 """The command line: `sqlqueue`."""
 
-from dagster_sqlqueue.cli.app import app as app
-from dagster_sqlqueue.cli.app import main as main
+from dagster_sqlqueue.cli.app import app, main
+
+__all__ = [
+    "app",
+    "main",
+]

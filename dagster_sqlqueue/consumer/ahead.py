@@ -16,7 +16,7 @@ import psycopg
 
 from dagster_sqlqueue.consumer.ahead_policy import AheadPolicy
 from dagster_sqlqueue.consumer.claimer import Claimer
-from dagster_sqlqueue.consumer.heartbeat import LeaseKeeper
+from dagster_sqlqueue.consumer.heartbeat import Heartbeat
 from dagster_sqlqueue.consumer.leased import Work, finish_uncertain
 from dagster_sqlqueue.errors import DatabaseUnavailable, QueueError
 from dagster_sqlqueue.model.job import ClaimedJob
@@ -40,7 +40,7 @@ class _UnderWay:
         received: whether there is an answer, or none will come.
         failed: whether it is not known what was done, or nothing was.
         filled: whether it claimed as many jobs as it was to.
-        jobs: what it claimed, in the keeper's charge.
+        jobs: what it claimed, in the heartbeat's charge.
     """
 
     __slots__ = ("at", "endings", "failed", "filled", "jobs", "received", "sent")
@@ -58,7 +58,7 @@ class Ahead:
 
     Args:
         work: what is worked off.
-        keeper: keeps the leases, also those of jobs that have not been begun.
+        heartbeat: keeps the leases, also those of jobs that have not been begun.
         claimer: how the consumer takes jobs.
         around: entered and left around the wait for an answer.
     """
@@ -66,13 +66,13 @@ class Ahead:
     def __init__(
         self,
         work: Work[Any],
-        keeper: LeaseKeeper,
+        heartbeat: Heartbeat,
         claimer: Claimer,
         *,
         around: Callable[[], AbstractContextManager[object]],
     ) -> None:
         self._work = work
-        self._keeper = keeper
+        self._heartbeat = heartbeat
         self._claimer = claimer
         self._around = around
         self._channels = Channels(work.leases.database)
@@ -96,7 +96,7 @@ class Ahead:
         self._may_send = True
 
     def take(self, until: float) -> list[ClaimedJob]:
-        """Return the next batch, in the keeper's charge, and claim the one after it if that is worth it. Empty: none is due.
+        """Return the next batch, in the heartbeat's charge, and claim the one after it if that is worth it. Empty: none due.
 
         Args:
             until: the moment of `time.monotonic` up to which another batch may be claimed before this one has ended.
@@ -110,7 +110,7 @@ class Ahead:
         jobs, self._next = self._next, []
         if not jobs:
             jobs = self._claimer.take()
-            self._keeper.hold(jobs)
+            self._heartbeat.hold(jobs)
         if jobs and self._under_way is None and self._in_time():
             self._begin(jobs)
         return jobs
@@ -130,7 +130,7 @@ class Ahead:
         if self._next or self._claimer.chosen or not self._in_time():
             return self._work.leases.finish(endings)
         accepted, self._next = self._claimer.finish_and_take(endings)
-        self._keeper.hold(self._next)
+        self._heartbeat.hold(self._next)
         return accepted
 
     def _in_time(self) -> bool:
@@ -168,7 +168,7 @@ class Ahead:
             self._receive(last)
             if endings and go_on and self._may_send and last.filled and self._worth(endings):
                 # Before they are ended, so that no heartbeat extends them.
-                self._keeper.let_go(endings.jobs)
+                self._heartbeat.let_go(endings.jobs)
                 following = self._send(endings)
                 # Known now, and not once the lock is released: the thread that collects may be receiving the answer then.
                 unsent = following.failed
@@ -187,7 +187,7 @@ class Ahead:
             self._exchange(None, go_on=False)
 
     def stop(self) -> None:
-        """Claim no more, and have the keeper take charge of what is under way. May come from any thread."""
+        """Claim no more, and have the heartbeat take charge of what is under way. May come from any thread."""
         with self._lock:
             self._may_send = False
             if self._under_way is not None:
@@ -251,11 +251,11 @@ class Ahead:
         self._policy.lost("a claim that was sent ahead got lost", error)
 
     def _read(self, claim: _UnderWay) -> None:
-        """Put the jobs of an answer in the keeper's charge, if it was not done yet."""
+        """Put the jobs of an answer in the heartbeat's charge, if it was not done yet."""
         if claim.failed or claim.jobs is not None or claim.sent is None:
             return
         claim.jobs = claim.sent.claimed()
-        self._keeper.hold(claim.jobs, since=claim.at)
+        self._heartbeat.hold(claim.jobs, since=claim.at)
 
     def _settle(self, claim: _UnderWay) -> None:
         """Make the jobs of an answer that are to be handed out the next ones, and count its ends."""
@@ -265,12 +265,12 @@ class Ahead:
             self._finish_again(claim)
             return
         self._claimer.filled = claim.filled
-        # First of all: the keeper extends their leases, and whatever is raised from here on must not lose sight of them.
+        # First of all: the heartbeat extends their leases, and whatever is raised from here on must not lose sight of them.
         self._next = claimed
         jobs = self._claimer.handed_out(claim.sent, claimed)
         if len(jobs) < len(claimed):
             self._next = jobs
-            self._keeper.forget([job for job in claimed if not any(job is one for one in jobs)])
+            self._heartbeat.forget([job for job in claimed if not any(job is one for one in jobs)])
         if claim.endings:
             try:
                 accepted = claim.sent.ended()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dagster_sqlqueue.model.queue import QueueSettings
 
 
-class Lanes:
+class BucketOrder:
     """The buckets of one consumer.
 
     Args:
@@ -30,7 +30,7 @@ class Lanes:
 
     def arrange(self, settings: QueueSettings) -> None:
         """Take new settings into account; the turn stays where it is."""
-        wanted = range(settings.lanes) if self._buckets is None else self._buckets
+        wanted = range(settings.claim_buckets) if self._buckets is None else self._buckets
         self._near = {number for number, region in enumerate(settings.regions) if region == self._region}
         known = [bucket for bucket in self.order if bucket in wanted]
         self.order = self._near_first([*known, *(bucket for bucket in wanted if bucket not in known)])

@@ -18,7 +18,7 @@ from dagster_sqlqueue.consumer.handler import (
     prepare,
     said,
 )
-from dagster_sqlqueue.consumer.heartbeat import LeaseKeeper
+from dagster_sqlqueue.consumer.heartbeat import Heartbeat
 from dagster_sqlqueue.consumer.progress import Reporter
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import ClaimedJob
@@ -52,17 +52,17 @@ class UnderLease(Generic[Payload]):
 
     Args:
         spec: the queue.
-        keeper: keeps their leases.
+        heartbeat: keeps their leases.
         reporter: writes their progress.
     """
 
     spec: QueueSpec[Payload]
-    keeper: LeaseKeeper
+    heartbeat: Heartbeat
     reporter: Reporter
 
     def cancellation(self, job: ClaimedJob) -> Event:
         """Return the event that is set when the job's cancellation is requested."""
-        return self.keeper.cancellation(job)
+        return self.heartbeat.cancellation(job)
 
     def connection(self) -> None:
         """Return None: a job under a lease has no transaction."""
@@ -112,11 +112,11 @@ class Caller(Generic[Payload]):
     def _one_by_one(
         self, jobs: Sequence[ClaimedJob], in_hand: UnderLease[Payload], stopping: Event
     ) -> Generator[Called, None, None]:
-        keeper = in_hand.keeper
+        heartbeat = in_hand.heartbeat
         for claimed in jobs:
             if stopping.is_set():
                 return
-            if not keeper.begin(claimed, others_ended=True):
+            if not heartbeat.begin(claimed, others_ended=True):
                 yield claimed, None
                 continue
             yield claimed, handle(self.spec, self.handler, claimed, in_hand)
@@ -137,7 +137,7 @@ class Caller(Generic[Payload]):
         call = self._awaited if is_async(self.handler) else self.handler
         outcomes = handle_batch(self.spec, call, batch)
         for prepared, outcome in zip(batch, outcomes, strict=True):
-            in_hand.keeper.end(prepared.claimed)
+            in_hand.heartbeat.end(prepared.claimed)
             yield prepared.claimed, outcome
 
     def _side_by_side(
@@ -158,7 +158,7 @@ class Caller(Generic[Payload]):
                 done, _ = loop.run_until_complete(wait)
                 for task in done:
                     claimed = tasks.pop(task)
-                    in_hand.keeper.end(claimed)
+                    in_hand.heartbeat.end(claimed)
                     yield claimed, task.result()
         finally:
             for task in tasks:
@@ -169,16 +169,16 @@ class Caller(Generic[Payload]):
     def _begun(
         self, jobs: Sequence[ClaimedJob], in_hand: UnderLease[Payload]
     ) -> Generator[Prepared[Payload] | Called, None, None]:
-        keeper = in_hand.keeper
+        heartbeat = in_hand.heartbeat
         for claimed in jobs:
-            if not keeper.begin(claimed):
+            if not heartbeat.begin(claimed):
                 yield claimed, None
                 continue
             prepared = prepare(self.spec, claimed, in_hand)
             if isinstance(prepared, Prepared):
                 yield prepared
             else:
-                keeper.end(claimed)
+                heartbeat.end(claimed)
                 yield claimed, prepared
 
     def _awaited(self, jobs: Sequence[Any]) -> Any:

@@ -116,7 +116,7 @@ class Claimer:
         assert settings is not None, "a claim before the queue's settings were read"
         request = self._request(self.wanted, joining=True)
         # The answer says where the claim began. The one after it does not wait for that: it begins one bucket further.
-        self._view.lanes.turn(after=self._view.lanes.order[0])
+        self._view.bucket_order.turn(after=self._view.bucket_order.order[0])
         return self._work.leases.send_claim_ahead(channels, endings, request, settings)
 
     def handed_out(self, sent: SentClaim, claimed: list[ClaimedJob]) -> list[ClaimedJob]:
@@ -154,7 +154,7 @@ class Claimer:
         assert settings is not None, "a lock before the queue's settings were read"
         request = self._request(self.wanted)
         # As for a claim ahead: the one after it begins one bucket further.
-        self._view.lanes.turn(after=self._view.lanes.order[0])
+        self._view.bucket_order.turn(after=self._view.bucket_order.order[0])
         return self._work.leases.send_lock(transaction, request, settings, endings)
 
     def locked(self, sent: SentLock) -> list[ClaimedJob]:
@@ -195,13 +195,13 @@ class Claimer:
         work, view = self._work, self._view
         lease = work.lease.seconds
         return ClaimRequest(
-            work.spec.name, limit, work.worker, view.lanes.order, lease, view.hints, self._filter, joining
+            work.spec.name, limit, work.worker, view.bucket_order.order, lease, view.hints, self._filter, joining
         )
 
     def _taken(self, jobs: list[ClaimedJob], *, turns: bool = True) -> list[ClaimedJob]:
         if jobs:
             if turns:
-                self._view.lanes.turn(after=jobs[0].bucket)
+                self._view.bucket_order.turn(after=jobs[0].bucket)
             if self._on_claim is not None:
                 self._on_claim(jobs)
         return jobs

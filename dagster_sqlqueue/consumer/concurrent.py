@@ -12,7 +12,7 @@ from uuid import UUID
 
 from dagster_sqlqueue.consumer.caller import Called, Caller, Shape, UnderLease
 from dagster_sqlqueue.consumer.handler import Prepared, handle_async, prepare
-from dagster_sqlqueue.consumer.heartbeat import LeaseKeeper
+from dagster_sqlqueue.consumer.heartbeat import Heartbeat
 from dagster_sqlqueue.consumer.leased import Work, settle_called
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.outcome import Outcome
@@ -44,13 +44,13 @@ class SideBySide:
 
     Args:
         work: what is worked off.
-        keeper: keeps the leases.
+        heartbeat: keeps the leases.
         concurrency: how many jobs at a time.
         claim: takes jobs.
     """
 
     work: Work[Any]
-    keeper: LeaseKeeper
+    heartbeat: Heartbeat
     concurrency: int
     claim: Claim
     _running: dict[UUID, ClaimedJob] = field(default_factory=dict, init=False)
@@ -88,7 +88,7 @@ class SideBySide:
         back; a job whose thread goes on is left to its lease: it must not be begun while it is still worked on.
         """
         self._give_back_unbegun()
-        self.keeper.cancel_all()
+        self.heartbeat.cancel_all()
         deadline = time.monotonic() + self.work.patience_seconds
         threaded = self.work.caller.shape is not Shape.ASYNC
         try:
@@ -98,7 +98,7 @@ class SideBySide:
             left = list(self._running.values())
             self._close()
             if left and not threaded:
-                mine = [job for job in self.keeper.part_with(begun=True) if any(job is one for one in left)]
+                mine = [job for job in self.heartbeat.part_with(begun=True) if any(job is one for one in left)]
                 self.work.summary.released += len(self.work.leases.release(mine))
 
     def _fill(self) -> int:
@@ -113,7 +113,7 @@ class SideBySide:
             if self._running:
                 return 0
             jobs = self.claim(1, False)
-        self.keeper.hold(jobs)
+        self.heartbeat.hold(jobs)
         self._waiting = list(jobs)
         self._begin_waiting()
         return len(jobs)
@@ -131,13 +131,13 @@ class SideBySide:
         return begun
 
     def _begin(self, claimed: ClaimedJob) -> None:
-        if not self.keeper.begin(claimed):
+        if not self.heartbeat.begin(claimed):
             self._alone = False
-            if not self.keeper.parted_with(claimed):
+            if not self.heartbeat.parted_with(claimed):
                 self.work.count_lost(claimed)
-            self.keeper.forget([claimed])
+            self.heartbeat.forget([claimed])
             return
-        made = prepare(self.work.spec, claimed, UnderLease(self.work.spec, self.keeper, self.work.reporter))
+        made = prepare(self.work.spec, claimed, UnderLease(self.work.spec, self.heartbeat, self.work.reporter))
         self._running[claimed.id] = claimed
         if isinstance(made, Prepared):
             self._open().start(claimed, made)
@@ -147,19 +147,19 @@ class SideBySide:
     def _settle(self, called: Sequence[Called]) -> None:
         ended: list[tuple[ClaimedJob, Outcome]] = []
         for claimed, outcome in called:
-            self.keeper.end(claimed)
+            self.heartbeat.end(claimed)
             del self._running[claimed.id]
             self._alone = self._alone and bool(self._running)
             if outcome is not None:
                 ended.append((claimed, outcome))
         if ended:
             self._empty_at = 0.0
-            settle_called(self.work, ended, self.keeper)
+            settle_called(self.work, ended, self.heartbeat)
 
     def _give_back_unbegun(self) -> None:
         waiting, self._waiting = self._waiting, []
-        # What takes them out of the keeper gives them back: this, or `Consumer.give_back` from another thread.
-        mine = [job for job in self.keeper.part_with() if any(job is one for one in waiting)]
+        # What takes them out of the heartbeat gives them back: this, or `Consumer.give_back` from another thread.
+        mine = [job for job in self.heartbeat.part_with() if any(job is one for one in waiting)]
         if mine:
             self.work.summary.released += len(self.work.leases.release(mine))
 

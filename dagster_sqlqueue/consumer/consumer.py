@@ -14,12 +14,12 @@ from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue.consumer.ahead import VERB, Ahead
 from dagster_sqlqueue.consumer.batch_size import BatchSize
-from dagster_sqlqueue.consumer.bucket_order import Lanes
+from dagster_sqlqueue.consumer.bucket_order import BucketOrder
 from dagster_sqlqueue.consumer.caller import Caller, Shape
 from dagster_sqlqueue.consumer.claimer import Claimer
 from dagster_sqlqueue.consumer.concurrent import SideBySide
 from dagster_sqlqueue.consumer.handler import AnyHandler
-from dagster_sqlqueue.consumer.heartbeat import LeaseKeeper
+from dagster_sqlqueue.consumer.heartbeat import Heartbeat
 from dagster_sqlqueue.consumer.hooks import ConsumerHooks, around_claim, around_work, hooked, watched
 from dagster_sqlqueue.consumer.idle import Idle
 from dagster_sqlqueue.consumer.lease_length import LeaseLength
@@ -120,7 +120,7 @@ class Consumer(Generic[Payload]):
         self._catalog = queue.catalog
         self._spec = spec
         first = buckets() if callable(buckets) else buckets
-        lanes = Lanes(None if first is None else list(check_buckets(first)), region)
+        bucket_order = BucketOrder(None if first is None else list(check_buckets(first)), region)
         self._idle = False
         self.worker = worker or f"{socket.gethostname()}/{os.getpid()}/{str(uuid7())[-8:]}"
         if lease_seconds is not None and not 0 < lease_seconds <= MAX_DELAY_SECONDS:
@@ -148,7 +148,7 @@ class Consumer(Generic[Payload]):
         self._work = Work(self._leases, spec, caller, self.worker, lease, self._size)
         self._stopping = self._work.stopping
         self.summary = self._work.summary
-        self._keeper = LeaseKeeper(
+        self._heartbeat = Heartbeat(
             self._leases,
             lease=lease,
             job_timeout_seconds=job_timeout_seconds,
@@ -165,7 +165,7 @@ class Consumer(Generic[Payload]):
         self._view = QueueView(
             self._work,
             self._catalog,
-            lanes,
+            bucket_order,
             ask_buckets=buckets if callable(buckets) else None,
             presence=self._presence,
             hinted=looking,
@@ -176,7 +176,7 @@ class Consumer(Generic[Payload]):
         )
         self._ahead = Ahead(
             self._work,
-            self._keeper,
+            self._heartbeat,
             self._claimer,
             around=partial(around_claim, self._hooks, spec.name, VERB) if self._hooks else contextlib.nullcontext,
         )
@@ -188,7 +188,7 @@ class Consumer(Generic[Payload]):
         self._side_by_side = (
             None
             if concurrency is None
-            else SideBySide(self._work, self._keeper, concurrency, self._claimer.take_for_slots)
+            else SideBySide(self._work, self._heartbeat, concurrency, self._claimer.take_for_slots)
         )
         self._also_beat = beat
 
@@ -209,7 +209,7 @@ class Consumer(Generic[Payload]):
             DatabaseUnavailable: the leases end by themselves then.
         """
         self._ahead.stop()
-        jobs = self._keeper.part_with(begun=begun)
+        jobs = self._heartbeat.part_with(begun=begun)
         return len(self._leases.release(jobs)) if jobs else 0
 
     @property
@@ -272,7 +272,7 @@ class Consumer(Generic[Payload]):
             around_work(self._hooks, self._spec.name, self.summary),
             contextlib.closing(self._work.caller),
             self._upkeep.going_on(),
-            self._keeper,
+            self._heartbeat,
         ):
             self._ahead.open()
             try:
@@ -348,9 +348,9 @@ class Consumer(Generic[Payload]):
     def _give_back_ahead(self) -> None:
         """Give back what was claimed for the next batch. What another thread has given back meanwhile is counted here."""
         ahead = self._ahead.close()
-        self.summary.released += sum(self._keeper.parted_with(job) for job in ahead)
-        mine = self._keeper.part_with(of=ahead)
-        self._keeper.forget(ahead)
+        self.summary.released += sum(self._heartbeat.parted_with(job) for job in ahead)
+        mine = self._heartbeat.part_with(of=ahead)
+        self._heartbeat.forget(ahead)
         self.summary.released += len(self._leases.release(mine))
 
     def _take_and_work(self, ahead_until: float | None) -> int:
@@ -361,7 +361,7 @@ class Consumer(Generic[Payload]):
             return work_locked(self._work, self._claimer, self._locked_ahead, until)
         jobs = self._ahead.take(until)
         if jobs:
-            work_leased(self._work, jobs, self._keeper, self._ahead.finish)
+            work_leased(self._work, jobs, self._heartbeat, self._ahead.finish)
         return len(jobs)
 
 

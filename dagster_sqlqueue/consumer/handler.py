@@ -10,7 +10,7 @@ from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, QueueError, Un
 from dagster_sqlqueue.model.job import ClaimedJob, InHand, Job
 from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
-from dagster_sqlqueue.payload import quoting, serialization
+from dagster_sqlqueue.payload import redacted_text, serialization
 
 Handler: TypeAlias = Callable[[Job[Payload]], Outcome | None]
 """Called for one job at a time."""
@@ -93,7 +93,7 @@ def prepare(
 
 def said(spec: QueueSpec[Payload], claimed: ClaimedJob, payload: Any, message: str | None) -> str | None:
     """Return a progress message as it may be stored: it quotes no sensitive value of the payload."""
-    return message and _short(quoting.scrub(spec.payload, message, claimed.payload, payload))
+    return message and _short(redacted_text.scrub(spec.payload, message, claimed.payload, payload))
 
 
 def is_async(handler: Any) -> bool:
@@ -132,9 +132,9 @@ def _discreet(spec: QueueSpec[Payload], outcome: Outcome, claimed: ClaimedJob, j
     shown = claimed.payload, job.payload
     match outcome:
         case Retry(error, after):
-            return Retry(quoting.scrub(spec.payload, error, *shown), after)
+            return Retry(redacted_text.scrub(spec.payload, error, *shown), after)
         case Hold(reason) | Reject(reason) | Cancel(reason):
-            return type(outcome)(quoting.scrub(spec.payload, reason, *shown))
+            return type(outcome)(redacted_text.scrub(spec.payload, reason, *shown))
     return outcome
 
 

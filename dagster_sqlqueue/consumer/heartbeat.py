@@ -14,7 +14,7 @@ from dagster_sqlqueue.queue.leases import Leases
 logger = logging.getLogger("dagster_sqlqueue")
 
 
-class LeaseKeeper:
+class Heartbeat:
     """Extends the leases of the jobs in hand once they are past their half: one statement for all of them.
 
     Args:

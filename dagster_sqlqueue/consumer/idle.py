@@ -65,7 +65,7 @@ class Idle:
             self._work.stopping.wait(max(min(seconds, _POLL_SECONDS), 0.0))
             return
         most = self._view.idle_seconds if self._waiter.listening else _POLL_SECONDS
-        if self._waiter.wait(max(min(seconds, most), 0.0), self._view.lanes.buckets):
+        if self._waiter.wait(max(min(seconds, most), 0.0), self._view.bucket_order.buckets):
             # A job that was committed late may be due before where the next claim begins.
             self._view.hints.doubt()
             self._view.put_off()

@@ -15,7 +15,7 @@ import tenacity
 from dagster_sqlqueue.consumer.batch_size import BatchSize
 from dagster_sqlqueue.consumer.caller import Caller, UnderLease
 from dagster_sqlqueue.consumer.failure_log import log_aside, log_back, log_endings, log_lost
-from dagster_sqlqueue.consumer.heartbeat import LeaseKeeper
+from dagster_sqlqueue.consumer.heartbeat import Heartbeat
 from dagster_sqlqueue.consumer.lease_length import LeaseLength
 from dagster_sqlqueue.consumer.progress import Reporter
 from dagster_sqlqueue.consumer.settlement import DrainSummary, Settlement, settle
@@ -162,17 +162,17 @@ Finish = Callable[[Endings], set[UUID] | None]
 """Ends jobs. Returns the ids whose ending was accepted; None: that is under way, and they are counted when it is known."""
 
 
-def work_leased(work: Work[Any], jobs: Sequence[ClaimedJob], keeper: LeaseKeeper, finish: Finish) -> None:
+def work_leased(work: Work[Any], jobs: Sequence[ClaimedJob], heartbeat: Heartbeat, finish: Finish) -> None:
     """Work a claimed batch off. Outcomes are written once a second and at the end; what was not begun is given back.
 
     Args:
         work: what is worked off.
-        jobs: the batch, whose leases the keeper has.
-        keeper: keeps the leases.
+        jobs: the batch, whose leases the heartbeat has.
+        heartbeat: keeps the leases.
         finish: ends the last jobs of a batch that was worked off to its end.
     """
     open_jobs = {id(job): job for job in jobs}
-    in_hand = UnderLease(work.spec, keeper, work.reporter)
+    in_hand = UnderLease(work.spec, heartbeat, work.reporter)
     settled: list[tuple[ClaimedJob, Outcome]] = []
     began = flushed_at = time.monotonic()
     try:
@@ -180,7 +180,7 @@ def work_leased(work: Work[Any], jobs: Sequence[ClaimedJob], keeper: LeaseKeeper
             with contextlib.closing(work.caller.outcomes(jobs, in_hand, work.stopping)) as outcomes:
                 for claimed, outcome in outcomes:
                     if outcome is None:
-                        if not keeper.parted_with(claimed):
+                        if not heartbeat.parted_with(claimed):
                             del open_jobs[id(claimed)]
                             work.count_lost(claimed)
                         continue
@@ -188,13 +188,13 @@ def work_leased(work: Work[Any], jobs: Sequence[ClaimedJob], keeper: LeaseKeeper
                     settled.append((claimed, outcome))
                     if time.monotonic() - flushed_at >= _FLUSH_SECONDS:
                         # The handler has returned: however long the write takes, the leases are extended.
-                        keeper.end(claimed)
+                        heartbeat.end(claimed)
                         _settle(work, settled, work.leases.finish)
-                        keeper.let_go([job for job, _ in settled])
+                        heartbeat.let_go([job for job, _ in settled])
                         settled = []
                         flushed_at = time.monotonic()
         finally:
-            keeper.end()
+            heartbeat.end()
         work.size.took(len(jobs) - len(open_jobs), time.monotonic() - began)
         if not open_jobs:
             last, settled = settled, []
@@ -204,18 +204,18 @@ def work_leased(work: Work[Any], jobs: Sequence[ClaimedJob], keeper: LeaseKeeper
             if settled:
                 _settle(work, settled, work.leases.finish)
         finally:
-            # What takes them out of the keeper gives them back: this, or `Consumer.give_back` from another thread.
-            mine = keeper.part_with(begun=True, of=open_jobs.values()) if open_jobs else []
-            work.summary.released += sum(keeper.parted_with(job) for job in open_jobs.values()) - len(mine)
-            keeper.forget(jobs)
+            # What takes them out of the heartbeat gives them back: this, or `Consumer.give_back` from another thread.
+            mine = heartbeat.part_with(begun=True, of=open_jobs.values()) if open_jobs else []
+            work.summary.released += sum(heartbeat.parted_with(job) for job in open_jobs.values()) - len(mine)
+            heartbeat.forget(jobs)
             if mine:
                 work.summary.released += len(work.leases.release(mine))
 
 
-def settle_called(work: Work[Any], settled: Sequence[tuple[ClaimedJob, Outcome]], keeper: LeaseKeeper) -> None:
+def settle_called(work: Work[Any], settled: Sequence[tuple[ClaimedJob, Outcome]], heartbeat: Heartbeat) -> None:
     """Write the outcomes of jobs that were worked on side by side, each under its fence."""
     _settle(work, settled, work.leases.finish)
-    keeper.let_go([job for job, _ in settled])
+    heartbeat.let_go([job for job, _ in settled])
 
 
 def _settle(work: Work[Any], settled: Sequence[tuple[ClaimedJob, Outcome]], finish: Finish) -> None:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dagster_sqlqueue.consumer.bucket_order import Lanes
+from dagster_sqlqueue.consumer.bucket_order import BucketOrder
 from dagster_sqlqueue.consumer.leased import Work
 from dagster_sqlqueue.consumer.presence import Presence
 from dagster_sqlqueue.errors import DatabaseUnavailable
@@ -27,13 +27,13 @@ class QueueView:
     Args:
         work: what is worked off.
         catalog: the queues of the schema.
-        lanes: the consumer's buckets.
+        bucket_order: the consumer's buckets.
         ask_buckets: which buckets they are by now; None: they stay.
         presence: the consumer's sign in transactional mode.
         hinted: whether the consumer claims by itself, and uses hints of where to begin.
 
     Attributes:
-        lanes: the consumer's buckets, in the order of the next claim.
+        bucket_order: the consumer's buckets, in the order of the next claim.
         hints: where its claims begin.
         settings: the queue's, as they were read last; None before that.
         shared: whether the queue's consumers share a limit, or the turns of keys; assumed before the settings are read.
@@ -45,7 +45,7 @@ class QueueView:
         self,
         work: Work[Any],
         catalog: Catalog,
-        lanes: Lanes,
+        bucket_order: BucketOrder,
         *,
         ask_buckets: Callable[[], Sequence[int]] | None,
         presence: Presence | None,
@@ -53,7 +53,7 @@ class QueueView:
     ) -> None:
         self._work = work
         self._catalog = catalog
-        self.lanes = lanes
+        self.bucket_order = bucket_order
         self._ask_buckets = ask_buckets
         self._presence = presence
         self._hinted = hinted
@@ -89,7 +89,7 @@ class QueueView:
             with contextlib.suppress(DatabaseUnavailable):
                 self._work.leases.note_sweep(self._work.spec.name)
                 self.hints.know(self._work.leases.head_hints(self._work.spec.name))
-        self.lanes.arrange(settings)
+        self.bucket_order.arrange(settings)
 
     @property
     def idle_seconds(self) -> float:
@@ -107,7 +107,7 @@ class QueueView:
         seen = self._catalog.last_seen(self._work.spec.name)
         if seen is not self.settings:
             self._take_over(seen)
-            self.lanes.arrange(seen)
+            self.bucket_order.arrange(seen)
 
     def _take_over(self, settings: QueueSettings) -> None:
         self.settings = settings
@@ -116,6 +116,6 @@ class QueueView:
         self._work.lease.follow(settings.lease_seconds)
 
     def _cover(self, buckets: Sequence[int]) -> None:
-        self.lanes.cover(buckets)
+        self.bucket_order.cover(buckets)
         if self._presence is not None:
             self._presence.buckets = buckets

@@ -19,7 +19,7 @@ from dagster_sqlqueue.consumer.settlement import Settlement, settle
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.outcome import Cancel, Done, Outcome, Reject, Retry, Snooze
-from dagster_sqlqueue.payload import quoting
+from dagster_sqlqueue.payload import redacted_text
 from dagster_sqlqueue.queue.odd_jobs import ROW_ERRORS, hold_unclaimable
 
 _SWALLOWED = (
@@ -172,7 +172,7 @@ class _Batches:
             self.hand = _Batch()
             if self.work.leases.lock_again(transaction, job):
                 settled: list[tuple[ClaimedJob, Outcome]] = [
-                    (job, Retry(quoting.scrub(self.work.spec.payload, reason, job.payload)))
+                    (job, Retry(redacted_text.scrub(self.work.spec.payload, reason, job.payload)))
                 ]
                 self.hand = _Batch([job], settled, settle(settled, self.work.leases.stops_key))
                 self._write(transaction)

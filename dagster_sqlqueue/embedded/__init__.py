@@ -24,7 +24,9 @@ from dagster_sqlqueue.errors import EmbeddedServerError
 with contextlib.suppress(ImportError):  # not on Windows, which `start` refuses by name
     import fcntl
 
-START_SECONDS = 120.0
+__all__ = ["EmbeddedPostgres", "home", "serve", "stop_server"]
+
+_START_SECONDS = 120.0
 """How long a server may take to be ready: recovery after a crash on a busy machine takes more than a few seconds."""
 
 
@@ -133,7 +135,7 @@ class EmbeddedPostgres:
 
     def _running(self, programs: Path) -> str:
         """Return the URL of a server that is ready; starts one if none runs."""
-        end = time.monotonic() + START_SECONDS
+        end = time.monotonic() + _START_SECONDS
         while True:
             pid, log_from = supervisor.postmaster(self.directory), None
             if pid is None:
@@ -147,7 +149,7 @@ class EmbeddedPostgres:
             if "pre-existing shared memory block" in tail and not late:
                 time.sleep(0.2)  # workers of a server that was killed are still on their way out
                 continue
-            what = f"it was not ready after {START_SECONDS:.0f} s" if late else "the server ended"
+            what = f"it was not ready after {_START_SECONDS:.0f} s" if late else "the server ended"
             raise Refused(f"{what}; its log says: {tail}. If the data is damaged, remove {self.directory}")
 
     def _ready(self, pid: int, end: float) -> str | None:

@@ -3,7 +3,14 @@
 A package on top of the core, which calls its hooks and does not import it. It needs the extra `metrics`.
 """
 
-from dagster_sqlqueue.metrics.consumer_metrics import ConsumerMetrics as ConsumerMetrics
-from dagster_sqlqueue.metrics.http import serve as serve
-from dagster_sqlqueue.metrics.queue_collector import QueueCollector as QueueCollector
-from dagster_sqlqueue.metrics.worker_collector import WorkerCollector as WorkerCollector
+from dagster_sqlqueue.metrics.consumer_metrics import ConsumerMetrics
+from dagster_sqlqueue.metrics.http import serve
+from dagster_sqlqueue.metrics.queue_collector import QueueCollector
+from dagster_sqlqueue.metrics.worker_collector import WorkerCollector
+
+__all__ = [
+    "ConsumerMetrics",
+    "QueueCollector",
+    "WorkerCollector",
+    "serve",
+]

@@ -46,15 +46,15 @@ class WorkerCollector(Collector):
     """The metrics of `ConsumerMetrics`, but for the cost of claims, and the jobs in flight.
 
     Args:
-        figures: returns what was done so far, for each queue; called at each scrape, in its thread.
+        stats: returns what was done so far, for each queue; called at each scrape, in its thread.
     """
 
-    def __init__(self, figures: Callable[[], Sequence[Worked]]) -> None:
-        self._figures = figures
+    def __init__(self, stats: Callable[[], Sequence[Worked]]) -> None:
+        self._stats = stats
 
     def collect(self) -> Iterator[Metric]:
         """Yield the stats as they are now."""
-        found = self._figures()
+        found = self._stats()
         yield from counters({one.queue: one.counts for one in found})
         seconds = HistogramMetricFamily(
             "sqlqueue_consumer_handler_seconds", "How long the handler was at a job.", labels=["queue"]

@@ -83,7 +83,7 @@ class QueueSpec(Generic[Payload]):
     Args:
         name: lower-case letters, digits and `_`, beginning with a letter, at most 63.
         payload: the pydantic model that every payload of the queue fits.
-        bucket_count: independent lanes, 1 to 1024; as many consumers as buckets can claim without meeting each other.
+        bucket_count: shares of its jobs, 1 to 1024; as many consumers as buckets can claim without meeting each other.
         lease_seconds: how long a claim holds without a heartbeat.
         max_attempts: runs a job gets before it goes to the dead letter.
         backoff: the wait between attempts; a function of one's own is the consumer's alone, the database keeps the
@@ -216,7 +216,8 @@ class QueueSettings:
     """A queue as the database has it.
 
     Attributes:
-        lanes: the buckets to look at: the count, or more while buckets of a larger count still hold jobs.
+        claim_buckets: how many buckets a claim reads: `bucket_count`, or more while buckets of a larger count still hold
+            jobs.
         regions: the region of each bucket, by number.
         paused_at: since when it is paused; None: it is not.
         paused_until: when it goes on by itself; None: it does not, or is not paused.
@@ -241,7 +242,7 @@ class QueueSettings:
     paused_at: datetime | None
     paused_until: datetime | None
     revision: int
-    lanes: int
+    claim_buckets: int
     regions: tuple[str, ...]
     # Stored, because every claim reads them several times.
     keyed: bool = field(init=False)

@@ -1,63 +1,113 @@
 """The queue in Dagster: resource, drain ops and jobs, sensors, assets and checks, fan-out, launchpad, component."""
 
-from dagster_shared.libraries import DagsterLibraryRegistry
+from dagster_shared.libraries import DagsterLibraryRegistry as _DagsterLibraryRegistry
 
 from dagster_sqlqueue.__about__ import __version__
-from dagster_sqlqueue.orchestration.assets import QueueAssetData as QueueAssetData
-from dagster_sqlqueue.orchestration.assets import SqlQueueTranslator as SqlQueueTranslator
-from dagster_sqlqueue.orchestration.assets import asset_key_of as asset_key_of
-from dagster_sqlqueue.orchestration.assets import build_sqlqueue_asset_spec as build_sqlqueue_asset_spec
-from dagster_sqlqueue.orchestration.assets import queue_asset_key as queue_asset_key
-from dagster_sqlqueue.orchestration.checks import CheckThresholds as CheckThresholds
-from dagster_sqlqueue.orchestration.checks import build_sqlqueue_checks as build_sqlqueue_checks
-from dagster_sqlqueue.orchestration.cleanup import build_cleanup_sensors as build_cleanup_sensors
-from dagster_sqlqueue.orchestration.component import SqlQueueComponent as SqlQueueComponent
-from dagster_sqlqueue.orchestration.component import shared_resource as shared_resource
-from dagster_sqlqueue.orchestration.consumer import QueueConsumer as QueueConsumer
-from dagster_sqlqueue.orchestration.consumer import queue_consumer as queue_consumer
-from dagster_sqlqueue.orchestration.creating import build_create_job as build_create_job
-from dagster_sqlqueue.orchestration.deadlines import build_deadline_check as build_deadline_check
-from dagster_sqlqueue.orchestration.definitions import build_sqlqueue_definitions as build_sqlqueue_definitions
-from dagster_sqlqueue.orchestration.drain import DrainConfig as DrainConfig
-from dagster_sqlqueue.orchestration.drain import DrainMode as DrainMode
-from dagster_sqlqueue.orchestration.drain import build_drain_op as build_drain_op
-from dagster_sqlqueue.orchestration.fanout import Account as Account
-from dagster_sqlqueue.orchestration.fanout import DailyAccount as DailyAccount
-from dagster_sqlqueue.orchestration.fanout import build_fanout_asset as build_fanout_asset
-from dagster_sqlqueue.orchestration.fanout import build_fanout_schedule as build_fanout_schedule
-from dagster_sqlqueue.orchestration.giving_back import give_back_on_failure as give_back_on_failure
-from dagster_sqlqueue.orchestration.group_sensor import build_group_sensor as build_group_sensor
-from dagster_sqlqueue.orchestration.group_waiting import WaitConfig as WaitConfig
-from dagster_sqlqueue.orchestration.group_waiting import await_group as await_group
-from dagster_sqlqueue.orchestration.group_waiting import wait_for_group as wait_for_group
-from dagster_sqlqueue.orchestration.io_manager import SqlQueueIOManager as SqlQueueIOManager
-from dagster_sqlqueue.orchestration.io_manager import build_sqlqueue_io_manager as build_sqlqueue_io_manager
-from dagster_sqlqueue.orchestration.joining import EnqueuedGroup as EnqueuedGroup
-from dagster_sqlqueue.orchestration.joining import GroupConfig as GroupConfig
-from dagster_sqlqueue.orchestration.joining import build_group_op as build_group_op
-from dagster_sqlqueue.orchestration.joining import enqueue_group as enqueue_group
-from dagster_sqlqueue.orchestration.joining import group_of_run as group_of_run
-from dagster_sqlqueue.orchestration.joining import group_results as group_results
-from dagster_sqlqueue.orchestration.launchpad import build_sqlqueue_launchpad_jobs as build_sqlqueue_launchpad_jobs
-from dagster_sqlqueue.orchestration.leasing import LeasedJob as LeasedJob
-from dagster_sqlqueue.orchestration.maintenance import build_maintenance_schedule as build_maintenance_schedule
-from dagster_sqlqueue.orchestration.ops import ClaimConfig as ClaimConfig
-from dagster_sqlqueue.orchestration.ops import EnqueueConfig as EnqueueConfig
-from dagster_sqlqueue.orchestration.ops import WriteConfig as WriteConfig
-from dagster_sqlqueue.orchestration.ops import build_claim_op as build_claim_op
-from dagster_sqlqueue.orchestration.ops import build_enqueue_op as build_enqueue_op
-from dagster_sqlqueue.orchestration.ops import build_fail_op as build_fail_op
-from dagster_sqlqueue.orchestration.ops import claim_jobs as claim_jobs
-from dagster_sqlqueue.orchestration.ops import complete_jobs as complete_jobs
-from dagster_sqlqueue.orchestration.ops import enqueue_jobs as enqueue_jobs
-from dagster_sqlqueue.orchestration.ops import fail_jobs as fail_jobs
-from dagster_sqlqueue.orchestration.resource import SqlQueueResource as SqlQueueResource
-from dagster_sqlqueue.orchestration.schedules import build_sqlqueue_schedules_sensor as build_sqlqueue_schedules_sensor
-from dagster_sqlqueue.orchestration.sensor import SensorSettings as SensorSettings
-from dagster_sqlqueue.orchestration.sensor import build_sqlqueue_sensor as build_sqlqueue_sensor
-from dagster_sqlqueue.orchestration.testing import Drained as Drained
-from dagster_sqlqueue.orchestration.testing import QueueForTest as QueueForTest
-from dagster_sqlqueue.orchestration.testing import drain_in_process as drain_in_process
-from dagster_sqlqueue.orchestration.testing import queue_for_test as queue_for_test
+from dagster_sqlqueue.orchestration.assets import (
+    QueueAssetData,
+    SqlQueueTranslator,
+    asset_key_of,
+    build_sqlqueue_asset_spec,
+    queue_asset_key,
+)
+from dagster_sqlqueue.orchestration.checks import CheckThresholds, build_sqlqueue_checks
+from dagster_sqlqueue.orchestration.cleanup import build_cleanup_sensors
+from dagster_sqlqueue.orchestration.component import SqlQueueComponent, shared_resource
+from dagster_sqlqueue.orchestration.consumer import QueueConsumer, queue_consumer
+from dagster_sqlqueue.orchestration.create_job import build_create_job
+from dagster_sqlqueue.orchestration.deadlines import build_deadline_check
+from dagster_sqlqueue.orchestration.definitions import build_sqlqueue_definitions
+from dagster_sqlqueue.orchestration.drain import DrainConfig, DrainMode, build_drain_op
+from dagster_sqlqueue.orchestration.fanout import Account, DailyAccount, build_fanout_asset, build_fanout_schedule
+from dagster_sqlqueue.orchestration.group_ops import (
+    EnqueuedGroup,
+    GroupConfig,
+    build_group_op,
+    enqueue_group,
+    group_of_run,
+    group_results,
+)
+from dagster_sqlqueue.orchestration.group_sensor import build_group_sensor
+from dagster_sqlqueue.orchestration.group_wait import WaitConfig, await_group, wait_for_group
+from dagster_sqlqueue.orchestration.io_manager import SqlQueueIOManager, build_sqlqueue_io_manager
+from dagster_sqlqueue.orchestration.launchpad import build_sqlqueue_launchpad_jobs
+from dagster_sqlqueue.orchestration.leased_jobs import LeasedJob
+from dagster_sqlqueue.orchestration.maintenance import build_maintenance_schedule
+from dagster_sqlqueue.orchestration.ops import (
+    ClaimConfig,
+    EnqueueConfig,
+    WriteConfig,
+    build_claim_op,
+    build_enqueue_op,
+    build_fail_op,
+    claim_jobs,
+    complete_jobs,
+    enqueue_jobs,
+    fail_jobs,
+)
+from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.orchestration.run_claims import give_back_on_failure
+from dagster_sqlqueue.orchestration.schedules import build_sqlqueue_schedules_sensor
+from dagster_sqlqueue.orchestration.sensor import SensorSettings, build_sqlqueue_sensor
+from dagster_sqlqueue.orchestration.testing import Drained, QueueForTest, drain_in_process, queue_for_test
 
-DagsterLibraryRegistry.register("dagster-sqlqueue", __version__, is_dagster_package=False)
+__all__ = [
+    "Account",
+    "CheckThresholds",
+    "ClaimConfig",
+    "DailyAccount",
+    "DrainConfig",
+    "DrainMode",
+    "Drained",
+    "EnqueueConfig",
+    "EnqueuedGroup",
+    "GroupConfig",
+    "LeasedJob",
+    "QueueAssetData",
+    "QueueConsumer",
+    "QueueForTest",
+    "SensorSettings",
+    "SqlQueueComponent",
+    "SqlQueueIOManager",
+    "SqlQueueResource",
+    "SqlQueueTranslator",
+    "WaitConfig",
+    "WriteConfig",
+    "asset_key_of",
+    "await_group",
+    "build_claim_op",
+    "build_cleanup_sensors",
+    "build_create_job",
+    "build_deadline_check",
+    "build_drain_op",
+    "build_enqueue_op",
+    "build_fail_op",
+    "build_fanout_asset",
+    "build_fanout_schedule",
+    "build_group_op",
+    "build_group_sensor",
+    "build_maintenance_schedule",
+    "build_sqlqueue_asset_spec",
+    "build_sqlqueue_checks",
+    "build_sqlqueue_definitions",
+    "build_sqlqueue_io_manager",
+    "build_sqlqueue_launchpad_jobs",
+    "build_sqlqueue_schedules_sensor",
+    "build_sqlqueue_sensor",
+    "claim_jobs",
+    "complete_jobs",
+    "drain_in_process",
+    "enqueue_group",
+    "enqueue_jobs",
+    "fail_jobs",
+    "give_back_on_failure",
+    "group_of_run",
+    "group_results",
+    "queue_asset_key",
+    "queue_consumer",
+    "queue_for_test",
+    "shared_resource",
+    "wait_for_group",
+]
+
+_DagsterLibraryRegistry.register("dagster-sqlqueue", __version__, is_dagster_package=False)

@@ -11,8 +11,8 @@ import dagster as dg
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration import slots
 from dagster_sqlqueue.orchestration.drain import DrainJob
-from dagster_sqlqueue.orchestration.giving_back import give_back, run_worker
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
+from dagster_sqlqueue.orchestration.run_claims import give_back, run_worker
 from dagster_sqlqueue.orchestration.sensor import slot_of
 from dagster_sqlqueue.orchestration.summary import tell_ended_run
 

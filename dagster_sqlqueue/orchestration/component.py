@@ -25,7 +25,7 @@ from dagster_sqlqueue.orchestration.attributes import (
 from dagster_sqlqueue.orchestration.checks import CheckThresholds, build_sqlqueue_checks
 from dagster_sqlqueue.orchestration.cleanup import build_cleanup_sensors
 from dagster_sqlqueue.orchestration.consumer import QueueConsumer, queue_consumer
-from dagster_sqlqueue.orchestration.creating import build_create_job, helping
+from dagster_sqlqueue.orchestration.create_job import build_create_job, helping
 from dagster_sqlqueue.orchestration.drain import DrainMode
 from dagster_sqlqueue.orchestration.launchpad import USUAL_VERBS, build_sqlqueue_launchpad_jobs
 from dagster_sqlqueue.orchestration.references import resolve

@@ -3,19 +3,36 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, overload
+from typing import Any, TypedDict, Unpack, overload
 
 import dagster as dg
 from pydantic import BaseModel
 
 from dagster_sqlqueue.consumer.caller import Shape, shape_of
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.queue import Payload, QueueSpec
+from dagster_sqlqueue.model.backoff import BackoffPolicy
+from dagster_sqlqueue.model.queue import Payload, PoisonPolicy, QueueSpec, RateLimit, Strategy
 from dagster_sqlqueue.orchestration.assets import queue_asset_key
 from dagster_sqlqueue.orchestration.drain import DrainJob, DrainMode, build_drain_op
 from dagster_sqlqueue.orchestration.handlers import shape_of_handler
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY
 from dagster_sqlqueue.orchestration.sensor import build_sqlqueue_sensor
+
+
+class QueueArguments(TypedDict, total=False):
+    """The arguments of `QueueSpec` that `queue_consumer` takes beside the queue's name and model."""
+
+    bucket_count: int
+    max_attempts: int
+    backoff: BackoffPolicy
+    strategy: Strategy | str
+    ordered: bool
+    on_poison: PoisonPolicy | str
+    timeout_seconds: float | None
+    max_running: int | None
+    max_running_per_key: int | None
+    rate: RateLimit | None
+    retention_days: int
 
 
 @dataclass(frozen=True)
@@ -83,7 +100,7 @@ def queue_consumer(
     resource_key: str = ...,
     tags: dict[str, str] | None = ...,
     sensor: Mapping[str, Any] | None = ...,
-    **settings: Any,
+    **settings: Unpack[QueueArguments],
 ) -> Callable[[Callable[..., Any]], QueueConsumer[Payload]]: ...
 
 
@@ -104,7 +121,7 @@ def queue_consumer(
     resource_key: str = RESOURCE_KEY,
     tags: dict[str, str] | None = None,
     sensor: Mapping[str, Any] | None = None,
-    **settings: Any,
+    **settings: Unpack[QueueArguments],
 ) -> Callable[[Callable[..., Any]], QueueConsumer[Any]]:
     """Turn a function into an op, a job and a sensor that work a queue off.
 
@@ -207,7 +224,7 @@ def queue_consumer(
 
 
 def _spec(
-    spec: QueueSpec[Any] | None, queue: str | None, payload: type[BaseModel] | None, settings: dict[str, Any]
+    spec: QueueSpec[Any] | None, queue: str | None, payload: type[BaseModel] | None, settings: QueueArguments
 ) -> QueueSpec[Any]:
     if spec is not None and not isinstance(spec, QueueSpec):
         raise InvalidInput(f"queue_consumer was given {spec!r:.100}; give it a QueueSpec, or queue=… and payload=…")

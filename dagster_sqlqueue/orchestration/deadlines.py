@@ -16,10 +16,10 @@ from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.orchestration import markdown
 from dagster_sqlqueue.orchestration.assets import queue_asset_key
-from dagster_sqlqueue.orchestration.failing import told_plainly
 from dagster_sqlqueue.orchestration.fanout import Account, DailyAccount, daily_job_id, due_at
 from dagster_sqlqueue.orchestration.markdown import SHOWN
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.orchestration.run_errors import told_plainly
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.schema import migrations
 

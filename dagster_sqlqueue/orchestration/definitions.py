@@ -10,7 +10,7 @@ from dagster_sqlqueue.orchestration.assets import SqlQueueTranslator, build_sqlq
 from dagster_sqlqueue.orchestration.checks import CheckThresholds, build_sqlqueue_checks
 from dagster_sqlqueue.orchestration.cleanup import build_cleanup_sensors
 from dagster_sqlqueue.orchestration.consumer import QueueConsumer
-from dagster_sqlqueue.orchestration.creating import build_create_job, helping
+from dagster_sqlqueue.orchestration.create_job import build_create_job, helping
 from dagster_sqlqueue.orchestration.launchpad import USUAL_VERBS, build_sqlqueue_launchpad_jobs
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource
 

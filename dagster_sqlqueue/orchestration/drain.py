@@ -18,12 +18,12 @@ from dagster_sqlqueue.errors import QueueError
 from dagster_sqlqueue.model.job import ClaimedJob, Mode
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.orchestration import slots
-from dagster_sqlqueue.orchestration.creating import create_job_name
-from dagster_sqlqueue.orchestration.giving_back import run_worker
+from dagster_sqlqueue.orchestration.create_job import create_job_name
 from dagster_sqlqueue.orchestration.handlers import shape_of_handler
 from dagster_sqlqueue.orchestration.page_links import links_in_run
 from dagster_sqlqueue.orchestration.queue_page import figures_after_run
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY
+from dagster_sqlqueue.orchestration.run_claims import run_worker
 from dagster_sqlqueue.orchestration.summary import figures, told, told_buried
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter

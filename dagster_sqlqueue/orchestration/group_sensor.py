@@ -15,8 +15,8 @@ from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.outcome import Done, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.model.queue import QueueSpec
-from dagster_sqlqueue.orchestration.joining import GROUP_TAG, GroupConfig
-from dagster_sqlqueue.orchestration.leasing import settle_claimed
+from dagster_sqlqueue.orchestration.group_ops import GROUP_TAG, GroupConfig
+from dagster_sqlqueue.orchestration.leased_jobs import settle_claimed
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.payload import serialization
 from dagster_sqlqueue.schema import migrations

@@ -7,7 +7,7 @@ import dagster as dg
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import QueueSpec, check_queue_name
-from dagster_sqlqueue.orchestration.repeating import each_job, spec_for, step_ids
+from dagster_sqlqueue.orchestration.step_ids import each_job, spec_for, step_ids
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.schema import migrations
 

@@ -10,10 +10,10 @@ from pydantic import Field
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration import markdown
 from dagster_sqlqueue.orchestration.assets import asset_key_among
-from dagster_sqlqueue.orchestration.failing import told_plainly
 from dagster_sqlqueue.orchestration.fanout import IN_PROGRESS
 from dagster_sqlqueue.orchestration.markdown import SHOWN
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.orchestration.run_errors import told_plainly
 from dagster_sqlqueue.queue.maintenance import MAX_DAYS_AHEAD, Maintained
 from dagster_sqlqueue.schema import migrations
 from dagster_sqlqueue.schema.partitions import DAYS_AHEAD

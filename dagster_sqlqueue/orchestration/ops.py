@@ -10,11 +10,11 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import Backoff, BackoffPolicy
 from dagster_sqlqueue.model.outcome import Done, Outcome, Retry
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
-from dagster_sqlqueue.orchestration import leasing
-from dagster_sqlqueue.orchestration.giving_back import note_claim, run_worker
-from dagster_sqlqueue.orchestration.leasing import LeasedJob as LeasedJob
-from dagster_sqlqueue.orchestration.repeating import each_job, ids_of, spec_for
+from dagster_sqlqueue.orchestration import leased_jobs
+from dagster_sqlqueue.orchestration.leased_jobs import LeasedJob as LeasedJob
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.orchestration.run_claims import note_claim, run_worker
+from dagster_sqlqueue.orchestration.step_ids import each_job, ids_of, spec_for
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.schema import migrations
 
@@ -200,7 +200,7 @@ def _claim(
     context: dg.OpExecutionContext, queue: SqlQueue, name: str, spec: QueueSpec[Any] | None, config: _Claim
 ) -> dg.Output[list[LeasedJob[Any]]]:
     migrations.check(queue.database)
-    taken = leasing.take(
+    taken = leased_jobs.take(
         queue.leases,
         name,
         spec,
@@ -225,7 +225,7 @@ def _write(
     backoff: BackoffPolicy | None,
     *always: str,
 ) -> dg.Output[dict[str, int]]:
-    written = leasing.write(queue.leases, settled, backoff)
+    written = leased_jobs.write(queue.leases, settled, backoff)
     counts = {**dict.fromkeys(always, 0), **+written.counts, "stale": len(written.stale)}
     if written.stale:
         named = ", ".join(map(str, written.stale[:_NAMED])) + (", …" if len(written.stale) > _NAMED else "")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from dagster_sqlqueue.consumer.batch_size import MOST_MEASURED
-from dagster_sqlqueue.orchestration.giving_back import run_worker
+from dagster_sqlqueue.orchestration.run_claims import run_worker
 from dagster_sqlqueue.queue import SqlQueue
 
 MEASURED_SECONDS = 10.0

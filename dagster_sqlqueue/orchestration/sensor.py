@@ -14,13 +14,13 @@ from dagster_sqlqueue.model.queue import QueueSettings
 from dagster_sqlqueue.orchestration import slots
 from dagster_sqlqueue.orchestration.checks import CheckThresholds
 from dagster_sqlqueue.orchestration.drain import DrainConfig, DrainJob, DrainMode
-from dagster_sqlqueue.orchestration.observing import Memory, report
 from dagster_sqlqueue.orchestration.page_links import QUEUE_TAG, SENSOR_TAG, links_at_tick
-from dagster_sqlqueue.orchestration.planning import Plan, drains, standing, unreached
 from dagster_sqlqueue.orchestration.queue_page import Look
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource, under_key
+from dagster_sqlqueue.orchestration.run_plan import Plan, drains, standing, unreached
 from dagster_sqlqueue.orchestration.run_rate import MEASURED_SECONDS, jobs_in, measured
 from dagster_sqlqueue.orchestration.slot_runs import TOKEN_TAG, capacity
+from dagster_sqlqueue.orchestration.tick_events import Memory, report
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.schema import migrations
@@ -196,18 +196,18 @@ class _Tick:
     def plan(self, look: Look, stood: Mapping[int, float]) -> Plan:
         if look.paused:
             return Plan({}, {})
-        lanes = self._lanes()
+        buckets = self._buckets()
         if self.consumer.mode is DrainMode.STANDING:
-            return standing(lanes, runs=self.settings.max_runs, covered=look.covered, asked=look.asked)
+            return standing(buckets, runs=self.settings.max_runs, covered=look.covered, asked=look.asked)
         if self.settings.tags and look.depth.ready and not self._any_fits():
             return Plan({}, {})
-        its = set(lanes)
+        its = set(buckets)
         # A further run could not claim jobs either that a limit, the turn of a key, or their tags hold back.
         free = not (self.known.limited or self.known.keyed or self.settings.tags)
         still = unreached(stood, look.covered, look.capacity.at_work) if free else ()
         return drains(
             [head for head in look.heads if head.bucket in its],
-            lanes=lanes,
+            buckets=buckets,
             covered=look.covered,
             asked=look.asked,
             runs=self.settings.max_runs,
@@ -315,22 +315,22 @@ class _Tick:
             memory.rate = measured(self.queue, self.known.name, batch_size=self.settings.batch_size) or memory.rate
             memory.measured_at = now
 
-    def _lanes(self) -> list[int]:
+    def _buckets(self) -> list[int]:
         region = self.settings.region
         if region is None:
-            return list(range(self.known.lanes))
-        lanes = [bucket for bucket, its in enumerate(self.known.regions) if its == region]
-        if not lanes:
+            return list(range(self.known.claim_buckets))
+        buckets = [bucket for bucket, its in enumerate(self.known.regions) if its == region]
+        if not buckets:
             there = ", ".join(map(repr, sorted(set(self.known.regions))))
             raise InvalidInput(
                 f"the sensor is set to the buckets of region {region!r}, and queue {self.known.name!r} has none there;"
                 f" its regions are {there}"
             )
-        return lanes
+        return buckets
 
     def _any_fits(self) -> bool:
         fitting = ClaimFilter(tags=self.settings.tags)
-        return fitting.finds(self.queue.database, self.known, self._lanes())
+        return fitting.finds(self.queue.database, self.known, self._buckets())
 
 
 def _last_run(instance: dg.DagsterInstance, key: dg.AssetKey) -> float:

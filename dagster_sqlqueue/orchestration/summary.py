@@ -10,7 +10,7 @@ from dagster._core.events import EngineEventData
 
 from dagster_sqlqueue.consumer.settlement import DrainSummary
 from dagster_sqlqueue.errors import QueueError
-from dagster_sqlqueue.orchestration.giving_back import run_worker
+from dagster_sqlqueue.orchestration.run_claims import run_worker
 from dagster_sqlqueue.queue import SqlQueue
 
 _COUNTED = 200_000

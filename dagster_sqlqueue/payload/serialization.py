@@ -13,7 +13,7 @@ from pydantic_core import to_jsonable_python
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownVersion, UnreadablePayload
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.payload import json_text as stored_json
-from dagster_sqlqueue.payload.quoting import fields
+from dagster_sqlqueue.payload.redacted_text import fields
 from dagster_sqlqueue.payload.versions import KEY, UNVERSIONED, Versions, versions_of
 
 MAX_PAYLOAD_BYTES = 1_000_000

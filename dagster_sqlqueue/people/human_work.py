@@ -12,7 +12,7 @@ from dagster_sqlqueue.model.queue import check_queue_name
 from dagster_sqlqueue.payload.serialization import result_text
 from dagster_sqlqueue.people.model import Action, Stage, Task, check_name, check_reason, task_of
 from dagster_sqlqueue.people.rules import RuleVerbs, check_flag, check_limit
-from dagster_sqlqueue.people.transitions import MOST_JOBS, Jobs
+from dagster_sqlqueue.people.transitions import MOST_JOBS, Details, Jobs
 from dagster_sqlqueue.queue.selection import moment_in_utc
 
 _MOST_LISTED = 10_000
@@ -287,6 +287,18 @@ class HumanWork(RuleVerbs):
         """
         return self._step(jobs, Action.GIVE_BACK, by, reason, revision=revision, connection=connection)
 
-    def _step(self, jobs: Jobs, action: Action, actor: str, reason: str | None, **settings: Any) -> list[Task]:
+    def _step(
+        self,
+        jobs: Jobs,
+        action: Action,
+        actor: str,
+        reason: str | None,
+        *,
+        details: Details | None = None,
+        revision: int | None,
+        connection: CallerConnection | None,
+    ) -> list[Task]:
         check_name("operator" if action is Action.SUBMIT else "by", actor)
-        return self.step(jobs, action, actor, check_reason(reason), **settings)
+        return self.step(
+            jobs, action, actor, check_reason(reason), details=details, revision=revision, connection=connection
+        )

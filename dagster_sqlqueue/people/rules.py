@@ -86,7 +86,7 @@ class RuleVerbs(TransitionVerbs):
         parameters = _opening(queue, Action.ADOPT, by, check_reason(reason), review, four_eyes)
         self._withdraw(queue, by)
         adopted: list[UUID] = []
-        for bucket in range(self.queue.settings(queue).lanes):
+        for bucket in range(self.queue.settings(queue).claim_buckets):
             place = {"after_priority": _HIGHEST_PRIORITY, "after_id": _NIL}
             while len(adopted) < limit:
                 page = {"queue": queue, "bucket": bucket, "scan": MOST_JOBS, **place}
@@ -218,7 +218,7 @@ class RuleVerbs(TransitionVerbs):
             "only_always": rule.automatic_percent >= 100,
             "scan": MOST_JOBS,
         }
-        for bucket in range(self.queue.settings(rule.queue).lanes):
+        for bucket in range(self.queue.settings(rule.queue).claim_buckets):
             place = {"after_priority": _HIGHEST_PRIORITY, "after_at": "-infinity", "after_id": _NIL}
             while True:
                 row = self.database.run("tasks_of_rule", {**static, "bucket": bucket, **place})[0]

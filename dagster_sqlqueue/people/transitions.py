@@ -21,6 +21,9 @@ MOST_JOBS = 1_000
 Jobs = UUID | str | Sequence[UUID | str]
 """One job's id, or several."""
 
+Details = Mapping[str, Any] | Callable[[Any], Mapping[str, Any]]
+"""What a step brings; or what says so, given the database's time."""
+
 _PATIENCE_SECONDS = 5.0
 _NOTHING = "; nothing was changed"
 
@@ -71,7 +74,7 @@ class TransitionVerbs:
         actor: str,
         reason: str | None,
         *,
-        details: Mapping[str, Any] | Callable[[Any], Mapping[str, Any]] | None = None,
+        details: Details | None = None,
         revision: int | None = None,
         connection: CallerConnection | None = None,
     ) -> list[Task]:

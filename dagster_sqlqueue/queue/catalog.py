@@ -8,7 +8,7 @@ from dagster_sqlqueue.db.executors import Executor
 from dagster_sqlqueue.errors import UnknownQueue
 from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.model.queue import PoisonPolicy, QueueSettings, QueueSpec, RateLimit, Strategy, check_queue_name
-from dagster_sqlqueue.payload import quoting
+from dagster_sqlqueue.payload import redacted_text
 
 
 class Catalog:
@@ -59,7 +59,7 @@ class Catalog:
         """Have the database know which fields of a queue's payloads are not to be shown, for tools without the model.
         Names are added, never taken away: jobs of an older model may hold them.
         """
-        if names := sorted(quoting.sensitive_names(spec.payload)):
+        if names := sorted(redacted_text.sensitive_names(spec.payload)):
             self.database.run("sensitive_add", {"queue": spec.name, "names": names})
 
     def sensitive_names(self, queue: str) -> frozenset[str]:
@@ -102,7 +102,7 @@ def settings_of(row: Sequence[Any]) -> QueueSettings:
         paused_at,
         paused_until,
         revision,
-        lanes,
+        claim_buckets,
         regions,
     ) = row
     return QueueSettings(
@@ -122,6 +122,6 @@ def settings_of(row: Sequence[Any]) -> QueueSettings:
         paused_at=paused_at,
         paused_until=paused_until,
         revision=revision,
-        lanes=lanes,
+        claim_buckets=claim_buckets,
         regions=tuple(regions),
     )

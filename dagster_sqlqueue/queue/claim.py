@@ -21,8 +21,8 @@ from dagster_sqlqueue.queue.strategies import (
     KEY,
     LEASE_NO,
     ORDER_NO,
+    buckets_of,
     claim_parameters,
-    lanes_of,
     lease_seconds_of,
     pick,
     under_lease,
@@ -214,7 +214,7 @@ class Claims:
         if limit <= 0:
             return [], False
         if request.filter is not None:
-            rows = request.filter.pick(executor, settings, lanes_of(settings, request), limit)
+            rows = request.filter.pick(executor, settings, buckets_of(settings, request), limit)
         else:
             rows = pick(executor, settings, request, max(limit, _PARK_AT_ONCE) if settings.keyed else limit)
         parked: Sequence[Row] = []

@@ -47,11 +47,11 @@ class ClaimFilter:
     def __repr__(self) -> str:
         return f"ClaimFilter(tags={self.tags}, payload={self.payload}, scan={self.scan})"
 
-    def pick(self, executor: Executor, settings: QueueSettings, lanes: Sequence[int], limit: int) -> Sequence[Row]:
+    def pick(self, executor: Executor, settings: QueueSettings, buckets: Sequence[int], limit: int) -> Sequence[Row]:
         """Lock the next jobs that fit, for a grant in the same transaction."""
         look = limit
         while True:
-            ids, end = self._scan(executor, settings, lanes, look)
+            ids, end = self._scan(executor, settings, buckets, look)
             rows = executor.run("pick_ids", {"ids": ids, "limit": limit}) if ids else []
             if rows or len(ids) < look:
                 break
@@ -62,14 +62,14 @@ class ClaimFilter:
         self._found = bool(rows) or (self._found and self._after is not None)
         return rows
 
-    def finds(self, executor: Executor, settings: QueueSettings, lanes: Sequence[int]) -> bool:
+    def finds(self, executor: Executor, settings: QueueSettings, buckets: Sequence[int]) -> bool:
         """Return whether one of the next due jobs fits, as many as one claim reads. Locks nothing, and remembers nothing."""
         look = ClaimFilter(tags=self.tags, payload=self.payload, scan=self.scan)
-        ids, _ = look._scan(executor, settings, lanes, 1)
+        ids, _ = look._scan(executor, settings, buckets, 1)
         return bool(ids)
 
     def _scan(
-        self, executor: Executor, settings: QueueSettings, lanes: Sequence[int], limit: int
+        self, executor: Executor, settings: QueueSettings, buckets: Sequence[int], limit: int
     ) -> tuple[list[UUID], _Place | None]:
         """Return the next jobs that fit, and where the scan stopped at its bound; None: it reached the end."""
         bucket, priority, available_at, job = self._after or (None, None, None, None)
@@ -78,7 +78,7 @@ class ClaimFilter:
             {
                 "queue": settings.name,
                 "revision": settings.revision,
-                "buckets": sorted(lanes),
+                "buckets": sorted(buckets),
                 "tags": self.tags,
                 "payload": self.payload,
                 "scan": self.scan,

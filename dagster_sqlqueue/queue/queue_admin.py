@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from dagster_sqlqueue.db.executors import Executor
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS, Backoff
 from dagster_sqlqueue.model.queue import QueueSettings, QueueSpec, Strategy, check_bucket_count, check_queue_name
-from dagster_sqlqueue.payload import quoting
+from dagster_sqlqueue.payload import redacted_text
 from dagster_sqlqueue.payload.serialization import unstorable_text
 from dagster_sqlqueue.queue.base import Verbs
 from dagster_sqlqueue.queue.catalog import settings_of
@@ -70,7 +70,7 @@ class QueueAdminVerbs(Verbs):
             "retention_days": spec.retention_days,
             "change": change,
         }
-        names = sorted(quoting.sensitive_names(spec.payload))
+        names = sorted(redacted_text.sensitive_names(spec.payload))
         before, after = self.database.transact(lambda executor: self._create(executor, parameters, names))
         if before and _counted(before) != _counted(after):
             self._settle_late(after, _turns(before) != _turns(after))
@@ -144,7 +144,7 @@ class QueueAdminVerbs(Verbs):
         modes = _WRITES if settings.strategy in _CLAIMS_WITHOUT_LOCKS else _CLAIMS
         if self._outlived(modes, deadline):
             return False
-        while leases := self._ids("leases", queue=queue, limit=_LEASES_AT_ONCE):
+        while leases := self._ids("leases", {"queue": queue, "limit": _LEASES_AT_ONCE}):
             # These are asked after by their ids: looking for leases reads what is scheduled, too.
             ended = partial(self._none_left, leases)
             if not _wait(ended, deadline, _DRAIN_SECONDS) or self.settings(queue).paused_at is None:
@@ -240,10 +240,10 @@ class QueueAdminVerbs(Verbs):
 
     def _outlived(self, modes: list[str], deadline: float | None) -> set[str]:
         """Wait for the transactions that work on jobs at this moment; gives those that are still there."""
-        there = set(self._ids("open_writers", modes=modes))
+        there = set(self._ids("open_writers", {"modes": modes}))
 
         def ended() -> bool:
-            there.intersection_update(self._ids("open_writers", modes=modes))
+            there.intersection_update(self._ids("open_writers", {"modes": modes}))
             return not there
 
         if there:
@@ -251,9 +251,9 @@ class QueueAdminVerbs(Verbs):
         return there
 
     def _none_left(self, leases: list[UUID]) -> bool:
-        return not self._ids("leases_left", ids=leases)
+        return not self._ids("leases_left", {"ids": leases})
 
-    def _ids(self, statement: str, **parameters: Any) -> list[Any]:
+    def _ids(self, statement: str, parameters: Mapping[str, Any]) -> list[Any]:
         return [row[0] for row in self.database.run(statement, parameters)]
 
 

@@ -79,7 +79,7 @@ class Search:
         else:
             ids = [
                 job
-                for bucket in range(self._catalog.settings(queue).lanes)
+                for bucket in range(self._catalog.settings(queue).claim_buckets)
                 for job in self._fitting_in(self.database, queue, bucket, selection, states, limit)
             ]
             ids += self._packed(queue, selection, states, limit)
@@ -105,7 +105,7 @@ class Search:
         if selection.ids:
             yield selection.job_ids
             return
-        for bucket in range(self._catalog.settings(queue).lanes):
+        for bucket in range(self._catalog.settings(queue).claim_buckets):
 
             def search(executor: Executor, bucket: int = bucket) -> list[UUID]:
                 executor.run("snapshot", {})

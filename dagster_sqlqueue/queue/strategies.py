@@ -65,9 +65,9 @@ def claim_parameters(settings: QueueSettings, request: ClaimRequest) -> dict[str
     }
 
 
-def lanes_of(settings: QueueSettings, request: ClaimRequest) -> list[int]:
+def buckets_of(settings: QueueSettings, request: ClaimRequest) -> list[int]:
     """Return the buckets to search, in their order."""
-    return list(range(settings.lanes) if request.buckets is None else request.buckets)
+    return list(range(settings.claim_buckets) if request.buckets is None else request.buckets)
 
 
 def lease_seconds_of(settings: QueueSettings, request: ClaimRequest) -> float:
@@ -117,14 +117,14 @@ def under_lease(
 
 
 def _choice(settings: QueueSettings, request: ClaimRequest, limit: int) -> dict[str, Any]:
-    lanes = lanes_of(settings, request)
+    buckets = buckets_of(settings, request)
     if settings.strategy in _ANYWHERE:
-        start = random.randrange(len(lanes))
-        lanes = lanes[start:] + lanes[:start]
+        start = random.randrange(len(buckets))
+        buckets = buckets[start:] + buckets[:start]
     return {
         "queue": settings.name,
         "revision": settings.revision,
-        "buckets": lanes,
-        "hints": request.hints.array(lanes),
+        "buckets": buckets,
+        "hints": request.hints.array(buckets),
         "limit": limit,
     }

@@ -22,7 +22,7 @@ IDLE_SECONDS = 30.0
 _LOOK_SECONDS = 5.0
 
 
-class Ends:
+class JobEndListener:
     """Tells waits when their jobs end. May be used from any thread.
 
     Args:

@@ -12,7 +12,7 @@ from dagster_sqlqueue.errors import InvalidInput, UnknownJob
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.selection import job_id
 from dagster_sqlqueue.results.model import JobOutcome, earliest_end, outcome_of
-from dagster_sqlqueue.results.notifications import Ends
+from dagster_sqlqueue.results.notifications import JobEndListener
 from dagster_sqlqueue.results.reply_queue import ReplyVerbs
 from dagster_sqlqueue.results.waits import Wait
 
@@ -32,7 +32,7 @@ class Results(ReplyVerbs):
     def __init__(self, queue: SqlQueue, *, listen: bool = True) -> None:
         super().__init__(queue)
         self._listen = listen
-        self._ends = Ends(queue.database)
+        self._end_listener = JobEndListener(queue.database)
 
     def __enter__(self) -> Self:
         return self
@@ -44,7 +44,7 @@ class Results(ReplyVerbs):
 
     def close(self) -> None:
         """Give the connection that listens back. The queues themselves stay usable."""
-        self._ends.close()
+        self._end_listener.close()
 
     def outcome(self, id: UUID | str) -> JobOutcome:
         """How a job is, or how it ended; of one that ended more than once, its latest end.
@@ -103,7 +103,7 @@ class Results(ReplyVerbs):
         event = threading.Event()
         with self._watching(waiting, event.set):
             while not waiting.look():
-                event.wait(waiting.pause(listening=self._ends.listening))
+                event.wait(waiting.pause(listening=self._end_listener.listening))
                 event.clear()
         return waiting.outcomes
 
@@ -129,7 +129,7 @@ class Results(ReplyVerbs):
         try:
             while not await asyncio.to_thread(waiting.look):
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(event.wait(), waiting.pause(listening=self._ends.listening))
+                    await asyncio.wait_for(event.wait(), waiting.pause(listening=self._end_listener.listening))
                 event.clear()
         finally:
             await asyncio.shield(asyncio.to_thread(block.__exit__, None, None, None))
@@ -159,7 +159,7 @@ class Results(ReplyVerbs):
         if not self._listen or self.queue.database.shared:
             yield
             return
-        with self._ends.watch(waiting.open, wake):
+        with self._end_listener.watch(waiting.open, wake):
             try:
                 yield
             finally:

@@ -7,8 +7,8 @@ from dagster_sqlqueue._faces import lazy
 if TYPE_CHECKING:
     from dagster_sqlqueue.spark.archive_asset import sqlqueue_archive_asset as sqlqueue_archive_asset
     from dagster_sqlqueue.spark.assets import sqlqueue_daily_asset as sqlqueue_daily_asset
-    from dagster_sqlqueue.spark.consuming import consume as consume
-    from dagster_sqlqueue.spark.consuming import consume_all as consume_all
+    from dagster_sqlqueue.spark.consume_verbs import consume as consume
+    from dagster_sqlqueue.spark.consume_verbs import consume_all as consume_all
     from dagster_sqlqueue.spark.consumption import Consumption as Consumption
     from dagster_sqlqueue.spark.daily import ArchiveRead as ArchiveRead
     from dagster_sqlqueue.spark.daily_sensor import build_daily_sensor as build_daily_sensor
@@ -27,7 +27,7 @@ else:
         {
             "archive_asset": ["sqlqueue_archive_asset"],
             "assets": ["sqlqueue_daily_asset"],
-            "consuming": ["consume", "consume_all"],
+            "consume_verbs": ["consume", "consume_all"],
             "consumption": ["Consumption"],
             "daily": ["ArchiveRead"],
             "daily_sensor": ["build_daily_sensor"],

@@ -10,10 +10,10 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration.assets import asset_key_among
 from dagster_sqlqueue.spark import sinks
 from dagster_sqlqueue.spark.archive_run import ArchiveDays
-from dagster_sqlqueue.spark.computing import Compute
 from dagster_sqlqueue.spark.daily import ArchiveRead
-from dagster_sqlqueue.spark.declaring import check_days, declared
-from dagster_sqlqueue.spark.showing import FiguresOf
+from dagster_sqlqueue.spark.day_asset import check_days, declared
+from dagster_sqlqueue.spark.day_metadata import StatisticsOf
+from dagster_sqlqueue.spark.day_results import Compute
 
 
 def sqlqueue_archive_asset(
@@ -26,7 +26,7 @@ def sqlqueue_archive_asset(
     name: str | None = None,
     group_name: str = "analytics",
     deps: Sequence[Any] = (),
-    figures: FiguresOf | None = None,
+    statistics: StatisticsOf | None = None,
     counted: str | None = None,
     columns: Mapping[str, str] | None = None,
     code_version: str | None = None,
@@ -55,7 +55,7 @@ def sqlqueue_archive_asset(
         name: the asset's; None: the function's.
         group_name: the asset's group.
         deps: assets it comes from beside the queue.
-        figures: numbers about one day's rows, shown and plotted for each partition.
+        statistics: numbers about one day's rows, shown and plotted for each partition.
         counted: the column of the results that says how many jobs went into each row, for the check that none is lost.
         columns: what the columns of the results mean, by their names.
         code_version: of the function. With another one every day is computed again.
@@ -82,7 +82,7 @@ def sqlqueue_archive_asset(
             key=columns_of_key,
             table=table,
             output=output,
-            figures=figures,
+            statistics=statistics,
             counted=counted,
             columns=columns,
             code_version=code_version,

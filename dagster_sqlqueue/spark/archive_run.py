@@ -11,13 +11,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.spark import outputs, showing, sinks, staging
-from dagster_sqlqueue.spark.archive_reading import archived
+from dagster_sqlqueue.spark import day_metadata, outputs, sinks, stage_table
+from dagster_sqlqueue.spark.archive_frame import archived
 from dagster_sqlqueue.spark.closed_days import Computed, check_closed, check_kept
-from dagster_sqlqueue.spark.computing import computed
-from dagster_sqlqueue.spark.consuming import url_of
+from dagster_sqlqueue.spark.consume_verbs import url_of
 from dagster_sqlqueue.spark.contents import Accounts, Days, Held
-from dagster_sqlqueue.spark.materializing import DayWork, Found, Made, together
+from dagster_sqlqueue.spark.day_results import computed
+from dagster_sqlqueue.spark.day_work import DayWork, Found, Made, together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class ArchiveDays(DayWork):
                 files = outputs.staged_files(found.directory, name, made.stage)
                 stack.callback(files.drop)
             if self.table is not None:
-                rows: pa.Table | staging.Staged = made.rows
+                rows: pa.Table | stage_table.Staged = made.rows
                 if made.frame is not None:
                     rows = self._staged(queue, made.frame, self.table, days[0])
                 written = outputs.TableRows(self.table, rows, rows.schema, self.key, ("day", dates))
@@ -75,18 +75,18 @@ class ArchiveDays(DayWork):
                 files.finish()
         return Made(made.rows, made.counts)
 
-    def _staged(self, queue: SqlQueue, frame: DataFrame, table: str, day: str) -> staging.Staged:
+    def _staged(self, queue: SqlQueue, frame: DataFrame, table: str, day: str) -> stage_table.Staged:
         """Stage the rows of a day beside the table, by tasks. Rows that a killed run of the day left there are deleted
         first; another run of the day that is under way fails for want of its rows, and publishes nothing.
         """
         key = f"{self.name}/{day}"
-        staging.sweep(queue, [key])
-        return staging.stage(frame, url_of(queue), table, key, uuid4().hex[:12])
+        stage_table.sweep(queue, [key])
+        return stage_table.stage(frame, url_of(queue), table, key, uuid4().hex[:12])
 
 
 def _computed_from(last: dg.AssetMaterialization | None) -> Computed | None:
     """Return what a day was computed from the last time; None: it had no jobs, or was never computed."""
-    jobs, first = (last.metadata.get(name) if last else None for name in ("jobs_read", showing.FIRST_FINISHED))
+    jobs, first = (last.metadata.get(name) if last else None for name in ("jobs_read", day_metadata.FIRST_FINISHED))
     if jobs is None or first is None:
         return None
     return Computed(int(str(jobs.value)), datetime.fromtimestamp(float(str(first.value)), UTC))

@@ -14,12 +14,12 @@ from dagster_sqlqueue.orchestration.assets import asset_key_among
 from dagster_sqlqueue.orchestration.fanout import DailyAccount
 from dagster_sqlqueue.spark import sinks
 from dagster_sqlqueue.spark.batches import BACKOFF
-from dagster_sqlqueue.spark.batches.opening import checked_lease
-from dagster_sqlqueue.spark.computing import Compute
+from dagster_sqlqueue.spark.batches.batch_opener import checked_lease
 from dagster_sqlqueue.spark.daily import KEY, ArchiveRead
 from dagster_sqlqueue.spark.daily_run import Daily
-from dagster_sqlqueue.spark.declaring import check_days, check_reads, declared
-from dagster_sqlqueue.spark.showing import FiguresOf
+from dagster_sqlqueue.spark.day_asset import check_days, check_reads, declared
+from dagster_sqlqueue.spark.day_metadata import StatisticsOf
+from dagster_sqlqueue.spark.day_results import Compute
 
 
 def sqlqueue_daily_asset(
@@ -32,7 +32,7 @@ def sqlqueue_daily_asset(
     name: str | None = None,
     group_name: str = "analytics",
     deps: Sequence[Any] = (),
-    figures: FiguresOf | None = None,
+    statistics: StatisticsOf | None = None,
     counted: str | None = None,
     deadline: time | None = time(8, 0),
     columns: Mapping[str, str] | None = None,
@@ -61,7 +61,7 @@ def sqlqueue_daily_asset(
         name: the asset's; None: the function's.
         group_name: the asset's group.
         deps: assets it comes from beside the two queues.
-        figures: numbers about one day's rows, shown and plotted for each partition.
+        statistics: numbers about one day's rows, shown and plotted for each partition.
         counted: the column of the results that says how many events went into each row, for the check that none is lost.
         deadline: by which a day's jobs must have ended, by the clocks of each account's zone on the day after; None:
             any time.
@@ -96,7 +96,7 @@ def sqlqueue_daily_asset(
             zone=partitions_def.timezone,
             table=table,
             output=output,
-            figures=figures,
+            statistics=statistics,
             counted=counted,
             deadline=deadline,
             columns=columns,

@@ -8,8 +8,8 @@ from pyspark.sql.types import StructType
 
 from dagster_sqlqueue.spark import conditions, fields
 from dagster_sqlqueue.spark.python import keep_imports
-from dagster_sqlqueue.spark.reading import Reading
 from dagster_sqlqueue.spark.shares import Share
+from dagster_sqlqueue.spark.slice_reader import Reading
 
 
 class Reader(DataSourceReader):

@@ -9,7 +9,7 @@ from dagster_sqlqueue.display import moment
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration.fanout import due_at
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.spark import finishing
+from dagster_sqlqueue.spark import finish_window
 from dagster_sqlqueue.spark.contents import Days, Held
 
 SETTLED = timedelta(minutes=1)
@@ -49,7 +49,7 @@ def check_begun(days: Sequence[str], now: datetime) -> None:
         InvalidInput: one does.
     """
     for day in days:
-        begin = begins(day, "UTC") - finishing.LEAD
+        begin = begins(day, "UTC") - finish_window.LEAD
         if now < begin:
             raise InvalidInput(
                 f"{day} lies in the future: nowhere on earth does it begin before {moment(begin)}. Materialise days"

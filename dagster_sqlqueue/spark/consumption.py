@@ -16,7 +16,7 @@ from dagster_sqlqueue.model.outcome import Outcome, Reject, Retry
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark import batches as core
-from dagster_sqlqueue.spark import fields, outputs, parquet, remote, sealed, sinks, staging
+from dagster_sqlqueue.spark import fields, outputs, parquet, remote, sealed, sinks, stage_table
 from dagster_sqlqueue.spark.batches import Batch
 from dagster_sqlqueue.spark.options import OnBadValue
 from dagster_sqlqueue.spark.sealed_read import SealedRead
@@ -143,7 +143,7 @@ class Consumption:
                 kept = rows
         if isinstance(kept, DataFrame):
             token = f"{self.batch.token}_{self.batch.id.hex[-12:]}_{len(self._outputs)}"
-            staged = staging.stage(kept, self.url, table, self.batch.key, token)
+            staged = stage_table.stage(kept, self.url, table, self.batch.key, token)
             self._outputs.append(outputs.TableRows(table, staged, staged.schema, key, replaced))
             return staged.count
         for column in kept.schema:

@@ -8,7 +8,7 @@ from typing import Any
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.spark import finishing, local_days
+from dagster_sqlqueue.spark import finish_window, local_days
 from dagster_sqlqueue.spark.local_days import NONE, Clocks
 
 PERCENTILES = (50, 95, 99)
@@ -30,8 +30,8 @@ class Days:
         clocks: where the day's field is an instant: by which clocks it is the day, as `local_days.of_column` returns it.
         since: jobs that finished before do not count; None: all do.
         until: nor those that finished then or later.
-        within: nor those that finished so long after the end of their day, or before its beginning: see `finishing`; None:
-            whenever they finished.
+        within: nor those that finished so long after the end of their day, or before its beginning: see `finish_window`;
+            None: whenever they finished.
     """
 
     queue: str
@@ -57,8 +57,8 @@ class Days:
             "zone": self.zone,
             "from_time": self.since,
             "until_time": self.until,
-            "lead_seconds": finishing.LEAD.total_seconds(),
-            "lag_seconds": None if self.within is None else finishing.lag(self.within).total_seconds(),
+            "lead_seconds": finish_window.LEAD.total_seconds(),
+            "lag_seconds": None if self.within is None else finish_window.lag(self.within).total_seconds(),
         }
 
 
@@ -150,7 +150,7 @@ class Accounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class DayStats:
     """Waits, runs and ends of the jobs of one day.
 
     Attributes:
@@ -200,7 +200,7 @@ def accounts(queue: SqlQueue, daily_queue: str, days: Sequence[str], events: Ups
     takeable: dict[str, set[str]] = defaultdict(set)
     left: dict[str, dict[str, str]] = defaultdict(dict)
     dead: dict[str, set[str]] = defaultdict(set)
-    asked = {"queue": daily_queue, "days": list(days), "from_time": finishing.first_of(days)}
+    asked = {"queue": daily_queue, "days": list(days), "from_time": finish_window.first_of(days)}
     rows = queue.database.run("daily_accounts", asked)
     for day, account, zone, is_done, is_dead, is_takeable in rows:
         if is_done or is_dead:
@@ -225,7 +225,7 @@ def accounts(queue: SqlQueue, daily_queue: str, days: Sequence[str], events: Ups
     }
 
 
-def figures(queue: SqlQueue, about: Days, days: Sequence[str]) -> dict[str, Figures]:
+def stats(queue: SqlQueue, about: Days, days: Sequence[str]) -> dict[str, DayStats]:
     """Read waits, runs and ends of the jobs of each day; a day without any is not among them.
 
     Raises:
@@ -237,7 +237,7 @@ def figures(queue: SqlQueue, about: Days, days: Sequence[str]) -> dict[str, Figu
         if hour is not None:
             hours[day][hour] = jobs
     return {
-        day: Figures(jobs, failed, int(attempts), tuple(waits or ()), tuple(runs or ()), tuple(hours[day]))
+        day: DayStats(jobs, failed, int(attempts), tuple(waits or ()), tuple(runs or ()), tuple(hours[day]))
         for day, hour, jobs, failed, attempts, waits, runs in rows
         if hour is None
     }

@@ -20,11 +20,11 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.schema import migrations
-from dagster_sqlqueue.spark import batches, fields, finishing, remote, sinks
+from dagster_sqlqueue.spark import batches, fields, finish_window, remote, sinks
 from dagster_sqlqueue.spark.closed_days import check_begun
-from dagster_sqlqueue.spark.computing import Compute, computed
-from dagster_sqlqueue.spark.consuming import consume_all
+from dagster_sqlqueue.spark.consume_verbs import consume_all
 from dagster_sqlqueue.spark.contents import upstream_of
+from dagster_sqlqueue.spark.day_results import Compute, computed
 from dagster_sqlqueue.spark.options import FORMAT, OnBadValue, choice
 from dagster_sqlqueue.spark.source import ddl
 
@@ -64,7 +64,7 @@ class ArchiveRead:
     def __post_init__(self) -> None:
         choice({"on_bad_value": self.on_bad_value}, "on_bad_value")
         fields.named(self.columns, fields.of_every_job(live=False), live=False)
-        finishing.check(self.finished_within, self.columns)
+        finish_window.check(self.finished_within, self.columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ def _dates(days: Sequence[str]) -> list[date]:
 
 def _accounts(spark: SparkSession, daily_queue: str, sealed: Sequence[batches.Batch], days: Sequence[str]) -> DataFrame:
     done = _reader(spark, daily_queue, _ACCOUNT).option("state", "archive").option("states", "succeeded")
-    before = done.option("where", _of(days)).option("finished_from", finishing.first_of(days).isoformat()).load()
+    before = done.option("where", _of(days)).option("finished_from", finish_window.first_of(days).isoformat()).load()
     ids = [str(batch.id) for batch in sealed if batch.job_count]
     if not ids:
         return before.distinct()
@@ -174,7 +174,7 @@ def _accounts(spark: SparkSession, daily_queue: str, sealed: Sequence[batches.Ba
 def _events(spark: SparkSession, read: ArchiveRead, accounts: DataFrame, days: Sequence[str]) -> DataFrame:
     reader = _reader(spark, read.queue, read.columns).option("state", "archive").option("states", ",".join(read.states))
     reader = reader.option("on_bad_value", read.on_bad_value).option("where", _of(days))
-    events = finishing.loaded(reader, types_of(read.columns), days, read.finished_within)
+    events = finish_window.loaded(reader, types_of(read.columns), days, read.finished_within)
     return events.join(accounts.hint("broadcast"), ["day", "account"], "left_semi")
 
 

@@ -9,10 +9,10 @@ from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark import contents, sinks
 from dagster_sqlqueue.spark.closed_days import check_begun
-from dagster_sqlqueue.spark.consuming import finish_earlier
+from dagster_sqlqueue.spark.consume_verbs import finish_earlier
 from dagster_sqlqueue.spark.contents import Accounts, Days, Held, Upstream
 from dagster_sqlqueue.spark.daily import consume_days
-from dagster_sqlqueue.spark.materializing import DayWork, Found, Made, together
+from dagster_sqlqueue.spark.day_work import DayWork, Found, Made, together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,11 +91,18 @@ def for_each_job(
     work.need_lease()
     for batch in work.batches:
         work.queue.database.run("unpack_jobs", {"batch_id": batch.id, "ids": None})
-    lanes = work.queue.settings(spec.name).lanes
-    count = max(1, min(lanes, tasks or work.slices))
+    claim_buckets = work.queue.settings(spec.name).claim_buckets
+    count = max(1, min(claim_buckets, tasks or work.slices))
     if work.job_count:
         run = _Run(
-            work.url, work.queue.database.schema, tuple(work.batches), spec, handler, lanes, count, report_seconds
+            work.url,
+            work.queue.database.schema,
+            tuple(work.batches),
+            spec,
+            handler,
+            claim_buckets,
+            count,
+            report_seconds,
         )
         work.session().range(0, count, 1, count).mapInArrow(run, "jobs bigint").collect()
     reported: dict[UUID, Outcome] = {}
@@ -129,7 +136,7 @@ class _Run:
     batches: tuple[Batch, ...]
     spec: QueueSpec[Any]
     handler: Handler[Any]
-    lanes: int
+    claim_buckets: int
     tasks: int
     report_seconds: float
 
@@ -139,7 +146,9 @@ class _Run:
         with SqlQueue(database) as queue:
             for part in parts:
                 for task in part.column(0).to_pylist():
-                    for bucket in range(self.lanes * task // self.tasks, self.lanes * (task + 1) // self.tasks):
+                    for bucket in range(
+                        self.claim_buckets * task // self.tasks, self.claim_buckets * (task + 1) // self.tasks
+                    ):
                         done += sum(self._work(queue, batch, bucket) for batch in self.batches)
         yield pa.RecordBatch.from_pydict({"jobs": [done]})
 

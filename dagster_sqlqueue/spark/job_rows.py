@@ -15,7 +15,7 @@ from pyspark.sql.types import DataType, StructType
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownVersion
 from dagster_sqlqueue.model.job import NewJob
 from dagster_sqlqueue.model.queue import QueueSpec
-from dagster_sqlqueue.payload.quoting import fields
+from dagster_sqlqueue.payload.redacted_text import fields
 from dagster_sqlqueue.payload.serialization import AnyObject
 from dagster_sqlqueue.payload.versions import KEY, versions_of
 from dagster_sqlqueue.queue import validation

@@ -20,7 +20,7 @@ from dagster_sqlqueue.errors import InvalidInput, OutputNotWritable
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark import remote, sinks
 from dagster_sqlqueue.spark.batches import Batch
-from dagster_sqlqueue.spark.staging import Staged, fingerprint
+from dagster_sqlqueue.spark.stage_table import Staged, fingerprint
 from dagster_sqlqueue.spark.urls import libpq
 
 logger = logging.getLogger("dagster_sqlqueue")

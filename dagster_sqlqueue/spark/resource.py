@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict, Unpack
 
 import dagster as dg
 from pydantic import Field, PrivateAttr
@@ -16,6 +16,23 @@ from dagster_sqlqueue.spark.session import SparkSettings, interrupts_stay, open_
 
 LONG_RUN = 2_000_000
 """Jobs that a run reads at least if it is a long one: what a fast start saves is spent on them, about."""
+
+
+class SparkResourceFields(TypedDict, total=False):
+    """The fields of `SparkResource`, as its arguments."""
+
+    master: str
+    remote: str | None
+    session_factory: str | None
+    driver_host: str | None
+    driver_memory: str
+    shuffle_partitions: int
+    fast_start: bool | None
+    log_level: str
+    ui: bool
+    reach_seconds: float
+    away_seconds: float
+    conf: dict[str, str]
 
 
 class SparkResource(CodeOnlyResource):
@@ -35,7 +52,8 @@ class SparkResource(CodeOnlyResource):
         `SparkResource(session=lambda: SparkSession.builder.enableHiveSupport().getOrCreate())`
 
     Raises:
-        InvalidInput: `session` is neither, or given beside `session_factory`, `remote`, or another `master`.
+        InvalidInput: an argument is unknown, `session` is neither, or given beside `session_factory`, `remote`, or another
+            `master`.
     """
 
     master: str = Field(default="local[*]", description="local[*], or a cluster: spark://host:7077, yarn, k8s://…")
@@ -76,8 +94,19 @@ class SparkResource(CodeOnlyResource):
     _session: SparkSession | None = PrivateAttr(default=None)
     _own: "SparkSession | Callable[[], SparkSession] | None" = PrivateAttr(default=None)
 
-    def __init__(self, *, session: "SparkSession | Callable[[], SparkSession] | None" = None, **settings: Any) -> None:
-        super().__init__(**settings)
+    def __init__(
+        self,
+        *,
+        session: "SparkSession | Callable[[], SparkSession] | None" = None,
+        **settings: Unpack[SparkResourceFields],
+    ) -> None:
+        fields = type(self).model_fields
+        if unknown := [name for name in settings if name not in fields]:
+            raise InvalidInput(
+                f"SparkResource has no {', '.join(map(repr, unknown))}; it takes {', '.join(sorted([*fields, 'session']))}"
+            )
+        given: dict[str, Any] = {**settings}
+        super().__init__(**given)
         if session is None:
             return
         if not isinstance(session, SparkSession) and not callable(session):

@@ -27,12 +27,12 @@ from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark import batches as core
 from dagster_sqlqueue.spark import fields, kinds
 from dagster_sqlqueue.spark import options as parts
-from dagster_sqlqueue.spark.batches import Batch, leasing
+from dagster_sqlqueue.spark.batches import Batch, leased_seal
 from dagster_sqlqueue.spark.fields import Column
 from dagster_sqlqueue.spark.options import OnBadValue
 from dagster_sqlqueue.spark.payload_columns import payload_schema
-from dagster_sqlqueue.spark.reading import arrow_schema
 from dagster_sqlqueue.spark.sealed_read import SealedRead, SealedSource, tasks_of
+from dagster_sqlqueue.spark.slice_reader import arrow_schema
 from dagster_sqlqueue.spark.urls import server
 
 JOB_COLUMNS = ("id", "attempt", "created_at")
@@ -79,11 +79,13 @@ def read_of(
     name = batches[0].queue
     options = {"queue": name, "state": "live", "on_bad_value": on_bad_value}
     parts.check(options)
-    lanes = queue.catalog.last_seen(name).lanes
+    claim_buckets = queue.catalog.last_seen(name).claim_buckets
     jobs = sum(batch.job_count for batch in batches)
     count = tasks_of(jobs, slices)
     # A range of buckets would have a share in every pack.
-    cuts = core.cuts(queue, batches, -(-jobs // count)) if count > lanes or jobs >= leasing.PACKED_FROM else []
+    cuts = (
+        core.cuts(queue, batches, -(-jobs // count)) if count > claim_buckets or jobs >= leased_seal.PACKED_FROM else []
+    )
     return SealedRead(
         server(url, queue.database.schema),
         batches[0].key,
@@ -92,7 +94,7 @@ def read_of(
         batches[0].snapshot,
         options,
         {**fields.of_every_job(live=True), **columns},
-        lanes,
+        claim_buckets,
         count,
         tuple(map(str, cuts)),
         json.dumps({str(batch.id): batch.token for batch in batches}) if batches[0].snapshot is None else "",

@@ -8,11 +8,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from dagster_sqlqueue.spark.connecting import Server
 from dagster_sqlqueue.spark.fields import Column
 from dagster_sqlqueue.spark.python import keep_imports
-from dagster_sqlqueue.spark.reading import Reading, SnapshotGone
 from dagster_sqlqueue.spark.shares import Share, Slice
+from dagster_sqlqueue.spark.slice_reader import Reading, SnapshotGone
+from dagster_sqlqueue.spark.task_connection import Server
 
 _TARGET_ROWS = 100_000
 _LEAST_ROWS = 1_000
@@ -30,7 +30,7 @@ class SealedRead:
         snapshot: of the transaction that holds them, if one does.
         options: as of the data source `sqlqueue`.
         columns: those that can be asked for, by their names.
-        lanes: the buckets there are.
+        claim_buckets: how many buckets there are.
         tasks: how many share the read.
         cuts: where the buckets are too few: the id that each task's jobs begin with.
         held: leased batches that are over when another owner, or none, has them; see `Share`.
@@ -43,7 +43,7 @@ class SealedRead:
     snapshot: str | None
     options: Mapping[str, str]
     columns: Mapping[str, Column]
-    lanes: int
+    claim_buckets: int
     tasks: int
     cuts: tuple[str, ...]
     held: str
@@ -53,8 +53,8 @@ class SealedRead:
         if not self.jobs:
             return [Part("")]
         if not self.cuts:
-            count = min(self.lanes, self.tasks)
-            edges = [self.lanes * n // count for n in range(count + 1)]
+            count = min(self.claim_buckets, self.tasks)
+            edges = [self.claim_buckets * n // count for n in range(count + 1)]
             inner = [Part(f"bucket >= {low} AND bucket < {high}") for low, high in pairwise(edges[:-1])]
             # Packs may have jobs of buckets that no consumer serves any more.
             return [*inner, Part(f"bucket >= {edges[-2]}")]

@@ -14,7 +14,7 @@ from dagster_sqlqueue.spark import class_cache
 from dagster_sqlqueue.spark.connect import remote_session, running_remote
 from dagster_sqlqueue.spark.driver import own_driver
 from dagster_sqlqueue.spark.java import find_java
-from dagster_sqlqueue.spark.reaching import check_reachable
+from dagster_sqlqueue.spark.master_check import check_reachable
 from dagster_sqlqueue.spark.settings import SparkSettings as SparkSettings
 
 _lock = threading.Lock()

@@ -16,8 +16,8 @@ from dagster_sqlqueue.db import permissions, statements
 from dagster_sqlqueue.db.error_translation import user_of
 from dagster_sqlqueue.db.executors import execute
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.spark.connecting import REFUSED
 from dagster_sqlqueue.spark.python import running
+from dagster_sqlqueue.spark.task_connection import REFUSED
 from dagster_sqlqueue.spark.urls import libpq
 
 _LOOK_SECONDS = 0.5

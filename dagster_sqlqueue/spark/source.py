@@ -119,18 +119,18 @@ class _Source(DataSource):
         return made(*self._place(options), options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        from dagster_sqlqueue.spark.streaming import StreamReader
+        from dagster_sqlqueue.spark.stream_reader import StreamReader
 
         options = self._given(positions.batch_options(self.options))
         return StreamReader(self._place(options), options, positions.given(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from dagster_sqlqueue.spark.writing import Writer
+        from dagster_sqlqueue.spark.writer import Writer
 
         return Writer(*self._target(), schema, overwrite, self._models)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        from dagster_sqlqueue.spark.writing import StreamWriter
+        from dagster_sqlqueue.spark.writer import StreamWriter
 
         return StreamWriter(*self._target(), schema, overwrite, self._models)
 

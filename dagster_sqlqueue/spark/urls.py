@@ -7,7 +7,7 @@ from dagster_sqlqueue.db.session_settings import Pooler
 from dagster_sqlqueue.db.urls import parse_url, pooler_of
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.spark.connecting import APPLICATION, Server
+from dagster_sqlqueue.spark.task_connection import APPLICATION, Server
 
 
 def libpq(url: str) -> str:

@@ -4,6 +4,11 @@ A layer on top of the core, which calls its hooks and does not know it. It needs
 to the OpenTelemetry SDK of the application, without which nothing is recorded.
 """
 
-from dagster_sqlqueue.traces.context import extract as extract
-from dagster_sqlqueue.traces.context import inject as inject
-from dagster_sqlqueue.traces.hooks import TraceHooks as TraceHooks
+from dagster_sqlqueue.traces.context import extract, inject
+from dagster_sqlqueue.traces.hooks import TraceHooks
+
+__all__ = [
+    "TraceHooks",
+    "extract",
+    "inject",
+]

@@ -17,7 +17,7 @@ COUNTED = tuple(field.name for field in fields(DrainSummary) if field.name != "s
 
 
 @dataclass(slots=True)
-class Figures:
+class WorkerStats:
     """What was done for one queue.
 
     Attributes:
@@ -43,12 +43,12 @@ class Figures:
         return sum(self.counts[name] for name in ("succeeded", "retried", "snoozed", "failed", "held", "cancelled"))
 
     @classmethod
-    def of(cls, queue: str, summary: DrainSummary, last_error: str | None, times: "HandlerTimes") -> "Figures":
-        """Return the figures of one consumer."""
+    def of(cls, queue: str, summary: DrainSummary, last_error: str | None, times: "HandlerTimes") -> "WorkerStats":
+        """Return the stats of one consumer."""
         counts = {name: getattr(summary, name) for name in COUNTED}
         return cls(queue, counts, last_error, times.in_flight, times.seconds, list(times.spread))
 
-    def landed(self) -> "Figures":
+    def landed(self) -> "WorkerStats":
         """Return the same for a process that has ended."""
         return replace(self, in_flight=0)
 
@@ -75,18 +75,18 @@ class HandlerTimes:
             self.spread[bisect_left(HANDLER_BOUNDS, took)] += 1
 
 
-def added(parts: Iterable[list[Figures]], queues: Iterable[str]) -> list[Figures]:
-    """Add up the figures of several processes, in the order of the queues."""
-    sums = {queue: Figures(queue) for queue in queues}
+def added(parts: Iterable[list[WorkerStats]], queues: Iterable[str]) -> list[WorkerStats]:
+    """Add up the stats of several processes, in the order of the queues."""
+    sums = {queue: WorkerStats(queue) for queue in queues}
     for part in parts:
-        for figures in part:
-            into = sums[figures.queue]
+        for stats in part:
+            into = sums[stats.queue]
             for name in COUNTED:
-                into.counts[name] += figures.counts[name]
-            into.in_flight += figures.in_flight
-            into.handler_seconds += figures.handler_seconds
-            into.spread = [sum(pair) for pair in zip(into.spread, figures.spread, strict=True)]
-            into.last_error = figures.last_error or into.last_error
+                into.counts[name] += stats.counts[name]
+            into.in_flight += stats.in_flight
+            into.handler_seconds += stats.handler_seconds
+            into.spread = [sum(pair) for pair in zip(into.spread, stats.spread, strict=True)]
+            into.last_error = stats.last_error or into.last_error
     return list(sums.values())
 
 

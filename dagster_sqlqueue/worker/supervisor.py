@@ -27,8 +27,8 @@ from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.worker.handlers import load
 from dagster_sqlqueue.worker.shutdown import CUT_OFF, SIGNALS, CutOff, Signals, Stopper
-from dagster_sqlqueue.worker.stats import Figures, Tell, added
-from dagster_sqlqueue.worker.worker import POOL_SIZE, Resident, WorkOptions
+from dagster_sqlqueue.worker.stats import Tell, WorkerStats, added
+from dagster_sqlqueue.worker.worker import POOL_SIZE, Worker, WorkOptions
 
 _REPORT_SECONDS = 0.5
 _SHORT_LIFE_SECONDS = 10.0
@@ -59,7 +59,7 @@ class _Child:
     process: BaseProcess
     connection: "Connection[Any, Any]"
     born: float
-    figures: list[Figures] = field(default_factory=list)
+    stats: list[WorkerStats] = field(default_factory=list)
     error: QueueError | None = None
 
 
@@ -88,7 +88,7 @@ class Supervisor:
         self._context = multiprocessing.get_context("spawn")
         self._queues = [load(reference).spec.name for reference, _ in assignment.handlers]
         self._children: list[_Child] = []
-        self._past: list[Figures] = added([], self._queues)
+        self._past: list[WorkerStats] = added([], self._queues)
         self._lock = threading.Lock()
         self._due: list[float] = []
         self._short_lives = 0
@@ -97,12 +97,12 @@ class Supervisor:
         self._cut_off = False
         self._failed: QueueError | None = None
 
-    def figures(self) -> list[Figures]:
+    def stats(self) -> list[WorkerStats]:
         """Return what was done so far by all, those that died included, up to half a second ago. May come from any
         thread.
         """
         with self._lock:
-            return added([self._past, *(child.figures for child in self._children)], self._queues)
+            return added([self._past, *(child.stats for child in self._children)], self._queues)
 
     def run(self) -> int:
         """Work until an order to stop, or until every process has drained its queues. Returns 0, or `CUT_OFF` when jobs
@@ -185,9 +185,9 @@ class Supervisor:
         try:
             while not child.connection.closed and child.connection.poll():
                 match child.connection.recv():
-                    case "figures", figures:
+                    case "stats", stats:
                         with self._lock:
-                            child.figures = figures
+                            child.stats = stats
                     case "failed", error:
                         child.error = error
                     case "event", (name, facts):
@@ -201,7 +201,7 @@ class Supervisor:
         code = child.process.exitcode
         with self._lock:
             self._children.remove(child)
-            self._past = added([self._past, [one.landed() for one in child.figures]], self._queues)
+            self._past = added([self._past, [one.landed() for one in child.stats]], self._queues)
         child.connection.close()
         options = self._assignment.options
         self._cut_off = self._cut_off or code == CUT_OFF or (code != 0 and self._orders > 0)
@@ -267,17 +267,17 @@ def _child(connection: "Connection[Any, Any]", assignment: Assignment, budget_se
         ):
             handlers = [(load(reference), weight) for reference, weight in assignment.handlers]
             own = replace(options, budget_seconds=budget_seconds)
-            resident = Resident(queue, handlers, own, signals=signals, tell=tell)
+            worker = Worker(queue, handlers, own, signals=signals, tell=tell)
             stopper = Stopper(
-                resident,
+                worker,
                 signals,
                 drain_timeout_seconds=options.drain_timeout_seconds,
                 grace_seconds=options.grace_seconds,
                 parent=connection,
                 notify=lambda word: tell(word.replace(" ", "_")) if word != "stopping" else None,
             )
-            with stopper, _reporting(lambda: send("figures", resident.figures())):
-                resident.run()
+            with stopper, _reporting(lambda: send("stats", worker.stats())):
+                worker.run()
     except CutOff:
         sys.exit(CUT_OFF)
     except QueueError as error:

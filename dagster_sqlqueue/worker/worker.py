@@ -13,21 +13,21 @@ from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS, Backoff
 from dagster_sqlqueue.model.job import Job, Mode
 from dagster_sqlqueue.model.outcome import Hold, Outcome, Reject, Retry
-from dagster_sqlqueue.payload import quoting
+from dagster_sqlqueue.payload import redacted_text
 from dagster_sqlqueue.queue import MAX_BATCH, SqlQueue
 from dagster_sqlqueue.worker.handlers import QueueHandler
 from dagster_sqlqueue.worker.shutdown import GRACE_SECONDS, Signals
-from dagster_sqlqueue.worker.stats import Figures, HandlerTimes, Tell, first_line
+from dagster_sqlqueue.worker.stats import HandlerTimes, Tell, WorkerStats, first_line
 
 POOL_SIZE = 4
-"""Connections that a resident needs: to work, extend leases, wait, and release jobs."""
+"""Connections that a worker needs: to work, extend leases, wait, and release jobs."""
 
 _AWAY = Backoff(0.2, max_seconds=5.0, jitter=0.5)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkOptions:
-    """How a resident works.
+    """How a worker works.
 
     Attributes:
         batch_size: jobs for each claim, 1 to 10,000; None: as `Consumer` has it.
@@ -63,7 +63,7 @@ class WorkOptions:
                 raise InvalidInput(f"{name} is {value!r}; it must be a number of seconds, not negative")
 
 
-class Resident:
+class Worker:
     """Consume the queues of some handlers in this thread, each with its share.
 
     Args:
@@ -106,7 +106,7 @@ class Resident:
                 job_timeout_seconds=declared.job_timeout_seconds,
                 mode=options.mode,
                 maintain=options.maintain,
-                # The queues exist before residents start: one that is removed since is not created again.
+                # The queues exist before workers start: one that is removed since is not created again.
                 create=False,
             )
             self._consumers[consumer] = weight
@@ -131,14 +131,14 @@ class Resident:
             left = None if budget is None else budget - (time.monotonic() - began)
             if left is not None and left <= 0:
                 return
-            handled = sum(figures.handled for figures in self.figures())
+            handled = sum(stats.handled for stats in self.stats())
             try:
                 self._drain(left)
                 return
             except DatabaseUnavailable as error:
                 if self._options.drain or self._stopping.is_set():
                     raise
-                away = 1 if sum(figures.handled for figures in self.figures()) > handled else away + 1
+                away = 1 if sum(stats.handled for stats in self.stats()) > handled else away + 1
                 self._tell("database_away", error=first_line(error))
                 self._stopping.wait(_AWAY(away))
 
@@ -165,10 +165,10 @@ class Resident:
         for consumer in self._consumers:
             consumer.give_back(begun=True)
 
-    def figures(self) -> list[Figures]:
+    def stats(self) -> list[WorkerStats]:
         """What was done so far, for each queue. May come from any thread."""
         return [
-            Figures.of(name, consumer.summary, self._errors.get(name), self._times[name])
+            WorkerStats.of(name, consumer.summary, self._errors.get(name), self._times[name])
             for name, consumer in zip(self._names, self._consumers, strict=True)
         ]
 
@@ -180,7 +180,7 @@ class Resident:
         return consumer.drain(budget_seconds=budget_seconds, linger_seconds=linger)
 
     def _note(self, declared: QueueHandler[Any], job: Job[Any], error: str) -> None:
-        self._errors[declared.spec.name] = quoting.scrub(declared.spec.payload, error, job.payload)
+        self._errors[declared.spec.name] = redacted_text.scrub(declared.spec.payload, error, job.payload)
 
     def _watched(self, declared: QueueHandler[Any]) -> Any:
         """Return the handler, measured, noted when it fails, and interruptible while it works."""

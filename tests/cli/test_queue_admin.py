@@ -49,7 +49,7 @@ def test_rebucket(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     assert fewer == "queue work has 2 buckets; 2 more still hold jobs and are being emptied\n"
     claim(queue)
     settings = cli.json("queues", "work")[0]
-    assert (settings["bucket_count"], settings["lanes"]) == (2, 4)
+    assert (settings["bucket_count"], settings["claim_buckets"]) == (2, 4)
 
 
 def test_regions(cli: Cli) -> None:

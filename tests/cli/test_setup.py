@@ -30,7 +30,7 @@ def test_options_stand_before_or_after_the_command(url: str, schema: str) -> Non
 _NEW = {
     "name": "orders",
     "bucket_count": 16,
-    "lanes": 16,
+    "claim_buckets": 16,
     "strategy": "round_robin",
     "ordered": False,
     "on_poison": "dead_letter",

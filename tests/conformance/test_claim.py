@@ -263,7 +263,7 @@ def test_the_bucket_count_changes_while_jobs_wait(line: Line) -> None:
     assert len(jobs) == 80
     assert max(job.bucket for job in jobs) > 7
     line.queue.complete(jobs)
-    assert line.queue.settings(line.name).lanes == 1
+    assert line.queue.settings(line.name).claim_buckets == 1
 
 
 REFUSED: dict[str, tuple[dict[str, object], type[Exception]]] = {

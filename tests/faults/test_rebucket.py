@@ -66,4 +66,4 @@ def test_buckets_change_under_load_and_kills(fleet: Fleet, ordered: bool) -> Non
     enqueued_by_all = sum(len(event["ids"]) for event in [*fleet.all("enqueued"), *fleet.supplies()])
     assert enqueued_by_all >= JOBS * PRODUCERS
     assert fleet.queue.archived("work", since_seconds=SINCE) == {"succeeded": enqueued_by_all}
-    assert fleet.queue.settings("work").lanes == 8
+    assert fleet.queue.settings("work").claim_buckets == 8

@@ -19,7 +19,7 @@ from dagster_sqlqueue.orchestration import (
     build_sqlqueue_sensor,
     queue_asset_key,
 )
-from dagster_sqlqueue.orchestration.observing import Memory
+from dagster_sqlqueue.orchestration.tick_events import Memory
 from dagster_sqlqueue.queue.endings import Ending
 from tests.orchestration.support import Deployment, configs, evaluations, observations
 from tests.support import Work, rows

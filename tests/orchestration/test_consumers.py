@@ -1,9 +1,10 @@
 """What `queue_consumer` makes of a function."""
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_type_hints
 
 import dagster as dg
 import pytest
@@ -19,6 +20,7 @@ from dagster_sqlqueue.orchestration import (
     queue_asset_key,
     queue_consumer,
 )
+from dagster_sqlqueue.orchestration.consumer import QueueArguments
 from dagster_sqlqueue.orchestration.drain import Pace
 from tests.gate.patience import PATIENCE
 from tests.orchestration.support import Deployment, configs, done_by
@@ -173,6 +175,12 @@ def test_a_run_takes_jobs_of_its_tags_only(
 def test_a_consumer_that_cannot_be(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         queue_consumer(**arguments)(lambda job: None)
+
+
+def test_type_checkers_know_every_argument() -> None:
+    own = {"name", *inspect.signature(queue_consumer).parameters}
+    others = {name: kind for name, kind in get_type_hints(QueueSpec).items() if name not in own}
+    assert get_type_hints(QueueArguments) == others
 
 
 def test_a_handler_that_does_not_fit() -> None:

@@ -302,7 +302,7 @@ def test_what_a_busy_run_does_not_get_to_has_another_one_beside_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its handlers take minutes, say. Here two ticks are over at once."""
-    monkeypatch.setattr("dagster_sqlqueue.orchestration.planning._STILL_SECONDS", 0.0)
+    monkeypatch.setattr("dagster_sqlqueue.orchestration.run_plan._STILL_SECONDS", 0.0)
     deployment.enqueue_many(8)
     rows(queue, "UPDATE {s}.job SET bucket = (payload ->> 'n')::int % 2")
     first = deployment.tick(sensor)

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from dagster_sqlqueue import Consumer, Job, NewJob, QueueSpec, SqlQueue
-from dagster_sqlqueue.consumer.bucket_order import Lanes
+from dagster_sqlqueue.consumer.bucket_order import BucketOrder
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.endings import Ending, Endings
@@ -93,14 +93,14 @@ def test_each_bucket_is_swept_behind_a_backlog(queue: SqlQueue, how: str, strate
     """As a consumer goes round: each claim is filled by the one bucket that it begins at."""
     queue.create_queue(replace(WIDE, strategy=strategy))
     queue.enqueue_many(WIDE, [Work(n=n) for n in range(BUCKETS * 40)])
-    hints, lanes = HeadHints(sweep_seconds=3_600), Lanes(None, None)
-    lanes.arrange(queue.settings("wide"))
+    hints, bucket_order = HeadHints(sweep_seconds=3_600), BucketOrder(None, None)
+    bucket_order.arrange(queue.settings("wide"))
 
     def go_round() -> set[int]:
         taken: set[int] = set()
         for _ in range(BUCKETS):
-            jobs = TAKING[how](queue, limit=5, buckets=lanes.order, hints=hints)
-            lanes.turn(after=jobs[0].bucket)
+            jobs = TAKING[how](queue, limit=5, buckets=bucket_order.order, hints=hints)
+            bucket_order.turn(after=jobs[0].bucket)
             taken |= set(numbers(jobs))
         return taken
 

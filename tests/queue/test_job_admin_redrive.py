@@ -140,7 +140,7 @@ def test_a_job_goes_back_into_a_bucket_that_is_in_use(queue: SqlQueue) -> None:
     kill(queue, 40)
     queue.rebucket("work", 2)
     assert len(queue.redrive("work", ALL).changed) == 40
-    assert queue.settings("work").lanes == 2
+    assert queue.settings("work").claim_buckets == 2
 
 
 def test_a_redrive_into_a_queue_that_was_given_turns_or_lost_them(queue: SqlQueue) -> None:

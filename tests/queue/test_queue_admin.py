@@ -254,16 +254,16 @@ def test_an_ordered_queue_is_rebucketed_under_load(queue: SqlQueue, url: str) ->
 
 def test_old_buckets_are_looked_at_until_they_are_empty(queue: SqlQueue) -> None:
     queue.create_queue(PLAIN)
-    assert queue.rebucket("work", 16).lanes == 16
+    assert queue.rebucket("work", 16).claim_buckets == 16
     queue.enqueue_many(PLAIN, [Work(n=n) for n in range(200)])
     settings = queue.rebucket("work", 2)
-    assert (settings.bucket_count, settings.lanes, len(settings.regions)) == (2, 16, 16)
+    assert (settings.bucket_count, settings.claim_buckets, len(settings.regions)) == (2, 16, 16)
     queue.enqueue_many(PLAIN, [Work(n=n) for n in range(200, 220)])
     assert value(queue, "SELECT count(*) FROM {s}.job WHERE bucket >= 2") < 200
     jobs = take(queue, 1000)
     assert sorted(numbers(jobs)) == list(range(220))
     queue.complete(jobs)
-    assert queue.settings("work").lanes == 2
+    assert queue.settings("work").claim_buckets == 2
 
 
 def test_buckets_and_regions_that_cannot_be(queue: SqlQueue) -> None:

@@ -33,4 +33,4 @@ def waiting(wait: Callable[[], Any]) -> "Iterator[Future[Any]]":
 
 
 def heard(results: Results) -> bool:
-    return results._ends.listening
+    return results._end_listener.listening

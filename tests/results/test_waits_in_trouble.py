@@ -61,14 +61,14 @@ def test_where_no_connection_is_to_be_had(
         Results(narrow) as results,
         contextlib.ExitStack() as others,
     ):
-        begin = results._ends._begin
+        begin = results._end_listener._begin
 
         def begin_without() -> None:
             """Somebody else takes the only connection between the first look and the listening."""
             others.enter_context(narrow.database.connection())
             begin()
 
-        monkeypatch.setattr(results._ends, "_begin", begin_without)
+        monkeypatch.setattr(results._end_listener, "_begin", begin_without)
         with waiting(lambda: results.wait(id, timeout_seconds=LONG)) as wait:
             until(lambda: "connections to" in caplog.text and "became free in time" in caplog.text)
             others.close()

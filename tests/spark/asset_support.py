@@ -17,7 +17,7 @@ from tests.spark.daily_support import DAILY, DAYS, READS, compute, table
 PARTITIONS = dg.DailyPartitionsDefinition(start_date=DAYS[0], end_date="2013-01-10")
 
 
-def figures(result: pa.Table) -> dict[str, int | float]:
+def statistics(result: pa.Table) -> dict[str, int | float]:
     return {"events": pc.sum(result["events"]).as_py()}
 
 
@@ -33,7 +33,7 @@ def daily_asset(
         "partitions_def": PARTITIONS,
         "table": table(queue),
         "output": lambda: output,
-        "figures": figures,
+        "statistics": statistics,
         "counted": "events",
         "columns": {"size": "In bytes."},
         **changes,

@@ -5,7 +5,7 @@ import sys
 
 from dagster_sqlqueue import Job, Reject, SqlQueue
 from dagster_sqlqueue.model.outcome import Outcome
-from dagster_sqlqueue.spark.consuming import consume
+from dagster_sqlqueue.spark.consume_verbs import consume
 from dagster_sqlqueue.spark.for_each import for_each_job
 from dagster_sqlqueue.spark.options import FORMAT
 from dagster_sqlqueue.spark.session import SparkSettings, open_spark

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from dagster_sqlqueue import Job, SqlQueue
 from dagster_sqlqueue.consumer.consumer import Mode
-from dagster_sqlqueue.spark.consuming import consume
+from dagster_sqlqueue.spark.consume_verbs import consume
 from dagster_sqlqueue.spark.for_each import for_each_job
 from dagster_sqlqueue.spark.session import SparkSettings, open_spark
 from tests.faults.gates import Gates

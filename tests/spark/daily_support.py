@@ -146,7 +146,7 @@ def asset_work(queue: SqlQueue, output: Path) -> Daily:
         zone="UTC",
         table=table(queue),
         output=lambda: output,
-        figures=None,
+        statistics=None,
         counted=None,
         columns=None,
         code_version=None,

@@ -15,8 +15,8 @@ MODULES = (
     "dagster_sqlqueue.queue.base",
     "dagster_sqlqueue.spark.batch_reader",
     "dagster_sqlqueue.spark.source",
-    "dagster_sqlqueue.spark.streaming",
-    "dagster_sqlqueue.spark.writing",
+    "dagster_sqlqueue.spark.stream_reader",
+    "dagster_sqlqueue.spark.writer",
     "tests.support",
 )
 

@@ -24,10 +24,10 @@ from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.consumer.consumer import Mode
 from dagster_sqlqueue.db import database, executors
 from dagster_sqlqueue.db.database import Database
-from dagster_sqlqueue.spark import computing, contents, daily, sealed_read, sinks
-from dagster_sqlqueue.spark.batches import leasing
-from dagster_sqlqueue.spark.consuming import consume
-from dagster_sqlqueue.spark.materializing import Found
+from dagster_sqlqueue.spark import contents, daily, day_results, sealed_read, sinks
+from dagster_sqlqueue.spark.batches import leased_seal
+from dagster_sqlqueue.spark.consume_verbs import consume
+from dagster_sqlqueue.spark.day_work import Found
 from tests.gate.patience import PATIENCE
 from tests.spark import daily_support
 from tests.spark.consuming_support import SALES
@@ -60,7 +60,7 @@ def totals(jobs: pa.Table) -> pa.Table:
 def consume_once(url: str, schema: str, output: str, mode: str) -> int:
     """What is consumed is added to a table and to files: a thing done twice would show. Gives the number of jobs."""
     if mode == PACKED:
-        leasing.PACKED_FROM = 1
+        leased_seal.PACKED_FROM = 1
         mode = Mode.LEASED
     with SqlQueue(Database(url, schema=schema, application_name=APPLICATION)) as queue:
         settings = {"key": "totals/all", "mode": Mode(mode), "lease_seconds": 600.0, "patience_seconds": PATIENCE}
@@ -81,7 +81,7 @@ def results(dates: Sequence[date]) -> pa.Table:
 def consume_some_days(url: str, schema: str, output: str, days_at_once: int) -> int:
     """What a run of the daily asset does, of three days, so many to a transaction. Gives the number of jobs."""
     daily._accounts = daily._events = lambda *arguments: None  # type: ignore[assignment]
-    daily.computed = lambda compute, jobs, key, dates, **options: computing.of_rows(results(dates), dates)
+    daily.computed = lambda compute, jobs, key, dates, **options: day_results.of_rows(results(dates), dates)
     sinks.MAX_ROWS = days_at_once * len(ACCOUNTS)
     with SqlQueue(Database(url, schema=schema, application_name=APPLICATION)) as queue:
         work = daily_support.asset_work(queue, Path(output))

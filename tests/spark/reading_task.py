@@ -6,8 +6,8 @@ from pathlib import Path
 from pyspark.sql.types import StringType, StructField, StructType
 
 from dagster_sqlqueue.spark import fields
-from dagster_sqlqueue.spark.reading import Reading
 from dagster_sqlqueue.spark.shares import Share, Slice
+from dagster_sqlqueue.spark.slice_reader import Reading
 from dagster_sqlqueue.spark.urls import server
 
 

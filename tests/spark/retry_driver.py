@@ -20,7 +20,7 @@ from dagster_sqlqueue.spark.options import FORMAT
 from dagster_sqlqueue.spark.payload_models import PayloadModels
 from dagster_sqlqueue.spark.session import SparkSettings, open_spark
 from dagster_sqlqueue.spark.source import register_source
-from dagster_sqlqueue.spark.writing import Writer
+from dagster_sqlqueue.spark.writer import Writer
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

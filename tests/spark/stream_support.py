@@ -11,7 +11,7 @@ from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.spark.options import check
 from dagster_sqlqueue.spark.positions import batch_options
 from dagster_sqlqueue.spark.positions import given as own_options
-from dagster_sqlqueue.spark.streaming import StreamReader
+from dagster_sqlqueue.spark.stream_reader import StreamReader
 
 COLUMNS = {"n": {"path": "payload.n", "type": "int"}}
 

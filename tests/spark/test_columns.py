@@ -16,7 +16,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.spark import fields
-from dagster_sqlqueue.spark.consuming import consume
+from dagster_sqlqueue.spark.consume_verbs import consume
 from dagster_sqlqueue.spark.daily import ArchiveRead
 from dagster_sqlqueue.spark.options import FORMAT
 from dagster_sqlqueue.spark.source import register_source

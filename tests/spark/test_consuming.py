@@ -16,9 +16,9 @@ from sqlalchemy.engine import make_url
 from dagster_sqlqueue import NewJob, QueueSpec, Reject, SqlQueue
 from dagster_sqlqueue.consumer.consumer import Mode
 from dagster_sqlqueue.errors import BatchLost, InvalidInput, OutputNotWritable, QueuePaused, UnknownQueue
-from dagster_sqlqueue.spark import batches, sinks, staging
-from dagster_sqlqueue.spark.batches import leasing
-from dagster_sqlqueue.spark.consuming import consume
+from dagster_sqlqueue.spark import batches, sinks, stage_table
+from dagster_sqlqueue.spark.batches import leased_seal
+from dagster_sqlqueue.spark.consume_verbs import consume
 from dagster_sqlqueue.spark.for_each import for_each_job
 from tests.spark.consuming_support import (
     DAYS,
@@ -91,7 +91,7 @@ def test_a_large_leased_batch_is_read_from_its_packs(
     queue: SqlQueue, spark: SparkSession, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By several tasks, each of the packs that have its ids; and so is a handler run for each of its jobs."""
-    monkeypatch.setattr(leasing, "PACKED_FROM", 1)
+    monkeypatch.setattr(leased_seal, "PACKED_FROM", 1)
     prepare(queue)
     queue.enqueue_many(SALES, [Sale(day=DAYS[0], account="ATL", amount=n) for n in range(1, 3_001)])
     with consume(queue, spark, SALES, key="totals/all", mode=Mode.LEASED) as work:
@@ -343,7 +343,7 @@ def test_moments_with_and_without_a_zone_are_the_same_whoever_writes_them(
 
 
 def test_what_tasks_are_given_shows_no_password() -> None:
-    assert "hunter2" not in repr(staging._Copy("postgresql://me:hunter2@localhost/jobs", "COPY"))
+    assert "hunter2" not in repr(stage_table._Copy("postgresql://me:hunter2@localhost/jobs", "COPY"))
 
 
 def test_no_password_is_shown(queue: SqlQueue, spark: SparkSession, url: str) -> None:

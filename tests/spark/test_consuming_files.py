@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.spark.consuming import consume
+from dagster_sqlqueue.spark.consume_verbs import consume
 from tests.spark.consuming_support import (
     DAYS,
     SALES,

@@ -18,7 +18,7 @@ from pyspark.sql import functions as sf
 
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.errors import BatchLost, InvalidInput, OutputNotWritable, UnknownQueue
-from dagster_sqlqueue.spark import batches, daily, sinks, staging
+from dagster_sqlqueue.spark import batches, daily, sinks, stage_table
 from dagster_sqlqueue.spark.batches import days as day_batches
 from dagster_sqlqueue.spark.batches import keeper
 from dagster_sqlqueue.spark.consumption import Consumption
@@ -232,7 +232,7 @@ def test_a_day_with_more_rows_than_the_driver_should_hold_is_published_as_a_whol
 
     with monkeypatch.context() as patched:
         # What a killed driver does not do any more.
-        patched.setattr(staging.Staged, "move", killed)
+        patched.setattr(stage_table.Staged, "move", killed)
         patched.setattr(Consumption, "drop", lambda self: None)
         patched.setattr(keeper, "abandon", lambda *arguments: 0)
         with pytest.raises(KeyboardInterrupt):
@@ -365,7 +365,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from dagster_sqlqueue import SqlQueue
-from dagster_sqlqueue.spark import computing, daily, sinks
+from dagster_sqlqueue.spark import daily, day_results, sinks
 from tests.spark.daily_support import DAYS, as_arrow, consume, expected
 
 url, schema, output, point, form = sys.argv[1:]
@@ -378,7 +378,7 @@ def then_die(function):
     return both
 # What is to be published is handed in, so that this process needs no Spark.
 daily._accounts = daily._events = lambda *arguments: None
-daily.computed = lambda compute, jobs, key, dates, **options: computing.of_rows(as_arrow(expected(DAYS)), dates)
+daily.computed = lambda compute, jobs, key, dates, **options: day_results.of_rows(as_arrow(expected(DAYS)), dates)
 if point == "sealed":
     daily.computed = die
 elif point == "staged":

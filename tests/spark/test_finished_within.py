@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.spark import contents, finishing
+from dagster_sqlqueue.spark import contents, finish_window
 from dagster_sqlqueue.spark.archive_asset import sqlqueue_archive_asset
 from dagster_sqlqueue.spark.contents import Days
 from dagster_sqlqueue.spark.daily import ArchiveRead
@@ -87,10 +87,10 @@ def test_a_day_has_the_jobs_that_finished_in_its_time_whichever_days_it_is_read_
 
 def test_what_is_no_day_is_passed_over_by_the_watermark(queue: SqlQueue) -> None:
     archive(queue, [Done({"day": day}, at=MIDNIGHT) for day in (DAYS[1], "someday", None, "2013-13-01")])
-    first, until = finishing.window(DAYS[1:2], WITHIN)
+    first, until = finish_window.window(DAYS[1:2], WITHIN)
     about = Days("work", READS.states, "UTC", day="payload.day", since=first, until=until, within=WITHIN)
     assert contents.held(queue, about, DAYS[1:2])[DAYS[1]].total() == 1
-    assert contents.figures(queue, about, DAYS[1:2])[DAYS[1]].jobs == 1
+    assert contents.stats(queue, about, DAYS[1:2])[DAYS[1]].jobs == 1
 
 
 def test_without_a_bound_a_day_has_its_jobs_whenever_they_finished(

@@ -11,8 +11,8 @@ from dagster_sqlqueue import Cancel, Done, Hold, Job, Reject, Retry, Snooze, Sql
 from dagster_sqlqueue.consumer.consumer import Mode
 from dagster_sqlqueue.errors import BatchLost, InvalidInput
 from dagster_sqlqueue.model.outcome import Outcome
-from dagster_sqlqueue.spark.batches import sealing
-from dagster_sqlqueue.spark.consuming import consume
+from dagster_sqlqueue.spark.batches import batch_seal
+from dagster_sqlqueue.spark.consume_verbs import consume
 from dagster_sqlqueue.spark.for_each import for_each_job
 from tests.spark.consuming_support import NO_HEARTBEAT, SALES, Sale, endings, prepare, waiting
 from tests.support import make_due, rows
@@ -135,7 +135,7 @@ def test_what_cannot_be_run_by_tasks_is_refused(queue: SqlQueue, spark: SparkSes
 def test_many_jobs_are_leased_for_their_tasks(
     queue: SqlQueue, spark: SparkSession, notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sealing, "TRANSACTIONAL_FROM", 30)
+    monkeypatch.setattr(batch_seal, "TRANSACTIONAL_FROM", 30)
     prepare(queue)
     with (  # noqa: PT012
         pytest.raises(InvalidInput, match=r"consume with Mode\.LEASED"),

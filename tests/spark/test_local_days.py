@@ -147,7 +147,7 @@ def test_what_the_archive_holds_of_a_day(queue: SqlQueue) -> None:
     archive(queue, [Done(one) for one in [*EVENTS, *ODD]])
     held = contents.held(queue, about(), ALL)
     assert {day: one.jobs for day, one in held.items()} == BY_DAY
-    assert {day: one.jobs for day, one in contents.figures(queue, about(), ALL).items()} == {
+    assert {day: one.jobs for day, one in contents.stats(queue, about(), ALL).items()} == {
         day: sum(counts.values()) for day, counts in BY_DAY.items()
     }
     named = contents.held(queue, about((NEW_YORK, None)), ALL)
@@ -225,7 +225,7 @@ def test_a_day_that_is_not_over_where_the_account_lives_is_open(queue: SqlQueue)
 @pytest.fixture
 def zoned(queue: SqlQueue, output: Any) -> dg.AssetsDefinition:
     columns = {"day": DAY, "account": {"path": "payload.account", "type": "string"}}
-    return daily_asset(queue, output, reads=ArchiveRead("work", columns=columns), counted=None, figures=None)
+    return daily_asset(queue, output, reads=ArchiveRead("work", columns=columns), counted=None, statistics=None)
 
 
 def test_the_sensor_waits_for_open_days_and_sees_late_events(

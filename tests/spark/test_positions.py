@@ -17,7 +17,7 @@ from dagster_sqlqueue.errors import InvalidInput, UnknownQueue
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.queue.selection import Selection
 from dagster_sqlqueue.spark.positions import Position
-from dagster_sqlqueue.spark.streaming import JobsTrimmed, StreamReader
+from dagster_sqlqueue.spark.stream_reader import JobsTrimmed, StreamReader
 from tests.spark.stream_support import Stream
 from tests.spark.support import NOON, Done, archive
 from tests.support import Work, claim, rows, value

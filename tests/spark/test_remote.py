@@ -20,7 +20,7 @@ from upath import UPath
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, OutputNotWritable
 from dagster_sqlqueue.spark import outputs, published, remote
-from dagster_sqlqueue.spark.consuming import consume
+from dagster_sqlqueue.spark.consume_verbs import consume
 from tests.spark import daily_support
 from tests.spark.asset_support import Run, checks, daily_asset, shown
 from tests.spark.consuming_support import DAYS, SALES, endings, prepare

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import dagster as dg
 import pytest
@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.spark import driver, resource
 from dagster_sqlqueue.spark.connect import remote_session
-from dagster_sqlqueue.spark.reaching import check_reachable
-from dagster_sqlqueue.spark.resource import LONG_RUN, SparkResource
+from dagster_sqlqueue.spark.master_check import check_reachable
+from dagster_sqlqueue.spark.resource import LONG_RUN, SparkResource, SparkResourceFields
 from dagster_sqlqueue.spark.session import SparkSettings, open_spark
 from tests.gate.patience import PATIENCE
 from tests.spark.cluster import JVM_PATIENCE, ROOT
@@ -220,9 +220,15 @@ def test_a_session_that_is_given_is_used_by_runs_and_left_running(
     assert session.range(4).count() == 4
 
 
+def test_type_checkers_know_every_argument() -> None:
+    fields = {name: field.annotation for name, field in SparkResource.model_fields.items()}
+    assert get_type_hints(SparkResourceFields) == fields
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
+        ({"mastr": "yarn"}, "SparkResource has no 'mastr'; it takes away_seconds, .* master, .* session, "),
         ({"session": 7}, "session is a int; give a Spark session, or a function"),
         ({"session": int, "remote": "sc://h"}, "session is given beside session_factory, master or remote"),
         ({"session": int, "master": "yarn"}, "session is given beside session_factory, master or remote"),

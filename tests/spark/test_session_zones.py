@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dagster_sqlqueue import SqlQueue
-from dagster_sqlqueue.spark.archive_reading import archived
+from dagster_sqlqueue.spark.archive_frame import archived
 from dagster_sqlqueue.spark.contents import Days
 from dagster_sqlqueue.spark.daily import ArchiveRead
 from dagster_sqlqueue.spark.options import FORMAT

@@ -225,7 +225,7 @@ class DecidedMachine(QueueMachine):
         if not isinstance(choice, str):
             yield self._ids(choice)
             return
-        for bucket in self.model.lanes:
+        for bucket in self.model.all_buckets:
             jobs = [job for job in self.model.live.values() if job.bucket == bucket and job.state in states]
             if ids := [job.id for job in jobs if self._fits(job, choice)]:
                 yield ids

@@ -129,7 +129,7 @@ def order(job: ModelJob) -> int:
 
 
 def check_choice(
-    strategy: Strategy | str, chosen: Sequence[ModelJob], candidates: Sequence[ModelJob], lanes: Sequence[int]
+    strategy: Strategy | str, chosen: Sequence[ModelJob], candidates: Sequence[ModelJob], buckets: Sequence[int]
 ) -> None:
     """Whether a strategy that leaves something to chance might have chosen these.
 
@@ -138,19 +138,20 @@ def check_choice(
     """
     most = len(chosen)
     ids = {job.id for job in chosen}
-    buckets = {
-        lane: sorted((job for job in candidates if job.bucket == lane), key=lambda job: job.place) for lane in lanes
+    jobs_of = {
+        bucket: sorted((job for job in candidates if job.bucket == bucket), key=lambda job: job.place)
+        for bucket in buckets
     }
-    turns = [[*lanes[start:], *lanes[:start]] for start in range(len(lanes))]
+    turns = [[*buckets[start:], *buckets[:start]] for start in range(len(buckets))]
     match strategy:
         case Strategy.ASSIGN:
-            allowed = ids <= {job.id for bucket in buckets.values() for job in bucket[:most]}
+            allowed = ids <= {job.id for jobs in jobs_of.values() for job in jobs[:most]}
         case Strategy.TOKEN:
-            walks = ([job for lane in turn for job in buckets[lane]][:most] for turn in turns)
+            walks = ([job for bucket in turn for job in jobs_of[bucket]][:most] for turn in turns)
             in_order = list(chosen) == sorted(chosen, key=lambda job: (job.bucket, -job.priority, job.run_at, job.id))
             allowed = in_order and any(ids == {job.id for job in walk} for walk in walks)
         case _:
-            allowed = any(_fans_out(list(chosen), [buckets[lane] for lane in turn]) for turn in turns)
+            allowed = any(_fans_out(list(chosen), [jobs_of[bucket] for bucket in turn]) for turn in turns)
     if not allowed:
         raise Divergence(f"{strategy} of {list(candidates)} cannot choose {list(chosen)}")
 

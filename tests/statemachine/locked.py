@@ -36,7 +36,7 @@ class LockedModel(DecidedModel):
         """The jobs that are locked, in order, when the library locked these."""
         if self.paused:
             return []
-        candidates = self._candidates(self.lanes, None)
+        candidates = self._candidates(self.all_buckets, None)
         if self.spec.strategy is not Strategy.FANOUT:
             return [job.id for job in together(candidates[:limit])]
         by_id = {job.id: job for job in candidates}
@@ -45,7 +45,7 @@ class LockedModel(DecidedModel):
             return [job.id for job in together(chosen)] if len(chosen) == len(locked) and chosen else []
         if not set(locked) <= by_id.keys() or len(locked) != min(limit, len(candidates)):
             raise Divergence(f"{limit} of {list(by_id)} cannot be {locked}")
-        check_choice(self.spec.strategy, [by_id[job] for job in locked], candidates, self.lanes)
+        check_choice(self.spec.strategy, [by_id[job] for job in locked], candidates, self.all_buckets)
         return list(locked)
 
     def begin_alone(self, id: UUID) -> None:

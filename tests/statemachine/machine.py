@@ -327,7 +327,7 @@ class QueueMachine(RuleBasedStateMachine):
     def rebucket(self, bucket_count: int) -> None:
         self.model.bucket_count = bucket_count
         settings = self.server.operator.rebucket("work", bucket_count)
-        same((settings.bucket_count, settings.lanes), (bucket_count, len(self.model.lanes)))
+        same((settings.bucket_count, settings.claim_buckets), (bucket_count, len(self.model.all_buckets)))
 
     # What holds after every step
 

@@ -44,7 +44,7 @@ class Model:
         return self.spec.max_running is not None or self.spec.rate is not None
 
     @property
-    def lanes(self) -> list[int]:
+    def all_buckets(self) -> list[int]:
         return list(range(max([self.bucket_count, *(job.bucket + 1 for job in self.live.values())])))
 
     # Putting in
@@ -86,16 +86,16 @@ class Model:
         """
         hints = hints or ModelHints()
         while not self.paused:
-            lanes = self.lanes if buckets is None else list(buckets)
+            searched = self.all_buckets if buckets is None else list(buckets)
             most = self._allowance(limit)
             if most <= 0:
                 break
-            candidates = [job for job in self._candidates(lanes, tag) if hints.fits(job)]
+            candidates = [job for job in self._candidates(searched, tag) if hints.fits(job)]
             if tag is not None:
                 candidates = candidates[:most]
             parked = self._park(candidates) if self.keyed else []
             candidates = [job for job in candidates if job not in parked]
-            picked = self._picked(candidates, most, lanes, tag, granted, handed)
+            picked = self._picked(candidates, most, searched, tag, granted, handed)
             where = places(picked, by_run_at=self.spec.strategy is Strategy.TOKEN)
             out = self._grant(picked)
             if out and self.spec.strategy in FROM_THE_HEAD:
@@ -125,13 +125,13 @@ class Model:
             limit = min(limit, self.spec.rate.starts - self.starts)
         return limit
 
-    def _candidates(self, lanes: Sequence[int], tag: str | None) -> list[ModelJob]:
-        due = [job for job in self.live.values() if job.due and job.bucket in lanes]
+    def _candidates(self, buckets: Sequence[int], tag: str | None) -> list[ModelJob]:
+        due = [job for job in self.live.values() if job.due and job.bucket in buckets]
         if tag is not None:
             return sorted((job for job in due if tag in job.tags), key=lambda job: (job.bucket, job.place))
         if self.spec.strategy is Strategy.FIFO:
             return sorted(due, key=lambda job: job.place)
-        return sorted(due, key=lambda job: (lanes.index(job.bucket), job.place))
+        return sorted(due, key=lambda job: (buckets.index(job.bucket), job.place))
 
     def has_turn(self, job: ModelJob, among: Iterable[ModelJob]) -> bool:
         """Whether a job may run, of those that were looked at together."""
@@ -158,7 +158,7 @@ class Model:
         self,
         candidates: list[ModelJob],
         most: int,
-        lanes: Sequence[int],
+        buckets: Sequence[int],
         tag: str | None,
         granted: set[UUID],
         handed: Sequence[UUID],
@@ -172,14 +172,14 @@ class Model:
             return self._picked_beside_suspects(chosen, [job for job in unfit if job.id in granted], most)
         if len(candidates) <= most:
             if not unfit and not self.keyed:
-                check_choice(self.spec.strategy, chosen, candidates, lanes)
+                check_choice(self.spec.strategy, chosen, candidates, buckets)
             return [*unfit, *chosen, *(job for job in candidates if job not in unfit and job not in chosen)]
         met = [job for job in unfit if job.id in granted]
         picked = met[:most] if len(met) >= most else [*met, *chosen]
         if len(picked) != most:
             raise Divergence(f"a claim of {most} took {len(picked)} of {len(candidates)}")
         if not unfit and not self.keyed:
-            check_choice(self.spec.strategy, picked, candidates, lanes)
+            check_choice(self.spec.strategy, picked, candidates, buckets)
         return picked
 
     def _picked_beside_suspects(self, chosen: list[ModelJob], unfit: list[ModelJob], most: int) -> list[ModelJob]:

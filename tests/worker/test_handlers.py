@@ -164,7 +164,7 @@ def test_a_queue_that_is_not_there_is_made_as_the_handler_declares_it(cli: Cli, 
 def test_a_payload_that_does_not_fit_is_a_dead_letter_and_hurts_no_other_job(shop: Shop, queue: SqlQueue) -> None:
     queue.enqueue_many(QueueSpec("work", Letter), [Letter(text="x")])
     queue.enqueue(spec, Work(n=1))
-    figures = [line for line in shop.drain() if line["event"] == "figures"][-1]
-    assert (figures["succeeded"], figures["failed"]) == (1, 1)
+    stats = [line for line in shop.drain() if line["event"] == "stats"][-1]
+    assert (stats["succeeded"], stats["failed"]) == (1, 1)
     assert "payload does not fit Work: n: Field required" in queue.dead_letters("work")[0].error
     assert states(queue)[1] == "succeeded"

@@ -11,7 +11,7 @@ import pytest
 
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.consumer.settlement import HANDLER_BOUNDS
-from dagster_sqlqueue.worker.stats import Figures, HandlerTimes, added
+from dagster_sqlqueue.worker.stats import HandlerTimes, WorkerStats, added
 from tests.cli.support import PROJECT, Cli
 from tests.gate.patience import PATIENCE
 from tests.metrics.support import Samples, key, parsed
@@ -158,7 +158,7 @@ def test_times_are_put_in_order_and_added_up() -> None:
     first, last = [0] * len(times.spread), [0] * len(times.spread)
     first[0], last[-1] = 2, 3
     one, two = (
-        Figures("work", in_flight=1, handler_seconds=seconds, spread=spread)
+        WorkerStats("work", in_flight=1, handler_seconds=seconds, spread=spread)
         for seconds, spread in ((0.5, first), (5_000.0, last))
     )
     (both,) = added([[one.landed()], [two]], ["work"])

@@ -39,7 +39,7 @@ def test_several_handlers_each_have_their_share(shop: Shop, two: SqlQueue) -> No
         two.enqueue_many(spec, [Work(n=n) for n in range(each)])
     worker = shop.start(BOTH[1], "--drain", "--batch", "10", handler=BOTH[0])
     assert worker.ended() == 0
-    shown = {line["queue"]: line["succeeded"] for line in worker.events("figures")}
+    shown = {line["queue"]: line["succeeded"] for line in worker.events("stats")}
     assert shown == {"work": each, "other": each}
     order = [line["queue"] for line in shop.history("done")]
     assert len(order) == 2 * each
@@ -70,9 +70,9 @@ def test_figures_and_the_last_error_are_told(shop: Shop, queue: SqlQueue, spec: 
 
     def shown() -> list[dict[str, Any]]:
         wanted = {"queue": "work", "succeeded": 9, "retried": 1, "ready": 0}
-        return [figures for figures in worker.events("figures") if wanted.items() <= figures.items()]
+        return [stats for stats in worker.events("stats") if wanted.items() <= stats.items()]
 
-    assert until(shown, "the figures")[0]["last_error"] == "ValueError: no such address"
+    assert until(shown, "the stats")[0]["last_error"] == "ValueError: no such address"
     assert worker.stopped() == 0
 
 
@@ -82,9 +82,9 @@ def test_lines_for_people(cli: Cli, queue: SqlQueue, tmp_path: Path, monkeypatch
     shown = cli.run("work", "tests.worker.jobs:handle", "--drain").stdout.splitlines()
     assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ ", line) for line in shown)
     assert [line[21:] for line in (shown[0], shown[-1])] == ["started", "stopped with exit code 0"]
-    (figures,) = (line for line in shown if " work: " in line)
+    (stats,) = (line for line in shown if " work: " in line)
     assert re.search(
-        r"work: 3 succeeded, 1 retried, [\d.,]+/s; \d ready; last error: ValueError: no such address$", figures
+        r"work: 3 succeeded, 1 retried, [\d.,]+/s; \d ready; last error: ValueError: no such address$", stats
     )
 
 

@@ -71,7 +71,7 @@ def test_sigterm_finishes_what_runs_and_gives_the_rest_back_at_once(
     shop.go.touch()
     assert worker.ended() == 0
     assert shop.numbers("done") == [0]
-    assert (worker.events("figures")[-1]["succeeded"], worker.events("figures")[-1]["released"]) == (1, 20)
+    assert (worker.events("stats")[-1]["succeeded"], worker.events("stats")[-1]["released"]) == (1, 20)
     assert worker.events("stopped")[-1]["exit_code"] == 0
     finish_the_rest(shop, 21)
 

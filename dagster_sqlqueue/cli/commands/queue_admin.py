@@ -117,7 +117,7 @@ def rebucket(
     if session.as_json:
         render.emit_json(views.settings_json(settings))
         return
-    still = settings.lanes - settings.bucket_count
+    still = settings.claim_buckets - settings.bucket_count
     rest = f"; {still} more still hold jobs and are being emptied" if still > 0 else ""
     render.say(f"queue {queue} has {settings.bucket_count} buckets{rest}")
 

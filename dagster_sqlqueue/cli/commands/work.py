@@ -19,14 +19,14 @@ from dagster_sqlqueue.worker.shutdown import GRACE_SECONDS, CutOff, Signals, Sto
 
 if TYPE_CHECKING:
     from dagster_sqlqueue.queue import SqlQueue
-    from dagster_sqlqueue.worker.stats import Figures
+    from dagster_sqlqueue.worker.stats import WorkerStats
     from dagster_sqlqueue.worker.supervisor import Assignment
     from dagster_sqlqueue.worker.worker import WorkOptions
 
 _SHORTEST_SECONDS = 0.1
 _METRICS = "Metrics"
 
-Scraped: TypeAlias = "Callable[[Callable[[], list[Figures]], Progress], AbstractContextManager[None]]"
+Scraped: TypeAlias = "Callable[[Callable[[], list[WorkerStats]], Progress], AbstractContextManager[None]]"
 """Serves the stats of a worker while a block runs."""
 
 
@@ -217,19 +217,19 @@ def _work_here(
     progress: Progress,
     scraped: Scraped,
 ) -> int:
-    from dagster_sqlqueue.worker.worker import Resident
+    from dagster_sqlqueue.worker.worker import Worker
 
-    resident = Resident(queue, handlers, chosen, signals=signals, tell=progress.tell)
+    worker = Worker(queue, handlers, chosen, signals=signals, tell=progress.tell)
     stopper = Stopper(
-        resident,
+        worker,
         signals,
         drain_timeout_seconds=chosen.drain_timeout_seconds,
         grace_seconds=chosen.grace_seconds,
         notify=lambda word: progress.tell(word.replace(" ", "_")),
     )
     try:
-        with scraped(resident.figures, progress), progress.of(resident.figures), stopper:
-            resident.run()
+        with scraped(worker.stats, progress), progress.of(worker.stats), stopper:
+            worker.run()
     except CutOff:
         return Code.CUT_OFF
     return Code.DONE
@@ -239,7 +239,7 @@ def _supervise(assignment: "Assignment", count: int, signals: Signals, progress:
     from dagster_sqlqueue.worker.supervisor import Supervisor
 
     supervisor = Supervisor(assignment, count, signals=signals, tell=progress.tell)
-    with scraped(supervisor.figures, progress), progress.of(supervisor.figures):
+    with scraped(supervisor.stats, progress), progress.of(supervisor.stats):
         return supervisor.run()
 
 
@@ -250,14 +250,14 @@ def _scraped(port: int | None, address: str) -> Scraped:
         InvalidInput: the extra for metrics is not installed.
     """
     if port is None:
-        return lambda figures, progress: nullcontext()
+        return lambda stats, progress: nullcontext()
     package = metrics_package()
     from prometheus_client import CollectorRegistry
 
     @contextmanager
-    def serving(figures: "Callable[[], list[Figures]]", progress: Progress) -> Iterator[None]:
+    def serving(stats: "Callable[[], list[WorkerStats]]", progress: Progress) -> Iterator[None]:
         registry = CollectorRegistry()
-        registry.register(package.WorkerCollector(figures))
+        registry.register(package.WorkerCollector(stats))
         with package.serve(registry, port=port, address=address) as listening:
             progress.tell("metrics", address=f"[{address}]" if ":" in address else address, port=listening)
             yield

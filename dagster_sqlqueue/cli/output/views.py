@@ -73,7 +73,7 @@ def rate(limit: RateLimit) -> str:
 def regions(settings: QueueSettings) -> str:
     """Return which buckets belong to which region."""
     by_region: dict[str, list[int]] = {}
-    for bucket, region in enumerate(settings.regions[: settings.lanes]):
+    for bucket, region in enumerate(settings.regions[: settings.claim_buckets]):
         by_region.setdefault(region, []).append(bucket)
     return "; ".join(f"{region} {spans(numbers)}" for region, numbers in by_region.items())
 
@@ -90,8 +90,8 @@ def spans(numbers: list[int]) -> str:
 
 
 def _buckets(settings: QueueSettings) -> str:
-    if settings.lanes > settings.bucket_count:
-        return f"{settings.bucket_count} (and jobs in up to {settings.lanes}, of an earlier count)"
+    if settings.claim_buckets > settings.bucket_count:
+        return f"{settings.bucket_count} (and jobs in up to {settings.claim_buckets}, of an earlier count)"
     return str(settings.bucket_count)
 
 

@@ -21,7 +21,7 @@ from dagster_sqlqueue.model.job import Depth
 
 if TYPE_CHECKING:
     from dagster_sqlqueue.queue import SqlQueue
-    from dagster_sqlqueue.worker.stats import Figures
+    from dagster_sqlqueue.worker.stats import WorkerStats
 
 DEFAULT_EVERY_SECONDS = 10.0
 _SCREEN_SECONDS = 1.0
@@ -44,13 +44,13 @@ _WORDS: dict[str, str] = {
 
 
 class Progress:
-    """Shows events when they happen, and figures at intervals.
+    """Shows events when they happen, and stats at intervals.
 
     Args:
         queue: where the backlog is counted.
         every_seconds: time between two refreshes.
         event: shows an event.
-        figures: shows figures: those of each queue, jobs per second by queue, and the backlog by queue (None: not known).
+        stats: shows stats: those of each queue, jobs per second by queue, and the backlog by queue (None: not known).
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class Progress:
         queue: "SqlQueue",
         every_seconds: float,
         event: Callable[[str, dict[str, Any]], None],
-        figures: "Callable[[list[Figures], dict[str, float], dict[str, Depth | None]], None]",
+        stats: "Callable[[list[WorkerStats], dict[str, float], dict[str, Depth | None]], None]",
     ) -> None:
         self._queue = queue
         self._every = every_seconds
         self._event = event
-        self._figures = figures
+        self._stats = stats
         self._lock = threading.Lock()
         self._seen: deque[tuple[float, dict[str, int]]] = deque()
         self._ended = threading.Event()
@@ -74,9 +74,9 @@ class Progress:
             self._event(name, facts)
 
     @contextmanager
-    def of(self, source: "Callable[[], list[Figures]]") -> Iterator[None]:
-        """Show the figures of a source while the block runs, and at its end."""
-        self._seen.append((time.monotonic(), {figures.queue: figures.handled for figures in source()}))
+    def of(self, source: "Callable[[], list[WorkerStats]]") -> Iterator[None]:
+        """Show the stats of a source while the block runs, and at its end."""
+        self._seen.append((time.monotonic(), {stats.queue: stats.handled for stats in source()}))
 
         def run() -> None:
             while not self._ended.wait(self._every):
@@ -91,9 +91,9 @@ class Progress:
             thread.join()
             self._look(source)
 
-    def _look(self, source: "Callable[[], list[Figures]]") -> None:
+    def _look(self, source: "Callable[[], list[WorkerStats]]") -> None:
         found, now = source(), time.monotonic()
-        handled = {figures.queue: figures.handled for figures in found}
+        handled = {stats.queue: stats.handled for stats in found}
         while len(self._seen) > 1 and now - self._seen[1][0] >= _RATE_SECONDS:
             self._seen.popleft()
         since, before = self._seen[0]
@@ -101,7 +101,7 @@ class Progress:
         rates = {name: (handled[name] - before[name]) / max(now - since, 0.001) for name in handled}
         backlog = {name: self._depth(name) for name in handled}
         with self._lock:
-            self._figures(found, rates, backlog)
+            self._stats(found, rates, backlog)
 
     def _depth(self, name: str) -> Depth | None:
         with suppress(QueueError):
@@ -111,7 +111,7 @@ class Progress:
 
 @contextmanager
 def log(queue: "SqlQueue", *, as_json: bool, every_seconds: float | None) -> Iterator[Progress]:
-    """Yield what writes a line for each event, and one for the figures of each queue when they have changed."""
+    """Yield what writes a line for each event, and one for the stats of each queue when they have changed."""
     last: dict[str, dict[str, int]] = {}
 
     def write(name: str, facts: dict[str, Any], words: str) -> None:
@@ -126,7 +126,7 @@ def log(queue: "SqlQueue", *, as_json: bool, every_seconds: float | None) -> Ite
     def event(name: str, facts: dict[str, Any]) -> None:
         write(name, facts, _sentence(name, facts))
 
-    def figures(found: "list[Figures]", rates: dict[str, float], backlog: dict[str, Depth | None]) -> None:
+    def stats(found: "list[WorkerStats]", rates: dict[str, float], backlog: dict[str, Depth | None]) -> None:
         for one in found:
             if last.get(one.queue) == one.counts:
                 continue
@@ -143,9 +143,9 @@ def log(queue: "SqlQueue", *, as_json: bool, every_seconds: float | None) -> Ite
             }
             done = ", ".join(f"{one.counts[name]:,} {name}" for name in _OUTCOMES if one.counts[name]) or "nothing yet"
             error = f"; last error: {one.last_error}" if one.last_error else ""
-            write("figures", facts, f"{one.queue}: {done}, {rates[one.queue]:,.1f}/s; {_waiting(depth)}{error}")
+            write("stats", facts, f"{one.queue}: {done}, {rates[one.queue]:,.1f}/s; {_waiting(depth)}{error}")
 
-    progress = Progress(queue, every_seconds or DEFAULT_EVERY_SECONDS, event, figures)
+    progress = Progress(queue, every_seconds or DEFAULT_EVERY_SECONDS, event, stats)
     progress.tell("started")
     yield progress
 
@@ -163,14 +163,14 @@ def screen(queue: "SqlQueue", *, as_json: bool, every_seconds: float | None) -> 
             if name == "abandoned":
                 live.stop()
 
-        def figures(found: "list[Figures]", rates: dict[str, float], backlog: dict[str, Depth | None]) -> None:
+        def stats(found: "list[WorkerStats]", rates: dict[str, float], backlog: dict[str, Depth | None]) -> None:
             live.update(drawn(found, rates, backlog), refresh=True)
 
-        yield Progress(queue, every_seconds or _SCREEN_SECONDS, event, figures)
+        yield Progress(queue, every_seconds or _SCREEN_SECONDS, event, stats)
 
 
-def drawn(found: "Sequence[Figures]", rates: dict[str, float], backlog: dict[str, Depth | None]) -> RenderableType:
-    """Return the figures as a table, with the last errors below it."""
+def drawn(found: "Sequence[WorkerStats]", rates: dict[str, float], backlog: dict[str, Depth | None]) -> RenderableType:
+    """Return the stats as a table, with the last errors below it."""
     shown = [name for name in _OUTCOMES if name == "succeeded" or any(one.counts[name] for one in found)]
     depths = [backlog[one.queue] for one in found]
     table = render.grid(

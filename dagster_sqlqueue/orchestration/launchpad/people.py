@@ -12,7 +12,7 @@ from dagster_sqlqueue.orchestration.launchpad.config import (
     RejectConfig,
     TasksConfig,
 )
-from dagster_sqlqueue.orchestration.launchpad.reporting import Report, table
+from dagster_sqlqueue.orchestration.launchpad.run_report import Report, table
 from dagster_sqlqueue.orchestration.markdown import SHOWN
 from dagster_sqlqueue.people import HumanWork, Stage, Task
 from dagster_sqlqueue.people.model import Action, check_name, check_reason

@@ -11,20 +11,30 @@ jobs; the results and the end of the jobs become visible in one transaction.
             …  # write the results through transaction.connection
 """
 
-from dagster_sqlqueue.queue.unpublished_batches import Swept as Swept
-from dagster_sqlqueue.spark.batches.days import seal_days as seal_days
-from dagster_sqlqueue.spark.batches.keeper import kept as kept
-from dagster_sqlqueue.spark.batches.model import Batch as Batch
-from dagster_sqlqueue.spark.batches.model import cuts as cuts
-from dagster_sqlqueue.spark.batches.outcomes import outcomes as outcomes
-from dagster_sqlqueue.spark.batches.outcomes import report as report
-from dagster_sqlqueue.spark.batches.publication import abandon as abandon
-from dagster_sqlqueue.spark.batches.publication import move as move
-from dagster_sqlqueue.spark.batches.publication import outputs as outputs
-from dagster_sqlqueue.spark.batches.publication import publication as publication
-from dagster_sqlqueue.spark.batches.publication import publish as publish
-from dagster_sqlqueue.spark.batches.publication import unmoved as unmoved
-from dagster_sqlqueue.spark.batches.sealing import BACKOFF as BACKOFF
-from dagster_sqlqueue.spark.batches.sealing import as_leased as as_leased
-from dagster_sqlqueue.spark.batches.sealing import seal as seal
-from dagster_sqlqueue.spark.batches.sealing import sweep_batches as sweep_batches
+from dagster_sqlqueue.queue.unpublished_batches import Swept
+from dagster_sqlqueue.spark.batches.batch_seal import BACKOFF, as_leased, seal, sweep_batches
+from dagster_sqlqueue.spark.batches.days import seal_days
+from dagster_sqlqueue.spark.batches.keeper import kept
+from dagster_sqlqueue.spark.batches.model import Batch, cuts
+from dagster_sqlqueue.spark.batches.outcomes import outcomes, report
+from dagster_sqlqueue.spark.batches.publication import abandon, move, outputs, publication, publish, unmoved
+
+__all__ = [
+    "BACKOFF",
+    "Batch",
+    "Swept",
+    "abandon",
+    "as_leased",
+    "cuts",
+    "kept",
+    "move",
+    "outcomes",
+    "outputs",
+    "publication",
+    "publish",
+    "report",
+    "seal",
+    "seal_days",
+    "sweep_batches",
+    "unmoved",
+]

@@ -6,10 +6,16 @@ from typing import Any
 from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.model.job import Mode
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.spark.batches.leasing import leased_days
+from dagster_sqlqueue.spark.batches.batch_opener import (
+    check_queue,
+    checked_lease,
+    filter_text,
+    open_batch,
+    open_together,
+)
+from dagster_sqlqueue.spark.batches.batch_seal import BACKOFF, warn_of_attempts
+from dagster_sqlqueue.spark.batches.leased_seal import leased_days
 from dagster_sqlqueue.spark.batches.model import Batch
-from dagster_sqlqueue.spark.batches.opening import check_queue, checked_lease, filter_text, open_batch, open_together
-from dagster_sqlqueue.spark.batches.sealing import BACKOFF, warn_of_attempts
 from dagster_sqlqueue.spark.batches.wanted import Opened, Wanted
 
 

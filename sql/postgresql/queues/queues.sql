@@ -1,8 +1,8 @@
 -- Return the queues of the schema with their settings, by name.
 --
 -- Parameters: name text (null: all of them).
--- Returns: the settings; lanes: how many buckets claims have to read, including those of an older and larger count as long
---   as they hold a job; regions: of each bucket, by number. Of the jobs, it reads only those in such buckets: every
+-- Returns: the settings; claim_buckets: how many buckets a claim reads, including those of an older and larger count as
+--   long as they hold a job; regions: of each bucket, by number. Of the jobs, it reads only those in such buckets: every
 --   consumer runs this every second, and dead rows under an old snapshot must not make it expensive.
 -- Locks: none.
 -- Roles: producer, consumer, operator, observer.
@@ -19,7 +19,7 @@ SELECT
         WHERE j.queue = q.name AND j.bucket >= q.bucket_count AND j.bucket < 1024
         ORDER BY j.bucket DESC
         LIMIT 1
-    )) AS lanes,
+    )) AS claim_buckets,
     ARRAY(SELECT b.region FROM sqlqueue.bucket AS b WHERE b.queue = q.name ORDER BY b.bucket) AS regions
 FROM sqlqueue.queue AS q
 WHERE q.name = COALESCE(:name, q.name)

@@ -14,9 +14,9 @@ from dagster_sqlqueue import Done, Mode, NewJob, QueueSpec, Reject, SqlQueue
 from dagster_sqlqueue.errors import BatchLost, InvalidInput
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.spark import batches, sealed, sealed_read
-from dagster_sqlqueue.spark.batches import Batch, sealing
+from dagster_sqlqueue.spark.batches import Batch, batch_seal
 from dagster_sqlqueue.spark.batches.model import held_by
-from dagster_sqlqueue.spark.consuming import consume
+from dagster_sqlqueue.spark.consume_verbs import consume
 from tests.gate.patience import FULL, sized
 from tests.support import Work, caller, claim, make_due, rows, states, until, value
 from tests.support.leased import ids_of, outcomes_of
@@ -208,7 +208,7 @@ def _attempts(queue: SqlQueue, batch: Batch) -> list[Callable[[], object]]:
 def test_jobs_that_others_are_at_make_it_a_leased_one(
     filled: SqlQueue, url: str, caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dagster_sqlqueue.spark.batches.sealing._BEGINNINGS", sized(2, 5))
+    monkeypatch.setattr("dagster_sqlqueue.spark.batches.batch_seal._BEGINNINGS", sized(2, 5))
     with caller(url) as other:
         schema = filled.database.schema
         other.execute(f"SELECT FROM {schema}.job WHERE payload ->> 'n' = '7' FOR UPDATE".encode())
@@ -347,7 +347,7 @@ ALONE = {
 
 @pytest.mark.parametrize("so", list(ALONE))
 def test_the_mode_that_is_chosen(filled: SqlQueue, monkeypatch: pytest.MonkeyPatch, so: str) -> None:
-    monkeypatch.setattr(sealing, "TRANSACTIONAL_FROM", 20)
+    monkeypatch.setattr(batch_seal, "TRANSACTIONAL_FROM", 20)
     statement, mode = ALONE[so]
     rows(filled, "UPDATE {s}.job SET payload = payload || '{{\"kind\": 1}}'")
     rows(filled, statement)
@@ -358,7 +358,7 @@ def test_the_mode_that_is_chosen(filled: SqlQueue, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_lease_is_chosen_while_somebody_works_on_the_queue(filled: SqlQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sealing, "TRANSACTIONAL_FROM", 20)
+    monkeypatch.setattr(batch_seal, "TRANSACTIONAL_FROM", 20)
     claimed = claim(filled, 1)
     batch = batches.seal(filled, "work", "k", owner="w", mode=None)
     assert (batch.mode, batch.job_count) == (Mode.LEASED, 29)
@@ -367,7 +367,7 @@ def test_a_lease_is_chosen_while_somebody_works_on_the_queue(filled: SqlQueue, m
 
 
 def test_a_transaction_that_nobody_asked_for_becomes_a_lease(filled: SqlQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sealing, "TRANSACTIONAL_FROM", 20)
+    monkeypatch.setattr(batch_seal, "TRANSACTIONAL_FROM", 20)
     batch = batches.seal(filled, "work", "k", owner="w", mode=None, filter={"note": "y"})
     assert batch.mode is Mode.TRANSACTIONAL
     leased = batches.as_leased(filled, batch, owner="w", lease_seconds=300)

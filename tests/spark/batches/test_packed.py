@@ -13,7 +13,7 @@ from dagster_sqlqueue.errors import BatchLost
 from dagster_sqlqueue.followers import Callback, Followers
 from dagster_sqlqueue.results import Results
 from dagster_sqlqueue.spark import batches
-from dagster_sqlqueue.spark.batches import leasing
+from dagster_sqlqueue.spark.batches import leased_seal
 from tests.gate.patience import PATIENCE
 from tests.support import Work, asked, caller, claim, make_due, rows, until, value
 from tests.support.leased import publish, seal
@@ -30,7 +30,7 @@ class Account(BaseModel):
 
 @pytest.fixture(autouse=True)
 def _packed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leasing, "PACKED_FROM", 1)
+    monkeypatch.setattr(leased_seal, "PACKED_FROM", 1)
 
 
 @pytest.fixture

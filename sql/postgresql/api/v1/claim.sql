@@ -127,8 +127,11 @@ BEGIN
         lease_seconds := COALESCE(claim.lease_seconds, known.lease_seconds);
         buckets := claim.buckets;
         IF buckets IS NULL THEN
-            wanted := CASE WHEN known.strategy = 'fifo' THEN 0 ELSE floor(random() * known.lanes) END;
-            buckets := ARRAY(SELECT (no + wanted) % known.lanes FROM generate_series(0, known.lanes - 1) AS no ORDER BY no);
+            wanted := CASE WHEN known.strategy = 'fifo' THEN 0 ELSE floor(random() * known.claim_buckets) END;
+            buckets := ARRAY(
+                SELECT (no + wanted) % known.claim_buckets FROM generate_series(0, known.claim_buckets - 1) AS no
+                ORDER BY no
+            );
         END IF;
         stepwise := keyed OR filtered OR known.strategy <> 'round_robin';
         again := false;

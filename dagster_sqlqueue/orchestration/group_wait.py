@@ -11,7 +11,7 @@ from pydantic import Field
 from dagster_sqlqueue.consumer.leased import while_away
 from dagster_sqlqueue.errors import UnknownJob, WaitTimedOut
 from dagster_sqlqueue.followers import Group, Groups
-from dagster_sqlqueue.orchestration.joining import group_id
+from dagster_sqlqueue.orchestration.group_ops import group_id
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.results import Results

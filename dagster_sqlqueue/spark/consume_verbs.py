@@ -21,7 +21,7 @@ from dagster_sqlqueue.model.job import Mode
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.schema import migrations
-from dagster_sqlqueue.spark import batches, outputs, remote, staging
+from dagster_sqlqueue.spark import batches, outputs, remote, stage_table
 from dagster_sqlqueue.spark.consumption import Consumption
 
 logger = logging.getLogger("dagster_sqlqueue")
@@ -139,7 +139,7 @@ def consume_all(
                 )
                 held.append(batch)
         finish_earlier(queue, *keys)
-        staging.sweep(queue, list(keys))
+        stage_table.sweep(queue, list(keys))
 
         def lease_instead() -> batches.Batch:
             held[0] = batches.as_leased(queue, held[0], owner=owner, lease_seconds=lease_seconds)

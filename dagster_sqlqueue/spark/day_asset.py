@@ -8,11 +8,11 @@ from pydantic import Field
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration.assets import single_run_backfills
-from dagster_sqlqueue.orchestration.failing import told_plainly
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.orchestration.run_errors import told_plainly
 from dagster_sqlqueue.spark.closed_days import check_zone
 from dagster_sqlqueue.spark.daily import ArchiveRead
-from dagster_sqlqueue.spark.materializing import DayWork
+from dagster_sqlqueue.spark.day_work import DayWork
 from dagster_sqlqueue.spark.resource import SparkResource
 from dagster_sqlqueue.spark.task_errors import task_errors_told
 

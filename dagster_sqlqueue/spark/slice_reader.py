@@ -11,12 +11,12 @@ from pyspark.sql.types import StructType
 from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.errors import BatchLost, InvalidInput
 from dagster_sqlqueue.spark.conditions import Test, all_of
-from dagster_sqlqueue.spark.connecting import ERRORS, Connection, Server, cancelled, connected, run, state_of
 from dagster_sqlqueue.spark.fields import Column, selection
 from dagster_sqlqueue.spark.literals import literal
 from dagster_sqlqueue.spark.options import keeping, null_for_bad, number
 from dagster_sqlqueue.spark.options import state_of as jobs_of
 from dagster_sqlqueue.spark.shares import Share, Slice
+from dagster_sqlqueue.spark.task_connection import ERRORS, Connection, Server, cancelled, connected, run, state_of
 
 _DATES = date.min, date.max
 _MOMENTS = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)

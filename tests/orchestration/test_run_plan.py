@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from dagster_sqlqueue.model.job import Head
-from dagster_sqlqueue.orchestration.planning import Plan, drains, standing, unreached
+from dagster_sqlqueue.orchestration.run_plan import Plan, drains, standing, unreached
 from dagster_sqlqueue.orchestration.sensor import ranges
 from dagster_sqlqueue.orchestration.slots import Asked
 
@@ -20,7 +20,7 @@ def heads(*due: tuple[int, int, float]) -> list[Head]:
 def plan(
     seen: list[Head],
     *,
-    lanes: Sequence[int] | None = None,
+    buckets: Sequence[int] | None = None,
     covered: Mapping[int, Sequence[int]] | None = None,
     asked: Mapping[int, Asked] | None = None,
     runs: int,
@@ -31,7 +31,7 @@ def plan(
     """The plan where, unless it is said, all buckets have work, no run is there, and none was asked for in vain."""
     return drains(
         seen,
-        lanes=[head.bucket for head in seen] if lanes is None else lanes,
+        buckets=[head.bucket for head in seen] if buckets is None else buckets,
         covered=covered or {},
         asked=asked or {},
         runs=runs,
@@ -50,20 +50,20 @@ def test_the_most_urgent_buckets_lead_their_runs() -> None:
 def test_buckets_without_work_are_dealt_out_too() -> None:
     """A run that lingers takes what comes into any of them."""
     seen = heads((3, 0, 10), (5, 0, 9), (6, 0, -9))
-    planned = plan(seen, lanes=range(8), runs=4, ready=20, jobs_per_run=10)
+    planned = plan(seen, buckets=range(8), runs=4, ready=20, jobs_per_run=10)
     assert planned.groups == {0: (3, 0, 2, 6), 1: (5, 1, 4, 7)}
-    assert plan([], lanes=range(8), runs=4, ready=0, jobs_per_run=10).groups == {}
-    nothing_due = plan(seen[2:], lanes=range(8), runs=4, ready=0, jobs_per_run=10)
+    assert plan([], buckets=range(8), runs=4, ready=0, jobs_per_run=10).groups == {}
+    nothing_due = plan(seen[2:], buckets=range(8), runs=4, ready=0, jobs_per_run=10)
     assert nothing_due.groups == {}
     suspect = {7: Asked(7, 5, 0.0)}
     assert plan(
-        seen[:1], lanes=range(8), covered={0: (0, 1)}, asked=suspect, runs=2, ready=1, jobs_per_run=9
+        seen[:1], buckets=range(8), covered={0: (0, 1)}, asked=suspect, runs=2, ready=1, jobs_per_run=9
     ).groups == {1: (3, 2, 4, 5, 6)}
 
 
 def test_further_runs_share_the_buckets_of_live_ones_that_are_overrun() -> None:
     seen = heads(*((bucket, 0, 10 - bucket) for bucket in range(6)))
-    everything: dict[str, Any] = {"lanes": range(6), "runs": 4, "jobs_per_run": 10}
+    everything: dict[str, Any] = {"buckets": range(6), "runs": 4, "jobs_per_run": 10}
     live = {0: (0, 1, 2, 3), 1: (4, 5)}
     assert plan(seen, covered=live, ready=20, **everything).groups == {}
     assert plan(seen, covered=live, ready=21, **everything).groups == {2: (1, 3)}
@@ -135,7 +135,7 @@ def test_suspects_block_nobody_and_are_not_forgotten() -> None:
     assert plan(seen, asked=asked, runs=1, ready=99, jobs_per_run=1).groups == {0: (1,)}
     # ... until the suspect has waited for an hour.
     hour = {0: Asked(0, 3, 3_700.0)}
-    assert plan(seen[:2], lanes=[0, 1], asked=hour, runs=1, ready=99, jobs_per_run=1).groups == {0: (0,)}
+    assert plan(seen[:2], buckets=[0, 1], asked=hour, runs=1, ready=99, jobs_per_run=1).groups == {0: (0,)}
 
 
 def test_suspects_are_asked_for_together_and_one_by_one_in_turns() -> None:
@@ -144,7 +144,7 @@ def test_suspects_are_asked_for_together_and_one_by_one_in_turns() -> None:
 
     def planned(*starts: int) -> dict[int, tuple[int, ...]]:
         asked = {bucket: Asked(bucket, count, 9_999.0) for bucket, count in enumerate(starts) if count}
-        everything: dict[str, Any] = {"lanes": range(4), "runs": 3, "ready": 99, "jobs_per_run": 100}
+        everything: dict[str, Any] = {"buckets": range(4), "runs": 3, "ready": 99, "jobs_per_run": 100}
         return plan(seen, asked=asked, **everything).groups
 
     assert planned(2, 2, 2, 2) == {0: (0, 1, 2, 3)}
@@ -166,7 +166,7 @@ def test_standing_runs_that_die_are_started_less_and_less_often() -> None:
 
 def test_live_runs_take_over_what_no_further_run_may_be_started_for() -> None:
     seen = heads((0, 0, 9), (1, 0, 8), (4, 0, 7), (6, 0, -9))
-    everything: dict[str, Any] = {"lanes": range(8), "runs": 2, "ready": 9, "jobs_per_run": 10}
+    everything: dict[str, Any] = {"buckets": range(8), "runs": 2, "ready": 9, "jobs_per_run": 10}
     live = {0: (0, 1), 1: (2, 3)}
     planned = plan(seen, covered=live, **everything)
     assert planned.groups == {}
@@ -188,12 +188,12 @@ def test_what_live_runs_do_not_get_to_gets_one_more_run_a_tick() -> None:
     assert unreached(stood, covered, {0: 60.0}) == {0}, "the other run is on its way"
     seen = heads(*((bucket, 0, 300 - bucket) for bucket in range(4)))
     everything: dict[str, Any] = {"ready": 4, "jobs_per_run": 10, "still": {0, 3}}
-    planned = drains(seen, lanes=range(4), covered=covered, asked={}, runs=4, **everything)
+    planned = drains(seen, buckets=range(4), covered=covered, asked={}, runs=4, **everything)
     assert (planned.groups, planned.shared) == ({2: (0, 3)}, True)
     # Not where no run may be added, none may share, or a bucket has none at all.
-    assert drains(seen, lanes=range(4), covered=covered, asked={}, runs=2, **everything).groups == {}
-    assert drains(seen, lanes=range(4), covered=covered, asked={}, runs=4, share=False, **everything).groups == {}
-    assert drains(seen, lanes=range(4), covered={0: (0, 3)}, asked={}, runs=4, **everything).groups == {1: (1, 2)}
+    assert drains(seen, buckets=range(4), covered=covered, asked={}, runs=2, **everything).groups == {}
+    assert drains(seen, buckets=range(4), covered=covered, asked={}, runs=4, share=False, **everything).groups == {}
+    assert drains(seen, buckets=range(4), covered={0: (0, 3)}, asked={}, runs=4, **everything).groups == {1: (1, 2)}
 
 
 def test_standing_runs_take_over_buckets_that_are_new() -> None:

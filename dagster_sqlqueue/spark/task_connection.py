@@ -1,7 +1,7 @@
 """Connections of the tasks, which hand out Arrow batches, and what their errors mean.
 
 Each of Spark's Python workers imports anew what it runs, at a second of CPU where that is the whole package. What this and
-`reading` import is kept small: neither SQLAlchemy nor psycopg, and of ADBC what does without pandas.
+`slice_reader` import is kept small: neither SQLAlchemy nor psycopg, and of ADBC what does without pandas.
 """
 
 import re

@@ -9,12 +9,12 @@ import dagster as dg
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import QueueSpec, check_queue_name
-from dagster_sqlqueue.orchestration.failing import told_plainly
 from dagster_sqlqueue.orchestration.launchpad import config as fields
-from dagster_sqlqueue.orchestration.launchpad import deciding, operating, people, showing
-from dagster_sqlqueue.orchestration.launchpad.reporting import Report, told
+from dagster_sqlqueue.orchestration.launchpad import job_verbs, people, queue_verbs, show_verb
+from dagster_sqlqueue.orchestration.launchpad.run_report import Report, told
 from dagster_sqlqueue.orchestration.page_links import LAUNCHPAD_TAG, QUEUE_TAG, QUEUES_TAG
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
+from dagster_sqlqueue.orchestration.run_errors import told_plainly
 from dagster_sqlqueue.schema import migrations
 
 _PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
@@ -27,17 +27,17 @@ class _Verb:
 
 
 _VERBS = {
-    "show": _Verb(fields.ShowConfig, showing.show),
-    "redrive": _Verb(fields.RedriveConfig, deciding.redrive),
-    "cancel": _Verb(fields.CancelConfig, deciding.cancel),
-    "hold": _Verb(fields.HoldConfig, deciding.hold),
-    "release": _Verb(fields.ReleaseConfig, deciding.release),
-    "reschedule": _Verb(fields.RescheduleConfig, deciding.reschedule),
-    "reprioritise": _Verb(fields.ReprioritiseConfig, deciding.reprioritise),
-    "delete": _Verb(fields.DeleteConfig, deciding.delete),
-    "pause": _Verb(fields.PauseConfig, operating.pause),
-    "resume": _Verb(fields.ResumeConfig, operating.resume),
-    "rebucket": _Verb(fields.RebucketConfig, operating.rebucket),
+    "show": _Verb(fields.ShowConfig, show_verb.show),
+    "redrive": _Verb(fields.RedriveConfig, job_verbs.redrive),
+    "cancel": _Verb(fields.CancelConfig, job_verbs.cancel),
+    "hold": _Verb(fields.HoldConfig, job_verbs.hold),
+    "release": _Verb(fields.ReleaseConfig, job_verbs.release),
+    "reschedule": _Verb(fields.RescheduleConfig, job_verbs.reschedule),
+    "reprioritise": _Verb(fields.ReprioritiseConfig, job_verbs.reprioritise),
+    "delete": _Verb(fields.DeleteConfig, job_verbs.delete),
+    "pause": _Verb(fields.PauseConfig, queue_verbs.pause),
+    "resume": _Verb(fields.ResumeConfig, queue_verbs.resume),
+    "rebucket": _Verb(fields.RebucketConfig, queue_verbs.rebucket),
     "assign": _Verb(fields.AssignConfig, people.assign),
     "approve": _Verb(fields.ApproveConfig, people.approve),
     "reject": _Verb(fields.RejectConfig, people.reject),
@@ -107,7 +107,7 @@ def _job(called: str, family: _Family) -> dg.JobDefinition:
     verb, name, queues = _VERBS[called], f"{family.prefix}_{called}", family.queues
     config_class = fields.bound(verb.config, queues)
     further = {}
-    if verb.function is showing.show and "redrive" in family.verbs:
+    if verb.function is show_verb.show and "redrive" in family.verbs:
         further["redrive"] = f"{family.prefix}_redrive"
 
     @dg.op(

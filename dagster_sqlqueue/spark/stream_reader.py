@@ -26,8 +26,8 @@ from dagster_sqlqueue.spark import options as parts
 from dagster_sqlqueue.spark.cuts import Cut, after, between, ranges
 from dagster_sqlqueue.spark.positions import Position
 from dagster_sqlqueue.spark.python import keep_imports
-from dagster_sqlqueue.spark.reading import Reading
 from dagster_sqlqueue.spark.shares import Share, Slice
+from dagster_sqlqueue.spark.slice_reader import Reading
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

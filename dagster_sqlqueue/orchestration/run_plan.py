@@ -37,7 +37,7 @@ class Plan:
 def drains(
     heads: Sequence[Head],
     *,
-    lanes: Sequence[int],
+    buckets: Sequence[int],
     covered: Mapping[int, Sequence[int]],
     asked: Mapping[int, Asked],
     runs: int,
@@ -53,7 +53,7 @@ def drains(
 
     Args:
         heads: the first job of each bucket and priority.
-        lanes: the buckets to be covered.
+        buckets: the buckets to be covered.
         covered: the buckets of live runs, by the number of their slot.
         asked: the buckets whose requested runs have done nothing so far.
         runs: the most runs at a time.
@@ -62,7 +62,7 @@ def drains(
         share: where live runs cover all buckets and the backlog is worth more runs, further runs share their buckets.
         still: the buckets that their live runs do not reach.
     """
-    taken = {bucket for buckets in covered.values() for bucket in buckets}
+    taken = {bucket for run in covered.values() for bucket in run}
     free = [number for number in range(runs) if number not in covered]
     worth = max(math.ceil(ready / jobs_per_run), 1)
     urgent = _by_urgency(heads)
@@ -74,7 +74,9 @@ def drains(
     tried = _tried(suspects, asked) if len(free) > 1 or not healthy or _overdue(asked, suspects) else ()
     count = min(len(free) - bool(tried), len(healthy), worth)
     idle = [
-        bucket for bucket in lanes if bucket not in taken and bucket not in set(due) and not suspect(asked.get(bucket))
+        bucket
+        for bucket in buckets
+        if bucket not in taken and bucket not in set(due) and not suspect(asked.get(bucket))
     ]
     groups = [(*healthy[i::count], *idle[i::count]) for i in range(count)] + ([tried] if tried else [])
     shared = share and not due and worth > len(covered)
@@ -105,19 +107,21 @@ def unreached(
 
 
 def standing(
-    lanes: Sequence[int], *, runs: int, covered: Mapping[int, Sequence[int]], asked: Mapping[int, Asked]
+    buckets: Sequence[int], *, runs: int, covered: Mapping[int, Sequence[int]], asked: Mapping[int, Asked]
 ) -> Plan:
     """Plan the standing runs that are missing, with work for them or without; and the buckets that live ones take over if
     there are more than at their start.
 
     Args:
-        lanes: the buckets to be covered.
+        buckets: the buckets to be covered.
         runs: how many standing runs share them.
         covered: the buckets of live runs, by the number of their slot.
         asked: the buckets whose requested runs have done nothing so far.
     """
-    taken = {bucket for buckets in covered.values() for bucket in buckets}
-    shares = {number: tuple(bucket for bucket in lanes[number::runs] if bucket not in taken) for number in range(runs)}
+    taken = {bucket for run in covered.values() for bucket in run}
+    shares = {
+        number: tuple(bucket for bucket in buckets[number::runs] if bucket not in taken) for number in range(runs)
+    }
     groups = {number: buckets for number, buckets in shares.items() if buckets and number not in covered}
     waiting = {
         bucket: wait

@@ -17,10 +17,10 @@ from dagster_sqlqueue.orchestration import (
     SqlQueueResource,
     await_group,
     enqueue_group,
+    group_ops,
     group_results,
-    joining,
 )
-from dagster_sqlqueue.orchestration.repeating import StepIds
+from dagster_sqlqueue.orchestration.step_ids import StepIds
 from tests.gate.patience import PATIENCE
 from tests.orchestration.group_support import JOINS
 from tests.orchestration.support import WORK, Deployment, error_of
@@ -79,7 +79,7 @@ def test_two_attempts_of_a_step_at_once_enqueue_one_batch(queue: SqlQueue, first
             raise KeyError("the source breaks")
 
     def attempt(jobs: Any) -> EnqueuedGroup:
-        return joining._enqueue(queue, WORK, ids, jobs, Callback(JOINS), "merge")
+        return group_ops._enqueue(queue, WORK, ids, jobs, Callback(JOINS), "merge")
 
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(attempt, slow())

@@ -16,7 +16,7 @@ from dagster_sqlqueue.orchestration.launchpad.config import (
     RescheduleConfig,
     parsed_moment,
 )
-from dagster_sqlqueue.orchestration.launchpad.reporting import Report, job_table, jobs, skipped_table
+from dagster_sqlqueue.orchestration.launchpad.run_report import Report, job_table, jobs, skipped_table
 from dagster_sqlqueue.people.model import check_reason
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.preview import foretell

@@ -14,12 +14,12 @@ from pyspark.sql import SparkSession
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.schema import migrations
-from dagster_sqlqueue.spark import contents, day_checks, finishing, local_days, published, remote, showing
+from dagster_sqlqueue.spark import contents, day_checks, day_metadata, finish_window, local_days, published, remote
 from dagster_sqlqueue.spark.closed_days import begins, ends
-from dagster_sqlqueue.spark.computing import Compute
 from dagster_sqlqueue.spark.contents import Accounts, Days, Held, Upstream
 from dagster_sqlqueue.spark.daily import ArchiveRead
 from dagster_sqlqueue.spark.day_checks import DayOut
+from dagster_sqlqueue.spark.day_results import Compute
 from dagster_sqlqueue.spark.published import Published
 from dagster_sqlqueue.spark.resource import SparkResource
 from dagster_sqlqueue.spark.source import register_source
@@ -88,7 +88,7 @@ class DayWork(ABC):
     key: tuple[str, ...] = ("day", "account")
     table: str | None
     output: Callable[[], Path | str] | None
-    figures: showing.FiguresOf | None
+    statistics: day_metadata.StatisticsOf | None
     counted: str | None
     deadline: time | None = None
     columns: Mapping[str, str] | None
@@ -176,10 +176,12 @@ class DayWork(ABC):
             if recompute
             or accounts[day].takeable
             or any(output[day] is None for output in there.values())
-            or showing.made_of(found.last[day]) != self._version(found, accounts, day)
+            or day_metadata.made_of(found.last[day]) != self._version(found, accounts, day)
         ]
         shown = {
-            day: showing.unchanged(one) for day, one in found.last.items() if one is not None and day not in changed
+            day: day_metadata.unchanged(one)
+            for day, one in found.last.items()
+            if one is not None and day not in changed
         }
         result: dict[str, Any] = {"days_computed": len(changed)}
         if found.directory is not None:
@@ -196,12 +198,12 @@ class DayWork(ABC):
             accounts = self.accounts(queue, found.held)
             there = self._there(queue, found)
             shown |= self._shown(queue, found, accounts, changed, made)
-            result |= showing.columns(made.rows.schema, self.columns)
+            result |= day_metadata.columns(made.rows.schema, self.columns)
         else:
             context.log.info("%s: nothing changed in %d days, and no Spark was started", self.name, len(days))
         for day in days:
             context.add_asset_metadata(shown[day], partition_key=day)
-        version = self._version(found, accounts, days[0]) if changed else showing.data_version(found.last[days[0]])
+        version = self._version(found, accounts, days[0]) if changed else day_metadata.data_version(found.last[days[0]])
         return dg.MaterializeResult(
             metadata=result,
             # A run has one for all its days; of one day it is the day's own.
@@ -217,13 +219,13 @@ class DayWork(ABC):
         self.check(queue, about, days)
         # Read before the events are: a job that is archived from now on makes the day one that changed.
         held = contents.held(queue, about, days)
-        last = {day: showing.last_materialization(instance, self.asset_key, day) for day in days}
+        last = {day: day_metadata.last_materialization(instance, self.asset_key, day) for day in days}
         return Found(about, days, directory, held, last)
 
     def _about(self, days: Sequence[str]) -> Days:
         places = {name: self.reads.columns[name]["path"] for name in ("day", "account") if name in self.reads.columns}
         within = self.reads.finished_within
-        window = None if within is None else finishing.window(days, within)
+        window = None if within is None else finish_window.window(days, within)
         if "day" not in places:
             window = begins(min(days), self.zone), ends(max(days), self.zone)
         return Days(
@@ -240,7 +242,7 @@ class DayWork(ABC):
 
     def _version(self, found: Found, accounts: Mapping[str, Accounts], day: str) -> str:
         watermark = self.watermark(found.held[day], accounts[day])
-        return showing.version(watermark, self.code_version, self.table, str(found.directory or ""))
+        return day_metadata.version(watermark, self.code_version, self.table, str(found.directory or ""))
 
     def _there(self, queue: SqlQueue, found: Found) -> There:
         account = "account" if self.by_account else None
@@ -251,18 +253,18 @@ class DayWork(ABC):
     def _shown(
         self, queue: SqlQueue, found: Found, accounts: Mapping[str, Accounts], days: Sequence[str], made: Made
     ) -> dict[str, dict[str, Any]]:
-        figures = contents.figures(queue, found.about, days)
+        stats = contents.stats(queue, found.about, days)
         return {
             day: {
-                **showing.of_day(
-                    figures.get(day),
+                **day_metadata.of_day(
+                    stats.get(day),
                     found.held[day].first_finished(),
                     self._version(found, accounts, day),
                     made.counts[day],
                 ),
                 **({"accounts": len(accounts[day].done)} if self.by_account else {}),
                 **made.shown.get(day, {}),
-                **showing.of_rows(made.rows, day, self.figures),
+                **day_metadata.of_rows(made.rows, day, self.statistics),
             }
             for day in days
         }
@@ -286,7 +288,7 @@ class DayWork(ABC):
             DayOut(
                 day,
                 {name: one[day] for name, one in there.items()},
-                rows=showing.row_count(shown[day]),
+                rows=day_metadata.row_count(shown[day]),
                 low=low[day],
                 high=max(low[day], high[day]),
             )

@@ -16,7 +16,7 @@ from dagster_sqlqueue.orchestration import (
     enqueue_group,
     group_of_run,
     group_results,
-    group_waiting,
+    group_wait,
     wait_for_group,
 )
 from dagster_sqlqueue.results import waits
@@ -87,7 +87,7 @@ def test_a_wait_is_told_of_the_last_end(queue: SqlQueue, monkeypatch: pytest.Mon
     for module, name in (
         (waits, "_FIRST_LISTENING_SECONDS"),
         (waits, "_LAST_LISTENING_SECONDS"),
-        (group_waiting, "_TOLD_SECONDS"),
+        (group_wait, "_TOLD_SECONDS"),
     ):
         monkeypatch.setattr(module, name, 3_600.0)
     id = group_of(queue, 3)

@@ -5,7 +5,7 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import QueueSettings, check_bucket_count
 from dagster_sqlqueue.orchestration import markdown
 from dagster_sqlqueue.orchestration.launchpad.config import PauseConfig, RebucketConfig, ResumeConfig, parsed_moment
-from dagster_sqlqueue.orchestration.launchpad.reporting import Report
+from dagster_sqlqueue.orchestration.launchpad.run_report import Report
 from dagster_sqlqueue.queue import SqlQueue
 
 _LONGEST_WAIT = 3_600
@@ -41,7 +41,7 @@ def rebucket(source: SqlQueue, config: RebucketConfig) -> Report:
     check_bucket_count(config.buckets, config.queue)
     before = source.settings(config.queue)
     after = before if config.dry_run else source.rebucket(config.queue, config.buckets)
-    left = max(after.lanes - after.bucket_count, 0)
+    left = max(after.claim_buckets - after.bucket_count, 0)
     if config.dry_run:
         said = (
             f"queue {config.queue} has {before.bucket_count} buckets and would have {config.buckets}. Nothing was changed:"
@@ -58,7 +58,7 @@ def rebucket(source: SqlQueue, config: RebucketConfig) -> Report:
 def _settings(before: QueueSettings, after: QueueSettings) -> str:
     def of(settings: QueueSettings) -> list[object]:
         paused = display.span(settings.paused_at, settings.paused_until) if settings.paused_at else "no"
-        return [settings.bucket_count, settings.lanes, paused]
+        return [settings.bucket_count, settings.claim_buckets, paused]
 
     names = ["buckets", "buckets that may hold jobs", "paused"]
     return markdown.table(

@@ -1,4 +1,4 @@
-"""What a day's materialisation shows: figures, a bar for each hour, columns; and whether anything changed since the last."""
+"""What a day's materialisation shows: statistics, a bar an hour, columns; and whether anything changed since the last."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ import dagster as dg
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_sqlqueue.spark.contents import PERCENTILES, Figures
+from dagster_sqlqueue.spark.contents import PERCENTILES, DayStats
 from dagster_sqlqueue.spark.sinks import sql_type
 
 CONTENTS = "sqlqueue/contents"
@@ -24,7 +24,7 @@ ROW_COUNT = "dagster/partition_row_count"
 
 _BAR = 30
 
-FiguresOf = Callable[[pa.Table], Mapping[str, int | float]]
+StatisticsOf = Callable[[pa.Table], Mapping[str, int | float]]
 
 
 def version(watermark: str, *made_by: str | None) -> str:
@@ -62,29 +62,29 @@ def data_version(last: dg.AssetMaterialization | None) -> str | None:
     return (last.tags or {}).get("dagster/data_version") if last else None
 
 
-def of_day(figures: Figures | None, first_finished: datetime | None, contents: str, row_count: int) -> dict[str, Any]:
+def of_day(stats: DayStats | None, first_finished: datetime | None, contents: str, row_count: int) -> dict[str, Any]:
     """Return the metadata of a day that was computed.
 
     Args:
-        figures: of its jobs; None: it has none.
+        stats: of its jobs; None: it has none.
         first_finished: when the first of its jobs finished; None: it has none.
         contents: what it was made of, see `version`.
         row_count: the rows of its results.
     """
     shown: dict[str, Any] = {ROW_COUNT: row_count, UNCHANGED: False, CONTENTS: contents}
-    shown["jobs_read"] = figures.jobs if figures else 0
+    shown["jobs_read"] = stats.jobs if stats else 0
     if first_finished is not None:
         shown[FIRST_FINISHED] = dg.MetadataValue.timestamp(first_finished)
-    if figures is None:
+    if stats is None:
         return shown
-    shown |= {"jobs_failed": figures.failed, "attempts": figures.attempts}
-    for name, values in (("wait", figures.waits), ("run", figures.runs)):
+    shown |= {"jobs_failed": stats.failed, "attempts": stats.attempts}
+    for name, values in (("wait", stats.waits), ("run", stats.runs)):
         shown |= {
             f"{name}_p{percent}_seconds": round(value, 3)
             for percent, value in zip(PERCENTILES, values, strict=False)
             if value is not None
         }
-    return {**shown, "per_hour": dg.MetadataValue.md(hours(figures.hours))}
+    return {**shown, "per_hour": dg.MetadataValue.md(hours(stats.hours))}
 
 
 def hours(counts: Sequence[int]) -> str:
@@ -97,13 +97,13 @@ def hours(counts: Sequence[int]) -> str:
     return "```\n" + "\n".join(lines) + "\n```"
 
 
-def of_rows(rows: pa.Table, day: str, figures: FiguresOf | None) -> dict[str, Any]:
+def of_rows(rows: pa.Table, day: str, statistics: StatisticsOf | None) -> dict[str, Any]:
     """What the asset's own function says of a day's rows."""
-    if figures is None:
+    if statistics is None:
         return {}
     mask = pc.equal(pc.cast(rows["day"], pa.string()), day)
     found = rows.filter(mask)
-    return dict(figures(found)) if found.num_rows else {}
+    return dict(statistics(found)) if found.num_rows else {}
 
 
 def columns(schema: pa.Schema, about: Mapping[str, str] | None = None) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from pydantic import Field
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.followers import Callback, Followers, Group, GroupEnded, Groups
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
-from dagster_sqlqueue.orchestration.repeating import StepIds, each_job, ids_of
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.orchestration.step_ids import StepIds, each_job, ids_of
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.results import JobOutcome, Results
 from dagster_sqlqueue.schema import migrations

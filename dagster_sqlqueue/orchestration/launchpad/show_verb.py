@@ -9,7 +9,7 @@ from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.model.lifecycle import LiveState
 from dagster_sqlqueue.orchestration import markdown
 from dagster_sqlqueue.orchestration.launchpad.config import ShowConfig
-from dagster_sqlqueue.orchestration.launchpad.reporting import Report, table, when
+from dagster_sqlqueue.orchestration.launchpad.run_report import Report, table, when
 from dagster_sqlqueue.orchestration.markdown import SHOWN, fenced
 from dagster_sqlqueue.orchestration.page_links import redrive_config
 from dagster_sqlqueue.payload import json_text

@@ -16,7 +16,7 @@ from dagster_sqlqueue.model.backoff import BackoffPolicy
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.model.queue import QueueSpec
-from dagster_sqlqueue.payload import json_text, quoting, serialization
+from dagster_sqlqueue.payload import json_text, redacted_text, serialization
 from dagster_sqlqueue.payload.redaction import scrubbed, values_in
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.endings import Endings
@@ -220,7 +220,7 @@ def _discreet(job: LeasedJob[Any], outcome: Outcome, sensitive: Mapping[str, fro
 
     def scrub(text: str) -> str:
         if isinstance(job.payload, BaseModel):
-            return quoting.scrub(type(job.payload), text, job.claimed.payload, job.payload)
+            return redacted_text.scrub(type(job.payload), text, job.claimed.payload, job.payload)
         return scrubbed(text, values_in(job.payload, sensitive[job.claimed.queue]))
 
     match outcome:

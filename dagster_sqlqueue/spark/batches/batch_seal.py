@@ -13,11 +13,11 @@ from dagster_sqlqueue.model.job import Mode
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.stuck_keys import heal_keys
 from dagster_sqlqueue.queue.unpublished_batches import Swept, sweep
+from dagster_sqlqueue.spark.batches.batch_opener import check_queue, checked_lease, filter_text, open_batch
 from dagster_sqlqueue.spark.batches.lease import Conflict, Held
-from dagster_sqlqueue.spark.batches.leasing import leased
+from dagster_sqlqueue.spark.batches.leased_seal import leased
 from dagster_sqlqueue.spark.batches.loss import lost
 from dagster_sqlqueue.spark.batches.model import Batch, held_by
-from dagster_sqlqueue.spark.batches.opening import check_queue, checked_lease, filter_text, open_batch
 from dagster_sqlqueue.spark.batches.wanted import Opened, Wanted
 
 logger = logging.getLogger("dagster_sqlqueue")
