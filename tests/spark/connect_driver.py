@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import dagster as dg
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from dagster_sqlqueue.orchestration import SqlQueueResource
 from dagster_sqlqueue.spark import sinks
@@ -42,6 +42,9 @@ def materialize(remote: str, url: str, schema: str, output: str, kind: str, gate
         "sqlqueue": SqlQueueResource(url=url, schema_name=schema),
         "spark": SparkResource(remote=remote, shuffle_partitions=2, away_seconds=float(away)),
     }
+    if kind == "given":
+        given = SparkSession.builder.remote(remote).config("spark.sql.shuffle.partitions", "2").getOrCreate()
+        resources["spark"] = SparkResource(session=given)
     done = dg.materialize([asset], tags=tags, resources=resources, raise_on_error=not gates)
     for event in done.get_step_failure_events():
         told = event.step_failure_data.user_failure_data
@@ -50,6 +53,9 @@ def materialize(remote: str, url: str, schema: str, output: str, kind: str, gate
         events = done.asset_materializations_for_node("sizes")
         counts = [event.metadata["dagster/partition_row_count"].value for event in events]
         sys.stdout.write(f"rows {counts}\n")
+    if kind == "given":
+        sys.stdout.write(f"left running {given.range(3).count() == 3}\n")
+        given.stop()
     return done.success
 
 

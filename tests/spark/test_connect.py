@@ -88,6 +88,18 @@ def test_rows_that_are_too_many_for_the_driver_are_written_by_the_servers_tasks(
 
 
 @pytest.mark.prove
+def test_a_session_of_the_users_own_is_used_and_left_running(
+    server: ConnectServer, queue: SqlQueue, url: str, output: Path
+) -> None:
+    prepare(queue)
+    with client(server.url, url, queue.database.schema, str(output), "given") as process:
+        assert end_of(process)[:2] == ["rows [3, 2, 3]", "left running True"]
+    assert in_table(queue) == in_files(output) == expected(DAYS)
+    assert endings(queue) == once()
+    assert waiting(queue) == []
+
+
+@pytest.mark.prove
 def test_batches_streams_and_writes_by_way_of_a_connect_server(
     server: ConnectServer, queue: SqlQueue, url: str, tmp_path: Path
 ) -> None:

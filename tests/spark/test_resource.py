@@ -220,6 +220,25 @@ def test_a_session_that_is_given_is_used_by_runs_and_left_running(
     assert session.range(4).count() == 4
 
 
+@pytest.mark.parametrize("by", ["session", "function", "factory"])
+def test_a_session_of_connect_that_is_given_is_used(by: str) -> None:
+    from pyspark.sql.connect.session import SparkSession as RemoteSession
+
+    remote: Any = object.__new__(RemoteSession)
+    held = importlib.import_module("tests.spark.test_resource").given
+    held[:] = [remote]
+    try:
+        made = {
+            "session": lambda: SparkResource(session=remote),
+            "function": lambda: SparkResource(session=lambda: remote),
+            "factory": lambda: SparkResource(session_factory="tests.spark.test_resource:ours"),
+        }[by]()
+        with made.session("any") as found:
+            assert found is remote
+    finally:
+        held.clear()
+
+
 def test_type_checkers_know_every_argument() -> None:
     fields = {name: field.annotation for name, field in SparkResource.model_fields.items()}
     assert get_type_hints(SparkResourceFields) == fields
