@@ -20,8 +20,7 @@ from dagster_sqlqueue.errors import InvalidInput, OutputNotWritable
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark import remote, sinks
 from dagster_sqlqueue.spark.batches import Batch
-from dagster_sqlqueue.spark.stage_table import Staged, fingerprint
-from dagster_sqlqueue.spark.urls import libpq
+from dagster_sqlqueue.spark.stage_table import Staged, connected, fingerprint
 
 logger = logging.getLogger("dagster_sqlqueue")
 
@@ -83,7 +82,7 @@ class TableRows:
     def drop(self) -> None:
         """Remove the stage."""
         if isinstance(self.rows, Staged):
-            with psycopg.connect(libpq(self.rows.url), autocommit=True) as connection:
+            with connected(self.rows.url, autocommit=True) as connection:
                 self.rows.drop(connection)
 
     def place(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ Statements about tables and columns that the user named cannot be files: what is
 composed of quoted identifiers by `psycopg.sql`, here, in `results` and in `published`.
 """
 
+import contextlib
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,11 +19,13 @@ from psycopg import sql
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from dagster_sqlqueue.db import statements
+from dagster_sqlqueue.db import driver_errors, statements
+from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.db.executors import execute
 from dagster_sqlqueue.errors import BatchLost
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark import sinks
+from dagster_sqlqueue.spark.task_errors import task_errors_told
 from dagster_sqlqueue.spark.urls import libpq
 
 _PREFIX = "sqlqueue_stage"
@@ -86,7 +89,7 @@ class Staged:
         )
 
     def _copy_over(self, connection: "psycopg.Connection[Any]", target: sql.Identifier, names: sql.Composable) -> int:
-        with psycopg.connect(libpq(self.url)) as source:
+        with connected(self.url) as source:
             # As the connection that takes them: the target's column may have no zone where the stage's has one.
             source.execute("SET TIME ZONE 'UTC'")
             source.execute("SET datestyle = 'ISO, MDY'")
@@ -105,6 +108,22 @@ class Staged:
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self.stage))
 
 
+@contextlib.contextmanager
+def connected(url: str, *, autocommit: bool = False) -> Iterator["psycopg.Connection[Any]"]:
+    """Yield a connection of its own for the block, which is committed at its end.
+
+    Raises:
+        DatabaseUnavailable: there is no connection, or it was lost in the block.
+    """
+    try:
+        with psycopg.connect(libpq(url), autocommit=autocommit) as connection:
+            yield connection
+    except (psycopg.OperationalError, psycopg.errors.IdleInTransactionSessionTimeout) as error:
+        if not driver_errors.is_unavailable(error):
+            raise
+        raise driver_errors.unavailable(Database(url).where, str(error), error.sqlstate) from None
+
+
 def fingerprint(key: str) -> str:
     """What the names of everything that is staged for a batch's key begin with."""
     return hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
@@ -121,7 +140,9 @@ def stage(rows: DataFrame, url: str, table: str, key: str, token: str) -> Staged
         token: identifies this write among all of the key.
 
     Raises:
-        InvalidInput: a column without a SQL counterpart, or a value that the database does not take.
+        InvalidInput: a column without a SQL counterpart.
+        DatabaseUnavailable: there is no connection, or one was lost, the driver's or a task's.
+        PySparkException: another error of a task.
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -131,14 +152,17 @@ def stage(rows: DataFrame, url: str, table: str, key: str, token: str) -> Staged
     create = sql.SQL("CREATE UNLOGGED TABLE {} ({}, {} bigint, {} bigint)").format(
         identifier, sql.SQL(", ").join(columns), sql.Identifier(_TASK), sql.Identifier(_ATTEMPT)
     )
-    with psycopg.connect(libpq(url), autocommit=True) as connection:
+    with connected(url, autocommit=True) as connection:
         connection.execute(create)
         names = sql.SQL(", ").join(map(sql.Identifier, [*fields.names, _TASK, _ATTEMPT]))
         text = sql.SQL("COPY {} ({}) FROM STDIN").format(identifier, names).as_string(connection)
         try:
-            accepted = rows.mapInArrow(_Copy(url, text), "task bigint, attempt bigint, count bigint").collect()
+            with task_errors_told():
+                accepted = rows.mapInArrow(_Copy(url, text), "task bigint, attempt bigint, count bigint").collect()
         except BaseException:
-            connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(identifier))
+            # A lost connection does not hide the error; the next run of the key removes the table.
+            with contextlib.suppress(psycopg.Error):
+                connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(identifier))
             raise
     return Staged(
         identifier,
@@ -172,7 +196,7 @@ class _Copy:
         assert context is not None
         task, attempt, count = context.partitionId(), context.taskAttemptId(), 0
         with (
-            psycopg.connect(libpq(self.url)) as connection,
+            connected(self.url) as connection,
             connection.cursor() as cursor,
             cursor.copy(self.statement.encode()) as copy,
         ):

@@ -1,5 +1,7 @@
 """A queue consumed by Spark in a block, compared with the same numbers computed in plain Python."""
 
+import traceback
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -15,7 +17,14 @@ from sqlalchemy.engine import make_url
 
 from dagster_sqlqueue import NewJob, QueueSpec, Reject, SqlQueue
 from dagster_sqlqueue.consumer.consumer import Mode
-from dagster_sqlqueue.errors import BatchLost, InvalidInput, OutputNotWritable, QueuePaused, UnknownQueue
+from dagster_sqlqueue.errors import (
+    BatchLost,
+    DatabaseUnavailable,
+    InvalidInput,
+    OutputNotWritable,
+    QueuePaused,
+    UnknownQueue,
+)
 from dagster_sqlqueue.spark import batches, sinks, stage_table
 from dagster_sqlqueue.spark.batches import leased_seal
 from dagster_sqlqueue.spark.consume_verbs import consume
@@ -340,6 +349,42 @@ def test_moments_with_and_without_a_zone_are_the_same_whoever_writes_them(
     assert rows(queue, "SELECT plain, moment FROM {s}.swapped") == [
         (plain.replace(tzinfo=UTC), datetime(2013, 7, 1, 10))
     ]
+
+
+def test_connections_that_are_cut_while_tasks_stage_are_named_without_the_password(
+    queue: SqlQueue, spark: SparkSession, url: str, output: Path
+) -> None:
+    """The task's in the middle of its COPY, and the driver's, which waits for the tasks."""
+    prepare(queue)
+    # The embedded server trusts loopback: any password will do, and can be searched for.
+    secret = make_url(url).set(password="hunter2").render_as_string(hide_password=False)
+    cut = (
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+        f' WHERE pid <> pg_backend_pid() AND strpos(query, \'"{queue.database.schema}"."sqlqueue_stage\') > 0'
+    )
+
+    def cutting(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(cut)
+        yield pa.RecordBatch.from_pydict({"amount": list(range(100_000))})
+
+    with (  # noqa: PT012
+        pytest.raises(
+            DatabaseUnavailable, match=r"cannot use the database .*(terminat|closed the connection)"
+        ) as caught,
+        SqlQueue(secret, schema=queue.database.schema) as there,
+        consume(there, spark, SALES, key="k") as work,
+    ):
+        spoilt = work.jobs().select("amount").coalesce(1).mapInArrow(cutting, "amount bigint")
+        work.write_sql(spoilt, table(queue, "cut"), by_tasks=True)
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+    assert {(state, attempt) for state, attempt, _ in waiting(queue)} == {("queued", 0)}
+    assert run(queue, spark, output) == 30
+    gone = "postgresql://me:hunter2@127.0.0.1:1/jobs"
+    with pytest.raises(DatabaseUnavailable, match=r"cannot use the database 127\.0\.0\.1:1/jobs: .*refused") as caught:
+        stage_table.stage(spark.range(1), gone, table(queue, "cut"), "k", "token")
+    assert "hunter2" not in str(caught.value)
 
 
 def test_what_tasks_are_given_shows_no_password() -> None:
