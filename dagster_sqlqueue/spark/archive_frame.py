@@ -10,7 +10,7 @@ from dagster_sqlqueue.spark import finish_window
 from dagster_sqlqueue.spark.closed_days import begins, ends
 from dagster_sqlqueue.spark.contents import Days
 from dagster_sqlqueue.spark.daily import ArchiveRead, types_of
-from dagster_sqlqueue.spark.options import FORMAT
+from dagster_sqlqueue.spark.options import FORMAT, capped
 from dagster_sqlqueue.spark.source import ddl
 
 EVERY_JOB = {
@@ -35,7 +35,7 @@ def archived(spark: SparkSession, reads: ArchiveRead, about: Days, days: Sequenc
     reader = spark.read.format(FORMAT).option("queue", reads.queue).option("state", "archive")
     reader = reader.option("states", ",".join(reads.states))
     reader = reader.option("columns", json.dumps({name: dict(column) for name, column in reads.columns.items()}))
-    reader = reader.option("on_bad_value", reads.on_bad_value)
+    reader = reader.option("on_bad_value", reads.on_bad_value).options(**capped(reads.max_connections))
     types = EVERY_JOB | types_of(reads.columns)
     if about.day is not None:
         where = [{"column": "day", "op": "in", "value": list(days)}]

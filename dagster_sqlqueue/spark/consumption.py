@@ -78,6 +78,7 @@ class Consumption:
         *,
         payload: bool | None = None,
         on_bad_value: OnBadValue = "fail",
+        max_connections: int | None = None,
     ) -> DataFrame:
         """Return the sealed jobs: `id`, `attempt`, `created_at` and the payload's fields as typed columns.
 
@@ -88,11 +89,13 @@ class Consumption:
                 takes it; None: the fields of the payload's model, where `consume` was given a `QueueSpec`.
             payload: whether the whole payload comes as a column of JSON text; None: where there are no typed columns.
             on_bad_value: `null`: a field that cannot be cast to its column's type is NULL; `fail`: it fails the read.
+            max_connections: how many tasks read at most, each with one connection; None: four for each core of the
+                session, or one for every 100,000 jobs.
 
         Raises:
-            InvalidInput: a column, or `on_bad_value`, is not usable.
+            InvalidInput: a column, `on_bad_value` or `max_connections` is not usable.
         """
-        read, wanted = self._read(columns, payload, on_bad_value)
+        read, wanted = self._read(columns, payload, on_bad_value, max_connections)
         return sealed.frame(self.session(), read, wanted)
 
     def arrow(
@@ -251,7 +254,11 @@ class Consumption:
         return len(ids)
 
     def _read(
-        self, columns: Mapping[str, Mapping[str, str]] | None, payload: bool | None, on_bad_value: OnBadValue
+        self,
+        columns: Mapping[str, Mapping[str, str]] | None,
+        payload: bool | None,
+        on_bad_value: OnBadValue,
+        max_connections: int | None = None,
     ) -> tuple[SealedRead, list[str]]:
         if columns is not None:
             asked = fields.named(columns, sealed.TAKEN, live=True, schema=self.queue.database.schema)
@@ -259,7 +266,15 @@ class Consumption:
             asked = {} if self.spec is None else sealed.columns_of(self.spec.payload)
         with_payload = not asked if payload is None else payload
         self._asked = True
-        read = sealed.read_of(self.queue, self.url, self.batches, asked, slices=self.slices, on_bad_value=on_bad_value)
+        read = sealed.read_of(
+            self.queue,
+            self.url,
+            self.batches,
+            asked,
+            slices=self.slices,
+            on_bad_value=on_bad_value,
+            max_connections=max_connections,
+        )
         return read, [*sealed.JOB_COLUMNS, *asked, *(["payload"] if with_payload else [])]
 
     def need_lease(self) -> None:

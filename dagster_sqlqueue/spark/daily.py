@@ -25,7 +25,7 @@ from dagster_sqlqueue.spark.closed_days import check_begun
 from dagster_sqlqueue.spark.consume_verbs import consume_all
 from dagster_sqlqueue.spark.contents import upstream_of
 from dagster_sqlqueue.spark.day_results import Compute, computed
-from dagster_sqlqueue.spark.options import FORMAT, OnBadValue, choice
+from dagster_sqlqueue.spark.options import FORMAT, OnBadValue, capped, choice, number
 from dagster_sqlqueue.spark.source import ddl
 
 KEY = ("day", "account")
@@ -49,10 +49,12 @@ class ArchiveRead:
             `day` finishes at the latest. Only that part of the archive is read for a day, from the day's beginning in
             the zone where it begins first; jobs of the day that finished outside of it do not belong to it. None:
             whenever they finished, which takes reading the whole archive of the queue.
+        max_connections: how many tasks read at most, each with one connection, as the option of the data source; None: as
+            many as the read has slices.
 
     Raises:
-        InvalidInput: `on_bad_value` is neither, a column is not usable, `finished_within` is out of range, or there is no
-            column `day` of type date beside it.
+        InvalidInput: `on_bad_value` is neither, a column is not usable, `finished_within` is out of range, there is no
+            column `day` of type date beside it, or `max_connections` is less than 1.
     """
 
     queue: str
@@ -60,8 +62,10 @@ class ArchiveRead:
     states: tuple[str, ...] = ("succeeded", "failed")
     on_bad_value: OnBadValue = "fail"
     finished_within: timedelta | None = None
+    max_connections: int | None = None
 
     def __post_init__(self) -> None:
+        number(capped(self.max_connections), "max_connections")
         choice({"on_bad_value": self.on_bad_value}, "on_bad_value")
         fields.named(self.columns, fields.of_every_job(live=False), live=False)
         finish_window.check(self.finished_within, self.columns)
@@ -138,7 +142,9 @@ def consume_days(
     keys = {f"{name}/{day}": {"day": day} for day in ordered}
     settings = {"writes": writes, "lease_seconds": lease_seconds, "backoff": backoff, "closed": closed}
     with consume_all(queue, spark, daily_queue, keys, owner=owner, **settings) as work:  # type: ignore[arg-type]
-        events = _events(spark, read, _accounts(spark, daily_queue, work.batches, ordered), ordered)
+        events = _events(
+            spark, read, _accounts(spark, daily_queue, work.batches, ordered, read.max_connections), ordered
+        )
         made = computed(compute, events, KEY, dates, table=table is not None)
         with contextlib.closing(made):
             if output is not None:
@@ -161,25 +167,35 @@ def _dates(days: Sequence[str]) -> list[date]:
     return dates
 
 
-def _accounts(spark: SparkSession, daily_queue: str, sealed: Sequence[batches.Batch], days: Sequence[str]) -> DataFrame:
-    done = _reader(spark, daily_queue, _ACCOUNT).option("state", "archive").option("states", "succeeded")
+def _accounts(
+    spark: SparkSession, daily_queue: str, sealed: Sequence[batches.Batch], days: Sequence[str], most: int | None
+) -> DataFrame:
+    done = _reader(spark, daily_queue, _ACCOUNT, most).option("state", "archive").option("states", "succeeded")
     before = done.option("where", _of(days)).option("finished_from", finish_window.first_of(days).isoformat()).load()
     ids = [str(batch.id) for batch in sealed if batch.job_count]
     if not ids:
         return before.distinct()
-    now = _reader(spark, daily_queue, _ACCOUNT).option("state", "batch").option("batch_id", ",".join(ids))
-    return before.union(now.load()).distinct()
+    now = _reader(spark, daily_queue, _ACCOUNT, most).option("state", "batch").option("batch_id", ",".join(ids))
+    both = before.union(now.load())
+    # The tasks of both reads run at the same time.
+    return (both if most is None else both.coalesce(most)).distinct()
 
 
 def _events(spark: SparkSession, read: ArchiveRead, accounts: DataFrame, days: Sequence[str]) -> DataFrame:
-    reader = _reader(spark, read.queue, read.columns).option("state", "archive").option("states", ",".join(read.states))
+    reader = (
+        _reader(spark, read.queue, read.columns, read.max_connections)
+        .option("state", "archive")
+        .option("states", ",".join(read.states))
+    )
     reader = reader.option("on_bad_value", read.on_bad_value).option("where", _of(days))
     events = finish_window.loaded(reader, types_of(read.columns), days, read.finished_within)
     return events.join(accounts.hint("broadcast"), ["day", "account"], "left_semi")
 
 
-def _reader(spark: SparkSession, queue: str, columns: Mapping[str, Mapping[str, str]]) -> DataFrameReader:
-    reader = spark.read.format(FORMAT).option("queue", queue)
+def _reader(
+    spark: SparkSession, queue: str, columns: Mapping[str, Mapping[str, str]], most: int | None
+) -> DataFrameReader:
+    reader = spark.read.format(FORMAT).option("queue", queue).options(**capped(most))
     reader = reader.option("columns", json.dumps({name: dict(column) for name, column in columns.items()}))
     return reader.schema(ddl(types_of(columns)))
 

@@ -141,6 +141,11 @@ def number(options: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
+def capped(max_connections: int | None) -> dict[str, str]:
+    """Return the option that caps the tasks of a read; None: there is no cap."""
+    return {} if max_connections is None else {"max_connections": str(max_connections)}
+
+
 def moment(options: Mapping[str, str], name: str) -> datetime | None:
     """Return an option that is a moment; None where it is not given."""
     text = options.get(name)

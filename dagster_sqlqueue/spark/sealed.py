@@ -61,6 +61,7 @@ def read_of(
     *,
     slices: int,
     on_bad_value: OnBadValue = "fail",
+    max_connections: int | None = None,
 ) -> SealedRead:
     """What reads the jobs of batches.
 
@@ -71,14 +72,15 @@ def read_of(
         columns: of the payload, by their names.
         slices: how many tasks share the read.
         on_bad_value: as the option of the data source.
+        max_connections: as the option of the data source; None: by `slices`.
 
     Raises:
-        InvalidInput: `on_bad_value` is neither fail nor null.
+        InvalidInput: `on_bad_value` is neither fail nor null, or `max_connections` is less than 1.
         BatchLost: the batch is transactional, and its transaction is over.
     """
     name = batches[0].queue
     options = {"queue": name, "state": "live", "on_bad_value": on_bad_value}
-    parts.check(options)
+    parts.check(options | parts.capped(max_connections))
     claim_buckets = queue.catalog.last_seen(name).claim_buckets
     jobs = sum(batch.job_count for batch in batches)
     count = tasks_of(jobs, slices)
@@ -98,6 +100,7 @@ def read_of(
         count,
         tuple(map(str, cuts)),
         json.dumps({str(batch.id): batch.token for batch in batches}) if batches[0].snapshot is None else "",
+        max_connections,
     )
 
 

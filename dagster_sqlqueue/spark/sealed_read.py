@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from dagster_sqlqueue.spark.fields import Column
 from dagster_sqlqueue.spark.python import keep_imports
-from dagster_sqlqueue.spark.shares import Share, Slice
+from dagster_sqlqueue.spark.shares import Share, Slice, grouped
 from dagster_sqlqueue.spark.slice_reader import Reading, SnapshotGone
 from dagster_sqlqueue.spark.task_connection import Server
 
@@ -34,6 +34,7 @@ class SealedRead:
         tasks: how many share the read.
         cuts: where the buckets are too few: the id that each task's jobs begin with.
         held: leased batches that are over when another owner, or none, has them; see `Share`.
+        max_connections: how many tasks there are at most; None: as many as `tasks`, or as there are cuts.
     """
 
     server: Server
@@ -47,18 +48,21 @@ class SealedRead:
     tasks: int
     cuts: tuple[str, ...]
     held: str
+    max_connections: int | None = None
 
     def partitions(self) -> list["Part"]:
         """Return the part of each task; nothing for one task where there is no job."""
-        if not self.jobs:
-            return [Part("")]
+        conditions = self._conditions() if self.jobs else []
+        return [Part(some) for some in grouped(conditions, self.max_connections or len(conditions))] or [Part([])]
+
+    def _conditions(self) -> list[str]:
         if not self.cuts:
             count = min(self.claim_buckets, self.tasks)
             edges = [self.claim_buckets * n // count for n in range(count + 1)]
-            inner = [Part(f"bucket >= {low} AND bucket < {high}") for low, high in pairwise(edges[:-1])]
+            inner = [f"bucket >= {low} AND bucket < {high}" for low, high in pairwise(edges[:-1])]
             # Packs may have jobs of buckets that no consumer serves any more.
-            return [*inner, Part(f"bucket >= {edges[-2]}")]
-        return [Part(one) for one in by_id(self.cuts)]
+            return [*inner, f"bucket >= {edges[-2]}"]
+        return by_id(self.cuts)
 
     def rows(self, part: "Part", schema: StructType) -> Iterator[pa.RecordBatch]:
         """Yield the jobs of a part, as the batches had them when they were sealed.
@@ -67,13 +71,13 @@ class SealedRead:
             InvalidInput: a value does not fit its column's type.
             BatchLost: a batch is over, or the transaction that held it has ended.
         """
-        if not part.condition:
+        if not part.conditions:
             return
         reading = Reading(self.server, self.options, schema, self.columns, [])
         fitting = " OR ".join(f"({condition})" for condition in self.conditions)
-        mine = Slice(f"{part.condition} AND ({fitting})")
+        mine = [Slice(f"{condition} AND ({fitting})") for condition in part.conditions]
         try:
-            yield from reading.read(Share([mine], snapshot=self.snapshot, held=self.held))
+            yield from reading.read(Share(mine, snapshot=self.snapshot, held=self.held))
         except SnapshotGone as error:
             from dagster_sqlqueue.spark.batches.loss import lost
 
@@ -109,14 +113,14 @@ class Part(InputPartition):
     """A part of a read.
 
     Args:
-        condition: on its jobs, as SQL; empty: it has none.
+        conditions: on its jobs, as SQL, read one after another; none: it has no jobs.
     """
 
-    condition: str
+    conditions: Sequence[str]
 
-    def __init__(self, condition: str) -> None:
+    def __init__(self, conditions: Sequence[str]) -> None:
         super().__init__(None)
-        self.condition = condition
+        self.conditions = conditions
 
 
 class SealedSource(DataSource):

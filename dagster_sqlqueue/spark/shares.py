@@ -2,8 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pyspark.sql.datasource import InputPartition
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +42,9 @@ class Share(InputPartition):
 
     def __post_init__(self) -> None:
         super().__init__(None)
+
+
+def grouped(parts: Sequence[T], most: int) -> list[Sequence[T]]:
+    """Distribute parts over so many tasks at most, in their order."""
+    count = min(most, len(parts))
+    return [parts[len(parts) * n // count : len(parts) * (n + 1) // count] for n in range(count)]

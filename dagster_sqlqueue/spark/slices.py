@@ -19,7 +19,7 @@ from dagster_sqlqueue.spark.options import (
     target_rows,
 )
 from dagster_sqlqueue.spark.sealed_read import by_id
-from dagster_sqlqueue.spark.shares import Share, Slice
+from dagster_sqlqueue.spark.shares import Share, Slice, grouped
 from dagster_sqlqueue.spark.snapshot import keep
 
 _MOST = 1_000
@@ -57,13 +57,8 @@ def shares(queue: SqlQueue, url: str, options: Mapping[str, str], pushed: Sequen
     if archive:
         slices = _archive_slices(queue, options, pushed)
     most = number(options, "max_connections") or len(slices)
-    return [Share(part, server, snapshot, held=held) for part in _grouped(slices, most)] or [Share([])]
-
-
-def _grouped(slices: Sequence[Sequence[Slice]], most: int) -> list[Sequence[Slice]]:
-    count = min(most, len(slices))
-    parts = (slices[len(slices) * n // count : len(slices) * (n + 1) // count] for n in range(count))
-    return [[one for together in part for one in together] for part in parts]
+    shares = [[one for together in part for one in together] for part in grouped(slices, most)]
+    return [Share(part, server, snapshot, held=held) for part in shares] or [Share([])]
 
 
 def _apart(slices: Sequence[Slice]) -> list[Sequence[Slice]]:

@@ -107,6 +107,10 @@ def test_a_large_leased_batch_is_read_from_its_packs(
         assert value(queue, "SELECT sum(job_count) FROM {s}.batch_pack") == work.job_count == 3_030
         jobs = work.jobs()
         assert jobs.rdd.getNumPartitions() > 1
+        capped = work.jobs(max_connections=1)
+        assert (capped.rdd.getNumPartitions(), capped.count()) == (1, 3_030)
+        with pytest.raises(InvalidInput, match="the option 'max_connections' is '0'; it is a whole number from 1"):
+            work.jobs(max_connections=0)
         assert jobs.select("id").distinct().count() == jobs.count() == 3_030
         assert jobs.where("amount > 0 AND account = 'ATL' AND note IS NULL").count() >= 3_000
         assert work.arrow().num_rows == 3_030

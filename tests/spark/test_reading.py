@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -16,7 +17,11 @@ from pyspark.sql.functions import spark_partition_id
 from sqlalchemy.engine import make_url
 
 from dagster_sqlqueue import Mode, QueueSpec, SqlQueue
-from dagster_sqlqueue.spark import batches
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.spark import batches, daily
+from dagster_sqlqueue.spark.archive_frame import archived
+from dagster_sqlqueue.spark.contents import Days
+from dagster_sqlqueue.spark.daily import ArchiveRead
 from dagster_sqlqueue.spark.options import FORMAT
 from dagster_sqlqueue.spark.source import payload_schema, register_source
 from tests.spark.support import NOON, Done, archive
@@ -173,6 +178,40 @@ def test_a_cap_on_connections_shares_all_slices_out(queue: SqlQueue, reader: Dat
         assert sorted(n for n, *_ in read) == list(range(100))
         assert len({part for *_, part in read}) <= most
     assert capped.rdd.getNumPartitions() == 3
+
+
+class Sliced:
+    """A session whose reads are cut into small slices."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    @property
+    def read(self) -> DataFrameReader:
+        return self._spark.read.option("target_rows", "10")
+
+
+def test_the_reads_of_assets_have_a_cap_on_connections(queue: SqlQueue, spark: SparkSession) -> None:
+    sliced: Any = Sliced(spark)
+    day = NOON.date().isoformat()
+    archive(queue, [Done({"day": day, "account": "ATL"}, at=NOON + timedelta(minutes=n)) for n in range(100)])
+    for most, tasks in ((None, 10), (3, 3)):
+        by_clock = ArchiveRead("work", {}, max_connections=most)
+        about = Days("work", by_clock.states, "UTC")
+        by_field = ArchiveRead("work", daily._ACCOUNT, max_connections=most)
+        accounts = daily._accounts(sliced, "work", [], [day], most)
+        for frame in (
+            archived(sliced, by_clock, about, [day]),
+            archived(sliced, by_field, replace(about, day="payload.day"), [day]),
+            daily._events(sliced, by_field, accounts, [day]),
+        ):
+            assert frame.rdd.getNumPartitions() == tasks
+            assert frame.count() == 100
+    batch = batches.seal(queue, "work", "all", owner="t")
+    both = daily._accounts(sliced, "work", [replace(batch, job_count=1)], [day], 3)
+    assert "Coalesce 3" in both._jdf.queryExecution().toString()
+    with pytest.raises(InvalidInput, match="the option 'max_connections' is '0'; it is a whole number from 1"):
+        ArchiveRead("work", {}, max_connections=0)
 
 
 @pytest.mark.parametrize("mode", few(list(Mode), 1))

@@ -394,4 +394,11 @@ def test_a_read_is_shared_out_by_ids_where_buckets_are_too_few(
         assert sorted(map(len, found)) == [6, 8, 8, 8]
         assert sorted(n for part in found for n in part) == list(range(30))
         assert work.arrow({"n": {"path": "payload.n", "type": "int"}}).num_rows == 30
+        capped = replace(read, max_connections=2)
+        found = [
+            [n for rows in capped.rows(part, schema) for n in rows.column(0).to_pylist()]
+            for part in capped.partitions()
+        ]
+        assert sorted(map(len, found)) == [14, 16]
+        assert sorted(n for part in found for n in part) == list(range(30))
         assert wanted == ["id", "attempt", "created_at", "n"]
