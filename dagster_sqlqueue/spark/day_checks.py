@@ -70,6 +70,8 @@ def specs(
     if accounts:
         missing = "No account's job of a day is in the dead letter. " if consumes else ""
         missing += f"Every account that is done with a day and has archived jobs of it has a row in {where}."
+        if consumes:
+            missing += " Every account that has archived jobs of a day has a job of that day; if not, it is a warning."
         made.append(dg.AssetCheckSpec(ACCOUNTS, asset=key, description=missing))
     if deadline is not None:
         left = f"No job of a day is on the queue after {deadline:%H:%M} of the account's own zone on the day after."
@@ -95,8 +97,11 @@ def rows_in_rows_out(key: dg.AssetKey, days: Sequence[DayOut]) -> dg.AssetCheckR
 def no_account_missing(
     key: dg.AssetKey, outputs: Sequence[DayOut], held: Mapping[str, Held], accounts: Mapping[str, Accounts]
 ) -> dg.AssetCheckResult:
-    """Return whether every account that is done with a day, and has jobs of it, is in every output, and none is dead."""
-    wrong, expected = [], 0
+    """Return whether every account that is done with a day, and has jobs of it, is in every output, and none is dead.
+
+    An account that has jobs of a day and no daily job is a warning: the results leave it out.
+    """
+    wrong, without, expected = [], [], 0
     for one in outputs:
         dead = sorted(accounts[one.day].dead)
         wrong += [
@@ -107,7 +112,16 @@ def no_account_missing(
         for name, found in one.outputs.items():
             missing = sorted(wanted - (found.accounts if found else frozenset()))
             wrong += [(one.day, f"{account} is not in the {name}") for account in missing]
-    return _result(key, ACCOUNTS, wrong, f"All {expected:,} days of accounts are there.", {"expected": expected})
+        of_day = accounts[one.day]
+        known = of_day.done | of_day.left.keys() | of_day.dead
+        without += [
+            (one.day, f"{account} has {jobs:,} archived jobs of it and no daily job, and is not in the results")
+            for account, jobs in sorted(held[one.day].jobs.items())
+            if account and account not in known
+        ]
+    severity = dg.AssetCheckSeverity.ERROR if wrong else dg.AssetCheckSeverity.WARN
+    well = f"All {expected:,} days of accounts are there."
+    return _result(key, ACCOUNTS, [*wrong, *without], well, {"expected": expected}, severity)
 
 
 def nothing_left(
@@ -161,7 +175,12 @@ def _differences(day: DayOut) -> Iterable[str]:
 
 
 def _result(
-    key: dg.AssetKey, name: str, wrong: Sequence[tuple[str, str]], well: str, numbers: Mapping[str, Any]
+    key: dg.AssetKey,
+    name: str,
+    wrong: Sequence[tuple[str, str]],
+    well: str,
+    numbers: Mapping[str, Any],
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
 ) -> dg.AssetCheckResult:
     said = well if not wrong else f"{len(wrong):,} wrong; the first: {wrong[0][0]}: {wrong[0][1]}."
     table = markdown.table(["day", "what"], wrong[:SHOWN]) + markdown.first_of(len(wrong), "differences")
@@ -169,7 +188,7 @@ def _result(
         asset_key=key,
         check_name=name,
         passed=not wrong,
-        severity=dg.AssetCheckSeverity.ERROR,
+        severity=severity,
         description=said,
         metadata={**numbers, "wrong": dg.MetadataValue.md(table if wrong else "There is nothing.")},
     )

@@ -86,5 +86,14 @@ def versions(done: dg.ExecuteInProcessResult) -> list[str]:
     return [(one.tags or {})["dagster/data_version"] for one in done.asset_materializations_for_node("sizes")]
 
 
+def not_passed(done: dg.ExecuteInProcessResult) -> dict[str, str]:
+    """The severity of each check that did not pass."""
+    return {one.check_name: one.severity.value for one in done.get_asset_check_evaluations() if not one.passed}
+
+
+NOBODYS = {"no_account_missing": "WARN"}
+"""What does not pass of a day of `daily_support`, whose account `nobody's` has no daily job."""
+
+
 def checks(done: dg.ExecuteInProcessResult) -> dict[str, tuple[bool, str]]:
     return {one.check_name: (one.passed, one.description or "") for one in done.get_asset_check_evaluations()}

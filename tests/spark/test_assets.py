@@ -14,7 +14,7 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration import queue_asset_key
 from dagster_sqlqueue.orchestration.fanout import DailyAccount
 from dagster_sqlqueue.spark.assets import sqlqueue_daily_asset
-from tests.spark.asset_support import PARTITIONS, Run, checks, daily_asset, shown, versions
+from tests.spark.asset_support import NOBODYS, PARTITIONS, Run, checks, daily_asset, not_passed, shown, versions
 from tests.spark.daily_support import (
     DAILY,
     DAYS,
@@ -122,7 +122,11 @@ def test_a_day_shows_its_columns_waits_and_hours_and_is_checked(
     assert versions(done) == [day["sqlqueue/contents"]]
     assert checks(done) == {
         "rows_in_rows_out": (True, "6 archived jobs of 1 days are in the results."),
-        "no_account_missing": (True, "All 3 days of accounts are there."),
+        "no_account_missing": (
+            False,
+            f"1 wrong; the first: {DAYS[0]}: nobody's has 4 archived jobs of it and no daily job, and is not in the"
+            " results.",
+        ),
         "nothing_queued_past_deadline": (True, "0 jobs are on the queue, none past its deadline."),
         "no_event_late": (True, "1 days are computed from what is archived."),
         "no_event_open": (True, "0 events are open, none of an account that is done with its day or due."),
@@ -141,7 +145,7 @@ def test_a_day_of_which_nothing_changed_is_a_no_op_and_starts_no_spark(
     assert {day: one["unchanged"] for day, one in shown(again).items()} == dict.fromkeys(DAYS, True)
     for day in DAYS:
         assert {**shown(again)[day], "unchanged": False, "days_computed": 3} == shown(first)[day]
-    assert all(passed for passed, _ in checks(again).values())
+    assert not_passed(again) == NOBODYS
     one = without_spark(DAYS[0])
     assert versions(one) == versions(again)[:1] or versions(one) == versions(first)[:1]
     # What changes a day: an event more, a job more, an output that is gone, or somebody who asks for it.
@@ -184,7 +188,7 @@ def test_a_check_names_what_was_lost(
             False,
             f"2 wrong; the first: {DAYS[0]}: 3 rows were computed; there are 2 in the table, 3 in the Parquet files.",
         ),
-        "no_account_missing": (False, f"1 wrong; the first: {DAYS[0]}: BOS is not in the table."),
+        "no_account_missing": (False, f"2 wrong; the first: {DAYS[0]}: BOS is not in the table."),
         "nothing_queued_past_deadline": (True, "0 jobs are on the queue, none past its deadline."),
         "no_event_late": (True, "1 days are computed from what is archived."),
         "no_event_open": (True, "0 events are open, none of an account that is done with its day or due."),
@@ -229,7 +233,7 @@ def test_an_account_whose_day_is_open_is_left_and_named(queue: SqlQueue, session
     rows(queue, "DELETE FROM {s}.job WHERE queue = 'work' AND payload ->> 'day' <> %s", DAYS[1])
     done = run(DAYS[0])
     assert in_table(queue) == expected(DAYS[:1])
-    assert all(passed for passed, _ in checks(done).values())
+    assert not_passed(done) == NOBODYS
 
 
 def test_an_event_of_a_day_that_is_done_makes_it_red(queue: SqlQueue, session: SparkSession, run: Run) -> None:
@@ -255,14 +259,15 @@ def test_a_day_with_a_dead_account_is_red(queue: SqlQueue, session: SparkSession
     done = run(DAYS[0])
     assert done.success
     assert shown(done)[DAYS[0]]["dagster/partition_row_count"] == 0
+    assert not_passed(done)["no_account_missing"] == "ERROR"
     assert checks(done)["no_account_missing"] == (
         False,
-        f"3 wrong; the first: {DAYS[0]}: the job of ATL is in the dead letter: see its error, and redrive it.",
+        f"4 wrong; the first: {DAYS[0]}: the job of ATL is in the dead letter: see its error, and redrive it.",
     )
     queue.redrive("daily", Selection(all=True))
     again = run(DAYS[0])
     assert in_table(queue) == expected(DAYS[:1])
-    assert checks(again)["no_account_missing"][0]
+    assert not_passed(again) == NOBODYS
 
 
 @pytest.mark.prove
