@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
@@ -22,6 +23,8 @@ from dagster_sqlqueue.spark.scratch import scratch_directory
 from dagster_sqlqueue.spark.settings import SparkSettings
 
 logger = logging.getLogger("dagster_sqlqueue")
+
+_MOST_CAUSES = 20
 
 # The gateway's own level is what Spark takes for a Python session's, and announces where the root's differs.
 _LOGGING = """
@@ -76,11 +79,25 @@ def _start(settings: SparkSettings, conf: Mapping[str, str]) -> SparkSession:
             return builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
         java = getattr(error, "java_exception", None)
-        reason = str(error) if java is None else str(java.getMessage())
+        reason = str(error) if java is None else causes(java)
         raise InvalidInput(
             f"Spark does not start with master {settings.master!r} and driver memory {settings.driver_memory!r}:"
             f" {reason.strip()} What Java wrote on standard error says more"
         ) from error
+
+
+def causes(java: Any) -> str:
+    """Return the messages of a Java exception and of what caused it, without repetitions: often only a cause names the
+    address, or the permission.
+    """
+    said: list[str] = []
+    here, seen = java, 0
+    while here is not None and seen < _MOST_CAUSES:
+        message = str(here.getMessage() or here.toString()).strip()
+        if not any(message in earlier for earlier in said):
+            said.append(message)
+        here, seen = here.getCause(), seen + 1
+    return "; caused by: ".join(said)
 
 
 def _stop(seconds: float) -> None:

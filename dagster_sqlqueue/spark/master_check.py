@@ -1,11 +1,16 @@
-"""Check that a standalone master answers at its address, with Spark's protocol.
+"""Check that a standalone master answers at its address, with Spark's protocol, and that YARN's configuration is there.
 
-Spark itself tries for a minute, and its error does not name the address.
+Spark itself tries for a minute, and its error does not name the address. Without YARN's configuration it only says that
+Java has exited.
 """
 
+import os
 import socket
 import struct
 from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.find_spark_home import _find_spark_home
 
 from dagster_sqlqueue.errors import InvalidInput
 
@@ -13,7 +18,29 @@ from dagster_sqlqueue.errors import InvalidInput
 # there is none of that name, and the refusal, which begins with the name again.
 _STREAM_REQUEST, _STREAM_FAILURE = 6, 8
 _NAME = b"/jars/dagster-sqlqueue-is-it-spark"
+_YARN = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 _ENCRYPTED = ("spark.ssl.enabled", "spark.ssl.rpc.enabled")
+
+
+def check_configured(master: str) -> None:
+    """Check that Spark finds the configuration of YARN, if that is the master; other masters need none.
+
+    Raises:
+        InvalidInput: neither of its variables is set, or one of them names no directory.
+    """
+    home = os.environ.get("SPARK_CONF_DIR") or Path(_find_spark_home(), "conf")
+    if master != "yarn" or Path(home, "spark-env.sh").is_file():  # which may set the variables
+        return
+    cure = (
+        "set HADOOP_CONF_DIR in the environment of this process to the directory with core-site.xml and yarn-site.xml of the"
+        " cluster, or use local[*]"
+    )
+    if not any(name in os.environ for name in _YARN):
+        raise InvalidInput(f"Spark's master 'yarn' needs {' or '.join(_YARN)}, and neither is set: {cure}")
+    for name in _YARN:
+        value = os.environ.get(name)
+        if value is not None and not any(Path(part).is_dir() for part in value.split(os.pathsep) if part):
+            raise InvalidInput(f"Spark's master 'yarn' needs {name}, which is {value!r}, and no directory: {cure}")
 
 
 def check_reachable(master: str, seconds: float, conf: Mapping[str, str]) -> None:

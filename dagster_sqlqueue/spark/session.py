@@ -14,7 +14,7 @@ from dagster_sqlqueue.spark import class_cache
 from dagster_sqlqueue.spark.connect import remote_session, running_remote
 from dagster_sqlqueue.spark.driver import own_driver
 from dagster_sqlqueue.spark.java import find_java
-from dagster_sqlqueue.spark.master_check import check_reachable
+from dagster_sqlqueue.spark.master_check import check_configured, check_reachable
 from dagster_sqlqueue.spark.settings import SparkSettings as SparkSettings
 
 _lock = threading.Lock()
@@ -93,6 +93,7 @@ def _session(chosen: SparkSettings) -> Iterator[SparkSession]:
         with remote_session(chosen) as session:
             yield session
         return
+    check_configured(chosen.master)
     check_reachable(chosen.master, chosen.reach_seconds, chosen.conf)
     java = find_java()
     with own_driver(chosen, java, class_cache.options(java)) as session:

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.spark import driver, resource
 from dagster_sqlqueue.spark.connect import remote_session
-from dagster_sqlqueue.spark.master_check import check_reachable
+from dagster_sqlqueue.spark.master_check import check_configured, check_reachable
 from dagster_sqlqueue.spark.resource import LONG_RUN, SparkResource, SparkResourceFields
 from dagster_sqlqueue.spark.session import SparkSettings, open_spark
 from tests.gate.patience import PATIENCE
@@ -75,6 +75,61 @@ def test_a_master_that_listens_and_is_no_spark_is_named(answer: bytes | None, se
         with pytest.raises(InvalidInput, match=rf"'{master}' cannot be reached \(127\.0\.0\.1:{port}: {said}\)"):
             check_reachable(master, seconds, {})
         check_reachable(master, seconds, {"spark.ssl.rpc.enabled": "true"})
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({}, "needs HADOOP_CONF_DIR or YARN_CONF_DIR, and neither is set: set HADOOP_CONF_DIR in the environment"),
+        ({"YARN_CONF_DIR": "/nowhere"}, "needs YARN_CONF_DIR, which is '/nowhere', and no directory: set HADOOP_CONF"),
+        ({"HADOOP_CONF_DIR": ""}, "needs HADOOP_CONF_DIR, which is '', and no directory"),
+    ],
+)
+def test_yarn_without_its_configuration_is_named_before_java_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variables: dict[str, str], said: str
+) -> None:
+    monkeypatch.setattr("dagster_sqlqueue.spark.session._running", lambda: None)
+    monkeypatch.setattr("dagster_sqlqueue.spark.session.find_java", lambda: pytest.fail("Java is looked for"))
+    for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InvalidInput, match=f"Spark's master 'yarn' {said}"):
+        open_spark(SparkSettings(master="yarn")).__enter__()
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    monkeypatch.delenv("YARN_CONF_DIR", raising=False)
+    check_configured("yarn")
+    # The variables may be set by Spark's own script.
+    monkeypatch.delenv("HADOOP_CONF_DIR")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    (tmp_path / "spark-env.sh").touch()
+    check_configured("yarn")
+
+
+class Thrown:
+    """A Java exception."""
+
+    def __init__(self, message: str | None, cause: "Thrown | None" = None) -> None:
+        self._message, self._cause = message, cause
+
+    def getMessage(self) -> str | None:  # noqa: N802
+        return self._message
+
+    def getCause(self) -> "Thrown | None":  # noqa: N802
+        return self._cause
+
+    def toString(self) -> str:  # noqa: N802
+        return "java.lang.Error"
+
+
+def test_what_java_says_includes_the_causes() -> None:
+    refused = Thrown("Connection refused: /127.0.0.1:1", Thrown("Connection refused"))
+    said = "An error has occurred.; caused by: Connection refused: /127.0.0.1:1"
+    assert driver.causes(Thrown("An error has occurred.", refused)) == said
+    assert driver.causes(Thrown(None)) == "java.lang.Error"
+    endless = Thrown("again")
+    endless._cause = endless
+    assert driver.causes(endless) == "again"
 
 
 @pytest.mark.parametrize("answer", [None, HTTP])
