@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dagster_sqlqueue.spark.daily_sensor import build_daily_sensor as build_daily_sensor
     from dagster_sqlqueue.spark.for_each import ForEachSummary as ForEachSummary
     from dagster_sqlqueue.spark.for_each import for_each_job as for_each_job
+    from dagster_sqlqueue.spark.master_check import check_reachable as check_reachable
     from dagster_sqlqueue.spark.resource import SparkResource as SparkResource
     from dagster_sqlqueue.spark.session import SparkSettings as SparkSettings
     from dagster_sqlqueue.spark.session import open_spark as open_spark
@@ -32,6 +33,7 @@ else:
             "daily": ["ArchiveRead"],
             "daily_sensor": ["build_daily_sensor"],
             "for_each": ["ForEachSummary", "for_each_job"],
+            "master_check": ["check_reachable"],
             "resource": ["SparkResource"],
             "session": ["SparkSettings", "open_spark"],
             "source": ["payload_schema", "register_source"],
@@ -46,6 +48,7 @@ __all__ = [
     "SparkResource",
     "SparkSettings",
     "build_daily_sensor",
+    "check_reachable",
     "consume",
     "consume_all",
     "for_each_job",
