@@ -28,7 +28,7 @@ PLAIN = {
     "followers": 7,
 }
 DAGSTER = {"dagster": 5, "component": 4, "dagster_graphs": 8, "launchpad": 7}
-SPARK = {"spark_consuming": 6, "spark_reading": 5, "spark_streaming": 6, "spark_assets": 6, "spark_cluster": 3}
+SPARK = {"spark_consuming": 7, "spark_reading": 5, "spark_streaming": 6, "spark_assets": 6, "spark_cluster": 3}
 """By name, how many blocks there are at least."""
 
 PAGES = {**PLAIN, **DAGSTER, **SPARK}
