@@ -28,7 +28,7 @@ def test_from_the_first_word_to_the_end(queues: SqlQueue) -> None:
         with ThreadPoolExecutor(1) as pool:
             wait = pool.submit(results.wait_many, filter(None, ids), timeout_seconds=PATIENCE)
             until(lambda: value(queues, "SELECT count(*) FROM {s}.follower WHERE notify") == 3)
-            until(lambda: results._ends.listening)
+            until(lambda: results._end_listener.listening)
             assert Consumer(queues, spec, handler).drain().succeeded == 3
             assert [outcome.result for outcome in wait.result(PATIENCE).values()] == [{"n": n} for n in range(3)]
     assert [(progress.percent, progress.message) for progress in seen if progress] == [(50.0, "half")] * 3

@@ -100,7 +100,10 @@ def test_a_lost_connection_is_made_again(
         assert value(queue, "SELECT pg_terminate_backend(%s)", pid)
         until(lambda: pid not in others_at(queue, "waiter_listen"), "the end of the connection")
         queue.enqueue(spec, Work(n=1))
-        # Back again, it may have missed something: worth a look.
+        # The loss ends the wait: a claim shows whether the database is away.
+        assert waiter.wait(PATIENCE)
+        assert not waiter.listening
+        # Back again, it may have missed something: worth a claim.
         until(lambda: waiter.wait(0.2), "a new connection")
         assert waiter.listening
         assert numbers(claim(queue)) == [1]

@@ -22,6 +22,8 @@ def settings_json(settings: QueueSettings) -> dict[str, Any]:
     """Return a queue's settings."""
     values = asdict(settings)
     backoff = values.pop("backoff")
+    # They follow from the others.
+    del values["keyed"], values["limited"]
     return {**values, **{f"backoff_{name}": value for name, value in backoff.items()}}
 
 
