@@ -28,6 +28,7 @@ from dagster_sqlqueue.orchestration.consumer import QueueConsumer, queue_consume
 from dagster_sqlqueue.orchestration.create_job import build_create_job, helping
 from dagster_sqlqueue.orchestration.drain import DrainMode
 from dagster_sqlqueue.orchestration.launchpad import USUAL_VERBS, build_sqlqueue_launchpad_jobs
+from dagster_sqlqueue.orchestration.observe_job import build_observe_job
 from dagster_sqlqueue.orchestration.references import resolve
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.orchestration.scaffolding import URL_VARIABLE, SqlQueueScaffolder
@@ -224,6 +225,7 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
         consumer = self.get_consumer(context)
         spec, key = consumer.spec, consumer.asset_key
         limits = CheckThresholds(**(self.checks or CheckAttributes()).model_dump())
+        observe = build_observe_job(spec, asset_key=key)
         sensor = build_sqlqueue_sensor(
             consumer,
             settings=SensorSettings(
@@ -232,6 +234,7 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
             thresholds=limits,
             minimum_interval_seconds=self.minimum_interval_seconds,
             default_status=self.default_status,
+            observe_job=observe,
         )
         sensors = [helping(sensor, spec, create=self.create)]
         if self.cleanup:
@@ -246,7 +249,7 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
         return dg.Definitions(
             assets=[self.get_asset_spec(QueueAssetData(spec, self.schema_name))],
             asset_checks=[build_sqlqueue_checks(spec, limits, asset_key=key)],
-            jobs=[consumer.job, build_create_job(spec), *launchpad],
+            jobs=[consumer.job, build_create_job(spec), observe, *launchpad],
             sensors=sensors,
             resources={"sqlqueue": shared_resource(self.url_env, self.schema_name)} if self.resource else None,
         )

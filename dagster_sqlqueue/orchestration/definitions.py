@@ -12,6 +12,7 @@ from dagster_sqlqueue.orchestration.cleanup import build_cleanup_sensors
 from dagster_sqlqueue.orchestration.consumer import QueueConsumer
 from dagster_sqlqueue.orchestration.create_job import build_create_job, helping
 from dagster_sqlqueue.orchestration.launchpad import USUAL_VERBS, build_sqlqueue_launchpad_jobs
+from dagster_sqlqueue.orchestration.observe_job import build_observe_job
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource
 
 
@@ -26,8 +27,8 @@ def build_sqlqueue_definitions(
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.RUNNING,
 ) -> dg.Definitions:
     """Build all definitions of these queues: of each the asset with its checks, the job that works it off, the job that
-    creates it or updates its settings, launchpad jobs, by default to show jobs and to redrive dead letters, and the
-    sensor; and the sensors that release what killed runs held.
+    creates it or updates its settings, the job that observes it, launchpad jobs, by default to show jobs and to redrive dead
+    letters, and the sensor; and the sensors that release what killed runs held.
 
     The first tick of its sensor creates a missing queue with the settings in the code. From then on those in the database
     hold; where the code has others, each run warns of them by name.
@@ -66,10 +67,16 @@ def build_sqlqueue_definitions(
         ).replace_attributes(key=consumer.asset_key)
         for consumer in each
     }
+    observers = {
+        consumer.asset_key: build_observe_job(consumer.spec, asset_key=consumer.asset_key, resource_key=key)
+        for consumer in each
+    }
     queues = {consumer.spec.name: consumer.spec for consumer in each}
     sensors = [
         helping(
-            consumer.sensor_with(default_status=default_status, thresholds=thresholds),
+            consumer.sensor_with(
+                default_status=default_status, thresholds=thresholds, observe_job=observers[consumer.asset_key]
+            ),
             consumer.spec,
             create=create,
             resource_key=key,
@@ -85,6 +92,7 @@ def build_sqlqueue_definitions(
         jobs=[
             *(consumer.job for consumer in each),
             *(build_create_job(spec, resource_key=key) for spec in queues.values()),
+            *observers.values(),
             *_launchpad_jobs(each, launchpad, key),
         ],
         sensors=[

@@ -22,12 +22,12 @@ def test_everything_of_a_queue_is_made_without_a_database(project: Loader, monke
     with project.loaded() as defs:
         dg.Definitions.validate_loadable(defs)
         repository = defs.get_repository_def()
-        assert {"create_reminders", "drain_reminders"} <= set(repository.job_names)
+        assert {"create_reminders", "drain_reminders", "observe_reminders"} <= set(repository.job_names)
         assert defs.resolve_all_asset_keys() == [queue_asset_key("reminders")]
         sensor = sensor_of(defs)
         assert (sensor.name, sensor.minimum_interval_seconds) == ("reminders_sensor", 30)
         assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
-        assert sensor.job_name == "drain_reminders"
+        assert [target.job_name for target in sensor.targets] == ["drain_reminders", "observe_reminders"]
         (spec,) = defs.resolve_all_asset_specs()
         assert spec.metadata["sqlqueue/buckets"] == 8
         assert [column.name for column in spec.metadata["dagster/column_schema"].columns] == ["text"]

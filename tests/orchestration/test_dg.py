@@ -69,7 +69,12 @@ def test_what_is_scaffolded_passes_every_check(reminders: DgProject) -> None:
     checks = {"oldest_ready", "dead_letters", "lease_expiry", "stalled_bucket"}
     assert {check["name"] for check in listed["asset_checks"]} == checks
     people = {"reminders_show", "reminders_redrive"}
-    assert {job["name"] for job in listed["jobs"]} == {"create_reminders", "drain_reminders", *people}
+    assert {job["name"] for job in listed["jobs"]} == {
+        "create_reminders",
+        "drain_reminders",
+        "observe_reminders",
+        *people,
+    }
     assert [sensor["name"] for sensor in listed["sensors"]] == ["reminders_sensor"]
     assert [resource["name"] for resource in listed["resources"]] == ["sqlqueue"]
     code, output = reminders.dg("list", "env")
