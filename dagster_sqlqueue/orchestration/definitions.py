@@ -1,12 +1,13 @@
 """All Dagster definitions of consumers' queues: jobs, sensors, assets, checks and the resource."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import dagster as dg
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.orchestration.assets import SqlQueueTranslator, build_sqlqueue_asset_spec
+from dagster_sqlqueue.orchestration.assets import SqlQueueTranslator, build_sqlqueue_asset_spec, name_of_asset
 from dagster_sqlqueue.orchestration.checks import CheckThresholds, build_sqlqueue_checks
 from dagster_sqlqueue.orchestration.cleanup import build_cleanup_sensors
 from dagster_sqlqueue.orchestration.consumer import QueueConsumer
@@ -67,10 +68,7 @@ def build_sqlqueue_definitions(
         ).replace_attributes(key=consumer.asset_key)
         for consumer in each
     }
-    observers = {
-        consumer.asset_key: build_observe_job(consumer.spec, asset_key=consumer.asset_key, resource_key=key)
-        for consumer in each
-    }
+    observers = dict(_observe_jobs(each, key))
     queues = {consumer.spec.name: consumer.spec for consumer in each}
     sensors = [
         helping(
@@ -108,6 +106,16 @@ def build_sqlqueue_definitions(
         ],
         resources={key: resource} if resource is not None else None,
     )
+
+
+def _observe_jobs(
+    consumers: Sequence[QueueConsumer[Any]], resource_key: str
+) -> Iterator[tuple[dg.AssetKey, dg.JobDefinition]]:
+    by_key = {consumer.asset_key: consumer.spec for consumer in consumers}
+    assets = Counter(spec.name for spec in by_key.values())
+    for key, spec in by_key.items():
+        name = f"observe_{name_of_asset(key, spec.name)}" if assets[spec.name] > 1 else None
+        yield key, build_observe_job(spec, name=name, asset_key=key, resource_key=resource_key)
 
 
 def _launchpad_jobs(

@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 
 from dagster_sqlqueue.model.queue import QueueSpec
-from dagster_sqlqueue.orchestration.assets import name_of_asset, queue_asset_key
+from dagster_sqlqueue.orchestration.assets import queue_asset_key
 from dagster_sqlqueue.orchestration.page_links import QUEUE_TAG, links_in_run
 from dagster_sqlqueue.orchestration.queue_page import figures_now
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
@@ -15,7 +15,11 @@ from dagster_sqlqueue.schema import migrations
 
 
 def build_observe_job(
-    spec: QueueSpec[Any], *, asset_key: dg.AssetKey | None = None, resource_key: str = RESOURCE_KEY
+    spec: QueueSpec[Any],
+    *,
+    name: str | None = None,
+    asset_key: dg.AssetKey | None = None,
+    resource_key: str = RESOURCE_KEY,
 ) -> dg.JobDefinition:
     """Build the job that observes a queue: a run reports the same numbers and tables on its asset as a tick of the sensor,
     and changes nothing.
@@ -29,12 +33,14 @@ def build_observe_job(
     and the link is missing.
 
     Args:
-        spec: the queue. The job is `observe_<queue>`; for an asset of another key, the key takes the queue's place.
+        spec: the queue.
+        name: the job's; None: `observe_<queue>`, with another resource key `<key>_observe_<queue>`.
         asset_key: of the queue's asset; None: `queues/<name>`.
         resource_key: of the queue's resource.
     """
     key = asset_key or queue_asset_key(spec.name)
-    name = f"observe_{name_of_asset(key, spec.name)}"
+    usual = f"observe_{spec.name}"
+    name = name or (usual if resource_key == RESOURCE_KEY else f"{resource_key}_{usual}")
 
     @dg.op(
         name=f"{name}_op",

@@ -216,6 +216,20 @@ def test_without_the_internal_function_of_dagster_the_job_is_an_ordinary_one(mon
     assert not job.asset_layer.external_job_asset_keys
 
 
+def test_each_asset_of_a_queue_has_its_job() -> None:
+    defs = build_sqlqueue_definitions(
+        [
+            send,
+            queue_consumer(EMAILS, name="again", asset_key=dg.AssetKey(["more", "emails"]), sensor={"name": "more"})(
+                send.handler
+            ),
+        ],
+        resource=SqlQueueResource(url="postgresql://"),
+    )
+    dg.Definitions.validate_loadable(defs)
+    assert {job.name for job in defs.jobs or () if "observe" in job.name} == {"observe_emails", "observe_more_emails"}
+
+
 def test_sensors_of_a_queue_share_the_job_of_its_page() -> None:
     job = build_observe_job(EMAILS)
     urgent = build_sqlqueue_sensor(send, name="urgent", observe_job=job)
