@@ -130,6 +130,14 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
     transactional: Annotated[
         bool, said("Whether runs claim, handle and complete each batch in one transaction; for quick handlers.")
     ] = False
+    concurrency: Annotated[
+        int | None,
+        said(
+            "How many jobs a run handles at a time: a plain function in as many threads, an async one on its event loop; not"
+            " for a batch, nor with transactional. Unset: a plain function one, an async one all jobs of a claim.",
+            20,
+        ),
+    ] = None
     maintain: Annotated[bool, said("Whether runs maintain the schema, beside their work, when that is due.", False)] = (
         True
     )
@@ -158,8 +166,13 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
         ),
     ] = None
     cleanup: Annotated[
-        bool, said("Whether to add sensors that release the leases and the slot of a killed run at once.")
-    ] = False
+        bool,
+        said(
+            "Whether to add two sensors that release the leases and the slot of a killed run at once, and report on its page"
+            " what it had done.",
+            False,
+        ),
+    ] = True
 
     asset: Annotated[TranslationFn[QueueAssetData] | None, AssetResolver()] = None
     freshness: Annotated[
@@ -205,6 +218,7 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
             mode=self.mode or DrainMode.LINGER,
             batch=self.batch,
             transactional=self.transactional,
+            concurrency=self.concurrency,
             lease_seconds=getattr(found, "lease_seconds", None) if self.lease_seconds is None else None,
             job_timeout_seconds=getattr(found, "job_timeout_seconds", None),
             maintain=self.maintain,
@@ -259,7 +273,7 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
         mode, batch = self.mode or consumer.mode, consumer.batch if self.batch is None else self.batch
         maintain = consumer.maintain and self.maintain
         given, own = (spec, mode, batch, maintain), (consumer.spec, consumer.mode, consumer.batch, consumer.maintain)
-        if given != own or self.transactional:
+        if given != own or self.transactional or self.concurrency is not None:
             raise InvalidInput(
                 f"the handler of queue {self.queue!r} is a consumer of queue_consumer, and the component has other settings"
                 " of queue or job; set them in queue_consumer, or name a plain function as the handler"

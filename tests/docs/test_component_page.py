@@ -45,6 +45,8 @@ def test_the_project_of_the_page_is_built_as_it_says(project: DgProject) -> None
         "reminders_sensor",
         "sqlqueue_payments_cancelled_runs",
         "sqlqueue_payments_failed_runs",
+        "sqlqueue_reminders_cancelled_runs",
+        "sqlqueue_reminders_failed_runs",
     }
     assert [resource["name"] for resource in listed["resources"]] == ["sqlqueue"]
     (asset,) = (asset for asset in listed["assets"] if asset["asset_key"] == "shop/queues/payments")

@@ -75,7 +75,8 @@ def test_what_is_scaffolded_passes_every_check(reminders: DgProject) -> None:
         "observe_reminders",
         *people,
     }
-    assert [sensor["name"] for sensor in listed["sensors"]] == ["reminders_sensor"]
+    cleanup = {"sqlqueue_reminders_failed_runs", "sqlqueue_reminders_cancelled_runs"}
+    assert {sensor["name"] for sensor in listed["sensors"]} == {"reminders_sensor", *cleanup}
     assert [resource["name"] for resource in listed["resources"]] == ["sqlqueue"]
     code, output = reminders.dg("list", "env")
     assert (code, "SQLQUEUE_URL" in output) == (0, True), output
