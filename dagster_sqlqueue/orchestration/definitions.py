@@ -7,7 +7,13 @@ from typing import Any
 import dagster as dg
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.orchestration.assets import SqlQueueTranslator, build_sqlqueue_asset_spec, name_of_asset
+from dagster_sqlqueue.orchestration.assets import (
+    SqlQueueTranslator,
+    asset_key_of,
+    build_sqlqueue_asset_spec,
+    name_of_asset,
+    queue_asset_key,
+)
 from dagster_sqlqueue.orchestration.checks import CheckThresholds, build_sqlqueue_checks
 from dagster_sqlqueue.orchestration.cleanup import build_cleanup_sensors
 from dagster_sqlqueue.orchestration.consumer import QueueConsumer
@@ -37,7 +43,8 @@ def build_sqlqueue_definitions(
     Args:
         consumers: of `queue_consumer`, all with the same resource key. For a second database, call this again and merge.
         resource: their database; None: other definitions have the resource.
-        translator: makes the assets of queues; the keys are those of the consumers.
+        translator: makes the assets of queues. Jobs, sensors and checks report on the keys that it returns; a consumer that
+            has an `asset_key` of its own keeps that.
         thresholds: of the checks; None: the defaults.
         create: whether sensors create missing queues; `sqlqueue migrate` or the job creates the tables.
         launchpad: the verbs of `build_sqlqueue_launchpad_jobs` for which each queue gets a job, `<queue>_<verb>`.
@@ -62,6 +69,7 @@ def build_sqlqueue_definitions(
     schema = (
         resource.schema_name if resource is not None and not isinstance(resource.schema_name, dg.EnvVar) else "sqlqueue"
     )
+    each = [_translated(consumer, translator, schema) for consumer in each]
     specs = {
         consumer.asset_key: build_sqlqueue_asset_spec(
             consumer.spec, translator=translator, schema=schema
@@ -106,6 +114,13 @@ def build_sqlqueue_definitions(
         ],
         resources={key: resource} if resource is not None else None,
     )
+
+
+def _translated(consumer: QueueConsumer[Any], translator: SqlQueueTranslator | None, schema: str) -> QueueConsumer[Any]:
+    """The consumer on the asset key of the translator, unless it has one of its own."""
+    if consumer.asset_key != queue_asset_key(consumer.spec.name):
+        return consumer
+    return consumer.on_asset(asset_key_of(consumer.spec, translator, schema=schema))
 
 
 def _observe_jobs(

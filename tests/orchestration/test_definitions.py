@@ -14,7 +14,9 @@ from dagster_sqlqueue import Done, Job, QueueSpec, SqlQueue
 from dagster_sqlqueue.__about__ import __version__
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration import (
+    QueueAssetData,
     SqlQueueResource,
+    SqlQueueTranslator,
     build_observe_job,
     build_sqlqueue_definitions,
     build_sqlqueue_sensor,
@@ -228,6 +230,31 @@ def test_each_asset_of_a_queue_has_its_job() -> None:
     )
     dg.Definitions.validate_loadable(defs)
     assert {job.name for job in defs.jobs or () if "observe" in job.name} == {"observe_emails", "observe_more_emails"}
+
+
+class Ours(SqlQueueTranslator):
+    def get_asset_spec(self, data: QueueAssetData) -> dg.AssetSpec:
+        return super().get_asset_spec(data).replace_attributes(key=["ours", data.spec.name], owners=["team:ours"])
+
+
+def test_everything_reports_on_the_key_of_the_translator(
+    url: str, two: tuple[SqlQueue, SqlQueue], instance: dg.DagsterInstance
+) -> None:
+    here, _ = two
+    resource = SqlQueueResource(url=url, schema_name=here.database.schema)
+    defs = build_sqlqueue_definitions(send, resource=resource, translator=Ours())
+    dg.Definitions.validate_loadable(defs)
+    key = dg.AssetKey(["ours", "emails"])
+    (spec,) = defs.resolve_all_asset_specs()
+    assert (spec.key, spec.owners) == (key, ["team:ours"])
+    assert {check.asset_key for check in defs.resolve_asset_graph().asset_check_keys} == {key}
+    assert {event.asset_key for event in tick(defs, "emails_sensor", instance).asset_events} == {key}
+    here.enqueue(EMAILS, Work(n=1))
+    drain(defs, "drain_emails", "work_off_emails", instance, tick(defs, "emails_sensor", instance))
+    assert instance.get_latest_materialization_event(key) is not None
+    assert instance.get_latest_materialization_event(queue_asset_key("emails")) is None
+    (kept,) = build_sqlqueue_definitions(send_other, resource=resource, translator=Ours()).resolve_all_asset_specs()
+    assert kept.key == send_other.asset_key, "it has a key of its own"
 
 
 def test_sensors_of_a_queue_share_the_job_of_its_page() -> None:
