@@ -1,7 +1,7 @@
 """Daily analytics: one job for each airport and day, consumed by Spark from the archived events."""
 
 import os
-from datetime import time
+from datetime import date, time
 from pathlib import Path
 
 import dagster as dg
@@ -15,17 +15,21 @@ from dagster_sqlqueue.embedded import home
 from dagster_sqlqueue.orchestration import (
     Account,
     DailyAccount,
+    build_deadline_check,
     build_fanout_asset,
     build_fanout_schedule,
+    build_sqlqueue_checks,
     build_sqlqueue_launchpad_jobs,
 )
 from dagster_sqlqueue.spark import ArchiveRead, SparkResource, build_daily_sensor, sqlqueue_daily_asset
 from definitions.archive_days import event_daily, reminder_daily
-from definitions.days import days
+from definitions.days import days, first_day, last_day
 from definitions.flights import airport_zone, destinations
 from definitions.resources import resources
 
 TABLE = "public.airport_daily"
+DEADLINE = time(8, 0)
+"""By when an account's day is to be done, on the day after, by the clocks of its zone."""
 
 daily_analytics = QueueSpec("daily_analytics", DailyAccount, bucket_count=16, lease_seconds=120, max_attempts=5)
 
@@ -74,7 +78,7 @@ def statistics(rows: pa.Table) -> dict[str, int | float]:
     output=output_directory,
     statistics=statistics,
     counted="flights",
-    deadline=time(8, 0),
+    deadline=DEADLINE,
     columns={
         "account": "The airport that the flights go to.",
         "arrived": "Flights with an arrival delay: neither cancelled nor diverted.",
@@ -122,10 +126,34 @@ sensor = build_daily_sensor(
     default_status=dg.DefaultSensorStatus.RUNNING,
 )
 
+
+def is_partition(_account: Account, day: date) -> bool:
+    """Whether a day belongs to the demo."""
+    return first_day <= day <= last_day
+
+
+checks = [
+    build_sqlqueue_checks(daily_analytics),
+    build_deadline_check(daily_analytics, accounts, deadline=DEADLINE, expected=is_partition),
+]
+checking = dg.ScheduleDefinition(
+    job=dg.define_asset_job(
+        "daily_analytics_checks",
+        dg.AssetSelection.checks(*checks),
+        executor_def=dg.in_process_executor,
+        description="Checks the queue's health, and that every account's day was done by 08:00 of its own zone.",
+    ),
+    # The airports' zones are whole hours from UTC: within minutes of each account's deadline.
+    cron_schedule="2 * * * *",
+    execution_timezone="UTC",
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+)
+
 defs = dg.Definitions(
     assets=[fan_out, airport_daily, event_daily, reminder_daily],
     jobs=build_sqlqueue_launchpad_jobs(daily_analytics, name_prefix="daily_analytics", verbs=("show", "redrive")),
-    schedules=[schedule],
+    asset_checks=checks,
+    schedules=[schedule, checking],
     sensors=[sensor],
     resources={**resources, "spark": SparkResource()},
 )

@@ -7,6 +7,7 @@ from dagster_sqlqueue.orchestration import (
     SensorSettings,
     build_cleanup_sensors,
     build_maintenance_schedule,
+    build_observe_job,
     build_sqlqueue_asset_spec,
     build_sqlqueue_checks,
     build_sqlqueue_launchpad_jobs,
@@ -30,6 +31,7 @@ events = QueueSpec(
     sensor={
         "settings": SensorSettings(max_runs=3, jobs_per_run=20_000, linger_seconds=5),
         "default_status": dg.DefaultSensorStatus.RUNNING,
+        "observe_job": build_observe_job(events),
     },
 )
 def handle_flight(job: Job[FlightEvent]) -> Done | Retry:

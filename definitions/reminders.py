@@ -14,6 +14,7 @@ from dagster_sqlqueue.embedded import home
 from dagster_sqlqueue.orchestration import (
     SensorSettings,
     build_cleanup_sensors,
+    build_observe_job,
     build_sqlqueue_asset_spec,
     build_sqlqueue_checks,
     build_sqlqueue_launchpad_jobs,
@@ -61,6 +62,7 @@ reminders = QueueSpec(
     sensor={
         "settings": SensorSettings(max_runs=1),
         "default_status": dg.DefaultSensorStatus.RUNNING,
+        "observe_job": build_observe_job(reminders),
     },
 )
 def send_reminder(job: Job[Reminder]) -> Done | Retry | Snooze | Cancel | Reject:

@@ -33,6 +33,7 @@ from dagster_sqlqueue.orchestration.io_manager import SqlQueueIOManager, build_s
 from dagster_sqlqueue.orchestration.launchpad import build_sqlqueue_launchpad_jobs
 from dagster_sqlqueue.orchestration.leased_jobs import LeasedJob
 from dagster_sqlqueue.orchestration.maintenance import build_maintenance_schedule
+from dagster_sqlqueue.orchestration.observe_job import build_observe_job
 from dagster_sqlqueue.orchestration.ops import (
     ClaimConfig,
     EnqueueConfig,
@@ -87,6 +88,7 @@ __all__ = [
     "build_group_op",
     "build_group_sensor",
     "build_maintenance_schedule",
+    "build_observe_job",
     "build_sqlqueue_asset_spec",
     "build_sqlqueue_checks",
     "build_sqlqueue_definitions",

@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,11 @@ def queue_asset_key(queue: str) -> dg.AssetKey:
 def asset_key_among(asset_keys: Mapping[str, dg.AssetKey] | None, queue: str) -> dg.AssetKey:
     """The asset key that the mapping has for a queue, else `queues/<name>`."""
     return (asset_keys or {}).get(queue) or queue_asset_key(queue)
+
+
+def name_of_asset(key: dg.AssetKey, queue: str) -> str:
+    """The name of a queue's asset in names of checks and jobs: the queue's, or, for another asset key, the key."""
+    return queue if key == queue_asset_key(queue) else re.sub(r"\W", "_", "_".join(key.path))
 
 
 @dataclass(frozen=True, slots=True)

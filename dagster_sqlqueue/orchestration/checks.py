@@ -1,6 +1,5 @@
 """Asset checks of a queue's health: the sensor reports them without a run, and users can run them."""
 
-import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import Head
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.orchestration import slots
-from dagster_sqlqueue.orchestration.assets import queue_asset_key
+from dagster_sqlqueue.orchestration.assets import name_of_asset, queue_asset_key
 from dagster_sqlqueue.orchestration.dead_letters import latest_letters, letter_list
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 from dagster_sqlqueue.orchestration.slots import Asked
@@ -171,7 +170,7 @@ def build_sqlqueue_checks(
     }
 
     @dg.multi_asset_check(
-        name=f"{_named(key, spec)}_health",
+        name=f"{name_of_asset(key, spec.name)}_health",
         specs=[dg.AssetCheckSpec(name, asset=key, description=about[name]) for name in NAMES],
         description=f"Checks the health of the queue {spec.name!r}.",
         can_subset=True,
@@ -202,10 +201,6 @@ class _Checks(dg.AssetChecksDefinition):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", dg.BetaWarning)
             return _Checks(**attributes)
-
-
-def _named(key: dg.AssetKey, spec: QueueSpec[Any]) -> str:
-    return spec.name if key == queue_asset_key(spec.name) else re.sub(r"\W", "_", "_".join(key.path))
 
 
 def _stalled(

@@ -28,6 +28,7 @@ from dagster_sqlqueue.orchestration.consumer import QueueConsumer, queue_consume
 from dagster_sqlqueue.orchestration.create_job import build_create_job, helping
 from dagster_sqlqueue.orchestration.drain import DrainMode
 from dagster_sqlqueue.orchestration.launchpad import USUAL_VERBS, build_sqlqueue_launchpad_jobs
+from dagster_sqlqueue.orchestration.observe_job import build_observe_job
 from dagster_sqlqueue.orchestration.references import resolve
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.orchestration.scaffolding import URL_VARIABLE, SqlQueueScaffolder
@@ -129,6 +130,14 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
     transactional: Annotated[
         bool, said("Whether runs claim, handle and complete each batch in one transaction; for quick handlers.")
     ] = False
+    concurrency: Annotated[
+        int | None,
+        said(
+            "How many jobs a run handles at a time: a plain function in as many threads, an async one on its event loop; not"
+            " for a batch, nor with transactional. Unset: a plain function one, an async one all jobs of a claim.",
+            20,
+        ),
+    ] = None
     maintain: Annotated[bool, said("Whether runs maintain the schema, beside their work, when that is due.", False)] = (
         True
     )
@@ -157,8 +166,13 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
         ),
     ] = None
     cleanup: Annotated[
-        bool, said("Whether to add sensors that release the leases and the slot of a killed run at once.")
-    ] = False
+        bool,
+        said(
+            "Whether to add two sensors that release the leases and the slot of a killed run at once, and report on its page"
+            " what it had done.",
+            False,
+        ),
+    ] = True
 
     asset: Annotated[TranslationFn[QueueAssetData] | None, AssetResolver()] = None
     freshness: Annotated[
@@ -204,6 +218,7 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
             mode=self.mode or DrainMode.LINGER,
             batch=self.batch,
             transactional=self.transactional,
+            concurrency=self.concurrency,
             lease_seconds=getattr(found, "lease_seconds", None) if self.lease_seconds is None else None,
             job_timeout_seconds=getattr(found, "job_timeout_seconds", None),
             maintain=self.maintain,
@@ -224,6 +239,7 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
         consumer = self.get_consumer(context)
         spec, key = consumer.spec, consumer.asset_key
         limits = CheckThresholds(**(self.checks or CheckAttributes()).model_dump())
+        observe = build_observe_job(spec, asset_key=key)
         sensor = build_sqlqueue_sensor(
             consumer,
             settings=SensorSettings(
@@ -232,6 +248,7 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
             thresholds=limits,
             minimum_interval_seconds=self.minimum_interval_seconds,
             default_status=self.default_status,
+            observe_job=observe,
         )
         sensors = [helping(sensor, spec, create=self.create)]
         if self.cleanup:
@@ -246,7 +263,7 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
         return dg.Definitions(
             assets=[self.get_asset_spec(QueueAssetData(spec, self.schema_name))],
             asset_checks=[build_sqlqueue_checks(spec, limits, asset_key=key)],
-            jobs=[consumer.job, build_create_job(spec), *launchpad],
+            jobs=[consumer.job, build_create_job(spec), observe, *launchpad],
             sensors=sensors,
             resources={"sqlqueue": shared_resource(self.url_env, self.schema_name)} if self.resource else None,
         )
@@ -256,7 +273,7 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
         mode, batch = self.mode or consumer.mode, consumer.batch if self.batch is None else self.batch
         maintain = consumer.maintain and self.maintain
         given, own = (spec, mode, batch, maintain), (consumer.spec, consumer.mode, consumer.batch, consumer.maintain)
-        if given != own or self.transactional:
+        if given != own or self.transactional or self.concurrency is not None:
             raise InvalidInput(
                 f"the handler of queue {self.queue!r} is a consumer of queue_consumer, and the component has other settings"
                 " of queue or job; set them in queue_consumer, or name a plain function as the handler"

@@ -47,6 +47,9 @@ class QueueConsumer(DrainJob[Payload]):
     handler: Callable[..., Any]
     batch: bool = False
     _sensor_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    _build: Callable[[Callable[..., Any], dg.AssetKey], "QueueConsumer[Payload]"] | None = field(
+        default=None, repr=False
+    )
 
     def __call__(self, *jobs: Any, **given: Any) -> Any:
         """Call the handler itself, as a test would."""
@@ -58,6 +61,10 @@ class QueueConsumer(DrainJob[Payload]):
         tags, with `build_sqlqueue_sensor`.
         """
         return self.sensor_with()
+
+    def on_asset(self, key: dg.AssetKey) -> "QueueConsumer[Payload]":
+        """Build the same consumer for another asset: its op, job and sensor report there. Use these instead of its own."""
+        return self if key == self.asset_key or self._build is None else self._build(self.handler, key)
 
     def sensor_with(self, **usual: Any) -> dg.SensorDefinition:
         """Build the sensor with these defaults of `build_sqlqueue_sensor`; the consumer's own options take precedence."""
@@ -166,9 +173,11 @@ def queue_consumer(
     if mode not in list(DrainMode):
         raise InvalidInput(f"mode is {mode!r}; it must be one of {', '.join(map(repr, map(str, DrainMode)))}")
     job_name = name or f"drain_{chosen.name}"
-    key = asset_key or queue_asset_key(chosen.name)
 
     def decorate(handler: Callable[..., Any]) -> QueueConsumer[Any]:
+        return build(handler, asset_key or queue_asset_key(chosen.name))
+
+    def build(handler: Callable[..., Any], key: dg.AssetKey) -> QueueConsumer[Any]:
         takes = shape_of_handler(handler, chosen, batch=batch)
         if transactional and (shape := shape_of(handler, batch=takes.batch)) is not Shape.JOB:
             raise InvalidInput(
@@ -218,6 +227,7 @@ def queue_consumer(
             handler=handler,
             batch=takes.batch,
             _sensor_options=dict(sensor or {}),
+            _build=build,
         )
 
     return decorate

@@ -8,6 +8,7 @@ from pydantic import Field
 from dagster_sqlqueue.errors import SchemaMissing, UnknownQueue
 from dagster_sqlqueue.model.queue import QueueSettings, QueueSpec
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
+from dagster_sqlqueue.orchestration.sensor_copies import copied_quietly
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.schema import migrations
 
@@ -86,7 +87,8 @@ def helping(
 
     @dg.sensor(
         name=sensor.name,
-        job_name=sensor.job_name,
+        job_name=None if sensor.has_jobs else sensor.job_name,
+        jobs=sensor.jobs if sensor.has_jobs else None,
         minimum_interval_seconds=sensor.minimum_interval_seconds,
         default_status=sensor.default_status,
         description=sensor.description,
@@ -104,7 +106,7 @@ def helping(
         context.log.info("created the queue %s", spec.name)
         return sensor(context)
 
-    return tick
+    return copied_quietly(tick) if sensor.has_jobs else tick
 
 
 def create_job_name(spec: QueueSpec[Any], resource_key: str) -> str:

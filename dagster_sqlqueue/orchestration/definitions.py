@@ -1,17 +1,25 @@
 """All Dagster definitions of consumers' queues: jobs, sensors, assets, checks and the resource."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import dagster as dg
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.orchestration.assets import SqlQueueTranslator, build_sqlqueue_asset_spec
+from dagster_sqlqueue.orchestration.assets import (
+    SqlQueueTranslator,
+    asset_key_of,
+    build_sqlqueue_asset_spec,
+    name_of_asset,
+    queue_asset_key,
+)
 from dagster_sqlqueue.orchestration.checks import CheckThresholds, build_sqlqueue_checks
 from dagster_sqlqueue.orchestration.cleanup import build_cleanup_sensors
 from dagster_sqlqueue.orchestration.consumer import QueueConsumer
 from dagster_sqlqueue.orchestration.create_job import build_create_job, helping
 from dagster_sqlqueue.orchestration.launchpad import USUAL_VERBS, build_sqlqueue_launchpad_jobs
+from dagster_sqlqueue.orchestration.observe_job import build_observe_job
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource
 
 
@@ -26,8 +34,8 @@ def build_sqlqueue_definitions(
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.RUNNING,
 ) -> dg.Definitions:
     """Build all definitions of these queues: of each the asset with its checks, the job that works it off, the job that
-    creates it or updates its settings, launchpad jobs, by default to show jobs and to redrive dead letters, and the
-    sensor; and the sensors that release what killed runs held.
+    creates it or updates its settings, the job that observes it, launchpad jobs, by default to show jobs and to redrive dead
+    letters, and the sensor; and the sensors that release what killed runs held.
 
     The first tick of its sensor creates a missing queue with the settings in the code. From then on those in the database
     hold; where the code has others, each run warns of them by name.
@@ -35,7 +43,8 @@ def build_sqlqueue_definitions(
     Args:
         consumers: of `queue_consumer`, all with the same resource key. For a second database, call this again and merge.
         resource: their database; None: other definitions have the resource.
-        translator: makes the assets of queues; the keys are those of the consumers.
+        translator: makes the assets of queues. Jobs, sensors and checks report on the keys that it returns; a consumer that
+            has an `asset_key` of its own keeps that.
         thresholds: of the checks; None: the defaults.
         create: whether sensors create missing queues; `sqlqueue migrate` or the job creates the tables.
         launchpad: the verbs of `build_sqlqueue_launchpad_jobs` for which each queue gets a job, `<queue>_<verb>`.
@@ -60,16 +69,20 @@ def build_sqlqueue_definitions(
     schema = (
         resource.schema_name if resource is not None and not isinstance(resource.schema_name, dg.EnvVar) else "sqlqueue"
     )
+    each = [_translated(consumer, translator, schema) for consumer in each]
     specs = {
         consumer.asset_key: build_sqlqueue_asset_spec(
             consumer.spec, translator=translator, schema=schema
         ).replace_attributes(key=consumer.asset_key)
         for consumer in each
     }
+    observers = dict(_observe_jobs(each, key))
     queues = {consumer.spec.name: consumer.spec for consumer in each}
     sensors = [
         helping(
-            consumer.sensor_with(default_status=default_status, thresholds=thresholds),
+            consumer.sensor_with(
+                default_status=default_status, thresholds=thresholds, observe_job=observers[consumer.asset_key]
+            ),
             consumer.spec,
             create=create,
             resource_key=key,
@@ -85,6 +98,7 @@ def build_sqlqueue_definitions(
         jobs=[
             *(consumer.job for consumer in each),
             *(build_create_job(spec, resource_key=key) for spec in queues.values()),
+            *observers.values(),
             *_launchpad_jobs(each, launchpad, key),
         ],
         sensors=[
@@ -100,6 +114,23 @@ def build_sqlqueue_definitions(
         ],
         resources={key: resource} if resource is not None else None,
     )
+
+
+def _translated(consumer: QueueConsumer[Any], translator: SqlQueueTranslator | None, schema: str) -> QueueConsumer[Any]:
+    """The consumer on the asset key of the translator, unless it has one of its own."""
+    if consumer.asset_key != queue_asset_key(consumer.spec.name):
+        return consumer
+    return consumer.on_asset(asset_key_of(consumer.spec, translator, schema=schema))
+
+
+def _observe_jobs(
+    consumers: Sequence[QueueConsumer[Any]], resource_key: str
+) -> Iterator[tuple[dg.AssetKey, dg.JobDefinition]]:
+    by_key = {consumer.asset_key: consumer.spec for consumer in consumers}
+    assets = Counter(spec.name for spec in by_key.values())
+    for key, spec in by_key.items():
+        name = f"observe_{name_of_asset(key, spec.name)}" if assets[spec.name] > 1 else None
+        yield key, build_observe_job(spec, name=name, asset_key=key, resource_key=resource_key)
 
 
 def _launchpad_jobs(

@@ -69,9 +69,10 @@ def read_if_allowed(queue: SqlQueue, name: str) -> Read | None:
         return None
 
 
-def figures_after_run(queue: SqlQueue, name: str, links: PageLinks) -> dict[str, Any]:
-    """The statistics that a run reports after it has ended jobs: the sensor's, so that they plot as one line."""
-    look = Look(name, False, queue.peek_heads(name), queue.depth(name), Capacity(), {})
+def figures_now(queue: SqlQueue, name: str, links: PageLinks) -> dict[str, Any]:
+    """The statistics that a run reports: the sensor's, so that they plot as one line."""
+    paused = queue.settings(name).paused_at is not None
+    look = Look(name, paused, queue.peek_heads(name), queue.depth(name), Capacity(), {})
     return figures(read_if_allowed(queue, name), look, links)
 
 

@@ -19,6 +19,7 @@ from dagster_sqlqueue.orchestration.queue_page import Look
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource, under_key
 from dagster_sqlqueue.orchestration.run_plan import Plan, drains, standing, unreached
 from dagster_sqlqueue.orchestration.run_rate import MEASURED_SECONDS, jobs_in, measured
+from dagster_sqlqueue.orchestration.sensor_copies import copied_quietly
 from dagster_sqlqueue.orchestration.slot_runs import TOKEN_TAG, capacity
 from dagster_sqlqueue.orchestration.tick_events import Memory, report
 from dagster_sqlqueue.queue import SqlQueue
@@ -90,6 +91,7 @@ def build_sqlqueue_sensor(
     thresholds: CheckThresholds | None = None,
     minimum_interval_seconds: int = 1,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
+    observe_job: dg.JobDefinition | None = None,
 ) -> dg.SensorDefinition:
     """Build a sensor that requests runs of the consumer's job for the buckets that have work.
 
@@ -113,6 +115,8 @@ def build_sqlqueue_sensor(
         minimum_interval_seconds: between two ticks. Dagster's daemon evaluates sensors every five seconds; with an interval
             of five seconds it may skip every other time.
         default_status: whether it starts with the code location, or when a user switches it on.
+        observe_job: of `build_observe_job`, one for all sensors of the queue: the page of the queue's asset then names the
+            sensor under *Automation*. None: it does not.
     """
     chosen = settings or SensorSettings()
     queue_name = consumer.spec.name
@@ -121,7 +125,8 @@ def build_sqlqueue_sensor(
 
     @dg.sensor(
         name=sensor_name,
-        job_name=consumer.job.name,
+        job_name=consumer.job.name if observe_job is None else None,
+        jobs=None if observe_job is None else [consumer.job, observe_job],
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
         description=f"Reads the bucket heads of the queue {queue_name!r} and requests drain runs for those with work.",
@@ -149,7 +154,7 @@ def build_sqlqueue_sensor(
             return dg.SensorResult(run_requests=requests, asset_events=events, cursor=memory.cursor())
         return dg.SensorResult(skip_reason=status, asset_events=events, cursor=memory.cursor())
 
-    return bucket_heads
+    return bucket_heads if observe_job is None else copied_quietly(bucket_heads)
 
 
 def _status_line(name: str, heads: Sequence[Head], depth: Depth) -> str:
@@ -262,6 +267,7 @@ class _Tick:
         }
         said = {name: value for name, value in config.items() if value is not None}
         return dg.RunRequest(
+            job_name=self.consumer.job.name,
             run_config={"ops": {self.consumer.op.name: {"config": said}}},
             tags={
                 QUEUE_TAG: slot.queue,

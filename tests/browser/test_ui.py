@@ -166,7 +166,7 @@ def the_daily_assets_page_plots_each_day(site: Served, view: View) -> None:
 
     view.page.goto(f"{site.base}/assets/airport_daily")
     view.page.get_by_role("button", name="Plots").click()
-    # By partition, the UI plots the last 120 days from today alone; these are of 2013.
+    # The default is by partition; by event, there is a plot also of a single day.
     view.page.locator("button").filter(has_text="Events").click()
     view.look("daily", height=1000)
     plotted(view, {"flights", "cancelled", "mean_arrival_delay_minutes"})

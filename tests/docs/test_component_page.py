@@ -36,7 +36,7 @@ def test_the_project_of_the_page_is_built_as_it_says(project: DgProject) -> None
     listed = json.loads(output)
     queues = {asset["asset_key"] for asset in listed["assets"] if "sqlqueue" in asset["kinds"]}
     assert queues == {"queues/reminders", "shop/queues/payments"}
-    jobs = {f"{what}_{queue}" for what in ("create", "drain") for queue in ("payments", "reminders")}
+    jobs = {f"{what}_{queue}" for what in ("create", "drain", "observe") for queue in ("payments", "reminders")}
     jobs |= {f"reminders_{verb}" for verb in ("show", "redrive")}
     jobs |= {f"payments_{verb}" for verb in ("show", "redrive", "pause", "resume")}
     assert {job["name"] for job in listed["jobs"]} == jobs
@@ -45,6 +45,8 @@ def test_the_project_of_the_page_is_built_as_it_says(project: DgProject) -> None
         "reminders_sensor",
         "sqlqueue_payments_cancelled_runs",
         "sqlqueue_payments_failed_runs",
+        "sqlqueue_reminders_cancelled_runs",
+        "sqlqueue_reminders_failed_runs",
     }
     assert [resource["name"] for resource in listed["resources"]] == ["sqlqueue"]
     (asset,) = (asset for asset in listed["assets"] if asset["asset_key"] == "shop/queues/payments")

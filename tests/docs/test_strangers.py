@@ -104,7 +104,8 @@ def test_a_project_of_yaml(project: DgProject, url: str, schema: str) -> None:
     run("dg check yaml --validate-requirements", project.root, project)
     with dg_dev(project.root, project.environment) as dev, SqlQueue(url, schema=schema) as queue:
         location = dev.loaded()
-        assert sensors(location) == {"reminders_sensor": "RUNNING"}
+        cleanup = {"sqlqueue_reminders_failed_runs": "RUNNING", "sqlqueue_reminders_cancelled_runs": "RUNNING"}
+        assert sensors(location) == {"reminders_sensor": "RUNNING", **cleanup}
         (resource,) = location["repositories"][0]["allTopLevelResourceDetails"]
         assert (resource["name"], resource["configuredValues"]) == ("sqlqueue", []), (
             "the URL is nowhere in the definitions"

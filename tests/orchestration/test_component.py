@@ -22,12 +22,12 @@ def test_everything_of_a_queue_is_made_without_a_database(project: Loader, monke
     with project.loaded() as defs:
         dg.Definitions.validate_loadable(defs)
         repository = defs.get_repository_def()
-        assert {"create_reminders", "drain_reminders"} <= set(repository.job_names)
+        assert {"create_reminders", "drain_reminders", "observe_reminders"} <= set(repository.job_names)
         assert defs.resolve_all_asset_keys() == [queue_asset_key("reminders")]
         sensor = sensor_of(defs)
         assert (sensor.name, sensor.minimum_interval_seconds) == ("reminders_sensor", 30)
         assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
-        assert sensor.job_name == "drain_reminders"
+        assert [target.job_name for target in sensor.targets] == ["drain_reminders", "observe_reminders"]
         (spec,) = defs.resolve_all_asset_specs()
         assert spec.metadata["sqlqueue/buckets"] == 8
         assert [column.name for column in spec.metadata["dagster/column_schema"].columns] == ["text"]
@@ -169,6 +169,9 @@ def test_a_component_is_added_to_a_file_that_has_one(project: Loader) -> None:
         ),
         ({"queue": "made", "handler": ".handler:made", "mode": "standing"}, "the component has other settings of"),
         ({"queue": "made", "handler": ".handler:made", "maintain": False}, "the component has other settings of"),
+        ({"queue": "made", "handler": ".handler:made", "concurrency": 4}, "the component has other settings of"),
+        ({"handler": ".handler:all_at_once", "concurrency": 4}, "concurrency=4 with a handler of a batch"),
+        ({"transactional": True, "concurrency": 4}, "concurrency=4 with transactional mode"),
         ({"queue": "made", "handler": ".handler:made", "asset": {"key": "a/b"}}, "where the component's is 'a/b'"),
         ({"buckets": 5000}, "bucket_count of queue 'reminders' is 5000; it must be 1 to 1024"),
         ({"queue": "My Queue"}, "queue name 'My Queue' is not usable"),

@@ -121,9 +121,21 @@ def test_depth_progress_and_checks_are_reported_under_the_assets_key(location: L
     assert location.instance.get_latest_materialization_event(queue_asset_key("reminders")) is None
 
 
+def test_concurrency_and_no_cleanup_come_from_yaml(location: Location) -> None:
+    location.queue.migrate()
+    location.write("reminders", ".handler:both", concurrency=2, cleanup=False)
+    with location.loaded() as defs:
+        assert [sensor.name for sensor in defs.sensors or ()] == ["reminders_sensor"]
+        location.run(defs, "create_reminders")
+        location.queue.enqueue_many(QueueSpec("reminders", Reminder), [Reminder(text="a"), Reminder(text="b")])
+        config = {"ops": {"work_off_reminders": {"config": {"linger_seconds": 0}}}}
+        assert location.run(defs, "drain_reminders", run_config=config).success
+    assert location.queue.archived("reminders", since_seconds=3_600) == {"succeeded": 2}
+
+
 def test_handlers_of_a_batch_and_cleanup_come_from_yaml(location: Location) -> None:
     location.queue.migrate()
-    location.write("reminders", ".handler:all_at_once", batch=True, cleanup=True, mode="linger")
+    location.write("reminders", ".handler:all_at_once", batch=True, mode="linger")
     with location.loaded() as defs:
         dg.Definitions.validate_loadable(defs)
         names = {sensor.name for sensor in defs.sensors or ()}

@@ -94,6 +94,12 @@ def test_handlers_of_every_shape(queue: SqlQueue, deployment: Deployment, spec: 
     assert results == list(range(20))
 
 
+def test_a_run_is_one_process_whatever_the_executor_of_the_location(consumer: QueueConsumer[Work]) -> None:
+    resource = SqlQueueResource(url="postgresql://")
+    defs = dg.Definitions(jobs=[consumer.job], resources={"sqlqueue": resource}, executor=dg.multiprocess_executor)
+    assert defs.resolve_job_def(consumer.job.name).executor_def is dg.in_process_executor
+
+
 def test_jobs_are_worked_on_side_by_side(deployment: Deployment, spec: QueueSpec[Work]) -> None:
     together = threading.Barrier(3, timeout=PATIENCE)
 

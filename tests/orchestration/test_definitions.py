@@ -1,5 +1,6 @@
 """What one call makes of consumers, and two databases in one code location."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,16 @@ from dagster_graphql.schema import create_schema
 from dagster_sqlqueue import Done, Job, QueueSpec, SqlQueue
 from dagster_sqlqueue.__about__ import __version__
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.orchestration import SqlQueueResource, build_sqlqueue_definitions, queue_asset_key, queue_consumer
+from dagster_sqlqueue.orchestration import (
+    QueueAssetData,
+    SqlQueueResource,
+    SqlQueueTranslator,
+    build_observe_job,
+    build_sqlqueue_definitions,
+    build_sqlqueue_sensor,
+    queue_asset_key,
+    queue_consumer,
+)
 from tests.orchestration.support import code_location, configs, done_by
 from tests.support import Work
 from tests.support.cleared import own_schema
@@ -31,6 +41,12 @@ defs = build_sqlqueue_definitions(send, resource=SqlQueueResource(url=dg.EnvVar(
 """
 LIBRARIES = """{ workspaceOrError { ... on Workspace { locationEntries { locationOrLoadError {
     ... on RepositoryLocation { dagsterLibraryVersions { name version } } } } } } }"""
+
+AUTOMATION = """{
+  assetNodes { assetKey { path } isExecutable isObservable jobNames
+    targetingInstigators { ... on Sensor { name } ... on Schedule { name } } }
+  repositoriesOrError { ... on RepositoryConnection { nodes { jobs { name isAssetJob } } } }
+}"""
 
 
 @queue_consumer(EMAILS)
@@ -84,7 +100,7 @@ def test_everything_comes_from_one_call(
         "oldest_ready",
         "stalled_bucket",
     }
-    jobs = {"drain_emails", "create_emails", "emails_show", "emails_redrive"}
+    jobs = {"drain_emails", "create_emails", "observe_emails", "emails_show", "emails_redrive"}
     assert {job.name for job in defs.jobs or ()} == jobs
     sensors = {sensor.name: sensor.default_status for sensor in defs.sensors or ()}
     assert sensors.keys() == {"emails_sensor", "sqlqueue_emails_failed_runs", "sqlqueue_emails_cancelled_runs"}
@@ -154,6 +170,103 @@ def test_graphql_lists_the_library_with_its_version(persistent: dg.DagsterInstan
     found = {one["name"]: one["version"] for one in entry["locationOrLoadError"]["dagsterLibraryVersions"]}
     assert found.keys() >= {"dagster", "dagster-sqlqueue"}
     assert found["dagster-sqlqueue"] == __version__
+
+
+def test_the_page_of_the_queue_names_its_sensor(persistent: dg.DagsterInstance, tmp_path: Path) -> None:
+    """By the query that the asset's page makes. The asset stays external, and the drain job keeps its launchpad."""
+    file = tmp_path / "code_location.py"
+    file.write_text(LOCATION)
+    with WorkspaceProcessContext(persistent, code_location(file)) as context:
+        answer = create_schema().execute(AUTOMATION, context_value=context.create_request_context())
+    assert not answer.errors
+    assert answer.data is not None
+    assert answer.data["assetNodes"] == [
+        {
+            "assetKey": {"path": ["queues", "emails"]},
+            "isExecutable": False,
+            "isObservable": False,
+            "jobNames": ["observe_emails"],
+            "targetingInstigators": [{"name": "emails_sensor"}],
+        }
+    ]
+    (repository,) = answer.data["repositoriesOrError"]["nodes"]
+    its = {job["name"]: job["isAssetJob"] for job in repository["jobs"]}
+    assert {name for name, is_asset_job in its.items() if is_asset_job} == {"observe_emails", "__ASSET_JOB"}
+    assert its.keys() >= {"drain_emails", "create_emails", "emails_show"}
+
+
+def test_the_job_of_the_page_observes_the_queue(
+    url: str, two: tuple[SqlQueue, SqlQueue], instance: dg.DagsterInstance
+) -> None:
+    here, _ = two
+    here.create_queue(EMAILS)
+    here.enqueue_many(EMAILS, [Work(n=1), Work(n=2)])
+    here.pause("emails")
+    defs = build_sqlqueue_definitions(send, resource=SqlQueueResource(url=url, schema_name=here.database.schema))
+    assert defs.resolve_job_def("observe_emails").execute_in_process(instance=instance).success
+    (record,) = instance.fetch_observations(queue_asset_key("emails"), limit=10).records
+    observed = record.asset_observation
+    assert observed is not None
+    assert observed.metadata["ready"].value == 2
+    assert "until the queue is resumed" in str(observed.metadata["summary"].value)
+    assert here.depth("emails").ready == 2
+
+
+def test_without_the_internal_function_of_dagster_the_job_is_an_ordinary_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dagster._core.definitions.assets.job.asset_layer", None)
+    job = build_observe_job(EMAILS)
+    assert not job.asset_layer.external_job_asset_keys
+
+
+def test_each_asset_of_a_queue_has_its_job() -> None:
+    defs = build_sqlqueue_definitions(
+        [
+            send,
+            queue_consumer(EMAILS, name="again", asset_key=dg.AssetKey(["more", "emails"]), sensor={"name": "more"})(
+                send.handler
+            ),
+        ],
+        resource=SqlQueueResource(url="postgresql://"),
+    )
+    dg.Definitions.validate_loadable(defs)
+    assert {job.name for job in defs.jobs or () if "observe" in job.name} == {"observe_emails", "observe_more_emails"}
+
+
+class Ours(SqlQueueTranslator):
+    def get_asset_spec(self, data: QueueAssetData) -> dg.AssetSpec:
+        return super().get_asset_spec(data).replace_attributes(key=["ours", data.spec.name], owners=["team:ours"])
+
+
+def test_everything_reports_on_the_key_of_the_translator(
+    url: str, two: tuple[SqlQueue, SqlQueue], instance: dg.DagsterInstance
+) -> None:
+    here, _ = two
+    resource = SqlQueueResource(url=url, schema_name=here.database.schema)
+    defs = build_sqlqueue_definitions(send, resource=resource, translator=Ours())
+    dg.Definitions.validate_loadable(defs)
+    key = dg.AssetKey(["ours", "emails"])
+    (spec,) = defs.resolve_all_asset_specs()
+    assert (spec.key, spec.owners) == (key, ["team:ours"])
+    assert {check.asset_key for check in defs.resolve_asset_graph().asset_check_keys} == {key}
+    assert {event.asset_key for event in tick(defs, "emails_sensor", instance).asset_events} == {key}
+    here.enqueue(EMAILS, Work(n=1))
+    drain(defs, "drain_emails", "work_off_emails", instance, tick(defs, "emails_sensor", instance))
+    assert instance.get_latest_materialization_event(key) is not None
+    assert instance.get_latest_materialization_event(queue_asset_key("emails")) is None
+    (kept,) = build_sqlqueue_definitions(send_other, resource=resource, translator=Ours()).resolve_all_asset_specs()
+    assert kept.key == send_other.asset_key, "it has a key of its own"
+
+
+def test_sensors_of_a_queue_share_the_job_of_its_page() -> None:
+    job = build_observe_job(EMAILS)
+    urgent = build_sqlqueue_sensor(send, name="urgent", observe_job=job)
+    defs = dg.Definitions(
+        jobs=[send.job],
+        sensors=[send.sensor_with(observe_job=job), urgent],
+        resources={"sqlqueue": SqlQueueResource(url="postgresql://")},
+    )
+    names = {found.name for found in defs.get_repository_def().get_all_jobs()}
+    assert names == {"drain_emails", "observe_emails"}
 
 
 def test_consumers_of_two_databases_are_not_given_together() -> None:

@@ -69,8 +69,14 @@ def test_what_is_scaffolded_passes_every_check(reminders: DgProject) -> None:
     checks = {"oldest_ready", "dead_letters", "lease_expiry", "stalled_bucket"}
     assert {check["name"] for check in listed["asset_checks"]} == checks
     people = {"reminders_show", "reminders_redrive"}
-    assert {job["name"] for job in listed["jobs"]} == {"create_reminders", "drain_reminders", *people}
-    assert [sensor["name"] for sensor in listed["sensors"]] == ["reminders_sensor"]
+    assert {job["name"] for job in listed["jobs"]} == {
+        "create_reminders",
+        "drain_reminders",
+        "observe_reminders",
+        *people,
+    }
+    cleanup = {"sqlqueue_reminders_failed_runs", "sqlqueue_reminders_cancelled_runs"}
+    assert {sensor["name"] for sensor in listed["sensors"]} == {"reminders_sensor", *cleanup}
     assert [resource["name"] for resource in listed["resources"]] == ["sqlqueue"]
     code, output = reminders.dg("list", "env")
     assert (code, "SQLQUEUE_URL" in output) == (0, True), output

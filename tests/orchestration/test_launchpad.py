@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from dagster_sqlqueue import NewJob, SqlQueue
+from dagster_sqlqueue.display import moment
 from tests.orchestration.launchpad_support import Launchpad, everything
 from tests.support import Work
 from tests.support.decisions import LATER, PLAIN, ids, kill, put, take
@@ -143,12 +144,16 @@ def test_a_running_job_is_asked_to_end_and_what_does_not_fit_is_named(queue: Sql
 def test_pause_resume_and_rebucket(queue: SqlQueue, launchpad: Launchpad) -> None:
     put(queue, PLAIN, 2)
     (running,) = take(queue, 1)
-    done = launchpad("pause", queue="work", wait_seconds=0.05)
+    dry = launchpad("pause", queue="work", until=LATER.isoformat(), wait_seconds=30.0)
+    assert dry.said == f"queue work would be paused until {moment(LATER)}. Nothing was changed: this was a dry run"
+    assert (dry.value, dry.observed) == ({"queue": "work", "changed": False}, None)
+    assert queue.settings("work").paused_at is None
+    done = launchpad("pause", queue="work", wait_seconds=0.05, dry_run=False)
     assert done.value == {"queue": "work", "changed": True, "drained": 0}
     assert "jobs of it are still running" in done.said
     assert take(queue) == []
     queue.complete([running])
-    assert launchpad("pause", queue="work", wait_seconds=30.0).value == {
+    assert launchpad("pause", queue="work", wait_seconds=30.0, dry_run=False).value == {
         "queue": "work",
         "changed": False,
         "drained": 1,
@@ -160,10 +165,14 @@ def test_pause_resume_and_rebucket(queue: SqlQueue, launchpad: Launchpad) -> Non
     assert done.observed is not None
     assert (done.value["buckets_before"], done.value["buckets_now"]) == (4, 2)
     assert queue.settings("work").bucket_count == 2
-    resumed = launchpad("resume", queue="work")
+    dry = launchpad("resume", queue="work")
+    assert dry.said.startswith("queue work would hand out jobs again; it is paused since ")
+    assert queue.settings("work").paused_at is not None
+    resumed = launchpad("resume", queue="work", dry_run=False)
     assert resumed.said == "queue work hands out jobs again"
     assert queue.settings("work").paused_at is None
-    assert launchpad("resume", queue="work").observed is None
+    assert launchpad("resume", queue="work", dry_run=False).observed is None
+    assert launchpad("resume", queue="work").said.startswith("queue work is not paused. Nothing was changed")
 
 
 def test_jobs_are_found_by_each_condition(queue: SqlQueue, launchpad: Launchpad) -> None:

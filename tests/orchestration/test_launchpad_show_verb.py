@@ -33,6 +33,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("reprioritise", {"all": True, "priority": 10}, "priority is 10; it must be 0 to 9"),
     ("rebucket", {"buckets": 0}, "bucket_count of queue 'work' is 0"),
     ("pause", {"wait_seconds": -1.0}, "wait_seconds is -1"),
+    ("pause", {"until": "2020-01-01T00:00:00Z"}, "which has passed by the database's clock; nothing was changed"),
+    ("pause", {"until": "soon"}, "until is 'soon', which is not a time"),
 ]
 
 
@@ -44,8 +46,7 @@ def test_what_is_wrong_is_said_before_anything_is_written(queue: SqlQueue, launc
     put(queue, PLAIN, 2)
     before = everything(queue)
     for verb, config, message in WRONG:
-        more = {} if verb == "pause" else {"dry_run": dry_run}
-        assert message in launchpad.refused(verb, queue="work", **config, **more)
+        assert message in launchpad.refused(verb, queue="work", **config, dry_run=dry_run)
         assert everything(queue) == before
 
 
@@ -65,8 +66,8 @@ def test_an_unknown_queue_or_job_is_named(queue: SqlQueue, launchpad: Launchpad,
         assert f"queue 'other' has no job {job}" in said
     assert "there is no queue 'mails'" in launchpad.refused("rebucket", queue="mails", buckets=8, dry_run=dry_run)
     assert everything(queue) == before
-    assert "there is no queue 'mails'" in launchpad.refused("pause", queue="mails")
-    assert "there is no queue 'mails'" in launchpad.refused("resume", queue="mails")
+    assert "there is no queue 'mails'" in launchpad.refused("pause", queue="mails", dry_run=dry_run)
+    assert "there is no queue 'mails'" in launchpad.refused("resume", queue="mails", dry_run=dry_run)
     assert f"there is no job {unknown}" in launchpad.refused("show", id=str(unknown))
     assert "'seven' is no job id" in launchpad.refused("show", id="seven")
 

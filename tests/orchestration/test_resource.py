@@ -1,5 +1,8 @@
 """The resource: what the UI gets to see of it, and how it opens and closes."""
 
+import socket
+import time
+
 import dagster as dg
 import psycopg
 import pytest
@@ -8,8 +11,9 @@ from dagster_graphql.schema import create_schema
 from pydantic import ValidationError
 
 from dagster_sqlqueue import SqlQueue
-from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.orchestration import SqlQueueResource
+from tests.gate.patience import PATIENCE
 from tests.orchestration.support import code_location
 from tests.support import rows, until
 
@@ -174,3 +178,32 @@ def test_a_tick_waits_no_longer_for_a_statement_than_it_was_told(
             assert rows(opened, "SHOW statement_timeout") == [("2s",)]
             with pytest.raises(psycopg.errors.QueryCanceled, match="statement timeout"):
                 opened.queues()
+
+
+def test_a_tick_waits_no_longer_for_a_connection_than_three_seconds(instance: dg.DagsterInstance) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        away = SqlQueueResource(url=f"postgresql://me@127.0.0.1:{port}/none", connect_timeout_seconds=PATIENCE)
+        began = time.monotonic()
+        with dg.build_sensor_context(instance=instance, resources={"sqlqueue": away}) as context:
+            opened = context.resources.sqlqueue.queue
+            with pytest.raises(DatabaseUnavailable):
+                opened.queues()
+        assert time.monotonic() - began < PATIENCE
+
+
+def test_the_connections_of_a_tick_are_closed_at_its_end(
+    resource: SqlQueueResource, queue: SqlQueue, instance: dg.DagsterInstance
+) -> None:
+    @dg.sensor(job_name="none")
+    def tick(context: dg.SensorEvaluationContext, sqlqueue: SqlQueueResource) -> dg.SkipReason:
+        query = "SELECT pg_backend_pid(), current_setting('application_name')"
+        return dg.SkipReason(" ".join(map(str, rows(sqlqueue.queue, query)[0])))
+
+    with dg.build_sensor_context(instance=instance, resources={"sqlqueue": resource}) as context:
+        said = tick(context)
+    assert isinstance(said, dg.SkipReason)
+    pid, name = str(said.skip_message).split()
+    assert name == "dagster-sqlqueue/tick"
+    left = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND application_name = %s"
+    until(lambda: rows(queue, left, int(pid), name) == [(0,)], "the end of its connection")

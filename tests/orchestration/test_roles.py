@@ -115,7 +115,7 @@ def test_who_starts_launchpad_jobs_is_an_operator_and_who_looks_an_observer(
         launchpad = Launchpad(resource(staff, role), instance)
         for verb, config in (
             ("reprioritise", {"queue": "work", "all": True, "priority": 3, "dry_run": False}),
-            ("pause", {"queue": "work"}),
+            ("pause", {"queue": "work", "dry_run": False}),
             ("assign", {"queue": "work", "by": "boss", "to": "anna", "ids": [task], "dry_run": False}),
         ):
             assert "have a DBA run GRANT" in launchpad.refused(verb, **config)
@@ -131,8 +131,8 @@ def test_who_starts_launchpad_jobs_is_an_operator_and_who_looks_an_observer(
         ("release", {"queue": "work", "ids": [job], "dry_run": False}),
         ("cancel", {"queue": "work", "ids": [job], "dry_run": False}),
         ("redrive", {"queue": "work", "ids": [job], "dry_run": False}),
-        ("pause", {"queue": "work"}),
-        ("resume", {"queue": "work"}),
+        ("pause", {"queue": "work", "dry_run": False}),
+        ("resume", {"queue": "work", "dry_run": False}),
         ("rebucket", {"queue": "work", "buckets": 8, "dry_run": False}),
         ("assign", {"queue": "work", "by": "boss", "to": "anna", "ids": [task], "dry_run": False}),
     ):

@@ -259,6 +259,33 @@ def test_what_a_killed_run_held_is_given_back_at_once(
     assert shown == {"succeeded": 1, "failed": 1, "cancelled": 0, "given_back": 3}
 
 
+def test_what_a_cancelled_run_held_is_given_back_at_once(
+    queue: SqlQueue, deployment: Deployment, consumer: QueueConsumer[Work], sensor: dg.SensorDefinition
+) -> None:
+    fill_buckets(deployment)
+    (request,) = deployment.tick(sensor).run_requests
+    run = deployment.instance.create_run_for_job(consumer.job, run_config=request.run_config, tags=dict(request.tags))
+    held = queue.claim("work", limit=3, worker=f"run/{run.run_id}")
+    assert len(held) == 3
+    other = queue.claim("work", limit=1, worker="run/other")
+    deployment.instance.report_run_canceling(run)
+    deployment.instance.report_run_canceled(run)
+    (ended,) = deployment.instance.all_logs(run.run_id, of_type=dg.DagsterEventType.RUN_CANCELED)
+    _, cancelled = build_cleanup_sensors([consumer])
+    with dg.build_run_status_sensor_context(
+        sensor_name=cancelled.name,
+        dagster_instance=deployment.instance,
+        dagster_run=run,
+        dagster_event=ended.get_dagster_event(),
+        resources={"sqlqueue": deployment.resource},
+    ) as context:
+        cancelled(context)
+    assert queue.depth("work").running == len(other)
+    assert slots.taken(queue, "work", sensor=SENSOR) == {}
+    told = [log.message for log in deployment.instance.all_logs(run.run_id) if log.message.startswith("work: ")]
+    assert told == ["work: no job was ended; 3 given back"]
+
+
 def test_one_tick_cleans_up_after_several_runs_whatever_they_held(
     queue: SqlQueue, deployment: Deployment, persistent: dg.DagsterInstance, consumer: QueueConsumer[Work]
 ) -> None:

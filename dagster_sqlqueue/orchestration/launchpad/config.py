@@ -127,6 +127,7 @@ class DeleteConfig(JobsConfig):
 class PauseConfig(QueueConfig):
     """The queue to pause."""
 
+    dry_run: bool = Field(default=True, description="Change nothing; report what the run would change.")
     until: str | None = Field(
         default=None, description=f"When the queue resumes by itself: {_MOMENT}. Unset: only when resumed."
     )
@@ -138,6 +139,8 @@ class PauseConfig(QueueConfig):
 
 class ResumeConfig(QueueConfig):
     """The queue to resume."""
+
+    dry_run: bool = Field(default=True, description="Change nothing; report what the run would change.")
 
 
 class RebucketConfig(QueueConfig):

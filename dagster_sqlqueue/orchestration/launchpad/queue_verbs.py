@@ -15,8 +15,13 @@ def pause(source: SqlQueue, config: PauseConfig) -> Report:
     """Pauses a queue: no job of it is claimed. Running jobs go on, and producers can still enqueue."""
     if not 0 <= config.wait_seconds <= _LONGEST_WAIT:
         raise InvalidInput(f"wait_seconds is {config.wait_seconds:g}; it must be 0 to {_LONGEST_WAIT:,}")
+    until = parsed_moment("until", config.until)
     before = source.settings(config.queue)
-    after = source.pause(config.queue, until=parsed_moment("until", config.until))
+    if config.dry_run:
+        if until is not None and until <= source.database.run("clock", {})[0][0]:
+            raise InvalidInput(f"until is {until!r}, which has passed by the database's clock; nothing was changed")
+        return _dry_run(before, f"would be paused{f' until {display.moment(until)}' if until else ''}")
+    after = source.pause(config.queue, until=until)
     drained = bool(config.wait_seconds) and source.drain(config.queue, timeout_seconds=config.wait_seconds)
     assert after.paused_at
     rest = "running jobs go on"
@@ -30,6 +35,8 @@ def pause(source: SqlQueue, config: PauseConfig) -> Report:
 def resume(source: SqlQueue, config: ResumeConfig) -> Report:
     """Resumes a paused queue: its jobs can be claimed again."""
     before = source.settings(config.queue)
+    if config.dry_run:
+        return _dry_run(before, "would hand out jobs again" if before.paused_at else "is not paused")
     after = source.resume(config.queue)
     again = " again" if before.paused_at else "; it was not paused"
     said = f"queue {config.queue} hands out jobs{again}"
@@ -53,6 +60,12 @@ def rebucket(source: SqlQueue, config: RebucketConfig) -> Report:
     counts = {"buckets_before": before.bucket_count, "buckets_now": after.bucket_count}
     changed = before.bucket_count != after.bucket_count
     return Report(config.queue, said, counts, {"queue": _settings(before, after)}, changed)
+
+
+def _dry_run(settings: QueueSettings, would: str) -> Report:
+    now = f"; it is paused {display.span(settings.paused_at, settings.paused_until)}" if settings.paused_at else ""
+    said = f"queue {settings.name} {would}{now}. Nothing was changed: this was a dry run"
+    return Report(settings.name, said, {}, {"queue": _settings(settings, settings)})
 
 
 def _settings(before: QueueSettings, after: QueueSettings) -> str:
