@@ -1,9 +1,11 @@
 """The job that observes a queue on its asset. It links the queue's sensor with the asset's page."""
 
+import warnings
 from dataclasses import replace
 from typing import Any
 
 import dagster as dg
+from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.orchestration.assets import queue_asset_key
@@ -25,12 +27,9 @@ def build_observe_job(
     and changes nothing.
 
     Give it to `build_sqlqueue_sensor` as `observe_job`: the asset's page then names the sensor under *Automation*. Dagster
-    finds the sensors of an asset by the jobs that they target, and a job belongs to an external asset only if it declares
-    the asset itself. The UI takes such a job for one that materialises assets, without a launchpad, which the job that
-    drains the queue must keep: so it is a job of its own. No tick requests a run of it.
-
-    Dagster has no public function for the declaration; where a version lacks the internal one, the job is an ordinary one,
-    and the link is missing.
+    finds the sensors of an asset by the jobs that they target, and an asset's jobs are those that execute it: here, as an
+    observable asset, while the queue's own asset stays an external one. The UI shows such a job without a launchpad, which
+    the job that drains the queue must keep: so it is a job of its own. No tick requests a run of it.
 
     Args:
         spec: the queue.
@@ -42,41 +41,30 @@ def build_observe_job(
     usual = f"observe_{spec.name}"
     name = name or (usual if resource_key == RESOURCE_KEY else f"{resource_key}_{usual}")
 
-    @dg.op(
-        name=f"{name}_op",
-        description=f"Observes the queue {spec.name!r} on its asset.",
-        out=dg.Out(dg.Nothing),
-        tags={"kind": "sqlqueue"},
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dg.BetaWarning)
+
+        @dg.multi_observable_source_asset(specs=[dg.AssetSpec(key)], name=f"{name}_op")  # type: ignore[untyped-decorator]
+        @under_key(resource_key)
+        def observe(context: dg.AssetExecutionContext, sqlqueue: SqlQueueResource) -> dg.ObserveResult:
+            queue = sqlqueue.queue
+            with told_plainly():
+                migrations.check(queue.database)
+                # This job is not the one that drains the queue.
+                links = replace(links_in_run(context.op_execution_context, spec.name), drain=None)
+                return dg.ObserveResult(asset_key=key, metadata=figures_now(queue, spec.name, links))
+
+    # Resolved with a resource that stands in for the user's, which is bound when the definitions are put together.
+    stand_in = {resource_key: dg.ResourceDefinition.none_resource()}
+    resolved = dg.define_asset_job(name, selection=dg.AssetSelection.assets(key)).resolve(
+        asset_graph=AssetGraph.from_assets([observe]), resource_defs=stand_in
     )
-    @under_key(resource_key)
-    def observe(context: dg.OpExecutionContext, sqlqueue: SqlQueueResource) -> None:
-        queue = sqlqueue.queue
-        with told_plainly():
-            migrations.check(queue.database)
-            # This job is not the one that drains the queue.
-            links = replace(links_in_run(context, spec.name), drain=None)
-            context.log_event(dg.AssetObservation(key, metadata=figures_now(queue, spec.name, links)))
-
-    @dg.graph(name=name)
-    def observing() -> None:
-        observe()
-
     return dg.JobDefinition(
-        graph_def=observing,
+        graph_def=resolved.graph,
+        asset_layer=resolved.asset_layer,
         name=name,
         executor_def=dg.in_process_executor,
         description=f"Observes the queue {spec.name!r} on its asset, as its sensor does, and changes nothing. It is here so"
         " that the asset's page names the sensor: no tick requests a run of it.",
         tags={QUEUE_TAG: spec.name},
-        **_declared(key),
     )
-
-
-def _declared(key: dg.AssetKey) -> dict[str, Any]:
-    """The argument with which a job declares an external asset as its own; empty, if this version of Dagster has none."""
-    try:
-        from dagster._core.definitions.assets.job.asset_layer import AssetLayer
-
-        return {"asset_layer": AssetLayer.for_external_job([key])}
-    except (ImportError, AttributeError):
-        return {}

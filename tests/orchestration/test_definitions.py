@@ -1,6 +1,5 @@
 """What one call makes of consumers, and two databases in one code location."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,7 +42,7 @@ LIBRARIES = """{ workspaceOrError { ... on Workspace { locationEntries { locatio
     ... on RepositoryLocation { dagsterLibraryVersions { name version } } } } } } }"""
 
 AUTOMATION = """{
-  assetNodes { assetKey { path } isExecutable isObservable jobNames
+  assetNodes { assetKey { path } isExecutable type { __typename } configField { name } computeKind isObservable jobNames
     targetingInstigators { ... on Sensor { name } ... on Schedule { name } } }
   repositoriesOrError { ... on RepositoryConnection { nodes { jobs { name isAssetJob } } } }
 }"""
@@ -184,6 +183,9 @@ def test_the_page_of_the_queue_names_its_sensor(persistent: dg.DagsterInstance, 
         {
             "assetKey": {"path": ["queues", "emails"]},
             "isExecutable": False,
+            "type": {"__typename": "RegularDagsterType"},
+            "configField": {"name": "config"},
+            "computeKind": None,
             "isObservable": False,
             "jobNames": ["observe_emails"],
             "targetingInstigators": [{"name": "emails_sensor"}],
@@ -210,12 +212,6 @@ def test_the_job_of_the_page_observes_the_queue(
     assert observed.metadata["ready"].value == 2
     assert "until the queue is resumed" in str(observed.metadata["summary"].value)
     assert here.depth("emails").ready == 2
-
-
-def test_without_the_internal_function_of_dagster_the_job_is_an_ordinary_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "dagster._core.definitions.assets.job.asset_layer", None)
-    job = build_observe_job(EMAILS)
-    assert not job.asset_layer.external_job_asset_keys
 
 
 def test_each_asset_of_a_queue_has_its_job() -> None:
