@@ -3,10 +3,12 @@
 A waiter that has nothing to do arms itself: the next job that is enqueued notifies it, and no other, on the channel of
 its session. Then it polls once more, as a job that was committed at that moment has notified nobody; and again when the
 transactions that were open at that moment have ended. A notification only ever shortens a wait: a job that was not
-notified is found by the poll that follows within a second.
+notified is found by the poll that follows within a second. Where many wait for all jobs of a queue, they share the polls:
+each makes fewer of them, at moments of its own.
 """
 
 import contextlib
+import random
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -22,6 +24,10 @@ REGISTERED_SECONDS = 60.0
 
 LOOK_SECONDS = 1.0
 """How often a waiter polls by itself."""
+
+_SHARING: Final = 4
+_LAST_LOOK_SECONDS: Final = 4.0
+"""So many waiters of a queue poll once a second each; more of them as often together, but each every few seconds at least."""
 
 _FIRST_ARMED_SECONDS: Final = 4.0
 _LAST_ARMED_SECONDS: Final = 60.0
@@ -68,6 +74,7 @@ class Waiter:
         self._buckets: list[int] | None = None
         self._armed_until = 0.0
         self._arm_for = _FIRST_ARMED_SECONDS
+        self._look_seconds = LOOK_SECONDS
         self._glance_until = 0.0
         # Notified of a job, and no claim was made since.
         self._owing = False
@@ -165,7 +172,7 @@ class Waiter:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            most = LOOK_SECONDS if self.listening else RECONNECT_SECONDS
+            most = self._until_next_look() if self.listening else RECONNECT_SECONDS
             if open_then and pause <= _LAST_PAUSE_SECONDS:
                 most = pause
                 pause *= 2
@@ -189,14 +196,26 @@ class Waiter:
         """Be armed for the next seconds; returns whether it was not so until now, or for other buckets."""
         wanted = None if buckets is None else sorted(buckets)
         now = time.monotonic()
-        if now + 2 * LOOK_SECONDS < self._armed_until and wanted == self._buckets:
+        if now + 2 * self._look_seconds < self._armed_until and wanted == self._buckets:
             return False
         if self._armed_until:
             self._arm_for = min(2 * self._arm_for, _LAST_ARMED_SECONDS)
         self._buckets = wanted
         given = {"queue": self._queue, "buckets": wanted, "choosy": self._choosy, "seconds": self._arm_for}
-        self._armed_until = now + self._arm_for if self._listener.run("waiter_arm", given) is not None else 0.0
+        armed = self._listener.run("waiter_arm", given)
+        self._armed_until = 0.0 if armed is None else now + self._arm_for
+        self._look_seconds = LOOK_SECONDS
+        if armed and wanted is None and not self._choosy:
+            # Not for longer than a part of the time for which the others were seen: they may be at work by then.
+            shared = min(armed[0][0] / _SHARING, self._arm_for / 4, _LAST_LOOK_SECONDS)
+            self._look_seconds = max(shared, LOOK_SECONDS)
         return bool(self._armed_until)
+
+    def _until_next_look(self) -> float:
+        """In how many seconds to poll. Waiters that share the polls began at one moment, perhaps: they are to part."""
+        if self._look_seconds <= LOOK_SECONDS:
+            return LOOK_SECONDS
+        return self._look_seconds * random.uniform(0.75, 1.25)
 
     def _disarm(self) -> None:
         """Be armed no longer. One whose row a job has taken owes it to another waiter."""

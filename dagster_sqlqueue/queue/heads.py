@@ -38,7 +38,8 @@ class Heads:
         """
         rows = self.database.run("note_sweep", {"queue": check_queue_name(queue)})
         if not rows:
-            self._catalog.check_exists(queue)
+            # Nothing to sweep, as a rule; a queue that this process has seen needs no second statement.
+            self._catalog.last_seen(queue)
         return len(rows)
 
     def hints(self, queue: str) -> dict[int, str]:

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 
 import psycopg
@@ -453,3 +453,38 @@ def test_a_dead_producer_wakes_nobody_and_stops_nobody(queue: SqlQueue, spec: Qu
         assert wakes(sessions) == [1]
         with pytest.raises(psycopg.OperationalError):
             connection.commit()
+
+
+def test_who_is_armed_knows_how_many_others_take_each_job(queue: SqlQueue, url: str) -> None:
+    """Those that take some of the jobs, wait for another queue, or have expired do not count."""
+    queue.create_queue(QueueSpec("other", Work))
+    with ExitStack() as stack:
+        sessions = stack.enter_context(armed(queue, url, 3))
+        for how in ({"buckets": [1]}, {"choosy": True}, {"queue": "other"}, {"seconds": -1}):
+            stack.enter_context(armed(queue, url, 1, **how))
+        assert [session.arm() for session in sessions] == [3, 3, 3]
+    with armed(queue, url, 17) as sessions:
+        assert sessions[0].arm() == 16
+
+
+@pytest.mark.parametrize(
+    ("others", "choosy", "buckets"), [(15, False, None), (3, False, None), (15, True, None), (15, False, [0])]
+)
+def test_many_who_wait_for_all_jobs_share_the_polls(
+    queue: SqlQueue, url: str, monkeypatch: pytest.MonkeyPatch, others: int, choosy: bool, buckets: "list[int] | None"
+) -> None:
+    """Four poll once a second, each; of sixteen each every three to five seconds; one that takes other jobs, by itself."""
+    monkeypatch.setattr("dagster_sqlqueue.consumer.waiter._FIRST_ARMED_SECONDS", 60.0)
+    shares = others > 3 and not choosy and buckets is None
+    waits: list[float] = []
+    with armed(queue, url, others), Waiter(queue.catalog, "work", "w", choosy=choosy) as waiter:
+        heard = waiter._listener.heard
+
+        def until_the_poll(seconds: float) -> "list[tuple[str, str]] | None":
+            waits.append(seconds)
+            # Shorter ones are for transactions that were open when it was armed.
+            return heard(seconds) if seconds < 0.5 else None
+
+        monkeypatch.setattr(waiter._listener, "heard", until_the_poll)
+        assert not waiter.wait(3_600.0, buckets)
+        assert (3.0 <= waits[-1] <= 5.0) if shares else waits[-1] == 1.0

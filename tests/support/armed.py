@@ -25,8 +25,10 @@ class Armed:
 
     def arm(
         self, *, buckets: Sequence[int] | None = None, choosy: bool = False, queue: str = "work", seconds: float = 3_600
-    ) -> None:
-        self.run("waiter_arm", queue=queue, buckets=buckets, choosy=choosy, seconds=seconds)
+    ) -> int:
+        """Returns how many are armed for all jobs of the queue now."""
+        ((others,),) = self.run("waiter_arm", queue=queue, buckets=buckets, choosy=choosy, seconds=seconds)
+        return int(others)
 
     def told(self) -> list[tuple[str, str]]:
         """What came since the last call: the channel, `own` for the session's, and the payload."""

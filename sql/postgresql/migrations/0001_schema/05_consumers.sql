@@ -92,9 +92,13 @@ $$;
 --
 -- Parameters: wanted, the queue; among, the buckets from which a job is wanted, null for all; choosy, whether other
 --   conditions decide as well, so that it is notified of each job in addition to another session; seconds, for how long.
+-- Returns: how many sessions are armed for the queue now that take each of its jobs, this one included; 16 at most.
 -- Locks: the session's own rows. With the owner's rights, as disarm_waiter.
-CREATE FUNCTION sqlqueue.arm_waiter(wanted text, among smallint[], choosy boolean, seconds double precision) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+CREATE FUNCTION sqlqueue.arm_waiter(wanted text, among smallint[], choosy boolean, seconds double precision) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+DECLARE
+    armed integer;
 BEGIN
     PERFORM sqlqueue.disarm_waiter(wanted);
     INSERT INTO sqlqueue.armed_waiter (queue, expires_at, backend, buckets, choosy)
@@ -102,6 +106,13 @@ BEGIN
         wanted, clock_timestamp() + make_interval(secs => LEAST(seconds, 86400)), pg_backend_pid(), among,
         COALESCE(choosy, false)
     );
+    SELECT count(*) INTO armed
+    FROM (
+        SELECT FROM sqlqueue.armed_waiter AS w
+        WHERE w.queue = wanted AND NOT w.choosy AND w.expires_at > clock_timestamp() AND w.buckets IS NULL
+        LIMIT 16
+    ) AS others;
+    RETURN armed;
 END
 $$;
 
