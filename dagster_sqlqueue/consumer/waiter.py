@@ -27,7 +27,7 @@ LOOK_SECONDS = 1.0
 
 _SHARING: Final = 4
 _LAST_LOOK_SECONDS: Final = 4.0
-"""So many waiters of a queue poll once a second each; more of them as often together, but each every few seconds at least."""
+"""So many waiters of a queue poll once a second each; more of them as often together, each every few seconds at least."""
 
 _FIRST_ARMED_SECONDS: Final = 4.0
 _LAST_ARMED_SECONDS: Final = 60.0
