@@ -14,7 +14,7 @@ import psycopg
 
 from dagster_sqlqueue.db import permissions, statements
 from dagster_sqlqueue.db.error_translation import user_of
-from dagster_sqlqueue.db.executors import execute
+from dagster_sqlqueue.db.pool import execute
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.spark.python import running
 from dagster_sqlqueue.spark.task_connection import REFUSED

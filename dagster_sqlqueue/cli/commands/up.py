@@ -15,7 +15,7 @@ from dagster_sqlqueue.cli.exit_codes import Code
 from dagster_sqlqueue.cli.output import render
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.cli.signals import stopped_by_signals
-from dagster_sqlqueue.db.statements import DEFAULT_SCHEMA
+from dagster_sqlqueue.db.statements import DEFAULT_SCHEMA, SCHEMA_VARIABLE
 from dagster_sqlqueue.embedded import EmbeddedPostgres, supervisor
 from dagster_sqlqueue.errors import EmbeddedServerError, InvalidInput
 
@@ -75,8 +75,6 @@ def _refuse_another(session: Session, directory: Path) -> None:
 
 
 def _tell(session: Session, server: EmbeddedPostgres) -> None:
-    from dagster_sqlqueue.db.database import SCHEMA_VARIABLE
-
     url = server.url.replace("+psycopg", "", 1)
     schema = session.schema_name
     if session.as_json:
