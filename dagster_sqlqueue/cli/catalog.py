@@ -40,12 +40,12 @@ ENTRIES = [
     ),
     Entry(
         "migrate",
-        "setup",
+        "migration",
         "Set up",
         "Create the schema, or upgrade it.",
     ),
-    Entry("create", "setup", "Set up", "Create a queue, or change the settings of an existing one while it runs."),
-    Entry("queues", "setup", "Set up", "List the queues and their settings."),
+    Entry("create", "queues", "Set up", "Create a queue, or change the settings of an existing one while it runs."),
+    Entry("queues", "queues", "Set up", "List the queues and their settings."),
     Entry(
         "functions",
         "functions",

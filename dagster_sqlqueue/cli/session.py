@@ -125,7 +125,7 @@ class Session:
     @property
     def schema_name(self) -> str:
         """The schema that contains the queues' tables."""
-        from dagster_sqlqueue.db.database import default_schema
+        from dagster_sqlqueue.db.statements import default_schema
 
         return self.schema or default_schema()
 

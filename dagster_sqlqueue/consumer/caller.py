@@ -1,29 +1,33 @@
-"""Call a handler for the jobs of a batch: for one after another, once for all of them, or side by side."""
+"""Call a handler: for one job, or for those of a batch, one after another, once for all of them, or side by side."""
 
 import asyncio
 import contextlib
-import enum
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from threading import Event
-from typing import Any, Generic, TypeAlias
+from typing import Any, Generic, NamedTuple, TypeAlias
 
 from dagster_sqlqueue.consumer.handler import (
-    Prepared,
-    handle,
-    handle_async,
-    handle_batch,
-    handle_prepared,
+    DONE,
+    AsyncHandler,
+    Handler,
+    Shape,
+    discreet,
+    failed,
     is_async,
-    prepare,
+    not_called,
+    outcome_of,
+    outcomes_of,
     said,
+    shape_of,
 )
 from dagster_sqlqueue.consumer.heartbeat import Heartbeat
 from dagster_sqlqueue.consumer.progress import Reporter
-from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.job import ClaimedJob
+from dagster_sqlqueue.errors import InvalidInput, InvalidPayload
+from dagster_sqlqueue.model.job import ClaimedJob, InHand, Job
 from dagster_sqlqueue.model.outcome import Outcome
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
+from dagster_sqlqueue.payload import serialization
 
 _LOOK_SECONDS = 1.0
 
@@ -31,19 +35,11 @@ Called: TypeAlias = tuple[ClaimedJob, Outcome | None]
 """A job with its outcome; None: its lease was lost, or it was given back, before it was begun."""
 
 
-class Shape(enum.StrEnum):
-    """What a handler is a function of."""
+class Prepared(NamedTuple, Generic[Payload]):
+    """A claimed job whose payload fits, and what its handler is given."""
 
-    JOB = "job"
-    BATCH = "batch"
-    ASYNC = "async"
-
-
-def shape_of(handler: Any, *, batch: bool = False) -> Shape:
-    """Return the shape of a handler, which shows by itself whether it is async."""
-    if batch:
-        return Shape.BATCH
-    return Shape.ASYNC if is_async(handler) else Shape.JOB
+    claimed: ClaimedJob
+    job: Job[Payload]
 
 
 @dataclass(slots=True)
@@ -206,3 +202,68 @@ class Caller(Generic[Payload]):
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
         return self._loop
+
+
+def handle(
+    spec: QueueSpec[Payload], handler: Handler[Payload], claimed: ClaimedJob, in_hand: InHand | None = None
+) -> Outcome:
+    """Call a handler for one job. Returns its outcome; a `Retry` for its exception, a `Reject` for a payload that does not
+    fit or a result that cannot be stored, a `Hold` for a payload of a version that is not known, or that cannot be read.
+    What it says quotes no sensitive value of the payload.
+    """
+    try:
+        payload = serialization.parse(spec, claimed.payload)
+    except InvalidPayload as error:
+        return not_called(error)
+    return _call(spec, handler, claimed, Job.of(claimed, payload, in_hand))
+
+
+def handle_prepared(spec: QueueSpec[Payload], handler: Handler[Payload], prepared: Prepared[Payload]) -> Outcome:
+    """Do the same for a job whose payload has been read."""
+    return _call(spec, handler, *prepared)
+
+
+async def handle_async(
+    spec: QueueSpec[Payload], handler: AsyncHandler[Payload], prepared: Prepared[Payload]
+) -> Outcome:
+    """Do the same for a handler that is awaited."""
+    try:
+        outcome = outcome_of(await handler(prepared.job))
+    except (Exception, asyncio.CancelledError) as error:
+        outcome = failed(error)
+    return discreet(spec, outcome, *prepared)
+
+
+def handle_batch(
+    spec: QueueSpec[Payload], call: Callable[[Sequence[Job[Payload]]], Any], batch: Sequence[Prepared[Payload]]
+) -> list[Outcome]:
+    """Do the same for a handler of a batch. Returns an outcome for each job, in their order. An exception is a `Retry` for
+    all.
+    """
+    try:
+        outcomes = outcomes_of(call([prepared.job for prepared in batch]), len(batch))
+    except Exception as error:
+        outcomes = [failed(error)] * len(batch)
+    return [discreet(spec, outcome, *prepared) for outcome, prepared in zip(outcomes, batch, strict=True)]
+
+
+def prepare(
+    spec: QueueSpec[Payload], claimed: ClaimedJob, in_hand: InHand | None = None
+) -> Prepared[Payload] | Outcome:
+    """Read a job's payload. Returns the handler's argument; or the outcome, if the payload lets no handler begin."""
+    try:
+        payload = serialization.parse(spec, claimed.payload)
+    except InvalidPayload as error:
+        return not_called(error)
+    return Prepared(claimed, Job.of(claimed, payload, in_hand))
+
+
+def _call(spec: QueueSpec[Payload], handler: Handler[Payload], claimed: ClaimedJob, job: Job[Payload]) -> Outcome:
+    try:
+        returned = handler(job)
+        if returned is None:
+            return DONE
+        outcome = outcome_of(returned)
+    except Exception as error:
+        outcome = failed(error)
+    return discreet(spec, outcome, claimed, job)

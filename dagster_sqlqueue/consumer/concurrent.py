@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import UUID
 
-from dagster_sqlqueue.consumer.caller import Called, Caller, Shape, UnderLease
-from dagster_sqlqueue.consumer.handler import Prepared, handle_async, prepare
+from dagster_sqlqueue.consumer.caller import Called, Caller, Prepared, UnderLease, handle_async, prepare
+from dagster_sqlqueue.consumer.handler import Shape
 from dagster_sqlqueue.consumer.heartbeat import Heartbeat
 from dagster_sqlqueue.consumer.leased import Work, settle_called
 from dagster_sqlqueue.model.job import ClaimedJob

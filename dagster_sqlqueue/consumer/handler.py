@@ -1,13 +1,13 @@
-"""Call a handler for a claimed job and return its outcome. No I/O of its own."""
+"""What a handler is, and the outcome of what it returned or raised. No I/O."""
 
-import asyncio
+import enum
 import inspect
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Generic, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
-from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, QueueError, UnknownVersion, UnreadablePayload
-from dagster_sqlqueue.model.job import ClaimedJob, InHand, Job
+from dagster_sqlqueue.errors import InvalidInput, QueueError, UnknownVersion, UnreadablePayload
+from dagster_sqlqueue.model.job import ClaimedJob, Job
 from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.payload import redacted_text, serialization
@@ -25,80 +25,35 @@ May be async.
 
 AnyHandler: TypeAlias = Handler[Payload] | AsyncHandler[Payload] | BatchHandler[Payload]
 
-_DONE = Done()
+DONE = Done()
+"""Of a handler that returns None."""
 _ERROR_LIMIT = 10_000
 _MESSAGE_LIMIT = 1_000
-
-
-class Prepared(NamedTuple, Generic[Payload]):
-    """A claimed job whose payload fits, and what its handler is given."""
-
-    claimed: ClaimedJob
-    job: Job[Payload]
-
-
-def handle(
-    spec: QueueSpec[Payload], handler: Handler[Payload], claimed: ClaimedJob, in_hand: InHand | None = None
-) -> Outcome:
-    """Call a handler for one job. Returns its outcome; a `Retry` for its exception, a `Reject` for a payload that does not
-    fit or a result that cannot be stored, a `Hold` for a payload of a version that is not known, or that cannot be read.
-    What it says quotes no sensitive value of the payload.
-    """
-    try:
-        payload = serialization.parse(spec, claimed.payload)
-    except InvalidPayload as error:
-        return _without_handler(error)
-    return _call(spec, handler, claimed, Job.of(claimed, payload, in_hand))
-
-
-def handle_prepared(spec: QueueSpec[Payload], handler: Handler[Payload], prepared: Prepared[Payload]) -> Outcome:
-    """Do the same for a job whose payload has been read."""
-    return _call(spec, handler, *prepared)
-
-
-async def handle_async(
-    spec: QueueSpec[Payload], handler: AsyncHandler[Payload], prepared: Prepared[Payload]
-) -> Outcome:
-    """Do the same for a handler that is awaited."""
-    try:
-        outcome = _checked(await handler(prepared.job))
-    except (Exception, asyncio.CancelledError) as error:
-        outcome = Retry(_describe(error))
-    return _discreet(spec, outcome, *prepared)
-
-
-def handle_batch(
-    spec: QueueSpec[Payload], call: Callable[[Sequence[Job[Payload]]], Any], batch: Sequence[Prepared[Payload]]
-) -> list[Outcome]:
-    """Do the same for a handler of a batch. Returns an outcome for each job, in their order. An exception is a `Retry` for
-    all.
-    """
-    try:
-        outcomes = _one_for_each(call([prepared.job for prepared in batch]), len(batch))
-    except Exception as error:
-        outcomes = [Retry(_describe(error))] * len(batch)
-    return [_discreet(spec, outcome, *prepared) for outcome, prepared in zip(outcomes, batch, strict=True)]
-
-
-def prepare(
-    spec: QueueSpec[Payload], claimed: ClaimedJob, in_hand: InHand | None = None
-) -> Prepared[Payload] | Outcome:
-    """Read a job's payload. Returns the handler's argument; or the outcome, if the payload lets no handler begin."""
-    try:
-        payload = serialization.parse(spec, claimed.payload)
-    except InvalidPayload as error:
-        return _without_handler(error)
-    return Prepared(claimed, Job.of(claimed, payload, in_hand))
-
-
-def said(spec: QueueSpec[Payload], claimed: ClaimedJob, payload: Any, message: str | None) -> str | None:
-    """Return a progress message as it may be stored: it quotes no sensitive value of the payload."""
-    return message and _short(redacted_text.scrub(spec.payload, message, claimed.payload, payload))
 
 
 def is_async(handler: Any) -> bool:
     """Return whether the handler is a coroutine function."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+
+
+class Shape(enum.StrEnum):
+    """What a handler is a function of."""
+
+    JOB = "job"
+    BATCH = "batch"
+    ASYNC = "async"
+
+
+def shape_of(handler: Any, *, batch: bool = False) -> Shape:
+    """Return the shape of a handler, which shows by itself whether it is async."""
+    if batch:
+        return Shape.BATCH
+    return Shape.ASYNC if is_async(handler) else Shape.JOB
+
+
+def said(spec: QueueSpec[Payload], claimed: ClaimedJob, payload: Any, message: str | None) -> str | None:
+    """Return a progress message as it may be stored: it quotes no sensitive value of the payload."""
+    return message and _short(redacted_text.scrub(spec.payload, message, claimed.payload, payload))
 
 
 def brief(text: str) -> str:
@@ -110,23 +65,14 @@ def _short(message: str) -> str:
     return serialization.storable_text(message)[:_MESSAGE_LIMIT]
 
 
-def _call(spec: QueueSpec[Payload], handler: Handler[Payload], claimed: ClaimedJob, job: Job[Payload]) -> Outcome:
-    try:
-        said = handler(job)
-        if said is None:
-            return _DONE
-        outcome = _checked(said)
-    except Exception as error:
-        outcome = Retry(_describe(error))
-    return _discreet(spec, outcome, claimed, job)
-
-
-def _without_handler(error: QueueError) -> Outcome:
+def not_called(error: QueueError) -> Outcome:
+    """Return the outcome of a job whose payload lets no handler begin."""
     reason = brief(str(error))
     return Hold(reason) if isinstance(error, UnknownVersion | UnreadablePayload) else Reject(reason)
 
 
-def _discreet(spec: QueueSpec[Payload], outcome: Outcome, claimed: ClaimedJob, job: Job[Payload]) -> Outcome:
+def discreet(spec: QueueSpec[Payload], outcome: Outcome, claimed: ClaimedJob, job: Job[Payload]) -> Outcome:
+    """Return the outcome as it may be stored: it quotes no sensitive value of the payload."""
     if type(outcome) is Done:
         return outcome
     shown = claimed.payload, job.payload
@@ -138,20 +84,30 @@ def _discreet(spec: QueueSpec[Payload], outcome: Outcome, claimed: ClaimedJob, j
     return outcome
 
 
-def _one_for_each(given: Any, count: int) -> list[Outcome]:
+def outcomes_of(given: Any, count: int) -> list[Outcome]:
+    """Return an outcome for each of `count` jobs, from what the handler of a batch returned.
+
+    Raises:
+        InvalidInput: it does not fit.
+    """
     if not isinstance(given, Sequence) or isinstance(given, str):
-        return [_checked(given)] * count
+        return [outcome_of(given)] * count
     if len(given) != count:
         raise InvalidInput(
             f"the handler was given {count} jobs and returned {len(given)} outcomes; return one for each job, in"
             " their order, or a single one for all of them"
         )
-    return [_checked(outcome) for outcome in given]
+    return [outcome_of(outcome) for outcome in given]
 
 
-def _checked(outcome: Any) -> Outcome:
+def outcome_of(outcome: Any) -> Outcome:
+    """Return what a handler returned for a job, checked, and with its result as text.
+
+    Raises:
+        InvalidInput: it is no outcome.
+    """
     if outcome is None:
-        return _DONE
+        return DONE
     match outcome:
         case Done(None):
             return outcome
@@ -171,6 +127,11 @@ def _checked(outcome: Any) -> Outcome:
                 f"the handler returned a {type(outcome).__name__}; return Done(…), Retry(…), Snooze(…), Hold(…), Reject(…),"
                 " Cancel(…) or None"
             )
+
+
+def failed(error: BaseException) -> Retry:
+    """Return the outcome of a job whose handler raised this."""
+    return Retry(_describe(error))
 
 
 def _describe(error: BaseException) -> str:

@@ -11,8 +11,9 @@ from typing import Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
+from dagster_sqlqueue.consumer.caller import handle
 from dagster_sqlqueue.consumer.claimer import Claimer
-from dagster_sqlqueue.consumer.handler import brief, handle
+from dagster_sqlqueue.consumer.handler import brief
 from dagster_sqlqueue.consumer.leased import Work
 from dagster_sqlqueue.consumer.locked_ahead import EndsLost, LockedAhead
 from dagster_sqlqueue.consumer.settlement import Settlement, settle

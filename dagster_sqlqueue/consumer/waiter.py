@@ -181,10 +181,10 @@ class Waiter:
             heard = self._listener.heard(min(left, most, *(() if due_in is None else (due_in,))))
             if heard is None:
                 return False
-            if self._told(heard) or (listened and not self.listening):
+            if self._concerned(heard) or (listened and not self.listening):
                 return True
 
-    def _told(self, heard: Sequence[tuple[str, str]]) -> bool:
+    def _concerned(self, heard: Sequence[tuple[str, str]]) -> bool:
         """Whether one of these notifications, each a channel and a payload, is about the queue."""
         about = [channel for channel, queue in heard if queue == self._queue]
         if any(channel != self._catalog.database.schema for channel in about):

@@ -1,67 +1,23 @@
-"""Connections, transactions and retries: the only place that talks to a driver.
-
-A statement runs on a connection of the pool in autocommit (one round trip), in a transaction of the library, or inside the
-caller's own transaction. Every connection of the pool is READ COMMITTED, in UTC, and has an application name. Planner
-settings are set per session, or per transaction behind a pooler (see `session_settings`).
-"""
+"""Transactions on the connections of a pool, and inside those of callers."""
 
 import contextlib
-import enum
-import logging
-import os
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import psycopg
 import sqlalchemy as sa
-import tenacity
-from psycopg.pq import TransactionStatus
-from psycopg.rows import tuple_row
 
-from dagster_sqlqueue.db import driver_errors, session_settings, statements, uuid_arrays
-from dagster_sqlqueue.db.error_translation import ErrorTranslation
 from dagster_sqlqueue.db.executors import (
     AsyncTransaction,
     CallerConnection,
-    Parameters,
-    Row,
     SqlAlchemyExecutor,
-    Step,
     Transaction,
     check_connection,
     connection_of,
-    execute,
-    execute_together,
 )
-from dagster_sqlqueue.db.pool import pool_of
-from dagster_sqlqueue.db.session_settings import Pooler
-from dagster_sqlqueue.db.urls import parse_url, pooler_of
-from dagster_sqlqueue.errors import InvalidInput
-
-logger = logging.getLogger("dagster_sqlqueue")
+from dagster_sqlqueue.db.pool import Pool, retried
 
 T = TypeVar("T")
-
-SCHEMA_VARIABLE = "SQLQUEUE_SCHEMA"
-
-_IDLE_SINCE = "idle_since"
-_TRUSTED_SECONDS = 0.5
-"""Idle seconds after which a connection is tested before it is used: one round trip, which busy connections are spared."""
-
-_RETRYING = tenacity.Retrying(
-    retry=tenacity.retry_if_exception(driver_errors.lost_a_race),
-    wait=tenacity.wait_random_exponential(multiplier=0.005, max=1),
-    stop=tenacity.stop_after_attempt(8),
-    reraise=True,
-)
-
-
-class Unnamed(enum.Enum):
-    """Sentinel for an argument that was not given, where None is rejected: it may come from a look-up that found nothing."""
-
-    UNNAMED = enum.auto()
-
 
 _IDLE_TIMEOUT = b"SET LOCAL idle_in_transaction_session_timeout = '5s'"
 """Server-side timeout for transactions without pauses between their statements. Without it, a process that is stopped or
@@ -69,158 +25,11 @@ disconnected between two statements would hold its locks, and block a limited qu
 connection, which takes hours."""
 
 
-def default_schema() -> str:
-    """Return the schema to use if none is given: the environment variable `SQLQUEUE_SCHEMA`, else `sqlqueue`."""
-    return os.environ.get(SCHEMA_VARIABLE) or statements.DEFAULT_SCHEMA
+class Database(Pool):
+    """One schema of one database: its pool of connections, with transactions of the library and of callers.
 
-
-def retried(work: Callable[..., T], *arguments: object) -> T:
-    """Call `work`, again after a serialization failure or a deadlock, up to nine times in total.
-
-    Returns:
-        The result of `work`.
-
-    Raises:
-        Exception: any other exception of `work`, or that of its last call.
+    The arguments and attributes are those of `Pool`.
     """
-    # The first attempt without tenacity: it is nearly always the only one, and tenacity costs as much as a short statement.
-    try:
-        return work(*arguments)
-    except psycopg.Error as error:
-        if not driver_errors.lost_a_race(error):
-            raise
-    return _RETRYING(work, *arguments)
-
-
-class Database:
-    """Pool of connections to one schema of one database.
-
-    The connections are in autocommit and in UTC. Their statements use generic plans, by index. The first connection is
-    opened for the first statement.
-
-    Args:
-        url: see `parse_url`.
-        schema: schema of the queue's tables; default: `default_schema()`.
-        pool_size: maximum number of open connections.
-        application_name: name shown in `pg_stat_activity`.
-        connect_timeout: seconds to wait for the server, or for a free connection of the pool.
-        statement_timeout: seconds; None for the server's setting.
-        pooler: kind of pooler between client and server, see `Pooler`; None: as in the URL (`?pooler=transaction`), or else
-            detected when a connection is opened.
-
-    Raises:
-        InvalidInput: a setting is not usable.
-
-    Attributes:
-        schema: schema of the queue's tables.
-        pooler: the pooler given by argument or URL; None if none was given.
-        shared: whether a pooler lends sessions for one transaction at a time, as given or detected.
-        errors: translates the driver's errors.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        schema: str | Unnamed = Unnamed.UNNAMED,
-        pool_size: int = 5,
-        application_name: str = "dagster-sqlqueue",
-        connect_timeout: int = 10,
-        statement_timeout: float | None = None,
-        pooler: Pooler | str | None = None,
-    ) -> None:
-        if isinstance(schema, Unnamed):
-            schema = default_schema()
-        statements.quote_schema(schema)
-        if pool_size < 1:
-            raise InvalidInput(f"pool_size is {pool_size}; it must be at least 1")
-        self.schema = schema
-        self._url, in_url = pooler_of(parse_url(url))
-        self.pooler = in_url if pooler is None else session_settings.pooler(pooler)
-        self.shared = self.pooler is Pooler.TRANSACTION
-        self._settings = session_settings.Settings(
-            application_name[:63], None if statement_timeout is None else round(statement_timeout * 1000)
-        )
-        self._given: dict[str, Any] = {
-            "schema": schema,
-            "application_name": application_name,
-            "connect_timeout": connect_timeout,
-            "statement_timeout": statement_timeout,
-        }
-        self.errors = ErrorTranslation(self.where, schema, self._url.username or "", pool_size)
-        self.engine = pool_of(
-            self._url,
-            size=pool_size,
-            connect_timeout=connect_timeout,
-            # A pooler would leave the name in the session, where it would apply to clients that set none.
-            application_name=None if self.shared else application_name[:63],
-            on_connect=self._prepare_connection,
-        )
-
-    def __repr__(self) -> str:
-        return f"Database({self.where!r}, schema={self.schema!r})"
-
-    @property
-    def where(self) -> str:
-        """Host, port and database: the part of the URL that may be shown."""
-        host = self._url.host or self._url.query.get("host") or "the local socket"
-        port = f":{self._url.port}" if self._url.port else ""
-        return f"{host}{port}/{self._url.database or ''}"
-
-    @property
-    def url(self) -> str:
-        """URL with its password and the given pooler, for another process that connects in the same way."""
-        said = {} if self.pooler is None else {"pooler": self.pooler.value}
-        return self._url.update_query_dict(said).render_as_string(hide_password=False)
-
-    def close(self) -> None:
-        """Close the pool's connections."""
-        self.engine.dispose()
-
-    def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
-        """Run one statement in autocommit; retry it after a serialization failure or deadlock.
-
-        Returns:
-            Its rows.
-
-        Raises:
-            DatabaseUnavailable, SchemaMissing, AccessRefused: see the classes.
-            psycopg.Error: any other error of the database.
-        """
-        return retried(self._run_once, name, statements.load(name, self.schema), parameters)
-
-    def _run_once(self, name: str, sql: str, parameters: Parameters) -> Sequence[Row]:
-        with self.connection() as connection:
-            try:
-                if self.shared:
-                    return execute_together(connection, self.whole([(sql, parameters)]))[-2]
-                return execute(connection, sql, parameters)
-            except psycopg.ProgrammingError as error:
-                raise self.errors.explained(error, name, connection=connection) from None
-
-    def run_together(self, *steps: Step) -> list[Sequence[Row]]:
-        """Run statements in order in one transaction, pipelined.
-
-        Each statement sees what was committed before it began, so the first one may wait for a lock that the next one needs.
-        After a serialization failure or deadlock the whole transaction is retried.
-
-        Returns:
-            The rows of each statement.
-
-        Raises:
-            DatabaseUnavailable, SchemaMissing, psycopg.Error: as for `run`.
-        """
-        return retried(self._run_together_once, steps)
-
-    def _run_together_once(self, steps: Sequence[Step]) -> list[Sequence[Row]]:
-        texts = [(statements.load(name, self.schema), given) for name, given in steps]
-        with self.connection() as connection:
-            try:
-                if self.shared:
-                    return execute_together(connection, self.whole(texts))[-1 - len(texts) : -1]
-                return execute_together(connection, texts)
-            except psycopg.ProgrammingError as error:
-                raise self.errors.explained(error, *(name for name, _ in steps), connection=connection) from None
 
     def transact(self, work: "Callable[[Transaction], T]", *, idling: bool = False) -> T:
         """Run `work` in one transaction of the library; retry it from the start after a serialization failure or deadlock.
@@ -273,75 +82,6 @@ class Database:
                 # An interrupt may arrive in the middle of a statement: then only closing the connection rolls back.
                 connection.close()
                 raise
-
-    def first_steps(self) -> list[tuple[str, Parameters]]:
-        """Return the statements to send before the first one of a transaction: settings, or none."""
-        if not self.shared:
-            return []
-        return [(statements.load(session_settings.STATEMENT, self.schema), self._settings.parameters)]
-
-    def whole(self, texts: Sequence[tuple[str, Parameters]]) -> list[tuple[str, Parameters]]:
-        """Return the statements of one pipelined transaction: BEGIN, `first_steps`, `texts`, COMMIT."""
-        return [(self._settings.begin.decode(), {}), *self.first_steps(), *texts, ("COMMIT", {})]
-
-    @contextlib.contextmanager
-    def connection(self) -> "Iterator[psycopg.Connection[Any]]":
-        """Provide a driver connection of the pool, in autocommit.
-
-        A connection that is broken or still in a transaction is discarded instead of returned to the pool.
-
-        Raises:
-            DatabaseUnavailable: there is no connection, or it was lost in the block.
-            SchemaMissing: the block did not find the queue's tables.
-        """
-        with self._translated():
-            pooled, driver = self._pooled()
-            try:
-                yield driver
-            finally:
-                # Handlers and callers may have set their own.
-                driver.row_factory, driver.cursor_factory = tuple_row, psycopg.Cursor
-                if driver.pgconn.transaction_status != TransactionStatus.IDLE:
-                    pooled.invalidate()
-                else:
-                    pooled.info[_IDLE_SINCE] = time.monotonic()
-                pooled.close()
-
-    def apart(self) -> "psycopg.Connection[Any]":
-        """Open a connection in autocommit, set up like those of the pool but not one of them. The caller closes it.
-
-        Raises:
-            DatabaseUnavailable: no connection could be opened.
-        """
-        with self._translated():
-            pooled, driver = self._pooled()
-            pooled.detach()
-            return driver
-
-    def _pooled(self) -> "tuple[sa.PoolProxiedConnection, psycopg.Connection[Any]]":
-        """Take a connection of the pool. One that was idle is tested first, and replaced if it was lost."""
-        while True:
-            pooled = self.engine.raw_connection()
-            driver, now = pooled.driver_connection, time.monotonic()
-            assert isinstance(driver, psycopg.Connection)
-            if now - pooled.info.get(_IDLE_SINCE, now) < _TRUSTED_SECONDS:
-                return pooled, driver
-            try:
-                driver.execute("SELECT 1")
-            except psycopg.Error:
-                pooled.invalidate()
-                pooled.close()
-            else:
-                return pooled, driver
-
-    @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except (psycopg.Error, sa.exc.SQLAlchemyError) as error:
-            if (meant := self.errors.of_connection(error)) is error:
-                raise
-            raise meant from None
 
     def begin_apart(self) -> Transaction:
         """Begin a transaction of the library on a connection of its own. The caller ends it and closes the connection.
@@ -402,16 +142,3 @@ class Database:
         check_connection(connection)
         joined = self.joined(connection)
         return None if isinstance(joined, Database) else joined
-
-    def _prepare_connection(self, driver: "psycopg.Connection[Any]", _record: object) -> None:
-        if self.pooler is None and session_settings.is_shared(driver):
-            self.shared = True
-        if self.shared:
-            # Another client uses the session in the next transaction: nothing is prepared or set in it.
-            driver.prepare_threshold = None
-            driver.adapters.register_loader("timestamptz", session_settings.LoadedInUtc)
-        else:
-            driver.execute(self._settings.of_session)
-        uuid_arrays.register(driver)
-        if not driver.autocommit:
-            driver.commit()

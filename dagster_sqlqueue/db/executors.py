@@ -12,6 +12,7 @@ from psycopg.rows import tuple_row
 from dagster_sqlqueue.db import odd_values, session_settings, statements
 from dagster_sqlqueue.db.error_translation import ErrorTranslation
 from dagster_sqlqueue.db.own_session import COMMIT_AND_CHAIN, Answer, Bound, OwnSession, Together, numbered
+from dagster_sqlqueue.db.pool import execute, execute_together
 from dagster_sqlqueue.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -313,43 +314,11 @@ def check_connection(connection: object, awaited: str | None = None) -> None:
         raise InvalidInput("connection is in pipeline mode, where answers come late; call this outside of the pipeline")
 
 
-def execute(connection: "psycopg.Connection[Any]", sql: str, parameters: Parameters) -> Sequence[Row]:
-    """Run the text of one statement; return its rows, or an empty sequence if it returns none."""
-    # Not connection.cursor(): the caller's connection may make cursors that bind in another way.
-    with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
-        # With binary results, times are not formatted and parsed as text.
-        cursor.execute(sql.encode(), parameters, binary=True)
-        return rows_of(cursor)
-
-
 def _copy_in(connection: "psycopg.Connection[Any]", sql: str) -> Iterator[Send]:
     with psycopg.Cursor(connection, row_factory=tuple_row) as cursor, cursor.copy(sql.encode()) as copy:
         copy.write(_COPY_HEADER)
         yield copy.write
         copy.write(_COPY_TRAILER)
-
-
-def execute_together(connection: "psycopg.Connection[Any]", steps: Sequence[Step]) -> list[Sequence[Row]]:
-    """Run the texts of statements in order, pipelined; in autocommit, they are one transaction.
-
-    After an error the connection is closed. If it uses no prepared statements, its transaction is rolled back instead.
-
-    Returns:
-        The rows of each statement.
-    """
-    cursors = [psycopg.Cursor(connection, row_factory=tuple_row) for _ in steps]
-    try:
-        with connection.pipeline():
-            for cursor, (sql, parameters) in zip(cursors, steps, strict=True):
-                cursor.execute(sql.encode(), parameters, binary=True)
-    except psycopg.Error:
-        if connection.prepare_threshold is None and not connection.closed:
-            connection.rollback()
-        else:
-            # The server skipped the statements to be prepared after the error; the driver keeps them as prepared, for good.
-            connection.close()
-        raise
-    return [rows_of(cursor) for cursor in cursors]
 
 
 class Sent:
@@ -390,13 +359,3 @@ class Sent:
             self._connection.close()
             raise
         return [Answer(self._connection, cursor.pgresult) for cursor in self._cursors if cursor.pgresult]
-
-
-def rows_of(cursor: "psycopg.Cursor[Row]") -> Sequence[Row]:
-    """Return the rows of a statement. Checks the result, as `cursor.description` would be built only to be discarded."""
-    if not (cursor.pgresult and cursor.pgresult.nfields):
-        return []
-    try:
-        return cursor.fetchall()
-    except odd_values.UNREADABLE:
-        return odd_values.rows(cursor)

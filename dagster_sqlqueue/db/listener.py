@@ -38,7 +38,7 @@ class Listener:
         # Notifications received while a statement ran.
         self._notes: list[psycopg.Notify] = []
         self._try_again_at = 0.0
-        self._told = False
+        self._reported = False
         self._wake_sender, self._wake_receiver = socket.socketpair()
         self._wake_sender.setblocking(False)
         self._wake_receiver.setblocking(False)
@@ -119,16 +119,16 @@ class Listener:
         connection.add_notify_handler(lambda note: self._notes.append(note))
         # Set only now: before the server has run LISTEN, notifications do not arrive.
         self._connection = connection
-        if self._told:
+        if self._reported:
             logger.info("%s: notifications are received again", self._label)
-            self._told = False
+            self._reported = False
         return True
 
     def lose(self, reason: str) -> None:
         """Close the connection, and log the reason once, until it listens again."""
-        if not self._told:
+        if not self._reported:
             logger.warning("%s: no notifications are received (%s); polling instead", self._label, reason)
-            self._told = True
+            self._reported = True
         self._try_again_at = time.monotonic() + RECONNECT_SECONDS
         self._drop()
 

@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 import psycopg
 
 from dagster_sqlqueue.db import driver_errors
-from dagster_sqlqueue.db.database import retried
+from dagster_sqlqueue.db.pool import retried
 from dagster_sqlqueue.errors import TransactionLost
 
 S = TypeVar("S")

@@ -4,6 +4,8 @@ In the files a parameter is written `:name` and the schema `sqlqueue`, so that t
 `\set name value`. Here they are replaced by the driver's `%(name)s` and the schema of the installation.
 """
 
+import enum
+import os
 import re
 from functools import cache
 from importlib import resources
@@ -13,6 +15,7 @@ from pathlib import Path
 from dagster_sqlqueue.errors import InvalidInput
 
 DEFAULT_SCHEMA = "sqlqueue"
+SCHEMA_VARIABLE = "SQLQUEUE_SCHEMA"
 
 _NOT_STATEMENTS = {"api", "migrations"}
 """Folders whose files are definitions and are not looked up by name."""
@@ -39,6 +42,17 @@ _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 _ARRAY = re.compile(r"CAST\(:([a-z_][a-z0-9_]*) AS ([a-z0-9]+)\[\]\)")
 PARAMETER = re.compile(r"(?<![:\w']):([a-z_][a-z0-9_]*)")
 """Pattern of a parameter in a file: `:name`, but not the end of a cast `::name`."""
+
+
+class Unnamed(enum.Enum):
+    """Sentinel for an argument that was not given, where None is rejected: it may come from a look-up that found nothing."""
+
+    UNNAMED = enum.auto()
+
+
+def default_schema() -> str:
+    """Return the schema to use if none is given: the environment variable `SQLQUEUE_SCHEMA`, else `sqlqueue`."""
+    return os.environ.get(SCHEMA_VARIABLE) or DEFAULT_SCHEMA
 
 
 def quote_schema(schema: str) -> str:

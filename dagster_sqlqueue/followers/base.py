@@ -10,22 +10,15 @@ import sqlalchemy as sa
 from dagster_sqlqueue.db.executors import AsyncTransaction, CallerConnection, Executor
 from dagster_sqlqueue.db.retries import RereadableInput, beginning_again
 from dagster_sqlqueue.db.steps import Steps, adrive, drive
-from dagster_sqlqueue.queue import SqlQueue, insert
+from dagster_sqlqueue.queue import insert
+from dagster_sqlqueue.queue.service_verbs import ServiceVerbs
 from dagster_sqlqueue.schema import migrations
 
 T = TypeVar("T")
 
 
-class FollowerVerbs:
-    """Base class of the verbs of followers.
-
-    Args:
-        queue: the queues of the schema.
-    """
-
-    def __init__(self, queue: SqlQueue) -> None:
-        self.queue = queue
-        self.database = queue.database
+class FollowerVerbs(ServiceVerbs):
+    """The base of the verbs of followers and groups, which are siblings."""
 
     def _within(
         self, work: Callable[[Executor], T], connection: CallerConnection | None, queues: Iterable[str] = ()

@@ -241,8 +241,8 @@ def _limited(limit: int) -> int:
 
 
 def _group_of(row: Sequence[Any]) -> Group:
-    id, queue, context, *figures = row
-    return Group(id, queue, None if context is None else json.loads(context), *figures)
+    id, queue, context, *counts_and_moments = row
+    return Group(id, queue, None if context is None else json.loads(context), *counts_and_moments)
 
 
 def _unknown(group: UUID) -> UnknownGroup:

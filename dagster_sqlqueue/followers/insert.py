@@ -191,10 +191,10 @@ def _put(
     if again := [row.id for row in rows if row.named and row.id in inserted]:
         inserted -= {row[0] for row in (yield Statement("drop_already_finished", {"ids": again}))}
     left = [row for row in rows if row.id not in inserted]
-    holders: dict[str, UUID] = {}
+    live: dict[str, UUID] = {}
     if on_conflict == "merge" and (keys := sorted({row.unique_key for row in left if row.unique_key is not None})):
-        found = yield Statement("unique_key_holders", {"queue": queue, "unique_keys": keys})
-        holders = {key: job_id for key, job_id, _ in found}
+        found = yield Statement("taken_unique_keys", {"queue": queue, "unique_keys": keys})
+        live = {key: job_id for key, job_id, _ in found}
     # After the keys were read: what sent it first has committed by the time its job has ended and freed the key.
     known: dict[UUID, UUID | None] = {}
     if named := [row.id for row in left if row.named]:
@@ -208,7 +208,7 @@ def _put(
     done: list[tuple[Submitted | None, UUID | None]] = []
     open_ids = set(inserted)
     for row in rows:
-        holder = holders.get(row.unique_key or "")
+        live_id = live.get(row.unique_key or "")
         if row.id in open_ids:
             open_ids.remove(row.id)
             done.append((Submitted(row.id, row.id, True), None))
@@ -216,8 +216,8 @@ def _put(
             done.append((Submitted(row.id, known[row.id], False), None))
         elif row.id in inserted:
             done.append((Submitted(row.id, row.id, False), None))
-        elif holder is not None:
-            done.append((Submitted(row.id, holder, False), holder))
+        elif live_id is not None:
+            done.append((Submitted(row.id, live_id, False), live_id))
         else:
             done.append((None if on_conflict == "merge" else Submitted(row.id, None, False), None))
     return done

@@ -44,7 +44,7 @@ class QueueCollector(Collector):
 
     def describe(self) -> list[Metric]:
         """The metrics without samples: to register the collector asks no database."""
-        return [*_scrape(0, 0.0), *_figures([]), *_of_batches([])]
+        return [*_scrape(0, 0.0), *_of_queues([]), *_of_batches([])]
 
     def collect(self) -> Iterator[Metric]:
         """The metrics as they are now."""
@@ -54,14 +54,14 @@ class QueueCollector(Collector):
         reason = None
         try:
             found = [QueueStats(*row) for row in self._database.run("queue_stats_all", {})]
-            batches = self._database.run("batch_figures", {})
+            batches = self._database.run("batch_stats", {})
         except (QueueError, psycopg.Error, SQLAlchemyError) as error:
             reason = _first_line(error)
         if reason is not None and self._was_up:
             logger.warning("metrics: %s", reason)
         self._was_up = reason is None
         yield from _scrape(int(reason is None), time.perf_counter() - began)
-        yield from _figures(found)
+        yield from _of_queues(found)
         yield from _of_batches(batches)
 
 
@@ -72,7 +72,7 @@ def _scrape(up: int, seconds: float) -> Iterator[Metric]:
     )
 
 
-def _figures(found: Sequence[QueueStats]) -> Iterator[Metric]:
+def _of_queues(found: Sequence[QueueStats]) -> Iterator[Metric]:
     yield _by(
         "sqlqueue_jobs",
         "Live jobs; each count stops at sqlqueue_jobs_counted_up_to and then means at least.",
@@ -152,7 +152,7 @@ def _figures(found: Sequence[QueueStats]) -> Iterator[Metric]:
 
 
 def _of_batches(found: Sequence[Row]) -> Iterator[Metric]:
-    """Yield the metrics of queues that have batches, as `batch_figures` returns them."""
+    """Yield the metrics of queues that have batches, as `batch_stats` returns them."""
     states = ("sealing", "sealed", "published", "abandoned")
     yield _by(
         "sqlqueue_batches",

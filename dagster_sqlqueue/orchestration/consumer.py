@@ -8,7 +8,7 @@ from typing import Any, TypedDict, Unpack, overload
 import dagster as dg
 from pydantic import BaseModel
 
-from dagster_sqlqueue.consumer.caller import Shape, shape_of
+from dagster_sqlqueue.consumer.handler import Shape, shape_of
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import BackoffPolicy
 from dagster_sqlqueue.model.queue import Payload, PoisonPolicy, QueueSpec, RateLimit, Strategy

@@ -63,8 +63,8 @@ def fields(model: type[BaseModel], error: pydantic.ValidationError, *shown: Any)
         place = _cut(".".join(str(part) for part in problem["loc"])) or "the payload"
         hidden = not names.isdisjoint(problem["loc"]) and problem["type"] != "missing"
         problems.append(f"{place}: {'is not usable (sensitive, so not quoted)' if hidden else _cut(problem['msg'])}")
-    told = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
-    return scrub(model, told, *shown)
+    shown_problems = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
+    return scrub(model, shown_problems, *shown)
 
 
 def _cut(words: str) -> str:

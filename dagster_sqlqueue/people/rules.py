@@ -11,15 +11,16 @@ from dagster_sqlqueue.model.job import Job
 from dagster_sqlqueue.model.queue import check_queue_name
 from dagster_sqlqueue.payload.serialization import object_text
 from dagster_sqlqueue.people.model import Action, AutomationRule, check_name, check_percent, check_reason
-from dagster_sqlqueue.people.transitions import MOST_JOBS, TransitionVerbs
+from dagster_sqlqueue.people.transitions import MOST_JOBS
 from dagster_sqlqueue.queue.selection import Decided, JobRow, Selection
+from dagster_sqlqueue.queue.service_verbs import ServiceVerbs
 
 _MOST = 1_000_000
 _NIL = UUID(int=0)
 _HIGHEST_PRIORITY = 9
 
 
-class RuleVerbs(TransitionVerbs):
+class RuleVerbs(ServiceVerbs):
     """How jobs come to people."""
 
     def hand_over(

@@ -9,7 +9,7 @@ import tenacity
 
 from dagster_sqlqueue.db.executors import CallerConnection, Executor
 from dagster_sqlqueue.errors import DecisionRefused, InvalidInput
-from dagster_sqlqueue.people.model import Action, JobEvent, Stage, Task, TaskState, event_of, task_of
+from dagster_sqlqueue.people.model import Action, JobEvent, Stage, Task, TaskState, check_name, check_reason, task_of
 from dagster_sqlqueue.people.state_machine import after, ended, refusal
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.job_admin import Completed
@@ -32,40 +32,36 @@ class _Busy(DecisionRefused):
     """Some of the jobs were locked by another transaction for a moment."""
 
 
-class TransitionVerbs:
-    """The base of the verbs that take tasks further.
+class Transitions:
+    """Takes tasks from one state to the next.
 
     Args:
         queue: the queues of the schema.
     """
 
     def __init__(self, queue: SqlQueue) -> None:
-        self.queue = queue
-        self.database = queue.database
+        self._queue = queue
 
-    def task(self, job: UUID | str) -> Task:
-        """The task of a job, as it is now.
-
-        Raises:
-            InvalidInput: this is no job id.
-            UnknownJob: there is no such job.
-            DecisionRefused: the job is not people's.
-        """
-        (found,) = self._found([job_id(job)])
-        return found
-
-    def history(self, job: UUID | str) -> list[JobEvent]:
-        """Who did what to a job, when and why, from the beginning; empty if it never was people's.
+    def tasks(self, ids: Sequence[UUID], executor: Executor | None = None) -> list[Task]:
+        """The tasks of these jobs, which all have to be of one queue.
 
         Raises:
-            InvalidInput: this is no job id.
-            UnknownJob: there is no such job, live or ended, and nothing is known of it.
+            InvalidInput: they are of several queues.
+            UnknownJob, DecisionRefused: a job does not exist, or is not people's.
         """
-        wanted = job_id(job)
-        rows = self.database.run("job_history", {"id": wanted})
-        if not rows:
-            self.queue.job(wanted)
-        return [event_of(row) for row in rows]
+        tasks = [task_of(row) for row in (executor or self._queue.database).run("tasks_by_id", {"ids": list(ids)})]
+        there = {task.id for task in tasks}
+        for id in ids:
+            if id not in there:
+                job = self._queue.job(id, executor=executor)
+                hint = "" if job.archived else "; hand it over, or adopt it if it is held"
+                ended_so = "ended as" if job.archived else "is"
+                raise DecisionRefused(_message(id, f"people have no task of it: it {ended_so} {job.state}{hint}"))
+        if len(queues := {task.queue for task in tasks}) > 1:
+            raise InvalidInput(
+                f"the jobs are of the queues {', '.join(sorted(queues))}; decide about one queue at a time"
+            )
+        return tasks
 
     def step(
         self,
@@ -92,11 +88,13 @@ class TransitionVerbs:
         Raises:
             InvalidInput, UnknownJob, DecisionRefused: nothing was changed.
         """
+        check_name("operator" if action is Action.SUBMIT else "by", actor)
+        reason = check_reason(reason)
         ids = _ids(jobs)
         if revision is not None and (type(revision) is not int or len(ids) != 1):
             raise InvalidInput(f"revision is {revision!r}; it is the number that one task had, and goes with one job")
-        joined = self.database.within(connection)
-        before = self._found(ids, joined)
+        joined = self._queue.database.within(connection)
+        before = self.tasks(ids, joined)
 
         def all_of_them(executor: Executor, changed: Sequence[UUID] = ids) -> list[Task]:
             if set(changed) != set(ids):
@@ -130,7 +128,7 @@ class TransitionVerbs:
         if ending:
             return self._end(before, then, all_of_them, connection)
         if joined is None:
-            return self.database.transact(all_of_them)
+            return self._queue.database.transact(all_of_them)
         with joined.atomic() as executor:
             return all_of_them(executor)
 
@@ -156,8 +154,8 @@ class TransitionVerbs:
         def once() -> Decided:
             if then[0].stage is Stage.GIVEN_BACK:
                 given_back = Selection(ids=[task.id for task in tasks])
-                return self.queue.release_held(queue, given_back, also=and_then, connection=connection)
-            return self.queue.complete_held(queue, completed, also=and_then, connection=connection)
+                return self._queue.release_held(queue, given_back, also=and_then, connection=connection)
+            return self._queue.complete_held(queue, completed, also=and_then, connection=connection)
 
         decided = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(_Busy),
@@ -189,22 +187,6 @@ class TransitionVerbs:
         return after(
             state, JobEvent(task.id, state.revision + 1, task.queue, task.opened_at, actor, action, None, details)
         )
-
-    def _found(self, ids: Sequence[UUID], executor: Executor | None = None) -> list[Task]:
-        """The tasks of these jobs, which all have to be of one queue."""
-        tasks = [task_of(row) for row in (executor or self.database).run("tasks_by_id", {"ids": list(ids)})]
-        there = {task.id for task in tasks}
-        for id in ids:
-            if id not in there:
-                job = self.queue.job(id, executor=executor)
-                hint = "" if job.archived else "; hand it over, or adopt it if it is held"
-                ended_so = "ended as" if job.archived else "is"
-                raise DecisionRefused(_message(id, f"people have no task of it: it {ended_so} {job.state}{hint}"))
-        if len(queues := {task.queue for task in tasks}) > 1:
-            raise InvalidInput(
-                f"the jobs are of the queues {', '.join(sorted(queues))}; decide about one queue at a time"
-            )
-        return tasks
 
 
 def write(

@@ -14,6 +14,7 @@ from dagster_sqlqueue.queue.catalog import Catalog
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.complete import FencedWrites
 from dagster_sqlqueue.queue.endings import Ending, Endings
+from dagster_sqlqueue.queue.head_hints import buckets_of
 from dagster_sqlqueue.queue.limits import Reservations
 from dagster_sqlqueue.queue.odd_jobs import ROW_ERRORS, hold_unclaimable
 from dagster_sqlqueue.queue.strategies import (
@@ -21,9 +22,6 @@ from dagster_sqlqueue.queue.strategies import (
     KEY,
     LEASE_NO,
     ORDER_NO,
-    buckets_of,
-    claim_parameters,
-    lease_seconds_of,
     pick,
     under_lease,
     without_suspects,
@@ -67,7 +65,7 @@ class Claims:
         settings = settings or self._catalog.last_seen(queue)
         while True:
             try:
-                jobs, again = self._claim(settings, request)
+                jobs, filled, again = self._claim(settings, request)
             except ROW_ERRORS as error:
                 if not hold_unclaimable(self.database, queue, error):
                     raise
@@ -76,7 +74,7 @@ class Claims:
             if handed_out:
                 # Not before: what this claim has not reached yet may have been due earlier than what it buried.
                 if settings.strategy in FROM_THE_HEAD:
-                    hints.note(jobs)
+                    hints.note(jobs, filled=filled)
                 return handed_out
             revision = settings.revision
             settings = self._catalog.settings(queue)
@@ -118,11 +116,11 @@ class Claims:
 
         if settings.keyed or settings.strategy in _ALONE or any(job.order_no is not None for job in jobs):
             return one_after_the_other()
-        step = endings.step()
+        step, filled = endings.step(), None
         try:
             if settings.strategy is Strategy.ROUND_ROBIN:
                 ended, *_, rows = self.database.run_together(step, *self._next_claim(settings, request))
-                found = self._claimed_at_once(settings, request, rows)
+                found, filled = _claimed_at_once(settings, request, rows)
             else:
                 ended, (found, _) = self.database.transact(
                     lambda executor: (executor.run(*step), self._claim_by_steps(executor, settings, request))
@@ -132,7 +130,7 @@ class Claims:
             return one_after_the_other()
         claimed = self.without_spent(found, on_spent=on_spent)
         if claimed and settings.strategy in FROM_THE_HEAD:
-            request.hints.note(claimed)
+            request.hints.note(claimed, filled=filled)
         return self._writes.accepted(step, jobs, ended, None), claimed
 
     def claim_within(self, executor: Executor, request: ClaimRequest) -> list[ClaimedJob]:
@@ -164,16 +162,19 @@ class Claims:
             return [("claim_reserved", {**parameters, "reservation": reservation})]
         return [("limit_lock", {"queue": settings.name}), ("claim_limited", parameters)]
 
-    def _claim(self, settings: QueueSettings, request: ClaimRequest) -> tuple[list[ClaimedJob], bool]:
-        """Claim once. Returns the jobs; and if none, whether to try again, as some were parked, or others were quicker: a
-        race that was lost is one that another has won.
+    def _claim(self, settings: QueueSettings, request: ClaimRequest) -> tuple[list[ClaimedJob], bool | None, bool]:
+        """Claim once. Returns the jobs; whether there may be more, None where the hints have been informed; and if there are
+        none, whether to try again, as some were parked, or others were quicker: a race that was lost is one that another
+        has won.
         """
         at_once = settings.strategy is Strategy.ROUND_ROBIN
         deciding = settings.keyed or (settings.limited and not at_once) or request.filter is not None
         if settings.strategy is Strategy.ASSIGN and not deciding:
-            return self._claim_by_steps(self.database, settings, request)
+            jobs, again = self._claim_by_steps(self.database, settings, request)
+            return jobs, None, again
         if deciding or settings.strategy in (Strategy.FANOUT, Strategy.FIFO):
-            return self.database.transact(lambda executor: self._claim_by_steps(executor, settings, request))
+            jobs, again = self.database.transact(lambda executor: self._claim_by_steps(executor, settings, request))
+            return jobs, None, again
         parameters = claim_parameters(settings, request)
         again = False
         if settings.strategy is Strategy.TOKEN:
@@ -183,17 +184,7 @@ class Claims:
             rows = self.database.run_together(("limit_lock", lock), ("claim_limited", parameters))[-1]
         else:
             rows = self.database.run("claim_round_robin", parameters)
-        return self._claimed_at_once(settings, request, rows), again
-
-    def _claimed_at_once(self, settings: QueueSettings, request: ClaimRequest, rows: Sequence[Row]) -> list[ClaimedJob]:
-        """Return the jobs of a statement that chooses and grants. Of a limit, and of a job that goes by itself, it is not
-        known how many more it would have taken.
-        """
-        jobs = [ClaimedJob._make((*row, settings.name)) for row in rows]
-        if jobs:
-            filled = len(jobs) >= request.limit or settings.limited or request.joining or jobs[-1].alone
-            request.hints.found(settings.strategy, [job.bucket for job in jobs], filled=filled)
-        return jobs
+        return *_claimed_at_once(settings, request, rows), again
 
     def _mark(self, parameters: dict[str, Any]) -> tuple[Sequence[Row], bool]:
         token = {"token": uuid7()}
@@ -214,7 +205,7 @@ class Claims:
         if limit <= 0:
             return [], False
         if request.filter is not None:
-            rows = request.filter.pick(executor, settings, buckets_of(settings, request), limit)
+            rows = request.filter.pick(executor, settings, buckets_of(settings, request.buckets), limit)
         else:
             rows = pick(executor, settings, request, max(limit, _PARK_AT_ONCE) if settings.keyed else limit)
         parked: Sequence[Row] = []
@@ -259,7 +250,7 @@ class Claims:
     ) -> dict[UUID, Any]:
         parameters = {
             "ids": [row[0] for row in rows],
-            "lease_seconds": lease_seconds_of(settings, request),
+            "lease_seconds": _lease_seconds(settings, request),
             "worker": request.worker,
             "limited": settings.limited,
             "alone": len(rows) == 1 and not request.joining,
@@ -298,6 +289,33 @@ class Claims:
             on_spent(accepted[0], [job for job in held if job.id in aside], accepted[1])
         out = {job.id for job in (*spent, *unwanted)}
         return [job for job in jobs if job.id not in out]
+
+
+def claim_parameters(settings: QueueSettings, request: ClaimRequest) -> dict[str, Any]:
+    """Return the parameters of a statement that picks jobs and puts them under a lease."""
+    return {
+        "queue": settings.name,
+        "revision": settings.revision,
+        "limit": request.limit,
+        "lease_seconds": _lease_seconds(settings, request),
+        "worker": request.worker,
+        "suspects": not request.joining,
+        **request.hints.search(settings, request.buckets),
+    }
+
+
+def _lease_seconds(settings: QueueSettings, request: ClaimRequest) -> float:
+    return settings.lease_seconds if request.lease_seconds is None else request.lease_seconds
+
+
+def _claimed_at_once(
+    settings: QueueSettings, request: ClaimRequest, rows: Sequence[Row]
+) -> tuple[list[ClaimedJob], bool]:
+    """Return the jobs of a statement that chooses and grants; and whether there may be more: of a limit, and of a job that
+    goes by itself, it is not known how many more it would have taken.
+    """
+    jobs = [ClaimedJob._make((*row, settings.name)) for row in rows]
+    return jobs, len(jobs) >= request.limit or settings.limited or request.joining or (bool(jobs) and jobs[-1].alone)
 
 
 def _spent_error(job: ClaimedJob) -> str:

@@ -15,10 +15,10 @@ from dagster_sqlqueue.db.executors import Step
 from dagster_sqlqueue.errors import DatabaseUnavailable, QueueError
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.queue import QueueSettings, Strategy
+from dagster_sqlqueue.queue.claim import claim_parameters
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.complete import FencedWrites
 from dagster_sqlqueue.queue.endings import Endings
-from dagster_sqlqueue.queue.strategies import claim_parameters
 
 
 class Channels:

@@ -11,15 +11,24 @@ that one transaction enqueued are all due at the same moment.
 """
 
 import math
+import random
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from dagster_sqlqueue.model.job import ClaimedJob
-from dagster_sqlqueue.model.queue import Strategy
+from dagster_sqlqueue.model.queue import QueueSettings, Strategy
 
 SWEEP_SECONDS = 5.0
 _FRESH_SECONDS = 1.0
 _BEGINNING = ("NULL", "NULL")
+_ANYWHERE = (Strategy.FANOUT, Strategy.TOKEN)
+"""Consumers of these do not follow each other through the buckets: each search begins at a random one."""
+
+
+def buckets_of(settings: QueueSettings, buckets: Sequence[int] | None) -> list[int]:
+    """Return the buckets to search, in their order: these; for None all that the queue has."""
+    return list(range(settings.claim_buckets) if buckets is None else buckets)
 
 
 class HeadHints:
@@ -58,8 +67,18 @@ class HeadHints:
         """Have the next claims search each bucket from its very beginning."""
         self._swept_at.clear()
 
+    def search(self, settings: QueueSettings, buckets: Sequence[int] | None) -> dict[str, Any]:
+        """Return the parameters `buckets` and `hints` of a claim from these buckets; None: from all. Call `found` or `note`
+        with what it reached.
+        """
+        order = buckets_of(settings, buckets)
+        if settings.strategy in _ANYWHERE:
+            start = random.randrange(len(order))
+            order = order[start:] + order[:start]
+        return {"buckets": order, "hints": self.array(order)}
+
     def array(self, buckets: Sequence[int]) -> list[str | None]:
-        """Return the parameter `hints` of a claim from these buckets. Call `saw` with what it reached."""
+        """Return the parameter `hints` of a claim from these buckets, in this order."""
         self._asked, self._asked_at = buckets, time.monotonic()
         over = self._over(self._asked_at - self._sweep_seconds, buckets)
         self.swept = all(over)
@@ -120,8 +139,17 @@ class HeadHints:
         known = {bucket: "{" + ",".join([moment] * 10) + "}" for bucket, moment in heads.items()}
         self._texts = known | {bucket: self._texts[bucket] for bucket in self._starts}
 
-    def note(self, jobs: Sequence[ClaimedJob]) -> None:
-        """Remember where the jobs of a claim, in the order in which they were due, began in each bucket and priority."""
+    def note(self, jobs: Sequence[ClaimedJob], *, filled: bool | None = None) -> None:
+        """Remember where the jobs of a claim began in each bucket and priority.
+
+        Args:
+            jobs: in the order in which they were due.
+            filled: of a claim through its buckets one after the other, as for `found`; None: `found` was called.
+        """
+        if filled:
+            self.saw_up_to([job.bucket for job in jobs])
+        elif filled is not None:
+            self.saw_all()
         first = {(job.bucket, job.priority): job for job in reversed(jobs)}
         for (bucket, priority), job in first.items():
             starts = self._starts.setdefault(bucket, [_BEGINNING] * 10)

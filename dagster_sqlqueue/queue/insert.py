@@ -113,10 +113,10 @@ def one(queue: str, row: NewRow, on_conflict: OnConflict) -> Steps[UUID | None]:
     if on_conflict == "replace" and row.unique_key is not None:
         if (yield from _known(queue, [row])):
             return None
-        holders = yield from _replace(queue, [row], kept=False)
-        if row.id in holders.placed:
-            return holders.placed[row.id]
-        if row.id in holders.inserted:
+        landed = yield from _replace(queue, [row], kept=False)
+        if row.id in landed.placed:
+            return landed.placed[row.id]
+        if row.id in landed.inserted:
             return row.id
     elif (yield Statement("enqueue", {"queue": queue, **row.columns})):
         return None if row.named and (yield Statement("drop_already_finished", {"ids": [row.id]})) else row.id
@@ -222,8 +222,8 @@ def _overtaken(queue: str, rows: Sequence[NewRow]) -> Steps[list[NewRow]]:
     if not rows:
         return []
     keys = sorted({row.unique_key for row in rows if row.unique_key is not None})
-    holders = yield Statement("unique_key_holders", {"queue": queue, "unique_keys": keys})
-    taken = {key for key, _, state in holders if state != LiveState.QUEUED}
+    live = yield Statement("taken_unique_keys", {"queue": queue, "unique_keys": keys})
+    taken = {key for key, _, state in live if state != LiveState.QUEUED}
     rest = [row for row in rows if row.unique_key not in taken]
     if not rest or not (yield Statement("enqueue_terms", {"queue": queue, "keep": False})):
         return []

@@ -36,14 +36,14 @@ class Reservations:
 
     def reservation(self, settings: QueueSettings, request: ClaimRequest) -> UUID | None:
         """Return the id of the reservation that a claim counts against. None: the queue is too near to its limits."""
-        holder = (settings.name, request.worker)
+        consumer = (settings.name, request.worker)
         now = time.monotonic()
-        held = self._reserved.get(holder)
+        held = self._reserved.get(consumer)
         if held is None or now >= held.until or (held.id is not None and held.jobs < request.limit):
             held = self._ask(settings, request, now)
         if held.id is not None:
             held = _Reserved(held.id, held.jobs - request.limit, now + _COUNTED_ON_SECONDS)
-        self._reserved[holder] = held
+        self._reserved[consumer] = held
         return held.id
 
     def _ask(self, settings: QueueSettings, request: ClaimRequest, now: float) -> _Reserved:

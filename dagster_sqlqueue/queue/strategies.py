@@ -1,6 +1,5 @@
-"""Pick the jobs to claim next: the searches of the five strategies, shared by claims and by transactional mode."""
+"""Pick the jobs to claim next: the searches of the strategies, shared by claims of several steps and transactional mode."""
 
-import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
@@ -26,8 +25,6 @@ _PICKS = {
     Strategy.FANOUT: "pick_fanout",
     Strategy.ASSIGN: "list_executable",
 }
-_ANYWHERE = (Strategy.FANOUT, Strategy.TOKEN)
-"""Consumers of these do not follow each other through the buckets: each search begins at a random one."""
 
 
 def pick(executor: Executor, settings: QueueSettings, request: ClaimRequest, limit: int) -> Sequence[Row]:
@@ -53,26 +50,6 @@ def pick(executor: Executor, settings: QueueSettings, request: ClaimRequest, lim
 def pick_step(settings: QueueSettings, request: ClaimRequest, limit: int) -> Step:
     """Return the statement that picks jobs, for every strategy but `fifo`, which may take more than one."""
     return _PICKS[settings.strategy], _choice(settings, request, limit)
-
-
-def claim_parameters(settings: QueueSettings, request: ClaimRequest) -> dict[str, Any]:
-    """Return the parameters of a statement that picks jobs and puts them under a lease."""
-    return {
-        **_choice(settings, request, request.limit),
-        "lease_seconds": lease_seconds_of(settings, request),
-        "worker": request.worker,
-        "suspects": not request.joining,
-    }
-
-
-def buckets_of(settings: QueueSettings, request: ClaimRequest) -> list[int]:
-    """Return the buckets to search, in their order."""
-    return list(range(settings.claim_buckets) if request.buckets is None else request.buckets)
-
-
-def lease_seconds_of(settings: QueueSettings, request: ClaimRequest) -> float:
-    """Return the length of the leases to grant."""
-    return settings.lease_seconds if request.lease_seconds is None else request.lease_seconds
 
 
 def without_suspects(rows: Sequence[Row], *, joining: bool = False) -> Sequence[Row]:
@@ -117,14 +94,5 @@ def under_lease(
 
 
 def _choice(settings: QueueSettings, request: ClaimRequest, limit: int) -> dict[str, Any]:
-    buckets = buckets_of(settings, request)
-    if settings.strategy in _ANYWHERE:
-        start = random.randrange(len(buckets))
-        buckets = buckets[start:] + buckets[:start]
-    return {
-        "queue": settings.name,
-        "revision": settings.revision,
-        "buckets": buckets,
-        "hints": request.hints.array(buckets),
-        "limit": limit,
-    }
+    search = request.hints.search(settings, request.buckets)
+    return {"queue": settings.name, "revision": settings.revision, "limit": limit, **search}

@@ -18,21 +18,15 @@ from dagster_sqlqueue.payload.serialization import AnyObject
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.endings import Ending, Endings
+from dagster_sqlqueue.queue.service_verbs import ServiceVerbs
 
 _POLL_SECONDS = 0.2
 _LISTENING_POLL_SECONDS = 1.0
 _LEASE_SECONDS = 30.0
 
 
-class ReplyVerbs:
-    """The verb that creates a queue for the answers to one caller.
-
-    Args:
-        queue: the queues of the schema.
-    """
-
-    def __init__(self, queue: SqlQueue) -> None:
-        self.queue = queue
+class ReplyVerbs(ServiceVerbs):
+    """The verb that creates a queue for the answers to one caller."""
 
     def reply_queue(
         self, payload: type[Payload] | None = None, *, ttl_seconds: float = 3_600.0
@@ -55,10 +49,10 @@ class ReplyVerbs:
         model: Any = AnyObject if payload is None else payload
         spec = QueueSpec(f"reply_{uuid4().hex}", model, bucket_count=1, lease_seconds=_LEASE_SECONDS, retention_days=1)
         terms = {"queue": spec.name, "seconds": float(ttl_seconds)}
-        self.queue.database.run("reply_queue_put", terms)
+        self.database.run("reply_queue_put", terms)
         self.queue.create_queue(spec)
         # Again: maintenance may have met it while there was nothing to keep.
-        self.queue.database.run("reply_queue_put", terms)
+        self.database.run("reply_queue_put", terms)
         return ReplyQueue(self.queue, spec, ttl_seconds=ttl_seconds)
 
 

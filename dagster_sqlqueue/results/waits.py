@@ -116,7 +116,7 @@ class Wait:
                 # Noted first: an interrupt may come when they are there and the answer is not.
                 self._followers += followers
                 try:
-                    self._database.run("follow", _told_of_every_end(followers, jobs))
+                    self._database.run("follow", _notified_of_every_end(followers, jobs))
                 except (AccessRefused, psycopg.errors.ReadOnlySqlTransaction):
                     # A user who may read outcomes but not register a wait goes on polling.
                     del self._followers[-len(followers) :]
@@ -156,7 +156,7 @@ class Wait:
         )
 
 
-def _told_of_every_end(followers: Sequence[UUID], jobs: Sequence[UUID]) -> dict[str, object]:
+def _notified_of_every_end(followers: Sequence[UUID], jobs: Sequence[UUID]) -> dict[str, object]:
     return {
         "ids": list(followers),
         "job_ids": list(jobs),

@@ -202,12 +202,12 @@ def template(spec: QueueSpec[Any], name: str, job: Any, tick_field: str | None) 
     try:
         if tick_field is None:
             return values(spec, new)
-        return _told_its_tick(spec, new, tick_field)
+        return _with_its_tick(spec, new, tick_field)
     except InvalidInput as error:
         raise type(error)(str(error).removeprefix("row 0: ")) from None
 
 
-def _told_its_tick(spec: QueueSpec[Any], new: NewJob[Any], tick_field: object) -> dict[str, Any]:
+def _with_its_tick(spec: QueueSpec[Any], new: NewJob[Any], tick_field: object) -> dict[str, Any]:
     if not isinstance(tick_field, str) or not tick_field or serialization.unstorable_text(tick_field):
         raise InvalidInput(f"tick_field is {tick_field!r}; give the name of a field of {spec.payload.__name__}")
     payload: Any = new.payload

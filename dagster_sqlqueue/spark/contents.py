@@ -231,7 +231,7 @@ def stats(queue: SqlQueue, about: Days, days: Sequence[str]) -> dict[str, DaySta
     Raises:
         InvalidInput: the field of the day is not `payload.…` or `result.…`.
     """
-    rows = queue.database.run("archive_day_figures", about.parameters(days))
+    rows = queue.database.run("archive_day_stats", about.parameters(days))
     hours: Mapping[str, list[int]] = defaultdict(lambda: [0] * 24)
     for day, hour, jobs, *_ in rows:
         if hour is not None:

@@ -14,7 +14,8 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from dagster_sqlqueue.consumer.handler import Handler, handle
+from dagster_sqlqueue.consumer.caller import handle
+from dagster_sqlqueue.consumer.handler import Handler
 from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.errors import BatchLost, InvalidInput
 from dagster_sqlqueue.model.job import ClaimedJob

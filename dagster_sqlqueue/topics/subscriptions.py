@@ -7,8 +7,8 @@ from dagster_sqlqueue.db.executors import CallerConnection, Executor
 from dagster_sqlqueue.errors import InvalidInput, UnknownSubscription
 from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
 from dagster_sqlqueue.model.queue import check_queue_name
-from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
+from dagster_sqlqueue.queue.service_verbs import ServiceVerbs
 from dagster_sqlqueue.topics.model import (
     Message,
     Subscription,
@@ -28,16 +28,8 @@ _TAG_LENGTH = 1_000
 _SHOWN = 20
 
 
-class SubscriptionVerbs:
-    """What the owners of queues do with topics.
-
-    Args:
-        queue: the queues of the schema.
-    """
-
-    def __init__(self, queue: SqlQueue) -> None:
-        self.queue = queue
-        self.database = queue.database
+class SubscriptionVerbs(ServiceVerbs):
+    """What the owners of queues do with topics."""
 
     def subscribe(
         self,

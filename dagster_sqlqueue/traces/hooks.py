@@ -67,7 +67,7 @@ class TraceHooks(EnqueueHooks, ConsumerHooks):
                 span.set_attribute(attributes.ERROR_TYPE, attributes.class_name(error))
                 span.set_status(Status(StatusCode.ERROR))
                 raise
-            _tell_result(span, call.result)
+            _record_result(span, call.result)
 
     @contextmanager
     def around_handler(self, call: HandlerCall) -> Iterator[None]:
@@ -88,9 +88,9 @@ class TraceHooks(EnqueueHooks, ConsumerHooks):
             try:
                 yield
             except BaseException as error:
-                _tell_error(span, error)
+                _record_error(span, error)
                 raise
-            _tell_outcome(span, call)
+            _record_outcome(span, call)
 
 
 def _message(given: Any) -> Any:
@@ -98,7 +98,7 @@ def _message(given: Any) -> Any:
     return given if isinstance(given, Message | NewJob) else Message(given)
 
 
-def _tell_result(span: Span, result: object) -> None:
+def _record_result(span: Span, result: object) -> None:
     match result:
         case Enqueued():
             span.set_attribute(attributes.BATCH_COUNT, result.inserted + result.replaced)
@@ -129,7 +129,7 @@ def _of_jobs(call: HandlerCall) -> attributes.Attributes:
     }
 
 
-def _tell_outcome(span: Span, call: HandlerCall) -> None:
+def _record_outcome(span: Span, call: HandlerCall) -> None:
     """What the handler gave; of a batch with several kinds of outcomes only whether an error is among them."""
     several = call.batch and isinstance(call.returned, Sequence) and not isinstance(call.returned, str)
     outcomes = call.returned if several else [call.returned]
@@ -144,7 +144,7 @@ def _tell_outcome(span: Span, call: HandlerCall) -> None:
         span.set_status(Status(StatusCode.ERROR))
 
 
-def _tell_error(span: Span, error: BaseException) -> None:
+def _record_error(span: Span, error: BaseException) -> None:
     name = attributes.class_name(error)
     places = [
         f'  File "{at.filename}", line {at.lineno}, in {at.name}' for at in traceback.extract_tb(error.__traceback__)

@@ -77,8 +77,8 @@ PLANTS: dict[str, tuple[str, str, str]] = {
         "",
     ),
     "a turn without its lock": ("key_try", "pg_try_advisory_xact_lock(", "0 <= int4larger("),
-    "a key that may run one more": ("key_turns", "room.ids[1:room.places]", "room.ids[1:room.places + 1]"),
-    "a turn for whoever comes": ("key_turns", "WHERE room.first IS NULL OR room.head = room.first", ""),
+    "a key that may run one more": ("key_turns", "free.ids[1:free.places]", "free.ids[1:free.places + 1]"),
+    "a turn for whoever comes": ("key_turns", "WHERE free.first IS NULL OR free.head = free.first", ""),
     "room that nobody is told of": ("key_promote", "AS promoted (id)", "AS promoted (id) LIMIT 0"),
 }
 """Bugs by name: the statement, what is taken out of it, and what is put there."""

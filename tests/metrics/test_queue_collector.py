@@ -164,7 +164,7 @@ def test_a_scrape_is_two_statements(
 
     monkeypatch.setattr(type(busy.database), "run", listening)
     scraped(registry)
-    assert sent == ["queue_stats_all", "batch_figures"]
+    assert sent == ["queue_stats_all", "batch_stats"]
 
 
 def test_counts_stop_at_their_cap(queue: SqlQueue, spec: QueueSpec[Work], registry: CollectorRegistry) -> None:

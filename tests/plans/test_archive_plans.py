@@ -193,7 +193,7 @@ def about(**more: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("verb", ["archive_by_day", "archive_day_figures"])
+@pytest.mark.parametrize("verb", ["archive_by_day", "archive_day_stats"])
 @pytest.mark.parametrize("days", [1, 7])
 def test_days_by_when_their_jobs_finished(explain: Explainer, verb: str, days: int) -> None:
     first, until = whole_days(explain, days)
@@ -204,7 +204,7 @@ def test_days_by_when_their_jobs_finished(explain: Explainer, verb: str, days: i
     assert plan.buffers <= 2 * (days + 1) * A_DAY + 5 * PARTITIONS + SLACK
 
 
-@pytest.mark.parametrize("verb", ["archive_by_day", "archive_day_figures"])
+@pytest.mark.parametrize("verb", ["archive_by_day", "archive_day_stats"])
 def test_days_by_a_field_that_are_bounded_read_those_days_of_the_archive(explain: Explainer, verb: str) -> None:
     first, until = whole_days(explain, 1)
     window = {"from_time": first - timedelta(hours=14), "until_time": until + timedelta(hours=12)}
@@ -216,7 +216,7 @@ def test_days_by_a_field_that_are_bounded_read_those_days_of_the_archive(explain
     assert plan.buffers <= 2 * 3 * A_DAY + 5 * PARTITIONS + SLACK
 
 
-@pytest.mark.parametrize("verb", ["archive_by_day", "archive_day_figures"])
+@pytest.mark.parametrize("verb", ["archive_by_day", "archive_day_stats"])
 def test_days_by_a_field_read_the_rows_of_the_queue_alone(explain: Explainer, verb: str) -> None:
     first, until = whole_days(explain, 1)
     asked = about(queue="daily", days=names(first, until), day_path=["day"], from_time=None, until_time=None)
@@ -275,7 +275,7 @@ def test_days_of_instants_cost_one_look_at_the_zones_beside_the_rows(explain: Ex
     first, until = whole_days(explain, 1)
     explained = {
         "archive_by_day": about(from_time=None, until_time=None),
-        "archive_day_figures": about(from_time=None, until_time=None),
+        "archive_day_stats": about(from_time=None, until_time=None),
         **{verb: LIVE_DAYS[verb] for verb in ("live_by_day", "open_accounts")},
     }
     for verb, asked in explained.items():

@@ -106,7 +106,7 @@ def test_following_what_has_ended(explain: Explainer, followed: SqlQueue, count:
 
 @pytest.mark.parametrize("count", SIZES)
 def test_merging(explain: Explainer, followed: SqlQueue, count: int) -> None:
-    found = explain("unique_key_holders", queue="work", unique_keys=[f"u{n * 7}" for n in range(count)])
+    found = explain("taken_unique_keys", queue="work", unique_keys=[f"u{n * 7}" for n in range(count)])
     assert found.root["Actual Rows"] == count
     assert {index for _, index in found.scans()} - {None} == {"job_unique_key"}
     assert found.rows_read <= count

@@ -67,7 +67,7 @@ def plan_of(archive: SqlQueue, query: str) -> Plan:
 
 @pytest.mark.parametrize("queue", QUEUES)
 def test_queue_stats(explain: Explainer, queue: str) -> None:
-    ((body,),) = explain.run("SELECT prosrc FROM pg_proc WHERE oid = CAST('{s}.queue_figures' AS regproc)")
+    ((body,),) = explain.run("SELECT prosrc FROM pg_proc WHERE oid = CAST('{s}.stats_of_queue' AS regproc)")
     body = re.sub(r"\bwanted\b", "$1", body)
     explain.run(f"PREPARE figures (text) AS {body}")
     ((found,),) = explain.run(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE figures ('{queue}')")

@@ -102,7 +102,7 @@ def touched(plan: Plan) -> set[str]:
 
 NAMED: dict[str, dict[str, Any]] = {
     "batch_find": {"queue": "work", "filter": "{}"},
-    "batch_holder": {},
+    "batch_owner": {},
     "batch_last": {"limit": 10},
     "batch_moved": {"owner": "me/1"},
     "batch_moving": {"owner": "me/1"},
@@ -180,7 +180,7 @@ def test_an_operator_gives_up_a_batch_and_forgets_it(explain: Explainer) -> None
 def test_figures_of_batches_cost_those_of_a_day(explain: Explainer) -> None:
     """Of a hundred days."""
     leased(explain)
-    plan = explain("batch_figures")
+    plan = explain("batch_stats")
     assert "Seq Scan batch" not in touched(plan)
     assert plan.rows_of("batch") <= 1.1 * PUBLISHED / 100 + FEW
     assert plan.buffers <= 2 * PUBLISHED / 100 + SLACK

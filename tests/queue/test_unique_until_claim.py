@@ -130,7 +130,7 @@ def test_nobody_is_merged_into_a_job_that_is_claimed_meanwhile(queue: SqlQueue, 
                 found: list[Submitted] = done.value
                 return found
             answer = yield request
-            if request[0] == "unique_key_holders":
+            if request[0] == "taken_unique_keys":
                 assert numbers(claim(queue)) == [1]
 
     with queue.database.transaction() as transaction:

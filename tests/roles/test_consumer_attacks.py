@@ -158,7 +158,7 @@ def test_who_follows_an_ended_job_is_not_told_what_he_may_not_read(
     with psycopg.connect(url_of(any_server, f"{mill.schema}_both")) as connection:
         ended_at = value(mill.owner, "SELECT finished_at FROM {s}.job_archive WHERE id = %s", job)
         for query in (
-            "SELECT {s}.tell_followers(%s, %s, true, NULL)",
+            "SELECT {s}.notify_followers(%s, %s, true, NULL)",
             "SELECT * FROM {s}.job(%s) WHERE %s IS NOT NULL",
             "SELECT result FROM {s}.job_archive WHERE id = %s AND finished_at = %s",
         ):

@@ -262,7 +262,7 @@ def test_migrate_grants_what_is_lacking_and_takes_nothing_away(staff: Staff) -> 
     few(
         [
             'GRANT SELECT (payload) ON {s}.job TO "{r}_producer"',
-            "GRANT EXECUTE ON FUNCTION {s}.queue_figures(text) TO PUBLIC",
+            "GRANT EXECUTE ON FUNCTION {s}.stats_of_queue(text) TO PUBLIC",
             'GRANT SELECT ON {s}.schedule TO "{r}_producer"',
             'GRANT USAGE ON SEQUENCE {s}.job_order TO "{r}_observer"',
             "GRANT SELECT ON {s}.job TO PUBLIC",

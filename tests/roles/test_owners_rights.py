@@ -46,23 +46,23 @@ def test_what_runs_as_the_owner_is_pinned_and_not_for_everybody(shared: Staff) -
         "known_followers",
         "move_batch",
         "note_maintenance",
+        "notify_followers",
+        "notify_late_followers",
         "pack_batch",
         "packed_ids",
         "packed_jobs",
         "pass_wake",
         "promote_keys",
-        "queue_figures",
         "refuse_queue_with_jobs",
         "remove_expired_reply_queue",
         "remove_reply_queue",
         "settle_batch",
+        "stats_of_queue",
         "succeed_batch",
         "succeed_leased",
         "succeed_locked",
         "sweep_batch",
         "take_maintenance",
-        "tell_followers",
-        "tell_late_followers",
         "unpack_jobs",
         "wake_by_job",
     ]
@@ -110,7 +110,7 @@ def test_a_search_path_of_ones_own_changes_nothing_that_runs_as_the_owner(staff:
                 "SELECT {s}.drop_archive_partition(%s, NULL)",
             ):
                 connection.execute(staff.text(query), [day] * query.count("%s"))
-            connection.execute(staff.text("SELECT * FROM {s}.queue_figures('work')"))
+            connection.execute(staff.text("SELECT * FROM {s}.stats_of_queue('work')"))
             connection.execute(staff.text("SELECT {s}.begin_archive_partition(%s)"), [day + timedelta(days=1)])
     finally:
         rows(staff.owner, f'DROP SCHEMA "{mine}" CASCADE')

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from dagster_sqlqueue import display, people
-from dagster_sqlqueue.cli.commands.job_admin import Verb, decide, tell
+from dagster_sqlqueue.cli.commands.job_admin import Verb, decide, report
 from dagster_sqlqueue.cli.input import options
 from dagster_sqlqueue.cli.input.options import Queue
 from dagster_sqlqueue.cli.input.selection import selecting
@@ -127,7 +127,7 @@ def route(
     Example: sqlqueue people route orders --by router
     """
     with session.queue() as source:
-        tell(
+        report(
             session, queue, Verb(("queued",), "handed over"), people.HumanWork(source).route(queue, by=by, limit=limit)
         )
 

@@ -131,7 +131,7 @@ def abandon(
         found = _named(source, batch)
         ids = [one.id for one in found]
         decided = batch_admin.abandon(source, ids, reason=reason, held=held, dry_run=dry_run)
-    _tell(session, found, decided, "abandoned", dry_run)
+    _report(session, found, decided, "abandoned", dry_run)
 
 
 def forget(
@@ -159,7 +159,7 @@ def forget(
     with session.queue() as source:
         found = _named(source, batch)
         decided = batch_admin.forget(source, [one.id for one in found], unmoved=unmoved, dry_run=dry_run)
-    _tell(session, found, decided, "deleted", dry_run)
+    _report(session, found, decided, "deleted", dry_run)
 
 
 def _named(source: "SqlQueue", words: Sequence[str]) -> "list[BatchRow]":
@@ -182,7 +182,7 @@ def _named(source: "SqlQueue", words: Sequence[str]) -> "list[BatchRow]":
     return found
 
 
-def _tell(session: Session, found: "Sequence[BatchRow]", decided: "Decided", done: str, dry_run: bool) -> None:
+def _report(session: Session, found: "Sequence[BatchRow]", decided: "Decided", done: str, dry_run: bool) -> None:
     keys = {one.id: one.key for one in found}
     if session.as_json:
         reasons = [{"id": str(id), "reason": reason} for id, reason in decided.skipped.items()]

@@ -124,7 +124,7 @@ def enqueue(
         ),
     ] = False,
     callback: Callbacks = None,
-    told: Context = None,
+    context: Context = None,
     group: Annotated[
         str | None,
         typer.Option(metavar="UUID", show_default=False, help="Open group to which the job is added."),
@@ -181,7 +181,7 @@ def enqueue(
     if payload is None and sys.stdin.isatty():
         raise InvalidInput("no payload: give a JSON object, or - and one JSON object per line on standard input")
     on_conflict: OnConflict = "replace" if replace else "ignore"
-    wanted = callbacks_of(callback, told)
+    wanted = callbacks_of(callback, context)
     put: _Put
     if merge or wanted or group is not None:
         if replace:
@@ -205,7 +205,7 @@ def enqueue(
                 made, done = put.one(target, spec, job)
             except InvalidInput as error:
                 raise InvalidInput(f"{str(error).removeprefix('row 0: ')}; nothing was enqueued") from None
-        _tell(session, queue, done, made)
+        _report(session, queue, done, made)
         return
     only = next(
         (f"--{name.replace('_', '-')} names one job" for name in ("id", "unique_key") if settings[name] is not None),
@@ -215,7 +215,7 @@ def enqueue(
         settings["run_at"] = _due(target, delay, settings["run_at"])
         lines = Lines(lambda found: NewJob(found, **settings), _NOTHING, advance, skip_bad=skip_bad, only=only)
         done = _from_lines(target, spec, lines, put)
-    _tell(session, queue, done)
+    _report(session, queue, done)
 
 
 def _delay(text: str) -> timedelta:
@@ -297,7 +297,7 @@ def _from_lines(queue: "SqlQueue", spec: QueueSpec[AnyObject], lines: "Lines[New
     return replaced(done, rejected=rejected)
 
 
-def _tell(session: Session, queue: str, done: _Done, job_id: UUID | None = None) -> None:
+def _report(session: Session, queue: str, done: _Done, job_id: UUID | None = None) -> None:
     if session.as_json:
         rejected = [{"line": bad.row, "error": bad.error} for bad in done.rejected]
         found = {"queue": queue, **asdict(done), "rejected": rejected}

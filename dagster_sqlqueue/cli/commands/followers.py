@@ -82,7 +82,7 @@ def follow(
     session: Session,
     job: Annotated[str, typer.Argument(metavar="ID", help="The job's id.")],
     callback: Callbacks = None,
-    told: Context = None,
+    context: Context = None,
 ) -> None:
     """Enqueue callbacks on other queues when a job has ended.
 
@@ -90,7 +90,7 @@ def follow(
 
     Example: sqlqueue follow 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --callback tickets:failed
     """
-    wanted = callbacks_of(callback, told)
+    wanted = callbacks_of(callback, context)
     if not wanted:
         raise InvalidInput("there is no --callback; name the queue that gets it")
     job_id = options.job_id("the job", job)
@@ -117,7 +117,7 @@ def open_group(
             help="Queue on which the callback is enqueued. Default: no callback.",
         ),
     ] = None,
-    told: Context = None,
+    context: Context = None,
     own_id: Annotated[
         str | None,
         typer.Option(
@@ -131,7 +131,7 @@ def open_group(
 
     Example: sqlqueue group open --callback tickets --context '{"run": 7}'
     """
-    given = callbacks_of(None if callback is None else [callback], told)
+    given = callbacks_of(None if callback is None else [callback], context)
     own = None if own_id is None else group_id("--id", own_id)
     with session.queue() as source:
         made = followers.Groups(source).open(given[0] if given else None, id=own)
@@ -155,7 +155,7 @@ def add(
     with session.queue() as source:
         followers.Groups(source).add(id, [options.job_id("the job", job) for job in jobs])
         found = followers.Groups(source).group(id)
-    _tell(session, found)
+    _report(session, found)
 
 
 def close(session: Session, group: GroupId) -> None:
@@ -167,7 +167,7 @@ def close(session: Session, group: GroupId) -> None:
     with session.queue() as source:
         followers.Groups(source).close(id)
         found = followers.Groups(source).group(id)
-    _tell(session, found)
+    _report(session, found)
 
 
 def list_groups(session: Session, limit: Limit = 50) -> None:
@@ -262,7 +262,7 @@ def group_id(option: str, text: str) -> UUID:
         ) from None
 
 
-def _tell(session: Session, group: "Group") -> None:
+def _report(session: Session, group: "Group") -> None:
     if session.as_json:
         render.emit_json(asdict(group))
     else:

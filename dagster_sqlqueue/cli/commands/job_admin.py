@@ -273,10 +273,10 @@ def decide(
         if dry_run:
             foretell(session, source, its, selection, verb, limit)
         else:
-            tell(session, its, verb, act(source, its))
+            report(session, its, verb, act(source, its))
 
 
-def tell(session: Session, queue: str, verb: Verb, decided: Decided) -> None:
+def report(session: Session, queue: str, verb: Verb, decided: Decided) -> None:
     """Print what a decision did; if some jobs were left unchanged, exit with the code for that."""
     if session.as_json:
         render.emit_json(_decided_json(queue, decided.changed, decided.requested, decided.skipped))

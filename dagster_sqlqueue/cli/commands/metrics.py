@@ -71,7 +71,7 @@ def metrics(
                 sys.stdout.write(generate_latest(registry).decode())
             return
         with _waiting() as received, package.serve(registry, port=number, address=address or ADDRESS) as listening:
-            _tell(session, address or ADDRESS, listening)
+            _report(session, address or ADDRESS, listening)
             if received() == signal.SIGINT:
                 raise typer.Exit(Code.INTERRUPTED)
 
@@ -106,7 +106,7 @@ def _families(registry: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _tell(session: Session, address: str, port: int) -> None:
+def _report(session: Session, address: str, port: int) -> None:
     if session.as_json:
         sys.stdout.write(json.dumps({"event": "listening", "address": address, "port": port}) + "\n")
     else:

@@ -183,7 +183,7 @@ def put(
             tick_field=tick_field,
         )
         made = discreet_schedule(source, made)
-    _tell(session, made, f"ticks next at {display.moment(made.next_tick)}: {views.schedule_rule(made)}")
+    _report(session, made, f"ticks next at {display.moment(made.next_tick)}: {views.schedule_rule(made)}")
 
 
 def list_schedules(
@@ -239,7 +239,7 @@ def pause(session: Session, queue: Queue, name: Name) -> None:
     with session.queue() as source:
         paused = discreet_schedule(source, schedules.Schedules(source).pause(queue, name))
     assert paused.paused_at
-    _tell(session, paused, f"is paused since {display.moment(paused.paused_at)}")
+    _report(session, paused, f"is paused since {display.moment(paused.paused_at)}")
 
 
 def resume(session: Session, queue: Queue, name: Name) -> None:
@@ -249,7 +249,7 @@ def resume(session: Session, queue: Queue, name: Name) -> None:
     """
     with session.queue() as source:
         resumed = discreet_schedule(source, schedules.Schedules(source).resume(queue, name))
-    _tell(session, resumed, f"continues from its tick at {display.moment(resumed.next_tick)}")
+    _report(session, resumed, f"continues from its tick at {display.moment(resumed.next_tick)}")
 
 
 def remove(session: Session, queue: Queue, name: Name) -> None:
@@ -265,7 +265,7 @@ def remove(session: Session, queue: Queue, name: Name) -> None:
         render.say(display.printable(f"schedule {name} of queue {queue} was deleted"))
 
 
-def _tell(session: Session, schedule: Schedule, what: str) -> None:
+def _report(session: Session, schedule: Schedule, what: str) -> None:
     if session.as_json:
         render.emit_json(views.schedule_json(schedule))
     else:

@@ -81,7 +81,7 @@ def stats(
         if not watch:
             found = _look(source, queue)
             if session.as_json:
-                render.emit_json([asdict(figures) for figures in found])
+                render.emit_json([asdict(stats) for stats in found])
             else:
                 render.console().print(_drawn(found, queue))
             return
@@ -118,7 +118,7 @@ def _output(session: Session, queue: str | None, pause: float) -> "Iterator[Call
 
 
 def _emit_line(found: "list[QueueStats]") -> None:
-    sys.stdout.write(json.dumps([asdict(figures) for figures in found], default=render.plain) + "\n")
+    sys.stdout.write(json.dumps([asdict(stats) for stats in found], default=render.plain) + "\n")
     sys.stdout.flush()
 
 

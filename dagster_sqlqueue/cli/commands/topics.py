@@ -103,7 +103,7 @@ def publish(
                 done = topics.Topics(target).publish(topic, found, **settings)
             except InvalidInput as error:
                 raise InvalidInput(f"{str(error).removeprefix('row 0: ')}{_NOTHING}") from None
-        _tell(session, done)
+        _report(session, done)
         return
     only = None if message_id is None else "--id names one message"
     with session.queue() as target, progress("messages") as advance:
@@ -115,7 +115,7 @@ def publish(
     many = replace(many, rejected=lines.with_lines(many.rejected))
     if not (many.messages or many.rejected):
         raise InvalidInput("standard input contained no payload: write one JSON object per line")
-    _tell_many(session, topic, many)
+    _report_many(session, topic, many)
 
 
 def subscribe(
@@ -263,7 +263,7 @@ def _settings(made: Subscription) -> str:
     return "".join(f", {word}" for word in words)
 
 
-def _tell(session: Session, done: Published) -> None:
+def _report(session: Session, done: Published) -> None:
     if session.as_json:
         render.emit_json(asdict(done))
     elif not done.matched:
@@ -275,7 +275,7 @@ def _tell(session: Session, done: Published) -> None:
             render.say(f"  {job.subscription}: job {job.id} on {job.queue}{known}")
 
 
-def _tell_many(session: Session, topic: str, done: PublishedMany) -> None:
+def _report_many(session: Session, topic: str, done: PublishedMany) -> None:
     if session.as_json:
         rejected = [{"line": bad.row, "error": bad.error} for bad in done.rejected]
         render.emit_json({"topic": topic, **asdict(done), "rejected": rejected})

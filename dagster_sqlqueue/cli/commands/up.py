@@ -15,7 +15,7 @@ from dagster_sqlqueue.cli.exit_codes import Code
 from dagster_sqlqueue.cli.output import render
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.cli.signals import stopped_by_signals
-from dagster_sqlqueue.db.statements import DEFAULT_SCHEMA
+from dagster_sqlqueue.db.statements import DEFAULT_SCHEMA, SCHEMA_VARIABLE
 from dagster_sqlqueue.embedded import EmbeddedPostgres, supervisor
 from dagster_sqlqueue.errors import EmbeddedServerError, InvalidInput
 
@@ -45,7 +45,7 @@ def up(session: Session) -> None:
     with server:
         with SqlQueue(Database(server.url, schema=session.schema_name, application_name="sqlqueue")) as queue:
             queue.migrate()
-        _tell(session, server)
+        _report(session, server)
         with stopped_by_signals() as (_, received):
             while supervisor.postmaster(server.directory) is not None and not received:
                 time.sleep(_LOOK_SECONDS)
@@ -74,9 +74,7 @@ def _refuse_another(session: Session, directory: Path) -> None:
     )
 
 
-def _tell(session: Session, server: EmbeddedPostgres) -> None:
-    from dagster_sqlqueue.db.database import SCHEMA_VARIABLE
-
+def _report(session: Session, server: EmbeddedPostgres) -> None:
     url = server.url.replace("+psycopg", "", 1)
     schema = session.schema_name
     if session.as_json:

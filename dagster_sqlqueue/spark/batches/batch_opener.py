@@ -35,15 +35,15 @@ def open_batch(queue: SqlQueue, wanted: Wanted, patience_seconds: float | None) 
         opened = queue.database.transact(lambda transaction: _take(transaction, wanted))
         if opened is not None:
             return opened
-        holder = queue.database.run("batch_holder", {"key": wanted.key})
+        other = queue.database.run("batch_owner", {"key": wanted.key})
         left = until - time.monotonic()
-        if holder and left <= 0:
-            owner, seconds, held = holder[0]
+        if other and left <= 0:
+            owner, seconds, held = other[0]
             how = "in its transaction" if held else f"for {seconds:.0f} more seconds"
             raise BatchLost(
                 f"batch {wanted.key!r} is held by {owner!r} {how}; let it finish or stop it, then try again"
             )
-        waiting.wait(min(1.0, max(holder[0][1], 0.05), max(left, 0.05)) if holder else 0.05)
+        waiting.wait(min(1.0, max(other[0][1], 0.05), max(left, 0.05)) if other else 0.05)
 
 
 def _take(transaction: Transaction, wanted: Wanted) -> Opened | None:

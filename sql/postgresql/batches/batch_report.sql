@@ -10,7 +10,7 @@ WITH mine AS MATERIALIZED (
     FROM sqlqueue.batch AS b
     WHERE b.id = CAST(:batch_id AS uuid) AND b.token = :token AND b.state = 'sealed'
     FOR SHARE
-), told AS MATERIALIZED (
+), reported AS MATERIALIZED (
     SELECT mine.id AS batch_id, t.*
     FROM mine
     CROSS JOIN unnest(
@@ -20,14 +20,14 @@ WITH mine AS MATERIALIZED (
     JOIN sqlqueue.job AS j ON j.id = t.id AND j.batch_id = mine.id AND j.state = 'running'
 ), noted AS (
     INSERT INTO sqlqueue.batch_outcome AS o (batch_id, job_id, state, spent, after, moment, result, error)
-    SELECT told.batch_id, told.id, told.state, told.spent, told.after, told.moment, CAST(told.result AS jsonb), told.error
-    FROM told
-    ORDER BY told.id
+    SELECT r.batch_id, r.id, r.state, r.spent, r.after, r.moment, CAST(r.result AS jsonb), r.error
+    FROM reported AS r
+    ORDER BY r.id
     ON CONFLICT (batch_id, job_id) DO UPDATE
     SET state = EXCLUDED.state, spent = EXCLUDED.spent, after = EXCLUDED.after, moment = EXCLUDED.moment,
         result = EXCLUDED.result, error = EXCLUDED.error, reported_at = EXCLUDED.reported_at
     WHERE o.state <> 'succeeded' AND EXCLUDED.state = 'succeeded'
 )
-SELECT told.id FROM told
+SELECT reported.id FROM reported
 UNION ALL
 SELECT CAST(NULL AS uuid) FROM mine

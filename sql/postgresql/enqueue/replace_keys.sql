@@ -6,7 +6,7 @@
 SELECT DISTINCT live.ordering_key
 FROM (
     SELECT j.ordering_key, j.order_no
-    FROM sqlqueue.unique_key_holder AS j
+    FROM sqlqueue.taken_unique_key AS j
     WHERE j.queue = :queue AND j.unique_key = ANY (CAST(:unique_keys AS text[]))
     OFFSET 0
 ) AS live

@@ -53,6 +53,6 @@ FROM (
     ) AS reserved
     WHERE q.name = :queue AND q.revision = :revision
       AND (q.paused_at IS NULL OR q.paused_until <= statement_timestamp())
-) AS room
-WHERE room.jobs >= 20 * CAST(:limit AS bigint)
+) AS free
+WHERE free.jobs >= 20 * CAST(:limit AS bigint)
 RETURNING id, jobs, set_config('synchronous_commit', 'off', true)

@@ -4,7 +4,7 @@
 --
 -- Parameters: after uuid (where the call before ended; the nil UUID: from the beginning); limit integer.
 -- Returns: one row: how many followed jobs were read, how many followers were notified or deleted, the last job read (null:
---   none). Locks: as the function tell_followers.
+--   none). Locks: as the function notify_followers.
 -- Plan: the index of followers by their job, skipping members of groups that were notified, and the primary key of the
 --   jobs, for so many jobs.
 -- Roles: operator.
@@ -20,8 +20,8 @@ WITH looked AS MATERIALIZED (
         (SELECT max(a.finished_at) FROM sqlqueue.job_archive AS a WHERE a.id = looked.job_id) AS ended_at
     FROM looked
     WHERE NOT EXISTS (SELECT FROM sqlqueue.job AS j WHERE j.id = looked.job_id OFFSET 0)
-), told AS MATERIALIZED (
-    SELECT sqlqueue.tell_late_followers(lost.job_id, lost.ended_at) AS followers
+), notified AS MATERIALIZED (
+    SELECT sqlqueue.notify_late_followers(lost.job_id, lost.ended_at) AS followers
     FROM lost
     WHERE lost.ended_at IS NOT NULL
 ), gone AS (
@@ -36,5 +36,5 @@ WITH looked AS MATERIALIZED (
 )
 SELECT
     (SELECT count(*) FROM looked),
-    CAST(COALESCE((SELECT sum(told.followers) FROM told), 0) + (SELECT count(*) FROM gone) AS bigint),
+    CAST(COALESCE((SELECT sum(notified.followers) FROM notified), 0) + (SELECT count(*) FROM gone) AS bigint),
     (SELECT l.job_id FROM looked AS l ORDER BY l.job_id DESC LIMIT 1)

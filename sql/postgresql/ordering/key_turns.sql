@@ -12,7 +12,7 @@ WITH line AS MATERIALIZED (
     FROM sqlqueue.job AS j
     WHERE j.id = ANY (CAST(:ids AS uuid[])) AND j.available_at <= statement_timestamp()
     GROUP BY j.ordering_key
-), room AS MATERIALIZED (
+), free AS MATERIALIZED (
     SELECT
         line.ids,
         line.head,
@@ -37,6 +37,6 @@ WITH line AS MATERIALIZED (
     JOIN sqlqueue.queue AS q ON q.name = :queue
 )
 SELECT turn.id
-FROM room
-CROSS JOIN LATERAL unnest(room.ids[1:room.places]) AS turn (id)
-WHERE room.first IS NULL OR room.head = room.first
+FROM free
+CROSS JOIN LATERAL unnest(free.ids[1:free.places]) AS turn (id)
+WHERE free.first IS NULL OR free.head = free.first

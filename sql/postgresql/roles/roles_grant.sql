@@ -19,7 +19,7 @@ REVOKE ALL ON
     sqlqueue.subscription, sqlqueue.schedule, sqlqueue.human_task, sqlqueue.job_event, sqlqueue.automation_rule,
     sqlqueue.queue_priority, sqlqueue.doubled_priority, sqlqueue.sensitive_field, sqlqueue.queue_declaration,
     sqlqueue.live_bucket, sqlqueue.lane, sqlqueue.bucket_heads, sqlqueue.stray_job, sqlqueue.job_without_queue,
-    sqlqueue.job_all, sqlqueue.queue_stats, sqlqueue.new_job, sqlqueue.replaceable_job, sqlqueue.unique_key_holder,
+    sqlqueue.job_all, sqlqueue.queue_stats, sqlqueue.new_job, sqlqueue.replaceable_job, sqlqueue.taken_unique_key,
     sqlqueue.own_follower, sqlqueue.job_replaced_long_ago, sqlqueue.event_of_no_job, sqlqueue.follower,
     sqlqueue.job_group, sqlqueue.group_tally, sqlqueue.job_progress, sqlqueue.reply_queue, sqlqueue.spark_write,
     sqlqueue.staged_attempt, sqlqueue.staged_job, sqlqueue.maintenance, sqlqueue.archived_long_ago,
@@ -31,9 +31,9 @@ REVOKE ALL ON SEQUENCE sqlqueue.job_order
 REVOKE ALL ON FUNCTION
     sqlqueue.archive_partition_name(date), sqlqueue.begin_archive_partition(date),
     sqlqueue.attach_archive_partition(date), sqlqueue.make_archive_partition(date),
-    sqlqueue.archive_day_is_over(date, text), sqlqueue.drop_archive_partition(date, text), sqlqueue.queue_figures(text),
-    sqlqueue.tell_followers(uuid, timestamp with time zone, boolean, text),
-    sqlqueue.tell_late_followers(uuid, timestamp with time zone), sqlqueue.refuse_lease_no(), sqlqueue.job_ended(),
+    sqlqueue.archive_day_is_over(date, text), sqlqueue.drop_archive_partition(date, text), sqlqueue.stats_of_queue(text),
+    sqlqueue.notify_followers(uuid, timestamp with time zone, boolean, text),
+    sqlqueue.notify_late_followers(uuid, timestamp with time zone), sqlqueue.refuse_lease_no(), sqlqueue.job_ended(),
     sqlqueue.fold_group_tally(), sqlqueue.keep_queue(text), sqlqueue.keep_queue_of_job(),
     sqlqueue.refuse_queue_with_jobs(), sqlqueue.ended_now(uuid), sqlqueue.attempts_spent(integer, text, boolean),
     sqlqueue.put_callbacks(uuid[], text[], smallint[], text[], jsonb[], boolean),
@@ -136,8 +136,8 @@ GRANT UPDATE (
 ) ON sqlqueue.replaceable_job TO sqlqueue_producer, sqlqueue_operator;
 -- nothing on new_job, replaceable_job: sqlqueue_consumer, sqlqueue_observer
 
--- unique_key_holder: which unique keys are held. It shows no payload.
-GRANT SELECT ON sqlqueue.unique_key_holder
+-- taken_unique_key: which unique keys are held. It shows no payload.
+GRANT SELECT ON sqlqueue.taken_unique_key
     TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 
 -- job_replaced: ids that were sent before, or deleted. They are deleted when a week has passed.
@@ -310,9 +310,9 @@ GRANT SELECT, UPDATE (expires_at) ON sqlqueue.reply_queue TO sqlqueue_consumer;
 GRANT SELECT ON sqlqueue.reply_queue TO sqlqueue_observer;
 -- nothing on reply_queue: sqlqueue_producer
 
--- tell_late_followers runs as its owner, for those who follow a job that has ended already. The triggers call the other
+-- notify_late_followers runs as its owner, for those who follow a job that has ended already. The triggers call the other
 -- functions as their owner.
-GRANT EXECUTE ON FUNCTION sqlqueue.tell_late_followers(uuid, timestamp with time zone)
+GRANT EXECUTE ON FUNCTION sqlqueue.notify_late_followers(uuid, timestamp with time zone)
     TO sqlqueue_producer, sqlqueue_operator;
 GRANT EXECUTE ON FUNCTION sqlqueue.listen_to_ends()
     TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
@@ -320,8 +320,8 @@ GRANT EXECUTE ON FUNCTION sqlqueue.remove_reply_queue(text, boolean) TO sqlqueue
 -- bucket_hash: the SQL functions that enqueue call it with the rights of their caller.
 GRANT EXECUTE ON FUNCTION sqlqueue.bucket_hash(uuid, text) TO sqlqueue_producer, sqlqueue_operator;
 -- nothing on bucket_hash(uuid, text): sqlqueue_consumer, sqlqueue_observer
--- nothing on tell_late_followers(uuid, timestamp with time zone): sqlqueue_consumer, sqlqueue_observer
--- nothing on tell_followers(uuid, timestamp with time zone, boolean, text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
+-- nothing on notify_late_followers(uuid, timestamp with time zone): sqlqueue_consumer, sqlqueue_observer
+-- nothing on notify_followers(uuid, timestamp with time zone, boolean, text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on remove_reply_queue(text, boolean): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
 -- nothing on job_ended(), ended_now(uuid), refuse_lease_no(), fold_group_tally(), keep_queue_of_job(), refuse_queue_with_jobs(): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on put_callbacks(uuid[], text[], smallint[], text[], jsonb[], boolean): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
@@ -355,15 +355,15 @@ GRANT SELECT ON sqlqueue.job_all, sqlqueue.queue_stats TO sqlqueue_operator, sql
 -- nothing on live_bucket, lane, bucket_heads, stray_job, job_without_queue: sqlqueue_producer
 -- nothing on job_all, queue_stats: sqlqueue_producer, sqlqueue_consumer
 
--- queue_figures runs as its owner, for the view queue_stats; the functions about partitions do so for maintenance.
-GRANT EXECUTE ON FUNCTION sqlqueue.queue_figures(text) TO sqlqueue_operator, sqlqueue_observer;
+-- stats_of_queue runs as its owner, for the view queue_stats; the functions about partitions do so for maintenance.
+GRANT EXECUTE ON FUNCTION sqlqueue.stats_of_queue(text) TO sqlqueue_operator, sqlqueue_observer;
 GRANT EXECUTE ON FUNCTION
     sqlqueue.begin_archive_partition(date), sqlqueue.attach_archive_partition(date), sqlqueue.make_archive_partition(date)
     TO sqlqueue_operator;
 GRANT EXECUTE ON FUNCTION
     sqlqueue.archive_day_is_over(date, text), sqlqueue.drop_archive_partition(date, text), sqlqueue.keep_archive_day(date)
     TO sqlqueue_consumer, sqlqueue_operator;
--- nothing on queue_figures(text): sqlqueue_producer, sqlqueue_consumer
+-- nothing on stats_of_queue(text): sqlqueue_producer, sqlqueue_consumer
 -- nothing on begin_archive_partition(date), attach_archive_partition(date): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
 -- nothing on make_archive_partition(date): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
 -- nothing on archive_day_is_over(date, text): sqlqueue_producer, sqlqueue_observer

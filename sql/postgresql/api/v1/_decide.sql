@@ -28,7 +28,6 @@ DECLARE
     running uuid[] := '{}';
     changed uuid[] := '{}';
     requested uuid[] := '{}';
-    told text[];
     lines text[] := '{}';
     made_room boolean[] := '{}';
     seen uuid[] := '{}';
@@ -100,16 +99,16 @@ BEGIN
     IF keyed AND turns AND cardinality(changed) > 0 THEN
         -- A key is named once for each place; a job that only waited itself has freed none.
         keys := ARRAY(
-            SELECT room.line
+            SELECT free.line
             FROM (
                 SELECT s.line, GREATEST(count(*) FILTER (WHERE s.made), 1) AS places
                 FROM unnest(seen, lines, made_room) AS s (id, line, made)
                 JOIN unnest(changed) AS c (id) ON c.id = s.id
                 WHERE s.line IS NOT NULL
                 GROUP BY s.line
-            ) AS room
-            CROSS JOIN generate_series(1, room.places)
-            ORDER BY room.line
+            ) AS free
+            CROSS JOIN generate_series(1, free.places)
+            ORDER BY free.line
         );
         clock := clock_timestamp();
         FOR found IN {{key_promote}} LOOP

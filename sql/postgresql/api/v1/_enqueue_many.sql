@@ -31,11 +31,11 @@ DECLARE
     kept boolean;
     keys text[];
     given uuid[] := _enqueue_many.ids;
-    holders uuid[] := array_fill(CAST(NULL AS uuid), ARRAY[cardinality(_enqueue_many.ids)]);
+    placed uuid[] := array_fill(CAST(NULL AS uuid), ARRAY[cardinality(_enqueue_many.ids)]);
     known uuid[] := '{}';
     landed uuid[];
     found uuid;
-    holder uuid;
+    placed_in uuid;
     line text;
     passing integer;
     place integer;
@@ -52,7 +52,7 @@ BEGIN
         CONTINUE WHEN passing = 0 AND cardinality(known) > 0;
         IF passing > 0 THEN
             EXIT WHEN _enqueue_many.on_duplicate = 'ignore';
-            CONTINUE WHEN holders[passing] IS NOT NULL OR given[passing] = ANY (known);
+            CONTINUE WHEN placed[passing] IS NOT NULL OR given[passing] = ANY (known);
             ids := given[passing:passing];
             named := ARRAY[_enqueue_many.named];
             hashes := _enqueue_many.hashes[passing:passing];
@@ -81,10 +81,10 @@ BEGIN
                 END IF;
                 keys := '{}';
                 clock := clock_timestamp();
-                FOR found, holder, line IN {{enqueue_replace}} LOOP
+                FOR found, placed_in, line IN {{enqueue_replace}} LOOP
                     place := array_position(given, found);
                     IF NOT found = ANY (known) THEN
-                        holders[place] := holder;
+                        placed[place] := placed_in;
                     END IF;
                     IF line IS NOT NULL THEN
                         keys := keys || line;
@@ -97,7 +97,7 @@ BEGIN
                 END IF;
             END IF;
             -- A job handled above conflicts in the unique index with the job that holds it, and is left out.
-            IF passing = 0 OR holders[passing] IS NULL THEN
+            IF passing = 0 OR placed[passing] IS NULL THEN
                 FOR found IN {{enqueue_many}} LOOP
                     landed := landed || found;
                 END LOOP;
@@ -109,29 +109,29 @@ BEGIN
                 END LOOP;
             END IF;
             IF passing > 0 THEN
-                holders[passing] := COALESCE(holders[passing], landed[1]);
+                placed[passing] := COALESCE(placed[passing], landed[1]);
             ELSE
-                SELECT array_agg(COALESCE(holders[g.place], l.id) ORDER BY g.place)
-                INTO holders
+                SELECT array_agg(COALESCE(placed[g.place], l.id) ORDER BY g.place)
+                INTO placed
                 FROM unnest(given) WITH ORDINALITY AS g (id, place)
                 LEFT JOIN unnest(landed) AS l (id) ON l.id = g.id;
             END IF;
-            EXIT WHEN passing = 0 OR holders[passing] IS NOT NULL;
+            EXIT WHEN passing = 0 OR placed[passing] IS NOT NULL;
             -- It met a waiting job that was claimed since. Where its key is free, or another waits under it by now, to
             -- leave this one out would lose it.
-            EXIT WHEN EXISTS (SELECT FROM ({{unique_key_holders}}) AS holding WHERE holding.state <> 'queued');
+            EXIT WHEN EXISTS (SELECT FROM ({{taken_unique_keys}}) AS holding WHERE holding.state <> 'queued');
             EXIT WHEN NOT EXISTS (SELECT FROM sqlqueue.queue AS q WHERE q.name = _enqueue_many.queue);
             ids := given[passing:passing];
             EXIT WHEN EXISTS (SELECT FROM ({{known_ids}}) AS sent);
         END LOOP;
-        EXIT WHEN array_position(holders, NULL) IS NULL;
+        EXIT WHEN array_position(placed, NULL) IS NULL;
     END LOOP;
-    IF array_position(holders, NULL) IS NULL THEN
-        RETURN holders;
+    IF array_position(placed, NULL) IS NULL THEN
+        RETURN placed;
     END IF;
     IF NOT EXISTS (SELECT FROM sqlqueue.queue AS q WHERE q.name = _enqueue_many.queue) THEN
         PERFORM sqlqueue_v1._unknown_queue(_enqueue_many.queue);
     END IF;
-    RETURN holders;
+    RETURN placed;
 END
 $function$;

@@ -13,7 +13,7 @@ DECLARE
     writes integer;
     there record;
     queues text[] := '{}';
-    told uuid[] := '{}';
+    known uuid[] := '{}';
 BEGIN
     IF cardinality(job_ids) = 0 THEN
         RETURN;
@@ -28,8 +28,8 @@ BEGIN
             );
     END IF;
     FOR there IN {{locate_jobs}} LOOP
-        IF NOT there.id = ANY (told) THEN
-            told := told || CAST(there.id AS uuid);
+        IF NOT there.id = ANY (known) THEN
+            known := known || CAST(there.id AS uuid);
             queues := queues || CAST(there.queue AS text);
         END IF;
     END LOOP;

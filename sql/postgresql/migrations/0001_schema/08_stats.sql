@@ -10,7 +10,7 @@ SELECT
     f.cancelled, f.wait_seconds_p50, f.wait_seconds_p95, f.wait_seconds_p99, f.run_seconds_p50, f.run_seconds_p95,
     f.run_seconds_p99, f.payload_bytes_average, f.payload_bytes_max, f.dead_letters, f.stale_writes_today
 FROM sqlqueue.queue AS q
-CROSS JOIN LATERAL sqlqueue.queue_figures(q.name) AS f;
+CROSS JOIN LATERAL sqlqueue.stats_of_queue(q.name) AS f;
 
 COMMENT ON VIEW sqlqueue.queue_stats IS
     'one row a queue, of bounded cost; counts stop at counted_up_to and then mean at least; times are in seconds';

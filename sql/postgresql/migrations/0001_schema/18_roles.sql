@@ -10,13 +10,13 @@ COMMENT ON VIEW sqlqueue.new_job IS 'jobs that the current transaction has enque
 
 -- Jobs that hold their unique key: no other job of the queue can have it. The condition is that of the index
 -- job_unique_key.
-CREATE VIEW sqlqueue.unique_key_holder AS
+CREATE VIEW sqlqueue.taken_unique_key AS
 SELECT j.id, j.queue, j.state, j.unique_key, j.ordering_key, j.order_no
 FROM sqlqueue.job AS j
 WHERE j.unique_key IS NOT NULL AND (NOT j.unique_until_claim OR j.lease_no = 0);
 
-COMMENT ON VIEW sqlqueue.unique_key_holder IS
-    'jobs that hold their unique key: live ones, or those that were not claimed yet';
+COMMENT ON VIEW sqlqueue.taken_unique_key IS
+    'jobs whose unique key is taken by them: live ones, or those that were not claimed yet';
 
 -- Jobs that wait and hold their unique key: only their content may be replaced.
 --
@@ -142,16 +142,16 @@ REVOKE ALL ON FUNCTION sqlqueue.known_followers(uuid[]) FROM PUBLIC;
 -- callback states that result and error are withheld: a job that ended long ago is followed by its id, which producers see,
 -- and a consumer reads the callback.
 --
--- Parameters, returns, locks: as tell_followers, whose again is true. With the owner's rights, as that.
-CREATE FUNCTION sqlqueue.tell_late_followers(ended_id uuid, ended_at timestamptz) RETURNS bigint
+-- Parameters, returns, locks: as notify_followers, whose again is true. With the owner's rights, as that.
+CREATE FUNCTION sqlqueue.notify_late_followers(ended_id uuid, ended_at timestamptz) RETURNS bigint
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-    SELECT sqlqueue.tell_followers(
+    SELECT sqlqueue.notify_followers(
         ended_id, ended_at, true,
         CASE WHEN NOT has_column_privilege(session_user, 'sqlqueue.job_archive', 'result', 'SELECT') THEN session_user END
     )
 $$;
 
-REVOKE ALL ON FUNCTION sqlqueue.tell_late_followers(uuid, timestamptz) FROM PUBLIC;
+REVOKE ALL ON FUNCTION sqlqueue.notify_late_followers(uuid, timestamptz) FROM PUBLIC;
 
 -- Refuse a change of a job's lease number that is no claim: lease_no grows by one, and only for a job that is due.
 -- Otherwise a role could end every lease of others by a number, or make a fence that has passed on the current one.

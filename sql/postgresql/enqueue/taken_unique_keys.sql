@@ -5,5 +5,5 @@
 -- Plan: the unique index, once for each key.
 -- Roles: producer, consumer, operator, observer.
 SELECT j.unique_key, j.id, j.state
-FROM sqlqueue.unique_key_holder AS j
+FROM sqlqueue.taken_unique_key AS j
 WHERE j.queue = :queue AND j.unique_key = ANY (CAST(:unique_keys AS text[]))

@@ -9,7 +9,7 @@
 -- It is a function for one reason: PostgreSQL's planner estimates a query of 50 ms as so expensive that it would compile it
 -- first (jit), which takes seconds. With the owner's rights: the stats also cover payloads (their size), which not every
 -- role that may read the stats can read.
-CREATE FUNCTION sqlqueue.queue_figures(wanted text) RETURNS TABLE (
+CREATE FUNCTION sqlqueue.stats_of_queue(wanted text) RETURNS TABLE (
     ready bigint,
     running bigint,
     scheduled bigint,
@@ -104,7 +104,7 @@ CROSS JOIN LATERAL (
         span.hour_from,
         GREATEST(CAST(EXTRACT(EPOCH FROM statement_timestamp() - span.minute_from) AS float8), 0.001) / 60 AS minute,
         GREATEST(CAST(EXTRACT(EPOCH FROM statement_timestamp() - span.hour_from) AS float8), 0.001) / 60 AS hour,
-        figures.*
+        recent.*
     FROM span
     CROSS JOIN LATERAL (
         SELECT
@@ -120,7 +120,7 @@ CROSS JOIN LATERAL (
             CAST(avg(latest.payload_bytes) AS float8) AS payload_bytes_average,
             max(latest.payload_bytes) AS payload_bytes_max
         FROM latest
-    ) AS figures
+    ) AS recent
 ) AS ended
 CROSS JOIN LATERAL (
     WITH lane AS MATERIALIZED (
@@ -245,4 +245,4 @@ CROSS JOIN LATERAL (
 WHERE q.name = wanted
 $$;
 
-REVOKE ALL ON FUNCTION sqlqueue.queue_figures(text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION sqlqueue.stats_of_queue(text) FROM PUBLIC;

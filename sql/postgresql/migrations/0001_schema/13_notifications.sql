@@ -14,11 +14,11 @@
 -- Guards: I1, I2: it is one transaction with the job's end.
 -- With the owner's rights: it reads how a job ended, and deletes the rows of its followers; not every role that ends a job
 -- may do either.
-CREATE FUNCTION sqlqueue.tell_followers(ended_id uuid, ended_at timestamptz, again boolean, only_of text) RETURNS bigint
+CREATE FUNCTION sqlqueue.notify_followers(ended_id uuid, ended_at timestamptz, again boolean, only_of text) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     ended record;
-    told record;
+    notified record;
     counted bigint;
 BEGIN
     SELECT a.queue, a.state, a.result, a.error, a.attempt, a.unique_key INTO ended
@@ -54,24 +54,24 @@ BEGIN
         array_agg(gone.priority) FILTER (WHERE gone.wanted AND gone.queue IS NOT NULL) AS priorities,
         array_agg(gone.ordering_key) FILTER (WHERE gone.wanted AND gone.queue IS NOT NULL) AS ordering_keys,
         array_agg(gone.payload) FILTER (WHERE gone.wanted AND gone.queue IS NOT NULL) AS payloads
-    INTO told
+    INTO notified
     FROM gone;
-    IF told.callbacks IS NOT NULL THEN
+    IF notified.callbacks IS NOT NULL THEN
         -- The callback carries the result: fields that its queue hides are hidden there too.
         INSERT INTO sqlqueue.sensitive_field (queue, name)
         SELECT q.name, s.name
         FROM sqlqueue.sensitive_field AS s
-        JOIN sqlqueue.queue AS q ON q.name = ANY (told.queues)
+        JOIN sqlqueue.queue AS q ON q.name = ANY (notified.queues)
         WHERE s.queue = ended.queue AND NOT EXISTS (
             SELECT FROM sqlqueue.sensitive_field AS known WHERE known.queue = q.name AND known.name = s.name
         )
         ORDER BY q.name, s.name
         ON CONFLICT DO NOTHING;
         PERFORM sqlqueue.put_callbacks(
-            told.callbacks, told.queues, told.priorities, told.ordering_keys, told.payloads, again
+            notified.callbacks, notified.queues, notified.priorities, notified.ordering_keys, notified.payloads, again
         );
     END IF;
-    IF told.notify THEN
+    IF notified.notify THEN
         PERFORM pg_notify(left('sqlqueue', 57) || '_ended', CAST(ended_id AS text));
     END IF;
     WITH counted AS (
@@ -90,11 +90,11 @@ BEGIN
         failed = t.failed + EXCLUDED.failed,
         cancelled = t.cancelled + EXCLUDED.cancelled;
     GET DIAGNOSTICS counted = ROW_COUNT;
-    RETURN told.followers + counted;
+    RETURN notified.followers + counted;
 END
 $$;
 
-REVOKE ALL ON FUNCTION sqlqueue.tell_followers(uuid, timestamptz, boolean, text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION sqlqueue.notify_followers(uuid, timestamptz, boolean, text) FROM PUBLIC;
 
 -- Return when this statement ended a job: every one that does writes its end at its own time, or, inside of a function, at
 -- a later one. A statement that deletes a job which had ended before (drop_already_finished) has no such end: null.
@@ -112,7 +112,7 @@ CREATE FUNCTION sqlqueue.job_ended() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     DELETE FROM sqlqueue.job_progress AS p WHERE p.job_id = OLD.id;
-    PERFORM sqlqueue.tell_followers(OLD.id, sqlqueue.ended_now(OLD.id), false, NULL);
+    PERFORM sqlqueue.notify_followers(OLD.id, sqlqueue.ended_now(OLD.id), false, NULL);
     RETURN NULL;
 END
 $$;
@@ -120,7 +120,7 @@ $$;
 CREATE TRIGGER job_ended AFTER DELETE ON sqlqueue.job
 FOR EACH ROW WHEN (OLD.followed) EXECUTE FUNCTION sqlqueue.job_ended();
 
--- Listen on this connection for the ends of jobs that have a follower to be notified: on the channel that tell_followers
+-- Listen on this connection for the ends of jobs that have a follower to be notified: on the channel that notify_followers
 -- uses.
 CREATE FUNCTION sqlqueue.listen_to_ends() RETURNS void
 LANGUAGE plpgsql AS $$
