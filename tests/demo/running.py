@@ -13,7 +13,6 @@ import psutil
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.embedded import EmbeddedPostgres
 from tests.support import until
-from tests.support.quick_start import quick_start
 
 PROJECT = Path(__file__).resolve().parents[2]
 DAY = "2013-01-01"
@@ -34,7 +33,7 @@ def start(home: Path, module: str = "definitions.demo", **more: str) -> "subproc
     return subprocess.Popen(
         [sys.executable, "-m", module],
         cwd=PROJECT,
-        env={**base, **quick_start(), **settings(home, **more)},
+        env={**base, **settings(home, **more)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

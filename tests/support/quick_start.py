@@ -1,4 +1,4 @@
-"""How processes of Dagster and Spark start sooner in `make test`; in `make prove` they start as they do elsewhere."""
+"""How runs of Dagster start sooner in `make test`; in `make prove` they start as they do elsewhere."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.gate.patience import FULL
 
 _DIRECTORY = Path(__file__).parent / "quick"
-"""On PYTHONPATH for its `sitecustomize`, and Spark's directory of settings."""
+"""On PYTHONPATH for its `sitecustomize`."""
 
 
 def quick_start() -> dict[str, str]:
@@ -14,4 +14,4 @@ def quick_start() -> dict[str, str]:
     if FULL:
         return {}
     path = [str(_DIRECTORY), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {"PYTHONPATH": os.pathsep.join(path), "SPARK_CONF_DIR": str(_DIRECTORY)}
+    return {"PYTHONPATH": os.pathsep.join(path)}

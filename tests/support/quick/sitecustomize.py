@@ -5,6 +5,7 @@ by themselves they start a Python for each run.
 import multiprocessing
 import sys
 from multiprocessing.context import BaseContext
+from multiprocessing.forkserver import ensure_running
 from typing import Any
 
 PRELOADED = ["dagster", "dagster._grpc.impl", "dagster_sqlqueue.orchestration"]
@@ -12,14 +13,14 @@ PRELOADED = ["dagster", "dagster._grpc.impl", "dagster_sqlqueue.orchestration"]
 
 if sys.orig_argv[1:5] == ["-m", "dagster", "api", "grpc"]:
     context = multiprocessing.get_context
+    forks: Any = context("forkserver")
+    forks.set_forkserver_preload(PRELOADED)
+    # Now, and not when the first run is launched: the launch would wait for the imports, and has a minute.
+    ensure_running()
 
     def forking(method: str | None = None) -> BaseContext:
         """Return the context of a start method, of `forkserver` for `spawn`."""
-        if method != "spawn":
-            return context(method)
-        forks: Any = context("forkserver")
-        forks.set_forkserver_preload(PRELOADED)
-        found: BaseContext = forks
+        found: BaseContext = forks if method == "spawn" else context(method)
         return found
 
     multiprocessing.get_context = forking  # type: ignore[assignment]
