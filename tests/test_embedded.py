@@ -188,6 +188,7 @@ def test_a_number_that_passed_on_to_another_process_is_no_server(data: Path) -> 
         assert rows(running.url, "select 1") == [(1,)]
 
 
+@pytest.mark.prove
 def test_a_database_half_made_is_made_anew(tmp_path: Path) -> None:
     directory = tmp_path / "postgres"
     (directory / launch.UNFINISHED / "base").mkdir(parents=True)
@@ -403,6 +404,7 @@ if ROOT:
             holder.communicate()
         return joined
 
+    @pytest.mark.prove
     def test_root_s_server_is_killed_and_stopped_in_a_directory_that_is_shut(template: Path, shut: Path) -> None:
         directory = copied(template, shut)
         with hold(directory) as holder:
@@ -433,6 +435,7 @@ if ROOT:
         assert list(cache.iterdir()) == [copy]
         assert modes(programs) == before
 
+    @pytest.mark.prove
     def test_programs_that_only_root_may_read_are_copied(shut: Path, cache: Path) -> None:
         shut.chmod(0o755)
         shut.parent.chmod(0o755)

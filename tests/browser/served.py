@@ -21,10 +21,23 @@ from definitions.reminder_day import put_reminders
 from tests.gate.patience import PATIENCE
 from tests.support import until
 from tests.support.ports import free_port
+from tests.support.quick_start import quick_start
 
 PROJECT = Path(__file__).resolve().parents[2]
 PASSWORD = "correct-horse-battery"
 LOCATIONS = {"events", "reminders", "daily_analytics"}
+SERVE = """
+import sys
+from pathlib import Path
+from definitions import deployment, ui
+deployment.WORKSPACE = Path(sys.argv[1])
+sys.exit(ui.main())
+"""
+"""`make ui` with the code locations of a file."""
+EVENTS_ALONE = f"""
+load_from:
+  - python_module: {{module_name: definitions.events, location_name: events, working_directory: {PROJECT}}}
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +49,7 @@ class Served:
     queue: SqlQueue
     first: date
     last: date
+    locations: set[str]
 
     @property
     def days(self) -> list[str]:
@@ -80,14 +94,20 @@ def served(home: Path, first: date, last: date, *, whole: bool) -> Iterator[Serv
     Args:
         home: the directory.
         first, last: the days.
-        whole: also with the last day's reminders, and with analytics every minute, and not every hour.
+        whole: all code locations, also with the last day's reminders, and with analytics every minute; otherwise that of
+            the events alone.
     """
     port = free_port()
+    program = ["-m", "definitions.ui"]
+    if not whole:
+        workspace = home / "workspace.yaml"
+        workspace.write_text(EVENTS_ALONE)
+        program = ["-c", SERVE, str(workspace)]
     with EmbeddedPostgres(home / "postgres") as server, (home / "ui.log").open("wb") as log:
         url = server.url.replace("postgres@", f"postgres:{PASSWORD}@")
         assert PASSWORD in url
         process = subprocess.Popen(
-            [sys.executable, "-m", "definitions.ui"],
+            [sys.executable, *program],
             cwd=PROJECT,
             env={
                 **{name: value for name, value in os.environ.items() if not name.startswith(("SQLQUEUE_", "DAGSTER_"))},
@@ -95,6 +115,7 @@ def served(home: Path, first: date, last: date, *, whole: bool) -> Iterator[Serv
                 "SQLQUEUE_HOME": str(home),
                 "SQLQUEUE_UI_PORT": str(port),
                 "FLIGHTS": f"{first}..{last}",
+                **quick_start(),
                 **({"SQLQUEUE_FANOUT_CRON": "* * * * *"} if whole else {}),
             },
             stdin=subprocess.DEVNULL,
@@ -104,7 +125,7 @@ def served(home: Path, first: date, last: date, *, whole: bool) -> Iterator[Serv
         )
         try:
             with SqlQueue(server.url) as queue:
-                site = Served(f"http://127.0.0.1:{port}", home, queue, first, last)
+                site = Served(f"http://127.0.0.1:{port}", home, queue, first, last, LOCATIONS if whole else {"events"})
                 until(lambda: _loaded(site, process), "the UI with its code locations", 2 * PATIENCE)
                 flights = (NewJob(flight, id=job_id(flight)) for flight in read_flights(first, last))
                 queue.enqueue_many(events, flights)
@@ -123,4 +144,4 @@ def _loaded(site: Served, process: "subprocess.Popen[bytes]") -> bool:
     except OSError:
         return False
     loaded = {e["name"] for e in entries if (e["locationOrLoadError"] or {}).get("__typename") == "RepositoryLocation"}
-    return loaded == LOCATIONS
+    return loaded == site.locations

@@ -79,6 +79,7 @@ def test_bash_completes_by_the_script_that_is_shown(tmp_path: Path) -> None:
     assert said.splitlines()[-1] == "stats"
 
 
+@pytest.mark.prove
 def test_bash_completes_once_it_is_installed(tmp_path: Path) -> None:
     installed = _bash("sqlqueue --install-completion; true", tmp_path)
     assert installed.startswith("bash completion installed")

@@ -11,6 +11,7 @@ from dagster_sqlqueue.cli import app
 from dagster_sqlqueue.cli.exit_codes import MEANINGS, Code
 from dagster_sqlqueue.doctor import examine, server_checks
 from tests.cli.support import CALLBACKS, COMMANDS, PROJECT, Cli, command_of
+from tests.gate.patience import sized
 
 _PAGE = (PROJECT / "docs" / "cli.md").read_text(encoding="utf-8")
 _EXAMPLES = [line for block in re.findall(r"```shell\n(.*?)```", _PAGE, re.DOTALL) for line in block.splitlines()]
@@ -74,11 +75,13 @@ def test_help_is_there_with_an_example(command: str) -> None:
 
 def test_every_example_of_the_help_is_understood(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(PROJECT / "deploy")
+    # Those of the page work, by the test above.
+    known = sized([_words(example)[0] for example in _EXAMPLES], [])
     for callback in CALLBACKS.values():
         text = " ".join((callback.__doc__ or "").split())
         for example in re.findall(r"sqlqueue .*?(?= sqlqueue |$)", text.split("Example", 1)[-1]):
             words = shlex.split(example.partition(" < ")[0])[1:]
-            if words in _ENDLESS:
+            if words in _ENDLESS or words in known or sized("--processes" in words, False):
                 continue
             words += ["--count", "1"] if "--watch" in words else ["--drain"] if words[0] == "work" else []
             result = cli.run(*words, stdin='{"order": 1}\n')

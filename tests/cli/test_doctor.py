@@ -15,6 +15,7 @@ from dagster_sqlqueue.doctor import examine, schema_checks, server_checks
 from dagster_sqlqueue.doctor.server_checks import Check, Verdict
 from dagster_sqlqueue.schedules import Schedules
 from tests.cli.support import Cli
+from tests.gate.patience import sized
 from tests.support import Work, claim, make_due, own_server, rows, until
 
 
@@ -191,7 +192,7 @@ def test_a_prepared_transaction_pins_dead_rows_too(monkeypatch: pytest.MonkeyPat
 def test_an_index_that_is_not_there(queue: SqlQueue, schema: str) -> None:
     assert set(schema_checks.known_indexes(1)) > {"job_claim", "job_unique_key", "job_archive_finished"}
     with queue.database.connection() as connection:
-        for name in schema_checks.known_indexes(1):
+        for name in sorted(schema_checks.known_indexes(1))[:: sized(8, 1)]:
             connection.execute(f"DROP INDEX {schema}.{name}".encode())
             found = _found(queue)["indexes"]
             assert found.verdict is Verdict.FAIL

@@ -59,6 +59,7 @@ def test_trim_deletes_what_others_keep_the_day_for(cli: Cli, queue: SqlQueue) ->
     assert "there is no queue 'nosuch'" in cli.refused(5, "trim", "nosuch")
 
 
+@pytest.mark.prove
 def test_an_archive_in_use_is_left_for_the_next_time(cli: Cli, queue: SqlQueue, url: str, schema: str) -> None:
     _finish_days_ago(queue, 20)
     cli.run("maintain")

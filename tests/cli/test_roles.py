@@ -7,12 +7,12 @@ from uuid import uuid4
 import pytest
 from sqlalchemy.engine import make_url
 
-from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.cli.exit_codes import Code
 from dagster_sqlqueue.db.permissions import Role
 from tests.cli.support import PROJECT, Cli
 from tests.roles.support import Staff, dropping_roles, staff_of, url_of
-from tests.support import rows
+from tests.support import Work, rows
 
 FOUR = ["consumer", "observer", "operator", "producer"]
 
@@ -37,6 +37,20 @@ def staff(cli: Cli, queue: SqlQueue, url: str) -> Iterator[Staff]:
     assert cli.run("migrate", "--roles").exit_code == 0
     with staff_of(queue, url) as staff:
         yield staff
+
+
+@pytest.fixture(scope="module")
+def standing(url: str) -> Iterator[Staff]:
+    """A user for each role of one schema: what they try there is refused."""
+    schema = f"r_{uuid4().hex[:12]}"
+    with dropping_roles(url, schema), SqlQueue(url, schema=schema) as owner:
+        owner.migrate()
+        owner.install_roles()
+        spec = QueueSpec("work", Work)
+        owner.create_queue(spec)
+        owner.enqueue(spec, Work(n=1))
+        with staff_of(owner, url) as staff:
+            yield staff
 
 
 def _as(staff: Staff, role: Role) -> Cli:
@@ -108,12 +122,11 @@ def test_who_may_make_no_roles_is_told_what_to_print(bare: Cli, url: str, schema
     ],
 )
 def test_what_is_refused_is_one_line_with_the_role_that_it_takes(
-    cli: Cli, staff: Staff, role: Role, command: str, needed: str
+    standing: Staff, role: Role, command: str, needed: str
 ) -> None:
-    assert cli.run("enqueue", "work", '{"n": 1}').exit_code == 0
-    line = _as(staff, role).refused(Code.DATABASE, *command.split())
-    assert f"user '{staff.user(role)}' may not do that" in line
-    assert f'"{staff.schema}_{needed}"' in line
+    line = _as(standing, role).refused(Code.DATABASE, *command.split())
+    assert f"user '{standing.user(role)}' may not do that" in line
+    assert f'"{standing.schema}_{needed}"' in line
     assert "GRANT" in line
 
 

@@ -1,11 +1,11 @@
 """`migrate`, `create`, `queues`, and how the database is named."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
-from dagster_sqlqueue.embedded import EmbeddedPostgres
 from tests.cli.support import Cli
 from tests.support import Work
 
@@ -164,12 +164,11 @@ def test_without_a_database_the_cure_is_named(tmp_path: Path, monkeypatch: pytes
 
 
 def test_without_a_url_the_embedded_server_of_the_project_is_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SQLQUEUE_URL", raising=False)
     monkeypatch.setenv("SQLQUEUE_HOME", str(tmp_path))
-    with EmbeddedPostgres():
-        pass
+    subprocess.run(["cp", "-a", str(template / "postgres"), str(tmp_path)], check=True)
     cli = Cli({})
     assert cli.json("migrate")["version"] >= 1
     assert cli.json("create", "orders")["name"] == "orders"

@@ -60,7 +60,7 @@ def test_live_ones_are_listed_and_shown(odd: SqlQueue, cli: Cli) -> None:
         json.loads(cli.run(*command, "--json").stdout)
     with Results(odd) as results:
         assert len(results.outcomes(ids)) == len(ids)
-    for job in ids[:: sized(3, 1)]:
+    for job in ids[:: sized(9, 1)]:
         assert cli.json("show", job)["id"] == job
         cli.run("show", job)
         assert odd.explain(job)
@@ -73,7 +73,7 @@ def test_ended_ones_are_listed_shown_and_brought_back(odd: SqlQueue, cli: Cli) -
     assert len(cli.json("list", "work", "--state", "failed", "--limit", "1000")) == everything
     assert len(cli.json("dead", "work", "--limit", "1000")) == everything
     cli.run("dead", "work", "--limit", "1000")
-    for job in ids[:: sized(3, 1)]:
+    for job in ids[:: sized(9, 1)]:
         assert cli.json("show", job)["id"] == job
         cli.run("show", job)
     with Results(odd) as results:

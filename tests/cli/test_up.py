@@ -14,19 +14,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from dagster_sqlqueue.embedded import EmbeddedPostgres, stop_server, supervisor
+from dagster_sqlqueue.embedded import stop_server, supervisor
 from tests.cli.support import PROJECT, Cli
 from tests.gate.patience import PATIENCE
 from tests.support import until
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The state directory of a server that has stopped."""
-    directory = tmp_path_factory.mktemp("state")
-    with EmbeddedPostgres(directory / "postgres"):
-        pass
-    return directory
 
 
 @pytest.fixture

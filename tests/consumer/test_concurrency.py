@@ -187,6 +187,7 @@ with SqlQueue(sys.argv[1], schema=sys.argv[2]) as queue:
 """
 
 
+@pytest.mark.prove
 def test_a_killed_consumer_loses_nothing_and_spends_no_attempt_of_those_beside(
     url: str, queue: SqlQueue, spec: QueueSpec[Work]
 ) -> None:

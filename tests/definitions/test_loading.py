@@ -107,6 +107,7 @@ print(len(list(defs.get_repository_def().sensor_defs)))
 """
 
 
+@pytest.mark.prove
 def test_they_load_with_every_warning_an_error(dagster_home: Path) -> None:
     assert int(run(dagster_home, sys.executable, "-c", STRICT)) >= 6
 

@@ -19,7 +19,7 @@ from uuid_utils.compat import uuid7
 from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue
 from tests.faults.checker import UNBOUNDED, Bounds, asleep, audited, check, tables
 from tests.faults.worker import History, Task, consume
-from tests.gate.patience import PATIENCE
+from tests.gate.patience import PATIENCE, sized
 from tests.gate.plugin import note_figures
 from tests.support import OwnServer, Work, make_due, own_server, rows, until, value
 
@@ -242,7 +242,7 @@ def fleet(queue: SqlQueue, url: str, tmp_path: Path) -> Iterator[Fleet]:
 @pytest.fixture
 def server() -> Iterator[OwnServer]:
     """A server that the test may crash."""
-    with own_server() as made:
+    with own_server(settings=sized(["fsync=off"], [])) as made:
         yield made
 
 

@@ -24,12 +24,12 @@ from tests.faults.checker import audited
 from tests.faults.gates import Caught, Gates
 from tests.faults.location import BOOKED, LEASED
 from tests.faults.worker import History
-from tests.gate.patience import PATIENCE, sized
+from tests.gate.patience import PATIENCE
 from tests.support import OwnServer, Work, rows, until, value
+from tests.support.quick_start import quick_start
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("leased", "booked")
-_DAGSTER = sized("tests.support.forked_runs", "dagster")
 INSTANCE = """
 run_coordinator:
   module: tests.faults.daemonic
@@ -105,7 +105,9 @@ class Deployment:
         self.start_seconds = max(30.0, 12 * _pace()) if gives_up else 600.0
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("DAGSTER_", "SQLQUEUE_"))},
-            "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+            "PYTHONPATH": os.pathsep.join(
+                [str(ROOT), quick_start().get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))]
+            ),
             "DAGSTER_HOME": str(home / "dagster"),
             "SQLQUEUE_URL": server.url,
             "SQLQUEUE_FAULTS": str(home),
@@ -145,7 +147,7 @@ class Deployment:
         """Start the code server, and wait until it serves."""
         self._socket.unlink(missing_ok=True)
         where = ["--socket", str(self._socket), "--location-name", "faults"]
-        self.code = self._start("code", "-m", _DAGSTER, "api", "grpc", "-m", "tests.faults.location", *where)
+        self.code = self._start("code", "-m", "dagster", "api", "grpc", "-m", "tests.faults.location", *where)
         client = DagsterGrpcClient(socket=str(self._socket))
 
         def serves() -> bool:

@@ -83,6 +83,7 @@ def test_none_is_lost_and_none_ends_twice(fleet: Fleet, strategy: Strategy) -> N
     assert fleet.kills() == MORTAL
 
 
+@pytest.mark.prove
 def test_batches_end_as_a_whole(fleet: Fleet) -> None:
     fleet.queue.create_queue(SPEC)
     crowd(fleet, batch_size=50, **SETTINGS)
@@ -106,6 +107,7 @@ def test_keys_keep_their_order(fleet: Fleet, on_poison: str) -> None:
     assert fleet.verdict(bounds=Bounds(ordered=True)) == []
 
 
+@pytest.mark.prove
 def test_keys_share_their_places(fleet: Fleet) -> None:
     fleet.queue.create_queue(replace(SPEC, max_running_per_key=2))
     crowd(fleet, batch_size=10, outcomes="coming back", **SETTINGS)
@@ -206,6 +208,7 @@ def test_a_planted_bug_is_seen(fleet: Fleet, name: str) -> None:
     assert any(EXPECTED[name] in wrong for wrong in found), found[:5]
 
 
+@pytest.mark.prove
 def test_limits_hold_beside_turns(fleet: Fleet) -> None:
     fleet.queue.create_queue(replace(SPEC, ordered=True, max_running=3))
     crowd(fleet, batch_size=4, outcomes="coming back", **SETTINGS)

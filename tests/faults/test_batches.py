@@ -117,7 +117,7 @@ def test_a_driver_that_is_killed_after_each_statement(drivers: Drivers, mode: Mo
     ("mode", "overlap"),
     [
         pytest.param(Mode.LEASED, False, marks=pytest.mark.prove),
-        (Mode.TRANSACTIONAL, False),
+        pytest.param(Mode.TRANSACTIONAL, False, marks=pytest.mark.prove),
         pytest.param(Mode.TRANSACTIONAL, True, marks=pytest.mark.prove),
     ],
 )
@@ -154,7 +154,7 @@ def test_a_batch_that_kills_every_driver_spends_no_attempt_of_its_jobs(drivers: 
 
 def test_many_deaths_in_a_row(drivers: Drivers) -> None:
     """The next driver dies, too, and the one after it, wherever they are: in turns of the modes."""
-    for start in range(1, 16, sized(7, 3)):
+    for start in range(1, 16, sized(14, 3)):
         drivers.fill()
         for step in range(4):
             drivers.run(list(Mode)[(start + step) % 2], dies_after=start + 2 * step)

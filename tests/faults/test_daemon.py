@@ -13,7 +13,7 @@ import pytest
 from tests.faults import aftermath
 from tests.faults.deployment import Deployment
 from tests.faults.location import BOOKED, LEASED, MIDDLE
-from tests.gate.patience import PATIENCE
+from tests.gate.patience import FULL, PATIENCE, sized
 from tests.gate.plugin import note_figures
 from tests.support import OwnServer, rows, until, value
 
@@ -53,15 +53,16 @@ def test_a_daemon_and_runs_that_are_killed_leave_each_effect_once(deployed: Depl
     """What a killed run held is given back by the sensors that clean up: no lease has to run out."""
     d = deployed
     d.start_code_server()
-    d.gates.arm("submitting", "leased.handling", "booked.handling")
+    d.gates.arm(*sized([], ["submitting"]), "leased.handling", "booked.handling")
     for spec in (LEASED, BOOKED):
         d.enqueue(spec, 2 * FEW)
     d.start_daemon()
-    # The cursor is written, and none of the tick's runs is submitted.
-    d.gates.wait("submitting")
-    with d.daemon_killed("submitting"):
-        for spec in (LEASED, BOOKED):
-            d.enqueue(spec, FEW)
+    if FULL:
+        # The cursor is written, and none of the tick's runs is submitted.
+        d.gates.wait("submitting")
+        with d.daemon_killed("submitting"):
+            for spec in (LEASED, BOOKED):
+                d.enqueue(spec, FEW)
     d.kill_run("leased.handling")
     d.kill_run("booked.handling")
     d.drained()

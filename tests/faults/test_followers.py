@@ -142,7 +142,7 @@ WITHOUT_A_RACE = "a job that is not always marked"
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if name == WITHOUT_A_RACE else RACE)
+        pytest.param(name, marks=pytest.mark.prove if name == WITHOUT_A_RACE else RACE)
         for name in ("a follower who does not lock and a merge that does not lock", *list(PLANTS)[2:])
     ],
 )

@@ -41,8 +41,6 @@ KINDS: dict[str, tuple[str, int, dict[str, Any]]] = {
 IN_ALL_RUNS = (
     "leased, round_robin",
     "transactional, fifo",
-    "limited",
-    "ordered",
     "side by side",
     "SQL functions",
 )

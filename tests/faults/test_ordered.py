@@ -104,6 +104,7 @@ def test_nothing_is_forgotten_when_everybody_is_at_one_key(
     assert fleet.verdict(bounds=Bounds(max_running_per_key=at_once)) == []
 
 
+@pytest.mark.prove
 def test_a_hot_key_slows_nobody(fleet: Fleet) -> None:
     fleet.queue.create_queue(replace(ORDERED, bucket_count=1))
     fleet.enqueue(sized(1_000, 5_000), key=lambda _: "hot")
@@ -169,7 +170,7 @@ def test_a_new_key_waits_for_no_more_than_its_share_of_the_others(
         assert started <= at_once * (others + n - 1) + len(running)
 
 
-@pytest.mark.parametrize("turns", [{"ordered": True}, {"ordered": False, "max_running_per_key": 2}])
+@pytest.mark.parametrize("turns", few([{"ordered": True}, {"ordered": False, "max_running_per_key": 2}], 1))
 def test_the_judge_sees_a_key_that_sleeps_for_ever(fleet: Fleet, turns: dict[str, object]) -> None:
     fleet.queue.create_queue(replace(ORDERED, **turns))  # type: ignore[arg-type]
     fleet.enqueue(10, key=lambda _: "k")

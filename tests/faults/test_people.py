@@ -13,6 +13,7 @@ from tests.faults.conftest import WORKED_OFF, Fleet
 from tests.faults.crew import PLANTS, judge, left_behind, review, work
 from tests.gate.patience import FULL, sized
 from tests.support import rows, until
+from tests.support.few import few
 
 OF_TAKING = ("a take that does not lock", "a take that is not always noted")
 WORKERS = ("anna", "bert", "carl", "dora")
@@ -62,7 +63,7 @@ def run(fleet: Fleet, *, jobs: int, kills: int, plant: str | None = None) -> lis
 
 
 def test_a_task_is_one_persons_whoever_is_killed(fleet: Fleet) -> None:
-    assert run(fleet, jobs=sized(150, 600), kills=sized(8, 25)) == []
+    assert run(fleet, jobs=sized(100, 600), kills=sized(6, 25)) == []
 
 
 def take_at_once(fleet: Fleet, plant: str) -> list[str]:
@@ -78,7 +79,7 @@ def take_at_once(fleet: Fleet, plant: str) -> list[str]:
     return judge(ids, notes, *left_behind(fleet.queue))
 
 
-@pytest.mark.parametrize("name", PLANTS)
+@pytest.mark.parametrize("name", few(list(PLANTS), 1))
 def test_the_judgement_finds(fleet: Fleet, name: str) -> None:
     """A bug that is put into the statements is seen."""
     if name == "a take that does not lock":

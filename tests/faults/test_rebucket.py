@@ -12,7 +12,7 @@ from tests.faults.worker import produce
 from tests.gate.patience import sized
 from tests.support import Work, until, value
 
-JOBS, PRODUCERS = sized(400, 1_500), 2
+JOBS, PRODUCERS = sized(200, 1_500), 2
 KILLS = 5
 
 

@@ -84,6 +84,7 @@ def test_the_sensor_names_the_job_that_makes_the_queue(location: Location) -> No
     assert location.queue.queues() == []
 
 
+@pytest.mark.prove
 def test_tables_of_an_older_version_are_brought_up_to_date_only_when_told(
     location: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,6 +103,7 @@ def test_tables_of_an_older_version_are_brought_up_to_date_only_when_told(
     assert location.queue.settings("reminders").bucket_count == 16
 
 
+@pytest.mark.prove
 def test_depth_progress_and_checks_are_reported_under_the_assets_key(location: Location) -> None:
     key = dg.AssetKey(["shop", "queues", "reminders"])
     location.write(asset={"key_prefix": "shop"}, checks={"dead_letters": 7})
@@ -133,6 +135,7 @@ def test_concurrency_and_no_cleanup_come_from_yaml(location: Location) -> None:
     assert location.queue.archived("reminders", since_seconds=3_600) == {"succeeded": 2}
 
 
+@pytest.mark.prove
 def test_handlers_of_a_batch_and_cleanup_come_from_yaml(location: Location) -> None:
     location.queue.migrate()
     location.write("reminders", ".handler:all_at_once", batch=True, mode="linger")

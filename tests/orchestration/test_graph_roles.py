@@ -114,6 +114,7 @@ def test_ops_and_outputs_that_enqueue_are_producers(staff: Staff) -> None:
     assert staff.owner.depth("work").ready == 3
 
 
+@pytest.mark.prove
 def test_the_sensor_of_groups_is_a_consumer_and_who_waits_and_reads_an_observer(
     staff: Staff, instance: dg.DagsterInstance
 ) -> None:

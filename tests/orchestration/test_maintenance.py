@@ -156,6 +156,7 @@ def test_two_deployments_maintain_one_schema(queue: SqlQueue, url: str, schema: 
     assert value(queue, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == 0
 
 
+@pytest.mark.prove
 def test_days_that_were_in_use_are_named(
     queue: SqlQueue, maintain: Maintenance, today: date, url: str, schema: str
 ) -> None:

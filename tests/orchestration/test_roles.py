@@ -140,6 +140,7 @@ def test_who_starts_launchpad_jobs_is_an_operator_and_who_looks_an_observer(
     assert staff.owner.job(job).state == "queued"
 
 
+@pytest.mark.prove
 def test_maintenance_is_an_operators(staff: Staff, instance: dg.DagsterInstance) -> None:
     job = build_maintenance_schedule().job
     for role in Role:
@@ -149,6 +150,7 @@ def test_maintenance_is_an_operators(staff: Staff, instance: dg.DagsterInstance)
         assert done.success is (role is Role.OPERATOR)
 
 
+@pytest.mark.prove
 def test_a_check_of_deadlines_is_anybody_who_looks(staff: Staff, instance: dg.DagsterInstance) -> None:
     daily = QueueSpec("daily", DailyAccount)
     staff.owner.create_queue(daily)
@@ -160,6 +162,7 @@ def test_a_check_of_deadlines_is_anybody_who_looks(staff: Staff, instance: dg.Da
         assert done.success is (role is not Role.PRODUCER)
 
 
+@pytest.mark.prove
 def test_a_fan_out_is_a_producer(staff: Staff, instance: dg.DagsterInstance) -> None:
     daily = QueueSpec("daily", DailyAccount)
     staff.owner.create_queue(daily)
@@ -234,6 +237,7 @@ def test_an_asset_of_spark_is_a_consumer_and_reads_the_archive_as_an_observer(
     assert len(_read(staff, Role.CONSUMER)) == 3
 
 
+@pytest.mark.prove
 def test_metrics_are_an_observers(staff: Staff) -> None:
     for role, up in ((Role.OBSERVER, 1.0), (Role.PRODUCER, 0.0), (Role.CONSUMER, 0.0)):
         registry = CollectorRegistry()

@@ -156,6 +156,7 @@ def test_a_run_that_waits_in_dagsters_queue_keeps_its_slot(
     assert len(configs(queueing.tick(sensor))) == 1
 
 
+@pytest.mark.prove
 def test_a_standing_consumer_has_runs_without_work_and_a_successor_in_time(
     queue: SqlQueue, deployment: Deployment, spec: QueueSpec[Work]
 ) -> None:

@@ -197,6 +197,7 @@ def test_consumers_go_on_while_something_waits_for_the_archive(
     assert queue.depth("work").live == 0
 
 
+@pytest.mark.prove
 def test_maintenance_says_which_days_it_left(queue: SqlQueue, today: date, reader: "psycopg.Connection[Any]") -> None:
     rows(queue, "UPDATE {s}.queue SET retention_days = 1")
     reader.rollback()

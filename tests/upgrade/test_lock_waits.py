@@ -133,6 +133,7 @@ def test_what_is_shown_of_a_statement(query: str, line: str) -> None:
     assert shown(query) == line
 
 
+@pytest.mark.prove
 def test_of_several_at_once_one_applies_and_none_needs_a_session(
     url: str, queue: SqlQueue, crowd: Crowd, reader: "psycopg.Connection[Any]"
 ) -> None:

@@ -98,6 +98,7 @@ def test_a_build_whose_migrate_was_killed_may_go_on_beside_the_next(
     assert valid(queue) == [(True,)]
 
 
+@pytest.mark.prove
 def test_a_build_that_waits_for_too_long_is_ended(queue: SqlQueue, writer: "psycopg.Connection[Any]") -> None:
     with pytest.raises(SchemaBusy, match=f"it waits for process {writer.info.backend_pid}, .*: sqlqueue migrate"):
         queue.migrate(LockWaits(0.3, 1.0))

@@ -50,6 +50,7 @@ def test_producers_and_consumers_go_on_while_the_schema_is_upgraded(
         assert len(said) == len(set(said)) <= 2, process.errors
 
 
+@pytest.mark.prove
 def test_a_consumer_that_the_schema_does_not_serve_any_more_ends_with_its_leases_given_back(
     queue: SqlQueue, spec: QueueSpec[Work], crowd: Crowd, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,6 +88,7 @@ def test_the_counts_of_a_process_that_died_stay_and_its_job_is_not_in_flight(
     assert worker.stopped() == 0
 
 
+@pytest.mark.prove
 def test_each_queue_has_figures_of_its_own(shop: Shop, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     other = QueueSpec("other", Work)
     queue.create_queue(other)

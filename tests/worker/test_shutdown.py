@@ -110,6 +110,7 @@ def test_a_drain_timeout_gives_the_running_job_back_and_says_so(
     assert [line["lease_no"] for line in shop.history("begun") if line["n"] == 0] == [1, 2]
 
 
+@pytest.mark.prove
 def test_a_drain_timeout_cancels_a_statement_of_the_handler(shop: Shop, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     enqueue_first_and_others(queue, spec, "wait in the database")
     worker = shop.start("--drain-timeout", "200ms", *PATIENT, "--mode", "transactional")
@@ -165,6 +166,7 @@ def test_a_second_signal_stops_at_once(
     finish_the_rest(shop, 21)
 
 
+@pytest.mark.prove
 def test_signals_to_every_process_count_once(shop: Shop, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     enqueue_first_and_others(queue, spec, "wait")
     worker = shop.start("--processes", "1")
@@ -234,7 +236,7 @@ def gone(pid: int) -> bool:
 
 
 def test_workers_come_and_go_and_every_job_is_done_once(shop: Shop, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
-    (jobs, changes, apart), luck = sized((500, 3, 60), (1_500, 5, 100)), random.Random(7)
+    (jobs, changes, apart), luck = sized((250, 2, 60), (1_500, 5, 100)), random.Random(7)
     queue.enqueue_many(spec, [Work(n=n, note="pause") for n in range(jobs)])
     alive = [shop.start("--batch", "40", *(["--processes", "2"] if n else [])) for n in range(2)]
     codes = []
@@ -261,7 +263,7 @@ def test_workers_come_and_go_and_every_job_is_done_once(shop: Shop, queue: SqlQu
 def test_a_database_that_goes_away_is_waited_for(
     spec: QueueSpec[Work], tmp_path: Path, processes: tuple[str, ...]
 ) -> None:
-    with own_server() as server, SqlQueue(server.url) as queue:
+    with own_server(settings=["fsync=off"]) as server, SqlQueue(server.url) as queue:
         queue.migrate()
         queue.create_queue(spec)
         shop = Shop(queue, server.url, tmp_path)
