@@ -179,8 +179,8 @@ def _failure(instance: dg.DagsterInstance, began: datetime) -> str | None:
             event = record.dagster_event
             if event is None:
                 continue
-            step = event.event_type == dg.DagsterEventType.STEP_FAILURE
-            error = event.step_failure_data.error if step else event.job_failure_data.error
+            # A run that was marked as failed from outside has no data.
+            error = getattr(event.event_specific_data, "error", None)
             while error is not None and error.cause is not None:
                 error = error.cause
             if error is not None:
