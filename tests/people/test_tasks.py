@@ -268,7 +268,7 @@ def test_a_decision_waits_for_the_one_before_it(people: HumanWork, queue: SqlQue
     (job,) = handed_over(people, 1, review=True)
     people.take("anna", "work")
     people.submit(job, "anna", {"answer": 41})
-    seen = people._found([job])
+    seen = people._transitions.tasks([job])
     if other == "approve":
         people.approve(job, by="bert")
     else:
@@ -276,7 +276,7 @@ def test_a_decision_waits_for_the_one_before_it(people: HumanWork, queue: SqlQue
         people.submit(job, "anna", {"answer": 42})
     before = everything(people)
     late = HumanWork(queue)
-    late._found = lambda *_: seen  # type: ignore[method-assign]
+    late._transitions.tasks = lambda *_: seen  # type: ignore[method-assign]
     with pytest.raises(DecisionRefused):
         late.approve(job, by="carl")
     assert everything(people) == before

@@ -124,7 +124,7 @@ def enqueue(
         ),
     ] = False,
     callback: Callbacks = None,
-    context: Context = None,
+    callback_context: Context = None,
     group: Annotated[
         str | None,
         typer.Option(metavar="UUID", show_default=False, help="Open group to which the job is added."),
@@ -181,7 +181,7 @@ def enqueue(
     if payload is None and sys.stdin.isatty():
         raise InvalidInput("no payload: give a JSON object, or - and one JSON object per line on standard input")
     on_conflict: OnConflict = "replace" if replace else "ignore"
-    wanted = callbacks_of(callback, context)
+    wanted = callbacks_of(callback, callback_context)
     put: _Put
     if merge or wanted or group is not None:
         if replace:

@@ -82,7 +82,7 @@ def follow(
     session: Session,
     job: Annotated[str, typer.Argument(metavar="ID", help="The job's id.")],
     callback: Callbacks = None,
-    context: Context = None,
+    callback_context: Context = None,
 ) -> None:
     """Enqueue callbacks on other queues when a job has ended.
 
@@ -90,7 +90,7 @@ def follow(
 
     Example: sqlqueue follow 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --callback tickets:failed
     """
-    wanted = callbacks_of(callback, context)
+    wanted = callbacks_of(callback, callback_context)
     if not wanted:
         raise InvalidInput("there is no --callback; name the queue that gets it")
     job_id = options.job_id("the job", job)
@@ -117,7 +117,7 @@ def open_group(
             help="Queue on which the callback is enqueued. Default: no callback.",
         ),
     ] = None,
-    context: Context = None,
+    callback_context: Context = None,
     own_id: Annotated[
         str | None,
         typer.Option(
@@ -131,7 +131,7 @@ def open_group(
 
     Example: sqlqueue group open --callback tickets --context '{"run": 7}'
     """
-    given = callbacks_of(None if callback is None else [callback], context)
+    given = callbacks_of(None if callback is None else [callback], callback_context)
     own = None if own_id is None else group_id("--id", own_id)
     with session.queue() as source:
         made = followers.Groups(source).open(given[0] if given else None, id=own)
