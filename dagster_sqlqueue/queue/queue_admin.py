@@ -103,7 +103,7 @@ class QueueAdminVerbs(Verbs):
             executor.run("pause", parameters)
             after = self.settings(queue, executor=executor)
             if after.paused_at is None:
-                raise InvalidInput(f"until is {until!r}, which has passed by the database's clock; nothing was changed")
+                raise InvalidInput(f"until is {until}, which has passed by the database's clock; nothing was changed")
             return after
 
         return self.database.transact(change)

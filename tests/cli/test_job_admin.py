@@ -243,24 +243,28 @@ def test_what_is_refused(cli: Cli) -> None:
         assert said in cli.refused(2, verb, "work", *options)
 
 
-@pytest.mark.parametrize(
-    ("command", "says"),
-    [
-        ("retry", "all failed jobs of the queue; for cancelled ones, use --state cancelled instead"),
-        (
-            "cancel",
-            "all live jobs of the queue: queued and held ones are cancelled at once, running ones are asked to end",
-        ),
-        ("hold", "all queued jobs of the queue, due or not; running ones continue"),
-        ("release", "all held jobs of the queue"),
-        ("reschedule", "all queued jobs of the queue, due or not; running and held ones are not changed"),
-        ("reprioritise", "all live jobs of the queue: queued, running and held"),
-        ("people hand-over", "all queued jobs of the queue, due or not; running ones continue"),
-    ],
-)
+_ALL = {
+    "retry": "all failed jobs of the queue; for cancelled ones, use --state cancelled instead",
+    "cancel": "all live jobs of the queue: queued and held ones are cancelled at once, running ones are asked to end",
+    "hold": "all queued jobs of the queue, due or not; running ones continue",
+    "release": "all held jobs of the queue",
+    "reschedule": "all queued jobs of the queue, due or not; running and held ones are not changed",
+    "reprioritise": "all live jobs of the queue: queued, running and held",
+    "delete": "all jobs of the queue that are not running: waiting ones, and the archive. see also purge",
+    "people hand-over": "all queued jobs of the queue, due or not; running ones continue",
+}
+
+
+@pytest.mark.parametrize(("command", "says"), _ALL.items(), ids=_ALL)
 def test_the_help_says_which_jobs_all_of_them_are(cli: Cli, command: str, says: str) -> None:
     shown = Cli({**cli.environment, "TERMINAL_WIDTH": "300", "COLUMNS": "300"}).run(*command.split(), "--help").stdout
     assert says in " ".join(shown.split()).lower()
+
+
+@pytest.mark.parametrize(("command", "says"), _ALL.items(), ids=_ALL)
+def test_the_error_without_a_selection_says_the_same(cli: Cli, queue: SqlQueue, command: str, says: str) -> None:
+    signed = ["--by", "boss", "--reason", "hard"] if command == "people hand-over" else []
+    assert f"or --all ({says})" in cli.refused(2, *command.split(), "work", *signed).lower()
 
 
 _OWN = {"reschedule": ["--for", "2h"], "reprioritise": ["--priority", "9"]}
@@ -275,7 +279,7 @@ def other(queue: SqlQueue) -> Iterator[QueueSpec[Work]]:
     queue.cancel("other", Selection(all=True))
 
 
-@pytest.mark.parametrize("verb", ["retry", "cancel", "hold", "release", "reschedule", "reprioritise"])
+@pytest.mark.parametrize("verb", ["retry", "cancel", "hold", "release", "reschedule", "reprioritise", "delete"])
 def test_ids_need_no_queue(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work], verb: str) -> None:
     jobs = _put(queue, spec, *"ab")
     if verb == "retry":

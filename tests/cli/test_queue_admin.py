@@ -65,6 +65,10 @@ def test_what_is_refused(cli: Cli, queue: SqlQueue) -> None:
     for arguments, said in (
         (["pause", "work", "--timeout", "5"], "give --wait as well"),
         (["pause", "work", "--wait", "--timeout", "soon"], "--timeout is 'soon'"),
+        (
+            ["pause", "work", "--until", "2020-01-31T08:00:00+02:00"],
+            "until is 2020-01-31 06:00:00+00:00, which has passed",
+        ),
         (["pause", "Work"], "is not usable"),
         (["rebucket", "work", "0"], "it must be 1 to 1024"),
         (["rebucket", "work", "1025"], "it must be 1 to 1024"),

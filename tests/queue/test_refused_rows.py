@@ -5,7 +5,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue import NewJob, QueueSpec, Selection, SqlQueue
 from tests.support import Work, rows, value
 from tests.support.odd_rows import insert_odd
 
@@ -36,6 +36,7 @@ def test_a_row_that_no_consumer_could_work_with_is_refused(queue: SqlQueue, what
     ("columns", "name"),
     [
         ("available_at = '-infinity'", "job_available_at_is_of_year_1_or_later"),
+        ("available_at = 'infinity'", "job_available_at_of_queued_is_finite_unless_parked"),
         ("run_at = 'infinity'", "job_run_at_is_of_years_1_to_9999"),
         ("max_attempts = 0", "job_max_attempts_is_at_least_1"),
         ("priority = 10", "job_priority_is_0_to_9"),
@@ -47,6 +48,18 @@ def test_so_is_what_makes_one_of_it(queue: SqlQueue, spec: QueueSpec[Work], colu
     with pytest.raises(psycopg.errors.CheckViolation) as refused:
         rows(queue, f"UPDATE {{s}}.replaceable_job SET {columns}")
     assert refused.value.diag.constraint_name == name
+
+
+def test_a_queued_job_that_waits_for_no_turn_has_a_finite_time(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    """It would never be claimed, and nothing would name it: no other job gives it a turn."""
+    first, second = (queue.enqueue(spec, NewJob(Work(n=n), ordering_key="k")) for n in range(2))
+    assert first
+    never = "UPDATE {s}.job SET available_at = 'infinity' WHERE id = %s"
+    with pytest.raises(psycopg.errors.CheckViolation, match="job_available_at_of_queued_is_finite_unless_parked"):
+        rows(queue, never, first)
+    queue.hold_queued("work", Selection(ids=[first]), "for later")
+    assert value(queue, "SELECT available_at = 'infinity' FROM {s}.job WHERE id = %s", first), "held ones have none"
+    assert value(queue, "SELECT available_at < 'infinity' FROM {s}.job WHERE id = %s", second)
 
 
 def test_keys_are_no_longer_than_an_index_takes(queue: SqlQueue) -> None:

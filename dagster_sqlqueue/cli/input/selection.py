@@ -90,7 +90,7 @@ def selecting(states: Sequence[str], verb: str, *, all_jobs: str) -> Callable[[C
     Args:
         states: the states that it applies to; with more than one, the command also takes `--state`.
         verb: the command in words, for messages.
-        all_jobs: which jobs `--all` selects, and what happens to others, for the help.
+        all_jobs: which jobs `--all` selects, and what happens to others, for the help and a message.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -103,7 +103,7 @@ def selecting(states: Sequence[str], verb: str, *, all_jobs: str) -> Callable[[C
             found = _selection(ids, state, {name: given.pop(name) for name in _CONDITIONS}, everything=everything)
             if found is None:
                 raise InvalidInput(
-                    f"no jobs are selected: give ids, a condition, or --all for all jobs that are {' or '.join(states)}"
+                    f"no jobs are selected: give ids, a condition, or --all ({all_jobs[0].lower()}{all_jobs[1:]})"
                 )
             if queue is None and not ids:
                 raise InvalidInput(

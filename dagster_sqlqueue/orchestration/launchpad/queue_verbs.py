@@ -19,7 +19,7 @@ def pause(source: SqlQueue, config: PauseConfig) -> Report:
     before = source.settings(config.queue)
     if config.dry_run:
         if until is not None and until <= source.database.run("clock", {})[0][0]:
-            raise InvalidInput(f"until is {until!r}, which has passed by the database's clock; nothing was changed")
+            raise InvalidInput(f"until is {until}, which has passed by the database's clock; nothing was changed")
         return _dry_run(before, f"would be paused{f' until {display.moment(until)}' if until else ''}")
     after = source.pause(config.queue, until=until)
     drained = bool(config.wait_seconds) and source.drain(config.queue, timeout_seconds=config.wait_seconds)

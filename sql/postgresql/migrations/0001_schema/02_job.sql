@@ -70,6 +70,9 @@ CREATE TABLE sqlqueue.job (
     CONSTRAINT job_priority_is_0_to_9 CHECK (priority BETWEEN 0 AND 9),
     CONSTRAINT job_max_attempts_is_at_least_1 CHECK (max_attempts >= 1),
     CONSTRAINT job_available_at_is_of_year_1_or_later CHECK (available_at >= '0001-01-01 00:00:00+00'),
+    CONSTRAINT job_available_at_of_queued_is_finite_unless_parked CHECK (
+        available_at < 'infinity' OR state <> 'queued' OR order_no IS NOT NULL
+    ),
     CONSTRAINT job_run_at_is_of_years_1_to_9999 CHECK (
         run_at >= '0001-01-01 00:00:00+00' AND run_at < '10000-01-01 00:00:00+00'
     ),
