@@ -20,7 +20,7 @@ from dagster_sqlqueue.orchestration.resource import SqlQueueResource, under_key
 from dagster_sqlqueue.orchestration.run_plan import Plan, drains, standing, unreached
 from dagster_sqlqueue.orchestration.run_rate import MEASURED_SECONDS, jobs_in, measured
 from dagster_sqlqueue.orchestration.sensor_copies import copied_quietly
-from dagster_sqlqueue.orchestration.slot_runs import TOKEN_TAG, capacity
+from dagster_sqlqueue.orchestration.slot_runs import TOKEN_TAG, capacity, instance_id
 from dagster_sqlqueue.orchestration.tick_events import Memory, report
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
@@ -34,6 +34,7 @@ _COUNTED = 1_000
 """The most jobs to count for a text that only users read."""
 _LONGEST_TAG = 200
 _LONGEST_NAMES = 20
+_SHORTEST_START_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +47,11 @@ class SensorSettings:
             and so on. It measures the rate of runs by the latest jobs that runs of the queue ended, live ones included.
             Where nothing was measured yet it counts 5,000 jobs for a run, and never more than 10,000.
         jobs_per_run: the jobs for one run instead; None: by the measured rate.
-        start_seconds: how long Dagster may take to create a requested run, or a run from its process to its op, before
-            another run gets its buckets.
-        starting_seconds: how long a run may have the status `STARTING` before another run gets its buckets. The time in
-            Dagster's own run queue does not count. A run that starts later still works.
+        start_seconds: how long a run may take from its process to its op before another run gets its buckets; None: the
+            lease of the queue's jobs, at least 30 s.
+        starting_seconds: how long a run may have the status `STARTING` before another run gets its buckets; None:
+            `start_seconds`, or three times as long as the slowest of the job's latest five starts. The time in Dagster's own
+            run queue does not count. A run that starts later still works.
         budget_seconds, linger_seconds, hand_over_seconds: passed on to the runs, see `DrainConfig`; None: by the
             consumer's mode.
         batch_size: jobs for each claim; None: `Consumer` chooses by the handler's time.
@@ -66,8 +68,8 @@ class SensorSettings:
     max_runs: int = 4
     run_seconds: float = 30.0
     jobs_per_run: int | None = None
-    start_seconds: float = 120.0
-    starting_seconds: float = 900.0
+    start_seconds: float | None = None
+    starting_seconds: float | None = None
     budget_seconds: float | None = None
     linger_seconds: float | None = None
     hand_over_seconds: float | None = None
@@ -78,7 +80,8 @@ class SensorSettings:
 
     def __post_init__(self) -> None:
         counts = (self.max_runs, 1 if self.jobs_per_run is None else self.jobs_per_run)
-        if min(counts) < 1 or not min(self.run_seconds, self.start_seconds, self.starting_seconds) > 0:
+        times = (self.run_seconds, self.start_seconds, self.starting_seconds)
+        if min(counts) < 1 or not all(seconds is None or seconds > 0 for seconds in times):
             raise InvalidInput(f"{self} is not usable: max_runs and jobs_per_run must be at least 1, seconds positive")
         ClaimFilter(tags=self.tags)
 
@@ -146,7 +149,7 @@ def build_sqlqueue_sensor(
             report(queue, look, consumer.asset_key, memory, limits, stood=stood, links=links, run_ended_at=ended)
         )
         # Last of all: no run comes for what a tick has reserved before it fails.
-        widened, reserved = tick.widen(planned, look), tick.reserve(planned, look)
+        widened, reserved = tick.widen(planned, look), tick.reserve(planned, look, context.instance)
         requests = [tick.request(slot, look.heads) for slot in reserved]
         memory.status = status = tick.status(look, planned, reserved, widened, memory)
         context.log.info("%s", status)
@@ -184,7 +187,8 @@ class _Tick:
             instance,
             name,
             sensor=self.sensor,
-            start_seconds=settings.start_seconds,
+            job=self.consumer.job.name,
+            start_seconds=self._start_seconds,
             starting_seconds=settings.starting_seconds,
         )
         heads = self.queue.peek_heads(name)
@@ -232,8 +236,9 @@ class _Tick:
                 more.append(replace(slot, buckets=buckets))
         return more
 
-    def reserve(self, planned: Plan, look: Look) -> list[slots.Slot]:
+    def reserve(self, planned: Plan, look: Look, instance: dg.DagsterInstance) -> list[slots.Slot]:
         """Reserve slots for the plan's groups, except those that another tick has reserved meanwhile."""
+        mine = instance_id(instance) if planned.groups else None
         standing = self.consumer.mode is DrainMode.STANDING
         due = {head.bucket for head in look.heads if head.due_seconds >= 0}
         wanted = [
@@ -242,10 +247,11 @@ class _Tick:
                 look.queue,
                 number,
                 buckets,
-                seconds=self.settings.start_seconds,
+                seconds=self._start_seconds,
                 sensor=self.sensor,
                 due=None if standing else [bucket for bucket in buckets if bucket in due],
                 shared=planned.shared,
+                instance=mine,
             )
             for number, buckets in planned.groups.items()
         ]
@@ -309,6 +315,11 @@ class _Tick:
             until = f" until {self.known.paused_until:%Y-%m-%d %H:%M} UTC" if self.known.paused_until else ""
             said.append(f"paused since {at:%Y-%m-%d %H:%M} UTC{until}, resume it with: sqlqueue resume {look.queue}")
         return "; ".join(said)
+
+    @property
+    def _start_seconds(self) -> float:
+        lease = self.consumer.lease_seconds or self.known.lease_seconds
+        return self.settings.start_seconds or max(lease, _SHORTEST_START_SECONDS)
 
     @property
     def _learns(self) -> bool:
