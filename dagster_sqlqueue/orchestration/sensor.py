@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -35,6 +36,9 @@ _COUNTED = 1_000
 _LONGEST_TAG = 200
 _LONGEST_NAMES = 20
 _SHORTEST_START_SECONDS = 30.0
+_OTHER_RUNS_SECONDS = 60.0
+_RUN_UPDATE_SECONDS = 10.0
+"""How long the record of a run may be behind its events, the difference of clocks included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,7 @@ def build_sqlqueue_sensor(
         queue = sqlqueue.queue
         migrations.check(queue.database)
         memory = Memory.of(context.cursor)
-        ended = _last_run(context.instance, consumer.asset_key)
+        ended = _last_run(context.instance, consumer, memory)
         tick = _Tick(queue, queue.settings(queue_name), consumer, chosen, sensor_name)
         look = tick.look(context.instance, memory, run_ended=ended > memory.run_ended_at)
         stood = memory.stood(look.heads)
@@ -350,10 +354,20 @@ class _Tick:
         return fitting.finds(self.queue.database, self.known, self._buckets())
 
 
-def _last_run(instance: dg.DagsterInstance, key: dg.AssetKey) -> float:
-    """When a run last materialised the asset; 0: none did, or the sensor was the last."""
+def _last_run(instance: dg.DagsterInstance, consumer: DrainJob[Any], memory: Memory) -> float:
+    """When a run last materialised the asset; 0: none did, or the sensor was the last.
+
+    Reads the asset's events only after a run of the consumer's job has changed, and once a minute for runs of other jobs.
+    """
+    now = time.time()
+    since = datetime.fromtimestamp(max(memory.events_read_at - _RUN_UPDATE_SECONDS, 0.0), UTC)
+    changed = dg.RunsFilter(job_name=consumer.job.name, updated_after=since)
+    # The code server opens Dagster's storages for each tick, and with SQLite each of them takes as long as all the rest.
+    if now - memory.events_read_at < _OTHER_RUNS_SECONDS and not instance.get_runs(changed, limit=1):
+        return memory.run_ended_at
+    memory.events_read_at = round(now, 1)
     # A quarter of the cost of `get_latest_materialization_event`, which reads the asset's whole record.
-    latest = instance.fetch_materializations(key, limit=1).records
+    latest = instance.fetch_materializations(consumer.asset_key, limit=1).records
     return latest[0].timestamp if latest and latest[0].run_id else 0.0
 
 
