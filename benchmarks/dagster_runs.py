@@ -1,5 +1,8 @@
-"""A real daemon: how long a single job waits for its handler in each mode, and what a run works off in its life."""
+"""A real daemon: how long a single job waits for its handler in each mode, what a run works off in its life, and how many
+runs there are of idle queues and of one with a trickle of jobs.
+"""
 
+import itertools
 import os
 import random
 import signal
@@ -8,15 +11,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import dagster as dg
 
-from benchmarks.harness import Bench, Figure, event, note
-from benchmarks.location import CONSUMERS, LINGER_SECONDS, SCHEMA, spec_of
+from benchmarks.harness import Bench, Event, Figure, event, note
+from benchmarks.location import CONSUMERS, LINGER_SECONDS, QUEUES, SCHEMA, TRICKLE, spec_of, trickle
+from dagster_sqlqueue import QueueSpec
 from dagster_sqlqueue.orchestration import DrainMode
+from dagster_sqlqueue.orchestration.drain import PACES
 
 COMMAND = "python -m benchmarks dagster_runs"
 _PATIENCE_SECONDS = 120.0
@@ -33,40 +39,67 @@ telemetry: {enabled: false}
 
 def measure(bench: Bench) -> list[Figure]:
     """The figures of runs."""
-    warm, cold, jobs = (20, 2, 5_000) if bench.quick else (200, 5, 50_000)
-    for mode in DrainMode:
-        bench.queue.create_queue(spec_of(mode))
-    with tempfile.TemporaryDirectory(prefix="sqlqueue-bench-") as home:
-        with daemon(bench, Path(home)):
-            note(f"dagster runs: {cold} jobs for idle batch and linger consumers, {warm} for live ones, one by one")
-            idle = [_pick_up(bench, DrainMode.BATCH, settle=True) for _ in range(cold + 1)][1:]
-            first = [_pick_up(bench, DrainMode.LINGER, settle=True) for _ in range(cold + 1)][1:]
-            _pick_up(bench, DrainMode.LINGER)
-            lingering = [_pick_up(bench, DrainMode.LINGER) for _ in range(warm)]
-            _pick_up(bench, DrainMode.STANDING)
-            standing = [_pick_up(bench, DrainMode.STANDING) for _ in range(warm)]
-            note(f"dagster runs: {jobs:,} jobs for one run")
-            _wait_for_idle(bench, DrainMode.BATCH)
-            bench.queue.enqueue_many(spec_of(DrainMode.BATCH), (event(number) for number in range(jobs)))
-            until(lambda: not bench.queue.depth(spec_of(DrainMode.BATCH).name).live)
-            _wait_for_idle(bench, DrainMode.BATCH)
-        rate, share = _life(Path(home), jobs)
+    warm, cold, jobs, idle_seconds, drops = (20, 2, 5_000, 20, 1) if bench.quick else (200, 5, 50_000, 120, 5)
+    with (
+        tempfile.TemporaryDirectory(prefix="sqlqueue-bench-") as home,
+        daemon(bench, Path(home), [*map(spec_of, DrainMode), TRICKLE]) as instance,
+    ):
+        note(f"dagster runs: {cold} jobs for idle batch and linger consumers, {warm} for live ones, one by one")
+        idle = [_pick_up(bench, DrainMode.BATCH, settle=True) for _ in range(cold + 1)][1:]
+        first = [_pick_up(bench, DrainMode.LINGER, settle=True) for _ in range(cold + 1)][1:]
+        _pick_up(bench, DrainMode.LINGER)
+        lingering = [_pick_up(bench, DrainMode.LINGER) for _ in range(warm)]
+        _pick_up(bench, DrainMode.STANDING)
+        standing = [_pick_up(bench, DrainMode.STANDING) for _ in range(warm)]
+        note(f"dagster runs: {jobs:,} jobs for one run")
+        _wait_for_idle(bench, DrainMode.BATCH)
+        bench.queue.enqueue_many(spec_of(DrainMode.BATCH), (event(number) for number in range(jobs)))
+        until(lambda: not bench.queue.depth(spec_of(DrainMode.BATCH).name).live)
+        _wait_for_idle(bench, DrainMode.BATCH)
+        _wait_for_idle(bench, DrainMode.LINGER)
+        note(f"dagster runs: nothing to do for {idle_seconds} s, then {drops + 1} jobs, each when a run has ended")
+        idle_runs = _idle_runs(instance, idle_seconds)
+        trickled = _trickle(bench, instance, drops)
+        rate, share = _life(instance, jobs)
     return [
         *_figures("pick-up by an idle batch consumer", idle),
         *_figures("pick-up by an idle linger consumer", first),
-        *_figures("pick-up by a lingering run", lingering),
-        *_figures("pick-up by a standing run", standing, floor=20),
+        *_figures("pick-up by a lingering run", lingering, floor=100),
+        *_figures("pick-up by a standing run", standing, floor=20, last_floor=60),
+        Figure("runs requested for idle queues", "runs", [idle_runs], COMMAND, 0, at_most=True),
+        Figure("runs for a trickle, every default, at its worst pace", "runs/min", trickled, COMMAND, 1, at_most=True),
         Figure(f"jobs per run-second, {jobs:,} jobs, one run", "jobs/s", [rate], COMMAND),
         Figure("  of which the op takes", "%", [share], COMMAND),
     ]
 
 
-def _figures(name: str, latencies: list[float], floor: float | None = None) -> list[Figure]:
+def _figures(
+    name: str, latencies: list[float], floor: float | None = None, last_floor: float | None = None
+) -> list[Figure]:
     last = statistics.quantiles(latencies, n=100, method="inclusive")[98]
     return [
         Figure(f"{name}, p50", "ms", latencies, COMMAND, floor, at_most=True),
-        Figure("  p99", "ms", [last], COMMAND),
+        Figure("  p99", "ms", [last], COMMAND, last_floor, at_most=True),
     ]
+
+
+def _idle_runs(instance: dg.DagsterInstance, seconds: float) -> int:
+    """How many runs come in that time for the batch and the linger consumer."""
+    began = datetime.now(UTC)
+    time.sleep(seconds)
+    names = [CONSUMERS[mode].job.name for mode in (DrainMode.BATCH, DrainMode.LINGER)]
+    return sum(instance.get_runs_count(dg.RunsFilter(job_name=name, created_after=began)) for name in names)
+
+
+def _trickle(bench: Bench, instance: dg.DagsterInstance, drops: int) -> list[float]:
+    """Runs a minute, from each run to the next, while a job comes as soon as the run of the one before has ended."""
+    for _ in range(drops + 1):
+        bench.queue.enqueue(TRICKLE, event(1))
+        until(lambda: not bench.queue.depth(TRICKLE.name).live)
+        until(lambda: not _taken(bench, TRICKLE.name), PACES[DrainMode.LINGER].linger_seconds + _PATIENCE_SECONDS)
+    records = instance.get_run_records(dg.RunsFilter(job_name=trickle.job.name), ascending=True)
+    made = [record.create_timestamp.timestamp() for record in records]
+    return [60 / (later - earlier) for earlier, later in itertools.pairwise(made)]
 
 
 def _pick_up(bench: Bench, mode: DrainMode, *, settle: bool = False) -> float:
@@ -92,9 +125,12 @@ def _pick_up(bench: Bench, mode: DrainMode, *, settle: bool = False) -> float:
 
 def _wait_for_idle(bench: Bench, mode: DrainMode) -> None:
     """Until no run has a slot of the queue."""
-    name = spec_of(mode).name
-    query = f"SELECT 1 FROM {{s}}.consumer_slot WHERE queue = '{name}' AND expires_at > now()"
-    until(lambda: not bench.execute(query), LINGER_SECONDS + _PATIENCE_SECONDS)
+    until(lambda: not _taken(bench, spec_of(mode).name), LINGER_SECONDS + _PATIENCE_SECONDS)
+
+
+def _taken(bench: Bench, queue: str) -> bool:
+    """Whether a run has a slot of the queue."""
+    return bool(bench.execute(f"SELECT 1 FROM {{s}}.consumer_slot WHERE queue = '{queue}' AND expires_at > now()"))
 
 
 def until(holds: Callable[[], bool], seconds: float = _PATIENCE_SECONDS) -> None:
@@ -107,24 +143,30 @@ def until(holds: Callable[[], bool], seconds: float = _PATIENCE_SECONDS) -> None
 
 
 @contextmanager
-def daemon(bench: Bench, home: Path, more: Mapping[str, str] | None = None) -> Iterator[None]:
-    """A daemon with the code location of the benchmarks, and more of an environment for it."""
+def daemon(
+    bench: Bench, home: Path, specs: Sequence[QueueSpec[Event]], more: Mapping[str, str] | None = None
+) -> Iterator[dg.DagsterInstance]:
+    """A daemon with the code location of the benchmarks, the sensors of these queues, and more of an environment for it."""
+    for spec in specs:
+        bench.queue.create_queue(spec)
     (home / "dagster.yaml").write_text(_INSTANCE)
     environment = {
         **os.environ,
         "DAGSTER_HOME": str(home),
         "SQLQUEUE_URL": bench.url,
         SCHEMA: bench.queue.database.schema,
+        QUEUES: " ".join(spec.name for spec in specs),
         "PYTHONPATH": str(_PROJECT),
         **(more or {}),
     }
     command = [str(Path(sys.executable).with_name("dagster-daemon")), "run", "-m", "benchmarks.location"]
-    with (home / "daemon.log").open("wb") as log:
+    # Two processes that make the same SQLite files at once spoil them.
+    with dg.DagsterInstance.from_config(str(home)) as instance, (home / "daemon.log").open("wb") as log:
         process = subprocess.Popen(
             command, env=environment, cwd=_PROJECT, stdout=log, stderr=log, start_new_session=True
         )
         try:
-            yield
+            yield instance
         except RuntimeError:
             note((home / "daemon.log").read_text()[-2_000:])
             raise
@@ -137,15 +179,14 @@ def daemon(bench: Bench, home: Path, more: Mapping[str, str] | None = None) -> I
                     continue
 
 
-def _life(home: Path, jobs: int) -> tuple[float, float]:
+def _life(instance: dg.DagsterInstance, jobs: int) -> tuple[float, float]:
     """Of the run that worked most jobs off: jobs for each second of its life, from request to end, and the op's share."""
     consumer = CONSUMERS[DrainMode.BATCH]
-    with dg.DagsterInstance.from_config(str(home)) as instance:
-        (record,) = instance.get_run_records(dg.RunsFilter(job_name=consumer.job.name), limit=1)
-        run = record.dagster_run
-        (stats,) = [one for one in instance.get_run_step_stats(run.run_id) if one.step_key == consumer.op.name]
-        assert record.end_time is not None
-        assert stats.start_time is not None
-        assert stats.end_time is not None
-        life = record.end_time - record.create_timestamp.timestamp()
-        return jobs / life, 100 * (stats.end_time - stats.start_time) / life
+    (record,) = instance.get_run_records(dg.RunsFilter(job_name=consumer.job.name), limit=1)
+    run = record.dagster_run
+    (stats,) = [one for one in instance.get_run_step_stats(run.run_id) if one.step_key == consumer.op.name]
+    assert record.end_time is not None
+    assert stats.start_time is not None
+    assert stats.end_time is not None
+    life = record.end_time - record.create_timestamp.timestamp()
+    return jobs / life, 100 * (stats.end_time - stats.start_time) / life

@@ -1,5 +1,5 @@
-"""The code location of the benchmarks with a daemon: a consumer of each mode, whose handlers note when they were called,
-and one that waits to be killed.
+"""The code location of the benchmarks with a daemon: a consumer of each mode, whose handlers note when they were called, one
+with every default, one whose sensor only ticks, and one that waits to be killed.
 """
 
 import os
@@ -16,11 +16,15 @@ from dagster_sqlqueue.orchestration import DrainMode, QueueConsumer, SensorSetti
 
 SCHEMA = "SQLQUEUE_BENCH_SCHEMA"
 LINGER_SECONDS = 20.0
+QUEUES = "SQLQUEUE_BENCH_QUEUES"
+"""The queues whose sensors are on."""
 PID_FILE = "SQLQUEUE_BENCH_PID"
 """Where the run that is to be killed writes its process id; a run that finds it there works its jobs off."""
 
 KILLED = QueueSpec("bench_killed", Event, bucket_count=16)
 """With the lease that a queue has unless it says otherwise."""
+TICKS = QueueSpec("bench_ticks", Event, bucket_count=64)
+TRICKLE = QueueSpec("bench_trickle", Event, bucket_count=16)
 
 
 def spec_of(mode: DrainMode) -> QueueSpec[Event]:
@@ -31,9 +35,8 @@ def spec_of(mode: DrainMode) -> QueueSpec[Event]:
 def _consumer(mode: DrainMode) -> QueueConsumer[Event]:
     linger = LINGER_SECONDS if mode is DrainMode.LINGER else None
     settings = SensorSettings(max_runs=1, linger_seconds=linger, jobs_per_run=1_000_000)
-    running = dg.DefaultSensorStatus.RUNNING
 
-    @queue_consumer(spec_of(mode), mode=mode, sensor={"settings": settings, "default_status": running})
+    @queue_consumer(spec_of(mode), mode=mode, sensor={"settings": settings})
     def handle(job: Job[Event]) -> Done:
         return Done({"called_at": time.time()})
 
@@ -43,9 +46,29 @@ def _consumer(mode: DrainMode) -> QueueConsumer[Event]:
 CONSUMERS: dict[DrainMode, QueueConsumer[Any]] = {mode: _consumer(mode) for mode in DrainMode}
 
 
-@queue_consumer(
-    KILLED, mode=DrainMode.BATCH, name="drain_killed", sensor={"default_status": dg.DefaultSensorStatus.RUNNING}
+@queue_consumer(TICKS)
+def tick(job: Job[Event]) -> None:
+    """Not called: the runs that its sensor finds at work do nothing."""
+
+
+@dg.sensor(
+    name="bench_nothing_sensor",
+    job=tick.job,
+    minimum_interval_seconds=1,
+    default_status=dg.DefaultSensorStatus.RUNNING,
 )
+def nothing(sqlqueue: SqlQueueResource) -> dg.SkipReason:
+    """What Dagster itself takes for a tick of a sensor with a resource."""
+    return dg.SkipReason("nothing")
+
+
+@queue_consumer(TRICKLE)
+def trickle(job: Job[Event]) -> Done:
+    """As a consumer is that nobody has set up."""
+    return Done({"called_at": time.time()})
+
+
+@queue_consumer(KILLED, mode=DrainMode.BATCH, name="drain_killed")
 def killed(job: Job[Event]) -> Done:
     """The first run stays at its first job."""
     file = Path(os.environ[PID_FILE])
@@ -57,12 +80,19 @@ def killed(job: Job[Event]) -> Done:
     return Done({"called_at": time.time()})
 
 
+ALL: list[QueueConsumer[Any]] = [*CONSUMERS.values(), tick, trickle, killed]
+ON = os.environ.get(QUEUES, "").split()
+
 # Imported without a schema by the benchmark itself, which needs the queues only.
 defs = dg.Definitions(
-    jobs=[killed.job, *(consumer.job for consumer in CONSUMERS.values())],
+    jobs=[consumer.job for consumer in ALL],
     sensors=[
-        *(consumer.sensor for consumer in CONSUMERS.values()),
-        *([killed.sensor] if PID_FILE in os.environ else []),
+        *(
+            consumer.sensor_with(default_status=dg.DefaultSensorStatus.RUNNING)
+            for consumer in ALL
+            if consumer.spec.name in ON
+        ),
+        *([nothing] if TICKS.name in ON else []),
     ],
     resources={
         "sqlqueue": SqlQueueResource(url=dg.EnvVar("SQLQUEUE_URL"), schema_name=os.environ.get(SCHEMA, "sqlqueue"))

@@ -1,5 +1,6 @@
-"""A sensor's tick as the daemon has it evaluated, with a million jobs queued in 64 buckets; and what it reads."""
+"""A sensor's tick with a million jobs queued in 64 buckets: in a real daemon, in this process, and what it reads."""
 
+import itertools
 import tempfile
 import time
 from collections.abc import Iterator
@@ -8,13 +9,17 @@ from pathlib import Path
 
 import dagster as dg
 
+from benchmarks.dagster_runs import daemon, until
 from benchmarks.harness import Bench, Event, Figure, event, note
-from dagster_sqlqueue import Job, NewJob, QueueSpec
-from dagster_sqlqueue.orchestration import SqlQueueResource, build_sqlqueue_sensor, queue_consumer
+from benchmarks.location import TICKS, nothing, tick
+from dagster_sqlqueue import NewJob
+from dagster_sqlqueue.orchestration import SensorSettings, SqlQueueResource, slots
+from dagster_sqlqueue.orchestration.slot_runs import TOKEN_TAG
 
 COMMAND = "python -m benchmarks sensor_tick"
 _CAP = 1_000
-_TICKS = QueueSpec("bench_ticks", Event, bucket_count=64)
+_FIRST = 3
+"""Ticks that load code, and connect."""
 
 
 def measure(bench: Bench) -> list[Figure]:
@@ -22,17 +27,17 @@ def measure(bench: Bench) -> list[Figure]:
     jobs = 100_000 if bench.quick else 1_000_000
     note(f"sensor tick: queuing {jobs:,} jobs in 64 buckets, a quarter for later, priorities 0, 1, 5 and 9")
     bench.empty()
-    bench.queue.create_queue(_TICKS)
-    bench.queue.enqueue_many(_TICKS, _jobs(jobs))
+    bench.queue.create_queue(TICKS)
+    bench.queue.enqueue_many(TICKS, _jobs(jobs))
     bench.settle()
-    depth = bench.queue.depth(_TICKS.name, cap=_CAP)
+    depth = bench.queue.depth(TICKS.name, cap=_CAP)
     assert (depth.ready, depth.scheduled) == (_CAP, _CAP), depth
-    assert len({head.bucket for head in bench.queue.peek_heads(_TICKS.name)}) == _TICKS.bucket_count
+    assert len({head.bucket for head in bench.queue.peek_heads(TICKS.name)}) == TICKS.bucket_count
 
     def look() -> float:
         began = time.perf_counter()
-        bench.queue.peek_heads(_TICKS.name)
-        bench.queue.depth(_TICKS.name, cap=_CAP)
+        bench.queue.peek_heads(TICKS.name)
+        bench.queue.depth(TICKS.name, cap=_CAP)
         return 1_000 * (time.perf_counter() - began)
 
     for _ in range(20):
@@ -40,23 +45,57 @@ def measure(bench: Bench) -> list[Figure]:
     looks = [look() for _ in range(100 if bench.quick else 500)]
     ticks = _ticks(bench, 10 if bench.quick else 100)
     first = _ticks(bench, 10 if bench.quick else 100, alone=True)
+    count = 3 if bench.quick else 30
+    note(f"sensor tick: {count} ticks in a real daemon, one every five seconds")
+    bench.execute("TRUNCATE {s}.consumer_slot")
+    in_daemon, idle = _ticks_of_a_daemon(bench, count)
     bench.empty()
     return [
         Figure(f"what a tick reads, 64 buckets, {jobs:,} jobs", "ms", looks, COMMAND, 10, at_most=True),
-        Figure("the whole tick, runs at work", "ms", ticks, COMMAND, 50, at_most=True),
-        Figure("the whole tick, asking for four runs", "ms", first, COMMAND),
+        Figure("the whole tick in a real daemon, runs at work", "ms", in_daemon, COMMAND, 50, at_most=True),
+        Figure("  a sensor that does nothing, in the same daemon", "ms", idle, COMMAND),
+        Figure("the whole tick in this process, runs at work", "ms", ticks, COMMAND, 50, at_most=True),
+        Figure("the whole tick in this process, asking for four runs", "ms", first, COMMAND),
     ]
+
+
+def _ticks_of_a_daemon(bench: Bench, count: int) -> tuple[list[float], list[float]]:
+    """Milliseconds from the beginning of each tick to its end, as the daemon recorded them: its own reads and writes of
+    Dagster's storage, and the call of the code server, which opens the storages, included. Of the queue's sensor, and of one
+    that does nothing.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="sqlqueue-bench-") as home,
+        daemon(bench, Path(home), [TICKS]) as instance,
+    ):
+        for number in range(SensorSettings().max_runs):
+            buckets = range(number, TICKS.bucket_count, SensorSettings().max_runs)
+            slot = slots.acquire(
+                bench.queue, TICKS.name, number, buckets, seconds=86_400, sensor=tick.sensor.name, due=[]
+            )
+            assert slot is not None
+            instance.create_run_for_job(tick.job, tags={TOKEN_TAG: str(slot.token)}, status=dg.DagsterRunStatus.STARTED)
+
+        def ended(sensor: dg.SensorDefinition) -> list[float]:
+            found = [
+                one
+                for state in instance.all_instigator_state()
+                if state.instigator_name == sensor.name
+                for one in instance.get_ticks(state.instigator_origin_id, state.selector_id)
+            ]
+            assert not [one for one in found if one.status.value == "FAILURE"], found
+            return [1_000 * (one.end_timestamp - one.timestamp) for one in reversed(found) if one.end_timestamp]
+
+        both = (tick.sensor, nothing)
+        until(lambda: all(len(ended(sensor)) >= _FIRST + count for sensor in both), 60 + 10 * count)
+        queued, idle = ([*itertools.islice(ended(sensor), _FIRST, None)] for sensor in both)
+        return queued, idle
 
 
 def _ticks(bench: Bench, count: int, *, alone: bool = False) -> list[float]:
     """Milliseconds of whole ticks: opening the resource, looking, asking Dagster for the runs, reserving runs where there
     are none, reporting, closing. With `alone` there are none at each of them.
     """
-
-    @queue_consumer(_TICKS)
-    def handle(job: Job[Event]) -> None: ...
-
-    sensor = build_sqlqueue_sensor(handle)
     resource = SqlQueueResource(url=bench.url, schema_name=bench.queue.database.schema)
     cursor: str | None = None
     found = []
@@ -71,12 +110,12 @@ def _ticks(bench: Bench, count: int, *, alone: bool = False) -> list[float]:
                 with dg.build_sensor_context(
                     instance=instance, cursor=cursor, resources={"sqlqueue": resource}
                 ) as context:
-                    result = sensor.evaluate_tick(context)
+                    result = tick.sensor.evaluate_tick(context)
                 found.append(1_000 * (time.perf_counter() - began))
                 cursor = result.cursor
                 for request in result.run_requests or []:
                     instance.create_run_for_job(
-                        handle.job,
+                        tick.job,
                         run_config=request.run_config,
                         tags=dict(request.tags),
                         status=dg.DagsterRunStatus.STARTED,

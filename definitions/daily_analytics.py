@@ -25,7 +25,7 @@ from dagster_sqlqueue.spark import ArchiveRead, SparkResource, build_daily_senso
 from definitions.archive_days import event_daily, reminder_daily
 from definitions.days import days, first_day, last_day
 from definitions.flights import airport_zone, destinations
-from definitions.resources import resources
+from definitions.resources import executor, resources
 
 TABLE = "public.airport_daily"
 DEADLINE = time(8, 0)
@@ -156,4 +156,5 @@ defs = dg.Definitions(
     schedules=[schedule, checking],
     sensors=[sensor],
     resources={**resources, "spark": SparkResource()},
+    executor=executor,
 )

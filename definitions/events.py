@@ -14,7 +14,7 @@ from dagster_sqlqueue.orchestration import (
     queue_consumer,
 )
 from definitions.flights import FlightEvent, outcome_of
-from definitions.resources import resources
+from definitions.resources import executor, resources
 
 events = QueueSpec(
     "events",
@@ -67,4 +67,5 @@ defs = dg.Definitions(
     sensors=[handle_flight.sensor, *cleanup],
     schedules=[build_maintenance_schedule(default_status=dg.DefaultScheduleStatus.RUNNING)],
     resources=resources,
+    executor=executor,
 )

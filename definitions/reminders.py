@@ -21,7 +21,7 @@ from dagster_sqlqueue.orchestration import (
     queue_consumer,
 )
 from definitions.flights import Airport, Clock, listed_airports
-from definitions.resources import resources
+from definitions.resources import executor, resources
 
 BUSY_CARRIERS = frozenset({"9E"})
 """Carriers with a gateway that accepts a message at the second attempt only."""
@@ -124,4 +124,5 @@ defs = dg.Definitions(
     jobs=[send_reminder.job, *launchpad],
     sensors=[send_reminder.sensor, *cleanup],
     resources=resources,
+    executor=executor,
 )

@@ -1,4 +1,4 @@
-"""The resources of all code locations."""
+"""The resources and the executor of all code locations."""
 
 import os
 
@@ -14,3 +14,7 @@ resources = {
     ),
     "io_manager": dg.mem_io_manager,
 }
+
+# What the UI launches from an asset's page is one step too, or Spark in one session: a process for each step would only take
+# longer to start.
+executor = dg.in_process_executor

@@ -55,7 +55,8 @@ class Pace:
 
 PACES = {
     DrainMode.BATCH: Pace(300.0, 0.0, 0.0),
-    DrainMode.LINGER: Pace(300.0, 30.0, 0.0),
+    # With less, jobs that come just after the end of each run would have more than one run a minute.
+    DrainMode.LINGER: Pace(300.0, 60.0, 0.0),
     DrainMode.STANDING: Pace(1_800.0, 1_800.0, 30.0),
 }
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,7 @@ from dagster_sqlqueue.orchestration.resource import SqlQueueResource, under_key
 from dagster_sqlqueue.orchestration.run_plan import Plan, drains, standing, unreached
 from dagster_sqlqueue.orchestration.run_rate import MEASURED_SECONDS, jobs_in, measured
 from dagster_sqlqueue.orchestration.sensor_copies import copied_quietly
-from dagster_sqlqueue.orchestration.slot_runs import TOKEN_TAG, capacity
+from dagster_sqlqueue.orchestration.slot_runs import TOKEN_TAG, capacity, instance_id
 from dagster_sqlqueue.orchestration.tick_events import Memory, report
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
@@ -34,6 +35,10 @@ _COUNTED = 1_000
 """The most jobs to count for a text that only users read."""
 _LONGEST_TAG = 200
 _LONGEST_NAMES = 20
+_SHORTEST_START_SECONDS = 30.0
+_OTHER_RUNS_SECONDS = 60.0
+_RUN_UPDATE_SECONDS = 10.0
+"""How long the record of a run may be behind its events, the difference of clocks included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +51,11 @@ class SensorSettings:
             and so on. It measures the rate of runs by the latest jobs that runs of the queue ended, live ones included.
             Where nothing was measured yet it counts 5,000 jobs for a run, and never more than 10,000.
         jobs_per_run: the jobs for one run instead; None: by the measured rate.
-        start_seconds: how long Dagster may take to create a requested run, or a run from its process to its op, before
-            another run gets its buckets.
-        starting_seconds: how long a run may have the status `STARTING` before another run gets its buckets. The time in
-            Dagster's own run queue does not count. A run that starts later still works.
+        start_seconds: how long a run may take from its process to its op before another run gets its buckets; None: the
+            lease of the queue's jobs, at least 30 s.
+        starting_seconds: how long a run may have the status `STARTING` before another run gets its buckets; None:
+            `start_seconds`, or three times as long as the slowest of the job's latest five starts. The time in Dagster's own
+            run queue does not count. A run that starts later still works.
         budget_seconds, linger_seconds, hand_over_seconds: passed on to the runs, see `DrainConfig`; None: by the
             consumer's mode.
         batch_size: jobs for each claim; None: `Consumer` chooses by the handler's time.
@@ -66,8 +72,8 @@ class SensorSettings:
     max_runs: int = 4
     run_seconds: float = 30.0
     jobs_per_run: int | None = None
-    start_seconds: float = 120.0
-    starting_seconds: float = 900.0
+    start_seconds: float | None = None
+    starting_seconds: float | None = None
     budget_seconds: float | None = None
     linger_seconds: float | None = None
     hand_over_seconds: float | None = None
@@ -78,7 +84,8 @@ class SensorSettings:
 
     def __post_init__(self) -> None:
         counts = (self.max_runs, 1 if self.jobs_per_run is None else self.jobs_per_run)
-        if min(counts) < 1 or not min(self.run_seconds, self.start_seconds, self.starting_seconds) > 0:
+        times = (self.run_seconds, self.start_seconds, self.starting_seconds)
+        if min(counts) < 1 or not all(seconds is None or seconds > 0 for seconds in times):
             raise InvalidInput(f"{self} is not usable: max_runs and jobs_per_run must be at least 1, seconds positive")
         ClaimFilter(tags=self.tags)
 
@@ -136,7 +143,7 @@ def build_sqlqueue_sensor(
         queue = sqlqueue.queue
         migrations.check(queue.database)
         memory = Memory.of(context.cursor)
-        ended = _last_run(context.instance, consumer.asset_key)
+        ended = _last_run(context.instance, consumer, memory)
         tick = _Tick(queue, queue.settings(queue_name), consumer, chosen, sensor_name)
         look = tick.look(context.instance, memory, run_ended=ended > memory.run_ended_at)
         stood = memory.stood(look.heads)
@@ -146,7 +153,7 @@ def build_sqlqueue_sensor(
             report(queue, look, consumer.asset_key, memory, limits, stood=stood, links=links, run_ended_at=ended)
         )
         # Last of all: no run comes for what a tick has reserved before it fails.
-        widened, reserved = tick.widen(planned, look), tick.reserve(planned, look)
+        widened, reserved = tick.widen(planned, look), tick.reserve(planned, look, context.instance)
         requests = [tick.request(slot, look.heads) for slot in reserved]
         memory.status = status = tick.status(look, planned, reserved, widened, memory)
         context.log.info("%s", status)
@@ -184,7 +191,8 @@ class _Tick:
             instance,
             name,
             sensor=self.sensor,
-            start_seconds=settings.start_seconds,
+            job=self.consumer.job.name,
+            start_seconds=self._start_seconds,
             starting_seconds=settings.starting_seconds,
         )
         heads = self.queue.peek_heads(name)
@@ -232,8 +240,9 @@ class _Tick:
                 more.append(replace(slot, buckets=buckets))
         return more
 
-    def reserve(self, planned: Plan, look: Look) -> list[slots.Slot]:
+    def reserve(self, planned: Plan, look: Look, instance: dg.DagsterInstance) -> list[slots.Slot]:
         """Reserve slots for the plan's groups, except those that another tick has reserved meanwhile."""
+        mine = instance_id(instance) if planned.groups else None
         standing = self.consumer.mode is DrainMode.STANDING
         due = {head.bucket for head in look.heads if head.due_seconds >= 0}
         wanted = [
@@ -242,10 +251,11 @@ class _Tick:
                 look.queue,
                 number,
                 buckets,
-                seconds=self.settings.start_seconds,
+                seconds=self._start_seconds,
                 sensor=self.sensor,
                 due=None if standing else [bucket for bucket in buckets if bucket in due],
                 shared=planned.shared,
+                instance=mine,
             )
             for number, buckets in planned.groups.items()
         ]
@@ -311,6 +321,11 @@ class _Tick:
         return "; ".join(said)
 
     @property
+    def _start_seconds(self) -> float:
+        lease = self.consumer.lease_seconds or self.known.lease_seconds
+        return self.settings.start_seconds or max(lease, _SHORTEST_START_SECONDS)
+
+    @property
     def _learns(self) -> bool:
         return self.settings.jobs_per_run is None and self.consumer.mode is not DrainMode.STANDING
 
@@ -339,10 +354,20 @@ class _Tick:
         return fitting.finds(self.queue.database, self.known, self._buckets())
 
 
-def _last_run(instance: dg.DagsterInstance, key: dg.AssetKey) -> float:
-    """When a run last materialised the asset; 0: none did, or the sensor was the last."""
+def _last_run(instance: dg.DagsterInstance, consumer: DrainJob[Any], memory: Memory) -> float:
+    """When a run last materialised the asset; 0: none did, or the sensor was the last.
+
+    Reads the asset's events only after a run of the consumer's job has changed, and once a minute for runs of other jobs.
+    """
+    now = time.time()
+    since = datetime.fromtimestamp(max(memory.events_read_at - _RUN_UPDATE_SECONDS, 0.0), UTC)
+    changed = dg.RunsFilter(job_name=consumer.job.name, updated_after=since)
+    # The code server opens Dagster's storages for each tick, and with SQLite each of them takes as long as all the rest.
+    if now - memory.events_read_at < _OTHER_RUNS_SECONDS and not instance.get_runs(changed, limit=1):
+        return memory.run_ended_at
+    memory.events_read_at = round(now, 1)
     # A quarter of the cost of `get_latest_materialization_event`, which reads the asset's whole record.
-    latest = instance.fetch_materializations(key, limit=1).records
+    latest = instance.fetch_materializations(consumer.asset_key, limit=1).records
     return latest[0].timestamp if latest and latest[0].run_id else 0.0
 
 

@@ -31,11 +31,15 @@ class Holding:
         slot: the reservation.
         run_id: of its run; None: not known yet.
         seconds: until it expires; negative: it has.
+        reserved_seconds: how long ago it was reserved.
+        instance: the id of the Dagster instance whose tick reserved it; None: not known.
     """
 
     slot: Slot
     run_id: str | None
     seconds: float
+    reserved_seconds: float
+    instance: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +59,7 @@ class Asked:
 def holdings(queue: SqlQueue, name: str, *, sensor: str = "") -> list[Holding]:
     """Read the slots that have not been released, by their number, also those that have expired."""
     rows = queue.database.run("slots", {"queue": name, "sensor": sensor})
-    return [
-        Holding(Slot(name, number, tuple(buckets), token, sensor), run_id, seconds)
-        for number, token, buckets, run_id, seconds in rows
-    ]
+    return [Holding(Slot(name, number, tuple(buckets), token, sensor), *rest) for number, token, buckets, *rest in rows]
 
 
 def taken(queue: SqlQueue, name: str, *, sensor: str = "") -> dict[int, tuple[int, ...]]:
@@ -91,6 +92,7 @@ def acquire(
     sensor: str = "",
     due: Sequence[int] | None = None,
     shared: bool = False,
+    instance: str | None = None,
 ) -> Slot | None:
     """Reserve a slot until `seconds` from now, and record the request for its buckets with work. Returns None if the slot is
     taken, or another slot of the sensor covers one of the buckets.
@@ -104,11 +106,12 @@ def acquire(
         sensor: the name of the sensor.
         due: the buckets that have work; None: all of them.
         shared: other slots may cover its buckets as well.
+        instance: the id of the Dagster instance that is to run it; None: not known.
     """
     slot = Slot(name, number, tuple(buckets), uuid7(), sensor)
     asked = {"due": list(buckets if due is None else due), "shared": shared, "seconds": seconds}
     lock = ("slot_lock", {"queue": name, "sensor": sensor})
-    reserve = ("slot_acquire", {**_of(slot), "buckets": list(buckets), **asked})
+    reserve = ("slot_acquire", {**_of(slot), "buckets": list(buckets), **asked, "dagster_instance": instance})
     return slot if queue.database.run_together(lock, reserve)[-1] else None
 
 
@@ -131,6 +134,13 @@ def widen(queue: SqlQueue, slot: Slot, buckets: Sequence[int]) -> bool:
 def release(queue: SqlQueue, slot: Slot) -> bool:
     """Release a slot; false if the token no longer holds it."""
     return bool(queue.database.run("slot_release", _of(slot)))
+
+
+def forget(queue: SqlQueue, slot: Slot) -> bool:
+    """Release a slot for which no run was created, as if none had been requested; false if a run has it, or the token no
+    longer holds it.
+    """
+    return bool(queue.database.run("slot_forget", _of(slot)))
 
 
 def _of(slot: Slot) -> dict[str, object]:

@@ -28,7 +28,7 @@ PROGRESS_SECONDS = 60.0
 CHECKED_SECONDS = 3_600.0
 """How often a tick reports checks whose answers have not changed."""
 
-_MOMENTS = ("observed_at", "progress_at", "run_ended_at", "checked_at", "measured_at")
+_MOMENTS = ("observed_at", "progress_at", "run_ended_at", "events_read_at", "checked_at", "measured_at")
 _CUT_OFF = 0.001
 """By how much a moment in the cursor may be too early."""
 _SEEN = " after it was due: "
@@ -45,6 +45,7 @@ class Memory:
         flowing: whether jobs were enqueued or ended within the minute before that.
         progress_at: when progress was last reported.
         run_ended_at: when the last run materialised the asset to which a tick has responded.
+        events_read_at: when a tick last read the asset's materialisations.
         heads: the first due job of each bucket, as its priority, due time and id, and how long it had been due when a tick
             first read it there.
         checks: the answers of the checks.
@@ -59,6 +60,7 @@ class Memory:
     flowing: bool = False
     progress_at: float = 0.0
     run_ended_at: float = 0.0
+    events_read_at: float = 0.0
     heads: dict[str, tuple[str, float]] = field(default_factory=dict)
     checks: dict[str, bool] = field(default_factory=dict)
     checked_at: float = 0.0

@@ -5,109 +5,100 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from datetime import date
 from pathlib import Path
+from typing import Any
 
-from dagster_sqlqueue import QueueSpec, SqlQueue
-from dagster_sqlqueue.payload.serialization import AnyObject
+import pytest
+
+from dagster_sqlqueue import NewJob, SqlQueue
+from definitions.daily_analytics import daily_analytics
+from definitions.events import events
+from definitions.flights import job_id, read_flights
+from definitions.reminders import reminders
 from tests.gate.patience import PATIENCE
 
 PROJECT = Path(__file__).resolve().parents[2]
-ASKING = ("show", "rebucket", "delay", "assign")
+DAY = date(2013, 1, 1)
+QUEUES = (events, reminders, daily_analytics)
 LAUNCHED = ("drain_events", "drain_reminders")
+ASSETS = {"queues/daily_analytics", "airport_daily", "event_daily", "reminder_daily"}
 
-LOCATION = """
-import dagster as dg
-from definitions import daily_analytics, events, reminders
+ASKS = {"show": "id", "rebucket": "buckets"}
+"""What only a person can say: the launchpad asks for it, and launches nothing without it."""
+REFUSES = {
+    "redrive": "the selection names no jobs: give ids, a condition",
+    "cancel": "the selection names no jobs: give ids, a condition",
+    "reschedule": "give one of until and seconds: when the jobs become due",
+}
+"""What the run itself asks for."""
 
-defs = dg.Definitions.merge(events.defs, reminders.defs, daily_analytics.defs)
-"""
-PROGRAM = """
-import asyncio, json, sys
-from pathlib import Path
-
-import dagster as dg
-import yaml
-from dagster._core.workspace.context import WorkspaceProcessContext
-from dagster_graphql.schema import create_schema
-
-from tests.orchestration.support import code_location
-
-JOBS = '''{ repositoriesOrError { ... on RepositoryConnection { nodes {
-    name jobs { name } assetNodes { assetKey { path } jobNames } } } } }'''
-DEFAULT = '''query Q($selector: PipelineSelector!) { runConfigSchemaOrError(selector: $selector) {
-    __typename ... on RunConfigSchema { rootDefaultYaml } } }'''
-VALID = '''query Q($selector: PipelineSelector!, $config: RunConfigData!) {
-    isPipelineConfigValid(pipeline: $selector, runConfigData: $config, mode: "default") {
-    __typename ... on RunConfigValidationInvalid { errors { message } } } }'''
-LAUNCH = '''mutation M($selector: JobOrPipelineSelector!, $config: RunConfigData!) {
-    launchPipelineExecution(executionParams: {selector: $selector, runConfigData: $config}) {
-    __typename ... on LaunchRunSuccess { run { runId } } } }'''
-
-launcher = {"module": "dagster._core.launcher.sync_in_memory_run_launcher", "class": "SyncInMemoryRunLauncher"}
-coordinator = {"module": "dagster._core.run_coordinator", "class": "DefaultRunCoordinator"}
-with dg.instance_for_test(overrides={"run_launcher": launcher, "run_coordinator": coordinator}) as instance:
-    with WorkspaceProcessContext(instance, code_location(Path(sys.argv[1]))) as process:
-        schema = create_schema()
-
-        def ask(query, **variables):
-            context = process.create_request_context()
-            answer = asyncio.run(schema.execute_async(query, context_value=context, variable_values=variables))
-            assert not answer.errors, answer.errors
-            (found,) = answer.data.values()
-            return found
-
-        (node,) = ask(JOBS)["nodes"]
-        found = {}
-        for name in [job["name"] for job in node["jobs"]]:
-            selector = {
-                "repositoryLocationName": "code", "repositoryName": node["name"], "pipelineName": name,
-            }
-            opened = ask(DEFAULT, selector=selector)
-            text = opened["rootDefaultYaml"]
-            config = yaml.safe_load(text) or {}
-            errors = ask(VALID, selector=selector, config=config).get("errors", [])
-            found[name] = {"config": text, "errors": [error["message"] for error in errors]}
-            if name in sys.argv[2:]:
-                for op in config.get("ops", {}).values():
-                    op["config"]["linger_seconds"] = 0
-                launched = ask(LAUNCH, selector=selector, config=config)
-                assert launched["__typename"] == "LaunchRunSuccess", launched
-                run = instance.get_run_by_id(launched["run"]["runId"])
-                found[name]["status"] = run.status.value
-                found[name]["log"] = [log.message for log in instance.all_logs(run.run_id)][-5:]
-print(json.dumps(found))
-"""
+Launch = Callable[..., dict[str, Any]]
 
 
-def test_every_job_is_launched_with_what_the_launchpad_fills_in(url: str, schema: str, tmp_path: Path) -> None:
-    environment = {
-        **os.environ,
-        "SQLQUEUE_URL": url,
-        "SQLQUEUE_SCHEMA": schema,
-        "SQLQUEUE_HOME": str(tmp_path),
-        "PYTHONPATH": str(PROJECT),
-    }
-    file = tmp_path / "location.py"
-    file.write_text(LOCATION)
-    with SqlQueue(url, schema=schema) as queue:
-        queue.migrate()
-        for name in ("events", "reminders"):
-            queue.create_queue(QueueSpec(name, AnyObject))
+@pytest.fixture
+def launch(url: str, schema: str, tmp_path: Path) -> Launch:
+    def launched(*arguments: str) -> dict[str, Any]:
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, file, *LAUNCHED],
+            [sys.executable, "-m", "tests.definitions.launchpad", DAY.isoformat(), *arguments],
             cwd=PROJECT,
-            env=environment,
+            env={
+                **os.environ,
+                "SQLQUEUE_URL": url,
+                "SQLQUEUE_SCHEMA": schema,
+                "SQLQUEUE_HOME": str(tmp_path),
+                "PYTHONPATH": str(PROJECT),
+                "FLIGHTS": DAY.isoformat(),
+            },
             capture_output=True,
             text=True,
-            timeout=2 * PATIENCE,
+            timeout=8 * PATIENCE,
         )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert any(name.startswith("__ASSET_JOB") for name in found), "the job of the daily assets"
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return found
+
+    with SqlQueue(url, schema=schema) as queue:
+        queue.migrate()
+        for spec in QUEUES:
+            queue.create_queue(spec)
+    return launched
+
+
+def verb(job: str) -> str:
+    return job.rpartition("_")[2]
+
+
+def test_every_job_opens_with_a_config_that_can_be_launched(launch: Launch) -> None:
+    found = launch("--hurry", *LAUNCHED)
+    assert set(found) >= {*LAUNCHED, *ASSETS}
     for name, told in found.items():
-        # What only a person can say is asked for, such as which job to show.
-        assert all(re.match(r"Missing required config entry .* at path root:ops", one) for one in told["errors"]), told
-        assert not told["errors"] or name.rpartition("_")[2] in ASKING, (name, told)
+        missing = ASKS.get(verb(name))
+        wanted = [f'Missing required config entry "{missing}" at path root:ops:'] if missing else []
+        assert len(told["errors"]) == len(wanted), (name, told)
+        assert all(error.startswith(start) for error, start in zip(told["errors"], wanted, strict=True)), (name, told)
         assert "url" not in told["config"], name
         assert "****" not in told["config"], name
     assert {name: found[name]["status"] for name in LAUNCHED} == dict.fromkeys(LAUNCHED, "SUCCESS")
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(1_200)
+def test_every_job_is_launched_with_what_the_launchpad_fills_in(launch: Launch, url: str, schema: str) -> None:
+    """One after the other, on a day of flights: the daily asset by itself, and by the job of its sensor."""
+    with SqlQueue(url, schema=schema) as queue:
+        queue.enqueue_many(events, (NewJob(flight, id=job_id(flight)) for flight in read_flights(DAY, DAY)))
+    found = launch()
+    assert set(found) >= {*LAUNCHED, *ASSETS, "materialize_airport_daily", "daily_analytics_fanout_job"}
+    for name, told in found.items():
+        if verb(name) in ASKS:
+            assert told["status"] == "RunConfigValidationInvalid", (name, told)
+            assert re.search(f'Missing required config entry .*"{ASKS[verb(name)]}', told["told"]), (name, told)
+        elif verb(name) in REFUSES:
+            assert told["status"] == "FAILURE", (name, told)
+            assert REFUSES[verb(name)] in told["told"], (name, told)
+        else:
+            assert told["status"] == "SUCCESS", (name, told)
+    with SqlQueue(url, schema=schema) as queue:
+        assert [queue.depth(spec.name).live for spec in QUEUES] == [0, 0, 0]

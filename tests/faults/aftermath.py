@@ -10,8 +10,8 @@ from tests.faults.location import BATCH
 from tests.gate.plugin import verdict
 from tests.support import rows, value
 
-LOST = ("reserved", "launching", "loading", "opened")
-"""Points at which a run was asked for whose slot nobody has in use yet: it is free again after `start_seconds`."""
+TICK_SECONDS = 5.0
+"""How often Dagster's daemon evaluates a sensor."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,6 @@ class Wait:
     queue: str
     bucket: int
     orphan: bool
-    lost: bool
     after: str
 
 
@@ -107,9 +106,13 @@ def waits(deployment: Deployment) -> list[Wait]:
         if not orphan:
             since = max(since, last.get((queue, bucket), 0.0))
         last[queue, bucket] = at
-        lost = [one for one in hits if one.point.endswith(LOST) and one.ended + deployment.start_seconds > since]
-        found.append(Wait(at - since, queue, bucket, orphan, bool(lost), hits[-1].point if hits else ""))
+        found.append(Wait(at - since, queue, bucket, orphan, hits[-1].point if hits else ""))
     return found
+
+
+def bound(deployment: Deployment) -> float:
+    """How long a bucket with due jobs may wait: a lease, or as long for a run that never starts; two ticks; and a start."""
+    return deployment.lease_seconds + 2 * TICK_SECONDS + slowest_start(deployment)
 
 
 def slowest_start(deployment: Deployment) -> float:

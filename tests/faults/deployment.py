@@ -95,7 +95,7 @@ class Deployment:
     Args:
         home: a directory for it.
         server: the database server.
-        gives_up: whether a slot whose run does not start runs out soon, as this machine goes.
+        gives_up: whether a slot whose run does not start runs out soon, as this machine goes, and a lease with it.
         environment: beside the usual one, for all of its processes.
     """
 
@@ -103,6 +103,7 @@ class Deployment:
         self._home = home
         self._socket = home / "code.sock"
         self.start_seconds = max(30.0, 12 * _pace()) if gives_up else 600.0
+        patience = "SQLQUEUE_FAULTS_LEASE" if gives_up else "SQLQUEUE_FAULTS_START"
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("DAGSTER_", "SQLQUEUE_"))},
             "PYTHONPATH": os.pathsep.join(
@@ -111,7 +112,7 @@ class Deployment:
             "DAGSTER_HOME": str(home / "dagster"),
             "SQLQUEUE_URL": server.url,
             "SQLQUEUE_FAULTS": str(home),
-            "SQLQUEUE_FAULTS_START": str(self.start_seconds),
+            patience: str(self.start_seconds),
             **environment,
         }
         self._groups: list[subprocess.Popen[bytes]] = []
@@ -131,9 +132,9 @@ class Deployment:
         self.queue = SqlQueue(server.url)
         self.queue.migrate()
         # The leases are those of the queue's row: what the code of its processes says is a declaration.
-        lease = float(environment.get("SQLQUEUE_FAULTS_LEASE", LEASED.lease_seconds))
+        self.lease_seconds = float(self._environment.get("SQLQUEUE_FAULTS_LEASE", LEASED.lease_seconds))
         for spec in (LEASED, BOOKED):
-            self.queue.create_queue(replace(spec, lease_seconds=lease))
+            self.queue.create_queue(replace(spec, lease_seconds=self.lease_seconds))
         audited(self.queue)
         rows(self.queue, SLOTS)
 

@@ -43,7 +43,7 @@ from tests.faults.worker import History, Witness
 from tests.support import Work
 
 LEASE_SECONDS = float(os.environ.get("SQLQUEUE_FAULTS_LEASE", "4"))
-START_SECONDS = float(os.environ.get("SQLQUEUE_FAULTS_START", "30"))
+START_SECONDS = float(os.environ["SQLQUEUE_FAULTS_START"]) if "SQLQUEUE_FAULTS_START" in os.environ else None
 CLEANUP = os.environ.get("SQLQUEUE_FAULTS_CLEANUP", "yes") == "yes"
 """Whether there are sensors that clean up after runs."""
 BATCH = 100

@@ -32,6 +32,12 @@ def shared(url: str) -> Iterator[SqlQueue]:
         yield queue
 
 
+@pytest.fixture(autouse=True)
+def ticks_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that a test's tick asked for, and that nobody made, is on its way for as long as the test takes."""
+    monkeypatch.setattr("dagster_sqlqueue.orchestration.slot_runs.SUBMIT_SECONDS", 3_600.0)
+
+
 @pytest.fixture
 def spec() -> QueueSpec[Work]:
     return WORK

@@ -147,6 +147,7 @@ def test_a_lingering_run_takes_what_comes_while_it_waits(deployment: Deployment,
     ("mode", "said", "pace"),
     [
         ("batch", {}, Pace(300, 0, 0)),
+        ("linger", {}, Pace(300, 60, 0)),
         ("linger", {"linger_seconds": 5}, Pace(300, 5, 0)),
         ("standing", {}, Pace(1_800, 1_800, 30)),
         ("standing", {"hand_over_seconds": 0}, Pace(1_800, 1_800, 0)),

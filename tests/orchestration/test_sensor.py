@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from dagster_sqlqueue import NewJob, SqlQueue
 from dagster_sqlqueue.errors import DatabaseUnavailable, SchemaMissing, SchemaTooNew, SchemaTooOld
 from dagster_sqlqueue.orchestration import QueueConsumer, SensorSettings, SqlQueueResource, build_sqlqueue_sensor, slots
-from tests.orchestration.support import Deployment, configs, done_by, error_of, observations
+from tests.orchestration.support import Deployment, configs, done_by, error_of, evaluations, observations
 from tests.support import Work, make_due, rows
 
 
@@ -174,3 +175,28 @@ def test_another_version_of_the_schema_fails_the_tick_and_the_run_with_the_cure(
     run = changed.execute(consumer.job)
     assert not run.success
     assert cure in error_of(run, "work_off_work")
+
+
+def test_a_tick_reads_the_events_of_the_asset_only_after_a_run_has_changed(
+    deployment: Deployment, consumer: QueueConsumer[Work], sensor: dg.SensorDefinition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With SQLite the first read of a tick takes as long as all else that it does. Runs of other jobs are found in time."""
+    reads = []
+    fetch = dg.DagsterInstance.fetch_materializations
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        reads.append(arguments)
+        return fetch(*arguments, **named)
+
+    monkeypatch.setattr(dg.DagsterInstance, "fetch_materializations", counted)
+    monkeypatch.setattr("dagster_sqlqueue.orchestration.sensor._OTHER_RUNS_SECONDS", 3_600.0)
+    idle = deployment.tick(sensor, deployment.tick(sensor).cursor)
+    assert len(reads) == 1
+    deployment.enqueue(Work(n=1))
+    deployment.drain(consumer, linger_seconds=0)
+    after = deployment.tick(sensor, idle.cursor)
+    assert len(reads) == 2
+    assert {check.check_name for check in evaluations(after)} >= {"oldest_ready", "dead_letters"}
+    monkeypatch.setattr("dagster_sqlqueue.orchestration.sensor._OTHER_RUNS_SECONDS", 0.0)
+    deployment.tick(sensor, after.cursor)
+    assert len(reads) == 3

@@ -1,14 +1,17 @@
 """A slot beside its run: it carries the run's id, waits for one that has not come, and ends with one that has."""
 
 import re
+import time
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import dagster as dg
 import psycopg
 import pytest
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
+from dagster._core.storage.runs import SqlRunStorage
+from dagster._core.storage.runs.schema import RunsTable
 from psycopg import sql
 
 from dagster_sqlqueue import Job, NewJob, QueueSpec, SqlQueue
@@ -20,7 +23,7 @@ from dagster_sqlqueue.orchestration import (
     queue_consumer,
     slots,
 )
-from tests.orchestration.support import Deployment, configs
+from tests.orchestration.support import Deployment, NewInstance, configs
 from tests.support import Work, rows, states, value
 
 SENSOR = "work_sensor"
@@ -43,6 +46,11 @@ def make(deployment: Deployment, consumer: QueueConsumer[Work], request: Any, st
         remote_job_origin=RemoteJobOrigin(repository, consumer.job.name),
     )
     return deployment.instance.add_run(run).run_id
+
+
+def reserved_before(queue: SqlQueue) -> None:
+    """The ticks that reserved slots are over."""
+    rows(queue, "UPDATE {s}.consumer_slot SET reserved_at = now() - interval '1 day'")
 
 
 def expire(queue: SqlQueue) -> None:
@@ -71,17 +79,134 @@ def test_a_run_that_has_not_begun_keeps_its_slot_which_has_its_id(
     assert rows(queue, "SELECT run_id, expires_at > now() FROM {s}.consumer_slot") == [(run_id, True)]
 
 
-def test_a_run_that_is_starting_for_ever_is_not_waited_for_as_long(
-    queue: SqlQueue, deployment: Deployment, consumer: QueueConsumer[Work], sensor: dg.SensorDefinition
+def age(deployment: Deployment, run_id: str, seconds: float) -> None:
+    """Nothing was heard of the run for so long."""
+    then = datetime.fromtimestamp(time.time() - seconds, UTC).replace(tzinfo=None)
+    storage = deployment.instance.run_storage
+    assert isinstance(storage, SqlRunStorage)
+    with storage.connect() as connection:
+        connection.execute(RunsTable.update().where(RunsTable.c.run_id == run_id).values(update_timestamp=then))
+
+
+def start_and_end(deployment: Deployment, consumer: QueueConsumer[Work], request: Any, seconds: float) -> None:
+    """A run of the job that took so long to start."""
+    run_id = make(deployment, consumer, replace_token(request), Status.STARTING)
+    now = time.time()
+    for kind, at in (
+        (dg.DagsterEventType.RUN_STARTING, now - seconds),
+        (dg.DagsterEventType.RUN_START, now),
+        (dg.DagsterEventType.RUN_SUCCESS, now),
+    ):
+        event = dg.DagsterEvent(kind.value, consumer.job.name)
+        deployment.instance.report_dagster_event(event, run_id=run_id, timestamp=at)
+
+
+def replace_token(request: Any) -> Any:
+    return request.with_replaced_attrs(tags={**request.tags, "sqlqueue/slot_token": "another"})
+
+
+@pytest.mark.parametrize("status", [Status.NOT_STARTED, Status.STARTING])
+def test_a_run_that_never_starts_keeps_its_buckets_for_as_long_as_a_lease(
+    queue: SqlQueue,
+    deployment: Deployment,
+    consumer: QueueConsumer[Work],
+    sensor: dg.SensorDefinition,
+    spec: QueueSpec[Work],
+    status: Status,
 ) -> None:
     """Its launcher died, and nobody has told Dagster."""
     deployment.enqueue(Work(n=1))
     (request,) = deployment.tick(sensor).run_requests
-    make(deployment, consumer, request, Status.STARTING)
+    run_id = make(deployment, consumer, request, status)
+    assert not configs(deployment.tick(sensor))
+    age(deployment, run_id, spec.lease_seconds + 1)
+    result = deployment.tick(sensor)
+    assert len(configs(result)) == 1
+    assert re.search(f"free again: run {run_id[:8]} has not started for 30\\d s", result.cursor)
+    deployment.drain(consumer, **{**configs(result)[0], "linger_seconds": 0})
+    assert slots.asked(queue, "work") == {}
+
+
+def test_a_run_has_three_times_as_long_to_start_as_the_slowest_of_the_latest(
+    deployment: Deployment, consumer: QueueConsumer[Work], sensor: dg.SensorDefinition, spec: QueueSpec[Work]
+) -> None:
+    """Starts of minutes are usual on Kubernetes: none of them is asked for twice."""
+    deployment.enqueue(Work(n=1))
+    (request,) = deployment.tick(sensor).run_requests
+    for seconds in (1.0, spec.lease_seconds, 2.0):
+        start_and_end(deployment, consumer, request, seconds)
+    run_id = make(deployment, consumer, request, Status.STARTING)
+    age(deployment, run_id, 2.5 * spec.lease_seconds)
+    assert not configs(deployment.tick(sensor))
+    age(deployment, run_id, 3.5 * spec.lease_seconds)
+    assert len(configs(deployment.tick(sensor))) == 1
+
+
+def test_the_time_for_a_start_can_be_set(
+    deployment: Deployment, consumer: QueueConsumer[Work], sensor: dg.SensorDefinition
+) -> None:
+    deployment.enqueue(Work(n=1))
+    (request,) = deployment.tick(sensor).run_requests
+    run_id = make(deployment, consumer, request, Status.QUEUED)
     impatient = build_sqlqueue_sensor(consumer, settings=SensorSettings(starting_seconds=1e-9))
-    assert not configs(deployment.tick(impatient)), "it has the time that a request has"
-    expire(queue)
+    assert not configs(deployment.tick(impatient)), "the time in Dagster's queue does not count"
+    deployment.instance.delete_run(run_id)
+    run_id = make(deployment, consumer, request, Status.STARTING)
+    patient = build_sqlqueue_sensor(consumer, settings=SensorSettings(starting_seconds=3_600))
+    age(deployment, run_id, 1_800)
+    assert not configs(deployment.tick(patient))
     assert len(configs(deployment.tick(impatient))) == 1
+
+
+def test_what_a_dead_tick_reserved_is_free_at_the_next_one(
+    queue: SqlQueue, deployment: Deployment, consumer: QueueConsumer[Work], sensor: dg.SensorDefinition
+) -> None:
+    """Its daemon was killed before Dagster had recorded a run. No bucket becomes a suspect by it, however often."""
+    deployment.enqueue_many(20)
+    tokens = set()
+    for _ in range(4):
+        result = deployment.tick(sensor)
+        (config,) = configs(result)
+        tokens.add(config["token"])
+        assert not configs(deployment.tick(sensor)), "it may be another daemon's tick, which is not over"
+        reserved_before(queue)
+    assert len(tokens) == 4
+    assert "free again: no run was created for slot 0" in result.cursor
+    assert {one.starts for one in slots.asked(queue, "work").values()} == {1}
+    deployment.drain(consumer, **{**config, "linger_seconds": 0})
+    assert set(states(queue).values()) == {"succeeded"}
+
+
+def test_what_another_dagster_reserved_is_left_to_it(
+    queue: SqlQueue, deployment: Deployment, sensor: dg.SensorDefinition, new_instance: NewInstance
+) -> None:
+    """Two deployments on one queue, with sensors of one name: neither knows the runs of the other."""
+    deployment.enqueue(Work(n=1))
+    with new_instance() as other:
+        assert len(configs(replace(deployment, instance=other).tick(sensor))) == 1
+    reserved_before(queue)
+    assert not configs(deployment.tick(sensor))
+    rows(queue, "UPDATE {s}.consumer_slot SET dagster_instance = NULL")
+    assert not configs(deployment.tick(sensor)), "nor one whose storage has no id"
+    expire(queue)
+    assert len(configs(deployment.tick(sensor))) == 1
+
+
+def test_a_run_that_came_is_no_dead_tick(
+    queue: SqlQueue, deployment: Deployment, spec: QueueSpec[Work], sensor: dg.SensorDefinition
+) -> None:
+    """Also where somebody has deleted it from Dagster while it works."""
+    seen = []
+
+    @queue_consumer(spec)
+    def handle(job: Job[Work]) -> None:
+        reserved_before(queue)
+        seen.append(configs(deployment.tick(sensor)))
+
+    deployment.enqueue(Work(n=1))
+    (config,) = configs(deployment.tick(sensor))
+    deployment.drain(handle, **{**config, "linger_seconds": 0})
+    assert seen == [[]]
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,24 @@ def test_a_slot_is_widened_by_what_no_other_one_covers(queue: SqlQueue) -> None:
     assert not slots.widen(queue, first, [1])
 
 
+def test_a_slot_without_a_run_is_forgotten_with_what_was_asked_for(queue: SqlQueue) -> None:
+    assert slots.acquire(queue, "work", 0, [0, 1], seconds=3_600, sensor="other")
+    slot = slots.acquire(queue, "work", 0, [1, 2, 3], due=[1, 2], seconds=3_600, instance="an instance")
+    assert slot
+    (holding,) = slots.holdings(queue, "work")
+    assert (holding.instance, holding.reserved_seconds < 3_600) == ("an instance", True)
+    assert slots.forget(queue, slot)
+    assert not slots.forget(queue, slot)
+    assert slots.holdings(queue, "work") == []
+    assert {bucket: one.starts for bucket, one in slots.asked(queue, "work").items()} == {0: 1, 1: 1}
+
+    slot = slots.acquire(queue, "work", 0, [2], seconds=3_600)
+    assert slot
+    assert slots.extend(queue, slot, seconds=3_600, run_id="a run")
+    assert not slots.forget(queue, slot), "its run is there"
+    assert {bucket: one.starts for bucket, one in slots.asked(queue, "work").items()} == {0: 1, 1: 1, 2: 1}
+
+
 def test_a_slot_says_whose_it_is(queue: SqlQueue) -> None:
     slot = slots.acquire(queue, "work", 0, [0], seconds=3_600)
     assert slot

@@ -12,8 +12,8 @@ WITHOUT: dict[str, str] = {
         queue_steady rebucket reply_queue_put reply_queue_renew resume set_region
     """,
     "one or a few rows by the primary key of a table that has a row a worker, waiter, slot or grant": """
-        register_demand slot_acquire slot_extend slot_release slot_widen slots transactional_leave transactional_note
-        waiter_leave waiter_notify waiter_register wanting_workers withdraw_worker
+        register_demand slot_acquire slot_extend slot_forget slot_release slot_widen slots transactional_leave
+        transactional_note waiter_leave waiter_notify waiter_register wanting_workers withdraw_worker
     """,
     "the one row of its table": "doctor_maintenance maintenance_due maintenance_note maintenance_take",
     "one row put under its primary key": "group_open schedule_put subscribe unsubscribe",

@@ -4,15 +4,17 @@
 --
 -- Parameters: queue text; sensor text (which reserves); slot smallint; token uuid; buckets smallint[]; due smallint[]
 --   (those of them that have work); shared boolean (other slots may cover the buckets as well); seconds float8 (until
---   the reservation expires).
+--   the reservation expires); dagster_instance text (of the tick; null: not known).
 -- Returns: one row when the slot is now the token's. Locks: the slot's row, then the buckets' rows in their order; the
 --   transaction holds slot_lock, taken by an earlier statement: this one sees the slots of all others.
 -- Roles: consumer.
 WITH slot AS (
-    INSERT INTO sqlqueue.consumer_slot AS s (queue, sensor, slot, token, buckets, expires_at)
+    INSERT INTO sqlqueue.consumer_slot AS s (
+        queue, sensor, slot, token, buckets, reserved_at, expires_at, dagster_instance
+    )
     SELECT
-        :queue, :sensor, :slot, CAST(:token AS uuid), CAST(:buckets AS smallint[]),
-        statement_timestamp() + make_interval(secs => :seconds)
+        :queue, :sensor, :slot, CAST(:token AS uuid), CAST(:buckets AS smallint[]), statement_timestamp(),
+        statement_timestamp() + make_interval(secs => :seconds), CAST(:dagster_instance AS text)
     WHERE CAST(:shared AS boolean) OR NOT EXISTS (
         SELECT FROM sqlqueue.consumer_slot AS other
         WHERE other.queue = :queue
@@ -22,7 +24,8 @@ WITH slot AS (
           AND other.expires_at > statement_timestamp()
     )
     ON CONFLICT (queue, sensor, slot) DO UPDATE
-    SET token = EXCLUDED.token, run_id = NULL, buckets = EXCLUDED.buckets, expires_at = EXCLUDED.expires_at
+    SET token = EXCLUDED.token, run_id = NULL, buckets = EXCLUDED.buckets, reserved_at = EXCLUDED.reserved_at,
+        expires_at = EXCLUDED.expires_at, dagster_instance = EXCLUDED.dagster_instance
     WHERE s.expires_at <= statement_timestamp()
     RETURNING s.slot
 ), asked AS (

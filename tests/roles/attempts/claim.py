@@ -270,6 +270,9 @@ def slots_of_a_sensor(queue: SqlQueue, desk: Desk) -> Any:
     assert [bucket.starts for bucket in slots.asked(queue, desk.name).values()] == [1, 1]
     slots.served(queue, desk.name, [0, 1])
     assert slots.release(queue, slot)
+    unused = slots.acquire(queue, desk.name, 0, [0, 1], seconds=300, instance="Dagster's")
+    assert unused
+    assert slots.forget(queue, unused)
 
 
 @verb(C)

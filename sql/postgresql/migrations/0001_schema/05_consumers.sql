@@ -267,15 +267,17 @@ CREATE TABLE sqlqueue.transactional_consumer (
 
 -- Capacity that a sensor has requested: one row for each drain run, whose id is known once the run has started. It ends
 -- with its run, and expires if that goes unnoticed; correctness never depends on it. Several sensors may serve one queue,
--- for a region each or for jobs of some tags: each has its own slots.
+-- for a region each or for jobs of some tags: each has its own slots. dagster_instance is that of the tick which reserved it.
 CREATE TABLE sqlqueue.consumer_slot (
-    queue      text        NOT NULL REFERENCES sqlqueue.queue (name),
-    sensor     text        NOT NULL DEFAULT '',
-    slot       smallint    NOT NULL CHECK (slot >= 0),
-    token      uuid        NOT NULL,
-    run_id     text,
-    buckets    smallint[]  NOT NULL,
-    expires_at timestamptz NOT NULL,
+    queue            text        NOT NULL REFERENCES sqlqueue.queue (name),
+    sensor           text        NOT NULL DEFAULT '',
+    slot             smallint    NOT NULL CHECK (slot >= 0),
+    token            uuid        NOT NULL,
+    run_id           text,
+    buckets          smallint[]  NOT NULL,
+    reserved_at      timestamptz NOT NULL DEFAULT statement_timestamp(),
+    expires_at       timestamptz NOT NULL,
+    dagster_instance text,
     PRIMARY KEY (queue, sensor, slot)
 );
 

@@ -1,0 +1,26 @@
+-- Release a slot for which no run was created, under its token, and take back that one was requested for its buckets: none of
+-- them becomes a suspect by it.
+--
+-- Parameters: queue text; sensor text; slot smallint; token uuid.
+-- Returns: one row when the slot was the token's, and no run has it. Locks: the slot's row, then the buckets' rows in their
+--   order.
+-- Roles: consumer.
+WITH slot AS (
+    DELETE FROM sqlqueue.consumer_slot AS s
+    WHERE s.queue = :queue AND s.sensor = :sensor AND s.slot = :slot AND s.token = CAST(:token AS uuid)
+      AND s.run_id IS NULL
+    RETURNING s.slot, s.buckets
+), asked AS (
+    SELECT b.bucket
+    FROM slot
+    CROSS JOIN sqlqueue.bucket AS b
+    WHERE b.queue = :queue AND b.bucket = ANY (slot.buckets) AND b.starts > 0
+    ORDER BY b.bucket
+    FOR NO KEY UPDATE OF b
+), noted AS (
+    UPDATE sqlqueue.bucket AS b
+    SET starts = b.starts - 1
+    FROM asked
+    WHERE b.queue = :queue AND b.bucket = asked.bucket
+)
+SELECT slot.slot FROM slot
