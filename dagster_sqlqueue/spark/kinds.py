@@ -141,8 +141,12 @@ def value_text(column: str, value: Any, name: str) -> str:
     return text
 
 
-def parse_ddl(text: str) -> dict[str, str]:
+def parse_ddl(text: str, of: str = "payload") -> dict[str, str]:
     """Return the columns of a schema in Spark's notation: `account string, amount decimal(10,2)`.
+
+    Args:
+        text: the schema.
+        of: what it is the schema of, for messages.
 
     Raises:
         InvalidInput: it is not written so, or a type is not one of `NAMES`.
@@ -152,20 +156,18 @@ def parse_ddl(text: str) -> dict[str, str]:
     while True:
         found = _FIELD.fullmatch(rest)
         if found is None:
-            raise InvalidInput(
-                f"payload is not usable at {rest.strip()!r}; write it like: account string, amount double"
-            )
+            raise InvalidInput(f"{of} is not usable at {rest.strip()!r}; write it like: account string, amount double")
         name = found[1].replace("``", "`") if found[1] else found[2]
         declared, rest = found[3], found[4]
         known = kind(re.sub(r"\s+", "", declared))
         if known is None or rest[:1] not in ("", ","):
             more = "" if rest[:1] in ("", ",") else (" " if rest[0].isalnum() else "") + rest.split(",")[0]
             raise InvalidInput(
-                f"payload: the type of {name!r} is {declared}{more}; types are {', '.join(NAMES)}, and lists and objects"
+                f"{of}: the type of {name!r} is {declared}{more}; types are {', '.join(NAMES)}, and lists and objects"
                 " come as the string of their JSON"
             )
         if name.lower() in map(str.lower, columns):
-            raise InvalidInput(f"payload names {name!r} twice; Spark does not distinguish upper and lower case")
+            raise InvalidInput(f"{of} names {name!r} twice; Spark does not distinguish upper and lower case")
         columns[name] = known
         if not rest:
             return columns

@@ -18,6 +18,7 @@ from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic.fields import FieldInfo
 
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.payload.versions import versions_of
 from dagster_sqlqueue.spark.kinds import ddl
 
 _DEFAULT_DECIMAL = "decimal(38,18)"
@@ -71,6 +72,15 @@ def payload_schema(model: type[BaseModel]) -> str:
             )
         columns[stored] = kind
     return ddl(columns)
+
+
+def stored_fields(model: type[BaseModel]) -> list[str] | None:
+    """Return the names of the model's fields in the JSON; None: its payloads may have others, such as extra fields, or those
+    of an older version.
+    """
+    if issubclass(model, RootModel) or model.model_config.get("extra") == "allow" or versions_of(model) is not None:
+        return None
+    return [field.serialization_alias or field.alias or name for name, field in model.model_fields.items()]
 
 
 def _kind(annotation: Any, metadata: AbstractSequence[Any] = ()) -> str | None:
