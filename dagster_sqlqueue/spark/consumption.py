@@ -63,6 +63,13 @@ class Consumption:
         return sum(batch.job_count for batch in self.batches)
 
     @property
+    def settled(self) -> dict[str, int]:
+        """How many jobs `fail` and `retry` have named so far; nothing where they are none."""
+        kinds = {"jobs_failed": Reject, "jobs_retried": Retry}
+        found = {name: sum(isinstance(one, kind) for one in self._outcomes.values()) for name, kind in kinds.items()}
+        return {name: count for name, count in found.items() if count}
+
+    @property
     def slices(self) -> int:
         """How many tasks share a read, at most."""
         if self.spark is None:
