@@ -272,9 +272,9 @@ class Consumption:
         max_connections: int | None = None,
     ) -> tuple[SealedRead, list[str]]:
         if columns is not None:
+            asked = fields.named(columns, sealed.TAKEN, live=True, schema=self.queue.database.schema)
             if self.spec is not None:
                 result_columns.check_paths(self.spec.payload, columns)
-            asked = fields.named(columns, sealed.TAKEN, live=True, schema=self.queue.database.schema)
         else:
             asked = {} if self.spec is None else sealed.columns_of(self.spec.payload)
         with_payload = not asked if payload is None else payload

@@ -69,11 +69,11 @@ class ArchiveRead:
     payload: type[BaseModel] | None = None
 
     def __post_init__(self) -> None:
-        if self.payload is not None:
-            result_columns.check_paths(self.payload, self.columns)
         number(capped(self.max_connections), "max_connections")
         choice({"on_bad_value": self.on_bad_value}, "on_bad_value")
         fields.named(self.columns, fields.of_every_job(live=False), live=False)
+        if self.payload is not None:
+            result_columns.check_paths(self.payload, self.columns)
         finish_window.check(self.finished_within, self.columns)
 
 
