@@ -7,6 +7,7 @@ from dagster_sqlqueue._faces import lazy
 if TYPE_CHECKING:
     from dagster_sqlqueue.spark.archive_asset import sqlqueue_archive_asset as sqlqueue_archive_asset
     from dagster_sqlqueue.spark.assets import sqlqueue_daily_asset as sqlqueue_daily_asset
+    from dagster_sqlqueue.spark.batch_asset import sqlqueue_batch_asset as sqlqueue_batch_asset
     from dagster_sqlqueue.spark.consume_verbs import consume as consume
     from dagster_sqlqueue.spark.consume_verbs import consume_all as consume_all
     from dagster_sqlqueue.spark.consumption import Consumption as Consumption
@@ -28,6 +29,7 @@ else:
         {
             "archive_asset": ["sqlqueue_archive_asset"],
             "assets": ["sqlqueue_daily_asset"],
+            "batch_asset": ["sqlqueue_batch_asset"],
             "consume_verbs": ["consume", "consume_all"],
             "consumption": ["Consumption"],
             "daily": ["ArchiveRead"],
@@ -56,6 +58,7 @@ __all__ = [
     "payload_schema",
     "register_source",
     "sqlqueue_archive_asset",
+    "sqlqueue_batch_asset",
     "sqlqueue_daily_asset",
     "written",
 ]

@@ -55,7 +55,7 @@ class ArchiveDays(DayWork):
     def _replaced(self, queue: SqlQueue, session: SparkSession, found: Found, days: Sequence[str], run_id: str) -> Made:
         dates = [date.fromisoformat(day) for day in days]
         jobs = archived(session, self.reads, found.about, days)
-        made = computed(self.compute, jobs, self.key, dates, table=self.table is not None)
+        made = computed(self.compute, jobs, self.key, dates, queue=queue, table=self.table)
         with contextlib.ExitStack() as stack:
             stack.enter_context(contextlib.closing(made))
             files = None

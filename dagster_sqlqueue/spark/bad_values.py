@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import psycopg
 
-from dagster_sqlqueue.spark import kinds
+from dagster_sqlqueue.spark import kinds, nested
 from dagster_sqlqueue.spark.fields import Column
 
 _TOGETHER = 5_000
@@ -49,7 +49,11 @@ def _in_column(
     with connection.transaction(), connection.cursor(name="suspects") as cursor:
         cursor.execute(query.encode())
         while some := cursor.fetchmany(_TOGETHER):
-            if found := _first_bad(connection, some, column.kind):
+            if kinds.is_nested(column.kind):
+                found = next((one for one in some if not _fits(one[1], column.kind)), None)
+            else:
+                found = _first_bad(connection, some, column.kind)
+            if found:
                 return found
     return None
 
@@ -64,6 +68,14 @@ def _first_bad(
         return some[0]
     half = len(some) // 2
     return _first_bad(connection, some[:half], kind) or _first_bad(connection, some[half:], kind)
+
+
+def _fits(text: str, kind: str) -> bool:
+    try:
+        nested.parse(text, kind, lenient=False)
+    except nested.Unfit:
+        return False
+    return True
 
 
 def _castable(connection: "psycopg.Connection[tuple[str, str]]", values: Sequence[str], kind: str) -> bool:

@@ -12,7 +12,7 @@ import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from pyspark.sql import SparkSession
 
@@ -21,8 +21,12 @@ from dagster_sqlqueue.model.job import Mode
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.schema import migrations
-from dagster_sqlqueue.spark import batches, outputs, remote, stage_table
+from dagster_sqlqueue.spark import batches, outputs, remote, result_columns, stage_table
 from dagster_sqlqueue.spark.consumption import Consumption
+from dagster_sqlqueue.spark.result_columns import Columns
+
+Writes: TypeAlias = "Sequence[str | Path] | Mapping[str | Path, Columns | None]"
+"""Tables (text) and directories (`Path`, or a URL); a mapping has the columns of each table's results."""
 
 logger = logging.getLogger("dagster_sqlqueue")
 
@@ -38,7 +42,7 @@ def consume(
     owner: str | None = None,
     mode: Mode | None = None,
     overlap: bool = False,
-    writes: Sequence[str | Path] = (),
+    writes: Writes = (),
     lease_seconds: float = 60.0,
     patience_seconds: float | None = None,
     backoff: Backoff = batches.BACKOFF,
@@ -63,7 +67,8 @@ def consume(
         overlap: in transactional mode: seal while Spark reads already. Faster; if another transaction changes one of
             the jobs meanwhile, the end of the block raises `BatchLost`.
         writes: tables (text) and directories (`Path`, or a URL) that the block will write to, checked before a batch is
-            sealed.
+            sealed. With a mapping, also whether the table takes these columns: a schema in Spark's notation, or Spark's, or
+            Arrow's; None: only whether it can be written to.
         lease_seconds: how long the batch holds when this process has died.
         patience_seconds: how long to wait for another owner's lease on the key; None: slightly longer than a lease.
         backoff: how long schedulers should wait before they consume the key again after a run that failed or died.
@@ -97,7 +102,7 @@ def consume_all(
     owner: str | None = None,
     mode: Mode | None = None,
     overlap: bool = False,
-    writes: Sequence[str | Path] = (),
+    writes: Writes = (),
     lease_seconds: float = 60.0,
     patience_seconds: float | None = None,
     backoff: Backoff = batches.BACKOFF,
@@ -111,6 +116,9 @@ def consume_all(
     spec = None if isinstance(name, str) else name
     queue_name = name if isinstance(name, str) else name.name
     migrations.check(queue.database)
+    if spec is not None:
+        for key, filter in keys.items():
+            result_columns.check_payload(spec.payload, filter, f"filter of {key!r}")
     _check_writes(queue, writes)
     owner = owner or f"{socket.gethostname()}/{os.getpid()}"
     chosen = mode is None and len(keys) == 1
@@ -191,12 +199,15 @@ def _of_days(keys: Mapping[str, Mapping[str, Any]]) -> bool:
     return len(days) == len(keys) == len(set(map(repr, days))) and all(isinstance(day, str) for day in days)
 
 
-def _check_writes(queue: SqlQueue, writes: Sequence[str | Path]) -> None:
-    for target in writes:
+def _check_writes(queue: SqlQueue, writes: Writes) -> None:
+    columns = writes if isinstance(writes, Mapping) else dict.fromkeys(writes)
+    for target, asked in columns.items():
         if isinstance(target, Path) or remote.is_url(target):
             remote.writable(target)
+        elif asked is None:
+            result_columns.check_writable(queue, target)
         else:
-            outputs.check_table(queue, target)
+            result_columns.check_sql(queue, target, result_columns.schema_of(asked))
 
 
 def url_of(queue: SqlQueue) -> str:

@@ -16,7 +16,7 @@ from dagster_sqlqueue.model.outcome import Outcome, Reject, Retry
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark import batches as core
-from dagster_sqlqueue.spark import fields, outputs, parquet, remote, sealed, sinks, stage_table
+from dagster_sqlqueue.spark import fields, outputs, parquet, remote, result_columns, sealed, sinks, stage_table
 from dagster_sqlqueue.spark.batches import Batch
 from dagster_sqlqueue.spark.options import OnBadValue
 from dagster_sqlqueue.spark.sealed_read import SealedRead
@@ -63,6 +63,13 @@ class Consumption:
         return sum(batch.job_count for batch in self.batches)
 
     @property
+    def settled(self) -> dict[str, int]:
+        """How many jobs `fail` and `retry` have named so far; nothing where they are none."""
+        kinds = {"jobs_failed": Reject, "jobs_retried": Retry}
+        found = {name: sum(isinstance(one, kind) for one in self._outcomes.values()) for name, kind in kinds.items()}
+        return {name: count for name, count in found.items() if count}
+
+    @property
     def slices(self) -> int:
         """How many tasks share a read, at most."""
         if self.spark is None:
@@ -93,7 +100,8 @@ class Consumption:
                 session, or one for every 100,000 jobs.
 
         Raises:
-            InvalidInput: a column, `on_bad_value` or `max_connections` is not usable.
+            InvalidInput: a column, `on_bad_value` or `max_connections` is not usable, or the payload's model does not have
+                the field of a column.
         """
         read, wanted = self._read(columns, payload, on_bad_value, max_connections)
         return sealed.frame(self.session(), read, wanted)
@@ -135,10 +143,14 @@ class Consumption:
             The number of rows.
 
         Raises:
-            InvalidInput: a column without a SQL counterpart, or the name of the table.
+            InvalidInput: a column has no SQL counterpart, the name of the table is not usable, or the table lacks a column,
+                needs another one, or has one of another type. Nothing was computed.
+            OutputNotWritable: the user may not write to the table, or may not make it.
         """
-        sinks.table_identifier(table)
         replaced = _one_column(replace)
+        # Before any row is computed: a data frame has its columns already.
+        columns = result_columns.schema_of(rows)
+        result_columns.check_sql(self.queue, table, columns, key=key, replace=replaced and replaced[0])
         kept = rows
         if isinstance(rows, DataFrame) and not by_tasks:
             kept = rows.toArrow() if by_tasks is False else rows.limit(sinks.MAX_ROWS + 1).toArrow()
@@ -149,8 +161,6 @@ class Consumption:
             staged = stage_table.stage(kept, self.url, table, self.batch.key, token)
             self._outputs.append(outputs.TableRows(table, staged, staged.schema, key, replaced))
             return staged.count
-        for column in kept.schema:
-            sinks.sql_type(column)
         self._outputs.append(outputs.TableRows(table, kept, kept.schema, key, replaced))
         return int(kept.num_rows)
 
@@ -173,10 +183,11 @@ class Consumption:
             values: of that column, whose directories are emptied where there is no row.
 
         Raises:
-            InvalidInput: this process does not see all that the tasks wrote, rows of the same directory were staged before,
-                or the column or its values are not usable.
+            InvalidInput: a column has a type that Parquet cannot hold, this process does not see all that the tasks wrote,
+                rows of the same directory were staged before, or `partition_by` or its values are not usable.
             OutputNotWritable: nothing can be written there.
         """
+        result_columns.check_parquet(rows)
         columns = rows.columns if isinstance(rows, DataFrame) else rows.column_names
         emptied = parquet.directories(partition_by, columns, values)
         output = remote.writable(path)
@@ -262,6 +273,8 @@ class Consumption:
     ) -> tuple[SealedRead, list[str]]:
         if columns is not None:
             asked = fields.named(columns, sealed.TAKEN, live=True, schema=self.queue.database.schema)
+            if self.spec is not None:
+                result_columns.check_paths(self.spec.payload, columns)
         else:
             asked = {} if self.spec is None else sealed.columns_of(self.spec.payload)
         with_payload = not asked if payload is None else payload

@@ -14,13 +14,14 @@ from datetime import date, timedelta
 from pathlib import Path
 
 import pyarrow as pa
+from pydantic import BaseModel
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.schema import migrations
-from dagster_sqlqueue.spark import batches, fields, finish_window, remote, sinks
+from dagster_sqlqueue.spark import batches, fields, finish_window, remote, result_columns, sinks
 from dagster_sqlqueue.spark.closed_days import check_begun
 from dagster_sqlqueue.spark.consume_verbs import consume_all
 from dagster_sqlqueue.spark.contents import upstream_of
@@ -51,6 +52,8 @@ class ArchiveRead:
             whenever they finished, which takes reading the whole archive of the queue.
         max_connections: how many tasks read at most, each with one connection, as the option of the data source; None: as
             many as the read has slices.
+        payload: the model of the queue's payloads, which then has to have the fields that `columns` names; None: a field
+            that no payload has is a column of NULLs.
 
     Raises:
         InvalidInput: `on_bad_value` is neither, a column is not usable, `finished_within` is out of range, there is no
@@ -63,11 +66,14 @@ class ArchiveRead:
     on_bad_value: OnBadValue = "fail"
     finished_within: timedelta | None = None
     max_connections: int | None = None
+    payload: type[BaseModel] | None = None
 
     def __post_init__(self) -> None:
         number(capped(self.max_connections), "max_connections")
         choice({"on_bad_value": self.on_bad_value}, "on_bad_value")
         fields.named(self.columns, fields.of_every_job(live=False), live=False)
+        if self.payload is not None:
+            result_columns.check_paths(self.payload, self.columns)
         finish_window.check(self.finished_within, self.columns)
 
 
@@ -134,6 +140,8 @@ def consume_days(
     writes = [place for place in (output, table) if place is not None]
     migrations.check(queue.database)
     queue.settings(read.queue)
+    if table is not None:
+        result_columns.check_days(queue, table, KEY)
     check_begun(ordered, queue.database.run("clock", {})[0][0])
     upstream = upstream_of(read.queue, read.columns)
     closed = None if upstream is None else upstream.parameters()
@@ -145,7 +153,7 @@ def consume_days(
         events = _events(
             spark, read, _accounts(spark, daily_queue, work.batches, ordered, read.max_connections), ordered
         )
-        made = computed(compute, events, KEY, dates, table=table is not None)
+        made = computed(compute, events, KEY, dates, queue=queue, table=table)
         with contextlib.closing(made):
             if output is not None:
                 work.stage_files(output, made.stage)

@@ -14,7 +14,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.spark import parquet, sinks
+from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.spark import parquet, result_columns, sinks
 
 Compute = Callable[[DataFrame], DataFrame]
 
@@ -55,7 +56,15 @@ class Computed:
         return [f"day={day}" for day in self.dates]
 
 
-def computed(compute: Compute, jobs: DataFrame, key: Sequence[str], dates: Sequence[date], *, table: bool) -> Computed:
+def computed(
+    compute: Compute,
+    jobs: DataFrame,
+    key: Sequence[str],
+    dates: Sequence[date],
+    *,
+    queue: SqlQueue,
+    table: str | None,
+) -> Computed:
     """Compute the results of some days, and check that they can be published.
 
     Args:
@@ -63,8 +72,10 @@ def computed(compute: Compute, jobs: DataFrame, key: Sequence[str], dates: Seque
         jobs: of these days.
         key: the columns that identify a row, `day` first.
         dates: the days.
-        table: whether they go to a SQL table. More rows than the driver should hold are left to the tasks: of one day; of
-            several, where there is no table. These compute them a second time as they write them.
+        queue: in whose database the table is.
+        table: the SQL table that they go to; its columns are checked before anything is computed. None: there is none. More
+            rows than the driver should hold are left to the tasks: of one day; of several, where there is no table. These
+            compute them a second time as they write them.
 
     Raises:
         TooManyRows: they go to a table, and are those of several days: fewer days have to be published at once.
@@ -73,11 +84,15 @@ def computed(compute: Compute, jobs: DataFrame, key: Sequence[str], dates: Seque
     frame = compute(jobs)
     if not isinstance(frame, DataFrame):
         raise InvalidInput(f"the computation gave a {type(frame).__name__}; it must give a Spark DataFrame")
+    # The columns of a data frame are known before it is computed.
+    columns = result_columns.schema_of(frame)
+    sinks.check_columns(columns, key)
+    if table is not None:
+        result_columns.check_sql(queue, table, columns, key=key, replace=key[0])
     # One row more than may be published: enough to know, and never more than the driver can hold.
     rows = frame.limit(sinks.MAX_ROWS + 1).toArrow()
-    if rows.num_rows > sinks.MAX_ROWS and (not table or len(dates) == 1):
-        sinks.check_columns(rows.schema, key)
-        if not table:
+    if rows.num_rows > sinks.MAX_ROWS and (table is None or len(dates) == 1):
+        if table is None:
             return Computed(dates, rows.slice(0, 0), {}, frame)
         made = Computed(dates, rows.slice(0, 0), {}, frame.persist(StorageLevel.DISK_ONLY))
         try:

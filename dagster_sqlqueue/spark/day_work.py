@@ -14,7 +14,16 @@ from pyspark.sql import SparkSession
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.schema import migrations
-from dagster_sqlqueue.spark import contents, day_checks, day_metadata, finish_window, local_days, published, remote
+from dagster_sqlqueue.spark import (
+    contents,
+    day_checks,
+    day_metadata,
+    finish_window,
+    local_days,
+    published,
+    remote,
+    result_columns,
+)
 from dagster_sqlqueue.spark.closed_days import begins, ends
 from dagster_sqlqueue.spark.contents import Accounts, Days, Held, Upstream
 from dagster_sqlqueue.spark.daily import ArchiveRead
@@ -215,6 +224,8 @@ class DayWork(ABC):
         directory = None if self.output is None else remote.writable(self.output())
         migrations.check(queue.database)
         queue.catalog.check_exists(self.reads.queue)
+        if self.table is not None:
+            result_columns.check_days(queue, self.table, self.key, [] if self.counted is None else [self.counted])
         about = self._about(days)
         self.check(queue, about, days)
         # Read before the events are: a job that is archived from now on makes the day one that changed.

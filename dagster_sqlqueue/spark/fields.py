@@ -12,6 +12,7 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.spark import kinds, local_days
 from dagster_sqlqueue.spark.literals import literal
 from dagster_sqlqueue.spark.options import json_option, null_for_bad, state_of
+from dagster_sqlqueue.spark.spark_types import kind_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class Column:
     """One column.
 
     Args:
-        sql: the expression; of a field, one that gives its text.
+        sql: the expression; of a field, one that gives its text, or the JSON of a list or an object.
         kind: Spark's name of its type.
         field: where in the JSON it is, like `payload.account`; None for a column of every job.
         local_day: of a day by the clocks of a zone: an expression that gives its text, and NULL where there is no such day.
@@ -137,7 +138,7 @@ def named(
         if "zone" in given and not nothing:
             known[name] = _local_day(name, given, base, fields, schema)
         else:
-            known[name] = Column("CAST(NULL AS text)" if nothing else _text(base, fields), kind, path)
+            known[name] = Column("CAST(NULL AS text)" if nothing else _field(base, fields, kind), kind, path)
     return known
 
 
@@ -175,7 +176,16 @@ def _typed(options: Mapping[str, str], plain: Mapping[str, Column]) -> dict[str,
 
 def in_payload(field: str, kind: str) -> Column:
     """Return the column of a field of the payload, whatever it is called."""
-    return Column(_text("payload", [field]), kind, f"payload.{field}")
+    return Column(_field("payload", [field], kind), kind, f"payload.{field}")
+
+
+def _field(base: str, path: list[str], kind: str) -> str:
+    """Return the text of a field; of lists and objects its JSON, in which a text differs from a list."""
+    if not kinds.is_nested(kind):
+        return _text(base, path)
+    if len(path) == 1:
+        return f"CAST({base} -> {literal(path[0])} AS text)"
+    return f"CAST({base} #> ARRAY[{', '.join(literal(part) for part in path)}] AS text)"
 
 
 def _text(base: str, path: list[str]) -> str:
@@ -201,7 +211,7 @@ def check_schema(schema: StructType, known: Mapping[str, Column]) -> None:
     if unknown := [field.name for field in schema.fields if field.name not in known]:
         raise InvalidInput(f"columns {unknown} are not known; there are {sorted(known)}")
     for field in schema.fields:
-        if (asked := field.dataType.simpleString()) != (kind := known[field.name].kind):
+        if (asked := kind_of(field.dataType)) != (kind := known[field.name].kind):
             raise InvalidInput(
                 f"column {field.name!r} is {kind}, not {asked}; the options 'payload' and 'columns' are where types are set"
             )

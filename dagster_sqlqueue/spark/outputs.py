@@ -14,10 +14,8 @@ from typing import Any, Protocol, TypeAlias
 
 import psycopg
 import pyarrow as pa
-from psycopg import sql
 
-from dagster_sqlqueue.errors import InvalidInput, OutputNotWritable
-from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.spark import remote, sinks
 from dagster_sqlqueue.spark.batches import Batch
 from dagster_sqlqueue.spark.stage_table import Staged, connected, fingerprint
@@ -289,36 +287,3 @@ def discard_earlier(output: Path | str, batch: Batch) -> None:
     for staged in (output / STAGING).glob(f"{fingerprint(batch.key)}-*"):
         if not staged.name.startswith(f"{staged_name(batch)}-"):
             shutil.rmtree(staged, ignore_errors=True)
-
-
-def check_table(queue: SqlQueue, table: str) -> None:
-    """Check that results can be written to a table, or that it can be made.
-
-    Args:
-        queue: in whose database it is.
-        table: its name, `table` or `schema.table`.
-
-    Raises:
-        InvalidInput: its name is not usable.
-        OutputNotWritable: the user may not write to it, or may not make it.
-    """
-    name = sinks.table_identifier(table)
-    *schema, _ = table.split(".")
-    quoted = sql.Identifier(schema[0]).as_string(None) if schema else None
-    ((there, may_write, schema_there, may_make),) = queue.database.run(
-        "spark_output_table", {"table_name": name.as_string(None), "schema_name": quoted}
-    )
-    if not schema_there:
-        raise OutputNotWritable(
-            f"results cannot be written to table {table!r}: there is no schema {schema[0]!r}. Make it"
-        )
-    if not may_write:
-        raise OutputNotWritable(
-            f"results cannot be written to table {table!r}: the database's user may not write to it. Grant INSERT"
-            " and DELETE on it"
-        )
-    if not there and not may_make:
-        raise OutputNotWritable(
-            f"results cannot be written to table {table!r}: it is not there, and the database's user may not make it in"
-            f" schema {schema[0]!r}. Make the table, or grant CREATE on the schema"
-        )

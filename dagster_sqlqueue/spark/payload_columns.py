@@ -13,14 +13,16 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from uuid import UUID
 
 import pydantic
-from pydantic import BaseModel, Json, RootModel, TypeAdapter
+from pydantic import BaseModel, Json, PlainSerializer, RootModel, TypeAdapter, WrapSerializer
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic.fields import FieldInfo
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.spark.kinds import ddl
+from dagster_sqlqueue.payload.versions import versions_of
+from dagster_sqlqueue.spark.kinds import ddl, is_nested, struct_of
 
 _DEFAULT_DECIMAL = "decimal(38,18)"
+_MODEL, _ELEMENTS = "a model", "a list, set or dict"
 
 # bool before int, datetime before date: the first that fits.
 _KINDS: tuple[tuple[type, str], ...] = (
@@ -32,7 +34,9 @@ _KINDS: tuple[tuple[type, str], ...] = (
     (datetime, "timestamp"),
     (date, "date"),
     *((kind, "string") for kind in (time, timedelta, UUID, bytes, Path, IPv4Address, IPv6Address)),
-    *((kind, "string") for kind in (pydantic.SecretStr, BaseModel, Mapping, AbstractSequence, AbstractSet)),
+    (pydantic.SecretStr, "string"),
+    (BaseModel, _MODEL),
+    *((kind, _ELEMENTS) for kind in (Mapping, AbstractSequence, AbstractSet)),
 )
 
 _JSON: Any = Json  # a class, which type checkers take for what is in it
@@ -46,7 +50,9 @@ def payload_schema(model: type[BaseModel]) -> str:
     Columns have the names of the fields in the JSON: their alias, if they have one. `str`, `UUID`, `time` and
     `timedelta` become string; `int` bigint; `float` double; `bool` boolean; `Decimal` decimal(38,18), or what its
     `max_digits` and `decimal_places` say; `date` date; `datetime` timestamp (one without a zone is taken for UTC).
-    Enums and literals are of the type of their values. Models, dicts, lists and `Json` become the string of their JSON.
+    Enums and literals are of the type of their values. Lists and sets become array, dicts map, models struct; the string of
+    their JSON become those of `Any`, of a union of several types, or with serializers of their own, models that contain
+    themselves, dataclasses, and `Json`.
     Any other type becomes what its JSON schema says, so that `AwareDatetime` is a timestamp and `HttpUrl` a string;
     `int | float` is double.
 
@@ -63,7 +69,7 @@ def payload_schema(model: type[BaseModel]) -> str:
     columns: dict[str, str] = {}
     for name, field in model.model_fields.items():
         stored = field.serialization_alias or field.alias or name
-        kind = _kind(field.annotation, field.metadata) or _by_json_schema(field)
+        kind = _of_field(model, name, field, (model,))
         if kind is None:
             raise InvalidInput(
                 f"{model.__name__}.{name} is {_shown(field)}, which no one type of column holds; name the columns instead,"
@@ -73,19 +79,69 @@ def payload_schema(model: type[BaseModel]) -> str:
     return ddl(columns)
 
 
-def _kind(annotation: Any, metadata: AbstractSequence[Any] = ()) -> str | None:
+def stored_fields(model: type[BaseModel]) -> list[str] | None:
+    """Return the names of the model's fields in the JSON; None: its payloads may have others, such as extra fields, or those
+    of an older version.
+    """
+    if issubclass(model, RootModel) or model.model_config.get("extra") == "allow" or versions_of(model) is not None:
+        return None
+    return [field.serialization_alias or field.alias or name for name, field in model.model_fields.items()]
+
+
+def _of_field(model: type[BaseModel], name: str, field: FieldInfo, within: tuple[type, ...]) -> str | None:
+    kind = _kind(field.annotation, field.metadata, within)
+    if kind is not None and is_nested(kind) and _serialized(model, name, field.metadata):
+        return "string"
+    return kind or _by_json_schema(field)
+
+
+def _serialized(model: type[BaseModel], name: str, metadata: AbstractSequence[Any]) -> bool:
+    """Return whether a field's JSON is what a function makes of it."""
+    given = [one for found in model.__pydantic_decorators__.field_serializers.values() for one in found.info.fields]
+    return name in given or "*" in given or any(isinstance(part, PlainSerializer | WrapSerializer) for part in metadata)
+
+
+def _object(model: type[BaseModel], within: tuple[type, ...]) -> str:
+    """Return the struct of a model; string: its JSON has other fields, or there is no end to them."""
+    own = issubclass(model, RootModel) or model.__pydantic_decorators__.model_serializers
+    if own or not model.model_fields or model in within:
+        return "string"
+    members: dict[str, str] = {}
+    for name, field in model.model_fields.items():
+        kind = _of_field(model, name, field, (*within, model))
+        if kind is None:
+            return "string"
+        members[field.serialization_alias or field.alias or name] = kind
+    alike = len(set(map(str.lower, members))) < len(model.model_fields)
+    return "string" if alike else struct_of(members)
+
+
+def _elements(found: type, arguments: tuple[Any, ...], within: tuple[type, ...]) -> str:
+    """Return the array or map of what is in a list, set or dict; string: that is of no one type."""
+    mapping = issubclass(found, Mapping)
+    if issubclass(found, tuple):
+        arguments = arguments[:1] if arguments[1:] == (...,) else ()
+    if len(arguments) != 1 + mapping or arguments[-1] is Any:
+        return "string"
+    inner = _kind(arguments[-1], (), within) or _by_annotation(arguments[-1])
+    if inner is None:
+        return "string"
+    return f"map<string,{inner}>" if mapping else f"array<{inner}>"
+
+
+def _kind(annotation: Any, metadata: AbstractSequence[Any] = (), within: tuple[type, ...] = ()) -> str | None:
     # Stored as text, whatever is in it.
     if annotation is _JSON or any(part is _JSON or isinstance(part, _JSON) for part in metadata):
         return "string"
     if hasattr(annotation, "__supertype__"):  # NewType
-        return _kind(annotation.__supertype__, metadata)
+        return _kind(annotation.__supertype__, metadata, within)
     if hasattr(annotation, "__value__"):  # type X = …
-        return _kind(annotation.__value__, metadata)
+        return _kind(annotation.__value__, metadata, within)
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return _kind(arguments[0], [*metadata, *arguments[1:]])
+        return _kind(arguments[0], [*metadata, *arguments[1:]], within)
     if origin in (Union, types.UnionType):
-        return _common([_kind(part, metadata) for part in arguments if part is not type(None)])
+        return _common([_kind(part, metadata, within) for part in arguments if part is not type(None)])
     if origin is Literal:
         return _common([_kind(type(value)) for value in arguments if value is not None])
     if annotation is Any:
@@ -96,6 +152,10 @@ def _kind(annotation: Any, metadata: AbstractSequence[Any] = ()) -> str | None:
     if issubclass(found, Enum):
         return _common([_kind(type(member.value)) for member in found])
     kind = next((name for base, name in _KINDS if issubclass(found, base)), None)
+    if kind == _MODEL and issubclass(found, BaseModel):
+        return _object(found, within)
+    if kind == _ELEMENTS:
+        return _elements(found, arguments, within)
     return _decimal(metadata) if kind == _DEFAULT_DECIMAL else kind
 
 
@@ -104,9 +164,12 @@ def _common(kinds: list[str | None]) -> str | None:
 
 
 def _by_json_schema(field: FieldInfo) -> str | None:
-    whole: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+    return _by_annotation(Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation)
+
+
+def _by_annotation(annotation: Any) -> str | None:
     try:
-        schema = TypeAdapter(whole).json_schema(mode="serialization")
+        schema = TypeAdapter(annotation).json_schema(mode="serialization")
     except (PydanticUserError, PydanticUndefinedAnnotation):
         return None
     return _of_json(schema, schema.get("$defs", {}))

@@ -7,21 +7,7 @@ from uuid import uuid4
 import pyarrow as pa
 from pydantic import BaseModel
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import (
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructField, StructType
 
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark import batches as core
@@ -33,24 +19,13 @@ from dagster_sqlqueue.spark.options import OnBadValue
 from dagster_sqlqueue.spark.payload_columns import payload_schema
 from dagster_sqlqueue.spark.sealed_read import SealedRead, SealedSource, tasks_of
 from dagster_sqlqueue.spark.slice_reader import arrow_schema
+from dagster_sqlqueue.spark.spark_types import spark_type
 from dagster_sqlqueue.spark.urls import server
 
 JOB_COLUMNS = ("id", "attempt", "created_at")
 """What every frame of jobs holds beside the payload."""
 
 TAKEN = (*JOB_COLUMNS, "payload")
-
-_SPARK_TYPES: dict[str, DataType] = {
-    "string": StringType(),
-    "smallint": ShortType(),
-    "int": IntegerType(),
-    "bigint": LongType(),
-    "float": FloatType(),
-    "double": DoubleType(),
-    "boolean": BooleanType(),
-    "date": DateType(),
-    "timestamp": TimestampType(),
-}
 
 
 def read_of(
@@ -123,14 +98,7 @@ def frame(spark: SparkSession, read: SealedRead, wanted: Sequence[str]) -> DataF
 
 
 def _schema(read: SealedRead, wanted: Sequence[str]) -> StructType:
-    return StructType([StructField(name, _spark_type(read.columns[name].kind)) for name in wanted])
-
-
-def _spark_type(kind: str) -> DataType:
-    if kind.startswith("decimal"):
-        precision, scale = kind.removeprefix("decimal(").removesuffix(")").split(",")
-        return DecimalType(int(precision), int(scale))
-    return _SPARK_TYPES[kind]
+    return StructType([StructField(name, spark_type(read.columns[name].kind)) for name in wanted])
 
 
 def columns_of(model: type[BaseModel]) -> dict[str, Column]:

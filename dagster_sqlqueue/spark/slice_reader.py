@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 
 from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.errors import BatchLost, InvalidInput
+from dagster_sqlqueue.spark import kinds, nested
 from dagster_sqlqueue.spark.conditions import Test, all_of
 from dagster_sqlqueue.spark.fields import Column, selection
 from dagster_sqlqueue.spark.literals import literal
@@ -127,6 +128,8 @@ class Reading:
         except _Infinite as found:
             named = self._first_bad(where)
             raise InvalidInput(f"{named + ': ' if named else ''}column {found} {_OUTSIDE}") from None
+        except nested.Unfit as found:
+            raise InvalidInput(f"{self._first_bad(where) or 'a field'}: {found}; {_CURE}") from None
         except ERRORS as error:
             # The driver does not say of what kind an error in the middle of a result is: the jobs do.
             if cancelled(error) or not connection.alive() or not (named := self._first_bad(where)):
@@ -141,7 +144,12 @@ class Reading:
 
     def _fitted(self, batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
         lenient = null_for_bad(self._options)
-        arrays = [_finite(batch.column(n).cast(field.type), field, lenient) for n, field in enumerate(target)]
+        arrays = []
+        for column, field in zip(batch.columns, target, strict=False):
+            if kinds.is_nested(kind := self._known[field.name].kind):
+                arrays.append(nested.parsed(column, field, kind, lenient=lenient))
+            else:
+                arrays.append(_finite(column.cast(field.type), field, lenient))
         if not arrays:
             return pa.RecordBatch.from_struct_array(pa.array([{}] * batch.num_rows, pa.struct([])))
         return pa.RecordBatch.from_arrays(arrays, schema=target)

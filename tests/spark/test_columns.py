@@ -126,7 +126,7 @@ def test_whatever_the_fields_are_called_they_are_consumed(queue: SqlQueue, spark
         assert tuple(row)[1:] == tuple(NAMED.values())
         (found,) = work.arrow().to_pylist()
         assert [found[name] for name in names] == list(NAMED.values())
-        own = work.jobs({"state": {"path": "payload.state"}, "attempt_": {"path": "payload.a"}})
+        own = work.jobs({"state": {"path": "payload.state"}, "attempt_": {"path": "payload.ID.a"}})
         assert [tuple(row) for row in own.select("state", "attempt_").collect()] == [("new", None)]
         for columns, said in (
             ({"Attempt": {"path": "payload.a"}}, "'Attempt' has the name of a column that every job has"),

@@ -284,8 +284,14 @@ def test_a_result_that_cannot_be_published_is_refused_and_the_jobs_are_due_again
 @pytest.mark.parametrize(
     ("definition", "said"),
     [
-        ("(day date, account text)", "the table .* does not take the results: column .* does not exist"),
-        ("(day date, account text, events bigint, size bool)", "does not take the results: invalid input syntax"),
+        (
+            "(day date, account text)",
+            "table .* does not take the results: it has no column 'events'; it has day, account",
+        ),
+        (
+            "(day date, account text, events bigint, size bool)",
+            "take the results: its column 'size' is boolean, .* is bigint",
+        ),
         ("(day date, account text, events bigint, size bigint CHECK (size < 0))", "violates check constraint"),
     ],
 )
@@ -312,6 +318,7 @@ def test_what_is_wrong_from_the_start_seals_nothing(queue: SqlQueue, spark: Spar
         ({"table": "x" * 64}, InvalidInput, "is not usable"),
         ({"days": []}, InvalidInput, "days is empty"),
         ({"days": ["01/31/2013"]}, InvalidInput, "write days as 2013-01-31"),
+        ({"table": f"{queue.database.schema}.job"}, InvalidInput, "does not take the results: it has no column 'day'"),
         ({"daily_queue": "nope"}, UnknownQueue, "there is no queue 'nope'"),
         ({"read": daily.ArchiveRead("gone", {})}, UnknownQueue, "there is no queue 'gone'"),
     ):
